@@ -1,0 +1,66 @@
+# make demo and make test do all their own set-up; every other target builds on the same environment.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+.PHONY: demo test lint types unit heavy bench fuzz torture coverage clean
+
+demo: $(VENV)/.demo
+	$(BIN)/python -m demo
+
+test: lint types unit heavy
+
+lint: $(VENV)/.test
+	$(BIN)/ruff format --check src tests bench demo
+	$(BIN)/ruff check src tests bench demo
+	$(BIN)/lint-imports
+
+types: $(VENV)/.test
+	$(BIN)/mypy
+
+# The quick tests share the cores; the heavy ones measure memory or race processes and run alone.
+unit: $(VENV)/.test
+	$(BIN)/python -m pytest -m "not heavy" -n 2 --dist loadfile
+
+heavy: $(VENV)/.test
+	$(BIN)/python -m pytest -m heavy
+
+coverage: $(VENV)/.test
+	$(BIN)/python -m coverage run -m pytest -m "not heavy"
+	$(BIN)/python -m coverage combine
+	$(BIN)/python -m coverage report
+
+bench: $(VENV)/.bench
+	$(BIN)/python -m bench
+
+# The same tests with counts for a night instead of minutes.
+torture: $(VENV)/.test
+	TARMAC_TORTURE=20 $(BIN)/python -m pytest tests --timeout 36000
+
+# Coverage-guided fuzzing; SECONDS for each target.
+SECONDS ?= 300
+fuzz: $(VENV)/.fuzz
+	$(BIN)/python -m tests.fuzz --seconds $(SECONDS)
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.demo: pyproject.toml | $(VENV)/bin/python
+	$(PIP) -e .
+	touch $@
+
+$(VENV)/.test: pyproject.toml | $(VENV)/bin/python
+	$(PIP) -e '.[test]'
+	touch $@
+
+$(VENV)/.bench: pyproject.toml | $(VENV)/bin/python
+	$(PIP) -e '.[bench]'
+	touch $@
+
+$(VENV)/.fuzz: pyproject.toml | $(VENV)/bin/python
+	$(PIP) -e '.[fuzz]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) .tools demo-data bench/data .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,74 @@
+"""The command line: one file per verb; each parses, calls one library function, and prints."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from tarmac.cli import check, show
+from tarmac.errors import TarmacError, TransferError, UrlError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="tarmac",
+    help="Machine-learning datasets in plain tar shards: write, read, check.",
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.command("show")(show.show_command)
+app.command("check")(check.check_command)
+
+DAMAGED, USAGE, UNREACHABLE, INTERRUPTED = 1, 2, 3, 130
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from tarmac import __version__
+
+        typer.echo(f"tarmac {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Machine-learning datasets in plain tar shards: write, read, check."""
+
+
+def exit_code(error: TarmacError) -> int:
+    """Say what kind of trouble an error is: 1 damaged data, 2 usage, 3 transfer failed."""
+    if isinstance(error, TransferError | FileNotFoundError | PermissionError):
+        return UNREACHABLE
+    return USAGE if isinstance(error, UrlError) else DAMAGED
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line. Errors are one line on standard error, never a traceback."""
+    sys.exit(_guarded(lambda: app(arguments, standalone_mode=True)))
+
+
+def _guarded(run: Callable[[], Any]) -> int:
+    try:
+        run()
+    except TarmacError as error:
+        typer.echo(f"tarmac: {error}", err=True)
+        return exit_code(error)
+    except ImportError as error:
+        typer.echo(f"tarmac: {error}", err=True)
+        return USAGE
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output has seen enough, as in `tarmac show … | head`.
+        sys.stdout = None
+        return 0
+    return 0

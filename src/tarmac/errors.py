@@ -1,0 +1,307 @@
+"""Everything tarmac raises, as one tree.
+
+    TarmacError
+    ├─ UrlError        UnsupportedScheme · UnsafeUrl · NotFound · AccessDenied · TooManyShards
+    ├─ TransferError   ConnectFailed · Stalled · ShortRead · ObjectChanged · CommandFailed
+    ├─ ArchiveError    NotATar · BadChecksum · BadHeader · Truncated · TrailingData · UnsupportedMember
+    │                  LimitExceeded · CompressionDamaged
+    ├─ SampleError     BadName · DuplicateField · SplitSample · MissingField
+    ├─ CodecError      EncodeFailed · NoCodec · UnsafeCodec
+    └─ WriteError      CommitFailed · DiskFull
+
+A message says where (URL, byte offset, member or sample key), what was expected and found, and what
+to try. Branches also inherit from the built-in exception that callers would reach for
+(`FileNotFoundError`, `OSError`, `ValueError`). Secrets inside URLs never reach a message.
+
+Warnings: `LoneZeroBlock`, `TornTail`, `CacheDisabled` under `TarmacWarning`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+__all__ = [
+    "AccessDenied",
+    "ArchiveError",
+    "BadChecksum",
+    "BadHeader",
+    "BadName",
+    "CacheDisabled",
+    "CodecError",
+    "CommandFailed",
+    "CommitFailed",
+    "CompressionDamaged",
+    "ConnectFailed",
+    "DiskFull",
+    "DuplicateField",
+    "EncodeFailed",
+    "LimitExceeded",
+    "LoneZeroBlock",
+    "MissingField",
+    "NoCodec",
+    "NotATar",
+    "NotFound",
+    "ObjectChanged",
+    "redact",
+    "SampleError",
+    "ShortRead",
+    "SplitSample",
+    "Stalled",
+    "TarmacError",
+    "TarmacWarning",
+    "TooManyShards",
+    "TornTail",
+    "TrailingData",
+    "TransferError",
+    "Truncated",
+    "UnsafeCodec",
+    "UnsafeUrl",
+    "UnsupportedMember",
+    "UnsupportedScheme",
+    "UrlError",
+    "WriteError",
+]
+
+_USERINFO = re.compile(r"(?<=://)[^/\s@]+@")
+_QUERY = re.compile(r"(?P<url>[a-zA-Z][a-zA-Z0-9+.-]*://[^\s?\"'<>]*)\?[^\s\"'<>]*")
+_BEARER = re.compile(r"(?i)\b(bearer|basic|token|authorization:?)(\s+)[^\s\"',;]{6,}")
+
+
+def redact(text: str) -> str:
+    """Remove what may be secret from a URL or a message: user info, query strings, credentials."""
+    text = _USERINFO.sub("…@", text)
+    text = _QUERY.sub(r"\g<url>?…", text)
+    return _BEARER.sub(r"\1\2…", text)
+
+
+class TarmacError(Exception):
+    """Root of the tree; catch it to catch everything tarmac raises on purpose."""
+
+    hint: str | None = None
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        url: str | None = None,
+        offset: int | None = None,
+        member: str | bytes | None = None,
+        key: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        self.what = what
+        self.url = None if url is None else redact(url)
+        self.offset = offset
+        self.member = member.decode("utf-8", "replace") if isinstance(member, bytes) else member
+        self.key = key
+        if hint is not None:
+            self.hint = hint
+        super().__init__(what)
+
+    @property
+    def place(self) -> str:
+        """Where it happened: `s3://b/x.tar @ 0x00a1c000, member "000457.jpg"`."""
+        where = self.url or ""
+        if self.offset is not None:
+            where = f"{where} @ {self.offset:#010x}".lstrip()
+        parts = [where] if where else []
+        if self.member is not None:
+            parts.append(f'member "{self.member}"')
+        if self.key is not None:
+            parts.append(f'sample "{self.key}"')
+        return ", ".join(parts)
+
+    def at(self, *, url: str | None = None, key: str | None = None) -> TarmacError:
+        """Add what only the caller knows, keep what is known already, and return the error."""
+        if url is not None and self.url is None:
+            self.url = redact(url)
+        if key is not None and self.key is None:
+            self.key = key
+        return self
+
+    def __str__(self) -> str:
+        text = f"{self.place}: {self.what}" if self.place else self.what
+        return f"{text} Try: {self.hint}" if self.hint else text
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Errors travel out of worker processes, so they must survive pickling with their place.
+        return _rebuild, (type(self), self.what, dict(self.__dict__))
+
+
+def _rebuild(kind: type[TarmacError], what: str, state: dict[str, Any]) -> TarmacError:
+    error = kind(what)
+    error.__dict__.update(state)
+    return error
+
+
+class UrlError(TarmacError, ValueError):
+    """What the user wrote does not name shards that can be opened."""
+
+
+class UnsupportedScheme(UrlError):
+    """No reader or writer is registered for the scheme of the URL."""
+
+
+class UnsafeUrl(UrlError):
+    """The URL would run a command or leave its store, and nobody with the right to ask did."""
+
+
+class NotFound(UrlError, FileNotFoundError):
+    """The file, object or glob does not exist."""
+
+
+class AccessDenied(UrlError, PermissionError):
+    """The store refused the credentials, or the file permissions forbid it."""
+
+
+class TooManyShards(UrlError):
+    """A pattern stands for more shards than `Limits.shards` allows."""
+
+
+class TransferError(TarmacError, OSError):
+    """Bytes did not arrive as they are stored; trying again later may help."""
+
+
+class ConnectFailed(TransferError):
+    """The server could not be reached, or kept failing, for all retries."""
+
+
+class Stalled(TransferError):
+    """The server stopped sending for longer than the idle timeout."""
+
+
+class ShortRead(TransferError):
+    """Fewer bytes arrived than the server announced, and they could not be fetched again."""
+
+
+class ObjectChanged(TransferError):
+    """The object was replaced while it was being read."""
+
+
+class CommandFailed(TransferError):
+    """The command of a `pipe:` URL ended with a non-zero status."""
+
+
+class ArchiveError(TarmacError, ValueError):
+    """The bytes are not a well-formed tar archive; no sample of the damaged part was handed out."""
+
+
+class NotATar(ArchiveError):
+    """The data does not begin with a tar header."""
+
+
+class BadChecksum(ArchiveError):
+    """A member header does not add up to its checksum."""
+
+    hint = "tarmac check SHARD; fetch or write the shard again."
+
+
+class BadHeader(ArchiveError):
+    """A header's checksum is right but its contents make no sense."""
+
+    hint = "tarmac check SHARD; fetch or write the shard again."
+
+
+class Truncated(ArchiveError):
+    """The archive ends before its end mark: bytes are missing.
+
+    `torn` is false when the end falls between two members, so that all members read are whole.
+    """
+
+    torn = True
+
+    hint = (
+        "fetch or write the shard again; for a shard whose writer was killed, "
+        'read the whole samples before the tear with end="lenient".'
+    )
+
+
+class TrailingData(ArchiveError):
+    """Something other than zeros follows the end mark."""
+
+    hint = "for archives joined with cat, read with concatenated=True."
+
+
+class UnsupportedMember(ArchiveError):
+    """A kind of member that cannot be read without guessing (sparse, multi-volume)."""
+
+    hint = "extract and pack the files again as plain members."
+
+
+class LimitExceeded(ArchiveError):
+    """A size or ratio is beyond `Limits`; raise the limit if the data is trusted."""
+
+
+class CompressionDamaged(ArchiveError):
+    """The compressed stream around the archive is corrupt or cut."""
+
+    hint = "fetch or write the shard again."
+
+
+class SampleError(TarmacError, ValueError):
+    """Members that do not form samples, or samples that cannot be written as members."""
+
+
+class BadName(SampleError):
+    """A key or field that would not read back as it was written."""
+
+
+class DuplicateField(SampleError):
+    """One sample holds the same field twice."""
+
+
+class SplitSample(SampleError):
+    """The files of one sample are not next to each other in the shard."""
+
+    hint = "sort the files of the shard by name and pack it again."
+
+
+class MissingField(SampleError):
+    """A sample lacks something it must have."""
+
+
+class CodecError(TarmacError, ValueError):
+    """A field could not be turned into bytes, or bytes into a field."""
+
+
+class EncodeFailed(CodecError):
+    """The value does not fit the encoding that its field name asks for."""
+
+
+class NoCodec(CodecError):
+    """No encoder or decoder belongs to the field name."""
+
+
+class UnsafeCodec(CodecError):
+    """The codec can execute code from data and was not asked for in code."""
+
+
+class WriteError(TarmacError, OSError):
+    """Nothing was published: the target is as it was before."""
+
+
+class CommitFailed(WriteError):
+    """The finished shard could not be put in place."""
+
+
+class DiskFull(WriteError):
+    """No space left for the shard."""
+
+    hint = "free space and run again; nothing was published."
+
+
+class TarmacWarning(UserWarning):
+    """Root of tarmac's warnings."""
+
+
+class LoneZeroBlock(TarmacWarning):
+    """The end mark is one zero block instead of two; every member before it was read."""
+
+
+class TornTail(TarmacWarning):
+    """A lenient read stopped at a tear; the warning says where and what was left out."""
+
+
+class CacheDisabled(TarmacWarning):
+    """The cache directory cannot be used, so shards are streamed."""

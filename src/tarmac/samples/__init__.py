@@ -1,0 +1,1 @@
+"""Members to samples and back: naming rule, grouping, reading, writing."""

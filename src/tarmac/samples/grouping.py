@@ -1,0 +1,147 @@
+"""Members to samples: files next to each other that share a key form one sample.
+
+Nothing is merged by guessing. A field that comes twice and a key that comes again later are errors,
+and a sample is handed out only when the member after it, or the end of the shard, was read intact.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from tarmac.errors import DuplicateField, SplitSample, TornTail, Truncated
+from tarmac.limits import DEFAULT_LIMITS
+from tarmac.samples.naming import Splitter, first_dot, is_metadata, is_reserved
+from tarmac.tar import Member
+
+__all__ = ["Grouping", "Sample", "group_members"]
+
+Sample = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Grouping:
+    """How members become samples."""
+
+    split: Splitter = first_dot
+    lower: bool = True
+    """Read field names in lower case, so that `JPG` and `jpg` are one field."""
+    lenient: bool = False
+    """At a tear, hand out the samples that are whole and warn, instead of raising."""
+    tracked_keys: int = DEFAULT_LIMITS.tracked_keys
+
+
+DEFAULT_GROUPING = Grouping()
+
+
+def group_members(
+    members: Iterator[Member],
+    url: str,
+    options: Grouping = DEFAULT_GROUPING,
+    *,
+    skipped: Counter[str] | None = None,
+) -> Iterator[Sample]:
+    """Yield one dictionary per sample: `__key__`, `__url__`, and the bytes of each field.
+
+    Members that belong to no sample (no dot in the name, reserved names) are counted in `skipped`.
+    """
+    counts: Counter[str] = Counter() if skipped is None else skipped
+    naming = _Naming(options, counts)
+    fields = naming.fields
+    conventional = options.split is first_dot
+    seen: set[int] = set()
+    sample: Sample = {}
+    current = b"\0"  # key and dot of the sample being gathered; no member's name begins with NUL
+    try:
+        for name, _offset, _size, data in members:
+            # Most names continue the current sample or begin the next one with a field seen before.
+            # `fields` holds only names that passed all checks, so a hit needs no second look.
+            stem = b""
+            if conventional:
+                stem = current if name.startswith(current) else _stem(name)
+            field = fields.get(name[len(stem) :]) if stem else None
+            if field is None:
+                named = naming(name)
+                if named is None:
+                    continue
+                stem, field = named
+            if stem != current:
+                if sample:
+                    yield sample
+                    sample = {}
+                current = stem
+                key = stem[:-1].decode("utf-8", "surrogateescape")
+                mark = hash(key)
+                if mark in seen:
+                    raise SplitSample(
+                        "files of this sample came earlier in the shard, with others between them.",
+                        url=url,
+                        member=name,
+                        key=key,
+                    )
+                if len(seen) < options.tracked_keys:
+                    seen.add(mark)
+                sample = {"__key__": key, "__url__": url}
+            if field in sample:
+                raise DuplicateField(
+                    f'the field "{field}" comes twice.', url=url, member=name, key=sample["__key__"]
+                )
+            sample[field] = data
+    except Truncated as error:
+        if not options.lenient:
+            raise
+        _report_tear(error, sample, counts)
+        if error.torn:
+            return
+    if sample:
+        yield sample
+
+
+def _stem(name: bytes) -> bytes:
+    """Key and dot by the usual convention, on bytes; empty where a closer look is needed."""
+    slash = name.rfind(b"/")
+    dot = name.find(b".", slash + 1)
+    return b"" if dot <= slash + 1 or name.startswith(b"__") else name[: dot + 1]
+
+
+class _Naming:
+    """Apply the naming rule to member names, remembering field names so that they are decoded once."""
+
+    def __init__(self, options: Grouping, counts: Counter[str]) -> None:
+        self._split = options.split
+        self._lower = options.lower
+        self._counts = counts
+        self.fields: dict[bytes, str] = {}
+
+    def __call__(self, name: bytes) -> tuple[bytes, str] | None:
+        """Return the key with a dot behind it, and the field; None for what is in no sample."""
+        if is_metadata(name):
+            self._counts["metadata"] += 1
+            return None
+        named = self._split(name.decode("utf-8", "surrogateescape"))
+        if named is None:
+            self._counts["no field in name"] += 1
+            return None
+        key, field = named
+        if is_reserved(field):
+            self._counts["reserved field"] += 1
+            return None
+        plain = field.encode("utf-8", "surrogateescape")
+        field = field.lower() if self._lower else field
+        if len(self.fields) < 1000:
+            self.fields[plain] = field
+        return key.encode("utf-8", "surrogateescape") + b".", field
+
+
+def _report_tear(error: Truncated, sample: Sample, counts: Counter[str]) -> None:
+    counts["torn tail"] += 1
+    if not sample:
+        fate = "No sample was begun."
+    elif error.torn:
+        fate = f'The sample "{sample["__key__"]}" is left out.'
+    else:
+        fate = f'The last sample, "{sample["__key__"]}", may lack fields.'
+    warnings.warn(f"{error.place}: {error.what} {fate}", TornTail, stacklevel=4)

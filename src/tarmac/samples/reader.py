@@ -1,0 +1,121 @@
+"""Shards to samples: the whole way from what the user wrote to raw sample dictionaries."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+
+from tarmac.errors import ArchiveError, SampleError
+from tarmac.samples.grouping import Grouping, Sample, group_members
+from tarmac.samples.naming import Splitter, first_dot
+from tarmac.storage import Cache, Source, StorageOptions, open_read
+from tarmac.storage.types import DEFAULT_STORAGE
+from tarmac.tar import TarOptions, read_members
+from tarmac.tar.reader import DEFAULT_OPTIONS
+from tarmac.urls import Shards, expand
+
+__all__ = ["ReadReport", "SampleReader", "read", "read_shard"]
+
+
+@dataclass(slots=True)
+class ReadReport:
+    """What a reader has done so far. `skipped` counts members that belong to no sample, by reason."""
+
+    shards: int = 0
+    samples: int = 0
+    empty_shards: list[str] = field(default_factory=list)
+    skipped: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True, slots=True)
+class SampleReader:
+    """Iterate over the raw samples of shards, in order; each pass starts from the front.
+
+    Fields are bytes, under their names; `__key__` and `__url__` say which sample it is. Reading is
+    strict: damage of any kind raises, with the place, and no partial sample is handed out.
+    """
+
+    urls: list[str]
+    fields: frozenset[str] | None = None
+    split: Splitter = first_dot
+    lower: bool = True
+    tar: TarOptions = DEFAULT_OPTIONS
+    storage: StorageOptions = DEFAULT_STORAGE
+    cache: Cache | None = None
+    report: ReadReport = field(default_factory=ReadReport, compare=False)
+
+    def __iter__(self) -> Iterator[Sample]:
+        report = self.report
+        for url in self.urls:
+            before = report.samples
+            for sample in read_shard(self, url):
+                report.samples += 1
+                yield sample
+            report.shards += 1
+            if report.samples == before:
+                report.empty_shards.append(url)
+
+    def open(self, url: str) -> Source:
+        """Open the bytes of one shard, through the cache if there is one."""
+        return open_read(url, self.storage) if self.cache is None else self.cache.open_read(url, self.storage)
+
+
+def read_shard(reader: SampleReader, url: str) -> Iterator[Sample]:
+    """Yield the samples of one shard. What is known of a sample dies with its shard."""
+    grouping = Grouping(
+        split=reader.split,
+        lower=reader.lower,
+        lenient=reader.tar.end == "lenient",
+        tracked_keys=reader.tar.limits.tracked_keys,
+    )
+    skipped = reader.report.skipped
+    with reader.open(url) as source:
+        members = read_members(
+            source.map() or source, reader.tar, url=url, wanted=_selection(reader), skipped=skipped
+        )
+        try:
+            yield from group_members(members, url, grouping, skipped=skipped)
+        except (ArchiveError, SampleError) as error:
+            error.at(url=url)
+            raise
+        finally:
+            members.close()
+
+
+def _selection(reader: SampleReader) -> Callable[[bytes], bool] | None:
+    """Turn a choice of fields into a test on member names, so that other payload is never copied."""
+    fields, split, lower = reader.fields, reader.split, reader.lower
+    if fields is None:
+        return None
+
+    def wanted(name: bytes) -> bool:
+        named = split(name.decode("utf-8", "surrogateescape"))
+        return named is not None and (named[1].lower() if lower else named[1]) in fields
+
+    return wanted
+
+
+def read(
+    shards: Shards,
+    *,
+    fields: Collection[str] | None = None,
+    split: Splitter = first_dot,
+    lower: bool = True,
+    tar: TarOptions = DEFAULT_OPTIONS,
+    storage: StorageOptions = DEFAULT_STORAGE,
+    cache: Cache | None = None,
+) -> SampleReader:
+    """Read samples from shards anywhere.
+
+    >>> for sample in tarmac.read("s3://bucket/train-{000000..000099}.tar", fields=["jpg", "cls"]):
+    ...     print(sample["__key__"], len(sample["jpg"]))
+
+    `fields` limits what is read, `split` is the naming rule, `tar` says how strict to be, `storage` how
+    patient and with which credentials, and `cache` keeps remote shards on disk.
+    """
+    urls = expand(shards, limits=tar.limits, options=storage)
+    if isinstance(fields, str):
+        raise ValueError(f'fields must be a list of names such as ["jpg", "cls"], got {fields!r}')
+    chosen = None if fields is None else frozenset(name.lower() if lower else name for name in fields)
+    return SampleReader(urls, chosen, split, lower, tar, storage, cache)

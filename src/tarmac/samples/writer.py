@@ -1,0 +1,240 @@
+"""Samples to one shard: encoded, checked, in a fixed order, published whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import tarfile
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+from typing import IO, Any, Self
+
+from tarmac.codecs import Encoder, encode_field, encoders, find_encoder
+from tarmac.errors import BadName, DuplicateField, EncodeFailed, MissingField, WriteError
+from tarmac.limits import DEFAULT_LIMITS
+from tarmac.samples.naming import Splitter, check_field, check_key, first_dot, is_reserved
+from tarmac.storage import Sink, StorageOptions, WriteOptions, open_write
+from tarmac.storage.schemes import FileSink
+from tarmac.storage.types import DEFAULT_STORAGE, DEFAULT_WRITE
+from tarmac.tar.compression import compressing, format_of_name
+from tarmac.tar.writer import END_MARK, HeaderMaker, Owner, TarFormat, member_block
+
+__all__ = ["TarWriter"]
+
+SampleEncoder = bool | None | Mapping[str, Encoder] | Callable[[dict[str, Any]], dict[str, Any]]
+
+_FORMATS: dict[object, TarFormat] = {
+    None: "auto",
+    tarfile.USTAR_FORMAT: "ustar",
+    tarfile.GNU_FORMAT: "gnu",
+    tarfile.PAX_FORMAT: "pax",
+    "USTAR_FORMAT": "ustar",
+    "GNU_FORMAT": "gnu",
+    "PAX_FORMAT": "pax",
+}
+# What a reader says about a sample; stored in a shard it would only contradict the next reader.
+_SET_BY_READERS = frozenset(("__key__", "__url__", "__local_path__"))
+_NOT_ENCODED = "bytes or a string was expected, got {}; encoder=True turns Python objects into bytes."
+
+_Plan = list[tuple[str, bytes, Encoder | None]]
+
+
+class TarWriter:
+    """Write samples to a tar shard: a file name, a URL, or an open file.
+
+    >>> with TarWriter("train-000000.tar") as shard:
+    ...     shard.write({"__key__": "0001", "jpg": image, "cls": 3})
+
+    The shard appears under its name when the writer is closed. Leaving the `with` block by an
+    exception publishes nothing. A key or field that would not read back as it was written is refused.
+
+    `encoder` is True to encode by extension, False for samples that are bytes already, a dictionary
+    from extension to function, or a function from sample to sample. `keep_meta` also stores `__x__`
+    fields. `mtime` is 0 unless given, so that the same samples make the same bytes.
+    """
+
+    def __init__(
+        self,
+        fileobj: str | os.PathLike[str] | IO[bytes],
+        user: str = "bigdata",
+        group: str = "bigdata",
+        mode: int = 0o444,
+        compress: bool | str | None = None,
+        encoder: SampleEncoder = True,
+        keep_meta: bool = False,
+        mtime: float | None = None,
+        format: str | int | None = None,
+        *,
+        split: Splitter = first_dot,
+        storage: StorageOptions = DEFAULT_STORAGE,
+        write: WriteOptions = DEFAULT_WRITE,
+        _name: str | None = None,
+        _close: bool = False,
+    ) -> None:
+        self._closed = True  # until there is something to close
+        self._headers = HeaderMaker(Owner(user, group, mode, int(mtime or 0)), _tar_format(format))
+        self._encoder = _EncoderChoice(encoder)
+        self._keep_meta = keep_meta
+        self._split = split
+        self._keys: set[int] = set()
+        self._plans: dict[tuple[str, ...], _Plan] = {}
+        if isinstance(fileobj, str | os.PathLike):
+            self.name: str | None = os.fspath(fileobj)
+            self._sink: Sink = open_write(self.name, storage, write)
+        else:
+            self.name = _name
+            self._sink = FileSink(fileobj, close=_close)
+        form = _compression(compress, self.name)
+        self._compressor = compressing(self._sink, form) if form else None
+        self._append = (self._compressor or self._sink).write
+        self._closed = False
+
+    def write(self, sample: Mapping[str, Any]) -> int:
+        """Append a sample and return its payload size. A sample that fails leaves the shard as it was."""
+        if self._closed:
+            raise WriteError("the writer is closed.", url=self.name)
+        encoded = self._encoder.whole(sample)
+        if "__key__" not in encoded:
+            raise MissingField("a sample needs a __key__.", url=self.name)
+        key = check_key(encoded["__key__"], self._split)
+        stem = key.encode("utf-8", "surrogateescape")
+        total = 0
+        blocks = []
+        for field, suffix, encode in self._plan(encoded, key):
+            value = encoded[field]
+            if type(value) is not bytes:
+                if encode is None:
+                    raise EncodeFailed(
+                        f'field "{field}": {_NOT_ENCODED.format(type(value).__name__)}', key=key
+                    )
+                value = encode_field(field, value, encode, key)
+            elif suffix.endswith(b".gz") and encode is not None:
+                value = encode_field(field, value, encode, key)
+            total += len(value)
+            blocks.append(member_block(self._headers, stem + suffix, value))
+        if not blocks:
+            raise MissingField(
+                "a sample needs at least one field; this one would vanish.", url=self.name, key=key
+            )
+        self._claim(key)
+        self._append(b"".join(blocks))
+        return total
+
+    def _claim(self, key: str) -> None:
+        mark = hash(key)
+        if mark in self._keys:
+            raise BadName("this key was written before; its files would be read as one torn sample.", key=key)
+        if len(self._keys) < DEFAULT_LIMITS.tracked_keys:
+            self._keys.add(mark)
+
+    def _plan(self, sample: Mapping[str, Any], key: str) -> _Plan:
+        """Which fields to write, in which order, through which encoder; the same for samples alike."""
+        names = tuple(sample)
+        plan = self._plans.get(names)
+        if plan is None:
+            plan = self._make_plan(names, key)
+            if len(self._plans) < 1000:
+                self._plans[names] = plan
+        return plan
+
+    def _make_plan(self, names: Iterable[Any], key: str) -> _Plan:
+        plan: _Plan = []
+        seen = set()
+        for field in sorted(names, key=str):
+            if field in _SET_BY_READERS:
+                continue
+            if isinstance(field, str) and is_reserved(field):
+                if not self._keep_meta:
+                    continue
+            else:
+                check_field(field, key, self._split)
+            if field.lower() in seen:
+                raise DuplicateField(f'fields differ only in case: "{field}".', url=self.name, key=key)
+            seen.add(field.lower())
+            plan.append((field, b"." + field.encode("utf-8", "surrogateescape"), self._encoder.of(field)))
+        return plan
+
+    def close(self) -> None:
+        """Write the end mark and publish the shard."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self._append(END_MARK)
+            if self._compressor is not None:
+                self._compressor.close()
+        except BaseException:
+            self._sink.abort()
+            raise
+        self._sink.commit()
+
+    def abort(self) -> None:
+        """Give up: nothing appears under the shard's name."""
+        if not self._closed:
+            self._closed = True
+            self._sink.abort()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abort()
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True):
+            warnings.warn(
+                f"{self.name}: a writer was never closed; nothing was published.", ResourceWarning, 2
+            )
+            self.abort()
+
+
+class _EncoderChoice:
+    """The `encoder` argument: how to treat a whole sample, and each of its fields."""
+
+    def __init__(self, spec: SampleEncoder) -> None:
+        self._table: Mapping[str, Encoder] | None = None
+        self._function: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+        if spec is True:
+            self._table = encoders
+        elif isinstance(spec, Mapping):
+            self._table = spec
+        elif callable(spec):
+            self._function = spec
+        elif spec is not False and spec is not None:
+            raise ValueError(f"encoder must be True, False, a dictionary or a function, got {spec!r}")
+
+    def whole(self, sample: Mapping[str, Any]) -> Mapping[str, Any]:
+        return sample if self._function is None else self._function(dict(sample))
+
+    def of(self, field: str) -> Encoder | None:
+        return _as_bytes if self._table is None else find_encoder(field, self._table)
+
+
+def _as_bytes(value: Any) -> bytes:
+    if isinstance(value, str):
+        return value.encode("utf-8")
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    raise EncodeFailed(_NOT_ENCODED.format(type(value).__name__))
+
+
+def _tar_format(form: str | int | None) -> TarFormat:
+    found = _FORMATS.get(form, form)
+    if found not in ("auto", "ustar", "gnu", "pax"):
+        raise ValueError(f"format must be auto, ustar, gnu or pax, got {form!r}")
+    return found  # type: ignore[return-value]
+
+
+def _compression(compress: bool | str | None, name: str | None) -> str | None:
+    if compress is False:
+        return None
+    if compress is True:
+        return "gz"
+    if compress is None:
+        return format_of_name(name or "")
+    return compress

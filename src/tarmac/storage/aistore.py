@@ -1,0 +1,45 @@
+"""`ais://` URLs: AIStore over its HTTP interface; the proxy redirects to the node that has the object."""
+
+from __future__ import annotations
+
+from urllib.parse import quote, urlsplit
+
+from tarmac import environment
+from tarmac.errors import UrlError
+from tarmac.storage import objects
+from tarmac.storage.types import ObjectInfo, Sink, Source, StorageOptions, WriteOptions
+
+__all__ = ["open_read", "open_write", "read_range", "resolve", "stat"]
+
+
+def resolve(url: str) -> str:
+    """Translate `ais://BUCKET/OBJECT` into a request to the proxy named by `AIS_ENDPOINT`."""
+    endpoint = environment.aistore_endpoint()
+    if not endpoint:
+        raise UrlError("AIS_ENDPOINT is not set.", url=url, hint="export AIS_ENDPOINT=http://HOST:PORT")
+    bucket, _, name = url.removeprefix("ais://").partition("/")
+    if not bucket or not name:
+        raise UrlError("this is not of the form ais://BUCKET/OBJECT.", url=url)
+    if not urlsplit(endpoint).scheme:
+        endpoint = f"http://{endpoint}"
+    return f"{endpoint.rstrip('/')}/v1/objects/{quote(bucket)}/{quote(name)}?provider=ais"
+
+
+def open_read(url: str, options: StorageOptions) -> Source:
+    """Open an object for reading."""
+    return objects.open_read(resolve(url), options)
+
+
+def open_write(url: str, options: StorageOptions, write: WriteOptions) -> Sink:
+    """Begin an object."""
+    return objects.open_write(resolve(url), options, write)
+
+
+def stat(url: str, options: StorageOptions) -> ObjectInfo:
+    """Return size and ETag."""
+    return objects.stat(resolve(url), options)
+
+
+def read_range(url: str, start: int, stop: int, options: StorageOptions) -> bytes:
+    """Return the bytes from `start` up to `stop`."""
+    return objects.read_range(resolve(url), start, stop, options)

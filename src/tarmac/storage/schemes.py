@@ -1,0 +1,177 @@
+"""From a URL to the leaf that handles it; users register their own schemes here."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable
+from typing import IO, Any, Protocol
+
+from tarmac.errors import UnsupportedScheme
+from tarmac.storage.types import (
+    DEFAULT_STORAGE,
+    DEFAULT_WRITE,
+    ObjectInfo,
+    Sink,
+    Source,
+    StorageOptions,
+    WriteOptions,
+)
+
+__all__ = ["is_local", "open_read", "open_write", "read_range", "register_scheme", "scheme_of", "stat"]
+
+
+class Leaf(Protocol):
+    """What each storage module offers."""
+
+    def open_read(self, url: str, options: StorageOptions, /) -> Source: ...
+    def open_write(self, url: str, options: StorageOptions, write: WriteOptions, /) -> Sink: ...
+    def stat(self, url: str, options: StorageOptions, /) -> ObjectInfo: ...
+    def read_range(self, url: str, start: int, stop: int, options: StorageOptions, /) -> bytes: ...
+
+
+_MODULES = (
+    dict.fromkeys(("", "file"), "local")
+    | dict.fromkeys(("http", "https", "s3", "s3a", "gs", "az", "abfs", "abfss", "adl", "azure"), "objects")
+    | {"-": "stdio", "pipe": "command", "hf": "hub", "ais": "aistore"}
+)
+_registered: dict[str, Leaf] = {}
+_WITH_SLASHES = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+)://")
+
+
+def scheme_of(url: str) -> str:
+    """Return the scheme; plain file names, whatever characters they contain, have the scheme ""."""
+    if url == "-":
+        return "-"
+    if url.startswith(("pipe:", "file:")):
+        return url[:4]
+    match = _WITH_SLASHES.match(url)
+    if match:
+        return match[1].lower()
+    prefix, colon, _ = url.partition(":")
+    return prefix if colon and prefix in _registered else ""
+
+
+def is_local(url: str) -> bool:
+    """Whether the URL names a file on this machine."""
+    return scheme_of(url) in ("", "file")
+
+
+def _leaf(url: str) -> Leaf:
+    scheme = scheme_of(url)
+    if scheme in _registered:
+        return _registered[scheme]
+    module = _MODULES.get(scheme)
+    if module is None:
+        known = ", ".join(sorted(name for name in {*_MODULES, *_registered} if len(name) > 1))
+        raise UnsupportedScheme(
+            f'nothing reads "{scheme}:" URLs; known are {known}.',
+            url=url,
+            hint="tarmac.register_scheme(name, reader), or a pipe: command.",
+        )
+    leaf: Leaf = importlib.import_module(f"tarmac.storage.{module}")
+    return leaf
+
+
+def open_read(url: str, options: StorageOptions = DEFAULT_STORAGE) -> Source:
+    """Open the bytes behind a URL, to be read from front to back."""
+    return _leaf(url).open_read(url, options)
+
+
+def open_write(
+    url: str, options: StorageOptions = DEFAULT_STORAGE, write: WriteOptions = DEFAULT_WRITE
+) -> Sink:
+    """Begin writing to a URL; nothing shows under its name until the sink is committed."""
+    return _leaf(url).open_write(url, options, write)
+
+
+def stat(url: str, options: StorageOptions = DEFAULT_STORAGE) -> ObjectInfo:
+    """Return the size of what a URL names, and a version that changes when the bytes do."""
+    return _leaf(url).stat(url, options)
+
+
+def read_range(url: str, start: int, stop: int, options: StorageOptions = DEFAULT_STORAGE) -> bytes:
+    """Return the bytes from `start` up to `stop` of what a URL names."""
+    return _leaf(url).read_range(url, start, stop, options)
+
+
+def register_scheme(
+    name: str,
+    reader: Callable[[str], IO[bytes]],
+    writer: Callable[[str], IO[bytes]] | None = None,
+) -> None:
+    """Teach tarmac URLs that begin with `name:`.
+
+    `reader(url)` and `writer(url)` return binary file objects. Registering a name again replaces it,
+    also for built-in schemes.
+    """
+    if not re.fullmatch(r"[a-zA-Z][a-zA-Z0-9+.-]+", name):
+        raise ValueError(f"a scheme is a name of at least two letters, got {name!r}")
+    _registered[name.lower()] = _FileObjects(reader, writer)
+
+
+class _FileObjects:
+    """A leaf made of two functions that open file objects."""
+
+    def __init__(self, reader: Callable[[str], IO[bytes]], writer: Callable[[str], IO[bytes]] | None) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    def open_read(self, url: str, _options: StorageOptions, /) -> Source:
+        return _FileSource(self._reader(url))
+
+    def open_write(self, url: str, _options: StorageOptions, _write: WriteOptions, /) -> Sink:
+        if self._writer is None:
+            raise UnsupportedScheme(f'"{scheme_of(url)}:" was registered for reading only.', url=url)
+        return FileSink(self._writer(url), close=True)
+
+    def stat(self, url: str, _options: StorageOptions, /) -> ObjectInfo:
+        with self.open_read(url, _options) as source:
+            size = 0
+            while chunk := source.read(1 << 20):
+                size += len(chunk)
+        return ObjectInfo(size, None)
+
+    def read_range(self, url: str, start: int, stop: int, _options: StorageOptions, /) -> bytes:
+        file = self._reader(url)
+        try:
+            file.seek(start)
+            return file.read(stop - start)
+        finally:
+            file.close()
+
+
+class _FileSource(Source):
+    """A file object as a source."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def read(self, size: int, /) -> bytes:
+        return self._file.read(size)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class FileSink:
+    """A file object as a sink: written as it comes, closed at the end if it is ours to close."""
+
+    def __init__(self, file: Any, *, close: bool) -> None:
+        self._file = file
+        self._close = close
+
+    def write(self, data: bytes, /) -> None:
+        """Pass the bytes on."""
+        self._file.write(data)
+
+    def commit(self) -> None:
+        """Flush, and close what was opened for us."""
+        if hasattr(self._file, "flush"):
+            self._file.flush()
+        self.abort()
+
+    def abort(self) -> None:
+        """Close what was opened for us; what was written stays where the user's object put it."""
+        if self._close:
+            self._file.close()

@@ -1,0 +1,103 @@
+"""The few types that all storage leaves share."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Protocol, Self
+
+__all__ = ["DEFAULT_STORAGE", "ObjectInfo", "Sink", "Source", "StorageOptions", "WriteOptions"]
+
+
+class Source:
+    """An open stream of bytes. `read` gives b"" only when every byte has arrived."""
+
+    length: int | None = None
+    """How many bytes there are in all, where the store says so."""
+
+    def read(self, size: int, /) -> bytes:
+        """Return up to `size` bytes."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Release the connection, file or process."""
+
+    def map(self) -> mmap.mmap | None:
+        """Return the whole content as a memory map where that is possible."""
+        return None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Sink(Protocol):
+    """A target that shows nothing under its name until `commit`."""
+
+    def write(self, data: bytes, /) -> None:
+        """Take in bytes."""
+
+    def commit(self) -> None:
+        """Publish what was written, whole."""
+
+    def abort(self) -> None:
+        """Leave no trace."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """What is known about a file or object without reading it. `version` changes when the bytes do."""
+
+    size: int
+    version: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class StorageOptions:
+    """Patience and credentials for remote stores. Times are in seconds."""
+
+    connect: float = 10.0
+    idle: float = 30.0
+    """How long a server may send nothing."""
+    total: float = 6 * 3600.0
+    """How long one request may take altogether."""
+    retries: int = 10
+    retry_time: float = 180.0
+    """How long retrying may go on before the error is raised."""
+    backoff: float = 0.1
+    """First pause between retries; pauses double, with jitter, up to `max_backoff`."""
+    max_backoff: float = 15.0
+    command_idle: float = 600.0
+    """How long the command of a `pipe:` URL may print nothing."""
+    config: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Store configuration as obstore names it: endpoint, access_key_id, account_name, …"""
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Extra HTTP headers, such as Authorization."""
+
+    def __post_init__(self) -> None:
+        for name in ("connect", "idle", "total", "retry_time", "backoff", "max_backoff", "command_idle"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"StorageOptions.{name} must be positive, got {getattr(self, name)}")
+        if self.retries < 0:
+            raise ValueError(f"StorageOptions.retries must not be negative, got {self.retries}")
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """How a finished target is put in place."""
+
+    overwrite: bool | None = None
+    """True replaces whatever is there, False refuses. None replaces what was there when writing began,
+    but not what another writer has put there meanwhile."""
+    durable: bool = True
+    """Flush to the disk before publishing, so that a power loss leaves the old file or the new one."""
+
+
+DEFAULT_STORAGE = StorageOptions()
+DEFAULT_WRITE = WriteOptions()

@@ -1,0 +1,6 @@
+"""Bytes to members and back; nothing but the standard library."""
+
+from tarmac.tar.reader import Member, Readable, TarOptions, read_members
+from tarmac.tar.writer import TarFormat, member_block
+
+__all__ = ["Member", "member_block", "Readable", "read_members", "TarFormat", "TarOptions"]

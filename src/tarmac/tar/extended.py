@@ -1,0 +1,91 @@
+"""Extended headers: GNU long names and PAX records that override the next member's header."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tarmac.errors import BadHeader, LimitExceeded, UnsupportedMember
+from tarmac.limits import Limits
+
+__all__ = ["EXTENSIONS", "Overrides", "parse_pax"]
+
+GNU_NAME, GNU_LINK = b"L", b"K"
+PAX, PAX_GLOBAL, PAX_SOLARIS = b"x", b"g", b"X"
+EXTENSIONS = frozenset((GNU_NAME, GNU_LINK, PAX, PAX_GLOBAL, PAX_SOLARIS))
+
+
+@dataclass(slots=True)
+class Overrides:
+    """What the extended headers before a member said about it.
+
+    Two different values for one attribute are refused: readers disagree on which wins, and that
+    disagreement is how members get smuggled past a scanner.
+    """
+
+    name: bytes | None = None
+    size: int | None = None
+    count: int = 0
+
+    def add(self, kind: bytes, payload: bytes, limits: Limits) -> None:
+        """Take in one extended header."""
+        self.count += 1
+        if self.count > limits.extensions:
+            raise LimitExceeded(f"more than {limits.extensions} extended headers before one member.")
+        if kind == GNU_NAME:
+            self._set_name(payload.partition(b"\0")[0])
+        elif kind in (PAX, PAX_SOLARIS):
+            records = parse_pax(payload)
+            if any(key.startswith(b"GNU.sparse.") for key in records):
+                raise UnsupportedMember("this is a sparse file; its bytes are not stored in order.")
+            if b"path" in records:
+                self._set_name(records[b"path"])
+            if b"size" in records:
+                self._set_size(records[b"size"])
+        elif kind == PAX_GLOBAL:
+            forbidden = {b"path", b"size", b"linkpath"} & parse_pax(payload).keys()
+            if forbidden:
+                names = ", ".join(sorted(key.decode() for key in forbidden))
+                raise UnsupportedMember(f"a global header sets {names} for every member.")
+
+    def apply(self, name: bytes, size: int) -> tuple[bytes, int]:
+        """Give the member its real name and size: one size, used for its bytes and for the next header."""
+        return (name if self.name is None else self.name), (size if self.size is None else self.size)
+
+    def _set_name(self, name: bytes) -> None:
+        if not name or b"\0" in name:
+            raise BadHeader(f"an extended header gives the name {name[:80]!r}.")
+        if self.name is not None and self.name != name:
+            raise BadHeader("two extended headers give different names to one member.")
+        self.name = name
+
+    def _set_size(self, text: bytes) -> None:
+        if not text.isdigit() or len(text) > 19:
+            raise BadHeader(f"a PAX header gives the size {text[:40]!r}.")
+        size = int(text)
+        if self.size is not None and self.size != size:
+            raise BadHeader("two PAX headers give different sizes to one member.")
+        self.size = size
+
+
+def parse_pax(payload: bytes) -> dict[bytes, bytes]:
+    """Split `LENGTH KEY=VALUE\\n` records; the length counts the whole record, itself included."""
+    records: dict[bytes, bytes] = {}
+    position, end = 0, len(payload)
+    while position < end:
+        space = payload.find(b" ", position, position + 20)
+        if space < 0:
+            if not payload[position:].strip(b"\0"):
+                break
+            raise BadHeader(f"a PAX record has no length: {payload[position : position + 40]!r}.")
+        digits = payload[position:space]
+        length = int(digits) if digits.isdigit() else 0
+        stop = position + length
+        if stop <= space or stop > end or payload[stop - 1 : stop] != b"\n":
+            raise BadHeader(f"a PAX record claims a length of {digits!r} that does not fit.")
+        key, equals, value = payload[space + 1 : stop - 1].partition(b"=")
+        if not key or not equals:
+            raise BadHeader(f"a PAX record is not KEY=VALUE: {payload[space + 1 : stop][:40]!r}.")
+        if records.setdefault(key, value) != value:
+            raise BadHeader(f"a PAX header sets {key[:40]!r} twice.")
+        position = stop
+    return records

@@ -1,0 +1,315 @@
+"""Bytes to members, strictly: a shard read to its end is complete, or an error names the place.
+
+Python's `tarfile` in stream mode takes a damaged header for the end of the archive, so this is a
+header loop of its own. It is written for speed in four ways: whole files are mapped and sliced, a
+header's checksum is compared through zlib's Adler-32, number fields are remembered instead of parsed
+again, and the half of the header that rarely changes is only compared with the last one.
+"""
+
+from __future__ import annotations
+
+import mmap
+import warnings
+import zlib
+from collections import Counter
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from tarmac.errors import (
+    ArchiveError,
+    BadHeader,
+    LimitExceeded,
+    LoneZeroBlock,
+    NotATar,
+    TrailingData,
+    Truncated,
+    UnsupportedMember,
+)
+from tarmac.limits import DEFAULT_LIMITS, MIB, Limits
+from tarmac.tar.compression import Decompressing, detect
+from tarmac.tar.extended import EXTENSIONS, Overrides
+from tarmac.tar.header import BLOCK, ZERO_BLOCK, checksum_key, classify, octal, padded, verify
+
+__all__ = ["Member", "Readable", "TarOptions", "read_members"]
+
+Member = tuple[bytes, int, int, bytes]
+"""Name, offset of the payload in the archive, its size, and its bytes (empty when not asked for)."""
+
+CHUNK = 1 * MIB
+REMEMBERED = 4096
+OLD_FILE = b"\0"
+_SKIPPED = {b"1": "hard link", b"2": "symbolic link", b"3": "device", b"4": "device", b"5": "directory"} | {
+    b"6": "fifo"
+}
+_UNSUPPORTED = {b"S": "a sparse file", b"M": "a continued file of a multi-volume archive"}
+
+
+class Readable(Protocol):
+    """Anything with `read(n)`: up to n bytes, b"" only at the end."""
+
+    def read(self, size: int, /) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class TarOptions:
+    """How strictly an archive is read."""
+
+    end: Literal["strict", "lenient"] = "strict"
+    """Lenient reading accepts an archive without its end mark, as a killed writer leaves it."""
+    concatenated: bool = False
+    """Read on behind the end mark, for archives joined with `cat`."""
+    limits: Limits = DEFAULT_LIMITS
+
+    def __post_init__(self) -> None:
+        if self.end not in ("strict", "lenient"):
+            raise ValueError(f'end must be "strict" or "lenient", got {self.end!r}')
+
+
+DEFAULT_OPTIONS = TarOptions()
+
+
+def read_members(
+    source: bytes | mmap.mmap | Readable,
+    options: TarOptions = DEFAULT_OPTIONS,
+    *,
+    url: str | None = None,
+    wanted: Callable[[bytes], bool] | None = None,
+    payload: bool = True,
+    skipped: Counter[str] | None = None,
+) -> Generator[Member, None, None]:
+    """Yield the regular members of an archive in order; links, directories and the like are counted.
+
+    `wanted(name)` false skips a member without keeping its bytes; `payload=False` skips the bytes of
+    all of them. Compression is recognised from the first bytes.
+    """
+    limits = options.limits
+    counts: Counter[str] = Counter() if skipped is None else skipped
+    overrides: Overrides | None = None
+    sums: dict[bytes, int] = {}
+    sizes: dict[bytes, int] = {}
+    last_tail = b""
+    kind, prefix, regular = classify(ZERO_BLOCK[156:])
+    adler32 = zlib.adler32
+    base = position = 0  # where `buffer` lies in the archive, and the next header in `buffer`
+    mark: int | None = None  # where the end mark began, once it was seen
+    name = b""
+    try:
+        buffer, read = _begin(source, limits)
+        end = len(buffer)
+        while True:
+            name = b""
+            if position + BLOCK > end:
+                if read is not None:
+                    buffer = _read_on(buffer, position, BLOCK, read, base)
+                    base, position, end = base + position, 0, len(buffer)
+                if position + BLOCK > end:
+                    rest = buffer[position:]
+                    if mark is None:
+                        raise _early_end(base + end, torn=position < end, pending=overrides)
+                    if rest.strip(b"\0"):
+                        raise TrailingData(f"data follows the end mark at {mark:#x}.")
+                    if base + end - mark < 2 * BLOCK:
+                        warnings.warn(f"{url}: the end mark is one zero block, not two.", LoneZeroBlock, 2)
+                    return
+            header = buffer[position : position + BLOCK]
+
+            checksum = header[148:156]
+            expected = sums.get(checksum)
+            if expected is None:
+                if header == ZERO_BLOCK:
+                    if overrides is not None:
+                        raise BadHeader("an extended header is followed by no member.")
+                    # Go on to the very end: that is where transfers, commands and compressed streams
+                    # report that they were cut. Forgetting the sums brings any later header here.
+                    mark = base + position if mark is None else mark
+                    sums.clear()
+                    position += BLOCK
+                    continue
+                if mark is not None and not options.concatenated:
+                    raise TrailingData(f"data follows the end mark at {mark:#x}.")
+                mark = None
+                if base + position == 0:
+                    _must_be_tar(header)
+                if len(sums) > REMEMBERED:
+                    sums.clear()
+                expected = sums[checksum] = checksum_key(checksum)
+            if adler32(header) & 0xFFFF != expected:
+                if base + position == 0:
+                    _must_be_tar(header)
+                verify(header)
+
+            field = header[124:136]
+            size = sizes.get(field, -1)
+            if size < 0:
+                if len(sizes) > REMEMBERED:
+                    sizes.clear()
+                size = sizes[field] = octal(field, "size")
+
+            tail = header[156:]
+            if tail != last_tail:
+                kind, prefix, regular = classify(tail)
+                last_tail = tail
+            name = header[:100].partition(b"\0")[0]
+            if prefix:
+                name = prefix + b"/" + name
+
+            if regular:
+                if overrides is not None:
+                    name, size = overrides.apply(name, size)
+                    overrides = None
+                if kind == OLD_FILE and name.endswith(b"/"):
+                    counts["directory"] += 1  # how archives older than POSIX mark one
+                    position += BLOCK
+                    continue
+                if wanted is not None and not wanted(name):
+                    position += BLOCK + padded(size)
+                    continue
+            elif kind not in EXTENSIONS:
+                _pass_over(kind, size, counts)
+                overrides = None
+                position += BLOCK
+                continue
+            elif size > limits.extension_bytes:
+                raise LimitExceeded(
+                    f"an extended header of {size} bytes, the limit is {limits.extension_bytes}."
+                )
+
+            start = position + BLOCK
+            data = b""
+            if payload or not regular:
+                if size > limits.member_bytes:
+                    raise LimitExceeded(
+                        f"the member is {size} bytes, the limit {limits.member_bytes}.",
+                        hint="raise Limits.member_bytes, or do not select this field.",
+                    )
+                stop = start + size
+                if stop > end:
+                    if read is not None:
+                        buffer = _read_on(buffer, start, size, read, base)
+                        base, position, end = base + start, -BLOCK, len(buffer)
+                        start, stop = 0, size
+                    if stop > end:
+                        raise _early_end(base + end, torn=True, pending=None)
+                data = buffer[start:stop]
+            if regular:
+                yield name, base + start, size, data
+            else:
+                overrides = overrides or Overrides()
+                overrides.add(kind, data, limits)
+            position = start + ((size + 511) & -512)
+    except ArchiveError as error:
+        if error.offset is None:
+            error.offset = base + position
+        if error.member is None and name:
+            error.member = name.decode("utf-8", "replace")
+        error.at(url=url)
+        raise
+
+
+def _begin(
+    source: bytes | mmap.mmap | Readable, limits: Limits
+) -> tuple[bytes | mmap.mmap, Callable[[int], bytes] | None]:
+    """Give the first buffer, and how to get more; a whole plain archive in memory needs no more."""
+    if isinstance(source, bytes | mmap.mmap):
+        form = detect(source[:16])
+        if form is None:
+            if not len(source):
+                raise NotATar("the file is empty.")
+            return source, None
+        source = _Slices(source)
+        head = b""
+    else:
+        head = _read_on(b"", 0, 16, source.read, 0)
+        form = detect(head)
+        if form is None:
+            if not head:
+                raise NotATar("the stream is empty.")
+            return head, source.read
+    unpacked = Decompressing(source, form, limits, head)
+    first = unpacked.read(CHUNK)
+    if not first:
+        raise NotATar(f"the {form} stream is empty.")
+    return first, unpacked.read
+
+
+class _Slices:
+    """A buffer as a stream, without copying it whole."""
+
+    def __init__(self, buffer: bytes | mmap.mmap) -> None:
+        self._buffer = buffer
+        self._position = 0
+
+    def read(self, size: int, /) -> bytes:
+        piece = self._buffer[self._position : self._position + size]
+        self._position += len(piece)
+        return piece
+
+
+def _read_on(
+    buffer: bytes | mmap.mmap, position: int, need: int, read: Callable[[int], bytes], base: int
+) -> bytes:
+    """Return the bytes from `position` on, at least `need` of them unless the stream ends first.
+
+    A position beyond the buffer skips what lies between. Memory follows what arrives, not what a
+    header claims.
+    """
+    gap = position - len(buffer)
+    parts = [buffer[position:]]
+    have = len(parts[0])
+    while gap > 0:
+        chunk = read(CHUNK)
+        if not chunk:
+            raise _early_end(base + position - gap, torn=False, pending=None)
+        if len(chunk) > gap:
+            parts, have = [chunk[gap:]], len(chunk) - gap
+        gap -= len(chunk)
+    while have < need:
+        chunk = read(max(CHUNK, min(need - have, 16 * CHUNK)))
+        if not chunk:
+            break
+        parts.append(chunk)
+        have += len(chunk)
+    return b"".join(parts)
+
+
+def _early_end(offset: int, *, torn: bool, pending: Overrides | None) -> Truncated:
+    """The error for an archive that stops at `offset`; `torn` when a member or header is cut in two."""
+    if torn:
+        what = "the archive ends in the middle of a member."
+    elif pending is not None:
+        what, torn = "the archive ends behind an extended header.", True
+    else:
+        what = "the archive ends without an end mark; members may be missing."
+    error = Truncated(what, offset=offset)
+    error.torn = torn
+    return error
+
+
+def _pass_over(kind: bytes, size: int, counts: Counter[str]) -> None:
+    """Count a member that is not a file, or refuse it when passing over it would be a guess."""
+    if kind in _UNSUPPORTED:
+        raise UnsupportedMember(f"the member is {_UNSUPPORTED[kind]}.")
+    what = _SKIPPED.get(kind)
+    if what is None:
+        raise UnsupportedMember(f"the member has the unknown type {kind!r}.")
+    if size:
+        raise BadHeader(f"a {what} with a size of {size}: readers disagree on where the next header is.")
+    counts[what] += 1
+
+
+def _must_be_tar(header: bytes) -> None:
+    """At the very beginning, tell a file of another kind from a damaged archive."""
+    if header[257:262] == b"ustar":
+        return
+    try:
+        verify(header)
+    except ArchiveError:
+        start = header.lstrip()[:9].lower()
+        if start.startswith((b"<!doctype", b"<html", b"<?xml")):
+            guess = "It looks like a web page, perhaps an error from the server."
+        elif header.startswith(b"PK\x03\x04"):
+            guess = "It looks like a zip file."
+        else:
+            guess = f"It begins with {header[:16]!r}."
+        raise NotATar(f"the file does not begin with a tar header. {guess}") from None

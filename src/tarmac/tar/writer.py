@@ -1,0 +1,133 @@
+"""Members to bytes: the same input gives the same bytes, on every machine and at any time.
+
+Headers are plain ustar, which every tool reads. A name or size that does not fit adds one extended
+header before the member: PAX by default, GNU when asked for.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from typing import Literal
+
+from tarmac.errors import BadName, WriteError
+from tarmac.tar.header import BLOCK, padded
+
+__all__ = ["END_MARK", "HeaderMaker", "TarFormat", "member_block"]
+
+TarFormat = Literal["auto", "ustar", "gnu", "pax"]
+END_MARK = bytes(2 * BLOCK)
+OCTAL_SIZE_LIMIT = 8**11
+NAME_BYTES, PREFIX_BYTES = 100, 155
+_PADDING = [bytes(-size % BLOCK) for size in range(BLOCK)]
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """What every header of an archive has in common."""
+
+    user: str = "bigdata"
+    group: str = "bigdata"
+    mode: int = 0o444
+    mtime: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.mode <= 0o7777777:
+            raise ValueError(f"mode must be a permission number like 0o444, got {self.mode!r}")
+        if not 0 <= self.mtime < OCTAL_SIZE_LIMIT:
+            raise ValueError(f"mtime must be seconds since 1970, got {self.mtime!r}")
+        for name in (self.user, self.group):
+            if len(name.encode()) > 31 or "\0" in name:
+                raise ValueError(f"user and group must be names of at most 31 bytes, got {name!r}")
+
+
+class HeaderMaker:
+    """Make member headers that share an owner; the parts that never change are laid out once."""
+
+    def __init__(self, owner: Owner, form: TarFormat = "auto") -> None:
+        if form not in ("auto", "ustar", "gnu", "pax"):
+            raise ValueError(f"format must be auto, ustar, gnu or pax, got {form!r}")
+        self._form = form
+        self._ids = b"%07o\0" % owner.mode + b"0000000\0" * 2
+        self._mtime = b"%011o\0" % owner.mtime + b" " * 8
+        self._magic = b"ustar  \0" if form == "gnu" else b"ustar\x0000"
+        devices = bytes(16) if form == "gnu" else b"0000000\0" * 2
+        self._owner = owner.user.encode().ljust(32, b"\0") + owner.group.encode().ljust(32, b"\0") + devices
+        self._plain_tail = self._tail(b"0", b"")
+
+    def _tail(self, kind: bytes, prefix: bytes) -> bytes:
+        return kind + bytes(100) + self._magic + self._owner + prefix.ljust(167, b"\0")
+
+    def header(self, name: bytes, size: int) -> bytes:
+        """Return the block or blocks that go before a member's bytes."""
+        if size >= OCTAL_SIZE_LIMIT or len(name) > NAME_BYTES:
+            return self._large(name, size)
+        return self._block(name, b"%011o\0" % size, self._plain_tail)
+
+    def _block(self, name: bytes, size: bytes, tail: bytes) -> bytes:
+        front = name.ljust(100, b"\0") + self._ids + size + self._mtime
+        if name.isascii():
+            # zlib's Adler-32 holds the sum of the bytes modulo 65521, which ASCII cannot reach.
+            total = (zlib.adler32(front + tail) & 0xFFFF) - 1
+        else:
+            total = sum(front) + sum(tail)
+        return b"%b%06o\0 %b" % (front[:148], total, tail)
+
+    def _large(self, name: bytes, size: int) -> bytes:
+        """A name beyond 100 bytes or a size beyond 8 GiB: prefix field if it fits, else extended headers."""
+        tail, short, before = self._plain_tail, name, b""
+        octal_size = b"%011o\0" % size if size < OCTAL_SIZE_LIMIT else b""
+        if len(name) > NAME_BYTES:
+            split = _prefix_split(name) if self._form != "gnu" else None
+            if split:
+                prefix, short = split
+                tail = self._tail(b"0", prefix)
+            else:
+                short = name[:NAME_BYTES]
+                before = self._name_extension(name)
+        if not octal_size:
+            if self._form == "ustar":
+                raise WriteError(f"ustar cannot hold a member of {size} bytes.", member=name)
+            if self._form == "gnu":
+                octal_size = b"\x80" + size.to_bytes(11, "big")
+            else:
+                before += self._extension(b"x", b"./PaxHeaders/size", _pax_record(b"size", b"%d" % size))
+                octal_size = b"%011o\0" % 0
+        return before + self._block(short, octal_size, tail)
+
+    def _name_extension(self, name: bytes) -> bytes:
+        if self._form == "ustar":
+            raise BadName(
+                f"the name has {len(name)} bytes and no place to split, which ustar cannot hold.",
+                member=name,
+                hint='format="auto", or a shorter key.',
+            )
+        if self._form == "gnu":
+            return self._extension(b"L", b"././@LongLink", name + b"\0")
+        return self._extension(b"x", b"./PaxHeaders/name", _pax_record(b"path", name))
+
+    def _extension(self, kind: bytes, name: bytes, payload: bytes) -> bytes:
+        header = self._block(name, b"%011o\0" % len(payload), self._tail(kind, b""))
+        return header + payload.ljust(padded(len(payload)), b"\0")
+
+
+def member_block(headers: HeaderMaker, name: bytes, data: bytes) -> bytes:
+    """Return a whole member: header, bytes, padding."""
+    size = len(data)
+    return b"%b%b%b" % (headers.header(name, size), data, _PADDING[size % BLOCK])
+
+
+def _prefix_split(name: bytes) -> tuple[bytes, bytes] | None:
+    """Split a long name at a slash so that both halves fit the ustar fields."""
+    slash = name.rfind(b"/", 0, PREFIX_BYTES + 1)
+    if slash <= 0 or not 0 < len(name) - slash - 1 <= NAME_BYTES:
+        return None
+    return name[:slash], name[slash + 1 :]
+
+
+def _pax_record(key: bytes, value: bytes) -> bytes:
+    """`LENGTH KEY=VALUE\\n`, where the length counts its own digits."""
+    body = b" %b=%b\n" % (key, value)
+    length = len(body) + len(str(len(body)))
+    length = len(body) + len(str(length))
+    return b"%d%b" % (length, body)

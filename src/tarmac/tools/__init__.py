@@ -1,0 +1,1 @@
+"""What the shard verbs do, as library functions; the command line only parses and prints."""
