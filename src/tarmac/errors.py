@@ -65,7 +65,9 @@ __all__ = [
 
 _USERINFO = re.compile(r"(?<=://)[^/\s@]+@")
 _QUERY = re.compile(r"(?P<url>[a-zA-Z][a-zA-Z0-9+.-]*://[^\s?\"'<>]*)\?[^\s\"'<>]*")
-_BEARER = re.compile(r"(?i)\b(bearer|basic|token|authorization:?)(\s+)[^\s\"',;]{6,}")
+_BEARER = re.compile(
+    r"(?i)\b((?:authorization:?\s+)?(?:bearer|basic|token)|authorization:?)(\s+)[^\s\"',;]{6,}"
+)
 
 
 def redact(text: str) -> str:

@@ -3,4 +3,4 @@
 from tarmac.tar.reader import Member, Readable, TarOptions, read_members
 from tarmac.tar.writer import TarFormat, member_block
 
-__all__ = ["Member", "member_block", "Readable", "read_members", "TarFormat", "TarOptions"]
+__all__ = ["Member", "member_block", "read_members", "Readable", "TarFormat", "TarOptions"]

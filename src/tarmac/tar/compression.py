@@ -145,7 +145,7 @@ class Decompressing:
         limits = self._limits
         if self._produced > limits.expansion_floor and self._produced > limits.expansion * self._consumed:
             raise LimitExceeded(
-                f"{self._consumed} compressed bytes gave {self._produced}; {limits.expansion} times is allowed.",
+                f"{self._consumed} bytes expanded to {self._produced}, more than {limits.expansion}-fold.",
                 offset=self._consumed,
                 hint="if the shard is trusted, raise Limits.expansion.",
             )

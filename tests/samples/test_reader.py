@@ -1,0 +1,127 @@
+"""From what the user wrote to samples: shards in order, fields chosen, damage contained."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+
+import pytest
+
+import tarmac
+from harness.shards import header_offsets, plain
+from tarmac.errors import BadChecksum, NotFound, TornTail, Truncated
+from tarmac.samples.reader import read_shard
+
+
+@pytest.fixture
+def shards(tmp_path):
+    for number in range(3):
+        files = [
+            (f"{number}{i}.{field}", b"%d%d" % (number, i)) for i in range(4) for field in ("cls", "txt")
+        ]
+        (tmp_path / f"x-{number:02d}.tar").write_bytes(plain(files))
+    return str(tmp_path / "x-{00..02}.tar")
+
+
+def test_samples_in_order(shards):
+    reader = tarmac.read(shards)
+    found = [sample["__key__"] for sample in reader]
+    assert found == [f"{number}{i}" for number in range(3) for i in range(4)]
+    assert reader.report.shards == 3
+    assert reader.report.samples == 12
+    assert [sample["__key__"] for sample in reader] == found  # a second pass
+
+
+def test_urls_and_fields(shards, tmp_path):
+    sample = next(iter(tarmac.read(shards, fields=["TXT"])))
+    assert sample == {"__key__": "00", "__url__": str(tmp_path / "x-00.tar"), "txt": b"00"}
+    with pytest.raises(ValueError, match="list of names"):
+        tarmac.read(shards, fields="txt")
+
+
+def test_paths_lists_and_missing(shards, tmp_path):
+    assert len(list(tarmac.read(tmp_path / "x-01.tar"))) == 4
+    assert len(list(tarmac.read([tmp_path / "x-01.tar", str(tmp_path / "x-02.tar")]))) == 8
+    with pytest.raises(NotFound, match="no such file"):
+        list(tarmac.read(tmp_path / "absent.tar"))
+    with pytest.raises(NotFound, match="directory"):
+        list(tarmac.read(tmp_path))
+    with pytest.raises(NotFound, match="no shards"):
+        tarmac.read([])
+
+
+def test_damage_in_one_shard_leaves_the_next_clean(shards, tmp_path):
+    """Fields of one shard never end up in a sample of another."""
+    path = tmp_path / "x-00.tar"
+    good = path.read_bytes()
+    later = [dict(sample) for sample in tarmac.read(tmp_path / "x-01.tar")]
+    for size in range(0, len(good) - 1024, 101):
+        path.write_bytes(good[:size])
+        reader = tarmac.read([path, tmp_path / "x-01.tar"])
+        with pytest.raises((Truncated, tarmac.errors.NotATar)) as caught:
+            list(reader)
+        assert caught.value.url == str(path)
+        assert [dict(sample) for sample in read_shard(reader, str(tmp_path / "x-01.tar"))] == later
+
+
+def test_errors_name_url_offset_and_survive_pickling(shards, tmp_path):
+    path = tmp_path / "x-01.tar"
+    data = bytearray(path.read_bytes())
+    start = header_offsets(bytes(data))[5]
+    data[start] ^= 8
+    path.write_bytes(data)
+    with pytest.raises(BadChecksum) as caught:
+        list(tarmac.read(shards))
+    error = pickle.loads(pickle.dumps(caught.value))
+    assert str(error) == str(caught.value)
+    assert (error.url, error.offset) == (str(path), start)
+
+
+def test_lenient_reading_of_a_killed_writers_shard(shards, tmp_path):
+    path = tmp_path / "x-00.tar"
+    path.write_bytes(path.read_bytes()[:-1024])
+    with pytest.raises(Truncated, match="lenient"):
+        list(tarmac.read(path))
+    with pytest.warns(TornTail):
+        reader = tarmac.read(shards, tar=tarmac.TarOptions(end="lenient"))
+        assert len(list(reader)) == 12
+    assert reader.report.skipped["torn tail"] == 1
+
+
+def test_empty_shards_are_noted(tmp_path):
+    (tmp_path / "e.tar").write_bytes(bytes(1024))
+    reader = tarmac.read(tmp_path / "e.tar")
+    assert list(reader) == []
+    assert reader.report.empty_shards == [str(tmp_path / "e.tar")]
+
+
+def test_stopping_early_closes_the_shard(shards):
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(50):
+        iterator = iter(tarmac.read(shards))
+        next(iterator)
+        iterator.close()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_descriptors_stay_constant_over_many_shards(tmp_path):
+    path = tmp_path / "a.tar"
+    path.write_bytes(plain())
+    before = len(os.listdir("/proc/self/fd"))
+    assert sum(1 for _ in tarmac.read([path] * 2000)) == 6000
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_standard_input(shards, tmp_path):
+    script = "import tarmac; print(sum(1 for _ in tarmac.read('-')))"
+    with (tmp_path / "x-00.tar").open("rb") as file:
+        done = subprocess.run([sys.executable, "-c", script], stdin=file, capture_output=True, check=True)
+    assert done.stdout.strip() == b"4"
+
+
+def test_pipe(shards, tmp_path):
+    assert len(list(tarmac.read(f"pipe:cat {tmp_path}/x-{{00..02}}.tar"))) == 12
+    with pytest.raises(tarmac.errors.CommandFailed, match="status 7"):
+        list(tarmac.read(f"pipe:cat {tmp_path}/x-00.tar; exit 7"))

@@ -1,0 +1,296 @@
+"""Writing samples: what is written reads back, or is refused; a name on disk is a whole shard."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import os
+import subprocess
+import sys
+import tarfile
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import tarmac
+from tarmac.errors import (
+    BadName,
+    CommitFailed,
+    DuplicateField,
+    EncodeFailed,
+    MissingField,
+    NoCodec,
+    WriteError,
+)
+from tarmac.samples.writer import TarWriter
+
+
+def written(*samples, **options):
+    stream = io.BytesIO()
+    with TarWriter(stream, **options) as shard:
+        for sample in samples:
+            shard.write(sample)
+    return stream.getvalue()
+
+
+def read_back(data, tmp_path, **options):
+    path = tmp_path / "back.tar"
+    path.write_bytes(data)
+    return [{k: v for k, v in sample.items() if k != "__url__"} for sample in tarmac.read(path, **options)]
+
+
+keys = st.from_regex(r"[a-zA-Z0-9_ äß-]{1,20}(/[a-z0-9_-]{1,20}){0,2}", fullmatch=True)
+fields = st.from_regex(r"[a-z0-9_-]{1,8}(\.[a-z0-9]{1,4})?", fullmatch=True).filter(
+    lambda name: not name.endswith("gz") and not tarmac.samples.naming.is_reserved(name)
+)
+
+
+@settings(
+    deadline=None,
+    max_examples=200,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(
+    st.dictionaries(
+        keys, st.dictionaries(fields, st.binary(max_size=1500), min_size=1, max_size=4), max_size=5
+    )
+)
+def test_round_trip(tmp_path, content):
+    samples = [{"__key__": key, **values} for key, values in content.items()]
+    back = read_back(written(*samples), tmp_path)
+    assert back == samples
+    # and by an independent reader
+    with tarfile.open(fileobj=io.BytesIO(written(*samples))) as archive:
+        names = archive.getnames()
+    assert names == [f"{key}.{field}" for key, values in content.items() for field in sorted(values)]
+
+
+def test_fields_are_sorted_and_times_are_zero():
+    data = written({"__key__": "a", "txt": "x", "cls": 1})
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        assert [(info.name, info.mtime, info.mode, info.uname) for info in archive] == [
+            ("a.cls", 0, 0o444, "bigdata"),
+            ("a.txt", 0, 0o444, "bigdata"),
+        ]
+
+
+def test_arguments_of_the_webdataset_library_have_their_effects():
+    sample = {"__key__": "a", "txt": "x", "__meta__": "m", "_x": b"kept"}
+    data = written(sample, user="u", group="g", mode=0o600, mtime=5.9, keep_meta=True)
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        infos = archive.getmembers()
+    assert [info.name for info in infos] == ["a.__meta__", "a._x", "a.txt"]
+    assert {(info.uname, info.gname, info.mode, info.mtime) for info in infos} == {("u", "g", 0o600, 5)}
+    assert [i.name for i in tarfile.open(fileobj=io.BytesIO(written(sample)))] == ["a._x", "a.txt"]
+
+
+@pytest.mark.parametrize(
+    ("form", "magic"),
+    [
+        ("gnu", b"ustar  \0"),
+        ("pax", b"ustar\x0000"),
+        (tarfile.GNU_FORMAT, b"ustar  \0"),
+        ("USTAR_FORMAT", b"ustar\x0000"),
+    ],
+)
+def test_formats(form, magic, tmp_path):
+    data = written({"__key__": "a", "txt": "x"}, format=form)
+    assert data[257:265] == magic
+    long = written({"__key__": "k" * 200, "txt": "x"}, format=form) if form != "USTAR_FORMAT" else b""
+    if long:
+        assert read_back(long, tmp_path)[0]["__key__"] == "k" * 200
+        assert long[156:157] == (b"L" if magic.endswith(b" \0") else b"x")
+    with pytest.raises(ValueError, match="format must be"):
+        written(format="zip")
+
+
+@pytest.mark.parametrize(
+    ("compress", "start"),
+    [
+        (True, b"\x1f\x8b"),
+        ("gz", b"\x1f\x8b"),
+        ("bz2", b"BZh"),
+        ("xz", b"\xfd7zXZ"),
+        ("zst", b"\x28\xb5\x2f\xfd"),
+    ],
+)
+def test_compression(compress, start, tmp_path):
+    samples = [{"__key__": f"{i}", "txt": b"x" * i} for i in range(50)]
+    data = written(*samples, compress=compress)
+    assert data.startswith(start)
+    assert read_back(data, tmp_path) == samples
+
+
+def test_compression_from_the_name(tmp_path):
+    for name, start in (
+        ("a.tar.gz", b"\x1f\x8b"),
+        ("a.tgz", b"\x1f\x8b"),
+        ("a.tar.zst", b"\x28\xb5"),
+        ("a.tar", b"k.txt"),
+    ):
+        with TarWriter(tmp_path / name) as shard:
+            shard.write({"__key__": "k", "txt": "x"})
+        assert (tmp_path / name).read_bytes().startswith(start)
+    with TarWriter(str(tmp_path / "b.tgz"), compress=False) as shard:
+        shard.write({"__key__": "k", "txt": "x"})
+    assert (tmp_path / "b.tgz").read_bytes().startswith(b"k.txt")
+
+
+def test_encoder_choices():
+    sample = {"__key__": "a", "json": {"x": 1}, "cls": 3}
+    assert b'{"x": 1}' in written(sample)
+    with pytest.raises(EncodeFailed, match="encoder=True"):
+        written(sample, encoder=False)
+    with pytest.raises(EncodeFailed, match="encoder=True"):
+        written(sample, encoder=None)
+    assert b"<3>" in written({"__key__": "a", "cls": 3}, encoder={"cls": lambda value: b"<%d>" % value})
+    with pytest.raises(NoCodec):
+        written({"__key__": "a", "json": {}}, encoder={"cls": str})
+    assert b"whole" in written(sample, encoder=lambda sample: {"__key__": "b", "txt": b"whole"})
+    with pytest.raises(EncodeFailed, match="became str, not bytes"):
+        written({"__key__": "a", "cls": 3}, encoder={"cls": str})
+    with pytest.raises(ValueError, match="encoder must be"):
+        written(encoder="yes")
+    assert b"raw" in written(
+        {"__key__": "a", "cls": bytearray(b"raw"), "txt": memoryview(b"raw")}, encoder=False
+    )
+
+
+def test_gz_fields_are_compressed_once_and_reproducibly(tmp_path):
+    data = written({"__key__": "a", "txt.gz": "hello", "json.gz": {"a": 1}, "bin.gz": b"raw"})
+    assert data == written({"__key__": "a", "txt.gz": "hello", "json.gz": {"a": 1}, "bin.gz": b"raw"})
+    (sample,) = read_back(data, tmp_path)
+    assert gzip.decompress(sample["txt.gz"]) == b"hello"
+    assert gzip.decompress(sample["json.gz"]) == b'{"a": 1}'
+    assert gzip.decompress(sample["bin.gz"]) == b"raw"
+
+
+@pytest.mark.parametrize(
+    ("sample", "error"),
+    [
+        ({"txt": "x"}, MissingField),
+        ({"__key__": "a"}, MissingField),
+        ({"__key__": "img.001", "txt": "x"}, BadName),
+        ({"__key__": "", "txt": "x"}, BadName),
+        ({"__key__": "a\0b", "txt": "x"}, BadName),
+        ({"__key__": "a", "t/xt": "x"}, BadName),
+        ({"__key__": "a", "txt": "x", "TXT": "y"}, DuplicateField),
+        ({"__key__": "a", "txt": 3}, EncodeFailed),
+        ({"__key__": "a", "cls": "x", "json": object()}, EncodeFailed),
+        ({"__key__": "a", "weird": [1]}, NoCodec),
+        ({"__key__": "a", 3: "x"}, BadName),
+    ],
+)
+def test_a_refused_sample_leaves_the_shard_as_it_was(sample, error, tmp_path):
+    stream = io.BytesIO()
+    with TarWriter(stream) as shard:
+        shard.write({"__key__": "first", "txt": "1"})
+        with pytest.raises(error):
+            shard.write(sample)
+        shard.write({"__key__": "last", "txt": "2"})
+    assert [sample["__key__"] for sample in read_back(stream.getvalue(), tmp_path)] == ["first", "last"]
+
+
+def test_a_key_twice_is_refused():
+    with pytest.raises(BadName, match="written before"):
+        written({"__key__": "a", "txt": "x"}, {"__key__": "a", "cls": 1})
+
+
+def test_a_failed_sample_may_be_repaired_and_written():
+    stream = io.BytesIO()
+    with TarWriter(stream) as shard:
+        with pytest.raises(EncodeFailed):
+            shard.write({"__key__": "a", "json": object()})
+        assert shard.write({"__key__": "a", "json": {"ok": 1}}) == len('{"ok": 1}')
+
+
+def test_keys_with_dots_with_their_rule(tmp_path):
+    data = written(
+        {"__key__": "img.001", "jpg": b"1"}, {"__key__": "img.002", "jpg": b"2"}, split=tarmac.last_dot
+    )
+    assert [sample["__key__"] for sample in read_back(data, tmp_path, split=tarmac.last_dot)] == [
+        "img.001",
+        "img.002",
+    ]
+
+
+def test_nothing_is_published_before_close(tmp_path):
+    path = tmp_path / "a.tar"
+    writer = TarWriter(path)
+    writer.write({"__key__": "a", "txt": "x"})
+    assert not path.exists()
+    writer.close()
+    assert len(list(tarmac.read(path))) == 1
+    assert os.listdir(tmp_path) == ["a.tar"]
+    writer.close()
+    with pytest.raises(WriteError, match="closed"):
+        writer.write({"__key__": "b", "txt": "x"})
+
+
+@pytest.mark.parametrize("k", range(5))
+def test_an_exception_inside_with_publishes_nothing(tmp_path, k):
+    path = tmp_path / "a.tar"
+    with pytest.raises(RuntimeError, match="boom"), TarWriter(path) as shard:
+        for i in range(5):
+            if i == k:
+                raise RuntimeError("boom")
+            shard.write({"__key__": f"{i}", "txt": "x"})
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_writer_that_is_never_closed_publishes_nothing(tmp_path):
+    script = (
+        f"import tarmac; w = tarmac.TarWriter({str(tmp_path / 'a.tar')!r})\n"
+        "w.write({'__key__': 'a', 'txt': 'x'})"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "always", "-c", script], capture_output=True, text=True, check=True
+    )
+    assert "never closed" in done.stderr
+    assert os.listdir(tmp_path) == []
+
+
+def test_the_same_samples_make_the_same_bytes(tmp_path):
+    script = (
+        "import tarmac, sys, numpy\n"
+        "with tarmac.TarWriter('-') as w:\n"
+        "    for i in range(20):\n"
+        "        w.write({'__key__': f'{i}', 'txt': 'x' * i, 'json': {'a': i}, 'npy': numpy.arange(i),"
+        " 'npz': {'a': numpy.arange(3)}, 'txt.gz': 'y' * i, 'png': numpy.zeros((3, 4, 3), 'uint8')})\n"
+    )
+    digests = set()
+    for seed in ("0", "1", "2"):
+        env = {**os.environ, "PYTHONHASHSEED": seed}
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, env=env, check=True)
+        digests.add(hashlib.sha256(done.stdout).hexdigest())
+    assert len(digests) == 1
+
+
+def test_overwriting(tmp_path):
+    path = tmp_path / "a.tar"
+    for text in ("one", "two"):
+        with TarWriter(path) as shard:
+            shard.write({"__key__": "a", "txt": text})
+    assert next(iter(tarmac.read(path)))["txt"] == b"two"
+    with pytest.raises(CommitFailed, match="exists"):
+        TarWriter(path, write=tarmac.WriteOptions(overwrite=False))
+
+
+def test_two_writers_of_one_name(tmp_path):
+    path = tmp_path / "a.tar"
+    first, second = TarWriter(path), TarWriter(path)
+    for writer, text in ((first, "first"), (second, "second")):
+        writer.write({"__key__": "a", "txt": text})
+    first.close()
+    with pytest.raises(CommitFailed, match="another writer"):
+        second.close()
+    assert next(iter(tarmac.read(path)))["txt"] == b"first"
+    assert os.listdir(tmp_path) == ["a.tar"]
+
+
+def test_numpy_integers_as_class():
+    assert b"7" in written({"__key__": "a", "cls": np.int64(7)})
