@@ -15,6 +15,8 @@ __all__ = ["BLOCK", "Kind", "checksum_key", "classify", "octal", "padded", "veri
 BLOCK = 512
 ZERO_BLOCK = bytes(BLOCK)
 ADLER_MODULUS = 65521
+# GNU headers keep times and sparse maps where POSIX has the name's prefix; headers before POSIX, nothing.
+_NO_PREFIX = frozenset((b"ustar  \0", bytes(8)))
 _OCTAL_DIGITS = frozenset(b"01234567")
 
 
@@ -81,6 +83,9 @@ def classify(tail: bytes) -> Kind:
     """Interpret bytes 156..512 of a header, which are alike for most members of a shard."""
     kind = tail[:1]
     magic = tail[101:109]
-    # GNU headers use the prefix area for times and sparse maps; only POSIX ustar keeps a prefix there.
-    prefix = tail[189:344].partition(b"\0")[0] if magic[:6] == b"ustar\0" else b""
+    prefix = b""
+    if magic[:6] == b"ustar\0":
+        prefix = tail[189:344].partition(b"\0")[0]
+    elif magic not in _NO_PREFIX:
+        raise BadHeader(f"the magic bytes {magic!r} belong to no known format; readers disagree on the name.")
     return Kind(kind, prefix, kind in (b"0", b"\0", b"7"))

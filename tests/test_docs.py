@@ -1,0 +1,74 @@
+"""Every example in the documents runs, and what they claim to print is what is printed."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tarmac import environment
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"(?P<mark><!-- not run: .*? -->\n)?```(?P<kind>\w+)\n(?P<body>.*?)```", re.DOTALL)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_examples_run_and_print_what_the_page_says(page, tmp_path, monkeypatch):
+    """Blocks run top to bottom in one directory; a `text` block shows the output of the block before it."""
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    printed = ""
+    for block in BLOCK.finditer(page.read_text()):
+        if block["mark"]:
+            continue
+        if block["kind"] == "python":
+            printed = run_python(block["body"], names, page)
+        elif block["kind"] == "bash":
+            printed = "".join(
+                run_shell(line) for line in block["body"].splitlines() if line.startswith("tarmac ")
+            )
+        elif block["kind"] == "text":
+            for line in squeezed(block["body"]):
+                assert line in " ".join(squeezed(printed)), f"{page.name} shows what is not printed: {line}"
+
+
+def run_python(body: str, names: dict[str, object], page: Path) -> str:
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        exec(compile(body, str(page), "exec"), names)
+    return output.getvalue()
+
+
+def run_shell(line: str) -> str:
+    command = [sys.executable, "-m", *shlex.split(line)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def squeezed(text: str) -> list[str]:
+    return [" ".join(line.split()) for line in text.splitlines()]
+
+
+def test_every_environment_variable_is_documented():
+    source = Path(environment.__file__).read_text()
+    read = set(re.findall(r'"((?:TARMAC|WDS|AIS|HF|AWS)_[A-Z0-9_]+)"', source))
+    page = (ROOT / "docs" / "environment.md").read_text()
+    assert read
+    assert all(name in page for name in read), read
+    for path in (ROOT / "src" / "tarmac").rglob("*.py"):
+        if path.name != "environment.py":
+            assert "os.environ" not in path.read_text(), path
+
+
+def test_links_between_pages_lead_somewhere():
+    for page in [*ROOT.glob("*.md"), *PAGES]:
+        for target in re.findall(r"\]\((?!http)([^)#]+)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+    assert os.path.exists(ROOT / "LICENSE")
