@@ -1,4 +1,4 @@
-"""Coverage-guided fuzzing with atheris: `make fuzz`, or `python -m tests.fuzz --target reader --seconds 60`."""
+"""Coverage-guided fuzzing with atheris: `make fuzz`, or `python -m tests.fuzz --target reader`."""
 
 from __future__ import annotations
 

@@ -32,7 +32,10 @@ class Overrides:
         if self.count > limits.extensions:
             raise LimitExceeded(f"more than {limits.extensions} extended headers before one member.")
         if kind == GNU_NAME:
-            self._set_name(payload.partition(b"\0")[0])
+            name, end, _ = payload.partition(b"\0")
+            if not end:
+                raise BadHeader("a long name does not end with NUL; readers disagree on where it ends.")
+            self._set_name(name)
         elif kind in (PAX, PAX_SOLARIS):
             records = parse_pax(payload)
             if any(key.startswith(b"GNU.sparse.") for key in records):
