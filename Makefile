@@ -20,13 +20,13 @@ types: $(VENV)/.test
 	$(BIN)/mypy
 
 # The quick tests share the cores; the heavy ones measure memory or race processes and run alone.
-unit: $(VENV)/.test
+unit: $(VENV)/.test $(VENV)/.servers
 	$(BIN)/python -m pytest -m "not heavy" -n 2 --dist loadfile
 
-heavy: $(VENV)/.test
+heavy: $(VENV)/.test $(VENV)/.servers
 	$(BIN)/python -m pytest -m heavy
 
-coverage: $(VENV)/.test
+coverage: $(VENV)/.test $(VENV)/.servers
 	$(BIN)/python -m coverage run -m pytest -m "not heavy"
 	$(BIN)/python -m coverage combine
 	$(BIN)/python -m coverage report
@@ -35,7 +35,7 @@ bench: $(VENV)/.bench
 	$(BIN)/python -m bench
 
 # The same tests with counts for a night instead of minutes.
-torture: $(VENV)/.test
+torture: $(VENV)/.test $(VENV)/.servers
 	TARMAC_TORTURE=20 $(BIN)/python -m pytest tests --timeout 36000
 
 # Coverage-guided fuzzing; SECONDS for each target.
@@ -52,6 +52,12 @@ $(VENV)/.demo: pyproject.toml | $(VENV)/bin/python
 
 $(VENV)/.test: pyproject.toml | $(VENV)/bin/python
 	$(PIP) -e '.[test]'
+	touch $@
+
+# A store for az:// from npm. Without npm its tests are skipped, except under CI=true.
+$(VENV)/.servers: | $(VENV)/.test
+	if command -v npm >/dev/null; then \
+	  PYTHONPATH=tests $(BIN)/python -c "from harness.servers import install_azurite as i; i()"; fi
 	touch $@
 
 $(VENV)/.bench: pyproject.toml | $(VENV)/bin/python

@@ -50,20 +50,23 @@ def group_members(
     """
     counts: Counter[str] = Counter() if skipped is None else skipped
     naming = _Naming(options, counts)
-    fields = naming.fields
+    known = naming.fields.get
     conventional = options.split is first_dot
+    tracked = options.tracked_keys
     seen: set[int] = set()
     sample: Sample = {}
-    current = b"\0"  # key and dot of the sample being gathered; no member's name begins with NUL
+    current = b"\0"  # key of the sample being gathered; no member's name has a NUL
     try:
         for name, _offset, _size, data in members:
-            # Most names continue the current sample or begin the next one with a field seen before.
-            # `fields` holds only names that passed all checks, so a hit needs no second look.
-            stem = b""
-            if conventional:
-                stem = current if name.startswith(current) else _stem(name)
-            field = fields.get(name[len(stem) :]) if stem else None
-            if field is None:
+            # Most names are a key and a field seen before. The fields known passed all checks and have
+            # no slash, so a dot before one of them is the first of the base name. A miss is a dot in a
+            # directory, such as "./", or a new field.
+            stem, _, rest = name.partition(b".")
+            field = known(rest) if conventional else None
+            if field is None and conventional:
+                stem = _stem(name)
+                field = known(name[len(stem) + 1 :])
+            if field is None or (stem != current and _doubtful(stem)):
                 named = naming(name)
                 if named is None:
                     continue
@@ -73,7 +76,7 @@ def group_members(
                     yield sample
                     sample = {}
                 current = stem
-                key = stem[:-1].decode("utf-8", "surrogateescape")
+                key = stem.decode("utf-8", "surrogateescape")
                 mark = hash(key)
                 if mark in seen:
                     raise SplitSample(
@@ -82,7 +85,7 @@ def group_members(
                         member=name,
                         key=key,
                     )
-                if len(seen) < options.tracked_keys:
+                if len(seen) < tracked:
                     seen.add(mark)
                 sample = {"__key__": key, "__url__": url}
             if field in sample:
@@ -101,10 +104,13 @@ def group_members(
 
 
 def _stem(name: bytes) -> bytes:
-    """Key and dot by the usual convention, on bytes; empty where a closer look is needed."""
-    slash = name.rfind(b"/")
-    dot = name.find(b".", slash + 1)
-    return b"" if dot <= slash + 1 or name.startswith(b"__") else name[: dot + 1]
+    """The key by the usual convention, on bytes."""
+    return name[: name.find(b".", name.rfind(b"/") + 1)]
+
+
+def _doubtful(stem: bytes) -> bool:
+    """Whether a key is empty, or may be of a name that belongs to no sample."""
+    return stem[-1:] in b"/" or stem[:2] == b"__"
 
 
 class _Naming:
@@ -117,7 +123,7 @@ class _Naming:
         self.fields: dict[bytes, str] = {}
 
     def __call__(self, name: bytes) -> tuple[bytes, str] | None:
-        """Return the key with a dot behind it, and the field; None for what is in no sample."""
+        """Return the key and the field; None for what is in no sample."""
         if is_metadata(name):
             self._counts["metadata"] += 1
             return None
@@ -133,7 +139,7 @@ class _Naming:
         field = field.lower() if self._lower else field
         if len(self.fields) < 1000:
             self.fields[plain] = field
-        return key.encode("utf-8", "surrogateescape") + b".", field
+        return key.encode("utf-8", "surrogateescape"), field
 
 
 def _report_tear(error: Truncated, sample: Sample, counts: Counter[str]) -> None:

@@ -10,14 +10,13 @@ from typing import NamedTuple
 
 from tarmac.errors import BadChecksum, BadHeader
 
-__all__ = ["BLOCK", "Kind", "checksum_key", "classify", "octal", "padded", "verify"]
+__all__ = ["BLOCK", "UNKNOWN_FORMAT", "Kind", "checksum_key", "classify", "octal", "padded", "verify"]
 
 BLOCK = 512
 ZERO_BLOCK = bytes(BLOCK)
-ADLER_MODULUS = 65521
+UNKNOWN_FORMAT = b""  # stands for the type where the magic bytes leave even the name in doubt
 # GNU headers keep times and sparse maps where POSIX has the name's prefix; headers before POSIX, nothing.
 _NO_PREFIX = frozenset((b"ustar  \0", bytes(8)))
-_OCTAL_DIGITS = frozenset(b"01234567")
 
 
 class Kind(NamedTuple):
@@ -26,6 +25,7 @@ class Kind(NamedTuple):
     type: bytes
     prefix: bytes
     regular: bool
+    sum: int
 
 
 def padded(size: int) -> int:
@@ -45,22 +45,22 @@ def octal(field: bytes, what: str) -> int:
         if value >= 1 << 63:
             raise BadHeader(f"the {what} is {value}, beyond any file.")
         return value
-    digits = field.partition(b"\0")[0].strip(b" ")
-    if not digits:
-        return 0
-    if not _OCTAL_DIGITS.issuperset(digits):
+    digits = field[:-1]
+    if field[-1] not in b"\0 " or not digits.isdigit():  # not the usual form: digits and one blank
+        digits = field.partition(b"\0")[0].strip(b" ") or b"0"
+    if not digits.isdigit() or b"8" in digits or b"9" in digits:
         raise BadHeader(f"the {what} {field!r} is not an octal number.")
     return int(digits, 8)
 
 
 def checksum_key(field: bytes) -> int:
-    """Turn a checksum field into the low half of the Adler-32 sum that an intact header has.
+    """Turn a checksum field into one plus the sum of all bytes that an intact header has.
 
-    Adler-32's low half is one plus the sum of all bytes, modulo 65521, and zlib computes it at memory
-    speed. The stored sum counts the checksum field itself as eight spaces, hence the correction.
+    The low half of zlib's Adler-32 is one plus the sum of the bytes, exact for the 156 that differ
+    between members. The stored sum counts the checksum field itself as eight spaces, hence the correction.
     """
     stored = octal(field, "checksum")
-    return (stored - 8 * 0x20 + sum(field) + 1) % ADLER_MODULUS
+    return stored - 8 * 0x20 + sum(field) + 1
 
 
 def verify(header: bytes) -> None:
@@ -87,5 +87,5 @@ def classify(tail: bytes) -> Kind:
     if magic[:6] == b"ustar\0":
         prefix = tail[189:344].partition(b"\0")[0]
     elif magic not in _NO_PREFIX:
-        raise BadHeader(f"the magic bytes {magic!r} belong to no known format; readers disagree on the name.")
-    return Kind(kind, prefix, kind in (b"0", b"\0", b"7"))
+        kind = UNKNOWN_FORMAT
+    return Kind(kind, prefix, kind in (b"0", b"\0", b"7"), sum(tail))

@@ -2,13 +2,15 @@
 
 Python's `tarfile` in stream mode takes a damaged header for the end of the archive, so this is a
 header loop of its own. It is written for speed in four ways: whole files are mapped and sliced, a
-header's checksum is compared through zlib's Adler-32, number fields are remembered instead of parsed
-again, and the half of the header that rarely changes is only compared with the last one.
+header's bytes are summed by zlib's Adler-32, number fields are remembered instead of parsed again, and
+the part of the header that rarely changes is interpreted and summed only when it does.
 """
 
 from __future__ import annotations
 
 import mmap
+import struct
+import sys
 import warnings
 import zlib
 from collections import Counter
@@ -29,7 +31,17 @@ from tarmac.errors import (
 from tarmac.limits import DEFAULT_LIMITS, MIB, Limits
 from tarmac.tar.compression import Decompressing, detect
 from tarmac.tar.extended import EXTENSIONS, Overrides
-from tarmac.tar.header import BLOCK, ZERO_BLOCK, checksum_key, classify, octal, padded, verify
+from tarmac.tar.header import (
+    BLOCK,
+    UNKNOWN_FORMAT,
+    ZERO_BLOCK,
+    Kind,
+    checksum_key,
+    classify,
+    octal,
+    padded,
+    verify,
+)
 
 __all__ = ["Member", "Readable", "TarOptions", "read_members"]
 
@@ -37,7 +49,13 @@ Member = tuple[bytes, int, int, bytes]
 """Name, offset of the payload in the archive, its size, and its bytes (empty when not asked for)."""
 
 CHUNK = 1 * MIB
+WINDOW = 16 * MIB
 REMEMBERED = 4096
+REMEMBERED_TAILS = 64
+# A header in two halves: name to checksum, which every member changes, and the rest, which few do.
+_HALVES = struct.Struct("156s356s").unpack_from
+_FIELDS = struct.Struct("100s24x12s12x8s").unpack  # name, size, checksum
+_ZERO_HEAD = ZERO_BLOCK[:156]
 OLD_FILE = b"\0"
 _SKIPPED = {b"1": "hard link", b"2": "symbolic link", b"3": "device", b"4": "device", b"5": "directory"} | {
     b"6": "fifo"
@@ -88,17 +106,21 @@ def read_members(
     overrides: Overrides | None = None
     sums: dict[bytes, int] = {}
     sizes: dict[bytes, int] = {}
-    last_tail = b""
-    kind, prefix, regular = classify(ZERO_BLOCK[156:])
-    adler32 = zlib.adler32
+    tails: dict[bytes, Kind] = {}
+    last_tail = ZERO_BLOCK[156:]
+    kind, prefix, regular, tail_sum = classify(last_tail)
+    adler32, halves, fields = zlib.adler32, _HALVES, _FIELDS
     base = position = 0  # where `buffer` lies in the archive, and the next header in `buffer`
     mark: int | None = None  # where the end mark began, once it was seen
     name = b""
     try:
         buffer, read = _begin(source, limits)
         end = len(buffer)
+        release = WINDOW if isinstance(buffer, mmap.mmap) else sys.maxsize
         while True:
             name = b""
+            if position >= release:
+                release = _let_go(buffer, position, release)
             if position + BLOCK > end:
                 if read is not None:
                     buffer = _read_on(buffer, position, BLOCK, read, base)
@@ -112,12 +134,20 @@ def read_members(
                     if base + end - mark < 2 * BLOCK:
                         warnings.warn(f"{url}: the end mark is one zero block, not two.", LoneZeroBlock, 2)
                     return
-            header = buffer[position : position + BLOCK]
+            head, tail = halves(buffer, position)
+            padded_name, field, checksum = fields(head)
+            if tail != last_tail:
+                last_tail = tail
+                facts = tails.get(tail)
+                if facts is None:
+                    if len(tails) > REMEMBERED_TAILS:
+                        tails.clear()
+                    facts = tails[tail] = classify(tail)
+                kind, prefix, regular, tail_sum = facts
 
-            checksum = header[148:156]
             expected = sums.get(checksum)
             if expected is None:
-                if header == ZERO_BLOCK:
+                if not tail_sum and head == _ZERO_HEAD:
                     if overrides is not None:
                         raise BadHeader("an extended header is followed by no member.")
                     # Go on to the very end: that is where transfers, commands and compressed streams
@@ -130,27 +160,22 @@ def read_members(
                     raise TrailingData(f"data follows the end mark at {mark:#x}.")
                 mark = None
                 if base + position == 0:
-                    _must_be_tar(header)
+                    _must_be_tar(head + tail)
                 if len(sums) > REMEMBERED:
                     sums.clear()
                 expected = sums[checksum] = checksum_key(checksum)
-            if adler32(header) & 0xFFFF != expected:
+            if (adler32(head) & 0xFFFF) + tail_sum != expected:
                 if base + position == 0:
-                    _must_be_tar(header)
-                verify(header)
+                    _must_be_tar(head + tail)
+                verify(head + tail)
 
-            field = header[124:136]
             size = sizes.get(field, -1)
             if size < 0:
                 if len(sizes) > REMEMBERED:
                     sizes.clear()
                 size = sizes[field] = octal(field, "size")
 
-            tail = header[156:]
-            if tail != last_tail:
-                kind, prefix, regular = classify(tail)
-                last_tail = tail
-            name = header[:100].partition(b"\0")[0]
+            name = padded_name.partition(b"\0")[0]
             if prefix:
                 name = prefix + b"/" + name
 
@@ -233,6 +258,17 @@ def _begin(
     return first, unpacked.read
 
 
+def _let_go(buffer: bytes | mmap.mmap, position: int, release: int) -> int:
+    """Hand back the pages of a map that were read, so that memory in use stays at a window or two.
+
+    They remain in the system's cache. Returns the position at which to do so again.
+    """
+    assert isinstance(buffer, mmap.mmap)
+    passed = position // WINDOW * WINDOW
+    buffer.madvise(mmap.MADV_DONTNEED, release - WINDOW, passed - release + WINDOW)
+    return passed + WINDOW
+
+
 class _Slices:
     """A buffer as a stream, without copying it whole."""
 
@@ -290,6 +326,8 @@ def _pass_over(kind: bytes, size: int, counts: Counter[str]) -> None:
     """Count a member that is not a file, or refuse it when passing over it would be a guess."""
     if kind in _UNSUPPORTED:
         raise UnsupportedMember(f"the member is {_UNSUPPORTED[kind]}.")
+    if kind == UNKNOWN_FORMAT:
+        raise BadHeader("the magic bytes belong to no known format; readers disagree on the name.")
     what = _SKIPPED.get(kind)
     if what is None:
         raise UnsupportedMember(f"the member has the unknown type {kind!r}.")

@@ -1,0 +1,85 @@
+"""Shards to measure with: the same bytes on every machine, made when first asked for, then kept.
+
+Sizes vary by an eighth around their mean, as in real data, so that nothing is gained by remembering one.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bench.registry import Site
+
+VERSION = 1  # count up when the content changes, so that old files are not taken for new ones
+TEXT_BYTES = 800
+IMAGE_BYTES = 80_000
+SEED = 7
+
+
+def small_samples(site: Site) -> Iterator[dict[str, Any]]:
+    """Short texts with a class."""
+    rng = random.Random(SEED)
+    words = ["".join(rng.choices("etaoinshrdlu", k=rng.randint(1, 9))) for _ in range(2000)]
+    pool = " ".join(rng.choices(words, k=200_000))
+    for number in range(site.small):
+        start = rng.randrange(len(pool) - 2 * TEXT_BYTES)
+        yield {
+            "__key__": f"{number:08d}",
+            "cls": rng.randrange(1000),
+            "txt": pool[start : start + _around(TEXT_BYTES, rng)],
+        }
+
+
+def big_samples(site: Site) -> Iterator[dict[str, Any]]:
+    """Bytes as incompressible as a JPEG, with facts about them."""
+    rng = random.Random(SEED)
+    pool = rng.randbytes(4 * IMAGE_BYTES)
+    for number in range(site.big):
+        start = rng.randrange(2 * IMAGE_BYTES)
+        yield {
+            "__key__": f"{number:08d}",
+            "jpg": b"\xff\xd8" + pool[start : start + _around(IMAGE_BYTES, rng)],
+            "json": {"width": rng.randint(320, 640), "height": rng.randint(240, 480), "label": "bench"},
+        }
+
+
+def _around(mean: int, rng: random.Random) -> int:
+    return rng.randint(mean - mean // 8, mean + mean // 8)
+
+
+def small_shard(site: Site, suffix: str = "tar") -> Path:
+    return _shard(site, f"small-{site.small}-v{VERSION}.{suffix}", small_samples)
+
+
+def big_shard(site: Site) -> Path:
+    return _shard(site, f"big-{site.big}-v{VERSION}.tar", big_samples)
+
+
+def small_shard_of_webdataset(site: Site) -> Path:
+    """The small shard as the webdataset library writes it, with extended headers for every member."""
+    path = site.data / f"small-{site.small}-v{VERSION}-webdataset.tar"
+    if not path.exists():
+        import webdataset
+
+        site.data.mkdir(parents=True, exist_ok=True)
+        part = path.with_suffix(".part")
+        with webdataset.TarWriter(str(part), mtime=1.5) as writer:
+            for sample in small_samples(site):
+                writer.write(sample)
+        os.replace(part, path)
+    return path
+
+
+def _shard(site: Site, name: str, samples) -> Path:
+    path = site.data / name
+    if not path.exists():
+        from tarmac import TarWriter
+
+        site.data.mkdir(parents=True, exist_ok=True)
+        with TarWriter(path) as writer:  # a name on disk is a whole shard
+            for sample in samples(site):
+                writer.write(sample)
+    return path

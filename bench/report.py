@@ -1,0 +1,99 @@
+"""The table, and the same as JSON."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib.metadata import version
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.measure import Result, Runs
+
+
+def machine() -> dict[str, str]:
+    """What the numbers depend on."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        cpu = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        cpu = platform.processor() or platform.machine()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {
+        "cpu": cpu,
+        "cores": str(cores),
+        "python": platform.python_version(),
+        "tarmac": version("tarmac"),
+        "webdataset": version("webdataset"),
+    }
+
+
+def as_json(results: list[Result]) -> dict:
+    return {"machine": machine(), "cases": [_case_as_json(result) for result in results]}
+
+
+def _case_as_json(result: Result) -> dict:
+    sides = {
+        name: {"rates": runs.rates, "best": runs.best, "memory": runs.memory, "note": runs.note}
+        for name, runs in result.sides.items()
+    }
+    case = result.case
+    required = {"required_ratio": case.ratio, "limit_seconds": case.limit}
+    return {"name": case.name, "ratio": result.ratio, **required, "missed": result.missed, "sides": sides}
+
+
+def print_table(results: list[Result], console: Console) -> None:
+    facts = machine()
+    table = Table(title=", ".join(f"{name} {fact}" for name, fact in facts.items()), title_justify="left")
+    table.add_column("what")
+    for heading in ("tarmac", "min..max", "webdataset", "min..max", "ratio", "needs", "memory, MB"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("notes")
+    for result in results:
+        table.add_row(*_row(result))
+    console.print(table)
+    console.print(
+        "Rates are samples per second, the best of all runs. "
+        "Memory is the peak of a process, tarmac / webdataset.\n"
+        "It counts the mapped pages of a file being read, and does not count the curl process of webdataset."
+    )
+    for result in results:
+        if result.missed:
+            console.print(f"[bold red]missed[/] {result.case.name}: {result.missed}")
+
+
+def _row(result: Result) -> list[str]:
+    case = result.case
+    if result.skipped:
+        return [case.name, "-", "", "-", "", "-", "", "", result.skipped]
+    show = _milliseconds if case.limit else _rate
+    ours, peer = result.sides["tarmac"], result.sides.get("webdataset", Runs())
+    needs = f"{case.ratio:g} x" if case.ratio else f"< {1e3 * case.limit:.0f} ms" if case.limit else ""
+    colour = "red" if result.missed else "green" if needs else ""
+    ratio = f"{result.ratio:.1f} x" if result.ratio else ""
+    return [
+        case.name,
+        show(ours.best),
+        _spread(ours, show),
+        show(peer.best) if peer.rates else "",
+        _spread(peer, show),
+        f"[{colour}]{ratio}[/]" if colour else ratio,
+        f"[{colour}]{needs}[/]" if colour else needs,
+        "" if case.limit else " / ".join(f"{runs.memory / 1e6:.0f}" for runs in result.sides.values()),
+        "; ".join(dict.fromkeys(runs.note for runs in result.sides.values() if runs.note)),
+    ]
+
+
+def _spread(runs: Runs, show) -> str:
+    ends = sorted((min(runs.rates), max(runs.rates)), reverse=show is _milliseconds) if runs.rates else ()
+    return "..".join(show(rate) for rate in ends)
+
+
+def _rate(rate: float) -> str:
+    return f"{rate / 1e3:,.0f} k" if rate >= 1e5 else f"{rate:,.0f}"
+
+
+def _milliseconds(rate: float) -> str:
+    return f"{1e3 / rate:,.0f} ms"

@@ -1,0 +1,155 @@
+"""The steps of the demo: draw, pack, check, read; then a summary of what was made and how fast."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import simplejpeg
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+import tarmac
+from demo.pictures import KINDS, draw
+from tarmac.tools.check import check
+
+__all__ = ["Step", "run"]
+
+BATCH = 64
+
+Sample = dict[str, Any]
+Bar = Callable[[str, Iterable[Any], int], Iterable[Any]]
+"""Shows progress through so many items while they are gone through."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one step did: so many samples, so many bytes, in so many seconds."""
+
+    name: str
+    samples: int
+    size: int
+    seconds: float
+
+
+@dataclass
+class Clock:
+    """Notes each step with the time since the one before."""
+
+    steps: list[Step] = field(default_factory=list)
+    since: float = field(default_factory=time.perf_counter)
+
+    def note(self, name: str, samples: int, size: int) -> None:
+        """End a step."""
+        now = time.perf_counter()
+        self.steps.append(Step(name, samples, size, now - self.since))
+        self.since = now
+
+
+def run(out: Path, samples: int, shards: int, console: Console) -> list[Step]:
+    """Make the dataset under `out`, read it back, and print what happened."""
+
+    def bar(name: str, items: Iterable[Any], total: int) -> Iterable[Any]:
+        return track(items, name.ljust(9), total, console=console)
+
+    urls = f"{out}/demo-*.tar"
+    clock = Clock()
+    drawn = draw_pictures(samples, bar)
+    clock.note("draw and encode", len(drawn), sum(len(sample["jpg"]) for sample in drawn))
+    clock.note("pack into shards", len(drawn), pack(drawn, out, shards, bar))
+    clock.note("check every byte", *check_all(urls, shards, bar))
+    classes, size = read_batches(urls, samples, bar)
+    clock.note(f"read, decode, batch by {BATCH}", classes.total(), size)
+    summarise(out, clock.steps, classes, console)
+    return clock.steps
+
+
+def draw_pictures(count: int, bar: Bar) -> list[Sample]:
+    """Draw the samples; most of it is work that leaves Python's lock alone, so threads share it."""
+    with ThreadPoolExecutor() as pool:
+        return list(bar("drawing", pool.map(draw, range(count)), count))
+
+
+def pack(samples: list[Sample], out: Path, shards: int, bar: Bar) -> int:
+    """Write the samples to so many shards, in place of those of an earlier run; returns their size."""
+    out.mkdir(parents=True, exist_ok=True)
+    for old in out.glob("demo-*.tar"):
+        old.unlink()
+    per_shard = -(-len(samples) // shards)
+    with tarmac.ShardWriter(f"{out}/demo-%06d.tar", maxcount=per_shard) as writer:
+        return sum(writer.write(sample) for sample in bar("packing", samples, len(samples)))
+
+
+def check_all(urls: str, shards: int, bar: Bar) -> tuple[int, int]:
+    """Read every byte of the shards; returns how many samples and bytes were found intact."""
+    samples = size = 0
+    for verdict in bar("checking", check(urls, require=["jpg", "cls"]), shards):
+        if verdict.error is not None:
+            raise verdict.error
+        samples += verdict.samples
+        size += verdict.payload
+    return samples, size
+
+
+def read_batches(urls: str, count: int, bar: Bar) -> tuple[Counter[str], int]:
+    """Read batches of images and labels, as for training; returns pictures per class, and pixel bytes."""
+    kinds = list(KINDS)
+    classes = Counter[str]()
+    size = 0
+    with ThreadPoolExecutor() as pool:
+        for batch in bar("reading", _batches(tarmac.read(urls, fields=["jpg", "cls"])), -(-count // BATCH)):
+            images = list(pool.map(_pixels, batch))  # height x width x 3 each; sizes differ
+            labels = [int(sample["cls"]) for sample in batch]
+            classes.update(kinds[label] for label in labels)
+            size += sum(image.nbytes for image in images)
+    return classes, size
+
+
+def _batches(samples: Iterable[Sample]) -> Iterator[list[Sample]]:
+    rest = iter(samples)
+    while batch := list(islice(rest, BATCH)):
+        yield batch
+
+
+def _pixels(sample: Sample) -> NDArray[np.uint8]:
+    pixels: NDArray[np.uint8] = simplejpeg.decode_jpeg(sample["jpg"])
+    return pixels
+
+
+def summarise(out: Path, steps: list[Step], classes: Counter[str], console: Console) -> None:
+    """Print what was made, how fast, what is in it, and what to try next."""
+    shards = sorted(out.glob("demo-*.tar"))
+    size = sum(shard.stat().st_size for shard in shards) / 1e6
+    console.print(f"\n{classes.total():,} samples in {len(shards)} shards, {size:.1f} MB, in {out}/\n")
+
+    rates = Table("step", box=None, pad_edge=False)
+    for heading in ("seconds", "samples/s", "MB/s"):
+        rates.add_column(heading, justify="right")
+    for step in steps:
+        samples, megabytes = step.samples / step.seconds, step.size / 1e6 / step.seconds
+        rates.add_row(step.name, f"{step.seconds:.2f}", f"{samples:,.0f}", f"{megabytes:,.0f}")
+    console.print(rates)
+
+    histogram = Table("class", "", box=None, pad_edge=False)
+    histogram.add_column("pictures", justify="right")
+    for kind in KINDS:
+        bar = "█" * round(30 * classes[kind] / max(classes.values()))
+        histogram.add_row(kind, f"[cyan]{bar}[/]", str(classes[kind]))
+    console.print("", histogram)
+
+    console.print("\nTry next:")
+    for command in (
+        f"tarmac show '{out}/demo-*.tar' -n 5",
+        f"tarmac check '{out}/demo-*.tar' --require jpg,cls",
+        f"tar tvf {shards[0]} | head",
+    ):
+        console.print(f"  {command}", highlight=False, soft_wrap=True)

@@ -1,0 +1,104 @@
+"""The bench runs: every case, both sides, on a handful of samples. Nothing here looks at speed."""
+
+import json
+import os
+import subprocess
+import sys
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from harness.servers import nginx
+
+ROOT = Path(__file__).parents[1]
+
+from bench.__main__ import main  # noqa: E402
+from bench.measure import Result, Runs, which  # noqa: E402
+from bench.registry import Case, Done, Site, all_cases  # noqa: E402
+
+SIDES = [(name, side) for name, case in all_cases().items() for side in case.sides]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    return Site(tmp_path_factory.mktemp("bench"), small=12, big=3)
+
+
+@pytest.mark.parametrize(("name", "side"), SIDES)
+def test_case(site, name, side):
+    case = all_cases()[name]
+    for program in case.needs:
+        if not which(program):
+            (pytest.fail if os.environ.get("CI") else pytest.skip)(f"{program} is not installed")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the peer's are not ours to mend
+        if "nginx" in case.needs:
+            with nginx(site.data) as url:
+                done = case.setup(replace(site, http=url), side)()
+        else:
+            done = case.setup(site, side)()
+
+    assert done.count in (1, site.small, site.big)
+    assert not done.fault
+
+
+def test_data_is_made_once_and_is_the_same_everywhere(tmp_path):
+    from bench.data import small_shard
+
+    first = small_shard(Site(tmp_path / "a", small=5))
+    second = small_shard(Site(tmp_path / "b", small=5))
+
+    assert first.read_bytes() == second.read_bytes()
+    before = first.stat()
+    assert small_shard(Site(tmp_path / "a", small=5)).stat() == before
+
+
+def test_command(tmp_path):
+    options = ["--only", "zst", "--repeat", "2", "--data", str(tmp_path), "--small", "12"]
+    command = [sys.executable, "-m", "bench", *options]
+    environment = os.environ | {"COLUMNS": "200"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "read 800 B text + class, zst" in done.stdout
+
+    done = subprocess.run([*command, "--json"], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    [case] = json.loads(done.stdout)["cases"]
+    assert len(case["sides"]["tarmac"]["rates"]) == 2
+    assert case["sides"]["tarmac"]["memory"] > 1e6
+
+
+def test_no_such_case(capsys):
+    assert main(["--only", "no such case"]) == 2
+    assert "no such case" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("ours", "peer", "requirement", "missed"),
+    [
+        (100, 10, {"ratio": 5}, ""),
+        (100, 50, {"ratio": 5}, "2.0 x, 5 x is required"),
+        (100, 50, {}, ""),
+        (100, 50, {"limit": 0.02}, ""),
+        (100, 50, {"limit": 0.005}, "10 ms, 5 ms are allowed"),
+    ],
+)
+def test_what_counts_as_missed(ours, peer, requirement, missed):
+    case = Case("x", lambda site, side: Done, **requirement)
+
+    result = Result(case, {"tarmac": Runs([ours, 1]), "webdataset": Runs([peer, 1])})
+
+    assert result.missed == missed
+    assert result.ratio == ours / peer
+
+
+def test_a_fault_or_a_missing_program_is_a_miss():
+    case = Case("x", lambda site, side: Done, ratio=2)
+    sides = {"tarmac": Runs([9], fault="3 samples instead of 4"), "webdataset": Runs([1])}
+
+    assert Result(case, sides).missed == "tarmac: 3 samples instead of 4"
+    assert (
+        Result(case, {"tarmac": Runs()}, skipped="nginx is not installed").missed == "nginx is not installed"
+    )
