@@ -9,14 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from bench.__main__ import main
+from bench.measure import Result, Runs, which
+from bench.registry import Case, Done, Site, all_cases
 
 from harness.servers import nginx
 
 ROOT = Path(__file__).parents[1]
-
-from bench.__main__ import main  # noqa: E402
-from bench.measure import Result, Runs, which  # noqa: E402
-from bench.registry import Case, Done, Site, all_cases  # noqa: E402
 
 SIDES = [(name, side) for name, case in all_cases().items() for side in case.sides]
 

@@ -29,15 +29,11 @@ def assert_resumes(make: Callable[[], Stateful], *, max_state_bytes: int = 64 <<
         assert len(text) <= max_state_bytes, f"the state after {step} items has {len(text)} bytes"
         assert _shape(state) == shape, f"the state after {step} items has another shape"
         rest, later = _resume(make, json.loads(text))
-        assert rest == whole[step:], (
-            f"resuming after {step} items gives {rest[:3]}…, not {whole[step : step + 3]}…"
-        )
+        assert rest == whole[step:], f"after {step} items: {rest[:3]}…, not {whole[step : step + 3]}…"
         if len(later) > 2:
             middle = len(later) // 2
             again, _ = _resume(make, json.loads(json.dumps(later[middle])))
-            assert again == whole[step + middle :], (
-                f"resuming a run that was resumed after {step} items differs"
-            )
+            assert again == whole[step + middle :], f"a second resume, after {step} items, differs"
     return len(states)
 
 
