@@ -57,6 +57,9 @@ def test_at_adds_only_what_is_missing():
         ("Authorization: Bearer SECRETTOKEN", "SECRETTOKEN"),
         ("basic SECRETTOKEN=", "SECRETTOKEN"),
         ("az://c/x.tar?se=1&sig=SECRET%3D", "SECRET"),
+        ("http://user:p@SECRET@host/x.tar", "SECRET"),
+        ("pipe:curl -u me:SECRET http://h/x", "SECRET"),
+        ("pipe:curl -H 'X-Api-Key: SECRET' http://h", "SECRET"),
     ],
 )
 def test_secrets_are_removed(text, secret):

@@ -8,7 +8,16 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["aistore_endpoint", "hub_endpoint", "hub_token", "s3_endpoint", "secure", "substitution"]
+__all__ = [
+    "aistore_endpoint",
+    "hub_endpoint",
+    "hub_token",
+    "inherited",
+    "s3_endpoint",
+    "secure",
+    "store_settings",
+    "substitution",
+]
 
 _TRUE = frozenset(("1", "true", "yes", "on"))
 
@@ -30,7 +39,7 @@ def aistore_endpoint() -> str | None:
 
 def hub_endpoint() -> str:
     """Return the address of the Hugging Face hub for `hf://` URLs."""
-    return os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
+    return (os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
 
 
 def hub_token() -> str | None:
@@ -38,11 +47,21 @@ def hub_token() -> str | None:
     token = os.environ.get("HF_TOKEN")
     if token:
         return token
-    home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
+    home = Path(os.environ.get("HF_HOME") or "~/.cache/huggingface")
     try:
-        return (home / "token").read_text().strip() or None
-    except OSError:
+        return (home.expanduser() / "token").read_text("utf-8").strip() or None
+    except (OSError, ValueError, RuntimeError):  # no file, not text, no home directory
         return None
+
+
+def inherited() -> dict[str, str]:
+    """Return all variables, for a helper process that must see what this one sees."""
+    return dict(os.environ)
+
+
+def store_settings() -> tuple[tuple[str, str], ...]:
+    """Return the variables that obstore reads, to tell when clients have to be made anew."""
+    return tuple(pair for pair in os.environ.items() if pair[0].startswith(("AWS_", "AZURE_", "GOOGLE_")))
 
 
 def s3_endpoint() -> str | None:

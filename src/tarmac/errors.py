@@ -63,7 +63,8 @@ __all__ = [
     "WriteError",
 ]
 
-_USERINFO = re.compile(r"(?<=://)[^/\s@]+@")
+_COMMAND = re.compile(r"(?s)\b(pipe:\s*\S+)\s.*")
+_USERINFO = re.compile(r"(?<=://)[^/\s]*@")
 _QUERY = re.compile(r"(?P<url>[a-zA-Z][a-zA-Z0-9+.-]*://[^\s?\"'<>]*)\?[^\s\"'<>]*")
 _BEARER = re.compile(
     r"(?i)\b((?:authorization:?\s+)?(?:bearer|basic|token)|authorization:?)(\s+)[^\s\"',;]{6,}"
@@ -71,7 +72,11 @@ _BEARER = re.compile(
 
 
 def redact(text: str) -> str:
-    """Remove what may be secret from a URL or a message: user info, query strings, credentials."""
+    """Remove what may be secret from a URL or a message: user info, query strings, credentials.
+
+    Of a command only its name is left: there is no telling what its arguments and variables hold.
+    """
+    text = _COMMAND.sub(r"\1 …", text)
     text = _USERINFO.sub("…@", text)
     text = _QUERY.sub(r"\g<url>?…", text)
     return _BEARER.sub(r"\1\2…", text)

@@ -10,30 +10,32 @@ a remote store may name no files of this machine.
 
 from __future__ import annotations
 
-import fnmatch
 import glob
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import PurePath
-from typing import Any
 from urllib.parse import urljoin
 
 from tarmac import environment
+from tarmac.braces import expand_braces
 from tarmac.errors import NotFound, TooManyShards, UnsafeUrl, UrlError
 from tarmac.limits import DEFAULT_LIMITS, Limits
 from tarmac.storage import StorageOptions, is_local, open_read, scheme_of
+from tarmac.storage.local import local_path
+from tarmac.storage.schemes import LISTABLE
 from tarmac.storage.types import DEFAULT_STORAGE
 
 __all__ = ["expand", "iter_urls", "Shards"]
 
 Shards = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
+Parser = Callable[[str, Limits], Iterator[str]]
+
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
-_RANGE = re.compile(r"\{(?P<first>-?\d+)\.\.(?P<last>-?\d+)(?:\.\.(?P<step>\d+))?\}")
+_SEPARATOR = re.compile(r"::(?![0-9a-fA-F:.%]*\])")  # not the one inside http://[::1]/
 _GLOB = re.compile(r"[*?\[]")
-_LISTABLE = frozenset(("s3", "s3a", "gs", "az", "abfs", "abfss"))
 
 
 def expand(
@@ -67,35 +69,44 @@ def iter_urls(
 
 def _specs(shards: Shards) -> Iterator[str]:
     if isinstance(shards, str | os.PathLike):
-        yield os.fspath(shards)
+        yield _text(shards)
         return
     if isinstance(shards, bytes | dict) or not isinstance(shards, Iterable):
         raise UrlError(
             f"shards must be a string, a path or an iterable of those, got {type(shards).__name__}."
         )
     for item in shards:
-        if not isinstance(item, str | os.PathLike):
-            raise UrlError(f"a shard must be a string or a path, got {item!r}.")
-        yield os.fspath(item)
+        yield _text(item)
+
+
+def _text(item: object) -> str:
+    name = os.fspath(item) if isinstance(item, str | os.PathLike) else None
+    if not isinstance(name, str):
+        raise UrlError(f"a shard must be a string or a path, got {type(item).__name__}.")
+    if not name:
+        raise UrlError("an empty string names no shard.")
+    if "\0" in name:
+        raise UrlError("a NUL character is part of no name.", url=name.replace("\0", "\\0"))
+    return name
 
 
 def _expand_one(spec: str, limits: Limits, options: StorageOptions) -> Iterator[str]:
-    if not spec:
-        raise UrlError("an empty string names no shard.")
-    if is_local(spec) and os.path.lexists(_home(spec)) and not spec.startswith("@"):
+    if is_local(spec) and os.path.lexists(local_path(spec)) and not spec.startswith("@"):
         yield from _described(_home(spec), limits, options)
         return
-    if "::" in spec:
-        for part in spec.split("::"):
-            yield from _expand_one(part, limits, options)
+    parts = _SEPARATOR.split(spec)
+    if len(parts) > 1:
+        for part in parts:
+            yield from _expand_one(_text(part), limits, options)
         return
-    for url in _braces(_substituted(spec), limits):
+    for url in expand_braces(_substituted(spec), limits):
         if url.startswith("@"):
             yield from _listed(url[1:], _lines, limits, options)
         elif scheme_of(url) == "pipe":
             yield url
         else:
-            yield from _globbed(_home(url) if is_local(url) else url, limits, options)
+            for found in _globbed(_home(url), limits, options):
+                yield from _described(found, limits, options)
 
 
 def _home(url: str) -> str:
@@ -116,66 +127,22 @@ def _substituted(spec: str) -> str:
     return _VARIABLE.sub(value, spec)
 
 
-def _braces(spec: str, limits: Limits) -> Iterator[str]:
-    """Expand braces. Number ranges are walked, not listed: they are what stands for a million shards."""
-    if "{" not in spec:
-        yield spec
-        return
-    match = next((m for m in _RANGE.finditer(spec) if _depth(spec, m.start()) == 0), None)
-    if match is None:
-        yield from _small_braces(spec, limits)
-        return
-    first, last, step = match["first"], match["last"], int(match["step"] or 1) or 1
-    low, high = int(first), int(last)
-    if abs(high - low) // step >= limits.shards:
-        raise _too_many(spec, limits)
-    width = max(len(first), len(last)) if _zero_padded(first) or _zero_padded(last) else 0
-    numbers = range(low, high + 1, step) if low <= high else range(low, high - 1, -step)
-    for head in _small_braces(spec[: match.start()], limits):
-        for number in numbers:
-            for tail in _braces(spec[match.end() :], limits):
-                yield f"{head}{number:0{width}d}{tail}"
-
-
-def _small_braces(spec: str, limits: Limits) -> list[str]:
-    if "{" not in spec:
-        return [spec]
-    import bracex
-
-    try:
-        return bracex.expand(spec, keep_escapes=True, limit=limits.shards)
-    except bracex.ExpansionLimitException:
-        raise _too_many(spec, limits) from None
-
-
-def _too_many(spec: str, limits: Limits) -> TooManyShards:
-    return TooManyShards(
-        f"the braces stand for more than {limits.shards} shards.", url=spec, hint="raise Limits.shards."
-    )
-
-
-def _depth(spec: str, position: int) -> int:
-    return spec.count("{", 0, position) - spec.count("}", 0, position)
-
-
-def _zero_padded(number: str) -> bool:
-    digits = number.lstrip("-")
-    return len(digits) > 1 and digits.startswith("0")
-
-
 def _globbed(url: str, limits: Limits, options: StorageOptions) -> Iterator[str]:
-    if not _GLOB.search(url) or (is_local(url) and os.path.lexists(url)):
-        yield from _described(url, limits, options)
+    """Replace a glob by the files or objects it matches; anything else is a name itself."""
+    local = is_local(url)
+    if not _GLOB.search(url) or (local and os.path.lexists(local_path(url))):
+        yield url
         return
-    scheme = scheme_of(url)
-    if is_local(url):
-        found = sorted(glob.glob(url.removeprefix("file:"), recursive=True))
-    elif scheme in _LISTABLE:
+    if local:
+        found = sorted(glob.glob(local_path(url), recursive=True))
+    elif scheme_of(url) in LISTABLE:
         from tarmac.storage.objects import list_objects
 
-        fixed = _GLOB.split(url, maxsplit=1)[0].rpartition("/")[0]
-        pattern = re.compile(_glob_regex(url))
-        found = [name for name in list_objects(f"{fixed}/", options) if pattern.fullmatch(name)]
+        scheme, _, place = url.partition("://")
+        fixed = _GLOB.split(place, maxsplit=1)[0].rpartition("/")[0]
+        if not fixed:
+            raise UrlError("the name of a bucket cannot be a pattern.", url=url)
+        found = list_objects(f"{scheme}://{fixed}/", _glob_regex(url), limits.shards, options)
     else:
         yield url  # web servers cannot be listed, and `?` is part of their URLs
         return
@@ -185,9 +152,22 @@ def _globbed(url: str, limits: Limits, options: StorageOptions) -> Iterator[str]
 
 
 def _glob_regex(pattern: str) -> str:
-    """Translate a glob where `*` stays within a directory and `**` does not."""
-    parts = pattern.split("**")
-    return ".*".join(fnmatch.translate(part).removesuffix(r"\Z").replace(".*", "[^/]*") for part in parts)
+    """Translate a glob where `*` and `?` stay within a directory and `**` does not."""
+    parts = []
+    for match in re.finditer(r"\*\*/?|\*|\?|\[(!?)(\]?[^\]]*)\]|.", pattern, re.DOTALL):
+        piece = match[0]
+        if piece.startswith("**"):
+            parts.append("(?:.*/)?" if piece.endswith("/") else ".*")
+        elif piece in "*?":
+            parts.append("[^/]*" if piece == "*" else "[^/]")
+        elif match[2]:
+            members = (
+                match[2].replace("\\", r"\\").replace("[", r"\[").replace("]", r"\]").replace("^", r"\^")
+            )
+            parts.append(f"[^/{members}]" if match[1] else f"[{members}]")
+        else:
+            parts.append(re.escape(piece))
+    return "(?s:" + "".join(parts) + ")"
 
 
 def _described(url: str, limits: Limits, options: StorageOptions) -> Iterator[str]:
@@ -201,37 +181,50 @@ def _described(url: str, limits: Limits, options: StorageOptions) -> Iterator[st
         yield url
 
 
-def _listed(url: str, parse: Any, limits: Limits, options: StorageOptions) -> Iterator[str]:
-    """Read a file that lists shards, resolve relative names against it, and keep data from acting as code."""
-    with open_read(url, options) as source:
-        text = bytearray()
-        while chunk := source.read(1 << 20):
-            text += chunk
-            if len(text) > limits.list_bytes:
-                raise TooManyShards(f"the list is larger than {limits.list_bytes} bytes.", url=url)
+def _listed(url: str, parse: Parser, limits: Limits, options: StorageOptions) -> Iterator[str]:
+    """Read a file that lists shards, resolve relative names against it, and keep data from acting as code.
+
+    What it lists are shards, not further lists, so that no list can lead in a circle.
+    """
+    if not url:
+        raise UrlError("@ needs the name of a list.", hint="@shards.txt")
     try:
-        names = list(parse(text.decode("utf-8"), limits))
+        text = _content(url, limits, options).decode("utf-8")
+        for name in parse(text, limits):
+            yield from _globbed(_allowed(url, name), limits, options)
     except UnicodeDecodeError:
         raise UrlError("the list is not text in UTF-8.", url=url) from None
     except UrlError as error:
         error.at(url=url)
         raise
-    for name in names:
-        if scheme_of(name) in ("pipe", "-"):
-            raise UnsafeUrl(
-                f"a file lists {name[:60]!r}; commands run only when code asks for them.", url=url
-            )
-        resolved = _relative_to(url, name)
-        if is_local(resolved) and not is_local(url):
-            raise UnsafeUrl(f"a remote file lists the local file {name[:60]!r}.", url=url)
-        yield from _globbed(resolved, limits, options) if is_local(resolved) else (resolved,)
+
+
+def _content(url: str, limits: Limits, options: StorageOptions) -> bytes:
+    text = bytearray()
+    with open_read(url, options) as source:
+        while chunk := source.read(1 << 20):
+            text += chunk
+            if len(text) > limits.list_bytes:
+                raise TooManyShards(f"the list is larger than {limits.list_bytes} bytes.", url=url)
+    return bytes(text)
+
+
+def _allowed(base: str, name: str) -> str:
+    """Resolve a name from a list, unless it asks for what only code may ask for."""
+    name = _text(name.strip())
+    resolved = _relative_to(base, name)
+    if "pipe" in (scheme_of(name), scheme_of(resolved)) or "-" in (name, resolved):
+        raise UnsafeUrl(f"a file lists {name[:60]!r}; commands run only when code asks for them.", url=base)
+    if is_local(resolved) and not is_local(base):
+        raise UnsafeUrl(f"a remote file lists the local file {name[:60]!r}.", url=base)
+    return resolved
 
 
 def _relative_to(base: str, name: str) -> str:
     if scheme_of(name):
         return name
     if is_local(base):
-        return os.path.join(os.path.dirname(base.removeprefix("file://")), _home(name))
+        return os.path.join(os.path.dirname(local_path(base)), _home(name))
     if scheme_of(base) in ("http", "https"):
         return urljoin(base, name)
     if PurePath(name).is_absolute():
@@ -243,7 +236,7 @@ def _lines(text: str, limits: Limits) -> Iterator[str]:
     for line in text.splitlines():
         line = line.strip()
         if line and not line.startswith("#"):
-            yield from _braces(line, limits)
+            yield from expand_braces(line, limits)
 
 
 def _shardspec(text: str, limits: Limits) -> Iterator[str]:
@@ -252,19 +245,20 @@ def _shardspec(text: str, limits: Limits) -> Iterator[str]:
 
     try:
         spec = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise UrlError(f"this is not YAML: {' '.join(str(error).split())[:200]}.") from None
     datasets = spec.get("datasets") if isinstance(spec, dict) else None
     if not isinstance(datasets, list):
         raise UrlError("a shardspec needs a list under `datasets`.")
-    prefix = spec.get("prefix", "")
+    prefix = spec.get("prefix") or ""
     for dataset in datasets:
         shards = dataset.get("shards") if isinstance(dataset, dict) else None
         patterns = [shards] if isinstance(shards, str) else shards
         if not isinstance(patterns, list) or not all(isinstance(item, str) for item in patterns):
             raise UrlError("each dataset of a shardspec needs `shards`: a pattern or a list of patterns.")
         for pattern in patterns:
-            yield from _braces(os.path.expandvars(f"{prefix}{pattern}"), limits)
+            # Only WDS_ variables: a data file must not be able to send this machine's secrets somewhere.
+            yield from expand_braces(_substituted(f"{prefix}{pattern}"), limits)
 
 
 def _manifest(text: str, _limits: Limits) -> Iterator[str]:
@@ -278,6 +272,8 @@ def _manifest(text: str, _limits: Limits) -> Iterator[str]:
         isinstance(s, dict) and isinstance(s.get("url"), str) for s in shards
     ):
         raise UrlError("a manifest needs a `shardlist` whose entries have a `url`.")
-    base = manifest.get("base", "")
+    base = manifest.get("base") or ""
+    if not isinstance(base, str):
+        raise UrlError("the `base` of a manifest must be a string.")
     for shard in shards:
         yield f"{base.rstrip('/')}/{shard['url']}" if base and not scheme_of(shard["url"]) else shard["url"]

@@ -59,7 +59,7 @@ def sealed_reader(data: bytes) -> None:
     """
     blocks = bytearray(data[: len(data) & -512])
     for start in range(0, len(blocks), 512):
-        if blocks[start + 156] in b"\0" b"0LKxgS1257" and blocks[start : start + 1].strip(b"\0"):
+        if blocks[start + 156] in b"\00LKxgS1257" and blocks[start : start + 1].strip(b"\0"):
             blocks[start + 100 : start + 124] = b"0000444\0" * 3
             blocks[start + 136 : start + 148] = bytes(12)
             blocks[start + 329 : start + 345] = bytes(16)

@@ -66,10 +66,10 @@ class Forked:
         return Crash(seed, seconds, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 
 
-def survive(rounds: int, strike: Callable[[int], Crash], check: Callable[[], object], first: int = 0) -> int:
-    """Strike `rounds` times and check each time; returns how often the child was really killed."""
+def survive(kills: int, strike: Callable[[int], Crash], check: Callable[[], object], first: int = 0) -> int:
+    """Strike until `kills` children were really killed, and check after each; returns how often it struck."""
     killed = 0
-    for seed in range(first, first + rounds):
+    for seed in range(first, first + 20 * kills):
         result = strike(seed)
         killed += result.killed
         try:
@@ -77,4 +77,6 @@ def survive(rounds: int, strike: Callable[[int], Crash], check: Callable[[], obj
         except BaseException as error:
             error.add_note(f"seed {seed}: killed after {result.seconds * 1e6:.0f} us, status {result.status}")
             raise
-    return killed
+        if killed == kills:
+            return seed - first + 1
+    raise AssertionError(f"only {killed} of {20 * kills} children were killed: they end too soon")

@@ -284,16 +284,12 @@ class FaultServer:
         piece = _PIECE if rate is None else max(1, rate // 50)
         rest = memoryview(data)
         while rest and not self._closing.is_set():
+            _wait_writable(connection)  # outside the lock: send() itself would wait for a slow client
             with self._lock:
-                try:
-                    count = connection.send(rest[:piece], socket.MSG_DONTWAIT)
-                except BlockingIOError:
-                    count = 0
+                count = connection.send(rest[:piece], socket.MSG_DONTWAIT)
                 request.sent += count
             rest = rest[count:]
-            if not count:
-                _wait_writable(connection)
-            elif rate:
+            if rate:
                 self._closing.wait(count / rate)
 
 

@@ -174,6 +174,17 @@ def test_a_stall_ends_with_the_server():
         client.close()
 
 
+def test_a_client_that_does_not_read_stops_nobody_else():
+    with FaultServer(BODY * 50) as server:
+        parts = urlsplit(server.url)
+        clients = [http.client.HTTPConnection(parts.hostname, parts.port, timeout=5) for _ in range(4)]
+        for client in clients:
+            client.request("GET", "/")
+            assert client.getresponse().read(10) == BODY[:10]
+        for client in clients:
+            client.close()
+
+
 def test_slow_body(server, client):
     server.script([Action(rate=10_000)])
     started = time.monotonic()

@@ -41,6 +41,18 @@ def test_urls_and_fields(shards, tmp_path):
         tarmac.read(shards, fields="txt")
 
 
+def test_without_a_map(shards, tmp_path):
+    assert list(tarmac.read(shards, mmap=False)) == list(tarmac.read(shards))
+    path = tmp_path / "x-00.tar"
+    reader = iter(tarmac.read(path, mmap=False))
+    path.write_bytes(plain([(f"{i:05d}.bin", b"x" * 4096) for i in range(1000)]))
+    reader = iter(tarmac.read(path, mmap=False))
+    next(reader)
+    os.truncate(path, 2 << 20)
+    with pytest.raises(Truncated):
+        list(reader)
+
+
 def test_paths_lists_and_missing(shards, tmp_path):
     assert len(list(tarmac.read(tmp_path / "x-01.tar"))) == 4
     assert len(list(tarmac.read([tmp_path / "x-01.tar", str(tmp_path / "x-02.tar")]))) == 8

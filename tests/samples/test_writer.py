@@ -140,6 +140,12 @@ def test_compression_from_the_name(tmp_path):
     assert (tmp_path / "b.tgz").read_bytes().startswith(b"k.txt")
 
 
+def test_an_unknown_compression_touches_nothing(tmp_path):
+    with pytest.raises(ValueError, match="compress must be"):
+        TarWriter(tmp_path / "a.tar", compress="rar")
+    assert os.listdir(tmp_path) == []
+
+
 def test_encoder_choices():
     sample = {"__key__": "a", "json": {"x": 1}, "cls": 3}
     assert b'{"x": 1}' in written(sample)

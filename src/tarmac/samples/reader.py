@@ -43,6 +43,7 @@ class SampleReader:
     tar: TarOptions = DEFAULT_OPTIONS
     storage: StorageOptions = DEFAULT_STORAGE
     cache: Cache | None = None
+    mmap: bool = True
     report: ReadReport = field(default_factory=ReadReport, compare=False)
 
     def __iter__(self) -> Iterator[Sample]:
@@ -72,7 +73,11 @@ def read_shard(reader: SampleReader, url: str) -> Iterator[Sample]:
     skipped = reader.report.skipped
     with reader.open(url) as source:
         members = read_members(
-            source.map() or source, reader.tar, url=url, wanted=_selection(reader), skipped=skipped
+            (source.map() if reader.mmap else None) or source,
+            reader.tar,
+            url=url,
+            wanted=_selection(reader),
+            skipped=skipped,
         )
         try:
             yield from group_members(members, url, grouping, skipped=skipped)
@@ -105,6 +110,7 @@ def read(
     tar: TarOptions = DEFAULT_OPTIONS,
     storage: StorageOptions = DEFAULT_STORAGE,
     cache: Cache | None = None,
+    mmap: bool = True,
 ) -> SampleReader:
     """Read samples from shards anywhere.
 
@@ -112,10 +118,11 @@ def read(
     ...     print(sample["__key__"], len(sample["jpg"]))
 
     `fields` limits what is read, `split` is the naming rule, `tar` says how strict to be, `storage` how
-    patient and with which credentials, and `cache` keeps remote shards on disk.
+    patient and with which credentials, and `cache` keeps remote shards on disk. `mmap=False` reads local
+    files in pieces instead of mapping them: slower, but safe from files that shrink meanwhile.
     """
     urls = expand(shards, limits=tar.limits, options=storage)
     if isinstance(fields, str):
         raise ValueError(f'fields must be a list of names such as ["jpg", "cls"], got {fields!r}')
     chosen = None if fields is None else frozenset(name.lower() if lower else name for name in fields)
-    return SampleReader(urls, chosen, split, lower, tar, storage, cache)
+    return SampleReader(urls, chosen, split, lower, tar, storage, cache, mmap)

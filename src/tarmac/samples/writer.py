@@ -16,7 +16,7 @@ from tarmac.samples.naming import Splitter, check_field, check_key, first_dot, i
 from tarmac.storage import Sink, StorageOptions, WriteOptions, open_write
 from tarmac.storage.schemes import FileSink
 from tarmac.storage.types import DEFAULT_STORAGE, DEFAULT_WRITE
-from tarmac.tar.compression import compressing, format_of_name
+from tarmac.tar.compression import FORMATS, compressing, format_of_name
 from tarmac.tar.writer import END_MARK, HeaderMaker, Owner, TarFormat, member_block
 
 __all__ = ["TarWriter"]
@@ -78,13 +78,12 @@ class TarWriter:
         self._split = split
         self._keys: set[int] = set()
         self._plans: dict[tuple[str, ...], _Plan] = {}
+        self.name = os.fspath(fileobj) if isinstance(fileobj, str | os.PathLike) else _name
+        form = _compression(compress, self.name)  # before the target is touched
         if isinstance(fileobj, str | os.PathLike):
-            self.name: str | None = os.fspath(fileobj)
-            self._sink: Sink = open_write(self.name, storage, write)
+            self._sink: Sink = open_write(os.fspath(fileobj), storage, write)
         else:
-            self.name = _name
             self._sink = FileSink(fileobj, close=_close)
-        form = _compression(compress, self.name)
         self._compressor = compressing(self._sink, form) if form else None
         self._append = (self._compressor or self._sink).write
         self._closed = False
@@ -237,4 +236,6 @@ def _compression(compress: bool | str | None, name: str | None) -> str | None:
         return "gz"
     if compress is None:
         return format_of_name(name or "")
+    if compress not in FORMATS:
+        raise ValueError(f"compress must be one of {', '.join(sorted(FORMATS))}, got {compress!r}")
     return compress

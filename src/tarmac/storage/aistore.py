@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from tarmac import environment
 from tarmac.errors import UrlError
@@ -20,7 +20,7 @@ def resolve(url: str) -> str:
     bucket, _, name = url.removeprefix("ais://").partition("/")
     if not bucket or not name:
         raise UrlError("this is not of the form ais://BUCKET/OBJECT.", url=url)
-    if not urlsplit(endpoint).scheme:
+    if "://" not in endpoint:
         endpoint = f"http://{endpoint}"
     return f"{endpoint.rstrip('/')}/v1/objects/{quote(bucket)}/{quote(name)}?provider=ais"
 

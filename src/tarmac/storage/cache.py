@@ -1,9 +1,13 @@
 """A directory of downloaded shards, shared safely by any number of processes.
 
-An entry's name is a hash of the whole URL plus a readable tail, so different URLs never meet. Readers
-hold a shared lock on an entry, downloaders and evictors an exclusive one; the system releases locks
-of killed processes. A download goes to a part file, is checked, and only then gets its name. Each
-process checks length and digest of an entry the first time it opens it.
+An entry's name is a hash of the whole URL plus a readable tail, so different URLs never meet. A
+download goes to a part file and gets its name only when it is whole; a note beside it holds size and
+digest, which each process compares the first time it opens the entry. One lock per name keeps two
+processes from downloading the same shard; readers hold a shared lock on the entry itself, which tells
+evictors to leave it. The system releases the locks of killed processes.
+
+    DIRECTORY/<hash>-train-000000.tar   entries, and whatever else the user keeps here, untouched
+    DIRECTORY/.tarmac/notes, parts, locks
 """
 
 from __future__ import annotations
@@ -15,28 +19,25 @@ import os
 import re
 import uuid
 import warnings
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from tarmac.errors import CacheDisabled, TransferError
+from tarmac.errors import CacheDisabled, TarmacError, TransferError, redact
 from tarmac.limits import MIB
 from tarmac.storage import schemes
 from tarmac.storage.local import LocalSource
-from tarmac.storage.locks import FileLock
+from tarmac.storage.locks import FileLock, try_lock
 from tarmac.storage.types import DEFAULT_STORAGE, Source, StorageOptions
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 __all__ = ["Cache"]
 
-ATTEMPTS = 10
 _NOT_CACHED = frozenset(("", "file", "-"))
+_BUDGET = "budget"  # the lock that whoever adds or removes entries holds for a moment
 
 
 @dataclass(frozen=True, slots=True)
-class _Meta:
+class _Note:
     """What is written beside an entry, to check it against."""
 
     url: str
@@ -57,7 +58,7 @@ class Cache:
     max_bytes: int | None = None
     revalidate: bool = False
     _checked: set[tuple[str, int, int]] = field(default_factory=set, init=False, repr=False)
-    _warned: bool = field(default=False, init=False, repr=False)
+    _disabled: bool = field(default=False, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.max_bytes is not None and self.max_bytes < 1:
@@ -67,178 +68,218 @@ class Cache:
     def _root(self) -> Path:
         return Path(self.directory).expanduser()
 
+    def path_of(self, url: str) -> Path:
+        """Return where the entry of a URL is or would be."""
+        # The tail is for people. It must not hold what a URL or a command may hide.
+        last = "" if url.startswith("pipe:") else redact(url).partition("?")[0].rpartition("/")[2]
+        tail = re.sub(r"[^A-Za-z0-9._-]+", "_", last)[-80:]
+        return self._root / f"{_key(url)[:32]}-{tail}"
+
     def open_read(self, url: str, options: StorageOptions = DEFAULT_STORAGE) -> Source:
         """Open a shard from the cache, downloading it first if need be. Local files are opened directly."""
         if schemes.scheme_of(url) in _NOT_CACHED:
             return schemes.open_read(url, options)
-        try:
-            return self._open(url, options)
-        except OSError as error:
-            if isinstance(error, TransferError) or error.errno is None:
-                raise
-            # The directory is full, read-only or gone: the data is still there to be streamed.
-            if not self._warned:
-                self._warned = True
-                warnings.warn(
-                    f"{self._root}: {error.strerror}; shards are streamed.", CacheDisabled, stacklevel=3
-                )
-            return schemes.open_read(url, options)
-
-    def path_of(self, url: str) -> Path:
-        """Return where the entry of a URL is or would be."""
-        tail = re.sub(r"[^A-Za-z0-9._-]+", "_", url.partition("?")[0].rpartition("/")[2])[-80:]
-        return self._root / f"{hashlib.sha256(url.encode()).hexdigest()[:32]}-{tail}"
+        entry = self.path_of(url)
+        source = self._cached(entry, url, options)
+        if source is None and not self._disabled:
+            try:
+                source = self._fetch(entry, url, options)
+            except TarmacError:
+                raise  # of the store, not of the directory
+            except OSError as error:
+                # The directory is full, read-only or gone: the data is still there to be streamed.
+                self._disabled = True
+                what = f"{self._root}: {error.strerror or error}; shards are streamed."
+                warnings.warn(what, CacheDisabled, stacklevel=3)
+        return schemes.open_read(url, options) if source is None else source
 
     def clean(self) -> int:
         """Remove what killed downloads left behind and shrink to the budget; return the bytes freed."""
-        before = sum(path.stat().st_size for path in self._root.iterdir() if path.is_file())
-        for part in self._root.glob("*.part-*"):
-            with self._owned(part.name.partition(".part-")[0]) as owned:
+        freed = 0
+        for part in _files(self._place("parts")):
+            with self._locked(part.name.rpartition(".")[0], wait=False) as owned:
                 if owned:
-                    part.unlink(missing_ok=True)
-        self._evict(0)
-        return before - sum(path.stat().st_size for path in self._root.iterdir() if path.is_file())
+                    freed += _remove(part)
+        for lock in _files(self._place("locks")):
+            held = FileLock(lock)
+            if lock.name != _BUDGET and held.own(wait=False):
+                held.remove()
+        if self._place("locks").is_dir():
+            with self._locked(_BUDGET):
+                freed += self._evict(0)
+                for note in _files(self._place("notes")):
+                    if not (self._root / note.name).exists():
+                        freed += _remove(note)
+        return freed
 
-    def _open(self, url: str, options: StorageOptions) -> Source:
-        entry = self.path_of(url)
-        (self._root / "locks").mkdir(parents=True, exist_ok=True)
-        lock = self._lock(entry.name)
-        try:
-            for _attempt in range(ATTEMPTS):
-                # Between the locks someone may evict the entry again, hence the loop.
-                lock.share()
-                if self._valid(entry, url, options):
-                    os.utime(entry)
-                    return _CachedSource(entry, lock)
-                lock.own()
-                if not self._valid(entry, url, options):
-                    streamed = self._download(entry, url, options)
-                    if streamed is not None:
-                        lock.release()
-                        return streamed
-            raise TransferError(
-                f"the cache entry vanished {ATTEMPTS} times; the budget is too small.", url=url
-            )
-        except BaseException:
-            lock.release()
-            raise
+    def _place(self, what: str) -> Path:
+        return self._root / ".tarmac" / what
 
-    def _lock(self, name: str) -> FileLock:
-        return FileLock(self._root / "locks" / name)
+    def _new_part(self, entry: Path) -> Path:
+        """Choose a name for a part file, from which its entry can be told."""
+        return self._place("parts") / f"{entry.name}.{uuid.uuid4().hex[:16]}"
 
     @contextlib.contextmanager
-    def _owned(self, name: str) -> Iterator[bool]:
-        """Hold an entry exclusively if nobody uses it."""
-        lock = self._lock(name)
+    def _locked(self, name: str, *, wait: bool = True) -> Iterator[bool]:
+        lock = FileLock(self._place("locks") / name)
         try:
-            yield lock.try_own()
+            yield lock.own(wait=wait)
         finally:
             lock.release()
 
-    def _valid(self, entry: Path, url: str, options: StorageOptions) -> bool:
+    def _cached(self, entry: Path, url: str, options: StorageOptions) -> Source | None:
+        """Open the entry if it is there and is what it should be."""
         try:
-            meta = _Meta(**json.loads(_meta_path(entry).read_text()))
-            found = entry.stat()
-        except (OSError, ValueError, TypeError):
-            return False
-        if meta.url != hashlib.sha256(url.encode()).hexdigest() or found.st_size != meta.size:
-            return False
-        if (
-            self.revalidate
-            and meta.version is not None
-            and schemes.stat(url, options).version != meta.version
-        ):
-            return False
+            note = _Note(**json.loads((self._place("notes") / entry.name).read_bytes()))
+            source = LocalSource(str(entry))
+        except (OSError, ValueError, TypeError, RecursionError):
+            return None
+        try:
+            # From here on evictors pass by; if one came first, the open file is still ours to read.
+            try_lock(source.fileno(), shared=True)
+            alike = source.length == note.size and note.url == _key(url)
+            if alike and self._intact(source, entry, note) and self._current(note, url, options):
+                with contextlib.suppress(OSError):
+                    os.utime(entry)  # when it was last used
+                return source
+        except BaseException:
+            source.close()
+            raise
+        source.close()
+        return None
+
+    def _intact(self, source: LocalSource, entry: Path, note: _Note) -> bool:
+        found = os.fstat(source.fileno())
         seen = (entry.name, found.st_ino, found.st_size)
         if seen not in self._checked:
-            if _digest_of(entry) != meta.digest:
+            if _digest_of(source) != note.digest:
                 return False
             self._checked.add(seen)
         return True
 
-    def _download(self, entry: Path, url: str, options: StorageOptions) -> Source | None:
-        """Fetch into a part file, check, and rename. Returns a plain stream if the shard is over budget."""
+    def _current(self, note: _Note, url: str, options: StorageOptions) -> bool:
+        if not self.revalidate:
+            return True
+        now = schemes.stat(url, options)
+        return now.size == note.size if now.version is None else now.version == note.version
+
+    def _fetch(self, entry: Path, url: str, options: StorageOptions) -> Source | None:
+        """Download the entry unless another process just did; None if it is larger than the budget."""
+        for what in ("notes", "parts", "locks"):
+            self._place(what).mkdir(parents=True, exist_ok=True)
+        with self._locked(entry.name):
+            source = self._cached(entry, url, options)
+            if source is not None:
+                return source
+            for stale in _files(self._place("parts"), entry.name):
+                _remove(stale)  # whoever began these is gone: the lock is ours
+            remote = schemes.open_read(url, options)
+            if self.max_bytes is not None and (remote.length or 0) > self.max_bytes:
+                return remote
+            part = self._new_part(entry)
+            try:
+                with remote:
+                    note = self._download(remote, part, url)
+                if note is None:
+                    return None
+                return self._publish(part, entry, note)
+            finally:
+                _remove(part)
+
+    def _download(self, remote: Source, part: Path, url: str) -> _Note | None:
         import xxhash
 
-        for stale in (*self._root.glob(f"{entry.name}.part-*"), entry, _meta_path(entry)):
-            stale.unlink(missing_ok=True)  # we own the entry: whoever wrote these is gone
-        version = schemes.stat(url, options).version if self.revalidate else None
-        source = schemes.open_read(url, options)
-        if self.max_bytes is not None and (source.length or 0) > self.max_bytes:
-            return source
-        part = entry.with_name(f"{entry.name}.part-{uuid.uuid4().hex[:12]}")
-        hasher = xxhash.xxh3_64()
-        size = 0
-        try:
-            with source, part.open("wb", buffering=0) as file:
-                while chunk := source.read(MIB):
-                    hasher.update(chunk)
-                    size += len(chunk)
-                    view = memoryview(chunk)
-                    while view:
-                        view = view[file.write(view) :]
-            meta = _Meta(hashlib.sha256(url.encode()).hexdigest(), size, hasher.hexdigest(), version)
-            if part.stat().st_size != size:
-                raise TransferError(f"the cache holds {part.stat().st_size} bytes of {size}.", url=url)
-            self._evict(size)
+        hasher, size = xxhash.xxh3_64(), 0
+        with part.open("wb", buffering=0) as file:
+            while chunk := remote.read(MIB):
+                hasher.update(chunk)
+                size += len(chunk)
+                if self.max_bytes is not None and size > self.max_bytes:
+                    return None
+                view = memoryview(chunk)
+                while view:
+                    view = view[file.write(view) :]
+            if os.fstat(file.fileno()).st_size != size:
+                raise TransferError(f"the part file does not hold the {size} bytes written to it.", url=url)
+        return _Note(_key(url), size, hasher.hexdigest(), remote.version)
+
+    def _publish(self, part: Path, entry: Path, note: _Note) -> Source:
+        """Make room, give the part its name, and open it before anyone can evict it."""
+        with self._locked(_BUDGET):
+            _remove(entry)
+            self._evict(note.size)
+            # The note comes first: an entry without one would be nobody's to evict.
+            draft = self._new_part(entry)
+            try:
+                draft.write_text(json.dumps(asdict(note)))
+                draft.replace(self._place("notes") / entry.name)
+            finally:
+                _remove(draft)
             part.replace(entry)
-            _write_meta(entry, meta)
-            found = entry.stat()
-            self._checked.add((entry.name, found.st_ino, found.st_size))
-        except BaseException:
-            part.unlink(missing_ok=True)
-            raise
-        return None
+            source = LocalSource(str(entry))
+            try_lock(source.fileno(), shared=True)
+        self._checked.add((entry.name, os.fstat(source.fileno()).st_ino, note.size))
+        return source
 
-    def _evict(self, incoming: int) -> None:
-        """Make room for `incoming` bytes by removing the entries unused for longest."""
+    def _evict(self, incoming: int) -> int:
+        """Make room for `incoming` bytes by removing the entries unused for longest; return what that freed.
+
+        Only files that have a note are ours to remove.
+        """
         if self.max_bytes is None:
-            return
+            return 0
         entries = []
-        for path in self._root.iterdir():
-            if path.is_file() and path.suffix != ".json" and ".part-" not in path.name:
-                with contextlib.suppress(OSError):
-                    found = path.stat()
-                    entries.append((found.st_mtime_ns, found.st_size, path))
-        excess = sum(size for _, size, _ in entries) + incoming - self.max_bytes
-        for _, size, path in sorted(entries):
-            if excess <= 0:
-                return
-            with self._owned(path.name) as owned, contextlib.suppress(OSError):
-                if owned:
-                    path.unlink()
-                    _meta_path(path).unlink(missing_ok=True)
-                    excess -= size
+        for note in _files(self._place("notes")):
+            with contextlib.suppress(OSError):
+                found = (self._root / note.name).stat()
+                entries.append((found.st_mtime_ns, found.st_size, note))
+        freed, excess = 0, sum(size for _, size, _ in entries) + incoming - self.max_bytes
+        for _, _, note in sorted(entries):
+            if freed >= excess:
+                break
+            with contextlib.suppress(OSError):
+                freed += _remove_unused(self._root / note.name, note)
+        return freed
 
 
-class _CachedSource(LocalSource):
-    """A cached file, with the lock that keeps it in the cache while it is read."""
-
-    def __init__(self, entry: Path, lock: FileLock) -> None:
-        super().__init__(str(entry))
-        self._lock = lock
-
-    def close(self) -> None:
-        super().close()
-        self._lock.release()
+def _key(url: str) -> str:
+    return hashlib.sha256(url.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _meta_path(entry: Path) -> Path:
-    return entry.with_name(f"{entry.name}.json")
+def _files(directory: Path, prefix: str = "") -> list[Path]:
+    try:
+        return [path for path in directory.iterdir() if path.name.startswith(prefix)]
+    except OSError:
+        return []
 
 
-def _write_meta(entry: Path, meta: _Meta) -> None:
-    path = _meta_path(entry)
-    part = path.with_name(f"{path.name}.part-{uuid.uuid4().hex[:12]}")
-    part.write_text(json.dumps(asdict(meta)))
-    part.replace(path)
+def _remove(path: Path) -> int:
+    """Remove a file if it is there and can be removed; return the bytes it had."""
+    with contextlib.suppress(OSError):
+        size = path.stat().st_size
+        path.unlink()
+        return size
+    return 0
 
 
-def _digest_of(path: Path) -> str:
+def _remove_unused(entry: Path, note: Path) -> int:
+    """Remove an entry that no one reads."""
+    fd = os.open(entry, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        if not try_lock(fd):
+            return 0
+        freed = _remove(entry)
+        _remove(note)
+        return freed
+    finally:
+        os.close(fd)
+
+
+def _digest_of(source: LocalSource) -> str:
     import xxhash
 
-    hasher = xxhash.xxh3_64()
-    with path.open("rb", buffering=0) as file:
-        while chunk := file.read(MIB):
-            hasher.update(chunk)
-    return hasher.hexdigest()
+    hasher, position = xxhash.xxh3_64(), 0
+    while chunk := source.read_at(position, MIB):
+        hasher.update(chunk)
+        position += len(chunk)
+    return str(hasher.hexdigest())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from tarmac import environment
 from tarmac.errors import UnsupportedScheme, UrlError
@@ -14,7 +14,8 @@ from tarmac.storage.types import ObjectInfo, Sink, Source, StorageOptions, Write
 __all__ = ["open_read", "open_write", "read_range", "resolve", "stat"]
 
 _FORM = re.compile(
-    r"hf://(?P<kind>datasets/|models/|spaces/)?(?P<repo>[^/@]+/[^/@]+)(?:@(?P<revision>[^/]+))?/(?P<path>.+)"
+    r"hf://(?P<kind>(?:datasets|models|spaces)/)?"
+    r"(?P<repo>(?!(?:datasets|models|spaces)/)[^/@]+/[^/@]+)(?:@(?P<revision>[^/]+))?/(?P<path>.+)"
 )
 
 
@@ -24,13 +25,13 @@ def resolve(url: str) -> str:
     if match is None:
         raise UrlError("this is not of the form hf://datasets/ORG/NAME[@REVISION]/PATH.", url=url)
     kind = "" if match["kind"] in (None, "models/") else match["kind"]
-    revision = quote(match["revision"] or "main", safe="")
+    revision = quote(unquote(match["revision"] or "main"), safe="")
     return f"{environment.hub_endpoint()}/{kind}{match['repo']}/resolve/{revision}/{quote(match['path'])}"
 
 
 def _with_token(options: StorageOptions) -> StorageOptions:
     token = environment.hub_token()
-    if token is None or "Authorization" in options.headers:
+    if token is None or "authorization" in map(str.lower, options.headers):
         return options
     return replace(options, headers={**options.headers, "Authorization": f"Bearer {token}"})
 

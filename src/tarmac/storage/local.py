@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import mmap
 import os
-import socket
+import stat as modes
 import uuid
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from tarmac.errors import (
     AccessDenied,
@@ -21,6 +22,7 @@ from tarmac.errors import (
     WriteError,
 )
 from tarmac.limits import MIB
+from tarmac.storage.locks import try_lock
 from tarmac.storage.types import DEFAULT_WRITE, ObjectInfo, Source, StorageOptions, WriteOptions
 
 __all__ = ["LocalSink", "LocalSource", "local_path", "open_read", "open_write", "read_range", "stat"]
@@ -30,8 +32,8 @@ BUFFER = 1 * MIB
 
 def local_path(url: str) -> str:
     """Return the file name: plain names are taken as they are, only `file:` URLs are decoded."""
-    if url.startswith("file://"):
-        return unquote(urlsplit(url.replace("#", "%23").replace("?", "%3F")).path)
+    if url[:7].lower() == "file://":
+        return unquote(url[7:].removeprefix("localhost"))
     return os.path.expanduser(url.removeprefix("file:"))
 
 
@@ -55,9 +57,9 @@ def stat(url: str, _options: StorageOptions) -> ObjectInfo:
 
 
 def read_range(url: str, start: int, stop: int, _options: StorageOptions) -> bytes:
-    """Return the bytes from `start` up to `stop`."""
+    """Return the bytes from `start` up to `stop`, or as many as there are."""
     with LocalSource(url) as source:
-        return os.pread(source.fileno(), stop - start, start)
+        return source.read_at(start, stop - start)
 
 
 class LocalSource(Source):
@@ -68,13 +70,16 @@ class LocalSource(Source):
         self._map: mmap.mmap | None = None
         try:
             self._fd = os.open(local_path(url), os.O_RDONLY | os.O_CLOEXEC)
-            if os.fstat(self._fd).st_mode & 0o170000 == 0o040000:
-                os.close(self._fd)
-                raise NotFound("this is a directory, not a shard.", url=url, hint=f"{url.rstrip('/')}/*.tar")
         except OSError as error:
-            if isinstance(error, TarmacError):
-                raise
             raise _reading_failed(error, url) from error
+        except ValueError:
+            raise NotFound("no file has a NUL character in its name.", url=url) from None
+        found = os.fstat(self._fd)
+        if modes.S_ISDIR(found.st_mode):
+            self.close()
+            raise NotFound("this is a directory, not a shard.", url=url, hint=f"{url.rstrip('/')}/*.tar")
+        if modes.S_ISREG(found.st_mode):
+            self.length = found.st_size
 
     def fileno(self) -> int:
         """Return the file descriptor."""
@@ -85,6 +90,18 @@ class LocalSource(Source):
             return os.read(self._fd, size)
         except OSError as error:
             raise TransferError(f"the disk failed: {error.strerror}.", url=self._url) from error
+
+    def read_at(self, start: int, size: int) -> bytes:
+        """Return up to `size` bytes from `start`; fewer only at the end of the file."""
+        parts = []
+        try:
+            while size > 0 and (part := os.pread(self._fd, size, start)):
+                parts.append(part)
+                start += len(part)
+                size -= len(part)
+        except OSError as error:
+            raise TransferError(f"the disk failed: {error.strerror}.", url=self._url) from error
+        return b"".join(parts)
 
     def map(self) -> mmap.mmap | None:
         """Map the file, unless it is empty or not a plain file."""
@@ -100,37 +117,53 @@ class LocalSource(Source):
             self._map.close()
             self._map = None
         if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+            fd, self._fd = self._fd, -1
+            os.close(fd)
 
 
 class LocalSink:
     """Write to a part file beside the target; publish by fsync and rename.
 
-    The part file's name holds host and process, so that what a killed writer left behind can be told
-    from a live one and is removed by the next writer of the same name.
+    A writer holds a lock on its part file for as long as it lives, so that what a killed writer left
+    behind can be told from a live one and is removed by the next writer of the same name.
     """
 
     def __init__(self, url: str, options: WriteOptions = DEFAULT_WRITE) -> None:
         self._url = url
         self._options = options
-        self._target = Path(local_path(url))
         self._written = 0
         self._parts: list[bytes] = []
         self._buffered = 0
         self._fd = -1
-        self._found = _identity(self._target)
-        if self._found is not None and options.overwrite is False:
-            raise CommitFailed("the file exists.", url=url, hint="overwrite=True, or another name.")
-        host, pid = socket.gethostname(), os.getpid()
-        _remove_orphans(self._target, host)
-        name = f".{self._target.name[-100:]}.part-{host}-{pid}-{uuid.uuid4().hex[:12]}"
-        self._part = self._target.with_name(name)
         try:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-            self._fd = os.open(self._part, flags, 0o666)
+            # A symbolic link stays one: what it points to is replaced.
+            self._target = Path(os.path.realpath(local_path(url)))
+        except ValueError:
+            raise CommitFailed("a file name cannot contain a NUL character.", url=url) from None
+        self._found = self._existing()
+        _remove_orphans(self._target)
+        try:
+            self._fd, self._part = _begin_part(self._target)
         except OSError as error:
             raise self._failed(error, "could not be created") from error
+
+    def _existing(self) -> tuple[int, int, int] | None:
+        """Say what is under the name now; refuse what must not or cannot be replaced."""
+        try:
+            found = os.stat(local_path(self._url))
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise self._failed(error, "could not be created") from error
+        if not modes.S_ISREG(found.st_mode):
+            raise CommitFailed(
+                "this is a directory or a device, which a shard cannot replace.",
+                url=self._url,
+                hint='a file name, "-" for standard output, or a pipe: command.',
+            )
+        if self._options.overwrite is False:
+            raise CommitFailed("the file exists.", url=self._url, hint="overwrite=True, or another name.")
+        return _identity(self._target)
 
     def write(self, data: bytes, /) -> None:
         """Take in bytes; they reach the disk in pieces of a megabyte."""
@@ -148,6 +181,8 @@ class LocalSink:
         try:
             while view:
                 done = os.write(self._fd, view)
+                if not done:
+                    raise OSError(errno.EIO, "nothing was written")
                 self._written += done
                 view = view[done:]
         except OSError as error:
@@ -163,22 +198,41 @@ class LocalSink:
                 raise CommitFailed(f"the file has {size} bytes after writing {self._written}.", url=self._url)
             if self._options.durable:
                 os.fsync(self._fd)
-            os.close(self._fd)
-            self._fd = -1
             self._publish()
-            if self._options.durable:
-                _sync_directory(self._target.parent)
         except OSError as error:
             self.abort()
             if isinstance(error, TarmacError):
                 raise
             raise self._failed(error, "could not be put in place") from error
+        except BaseException:
+            self.abort()
+            raise
 
     def _publish(self) -> None:
-        must_be_new = self._options.overwrite is False or (
-            self._options.overwrite is None and self._found is None
-        )
-        if must_be_new:
+        """Give the part file its name. The directory is opened first: later there is no way back."""
+        directory = _Directory(self._target.parent) if self._options.durable else None
+        try:
+            # Some file systems report a failed write only at close; the copy keeps the lock until the end.
+            written, self._fd = self._fd, os.dup(self._fd)
+            os.close(written)
+            fresh = self._rename()
+            if directory is not None:
+                try:
+                    directory.sync()
+                except OSError:
+                    if fresh:
+                        with contextlib.suppress(OSError):
+                            os.unlink(self._target)
+                    raise
+        finally:
+            if directory is not None:
+                directory.close()
+        self._close()
+
+    def _rename(self) -> bool:
+        """Put the part file under its name, new or in place of what was found; say whether it is new."""
+        overwrite = self._options.overwrite
+        if overwrite is False or (overwrite is None and self._found is None):
             # A hard link fails if the name exists, which makes "only if new" one atomic step.
             try:
                 os.link(self._part, self._target)
@@ -187,14 +241,17 @@ class LocalSink:
             except OSError as error:
                 if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EXDEV, errno.EMLINK):
                     raise
-                if self._target.exists():
+                if self._target.exists():  # no hard links here: a check and a rename have to do
                     raise self._clash() from None
             else:
-                os.unlink(self._part)
-                return
-        elif self._options.overwrite is None and _identity(self._target) not in (self._found, None):
+                with contextlib.suppress(OSError):  # the next writer of this name tries again
+                    os.unlink(self._part)
+                return True
+        elif overwrite is None and _identity(self._target) not in (self._found, None):
             raise self._clash()
+        fresh = not self._target.exists()
         os.replace(self._part, self._target)
+        return fresh
 
     def _clash(self) -> CommitFailed:
         return CommitFailed(
@@ -206,16 +263,37 @@ class LocalSink:
     def abort(self) -> None:
         """Remove the part file; the target stays as it was."""
         self._parts.clear()
-        if self._fd >= 0:
-            with contextlib.suppress(OSError):
-                os.close(self._fd)
-            self._fd = -1
+        self._close()
         with contextlib.suppress(OSError):
-            self._part.unlink(missing_ok=True)
+            os.unlink(self._part)
+
+    def _close(self) -> None:
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            with contextlib.suppress(OSError):
+                os.close(fd)
 
     def _failed(self, error: OSError, what: str) -> WriteError:
         kind = DiskFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else CommitFailed
         return kind(f"the file {what}: {error.strerror or error}.", url=self._url)
+
+
+class _Directory:
+    """A directory opened to make the names in it durable."""
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def sync(self) -> None:
+        try:
+            os.fsync(self._fd)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # a file system that has no such thing
+                raise
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):  # nothing was written through it
+            os.close(self._fd)
 
 
 def _identity(path: Path) -> tuple[int, int, int] | None:
@@ -226,35 +304,42 @@ def _identity(path: Path) -> tuple[int, int, int] | None:
     return found.st_dev, found.st_ino, found.st_mtime_ns
 
 
-def _sync_directory(directory: Path) -> None:
-    fd = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+def _part_prefix(target: Path) -> str:
+    """What all part files of a target begin with; hidden, so that `*.tar` does not find them."""
+    name = target.name
+    if len(os.fsencode(name)) > 200:  # file systems allow 255 bytes, and a suffix follows
+        name = hashlib.sha256(os.fsencode(name)).hexdigest()[:32]
+    return f".{name}.part-"
 
 
-def _remove_orphans(target: Path, host: str) -> None:
-    """Delete part files of this target whose writer, on this host, is dead."""
-    prefix = f".{target.name[-100:]}.part-{host}-"
+def _begin_part(target: Path) -> tuple[int, Path]:
+    """Create a part file and lock it."""
+    while True:
+        part = target.with_name(f"{_part_prefix(target)}{uuid.uuid4().hex[:16]}")
+        fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        try_lock(fd)
+        if os.fstat(fd).st_nlink:
+            return fd, part
+        os.close(fd)  # another writer took it for an orphan before it was locked
+
+
+def _remove_orphans(target: Path) -> None:
+    """Delete part files of this target that no living writer holds."""
+    prefix = _part_prefix(target)
     with contextlib.suppress(OSError), os.scandir(target.parent) as entries:
         for entry in entries:
-            if not entry.name.startswith(prefix):
-                continue
-            pid = entry.name[len(prefix) :].partition("-")[0]
-            if pid.isdigit() and not _alive(int(pid)):
+            if entry.name.startswith(prefix):
                 with contextlib.suppress(OSError):
-                    os.unlink(entry.path)
+                    _remove_if_free(entry.path)
 
 
-def _alive(pid: int) -> bool:
+def _remove_if_free(path: str) -> None:
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True
+        if try_lock(fd):
+            os.unlink(path)
+    finally:
+        os.close(fd)
 
 
 def _reading_failed(error: OSError, url: str) -> TarmacError:

@@ -1,12 +1,13 @@
-"""A lock on a file that the operating system releases when its holder dies."""
+"""Locks on files that the operating system releases when their holder dies."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from pathlib import Path
 
-__all__ = ["FileLock"]
+__all__ = ["FileLock", "try_lock"]
 
 if sys.platform == "win32":  # pragma: no cover - the same calls through msvcrt, which has no shared locks
     import msvcrt
@@ -20,30 +21,57 @@ else:
         fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
 
 
+def try_lock(fd: int, *, shared: bool = False) -> bool:
+    """Lock an open file if no one is in the way; closing the file lets go.
+
+    Also false where the file system knows no locks: what is not known to be free counts as used.
+    """
+    try:
+        _lock(fd, shared=shared, wait=False)
+    except OSError:
+        return False
+    return True
+
+
 class FileLock:
-    """Held shared by readers of a file and exclusively by whoever replaces or removes it."""
+    """An exclusive lock under a name of its own, which its owner may remove when it is done with."""
 
     def __init__(self, path: Path) -> None:
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self._path = path
+        self._fd = -1
 
-    def share(self) -> None:
-        """Wait until no one holds it exclusively; also steps down from an exclusive hold."""
-        _lock(self._fd, shared=True, wait=True)
+    def own(self, *, wait: bool = True) -> bool:
+        """Take the lock, waiting for its holder if there is one; false if that was not wanted."""
+        while True:
+            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            try:
+                _lock(self._fd, shared=False, wait=wait)
+            except BlockingIOError:
+                self.release()
+                return False
+            except BaseException:
+                self.release()
+                raise
+            if self._is_current():
+                return True
+            self.release()  # its last owner removed the name while we waited: the lock is elsewhere now
 
-    def own(self) -> None:
-        """Wait until no one else holds it."""
-        _lock(self._fd, shared=False, wait=True)
-
-    def try_own(self) -> bool:
-        """Take it exclusively if no one else holds it."""
+    def _is_current(self) -> bool:
         try:
-            _lock(self._fd, shared=False, wait=False)
+            found = os.stat(self._path)
         except OSError:
             return False
-        return True
+        mine = os.fstat(self._fd)
+        return (found.st_dev, found.st_ino) == (mine.st_dev, mine.st_ino)
+
+    def remove(self) -> None:
+        """Remove the name and let go; only for its owner."""
+        with contextlib.suppress(OSError):
+            os.unlink(self._path)
+        self.release()
 
     def release(self) -> None:
         """Let go."""
         if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+            fd, self._fd = self._fd, -1
+            os.close(fd)

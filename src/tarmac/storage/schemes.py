@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import io
 import re
 from collections.abc import Callable
 from typing import IO, Any, Protocol
 
-from tarmac.errors import UnsupportedScheme
+from tarmac.errors import ShortRead, UnsupportedScheme, WriteError
 from tarmac.storage.types import (
     DEFAULT_STORAGE,
     DEFAULT_WRITE,
@@ -30,9 +31,12 @@ class Leaf(Protocol):
     def read_range(self, url: str, start: int, stop: int, options: StorageOptions, /) -> bytes: ...
 
 
+LISTABLE = frozenset(("s3", "s3a", "gs", "az", "abfs", "abfss", "adl", "azure"))
+"""Schemes of object stores, where a pattern can be answered by listing."""
+
 _MODULES = (
     dict.fromkeys(("", "file"), "local")
-    | dict.fromkeys(("http", "https", "s3", "s3a", "gs", "az", "abfs", "abfss", "adl", "azure"), "objects")
+    | dict.fromkeys(("http", "https", *LISTABLE), "objects")
     | {"-": "stdio", "pipe": "command", "hf": "hub", "ais": "aistore"}
 )
 _registered: dict[str, Leaf] = {}
@@ -91,8 +95,15 @@ def stat(url: str, options: StorageOptions = DEFAULT_STORAGE) -> ObjectInfo:
 
 
 def read_range(url: str, start: int, stop: int, options: StorageOptions = DEFAULT_STORAGE) -> bytes:
-    """Return the bytes from `start` up to `stop` of what a URL names."""
-    return _leaf(url).read_range(url, start, stop, options)
+    """Return the bytes from `start` up to `stop` of what a URL names: all of them, or it raises."""
+    if not 0 <= start <= stop:
+        raise ValueError(f"a range runs from 0 or later to its end, got {start} to {stop}")
+    data = _leaf(url).read_range(url, start, stop, options) if start < stop else b""
+    if len(data) != stop - start:
+        raise ShortRead(
+            f"{len(data)} bytes arrived of the {stop - start} asked for.", url=url, offset=start + len(data)
+        )
+    return data
 
 
 def register_scheme(
@@ -162,14 +173,23 @@ class FileSink:
         self._close = close
 
     def write(self, data: bytes, /) -> None:
-        """Pass the bytes on."""
-        self._file.write(data)
+        """Pass the bytes on, all of them: an unbuffered file may take only some at a time."""
+        done = self._file.write(data)
+        while isinstance(done, int) and done < len(data):
+            if not done:
+                raise WriteError("the file object takes no more bytes.")
+            data = data[done:]
+            done = self._file.write(data)
+        if done is None and isinstance(self._file, io.RawIOBase):
+            raise WriteError("the file object would block.", hint="a blocking file, or a buffered one.")
 
     def commit(self) -> None:
         """Flush, and close what was opened for us."""
-        if hasattr(self._file, "flush"):
-            self._file.flush()
-        self.abort()
+        try:
+            if hasattr(self._file, "flush"):
+                self._file.flush()
+        finally:
+            self.abort()
 
     def abort(self) -> None:
         """Close what was opened for us; what was written stays where the user's object put it."""

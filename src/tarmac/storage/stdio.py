@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+from collections.abc import Iterator
 
-from tarmac.errors import UnsupportedScheme
+from tarmac.errors import TransferError, UnsupportedScheme, WriteError
 from tarmac.storage.types import ObjectInfo, Source, StorageOptions, WriteOptions
 
 __all__ = ["open_read", "open_write", "read_range", "stat"]
@@ -13,20 +15,34 @@ __all__ = ["open_read", "open_write", "read_range", "stat"]
 
 class _Stdin(Source):
     def read(self, size: int, /) -> bytes:
-        return os.read(sys.stdin.fileno(), size)
+        try:
+            return os.read(sys.stdin.fileno(), size)
+        except OSError as error:
+            raise TransferError(f"standard input cannot be read: {error.strerror}.", url="-") from error
 
 
 class _Stdout:
     """Bytes go out as they come: there is no name to protect, the reader sees a missing end mark."""
 
     def write(self, data: bytes, /) -> None:
-        sys.stdout.buffer.write(data)
+        with _writing():
+            sys.stdout.buffer.write(data)
 
     def commit(self) -> None:
-        sys.stdout.buffer.flush()
+        with _writing():
+            sys.stdout.buffer.flush()
 
     def abort(self) -> None:
-        sys.stdout.buffer.flush()
+        with contextlib.suppress(OSError):
+            sys.stdout.buffer.flush()
+
+
+@contextlib.contextmanager
+def _writing() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise WriteError(f"standard output takes no more: {error.strerror}.", url="-") from error
 
 
 def open_read(_url: str, _options: StorageOptions) -> Source:

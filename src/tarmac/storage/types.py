@@ -16,6 +16,8 @@ class Source:
 
     length: int | None = None
     """How many bytes there are in all, where the store says so."""
+    version: str | None = None
+    """What changes when the bytes do (an ETag), where the store says so."""
 
     def read(self, size: int, /) -> bytes:
         """Return up to `size` bytes."""
@@ -75,9 +77,9 @@ class StorageOptions:
     max_backoff: float = 15.0
     command_idle: float = 600.0
     """How long the command of a `pipe:` URL may print nothing."""
-    config: Mapping[str, str] = field(default_factory=dict, repr=False)
+    config: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
     """Store configuration as obstore names it: endpoint, access_key_id, account_name, …"""
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
     """Extra HTTP headers, such as Authorization."""
 
     def __post_init__(self) -> None:
@@ -86,6 +88,10 @@ class StorageOptions:
                 raise ValueError(f"StorageOptions.{name} must be positive, got {getattr(self, name)}")
         if self.retries < 0:
             raise ValueError(f"StorageOptions.retries must not be negative, got {self.retries}")
+        # Options are keys of the clients made from them, so they hold copies that nobody changes. The two
+        # mappings take part in equality but not in the hash.
+        object.__setattr__(self, "config", dict(self.config))
+        object.__setattr__(self, "headers", dict(self.headers))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,66 @@
+"""Servers that the storage tests share; each runs once per session."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.servers import azurite, nginx, required, seaweed_s3
+from tarmac.storage import StorageOptions
+
+HASTY = {
+    "connect": 2.0,
+    "idle": 5.0,
+    "backoff": 0.001,
+    "max_backoff": 0.005,
+    "retries": 4,
+    "retry_time": 20.0,
+}
+
+
+@pytest.fixture(scope="session")
+def hasty() -> StorageOptions:
+    """Options that do not wait long between retries."""
+    return StorageOptions(**HASTY)
+
+
+@pytest.fixture(scope="session")
+def web_root(tmp_path_factory):
+    return tmp_path_factory.mktemp("web")
+
+
+@pytest.fixture(scope="session")
+def web(web_root):
+    with required(nginx(web_root)) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def s3():
+    with required(seaweed_s3()) as server:
+        server.make_bucket("data")
+        yield server
+
+
+@pytest.fixture(scope="session")
+def open_s3():
+    with required(seaweed_s3(anonymous=True)) as server:
+        server.make_bucket("data")
+        yield server
+
+
+@pytest.fixture(scope="session")
+def azure():
+    with required(azurite()) as server:
+        server.make_container("data")
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def no_credentials(monkeypatch, tmp_path_factory):
+    """Nothing from the environment of whoever runs the tests reaches a server."""
+    import os
+
+    for name in list(os.environ):
+        if name.startswith(("AWS_", "AZURE_", "GOOGLE_", "HF_", "AIS_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HF_HOME", "/nonexistent")

@@ -1,0 +1,93 @@
+"""Locks that the system releases when their holder dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from tarmac.storage.locks import FileLock, try_lock
+
+
+def test_one_owner_at_a_time(tmp_path):
+    a, b = FileLock(tmp_path / "l"), FileLock(tmp_path / "l")
+    assert a.own()
+    assert not b.own(wait=False)
+    a.release()
+    a.release()
+    assert b.own(wait=False)
+    b.release()
+
+
+def test_waiting(tmp_path):
+    a, b = FileLock(tmp_path / "l"), FileLock(tmp_path / "l")
+    a.own()
+    got = []
+    thread = threading.Thread(target=lambda: got.append(b.own()))
+    thread.start()
+    time.sleep(0.05)
+    assert got == []
+    a.release()
+    thread.join(5)
+    assert got == [True]
+    b.release()
+
+
+def test_a_lock_that_was_removed_while_we_waited_is_taken_anew(tmp_path):
+    path = tmp_path / "l"
+    a, b, c = (FileLock(path) for _ in range(3))
+    a.own()
+    thread = threading.Thread(target=b.own)
+    thread.start()
+    time.sleep(0.05)
+    a.remove()
+    thread.join(5)
+    assert path.exists()
+    assert not c.own(wait=False)  # b holds the new one, not the removed one
+    b.remove()
+    assert not path.exists()
+
+
+def test_a_dead_owner_lets_go(tmp_path):
+    pid = os.fork()
+    if pid == 0:
+        FileLock(tmp_path / "l").own()
+        (tmp_path / "ready").touch()
+        time.sleep(60)
+        os._exit(0)
+    while not (tmp_path / "ready").exists():
+        time.sleep(0.01)
+    lock = FileLock(tmp_path / "l")
+    assert not lock.own(wait=False)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    assert lock.own(wait=False)
+    lock.release()
+
+
+def test_shared_and_exclusive(tmp_path):
+    path = tmp_path / "x"
+    path.touch()
+    fds = [os.open(path, os.O_RDWR) for _ in range(3)]
+    assert try_lock(fds[0], shared=True)
+    assert try_lock(fds[1], shared=True)
+    assert not try_lock(fds[2])
+    os.close(fds[0])
+    os.close(fds[1])
+    assert try_lock(fds[2])
+    os.close(fds[2])
+    assert not try_lock(fds[2])
+
+
+def test_a_directory_that_is_not_there(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        FileLock(tmp_path / "none" / "l").own()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            "tarmac.storage.locks._lock", lambda *_, **__: (_ for _ in ()).throw(OSError(38, "no locks"))
+        )
+        with pytest.raises(OSError, match="no locks"):
+            FileLock(tmp_path / "l").own()
