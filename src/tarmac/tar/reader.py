@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import mmap
 import struct
-import sys
 import warnings
 import zlib
 from collections import Counter
@@ -116,11 +115,12 @@ def read_members(
     try:
         buffer, read = _begin(source, limits)
         end = len(buffer)
-        release = WINDOW if isinstance(buffer, mmap.mmap) else sys.maxsize
+        mapped = buffer if isinstance(buffer, mmap.mmap) else None
+        release = WINDOW
         while True:
             name = b""
-            if position >= release:
-                release = _let_go(buffer, position, release)
+            if mapped is not None and position >= release:
+                release = _let_go(mapped, position, release)
             if position + BLOCK > end:
                 if read is not None:
                     buffer = _read_on(buffer, position, BLOCK, read, base)
@@ -258,14 +258,13 @@ def _begin(
     return first, unpacked.read
 
 
-def _let_go(buffer: bytes | mmap.mmap, position: int, release: int) -> int:
+def _let_go(mapped: mmap.mmap, position: int, release: int) -> int:
     """Hand back the pages of a map that were read, so that memory in use stays at a window or two.
 
     They remain in the system's cache. Returns the position at which to do so again.
     """
-    assert isinstance(buffer, mmap.mmap)
     passed = position // WINDOW * WINDOW
-    buffer.madvise(mmap.MADV_DONTNEED, release - WINDOW, passed - release + WINDOW)
+    mapped.madvise(mmap.MADV_DONTNEED, release - WINDOW, passed - release + WINDOW)
     return passed + WINDOW
 
 
