@@ -46,6 +46,33 @@ def big_samples(site: Site) -> Iterator[dict[str, Any]]:
         }
 
 
+def photo_samples(site: Site) -> Iterator[dict[str, Any]]:
+    """JPEG pictures of 500x375 with a class; a hundred different ones, over and over."""
+    import numpy as np
+    import simplejpeg
+
+    rng = np.random.default_rng(SEED)
+    pictures = []
+    for _ in range(100):
+        coarse = rng.integers(0, 256, (24, 32, 3)).astype(np.float32)
+        smooth = np.kron(coarse, np.ones((16, 16, 1), np.float32))[:375, :500]
+        noisy = smooth + rng.normal(0, 12, smooth.shape)
+        pictures.append(simplejpeg.encode_jpeg(noisy.clip(0, 255).astype(np.uint8), quality=90))
+    for number in range(site.big):
+        yield {"__key__": f"{number:08d}", "jpg": pictures[number % 100], "cls": number % 1000}
+
+
+def fact_samples(site: Site) -> Iterator[dict[str, Any]]:
+    """What has to be decoded but is no image: a class, some JSON, a small array."""
+    import numpy as np
+
+    rng = random.Random(SEED)
+    for number in range(site.small // 5):
+        facts = {f"field{i}": rng.random() if i % 2 else "word" * rng.randint(1, 9) for i in range(20)}
+        array = np.full(64, number, np.float32)
+        yield {"__key__": f"{number:08d}", "cls": rng.randrange(1000), "json": facts, "npy": array}
+
+
 def _around(mean: int, rng: random.Random) -> int:
     return rng.randint(mean - mean // 8, mean + mean // 8)
 
@@ -56,6 +83,14 @@ def small_shard(site: Site, suffix: str = "tar") -> Path:
 
 def big_shard(site: Site) -> Path:
     return _shard(site, f"big-{site.big}-v{VERSION}.tar", big_samples)
+
+
+def photo_shard(site: Site) -> Path:
+    return _shard(site, f"photo-{site.big}-v{VERSION}.tar", photo_samples)
+
+
+def fact_shard(site: Site) -> Path:
+    return _shard(site, f"fact-{site.small}-v{VERSION}.tar", fact_samples)
 
 
 def small_shard_of_webdataset(site: Site) -> Path:

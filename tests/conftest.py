@@ -28,8 +28,17 @@ def _descriptors() -> dict[str, str]:
     }
 
 
+def _of_multiprocessing(child: psutil.Process) -> bool:
+    """Python's own helpers, which stay until the interpreter ends."""
+    try:
+        command = " ".join(child.cmdline())
+    except psutil.Error:
+        return True
+    return "multiprocessing.resource_tracker" in command or "multiprocessing.forkserver" in command
+
+
 @pytest.fixture(autouse=True)
-def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
+def no_leaks() -> Iterator[None]:
     """Fail a test that leaves an open file or a child process behind."""
     before = _descriptors()
     children = {child.pid for child in psutil.Process().children()}
@@ -39,8 +48,7 @@ def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
         gc.collect()
         files = {fd: name for fd, name in _descriptors().items() if before.get(fd) != name}
         left = [child for child in psutil.Process().children() if child.pid not in children]
-        kept = getattr(request.session, "kept_children", set())
-        left = [child for child in left if child.pid not in kept]
+        left = [child for child in left if not _of_multiprocessing(child)]
         if (not files and not left) or time.monotonic() > deadline:
             break
         time.sleep(0.05)

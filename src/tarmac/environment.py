@@ -10,13 +10,20 @@ from pathlib import Path
 
 __all__ = [
     "aistore_endpoint",
+    "cache_dir",
+    "cache_size",
+    "default_seed",
+    "expanded",
     "hub_endpoint",
     "hub_token",
     "inherited",
+    "rank_and_world",
     "s3_endpoint",
     "secure",
+    "show_seed",
     "store_settings",
     "substitution",
+    "worker_and_workers",
 ]
 
 _TRUE = frozenset(("1", "true", "yes", "on"))
@@ -30,6 +37,11 @@ def secure() -> bool:
 def substitution(name: str) -> str | None:
     """Return what `${NAME}` in a shard pattern stands for: the variable `WDS_NAME`."""
     return os.environ.get(f"WDS_{name}")
+
+
+def expanded(text: str) -> str:
+    """Replace `$NAME` and `${NAME}` where they are set; only for text from code, never for data."""
+    return os.path.expandvars(text)
 
 
 def aistore_endpoint() -> str | None:
@@ -71,3 +83,55 @@ def s3_endpoint() -> str | None:
         or os.environ.get("AWS_ENDPOINT_URL")
         or os.environ.get("AWS_ENDPOINT")
     )
+
+
+def default_seed() -> int:
+    """Return the seed of everything random that was given none: `WDS_SEED`, or 0."""
+    return _number("WDS_SEED", os.environ.get("WDS_SEED") or "0")
+
+
+def show_seed() -> bool:
+    """Whether `WDS_SHOW_SEED` asks to log the seeds of resampled shard lists."""
+    return os.environ.get("WDS_SHOW_SEED", "").lower() in _TRUE
+
+
+def cache_dir() -> str | None:
+    """Return where remote shards are kept when the code does not say: `WDS_CACHE`."""
+    return os.environ.get("WDS_CACHE") or None
+
+
+def cache_size() -> int:
+    """Return how many bytes of shards are kept when the code does not say: `WDS_CACHE_SIZE`, or -1, all."""
+    return int(_decimal("WDS_CACHE_SIZE", os.environ.get("WDS_CACHE_SIZE") or "-1"))
+
+
+def rank_and_world() -> tuple[int, int] | None:
+    """Return which of how many processes this is, from `RANK` and `WORLD_SIZE`, if both are set."""
+    return _pair("RANK", "WORLD_SIZE")
+
+
+def worker_and_workers() -> tuple[int, int] | None:
+    """Return which of how many workers this is, from `WORKER` and `NUM_WORKERS`, if both are set."""
+    return _pair("WORKER", "NUM_WORKERS")
+
+
+def _pair(first: str, second: str) -> tuple[int, int] | None:
+    index, count = os.environ.get(first), os.environ.get(second)
+    return (_number(first, index), _number(second, count)) if index and count else None
+
+
+def _decimal(name: str, text: str) -> float:
+    """Accept 1e12 where a number of bytes is meant."""
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"the environment variable {name} must be a number, got {text[:40]!r}") from None
+
+
+def _number(name: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(
+            f"the environment variable {name} must be a whole number, got {text[:40]!r}"
+        ) from None

@@ -5,9 +5,10 @@
     ├─ TransferError   ConnectFailed · Stalled · ShortRead · ObjectChanged · CommandFailed
     ├─ ArchiveError    NotATar · BadChecksum · BadHeader · Truncated · TrailingData · UnsupportedMember
     │                  LimitExceeded · CompressionDamaged
-    ├─ SampleError     BadName · DuplicateField · SplitSample · MissingField
-    ├─ CodecError      EncodeFailed · NoCodec · UnsafeCodec
-    └─ WriteError      CommitFailed · DiskFull
+    ├─ SampleError     BadName · DuplicateField · SplitSample · MissingField · MismatchedBatch
+    ├─ CodecError      EncodeFailed · DecodeFailed (Bomb) · NoCodec · UnsafeCodec
+    ├─ WriteError      CommitFailed · DiskFull
+    └─ StateError      StateMismatch · NotPicklable
 
 A message says where (URL, byte offset, member or sample key), what was expected and found, and what
 to try. Branches also inherit from the built-in exception that callers would reach for
@@ -27,27 +28,33 @@ __all__ = [
     "BadChecksum",
     "BadHeader",
     "BadName",
+    "Bomb",
     "CacheDisabled",
     "CodecError",
     "CommandFailed",
     "CommitFailed",
     "CompressionDamaged",
     "ConnectFailed",
+    "DecodeFailed",
     "DiskFull",
     "DuplicateField",
     "EncodeFailed",
     "LimitExceeded",
     "LoneZeroBlock",
+    "MismatchedBatch",
     "MissingField",
     "NoCodec",
     "NotATar",
     "NotFound",
+    "NotPicklable",
     "ObjectChanged",
     "redact",
     "SampleError",
     "ShortRead",
     "SplitSample",
     "Stalled",
+    "StateError",
+    "StateMismatch",
     "TarmacError",
     "TarmacWarning",
     "TooManyShards",
@@ -268,12 +275,26 @@ class MissingField(SampleError):
     """A sample lacks something it must have."""
 
 
+class MismatchedBatch(SampleError):
+    """Samples that differ in fields or shapes cannot form one batch."""
+
+
 class CodecError(TarmacError, ValueError):
-    """A field could not be turned into bytes, or bytes into a field."""
+    """A field could not be turned into bytes, or bytes into a field; `field` names it where it is known."""
+
+    field: str | None = None
 
 
 class EncodeFailed(CodecError):
     """The value does not fit the encoding that its field name asks for."""
+
+
+class DecodeFailed(CodecError):
+    """The bytes of a field are not what its extension promises."""
+
+
+class Bomb(DecodeFailed):
+    """A field claims or grows to more than `Limits` allows; refused before the memory is taken."""
 
 
 class NoCodec(CodecError):
@@ -296,6 +317,20 @@ class DiskFull(WriteError):
     """No space left for the shard."""
 
     hint = "free space and run again; nothing was published."
+
+
+class StateError(TarmacError, ValueError):
+    """A saved state cannot be continued from."""
+
+
+class StateMismatch(StateError):
+    """The state belongs to another pipeline, another split, or another version."""
+
+
+class NotPicklable(StateError, TypeError):
+    """A stage cannot be sent to a worker process."""
+
+    hint = "a function defined at the top of a module, with functools.partial for its parameters."
 
 
 class TarmacWarning(UserWarning):

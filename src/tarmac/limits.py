@@ -30,6 +30,11 @@ class Limits:
     list_bytes: int = 1 * GIB
     """Largest list of shards (`@list.txt`, manifest, shardspec) that is read."""
 
+    pixels: int = 64_000_000
+    """Pixels of one image, or of one frame of a video."""
+    media_bytes: int = 4 * GIB
+    """Bytes that the frames of one video, or the samples of one recording, decode to."""
+
     def __post_init__(self) -> None:
         for field in fields(self):
             if getattr(self, field.name) < 1:

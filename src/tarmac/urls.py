@@ -27,7 +27,15 @@ from tarmac.storage.local import local_path
 from tarmac.storage.schemes import LISTABLE
 from tarmac.storage.types import DEFAULT_STORAGE
 
-__all__ = ["expand", "iter_urls", "Shards"]
+__all__ = [
+    "Shards",
+    "allowed_name",
+    "expand",
+    "expand_glob",
+    "iter_urls",
+    "read_list",
+    "substituted",
+]
 
 Shards = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
@@ -99,13 +107,13 @@ def _expand_one(spec: str, limits: Limits, options: StorageOptions) -> Iterator[
         for part in parts:
             yield from _expand_one(_text(part), limits, options)
         return
-    for url in expand_braces(_substituted(spec), limits):
+    for url in expand_braces(substituted(spec), limits):
         if url.startswith("@"):
             yield from _listed(url[1:], _lines, limits, options)
         elif scheme_of(url) == "pipe":
             yield url
         else:
-            for found in _globbed(_home(url), limits, options):
+            for found in expand_glob(_home(url), limits, options):
                 yield from _described(found, limits, options)
 
 
@@ -113,7 +121,7 @@ def _home(url: str) -> str:
     return os.path.expanduser(url) if url.startswith("~") else url
 
 
-def _substituted(spec: str) -> str:
+def substituted(spec: str) -> str:
     """Replace `${X}` by the variable WDS_X; in a command, variables that are not set are the shell's."""
 
     def value(match: re.Match[str]) -> str:
@@ -127,7 +135,7 @@ def _substituted(spec: str) -> str:
     return _VARIABLE.sub(value, spec)
 
 
-def _globbed(url: str, limits: Limits, options: StorageOptions) -> Iterator[str]:
+def expand_glob(url: str, limits: Limits, options: StorageOptions) -> Iterator[str]:
     """Replace a glob by the files or objects it matches; anything else is a name itself."""
     local = is_local(url)
     if not _GLOB.search(url) or (local and os.path.lexists(local_path(url))):
@@ -189,9 +197,9 @@ def _listed(url: str, parse: Parser, limits: Limits, options: StorageOptions) ->
     if not url:
         raise UrlError("@ needs the name of a list.", hint="@shards.txt")
     try:
-        text = _content(url, limits, options).decode("utf-8")
+        text = read_list(url, limits, options).decode("utf-8")
         for name in parse(text, limits):
-            yield from _globbed(_allowed(url, name), limits, options)
+            yield from expand_glob(allowed_name(url, name), limits, options)
     except UnicodeDecodeError:
         raise UrlError("the list is not text in UTF-8.", url=url) from None
     except UrlError as error:
@@ -199,7 +207,8 @@ def _listed(url: str, parse: Parser, limits: Limits, options: StorageOptions) ->
         raise
 
 
-def _content(url: str, limits: Limits, options: StorageOptions) -> bytes:
+def read_list(url: str, limits: Limits, options: StorageOptions) -> bytes:
+    """Return the content of a file that lists shards, up to `Limits.list_bytes`."""
     text = bytearray()
     with open_read(url, options) as source:
         while chunk := source.read(1 << 20):
@@ -209,7 +218,7 @@ def _content(url: str, limits: Limits, options: StorageOptions) -> bytes:
     return bytes(text)
 
 
-def _allowed(base: str, name: str) -> str:
+def allowed_name(base: str, name: str) -> str:
     """Resolve a name from a list, unless it asks for what only code may ask for."""
     name = _text(name.strip())
     resolved = _relative_to(base, name)
@@ -258,7 +267,7 @@ def _shardspec(text: str, limits: Limits) -> Iterator[str]:
             raise UrlError("each dataset of a shardspec needs `shards`: a pattern or a list of patterns.")
         for pattern in patterns:
             # Only WDS_ variables: a data file must not be able to send this machine's secrets somewhere.
-            yield from expand_braces(_substituted(f"{prefix}{pattern}"), limits)
+            yield from expand_braces(substituted(f"{prefix}{pattern}"), limits)
 
 
 def _manifest(text: str, _limits: Limits) -> Iterator[str]:

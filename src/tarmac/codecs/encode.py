@@ -11,8 +11,10 @@ import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tarmac.codecs.arrays import encode_npy, encode_npz, encode_tenbin, encode_torch
+from tarmac.codecs.arrays import encode_npy, encode_npz, encode_torch
+from tarmac.codecs.handlers import library
 from tarmac.codecs.images import image_encoder
+from tarmac.codecs.tenbin import encode_tenbin
 from tarmac.errors import CodecError, EncodeFailed, NoCodec
 
 __all__ = ["Encoder", "encode_field", "encoders", "find_encoder"]
@@ -43,20 +45,12 @@ def _encode_pickle(value: Any) -> bytes:
 
 
 def _encode_msgpack(value: Any) -> bytes:
-    try:
-        import msgpack
-    except ImportError:
-        raise ImportError('msgpack fields need an extra: pip install "tarmac[msgpack]"') from None
-    packed: bytes = msgpack.packb(value)
+    packed: bytes = library("msgpack", "msgpack", "msgpack fields").packb(value)
     return packed
 
 
 def _encode_cbor(value: Any) -> bytes:
-    try:
-        import cbor2
-    except ImportError:
-        raise ImportError('cbor fields need an extra: pip install "tarmac[cbor]"') from None
-    packed: bytes = cbor2.dumps(value)
+    packed: bytes = library("cbor2", "cbor", "cbor fields").dumps(value)
     return packed
 
 

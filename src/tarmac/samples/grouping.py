@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tarmac.errors import DuplicateField, SplitSample, TornTail, Truncated
+from tarmac.errors import DuplicateField, SampleError, SplitSample, TornTail, Truncated
 from tarmac.limits import DEFAULT_LIMITS
 from tarmac.samples.naming import Splitter, first_dot, is_metadata, is_reserved
 from tarmac.tar import Member
@@ -35,6 +35,11 @@ class Grouping:
 
 
 DEFAULT_GROUPING = Grouping()
+_SPLIT = "files of this sample came earlier in the shard, with others between them."
+
+
+def _raise(error: SampleError) -> None:
+    raise error
 
 
 def group_members(
@@ -43,10 +48,13 @@ def group_members(
     options: Grouping = DEFAULT_GROUPING,
     *,
     skipped: Counter[str] | None = None,
+    on_error: Callable[[SampleError], None] = _raise,
 ) -> Iterator[Sample]:
     """Yield one dictionary per sample: `__key__`, `__url__`, and the bytes of each field.
 
-    Members that belong to no sample (no dot in the name, reserved names) are counted in `skipped`.
+    Members that belong to no sample (no dot in the name, reserved names) are counted in `skipped`. A
+    sample that has a field twice or comes in pieces is an error; an `on_error` that does not raise it drops
+    what there is of the sample.
     """
     counts: Counter[str] = Counter() if skipped is None else skipped
     naming = _Naming(options, counts)
@@ -79,20 +87,17 @@ def group_members(
                 key = stem.decode("utf-8", "surrogateescape")
                 mark = hash(key)
                 if mark in seen:
-                    raise SplitSample(
-                        "files of this sample came earlier in the shard, with others between them.",
-                        url=url,
-                        member=name,
-                        key=key,
-                    )
+                    on_error(SplitSample(_SPLIT, url=url, member=name, key=key))
+                    continue
                 if len(seen) < tracked:
                     seen.add(mark)
                 sample = {"__key__": key, "__url__": url}
             if field in sample:
-                raise DuplicateField(
-                    f'the field "{field}" comes twice.', url=url, member=name, key=sample["__key__"]
-                )
-            sample[field] = data
+                what = f'the field "{field}" comes twice.'
+                on_error(DuplicateField(what, url=url, member=name, key=sample["__key__"]))
+                sample = {}
+            if sample:
+                sample[field] = data
     except Truncated as error:
         if not options.lenient:
             raise

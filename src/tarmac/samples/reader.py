@@ -11,7 +11,7 @@ from tarmac.samples.grouping import Grouping, Sample, group_members
 from tarmac.samples.naming import Splitter, first_dot
 from tarmac.storage import Cache, Source, StorageOptions, open_read
 from tarmac.storage.types import DEFAULT_STORAGE
-from tarmac.tar import TarOptions, read_members
+from tarmac.tar import Member, TarOptions, read_members
 from tarmac.tar.reader import DEFAULT_OPTIONS
 from tarmac.urls import Shards, expand
 
@@ -44,6 +44,8 @@ class SampleReader:
     storage: StorageOptions = DEFAULT_STORAGE
     cache: Cache | None = None
     mmap: bool = True
+    rename: Callable[[str], str] | None = None
+    select: Callable[[str], bool] | None = None
     report: ReadReport = field(default_factory=ReadReport, compare=False)
 
     def __iter__(self) -> Iterator[Sample]:
@@ -62,7 +64,9 @@ class SampleReader:
         return open_read(url, self.storage) if self.cache is None else self.cache.open_read(url, self.storage)
 
 
-def read_shard(reader: SampleReader, url: str) -> Iterator[Sample]:
+def read_shard(
+    reader: SampleReader, url: str, on_error: Callable[[SampleError], None] | None = None
+) -> Iterator[Sample]:
     """Yield the samples of one shard. What is known of a sample dies with its shard."""
     grouping = Grouping(
         split=reader.split,
@@ -71,16 +75,15 @@ def read_shard(reader: SampleReader, url: str) -> Iterator[Sample]:
         tracked_keys=reader.tar.limits.tracked_keys,
     )
     skipped = reader.report.skipped
+    options = {} if on_error is None else {"on_error": on_error}
     with reader.open(url) as source:
+        whole = source.map() if reader.mmap else None
         members = read_members(
-            (source.map() if reader.mmap else None) or source,
-            reader.tar,
-            url=url,
-            wanted=_selection(reader),
-            skipped=skipped,
+            whole or source, reader.tar, url=url, wanted=_selection(reader), skipped=skipped
         )
+        named = members if reader.rename is None else _renamed(members, reader.rename)
         try:
-            yield from group_members(members, url, grouping, skipped=skipped)
+            yield from group_members(named, url, grouping, skipped=skipped, **options)
         except (ArchiveError, SampleError) as error:
             error.at(url=url)
             raise
@@ -88,14 +91,35 @@ def read_shard(reader: SampleReader, url: str) -> Iterator[Sample]:
             members.close()
 
 
+def _renamed(members: Iterator[Member], rename: Callable[[str], str]) -> Iterator[Member]:
+    for name, offset, size, data in members:
+        yield _encoded(rename(_decoded(name))), offset, size, data
+
+
+def _decoded(name: bytes) -> str:
+    return name.decode("utf-8", "surrogateescape")
+
+
+def _encoded(name: str) -> bytes:
+    return name.encode("utf-8", "surrogateescape")
+
+
 def _selection(reader: SampleReader) -> Callable[[bytes], bool] | None:
-    """Turn a choice of fields into a test on member names, so that other payload is never copied."""
+    """Turn a choice of fields or files into a test on names, so that other payload is never copied."""
     fields, split, lower = reader.fields, reader.split, reader.lower
-    if fields is None:
+    rename, select = reader.rename, reader.select
+    if fields is None and select is None:
         return None
 
-    def wanted(name: bytes) -> bool:
-        named = split(name.decode("utf-8", "surrogateescape"))
+    def wanted(member: bytes) -> bool:
+        name = _decoded(member)
+        if rename is not None:
+            name = rename(name)
+        if select is not None and not select(name):
+            return False
+        if fields is None:
+            return True
+        named = split(name)
         return named is not None and (named[1].lower() if lower else named[1]) in fields
 
     return wanted

@@ -19,7 +19,7 @@ import os
 import re
 import uuid
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -57,6 +57,8 @@ class Cache:
     directory: str | os.PathLike[str]
     max_bytes: int | None = None
     revalidate: bool = False
+    readable: Callable[[str], str] | None = None
+    """Makes the readable tail of an entry's name from its URL; the hash before it keeps entries apart."""
     _checked: set[tuple[str, int, int]] = field(default_factory=set, init=False, repr=False)
     _disabled: bool = field(default=False, init=False, repr=False)
 
@@ -72,6 +74,7 @@ class Cache:
         """Return where the entry of a URL is or would be."""
         # The tail is for people. It must not hold what a URL or a command may hide.
         last = "" if url.startswith("pipe:") else redact(url).partition("?")[0].rpartition("/")[2]
+        last = last if self.readable is None else self.readable(url)
         tail = re.sub(r"[^A-Za-z0-9._-]+", "_", last)[-80:]
         return self._root / f"{_key(url)[:32]}-{tail}"
 

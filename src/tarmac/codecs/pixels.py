@@ -1,0 +1,57 @@
+"""How large an image says it is, from its first bytes, before any library makes room for it."""
+
+from __future__ import annotations
+
+import re
+import struct
+
+from tarmac.errors import Bomb
+
+__all__ = ["check_pixels", "peek_size"]
+
+_PNG = b"\x89PNG\r\n\x1a\n"
+_ICONS = (b"\0\0\1\0", b"\0\0\2\0", b"icns")
+_INSIDE_ICONS = re.compile(
+    rb"IHDR(?P<png>.{8})|ihdr(?P<jp2>.{8})|\xff\x4f\xff\x51....(?P<j2k>.{8})", re.DOTALL
+)
+
+
+def check_pixels(width: int, height: int, most: int) -> None:
+    """Refuse an image of more pixels than `Limits.pixels`."""
+    if width * height > most:
+        raise Bomb(
+            f"an image of {width}x{height} pixels; the limit is {most}.",
+            hint="raise Limits.pixels if the data is trusted.",
+        )
+
+
+def peek_size(data: bytes, most: int) -> None:
+    """Check the formats for which Pillow warns, or takes memory, before it tells the size."""
+    if data.startswith(_PNG) and len(data) >= 24:
+        width, height = struct.unpack_from(">II", data, 16)
+        check_pixels(width, height, most)
+    elif data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        size = _webp_size(data)
+        if size is not None:
+            check_pixels(*size, most)
+    elif data.startswith(_ICONS):
+        # An icon states a small size and may hold whole images of any size.
+        for found in _INSIDE_ICONS.finditer(data):
+            size_bytes = found["png"] or found["jp2"] or found["j2k"]
+            width, height = struct.unpack(">II", size_bytes)
+            check_pixels(width, height, most)
+
+
+def _webp_size(data: bytes) -> tuple[int, int] | None:
+    if len(data) < 30:
+        return None
+    kind = data[12:16]
+    if kind == b"VP8X":
+        return 1 + int.from_bytes(data[24:27], "little"), 1 + int.from_bytes(data[27:30], "little")
+    if kind == b"VP8L":
+        bits = int.from_bytes(data[21:25], "little")
+        return 1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF)
+    if kind == b"VP8 ":
+        width, height = struct.unpack_from("<HH", data, 26)
+        return width & 0x3FFF, height & 0x3FFF
+    return None

@@ -1,0 +1,61 @@
+"""Seeds from facts: the same on every machine and in every run, and different for different facts."""
+
+from __future__ import annotations
+
+import hashlib
+import operator
+import os
+import struct
+
+from tarmac import environment
+from tarmac.order.passes import PassCounter
+
+__all__ = ["chosen_seed", "drawn_seed", "make_seed", "PassCounter", "Seed", "SeedPart"]
+
+Seed = int | float | str | bytes
+"""What users give as a seed."""
+SeedPart = Seed | None | tuple["SeedPart", ...]
+"""What a seed can be made from."""
+
+
+def make_seed(*parts: SeedPart) -> int:
+    """Mix numbers, texts and tuples of those into one seed of 63 bits.
+
+    Which part a value belongs to counts, so that (0, 31, 0) and (1, 0, 0) do not meet, nor do "ab", "c"
+    and "a", "bc". True and 1 are the same number.
+    """
+    digest = hashlib.blake2b(_encoded(parts), digest_size=8, person=b"tarmac-seed").digest()
+    return int.from_bytes(digest, "big") >> 1
+
+
+def chosen_seed(seed: int | None) -> int:
+    """Return the seed given, else the one from the environment, else 0."""
+    return environment.default_seed() if seed is None else seed
+
+
+def drawn_seed() -> int:
+    """Draw a seed that nobody can foresee, for what is random on purpose."""
+    return int.from_bytes(os.urandom(8), "big") >> 1
+
+
+def _encoded(part: object) -> bytes:
+    """Write a value so that no two values are written the same: kind, length, content."""
+    if part is None:
+        return _framed(b"n", b"")
+    if isinstance(part, tuple):
+        return _framed(b"t", b"".join(map(_encoded, part)))
+    if isinstance(part, str):
+        return _framed(b"s", part.encode("utf-8", "surrogatepass"))
+    if isinstance(part, bytes):
+        return _framed(b"b", part)
+    if isinstance(part, float):
+        return _framed(b"f", struct.pack(">d", part))
+    try:
+        number = operator.index(part)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(f"a seed is made from numbers, texts and tuples, not {type(part).__name__}") from None
+    return _framed(b"i", number.to_bytes(number.bit_length() // 8 + 1, "big", signed=True))
+
+
+def _framed(kind: bytes, content: bytes) -> bytes:
+    return kind + struct.pack(">Q", len(content)) + content

@@ -1,0 +1,90 @@
+"""Who reads what: shards dealt out among ranks and workers, each to exactly one.
+
+When there are fewer shards than readers, readers share shards: a shard with `part=(index, count)` stands
+for those of its samples whose number modulo `count` is `index`. Parts of parts are parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
+from typing import Any, TypeVar
+
+from tarmac.order.workers import Place, current_place
+
+__all__ = ["is_claimed", "single_node_only", "split_all", "split_by_node", "split_by_worker"]
+
+T = TypeVar("T")
+
+
+def split_by_node(src: Iterable[T], group: Any = None, *, inside: bool = True) -> Iterator[T]:
+    """Take the share of this rank; `inside=False` leaves ranks without data when shards are too few."""
+    place = current_place(group)
+    return _share(src, place.rank, place.world, inside=inside)
+
+
+def split_by_worker(src: Iterable[T], *, inside: bool = True) -> Iterator[T]:
+    """Take the share of this worker; `inside=False` leaves workers without data when shards are too few."""
+    place = current_place()
+    return _share(src, place.worker, place.workers, inside=inside)
+
+
+def split_all(src: Iterable[T], place: Place | None = None, *, inside: bool = True) -> Iterator[T]:
+    """Take the share of this worker of this rank, in one step, so that shares are as equal as can be."""
+    place = current_place() if place is None else place
+    return _share(src, place.index, place.count, inside=inside)
+
+
+def single_node_only(src: Iterable[T], group: Any = None) -> Iterator[T]:
+    """Pass everything on, but refuse to run on several nodes, where each would read the same."""
+    place = current_place(group)
+    if place.world > 1:
+        raise ValueError(
+            f"there are {place.world} ranks and nothing says how shards are split between them: "
+            "add an explicit nodesplitter, such as nodesplitter=tarmac.split_by_node"
+        )
+    yield from src
+
+
+def is_claimed(item: object) -> bool:
+    """Whether a shard belongs to this process alone, so that it must not be dealt out or held back."""
+    return isinstance(item, dict) and item.get("claimed") is True and _is_shard(item)
+
+
+def _share(src: Iterable[T], index: int, count: int, *, inside: bool) -> Iterator[T]:
+    """Take every `count`-th item, or a part of one if there are fewer than `count`."""
+    if count == 1:
+        yield from src
+        return
+    items = iter(src)
+    head = list(islice(items, 1))
+    if head and is_claimed(head[0]):
+        yield from chain(head, items)
+        return
+    head += islice(items, count - 1)
+    if len(head) < count and inside and head and all(map(_is_shard, head)):
+        yield from _part_of(head[index % len(head)], index // len(head), _sharers(index, count, len(head)))
+        return
+    yield from islice(chain(head, items), index, None, count)
+
+
+def _sharers(index: int, count: int, shards: int) -> int:
+    """How many of `count` readers share the shard of reader `index`, when they are dealt out in turn."""
+    return len(range(index % shards, count, shards))
+
+
+def _part_of(shard: Any, index: int, count: int) -> Iterator[Any]:
+    """Narrow a shard to one of `count` parts of what it stands for."""
+    if count == 1:
+        yield shard
+    elif shard["url"] == "-":  # standard input can be read only once
+        if index == 0:
+            yield shard
+    else:
+        first, step = shard.get("part", (0, 1))
+        yield {**shard, "part": (first + index * step, step * count)}
+
+
+def _is_shard(item: object) -> bool:
+    """Whether an item is a shard and not a sample, as samples cannot be divided further."""
+    return isinstance(item, dict) and isinstance(item.get("url"), str) and "__key__" not in item

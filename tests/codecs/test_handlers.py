@@ -1,0 +1,52 @@
+"""Handlers that answer by key, and libraries that may be missing."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+import webdataset.autodecode as theirs
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tarmac.codecs import Continue, gzfilter, handle_extension
+from tarmac.codecs.handlers import SAFE, FieldHandler, library
+
+NAMES = st.lists(st.sampled_from(["jpg", "seg", "JPG", "Seg", "a", ""]), min_size=1, max_size=3).map(".".join)
+
+
+@given(NAMES, st.lists(NAMES.filter(bool), min_size=1, max_size=3).map(" ".join))
+def test_extensions_match_as_in_the_webdataset_library(field, extensions):
+    key = f".{field}"
+    assert handle_extension(extensions, len)(key, b"xyz") == theirs.handle_extension(extensions, len)(
+        key, b"xyz"
+    )
+
+
+def test_dotted_and_case_insensitive():
+    handler = handle_extension("seg.jpg PNG", bytes.upper)
+    assert handler(".a.SEG.jpg", b"x") == b"X"
+    assert handler(".jpg", b"x") is None
+    assert handler(".aseg.jpg", b"x") is None
+    assert handler(".png", b"x") == b"X"
+    assert handle_extension(["a", "b"], bytes.upper)(".b", b"x") == b"X"
+
+
+def test_handlers_are_picklable_and_continue_carries_both():
+    handler = pickle.loads(pickle.dumps(handle_extension("jpg", bytes.upper)))
+    assert handler(".jpg", b"x") == b"X"
+    assert pickle.loads(pickle.dumps(gzfilter)) is gzfilter
+    onward = Continue(".a", b"b")
+    assert (onward.key, onward.data) == (".a", b"b")
+
+
+def test_a_handler_must_say_what_it_finds():
+    with pytest.raises(NotImplementedError):
+        FieldHandler().find(".a", SAFE)
+
+
+def test_a_missing_library_names_its_extra():
+    with pytest.raises(ImportError, match=r'pip install "tarmac\[things\]"') as caught:
+        library("no_such_library", "things", "thing fields")
+    assert caught.value.name == "tarmac[things]"
+    assert library("json", "x", "y").__name__ == "json"

@@ -1,0 +1,204 @@
+"""Nothing in a field is executed unless the caller's code says so; never in secure mode."""
+
+from __future__ import annotations
+
+import builtins
+import gzip
+import io
+import os
+import pathlib
+import pickle
+import warnings
+import zipfile
+
+import numpy as np
+import pytest
+import torch
+
+from tarmac.codecs import Decoder, basichandlers, decoders, imagehandler, tenbin, torch_loads, unsafe
+from tarmac.codecs.arrays import npy_loads, npz_loads
+from tarmac.errors import CodecError, UnsafeCodec
+from tarmac.storage.security import enforce_security
+
+
+class Evil:
+    """A value whose pickle calls a function."""
+
+    def __init__(self, function, *args):
+        self.call = function, args
+
+    def __reduce__(self):
+        return self.call
+
+
+def evils(canary):
+    """Yield values that, when unpickled, leave the file behind."""
+    code = f"open({str(canary)!r}, 'w').close()"
+    yield Evil(builtins.exec, code)
+    yield Evil(builtins.eval, f"__import__('os').mkdir({str(canary)!r})")
+    yield Evil(os.system, f"touch {canary}")
+    yield Evil(os.mkdir, str(canary))
+    yield Evil(pathlib.Path.touch, pathlib.Path(canary))
+    yield [Evil(builtins.exec, code)]
+    yield {"a": {"b": (1, Evil(os.mkdir, str(canary)))}}
+
+
+def as_npy(value):
+    array = np.empty(1, object)
+    array[0] = value
+    stream = io.BytesIO()
+    np.save(stream, array, allow_pickle=True)
+    return stream.getvalue()
+
+
+def as_structured_npy(value):
+    array = np.zeros(1, [("a", "i4"), ("b", "O")])
+    array[0]["b"] = value
+    stream = io.BytesIO()
+    np.save(stream, array, allow_pickle=True)
+    return stream.getvalue()
+
+
+def as_npz(value, member="a.npy", encode=as_npy):
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        archive.writestr(member, encode(value))
+    return stream.getvalue()
+
+
+def as_torch(value, **options):
+    stream = io.BytesIO()
+    torch.save(value, stream, **options)
+    return stream.getvalue()
+
+
+FORMS = {
+    "pickle0": lambda value: pickle.dumps(value, 0),
+    "pickle2": lambda value: pickle.dumps(value, 2),
+    "pickle4": lambda value: pickle.dumps(value, 4),
+    "pickle5": lambda value: pickle.dumps(value, 5),
+    "npy": as_npy,
+    "structured": as_structured_npy,
+    "npz": as_npz,
+    "npz without a name": lambda value: as_npz(value, "a"),
+    "npz with a pickle": lambda value: as_npz(value, "a.pkl", pickle.dumps),
+    "torch": as_torch,
+    "old torch": lambda value: as_torch(value, _use_new_zipfile_serialization=False),
+}
+FIELDS = sorted({*decoders, "x.pkl", "a.b.pth", "PKL", "Pyd", "PTH", "NPY", "NPZ", "jpg", "png", "npy.npz"})
+CASES = [(form, number) for form in FORMS for number in range(7)]
+
+
+@pytest.fixture(autouse=True)
+def mode():
+    yield
+    enforce_security(False)
+
+
+def refuse(call):
+    """Anything may come back but an unpickled value; what is raised by a decoder is typed."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            call()
+        except CodecError:
+            pass
+        except Exception:
+            return  # a function called directly, without a decoder to say where
+
+
+@pytest.mark.parametrize(("form", "number"), CASES)
+def test_the_canary_never_fires(form, number, tmp_path):
+    canary = tmp_path / "canary"
+    data = FORMS[form](list(evils(canary))[number])
+    plain = [Decoder([]), Decoder([imagehandler("pil")]), Decoder([imagehandler("rgb8")], partial=True)]
+    trusting = Decoder(
+        [unsafe.pickle_handler, unsafe.torch_handler, unsafe.objects_handler], allow_pickle=True
+    )
+    for field in FIELDS:
+        for name, content in (
+            (field, data),
+            (f"{field}.gz", gzip.compress(data)),
+            (f"{field}.GZ", gzip.compress(data)),
+        ):
+            sample = {"__key__": "k", "__url__": "u", name: content}
+            for decode in plain:
+                refuse(lambda decode=decode, sample=sample: decode(sample))
+        enforce_security()
+        refuse(lambda field=field: trusting({field: data}))
+        enforce_security(False)
+        refuse(lambda field=field: basichandlers(f".{field}", data))
+    for function in (*decoders.values(), npy_loads, npz_loads, torch_loads, tenbin.decode_buffer):
+        refuse(lambda function=function: function(data))
+    assert not canary.exists()
+
+
+def test_there_are_enough_cases():
+    assert len(CASES) >= 60
+
+
+TRUSTED = [
+    ("pkl", pickle.dumps),
+    ("pickle", pickle.dumps),
+    ("pyd", pickle.dumps),
+    ("npy", as_npy),
+    ("npz", as_npz),
+    ("pth", as_torch),
+    ("pt", as_torch),
+]
+
+
+@pytest.mark.parametrize(("field", "encode"), TRUSTED)
+def test_refused_with_a_way_out_and_allowed_when_asked(field, encode, tmp_path):
+    canary = tmp_path / "canary"
+    data = encode(Evil(os.mkdir, str(canary)))
+    sample = {"__key__": "k", "__url__": "u.tar", field: data}
+    with pytest.raises(
+        UnsafeCodec, match=rf'u.tar, sample "k": field "{field}": .*allow_pickle=True'
+    ) as caught:
+        Decoder([])(sample)
+    assert caught.value.field == field
+    enforce_security()
+    with pytest.raises(UnsafeCodec):
+        Decoder([], allow_pickle=True)(sample)
+    assert not canary.exists()
+    enforce_security(False)
+    Decoder([], allow_pickle=True)(sample)
+    assert canary.exists()  # so the canary works
+
+
+@pytest.mark.parametrize("variable", ["TARMAC_SECURE", "WDS_SECURE"])
+def test_the_environment_switches_secure_mode_on(variable, monkeypatch):
+    monkeypatch.setenv(variable, "1")
+    for handler, data in (
+        (unsafe.pickle_handler, {"pkl": pickle.dumps(1)}),
+        (unsafe.torch_handler, {"pth": as_torch(1)}),
+        (unsafe.objects_handler, {"npy": as_npy(1)}),
+    ):
+        with pytest.raises(UnsafeCodec, match="secure mode"):
+            Decoder([handler])(data)
+
+
+def test_passing_a_handler_allows_its_kind_only():
+    value = {"a": [1, None]}
+    assert Decoder([unsafe.pickle_handler])({"x.pkl.gz": gzip.compress(pickle.dumps(value))}) == {
+        "x.pkl.gz": value
+    }
+    assert Decoder([unsafe.objects_handler])({"npy": as_npy(value)})["npy"][0] == value
+    assert Decoder([unsafe.torch_handler])({"pt": as_torch(torch.ones(2))})["pt"].tolist() == [1, 1]
+    with pytest.raises(UnsafeCodec):
+        Decoder([unsafe.pickle_handler])({"npy": as_npy(value)})
+    assert pickle.loads(pickle.dumps(unsafe.pickle_handler))(".pkl", pickle.dumps(5)) == 5
+
+
+def test_pickles_round_trip_when_allowed():
+    value = {"a": {1, 2}}
+    decode = pickle.loads(pickle.dumps(Decoder([], allow_pickle=True)))
+    assert decode({"pkl": pickle.dumps(value), "pyd": pickle.dumps(None)}) == {"pkl": value, "pyd": None}
+
+
+def test_tensors_load_in_secure_mode_too():
+    enforce_security()
+    for allow_pickle in (False, True):
+        decoded = Decoder([], allow_pickle=allow_pickle)({"pth": as_torch({"w": torch.arange(3)})})
+        assert decoded["pth"]["w"].tolist() == [0, 1, 2]

@@ -1,0 +1,257 @@
+"""A directory as a queue of shards."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import time
+from pathlib import Path
+
+import pytest
+
+from tarmac.errors import NotFound
+from tarmac.order import DirectoryShardList, ShardShuffle, directory, split_by_worker
+
+
+@pytest.fixture
+def queue(tmp_path):
+    for name in ("a.tar", "b.tgz", "c.tar.tgz", "ignored.txt"):
+        (tmp_path / name).write_text(name)
+    return tmp_path
+
+
+def names(path):
+    return sorted(os.listdir(path))
+
+
+def read_all(shards):
+    return [Path(shard["url"]).read_text() for shard in shards]
+
+
+def test_issue_415_the_default_pattern_has_braces(queue):
+    """Issue 415: the default pattern matched nothing."""
+    assert sorted(read_all(DirectoryShardList(f"{queue}/", poll=None, mode="unlink"))) == [
+        "a.tar",
+        "b.tgz",
+        "c.tar.tgz",
+    ]
+    assert names(queue) == ["ignored.txt"]
+
+
+def test_each_shard_is_claimed_while_it_is_read(queue):
+    stream = iter(DirectoryShardList(queue, select="oldest", mode="keep", poll=None))
+    os.utime(queue / "c.tar.tgz", (1, 1))
+    shard = next(stream)
+    assert shard == {"url": f"{queue}/c.tar.tgz._{os.getpid()}_", "claimed": True}
+    assert names(queue) == ["a.tar", "b.tgz", f"c.tar.tgz._{os.getpid()}_", "ignored.txt"]
+    next(stream)
+    assert "c.tar.tgz._done_" in names(queue)
+    stream.close()
+
+
+@pytest.mark.parametrize("mode", ["resample", None])
+def test_put_back_and_read_again(queue, mode):
+    """research §4: WebDataset passed mode=None, and claimed shards were never released."""
+    stream = iter(DirectoryShardList(queue, mode=mode))
+    found = [os.path.basename(next(stream)["url"]).partition("._")[0] for _ in range(30)]
+    assert set(found) == {"a.tar", "b.tgz", "c.tar.tgz"}
+    stream.close()
+    assert names(queue) == ["a.tar", "b.tgz", "c.tar.tgz", "ignored.txt"]
+
+
+@pytest.mark.parametrize("mode", ["resample", "unlink", "keep"])
+def test_a_shard_that_may_not_have_been_read_to_its_end_is_put_back(queue, mode):
+    stream = iter(DirectoryShardList(queue, mode=mode))
+    next(stream)
+    stream.close()
+    assert names(queue) == ["a.tar", "b.tgz", "c.tar.tgz", "ignored.txt"]
+    for _ in DirectoryShardList(queue, mode=mode):
+        break
+    assert names(queue) == ["a.tar", "b.tgz", "c.tar.tgz", "ignored.txt"]
+
+
+def claim_and_wait(path, ready):
+    stream = iter(DirectoryShardList(path, mode="unlink"))
+    next(stream)
+    ready.set()
+    time.sleep(60)
+
+
+def test_what_a_dead_reader_claimed_is_read_by_another(queue):
+    context = multiprocessing.get_context("fork")
+    ready = context.Event()
+    process = context.Process(target=claim_and_wait, args=(queue, ready))
+    process.start()
+    assert ready.wait(20)
+    [claimed] = [name for name in names(queue) if name.endswith(f"._{process.pid}_")]
+    assert len(read_all(DirectoryShardList(queue, poll=None, mode="keep"))) == 2
+    assert claimed in names(queue)
+    process.kill()
+    process.join()
+    process.close()
+    assert len(read_all(DirectoryShardList(queue, poll=None, mode="keep"))) == 1
+    assert not any(name.endswith("_") and "_done_" not in name for name in names(queue))
+
+
+def test_a_claim_of_a_dead_process_with_our_number(queue):
+    """In containers processes get the same numbers again."""
+    os.rename(queue / "a.tar", queue / f"a.tar._{os.getpid()}_")
+    assert "a.tar" in read_all(DirectoryShardList(queue, poll=None, mode="unlink"))
+
+
+def test_where_files_cannot_be_locked(queue, monkeypatch):
+    monkeypatch.setattr(directory, "try_lock", lambda fd: False)
+    os.rename(queue / "a.tar", queue / "a.tar._4194304999_")  # no such process
+    os.rename(queue / "b.tgz", queue / f"b.tgz._{os.getppid()}_")
+    assert sorted(read_all(DirectoryShardList(queue, poll=None, mode="unlink"))) == ["a.tar", "c.tar.tgz"]
+    assert names(queue) == [f"b.tgz._{os.getppid()}_", "ignored.txt"]
+
+
+def test_a_new_shard_under_the_name_of_a_claimed_one_is_not_lost(queue):
+    stream = iter(DirectoryShardList(queue, pattern="a.tar", poll=None, mode="resample"))
+    next(stream)
+    (queue / "a.tar").write_text("new")
+    assert read_all([next(stream)]) != []
+    stream.close()
+    found = {(queue / name).read_text() for name in names(queue) if name.startswith("a.tar")}
+    assert found == {"a.tar", "new"}
+
+
+def take_all(path, results):
+    results.put(read_all(DirectoryShardList(path, poll=None, mode="unlink")))
+
+
+def test_readers_at_once_share_without_overlap(tmp_path):
+    for number in range(60):
+        (tmp_path / f"{number}.tar").write_text(str(number))
+    context = multiprocessing.get_context("fork")
+    results = context.SimpleQueue()
+    readers = [context.Process(target=take_all, args=(tmp_path, results)) for _ in range(3)]
+    for reader in readers:
+        reader.start()
+    found = [results.get() for _ in readers]
+    for reader in readers:
+        reader.join()
+        reader.close()
+    results.close()
+    assert sorted(int(text) for part in found for text in part) == list(range(60))
+    assert names(tmp_path) == []
+
+
+def test_fate_decides_instead_of_the_mode(queue):
+    moved = queue / "moved"
+    moved.mkdir()
+    seen = []
+
+    def fate(path):
+        name = os.path.basename(path).partition("._")[0]
+        seen.append(name)
+        if name != "a.tar":
+            os.rename(path, moved / name)
+        else:
+            os.utime(path)
+
+    stream = iter(
+        DirectoryShardList(queue, mode="unlink", select="oldest", fate=fate, timeout=0.2, poll=0.01)
+    )
+    for name in ("b.tgz", "c.tar.tgz"):
+        os.utime(queue / name, (1, 1))
+    for _ in range(4):
+        next(stream)
+    stream.close()
+    assert seen == ["b.tgz", "c.tar.tgz", "a.tar"]
+    assert names(moved) == ["b.tgz", "c.tar.tgz"]
+    assert names(queue) == ["a.tar", "ignored.txt", "moved"]
+
+
+def test_waiting_ends(tmp_path):
+    begun = time.monotonic()
+    assert list(DirectoryShardList(tmp_path, poll=0.01, timeout=0.1)) == []
+    assert 0.1 <= time.monotonic() - begun < 5
+    assert list(DirectoryShardList(tmp_path, poll=None)) == []
+
+
+def test_shards_that_come_later(tmp_path):
+    stream = iter(DirectoryShardList(tmp_path, poll=0.01, mode="unlink", timeout=30))
+    context = multiprocessing.get_context("fork")
+    writer = context.Process(target=lambda: (time.sleep(0.2), (tmp_path / "late.tar").write_text("late")))
+    writer.start()
+    assert read_all([next(stream)]) == ["late"]
+    stream.close()
+    writer.join()
+    writer.close()
+
+
+def test_shards_are_not_passed_over_nor_held_back(queue, monkeypatch):
+    """A splitter or a shuffle that claims ahead would delete shards before they are read."""
+    monkeypatch.setenv("WORKER", "1")
+    monkeypatch.setenv("NUM_WORKERS", "2")
+    stream = split_by_worker(ShardShuffle(100)(DirectoryShardList(queue, poll=None, mode="unlink")))
+    assert sorted(read_all(stream)) == ["a.tar", "b.tgz", "c.tar.tgz"]
+
+
+def test_names_with_wildcards_and_directories(tmp_path):
+    place = tmp_path / "[odd]*"
+    place.mkdir()
+    (place / "a.tar").write_text("a")
+    (place / "dir.tar").mkdir()
+    assert read_all(DirectoryShardList(place, poll=None, mode="unlink")) == ["a"]
+
+
+def test_wrong_arguments(tmp_path):
+    with pytest.raises(NotFound, match="not a directory"):
+        DirectoryShardList(tmp_path / "none")
+    with pytest.raises(ValueError, match="resample, unlink, keep"):
+        DirectoryShardList(tmp_path, mode="delete")
+    with pytest.raises(ValueError, match="random, oldest"):
+        DirectoryShardList(tmp_path, select="newest")
+    with pytest.raises(ValueError, match="poll"):
+        DirectoryShardList(tmp_path, poll=-1)
+
+
+def test_picklable(queue):
+    shards = pickle.loads(pickle.dumps(DirectoryShardList(queue, poll=None, mode="unlink")))
+    assert len(list(shards)) == 3
+
+
+def test_a_directory_that_cannot_be_changed_is_an_error(queue, monkeypatch):
+    def refuse(*names):
+        raise PermissionError(13, "no", names[0])
+
+    monkeypatch.setattr(os, "rename", refuse)
+    with pytest.raises(PermissionError):
+        next(iter(DirectoryShardList(queue, poll=None)))
+
+
+def test_shards_that_others_take_or_replace_meanwhile(queue, monkeypatch):
+    """Between looking and claiming anything may happen."""
+    rename = os.rename
+
+    def gone(one, other):
+        os.unlink(one)
+        rename(one, other)
+
+    def replaced(one, other):
+        os.rename = rename
+        os.replace(queue / "ignored.txt", one)
+        rename(one, other)
+
+    monkeypatch.setattr(os, "rename", gone)
+    assert directory._claim(str(queue / "b.tgz"), locks=True) is None
+    monkeypatch.setattr(os, "rename", replaced)
+    assert directory._claim(str(queue / "a.tar"), locks=True) is None
+    assert directory._claim(str(queue / "b.tgz"), locks=True) is None
+    monkeypatch.setattr(directory, "try_lock", lambda fd: False)
+    assert directory._claim(str(queue / "c.tar.tgz"), locks=True) is None
+    monkeypatch.undo()
+    assert names(queue) == ["a.tar", "c.tar.tgz"]
+    assert (queue / "a.tar").read_text() == "ignored.txt"
+    assert directory._modified(str(queue / "none")) == float("inf")
+    assert not directory._locks_work(str(queue / "none"))
+
+
+def test_processes_of_others_are_running():
+    assert directory._is_running(1)
+    assert directory._is_running(os.getpid())
+    assert not directory._is_running(2**40)
