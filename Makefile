@@ -52,6 +52,7 @@ $(VENV)/.demo: pyproject.toml | $(VENV)/bin/python
 
 $(VENV)/.test: pyproject.toml | $(VENV)/bin/python
 	$(PIP) -e '.[test]'
+	$(PIP) --no-deps open_clip_torch==3.3.0 timm==1.0.30 # consumers; their torchvision is not needed
 	touch $@
 
 # A store for az:// from npm. Without npm its tests are skipped, except under CI=true.

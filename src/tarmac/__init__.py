@@ -17,6 +17,15 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:  # the same names again, for type checkers and editors
     from tarmac import errors as errors
     from tarmac.codecs import tenbin as tenbin
+    from tarmac.compat.webdataset import utils as utils
+    from tarmac.pipeline.extras import MockDataset as MockDataset
+    from tarmac.pipeline.extras import repeatedly as repeatedly
+    from tarmac.pipeline.extras import with_epoch as with_epoch
+    from tarmac.pipeline.extras import with_length as with_length
+    from tarmac.pipeline.filecache import LRUCleanup as LRUCleanup
+    from tarmac.storage.gopen import gopen as gopen
+    from tarmac.storage.gopen import gopen_schemes as gopen_schemes
+    from tarmac.storage.gopen import pipe_cleaner as pipe_cleaner
     from tarmac.pipeline import handlers as handlers
     from tarmac.codecs import (
         Continue as Continue,
@@ -123,6 +132,8 @@ _HOMES = {
     "pipeline.fields": """associate=Associate decode=Decode extract_keys=ExtractKeys getfirst map=Map
         map_dict=MapDict map_tuple=MapTuple rename=Rename rename_keys=RenameKeys select=Select
         to_tuple=ToTuple transform_with xdecode=XDecode""",
+    "pipeline.extras": "MockDataset repeatedly with_epoch with_length",
+    "pipeline.filecache": "LRUCleanup",
     "pipeline.fluid": "FluidInterface",
     "pipeline.handlers": """ignore_and_continue ignore_and_stop reraise_exception warn_and_continue
         warn_and_stop""",
@@ -135,10 +146,16 @@ _HOMES = {
     "samples.shards": "ShardWriter",
     "samples.writer": "TarWriter",
     "storage": "Cache StorageOptions WriteOptions enforce_security register_scheme",
+    "storage.gopen": "gopen gopen_schemes pipe_cleaner",
     "tar": "TarOptions",
     "urls": "expand",
 }
-_MODULES = {"errors": "errors", "handlers": "pipeline.handlers", "tenbin": "codecs.tenbin"}
+_MODULES = {
+    "errors": "errors",
+    "handlers": "pipeline.handlers",
+    "tenbin": "codecs.tenbin",
+    "utils": "compat.webdataset.utils",
+}
 
 
 def _places() -> dict[str, tuple[str, str]]:

@@ -138,6 +138,9 @@ class TarmacError(Exception):
         text = f"{self.place}: {self.what}" if self.place else self.what
         return f"{text} Try: {self.hint}" if self.hint else text
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self)!r})"
+
     def __reduce__(self) -> tuple[Any, ...]:
         # Errors travel out of worker processes, so they must survive pickling with their place.
         return _rebuild, (type(self), self.what, dict(self.__dict__))

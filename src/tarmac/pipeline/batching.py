@@ -109,22 +109,19 @@ def unlisted(data: Iterable[Any]) -> Iterator[Any]:
 def unbatched(data: Iterable[Any]) -> Iterator[Any]:
     """Take batches apart: the inverse of batched()."""
     for batch in data:
-        if isinstance(batch, Mapping):
-            lengths = {len(column) for column in batch.values()}
-            if len(lengths) != 1:
-                raise MismatchedBatch(f"the columns of a batch have lengths {sorted(lengths)}.")
-            for row in zip(*batch.values(), strict=True):
-                yield dict(zip(batch, row, strict=True))
-        elif isinstance(batch, list | tuple):
-            if len({len(column) for column in batch}) != 1:
-                raise MismatchedBatch(
-                    f"the columns of a batch have lengths {[len(column) for column in batch]}."
-                )
-            yield from zip(*batch, strict=True)
-        else:
-            raise ValueError(
-                f"unbatched() needs tuples or dictionaries of columns, got {type(batch).__name__}"
-            )
+        yield from _rows(batch)
+
+
+def _rows(batch: Any) -> Iterator[Any]:
+    """The rows of columns, some of which may be dictionaries of columns themselves."""
+    if not isinstance(batch, Mapping | list | tuple):
+        raise ValueError(f"unbatched() needs tuples or dictionaries of columns, got {type(batch).__name__}")
+    values = batch.values() if isinstance(batch, Mapping) else batch
+    columns = [list(_rows(column)) if isinstance(column, Mapping) else column for column in values]
+    if len({len(column) for column in columns}) != 1:
+        raise MismatchedBatch(f"the columns of a batch have lengths {[len(column) for column in columns]}.")
+    for row in zip(*columns, strict=True):
+        yield dict(zip(batch, row, strict=True)) if isinstance(batch, Mapping) else row
 
 
 @pipelinefilter

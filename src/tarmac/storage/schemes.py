@@ -189,9 +189,10 @@ class FileSink:
             if hasattr(self._file, "flush"):
                 self._file.flush()
         finally:
-            self.abort()
+            if self._close:
+                self._file.close()
 
     def abort(self) -> None:
-        """Close what was opened for us; what was written stays where the user's object put it."""
+        """End what was opened for us: without a trace if it can, else what was written stays."""
         if self._close:
-            self._file.close()
+            getattr(self._file, "abort", self._file.close)()

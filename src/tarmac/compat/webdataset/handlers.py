@@ -1,0 +1,19 @@
+"""`webdataset.handlers`: what to do about errors."""
+
+from __future__ import annotations
+
+from tarmac.pipeline.handlers import (
+    ignore_and_continue,
+    ignore_and_stop,
+    reraise_exception,
+    warn_and_continue,
+    warn_and_stop,
+)
+
+__all__ = [
+    "ignore_and_continue",
+    "ignore_and_stop",
+    "reraise_exception",
+    "warn_and_continue",
+    "warn_and_stop",
+]

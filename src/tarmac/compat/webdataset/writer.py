@@ -1,0 +1,41 @@
+"""`webdataset.writer`: samples to shards."""
+
+from __future__ import annotations
+
+from tarmac.codecs import encoders as default_handlers
+from tarmac.codecs.arrays import encode_npy as numpy_dumps
+from tarmac.codecs.arrays import encode_npz as numpy_npz_dumps
+from tarmac.codecs.arrays import encode_torch as torch_dumps
+from tarmac.codecs.encode import _encode_cbor as cbor_dumps
+from tarmac.codecs.encode import _encode_msgpack as mp_dumps
+from tarmac.codecs.tenbin import encode_tenbin as tenbin_dumps
+from tarmac.compat.helpers import (
+    add_handlers,
+    bytestr,
+    encode_based_on_extension,
+    encode_based_on_extension1,
+    imageencoder,
+    make_encoder,
+    make_handlers,
+)
+from tarmac.samples.shards import ShardWriter
+from tarmac.samples.writer import TarWriter
+
+__all__ = [
+    "add_handlers",
+    "bytestr",
+    "cbor_dumps",
+    "default_handlers",
+    "encode_based_on_extension",
+    "encode_based_on_extension1",
+    "imageencoder",
+    "make_encoder",
+    "make_handlers",
+    "mp_dumps",
+    "numpy_dumps",
+    "numpy_npz_dumps",
+    "ShardWriter",
+    "TarWriter",
+    "tenbin_dumps",
+    "torch_dumps",
+]

@@ -1,0 +1,147 @@
+"""`import webdataset` finds tarmac: in this process, in those it spawns, and in programs run by compat."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+import tarmac
+import tarmac.compat
+from harness.shards import plain
+from tarmac.storage import enforce_security, is_secure
+
+
+def test_imports_find_tarmac(installed):
+    import webdataset as wds
+    import webdataset.filters
+    from webdataset.gopen import gopen, rewrite_url
+    from webdataset.tariterators import url_opener
+
+    assert wds.WebDataset is tarmac.WebDataset
+    assert webdataset.filters.shuffle is tarmac.shuffle
+    assert wds.gopen is gopen is sys.modules["webdataset.gopen"].gopen
+    assert rewrite_url("x") == "x"
+    assert wds.tariterators.url_opener is url_opener
+    assert wds.__version__ == "1.0.2"
+    with pytest.raises(ModuleNotFoundError):
+        import webdataset.multi
+
+
+def test_it_can_be_taken_back():
+    import webdataset as real
+
+    path = list(sys.path)
+    tarmac.compat.install()
+    tarmac.compat.install()
+    assert sys.modules["webdataset"] is not real
+    tarmac.compat.uninstall()
+    tarmac.compat.uninstall()
+    import webdataset.filters
+
+    assert sys.modules["webdataset"] is real
+    assert webdataset.filters.__file__.endswith("webdataset/filters.py")
+    assert "tarmac" not in webdataset.filters.__file__.replace(str(tarmac.__file__), "")
+    assert sys.path == path
+
+
+def test_the_switch_for_secure_mode(installed):
+    assert installed.utils.enforce_security is False
+    try:
+        installed.utils.enforce_security = True
+        assert is_secure()
+        with pytest.raises(ValueError, match="secure mode"):
+            installed.gopen("pipe:true")
+    finally:
+        enforce_security(False)
+    assert installed.utils.enforce_security is False
+
+
+def test_torch_is_imported_when_asked_for():
+    code = """
+        import sys, tarmac.compat
+        tarmac.compat.install()
+        import webdataset
+        assert "torch" not in sys.modules and "numpy" not in sys.modules
+        from webdataset.pytorch import DataLoader, IterableDataset, TorchTensor
+        assert IterableDataset is sys.modules["torch"].utils.data.IterableDataset
+        assert not hasattr(webdataset.pytorch, "Nothing")
+        sys.modules["torch.utils.data"] = None
+        del sys.modules["torch"]
+        sys.modules["torch"] = None
+        assert not isinstance(1, webdataset.pytorch.IterableDataset)
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True)
+
+
+@pytest.fixture
+def shards(tmp_path):
+    for number in range(2):
+        files = [(f"{number}{i}.cls", b"%d" % i) for i in range(6)]
+        (tmp_path / f"x-{number}.tar").write_bytes(plain(files))
+    return str(tmp_path / "x-{0..1}.tar")
+
+
+SCRIPT = """
+    import sys
+    import webdataset as wds
+    from torch.utils.data import DataLoader
+    from beside import name
+
+    def key_of(sample):
+        import webdataset
+
+        assert webdataset.__file__ == wds.__file__
+        return sample[name]
+
+    if __name__ == "__main__":
+        url, method = sys.argv[1:]
+        dataset = wds.WebDataset(url, shardshuffle=10).shuffle(5).map(key_of)
+        context = None if method == "none" else method
+        loader = DataLoader(dataset, batch_size=None, num_workers=2 if context else 0,
+                            multiprocessing_context=context)
+        print(wds.__file__, *sorted(loader))
+        sys.exit(7)
+"""
+
+
+def run(*arguments, cwd=None):
+    command = [sys.executable, "-m", "tarmac.compat", *map(str, arguments)]
+    environ = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environ, check=False)
+
+
+@pytest.mark.parametrize("method", ["none", "spawn"])
+def test_a_program_runs_unchanged(tmp_path, shards, method):
+    program = tmp_path / "program"
+    program.mkdir()
+    (program / "train.py").write_text(textwrap.dedent(SCRIPT))
+    (program / "beside.py").write_text("name = '__key__'\n")
+    done = run(program / "train.py", shards, method)
+    assert done.returncode == 7, done.stderr
+    file, *keys = done.stdout.split()
+    assert "tarmac" in file
+    assert keys == [f"{number}{i}" for number in range(2) for i in range(6)]
+
+
+def test_a_module_runs_unchanged(tmp_path, shards):
+    (tmp_path / "train.py").write_text(textwrap.dedent(SCRIPT))
+    (tmp_path / "beside.py").write_text("name = '__key__'\n")
+    done = run("-m", "train", shards, "none", cwd=tmp_path)
+    assert done.returncode == 7, done.stderr
+    assert len(done.stdout.split()) == 13
+
+
+def test_errors_of_programs_and_of_usage(tmp_path):
+    script = tmp_path / "fails.py"
+    script.write_text("import webdataset\nraise RuntimeError('of the program')\n")
+    done = run(script)
+    assert done.returncode == 1
+    assert "RuntimeError: of the program" in done.stderr
+    assert run().returncode == 2
+    assert run("-x").returncode == 2
+    assert "usage" in run("-m").stderr
+    assert run("--help").stdout.startswith("usage")

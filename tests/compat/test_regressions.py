@@ -1,0 +1,188 @@
+"""What hurt users of the webdataset library, one test each, named after the report where there is one.
+
+Proven elsewhere, close to the code:
+- tests/pipeline: equal batches on all ranks (#188, #225), every sample once over all workers (#364, #65),
+  another order in each pass (#172, #190, PR 502), epochs and lengths (#260, #66), damaged shards (#142),
+  lambdas in spawned workers (#251), resuming (#271, #234), sample caches with workers (#445);
+- tests/order: seeds, draws and mixtures (#453, #429), lists of URLs (#409), directories (#415);
+- tests/storage: caches (#84, #402), retries and stores (#21, #411);
+- tests/samples: names with dots (#237), writers (#207, #228);
+- tests/codecs: video and audio (#277), pickles (#490).
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import tarmac as wds
+from harness.shards import plain
+from tarmac.errors import CommandFailed, Truncated, UnsafeCodec
+from tarmac.pipeline.filecache import StreamingOpen
+from tarmac.pipeline.opening import group_by_keys, tar_file_expander
+
+
+@pytest.fixture
+def shards(tmp_path):
+    for number in range(8):
+        files = [(f"{number}{i}.{field}", b"%d" % i) for i in range(4) for field in ("cls", "txt")]
+        (tmp_path / f"x-{number}.tar").write_bytes(plain(files))
+    return str(tmp_path / "x-{0..7}.tar")
+
+
+def keys(dataset):
+    return [sample["__key__"] for sample in dataset]
+
+
+def first(shards):
+    return shards.replace("{0..7}", "0")
+
+
+@pytest.mark.parametrize("end", [b"", b"exit 7"])
+def test_issue_473_a_pipe_that_breaks_off_between_members_is_an_error(shards, end):
+    """There the samples ended and nothing was said, whatever the command's status."""
+    command = f"pipe:head -c 2048 {first(shards)}; {end.decode() or 'true'}"
+    with pytest.raises((Truncated, CommandFailed)):
+        keys(wds.WebDataset(command, shardshuffle=False))
+
+
+def test_issue_432_no_half_sample_at_a_tear(shards):
+    path = Path(first(shards))
+    path.write_bytes(path.read_bytes()[: 3 * 1024])  # the second sample lacks its txt
+    dataset = wds.WebDataset(shards, shardshuffle=False, handler=wds.ignore_and_continue)
+    assert keys(dataset)[:2] == ["00", "10"]
+    assert sum(drops.count for drops in dataset.drops().values()) == 1
+
+
+def test_issue_71_workers_are_not_tied_to_their_shards(shards, monkeypatch):
+    monkeypatch.setenv("WORKER", "0")
+    monkeypatch.setenv("NUM_WORKERS", "2")
+    dataset = wds.WebDataset(shards, shardshuffle=100)
+    seen = [frozenset(key[0] for key in keys(dataset)) for _ in range(6)]
+    assert len(set(seen)) > 1
+    assert all(len(one) == 4 for one in seen)
+
+
+def test_the_seed_of_a_resampled_dataset_counts(shards):
+    def draws(seed):
+        return keys(wds.WebDataset(shards, resampled=True, seed=seed).with_epoch(40))
+
+    assert draws(1) == draws(1) != draws(2)
+
+
+def test_issue_365_datasets_that_are_left_early_leave_nothing_open(shards):
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(30):
+        next(iter(wds.WebDataset(f"pipe:cat {shards}", shardshuffle=False)))
+        next(iter(wds.WebDataset(shards, shardshuffle=False)))
+    assert len(os.listdir("/proc/self/fd")) <= before + 1
+
+
+def test_issue_417_nested_dictionaries_are_taken_apart():
+    samples = [{"x": i, "meta": {"a": i, "b": {"c": i}}} for i in range(4)]
+    batch = torch.utils.data.default_collate(samples)
+    rows = list(wds.unbatched()([batch]))
+    assert [int(row["x"]) for row in rows] == [0, 1, 2, 3]
+    assert [int(row["meta"]["b"]["c"]) for row in rows] == [0, 1, 2, 3]
+
+
+def test_issue_490_default_decoding_runs_no_pickles(tmp_path):
+    (tmp_path / "a.tar").write_bytes(plain([("a.pyd", pickle.dumps(1))]))
+    dataset = wds.WebDataset(str(tmp_path / "a.tar"), shardshuffle=False)
+    with pytest.raises(UnsafeCodec):
+        list(dataset.decode())
+    assert list(dataset.decode(allow_pickle=True).to_tuple("pyd")) == [(1,)]
+
+
+def test_issue_361_pipelines_with_lengths_are_picklable(shards):
+    dataset = wds.WebDataset(shards, shardshuffle=10).shuffle(10).batched(4).with_length(8, silent=True)
+    assert len(pickle.loads(pickle.dumps(dataset))) == 8
+
+
+def test_issue_282_epochs_of_a_loader_are_counted_in_its_own_items(shards):
+    dataset = wds.WebDataset(shards, shardshuffle=10).decode().to_tuple("cls").batched(4)
+    loader = wds.WebLoader(dataset, batch_size=None).unbatched().shuffle(10).batched(5).with_epoch(9)
+    assert [len(labels) for (labels,) in loader] == [5] * 6 + [2] + [5] * 2
+
+
+@pytest.mark.parametrize("name", ["a#1.tar", "a?b.tar", "a b%20.tar", "a{1}.tar", "x[0].tar"])
+def test_names_with_special_characters(tmp_path, name):
+    path = tmp_path / name
+    path.write_bytes(plain([("k.txt", b"1")]))
+    assert keys(wds.WebDataset(str(path), shardshuffle=False)) == ["k"]
+    files = tar_file_expander(StreamingOpen()([{"url": str(path)}]))
+    assert keys(group_by_keys(files)) == ["k"]
+
+
+def test_paths_are_taken(shards, tmp_path):
+    assert len(keys(wds.WebDataset(tmp_path / "x-0.tar", shardshuffle=False))) == 4
+    assert len(keys(wds.WebDataset([tmp_path / "x-0.tar"], shardshuffle=False))) == 4
+
+
+def test_variables_of_the_shell_in_commands(shards, monkeypatch):
+    monkeypatch.setenv("THERE", first(shards))
+    assert len(keys(wds.WebDataset("pipe:cat ${THERE}", shardshuffle=False))) == 4
+
+
+def test_cached_samples_are_not_changed_by_later_stages(shards):
+    dataset = wds.WebDataset(first(shards), shardshuffle=False).decode().mcached()
+    changed = dataset.map_dict(cls=lambda x: x + 1).associate(lambda key: {"extra": key})
+    assert list(changed) == list(changed)
+
+
+def test_seed_of_the_environment_with_detshuffle(shards, monkeypatch):
+    monkeypatch.setenv("WDS_SEED", "5")
+    dataset = wds.WebDataset(shards, shardshuffle=100, detshuffle=True)
+    assert sorted(keys(dataset)) == sorted(keys(wds.WebDataset(shards, shardshuffle=False)))
+
+
+def test_handlers_of_every_stage_that_takes_one(shards):
+    def bad(sample):
+        raise ValueError("bad")
+
+    dataset = wds.WebDataset(first(shards), shardshuffle=False)
+    assert list(dataset.select(bad, handler=wds.ignore_and_continue)) == []
+    assert list(dataset.rename(x="none", handler=wds.ignore_and_continue)) == []
+    assert list(dataset.to_tuple("none", handler=wds.ignore_and_continue)) == []
+
+
+def test_warnings_do_not_make_anyone_wait(shards):
+    dataset = wds.WebDataset(shards, shardshuffle=False).map(int, handler=wds.warn_and_continue)
+    began = time.monotonic()
+    with pytest.warns(UserWarning, match="TypeError"):
+        assert list(dataset) == []
+    assert time.monotonic() - began < 2
+
+
+def test_url_to_name_and_home_directories_have_their_effect(shards, monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    urls = f"pipe:cat {first(shards)}"
+    named = wds.WebDataset(
+        urls, shardshuffle=False, cache_dir="~/cache", url_to_name=lambda url: "my-name.tar"
+    )
+    assert len(keys(named)) == len(keys(named)) == 4
+    (entry,) = (path for path in (tmp_path / "cache").iterdir() if path.is_file())
+    assert entry.name.endswith("-my-name.tar")
+
+
+def test_batches_of_unequal_shapes_say_which_sample():
+    samples = [{"__key__": str(i), "x": np.zeros(2 + (i == 3))} for i in range(4)]
+    with pytest.raises(ValueError, match='"3"'):
+        list(wds.batched(4)(samples))
+
+
+def test_the_same_steps_with_more_workers_than_shards(shards, monkeypatch):
+    """Programs that put the steps together themselves get each sample once, too."""
+    monkeypatch.setenv("NUM_WORKERS", "3")
+    found = []
+    for worker in range(3):
+        monkeypatch.setenv("WORKER", str(worker))
+        mine = wds.split_by_worker(iter([{"url": first(shards)}]))
+        found += keys(group_by_keys(tar_file_expander(StreamingOpen()(mine))))
+    assert sorted(found) == ["00", "01", "02", "03"]
