@@ -6,6 +6,8 @@ import functools
 import io
 import os
 import pickle
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -17,6 +19,10 @@ from harness.shards import header_offsets, plain
 from tarmac.order.splitting import split_by_node, split_by_worker
 from tarmac.pipeline.handlers import ignore_and_continue, ignore_and_stop, warn_and_continue
 from tarmac.pipeline.webdataset import FluidWrapper, WebDataset
+
+
+def reversed_items(source):
+    return reversed(list(source))
 
 
 def keys(dataset):
@@ -267,7 +273,24 @@ def test_a_state_without_a_seed_reproduces_the_draw(shards):
     assert len(head + tail) == 20
 
 
+def test_without_torch(shards):
+    """A program that never imports torch does not need it, from shards to batches."""
+    script = f"""
+import sys
+sys.modules["torch"] = None
+import tarmac as wds
+dataset = wds.WebDataset({shards!r}, shardshuffle=10).shuffle(5).decode("rgb8")
+dataset = dataset.to_tuple("png", "cls").batched(4)
+images, labels = next(iter(dataset))
+dataset.load_state_dict(dataset.state_dict())
+print(images.shape, sum(len(labels) for _, labels in dataset))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "(4, 4, 5, 3) 16", done.stderr
+
+
 def test_fluid_wrapper():
+    assert list(FluidWrapper(range(3)).pipe(reversed_items, reversed_items)) == [0, 1, 2]
     assert list(FluidWrapper(range(5)).map(lambda x: x + 1).listed(2, partial=False)) == [[1, 2], [3, 4]]
 
 
@@ -290,3 +313,15 @@ def test_every_fluent_method(shards, tmp_path):
     lines = io.StringIO()
     list(dataset.info(stream=lines, n=2).slice(4))
     assert lines.getvalue().count("---") == 2
+
+
+@pytest.mark.parametrize("longest", [False, True])
+@pytest.mark.parametrize("behind", ["nothing", "shuffle and batch"])
+def test_mixtures_resume_at_every_step(shards, longest, behind):
+    def make():
+        first = WebDataset(shards, shardshuffle=10, seed=1).shuffle(4, seed=1).to_tuple("__key__")
+        second = WebDataset(shards, shardshuffle=10, seed=2).map(upper_key).to_tuple("__key__").slice(7)
+        mix = FluidWrapper(tarmac.RandomMix([first, second], [0.7, 0.3], longest=longest, seed=5))
+        return mix if behind == "nothing" else mix.shuffle(5, seed=3).listed(3)
+
+    assert assert_resumes(make) > 5

@@ -152,3 +152,28 @@ def test_a_lambda_that_cannot_be_pickled_is_named(shards):
     dataset = WebDataset(shards).map(lambda sample: sample)
     with pytest.raises(tarmac.errors.NotPicklable, match=r"stage 5, Map.*lambda"):
         list(DataLoader(dataset, batch_size=None, num_workers=1, multiprocessing_context="spawn"))
+
+
+def fail_on_threes(sample):
+    if sample["cls"] == b"3":
+        raise ValueError("three")
+    return sample["__key__"]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_drops_of_workers_are_reported(shards, workers):
+    dataset = WebDataset(shards).map(fail_on_threes, handler=tarmac.ignore_and_continue)
+    loader = WebLoader(dataset, batch_size=None, num_workers=workers)
+    assert len(list(loader)) == 20
+    counts = {stage: drops.count for stage, drops in loader.drops().items() if drops.count}
+    assert sum(counts.values()) == 4
+    assert all(stage.startswith("worker ") for stage in counts)
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("batch", [1, 4, 5, 24, 100])
+def test_batches_of_torch_are_what_they_were(shards, batch, drop_last):
+    dataset = WebDataset(shards).map(key_of)
+    plain_loader = DataLoader(dataset, batch_size=batch, drop_last=drop_last)
+    ours = WebLoader(WebDataset(shards).map(key_of), batch_size=batch, drop_last=drop_last)
+    assert list(ours) == list(plain_loader)

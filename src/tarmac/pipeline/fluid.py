@@ -20,6 +20,10 @@ class FluidInterface:
         """Return a copy with more stages."""
         raise NotImplementedError
 
+    def pipe(self, *stages: Any) -> Self:
+        """Add stages of any kind: functions from iterator to iterator."""
+        return self.compose(*stages)
+
     def batched(
         self,
         batchsize: int,

@@ -10,6 +10,7 @@ from tarmac.errors import StateMismatch
 from tarmac.order.workers import assume_worker, current_place
 from tarmac.pipeline.datapipeline import DataPipeline
 from tarmac.pipeline.fluid import FluidInterface
+from tarmac.pipeline.handlers import Drops
 
 __all__ = ["LoaderSource", "WebLoader"]
 
@@ -25,14 +26,27 @@ class WebLoader(DataPipeline, FluidInterface):
     def __init__(self, *args: Any, **kw: Any) -> None:
         super().__init__(LoaderSource(*args, **kw))
 
+    def drops(self) -> dict[str, Drops]:
+        """What handlers have dropped in the workers that have finished a pass, and behind them, by stage."""
+        report = super().drops()
+        source = self.pipeline[0] if self.pipeline else None
+        for worker, dropped in sorted(getattr(source, "dropped", {}).items()):
+            report.update({f"worker {worker}: {stage}": drops for stage, drops in dropped.items()})
+        return report
+
 
 @dataclass
 class Tagged:
-    """An item on its way out of a worker, with whose it is and the state behind it."""
+    """An item on its way out of a worker, with whose it is and the state behind it.
+
+    The last of a worker's pass carries no item, only what the worker has dropped.
+    """
 
     worker: int
     state: dict[str, Any]
-    item: Any
+    item: Any = None
+    last: bool = False
+    drops: dict[str, Drops] | None = None
 
     def pin_memory(self) -> Tagged:
         from torch.utils.data._utils.pin_memory import pin_memory
@@ -58,6 +72,7 @@ class _InWorker:
                 self.dataset.load_state_dict(state)
             for item in self.dataset:
                 yield Tagged(role, self.dataset.state_dict(), item)
+            yield Tagged(role, self.dataset.state_dict(), last=True, drops=self.dataset.drops())
         finally:
             assume_worker(None)
 
@@ -65,13 +80,18 @@ class _InWorker:
 class _Collate:
     """Collate what is inside the tags."""
 
-    def __init__(self, collate: Any) -> None:
-        self.collate = collate
+    def __init__(self, collate: Any, least: int) -> None:
+        self.collate, self.least = collate, least
 
-    def __call__(self, tagged: Tagged | list[Tagged]) -> Tagged:
+    def __call__(self, tagged: Tagged | list[Tagged]) -> list[Tagged]:
+        """Return a batch and, where a worker's pass ends with it, the tag that says so."""
         if isinstance(tagged, Tagged):
-            return replace(tagged, item=self.collate(tagged.item))
-        return replace(tagged[-1], item=self.collate([one.item for one in tagged]))
+            return [tagged if tagged.last else replace(tagged, item=self.collate(tagged.item))]
+        whole = [one for one in tagged if not one.last]
+        ends = [one for one in tagged if one.last]
+        if len(whole) < self.least:  # the tag has made a batch look full that is to be left out
+            return ends
+        return [replace(whole[-1], item=self.collate([one.item for one in whole])), *ends]
 
 
 class LoaderSource:
@@ -89,6 +109,7 @@ class LoaderSource:
         self._states: list[dict[str, Any] | None] = []
         self._last = -1
         self._tagged: Any = None
+        self.dropped: dict[int, dict[str, Drops]] = {}
 
     def set_epoch(self, epoch: int) -> None:
         """Tell the dataset, in all workers to come, which pass this is."""
@@ -107,16 +128,21 @@ class LoaderSource:
         self._states = states = list(self._states) or [None] * workers
         if self._tagged is None or not self.loader.persistent_workers:
             self._tagged = self._tagged_loader(states, first)
-        for tagged in self._tagged:
-            states[tagged.worker], self._last = tagged.state, tagged.worker
-            yield tagged.item
+        for parts in self._tagged:
+            for tagged in parts:
+                states[tagged.worker], self._last = tagged.state, tagged.worker
+                if tagged.last:
+                    self.dropped[tagged.worker] = tagged.drops or {}
+                else:
+                    yield tagged.item
         self._states, self._last = [], -1
 
     def _tagged_loader(self, states: list[dict[str, Any] | None], first: int) -> Any:
         from torch.utils.data import DataLoader, IterableDataset
 
         IterableDataset.register(_InWorker)
-        options = {**self.kw, "collate_fn": _Collate(self.loader.collate_fn)}
+        least = self.loader.batch_size if self.loader.batch_size and self.loader.drop_last else 1
+        options = {**self.kw, "collate_fn": _Collate(self.loader.collate_fn, least)}
         return DataLoader(_InWorker(self.dataset, list(states), first), *self.args, **options)
 
     def state_dict(self) -> dict[str, Any]:
