@@ -129,10 +129,10 @@ def test_another_number_of_workers_is_refused(shards):
 
 @pytest.mark.filterwarnings("ignore:.*set_vital.*:UserWarning")
 def test_stateful_dataloader_of_torchdata(shards):
-    stateful = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
+    from torchdata.stateful_dataloader import StatefulDataLoader
 
     def make():
-        return stateful(
+        return StatefulDataLoader(
             WebDataset(shards, seed=3).shuffle(5, seed=1).map(key_of), batch_size=None, num_workers=2
         )
 
