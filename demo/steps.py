@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -125,6 +126,13 @@ def _pixels(sample: Sample) -> NDArray[np.uint8]:
     return pixels
 
 
+def _beside_python(name: str) -> str:
+    """How to call a program of this environment, which a newcomer has not put on the path."""
+    program = Path(sys.executable).with_name(name)
+    here = Path.cwd()
+    return str(program.relative_to(here) if program.is_relative_to(here) else program)
+
+
 def summarise(out: Path, steps: list[Step], classes: Counter[str], console: Console) -> None:
     """Print what was made, how fast, what is in it, and what to try next."""
     shards = sorted(out.glob("demo-*.tar"))
@@ -146,10 +154,11 @@ def summarise(out: Path, steps: list[Step], classes: Counter[str], console: Cons
         histogram.add_row(kind, f"[cyan]{bar}[/]", str(classes[kind]))
     console.print("", histogram)
 
+    tarmac_command = _beside_python("tarmac")
     console.print("\nTry next:")
     for command in (
-        f"tarmac show '{out}/demo-*.tar' -n 5",
-        f"tarmac check '{out}/demo-*.tar' --require jpg,cls",
+        f"{tarmac_command} show '{out}/demo-*.tar' -n 5",
+        f"{tarmac_command} check '{out}/demo-*.tar' --require jpg,cls",
         f"tar tvf {shards[0]} | head",
     ):
         console.print(f"  {command}", highlight=False, soft_wrap=True)
