@@ -22,6 +22,7 @@ from tarmac.tar.extended import parse_pax
 
 LIMITS = Limits(member_bytes=1 << 20, expansion_floor=1 << 20, shards=1000)
 OPTIONS = TarOptions(limits=LIMITS)
+_TYPES = frozenset((0, *b"0LKxgS1257"))
 
 
 def outcome(read: Callable[[], object]) -> object:
@@ -59,7 +60,7 @@ def sealed_reader(data: bytes) -> None:
     """
     blocks = bytearray(data[: len(data) & -512])
     for start in range(0, len(blocks), 512):
-        if blocks[start + 156] in b"\00LKxgS1257" and blocks[start : start + 1].strip(b"\0"):
+        if blocks[start + 156] in _TYPES and blocks[start : start + 1].strip(b"\0"):
             blocks[start + 100 : start + 124] = b"0000444\0" * 3
             blocks[start + 136 : start + 148] = bytes(12)
             blocks[start + 329 : start + 345] = bytes(16)
