@@ -146,6 +146,8 @@ def test_equal_batches(shards, monkeypatch):
     assert counts == {"pad": [4, 4, 4], "drop": [3, 3, 3]}
     with pytest.raises(ValueError, match="pad"):
         WebDataset(shards).with_equal_batches(tail="short")
+    with pytest.raises(ValueError, match="fixed set of shards"):
+        WebDataset(shards, resampled=True).with_equal_batches(2)
     with pytest.raises(ValueError, match="too few"):
         list(WebDataset(shards, nodesplitter=split_by_node).with_equal_batches(100, tail="drop"))
 

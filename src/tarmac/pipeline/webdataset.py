@@ -82,25 +82,32 @@ class WebDataset(DataPipeline, FluidInterface):
     def with_equal_batches(self, batchsize: int = 1, tail: str = "pad") -> Self:
         """Give every rank and worker the same number of items in an epoch.
 
-        Samples are counted (from the headers, without reading payload). `tail="pad"` goes through the data
-        again for the last batches, `tail="drop"` leaves the remainder out. Put it at the end of the pipeline,
-        with the batch size of the stage before it.
+        The samples of all shards are counted now, once, from the headers of local shards without reading
+        payload. `tail="pad"` goes through the data again for the last batches, `tail="drop"` leaves the
+        remainder out. Put it at the end of the pipeline, with the batch size of the stage before it.
         """
         if tail not in ("pad", "drop"):
             raise ValueError(f'tail must be "pad" or "drop", got {tail!r}')
-        return self.compose()._changed(repetitions=sys.maxsize, _equal=(batchsize, tail))
+        source = self.pipeline[0]
+        if not isinstance(source, SimpleShardList):
+            raise ValueError(
+                f"{type(source).__name__} has no fixed set of shards to count; with_epoch(n) sets the same "
+                "number everywhere"
+            )
+        return self.compose()._changed(_equal=(count_samples(source.urls), batchsize, tail))
 
-    _equal: tuple[int, str] | None = None
+    _equal: tuple[int, int, str] | None = None
 
     def __iter__(self) -> Iterator[Any]:
         if self._equal is not None:
-            batchsize, tail = self._equal
-            share = current_place().count * batchsize
-            total = count_samples([shard["url"] for shard in self.pipeline[0]])
+            total, batchsize, tail = self._equal
+            readers = current_place().count
+            share = readers * batchsize
+            self.repetitions = sys.maxsize
             self.nsamples = -(-total // share) if tail == "pad" else total // share
             if self.nsamples == 0:
                 raise ValueError(
-                    f"{total} samples are too few for one batch of {batchsize} on each of {share} workers"
+                    f"{total} samples are too few for a batch of {batchsize} on each of {readers} readers"
                 )
         return super().__iter__()
 
