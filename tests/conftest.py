@@ -55,14 +55,3 @@ def no_leaks() -> Iterator[None]:
     assert not files, f"left open: {files}"
     assert not left, f"left running: {[child.cmdline() for child in left]}"
     assert threading.active_count() < 50
-
-
-@pytest.fixture
-def peak_memory():
-    """A function that tells the current resident memory of this process, in bytes."""
-
-    def current() -> int:
-        gc.collect()
-        return int(psutil.Process().memory_info().rss)
-
-    return current

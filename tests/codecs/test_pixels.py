@@ -7,6 +7,7 @@ import struct
 import subprocess
 import sys
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -123,15 +124,18 @@ BOMBS = {
     "qoi": b"qoif" + struct.pack(">IIBB", 60_000, 60_000, 3, 0) + bytes(50),
 }
 
+TESTS = Path(__file__).parent.parent
 SCRIPT = """
 import pathlib, resource, sys, warnings
+sys.path.insert(0, sys.argv[2])
+from harness.memory import peak
 import numpy, PIL.Image, simplejpeg, torch
 from tarmac.codecs import Decoder, imagehandler
 from tarmac.errors import Bomb, DecodeFailed
 warnings.simplefilter("ignore")
 PIL.Image.init()
 decoders = [Decoder([imagehandler(spec)]) for spec in ("rgb8", "l", "torchrgb", "pil")]
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+before = peak()
 resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
 for path in sorted(pathlib.Path(sys.argv[1]).iterdir()):
     for decode in decoders:
@@ -144,7 +148,7 @@ for path in sorted(pathlib.Path(sys.argv[1]).iterdir()):
                 print("failed", path.name, error)
             else:
                 print("DECODED", path.name)
-print("grown", (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10)
+print("grown", (peak() - before) >> 20)
 """
 
 
@@ -152,7 +156,11 @@ def test_no_bomb_takes_memory(tmp_path):
     for name, data in BOMBS.items():
         (tmp_path / name.replace(" ", "_")).write_bytes(data)
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(tmp_path)], capture_output=True, text=True, check=True, timeout=120
+        [sys.executable, "-c", SCRIPT, str(tmp_path), str(TESTS)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
     )
     lines = done.stdout.splitlines()
     assert not [line for line in lines if line.startswith("DECODED")]

@@ -26,6 +26,7 @@ __all__ = [
 ]
 
 WINDOW = 1 << 16
+PIECE = 1 << 20
 _ZEROS = re.compile(rb"\0*")
 _scan: Any = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 
@@ -126,19 +127,25 @@ def gunzip(data: bytes, settings: Settings = SAFE) -> bytes:
     # members in one field that would take time with the square of the size.
     while start < len(data) or not parts:
         unpacker = zlib.decompressobj(wbits=31)
+        pending: bytes | memoryview = b""
         while not unpacker.eof:
-            piece = view[start : start + WINDOW]
-            if not piece:
+            if not pending:
+                pending = view[start : start + WINDOW]
+                start += len(pending)
+            if not pending:
                 raise DecodeFailed("the gzip data ends too early.")
-            part = unpacker.decompress(piece, most - total + 1)
+            # Output comes in pieces too: zlib would hold a large one twice while it grows.
+            part = unpacker.decompress(pending, PIECE)
+            pending = unpacker.unconsumed_tail
             parts.append(part)
             total += len(part)
             if total > most:
+                parts.clear()  # the error keeps this frame, and must not keep the bomb
                 raise Bomb(
                     f"{len(data)} bytes expand to more than {most}.",
                     hint="raise Limits.expansion or Limits.member_bytes if the data is trusted.",
                 )
-            start += len(piece) - len(unpacker.unused_data)
+        start -= len(unpacker.unused_data)
         padding = _ZEROS.match(data, start)
         start = start if padding is None else padding.end()
     return parts[0] if len(parts) == 1 else b"".join(parts)
