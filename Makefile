@@ -63,6 +63,7 @@ $(VENV)/.servers: | $(VENV)/.test
 
 $(VENV)/.bench: pyproject.toml | $(VENV)/bin/python
 	$(PIP) -e '.[bench]'
+	$(PIP) --no-deps --upgrade --target .tools/wids webdataset==0.2.111 # wids, which 1.x no longer has
 	touch $@
 
 $(VENV)/.fuzz: pyproject.toml | $(VENV)/bin/python

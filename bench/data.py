@@ -89,6 +89,19 @@ def photo_shard(site: Site) -> Path:
     return _shard(site, f"photo-{site.big}-v{VERSION}.tar", photo_samples)
 
 
+def photo_shards(site: Site, count: int = 4) -> list[Path]:
+    """The pictures in several shards, so that workers can share them."""
+    import itertools
+
+    def part(number: int):
+        return lambda _: itertools.islice(photo_samples(site), number, None, count)
+
+    return [
+        _shard(site, f"photo-{site.big}-{number}of{count}-v{VERSION}.tar", part(number))
+        for number in range(count)
+    ]
+
+
 def fact_shard(site: Site) -> Path:
     return _shard(site, f"fact-{site.small}-v{VERSION}.tar", fact_samples)
 

@@ -48,7 +48,7 @@ def print_table(results: list[Result], console: Console) -> None:
     facts = machine()
     table = Table(title=", ".join(f"{name} {fact}" for name, fact in facts.items()), title_justify="left")
     table.add_column("what")
-    for heading in ("tarmac", "min..max", "webdataset", "min..max", "ratio", "needs", "memory, MB"):
+    for heading in ("tarmac", "min..max", "peer", "min..max", "ratio", "needs", "memory, MB"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("notes")
     for result in results:
@@ -56,7 +56,8 @@ def print_table(results: list[Result], console: Console) -> None:
     console.print(table)
     console.print(
         "Rates are samples per second, the best of all runs. "
-        "Memory is the peak of a process, tarmac / webdataset.\n"
+        "The peer is webdataset unless another is named. "
+        "Memory is the peak of a process, tarmac / peer.\n"
         "It counts the mapped pages of a file being read, and does not count the curl process of webdataset."
     )
     for result in results:
@@ -69,12 +70,12 @@ def _row(result: Result) -> list[str]:
     if result.skipped:
         return [case.name, "-", "", "-", "", "-", "", "", result.skipped]
     show = _milliseconds if case.limit else _rate
-    ours, peer = result.sides["tarmac"], result.sides.get("webdataset", Runs())
+    ours, (name, peer) = result.sides["tarmac"], _peer(result)
     needs = f"{case.ratio:g} x" if case.ratio else f"< {1e3 * case.limit:.0f} ms" if case.limit else ""
     colour = "red" if result.missed else "green" if needs else ""
     ratio = f"{result.ratio:.1f} x" if result.ratio else ""
     return [
-        case.name,
+        case.name if name in ("", "webdataset") else f"{case.name} ({name})",
         show(ours.best),
         _spread(ours, show),
         show(peer.best) if peer.rates else "",
@@ -84,6 +85,11 @@ def _row(result: Result) -> list[str]:
         "" if case.limit else " / ".join(f"{runs.memory / 1e6:.0f}" for runs in result.sides.values()),
         "; ".join(dict.fromkeys(runs.note for runs in result.sides.values() if runs.note)),
     ]
+
+
+def _peer(result: Result) -> tuple[str, Runs]:
+    """Beside whom tarmac was measured."""
+    return next(((name, runs) for name, runs in result.sides.items() if name != "tarmac"), ("", Runs()))
 
 
 def _spread(runs: Runs, show) -> str:

@@ -1,4 +1,4 @@
-"""The steps of the demo: draw, pack, check, read; then a summary of what was made and how fast."""
+"""The steps of the demo: draw, pack, check, read, train; then a summary of what was made and how fast."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -70,6 +71,7 @@ def run(out: Path, samples: int, shards: int, console: Console) -> list[Step]:
     clock.note("check every byte", *check_all(urls, shards, bar))
     classes, size = read_batches(urls, samples, bar)
     clock.note(f"read, decode, batch by {BATCH}", classes.total(), size)
+    clock.note("exact epoch, stopped, resumed on two ranks", *train(f"{out}/demo.json", samples, bar))
     summarise(out, clock.steps, classes, console)
     return clock.steps
 
@@ -83,10 +85,11 @@ def draw_pictures(count: int, bar: Bar) -> list[Sample]:
 def pack(samples: list[Sample], out: Path, shards: int, bar: Bar) -> int:
     """Write the samples to so many shards, in place of those of an earlier run; returns their size."""
     out.mkdir(parents=True, exist_ok=True)
-    for old in out.glob("demo-*.tar"):
+    for old in out.glob("demo-*.tar*"):
         old.unlink()
     per_shard = -(-len(samples) // shards)
-    with tarmac.ShardWriter(f"{out}/demo-%06d.tar", maxcount=per_shard) as writer:
+    manifest = f"{out}/demo.json"
+    with tarmac.ShardWriter(f"{out}/demo-%06d.tar", maxcount=per_shard, index=manifest) as writer:
         return sum(writer.write(sample) for sample in bar("packing", samples, len(samples)))
 
 
@@ -113,6 +116,35 @@ def read_batches(urls: str, count: int, bar: Bar) -> tuple[Counter[str], int]:
             classes.update(kinds[label] for label in labels)
             size += sum(image.nbytes for image in images)
     return classes, size
+
+
+def train(manifest: str, count: int, bar: Bar) -> tuple[int, int]:
+    """Half of an exact epoch alone, the rest of it on two ranks; returns samples and pixel bytes."""
+    pictures = tarmac.Dataset(manifest).decode("rgb8").to_tuple("__key__", "jpg")
+    seen = Counter[str]()
+    size = 0
+
+    def loader(**options: Any) -> tarmac.Loader:
+        return tarmac.Loader(pictures, BATCH // 2, seed=1, tail="short", collate=list, **options)
+
+    def take(batches: Iterable[Any]) -> None:
+        nonlocal size
+        for batch in batches:
+            seen.update(key for key, _ in batch)
+            size += sum(image.nbytes for _, image in batch)
+
+    alone = loader()
+    steps = len(alone) // 2
+    with closing(iter(alone)) as batches:  # type: ignore[type-var]
+        take(bar("training", islice(batches, steps), steps))
+    state = alone.state_dict()
+    for rank in range(2):
+        half = loader(rank=rank, world=2)
+        half.load_state_dict(state)
+        take(half)
+    if seen != Counter(pictures.keys()) or seen.total() != count:
+        raise RuntimeError("a sample was lost or came twice")
+    return count, size
 
 
 def _batches(samples: Iterable[Sample]) -> Iterator[list[Sample]]:
@@ -159,6 +191,7 @@ def summarise(out: Path, steps: list[Step], classes: Counter[str], console: Cons
     for command in (
         f"{tarmac_command} show '{out}/demo-*.tar' -n 5",
         f"{tarmac_command} check '{out}/demo-*.tar' --require jpg,cls",
+        f"{tarmac_command} order {out}/demo.json --batch-size 64 --world 4 --prove",
         f"tar tvf {shards[0]} | head",
     ):
         console.print(f"  {command}", highlight=False, soft_wrap=True)

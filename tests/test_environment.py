@@ -51,3 +51,14 @@ def test_endpoints(monkeypatch):
     assert environment.s3_endpoint() == "http://a"
     monkeypatch.setenv("AIS_ENDPOINT", "http://b")
     assert environment.aistore_endpoint() == "http://b"
+
+
+def test_where_urls_are_sent(monkeypatch):
+    monkeypatch.delenv("USE_AIS_FOR", raising=False)
+    monkeypatch.delenv("GOPEN_REWRITE", raising=False)
+    assert environment.aistore_schemes() == frozenset()
+    assert environment.rewrite_rules() == []
+    monkeypatch.setenv("USE_AIS_FOR", "gs::S3")
+    assert environment.aistore_schemes() == {"gs", "s3"}
+    monkeypatch.setenv("GOPEN_REWRITE", "a=b=c;d=;")
+    assert environment.rewrite_rules() == [("a", "b=c"), ("d", "")]

@@ -39,7 +39,13 @@ if TYPE_CHECKING:  # the same names again, for type checkers and editors
         torch_video as torch_video,
     )
     from tarmac.codecs.arrays import encode_npy as numpy_dumps, encode_torch as torch_dumps
+    from tarmac.index.manifest import (
+        Manifest as Manifest,
+        read_manifest as read_manifest,
+        write_manifest as write_manifest,
+    )
     from tarmac.limits import Limits as Limits
+    from tarmac.loader import BatchSampler as BatchSampler, Loader as Loader
     from tarmac.order import (
         DirectoryShardList as DirectoryShardList,
         MultiShardSample as MultiShardSample,
@@ -66,6 +72,8 @@ if TYPE_CHECKING:  # the same names again, for type checkers and editors
     )
     from tarmac.pipeline.caching import Cached as Cached, DBCache as DBCache, LMDBCached as LMDBCached
     from tarmac.pipeline.datapipeline import DataPipeline as DataPipeline
+    from tarmac.pipeline.dataset import Dataset as Dataset
+    from tarmac.pipeline.mix import Mix as Mix
     from tarmac.pipeline.expanding import (
         tarfile_samples as tarfile_samples,
         tarfile_to_samples as tarfile_to_samples,
@@ -121,13 +129,16 @@ _HOMES = {
     "codecs": """Continue Decoder DecodingError gzfilter handle_extension imagehandler torch_audio
         torch_loads torch_video""",
     "codecs.arrays": "numpy_dumps=encode_npy torch_dumps=encode_torch",
+    "index.manifest": "Manifest read_manifest write_manifest",
     "limits": "Limits",
+    "loader": "BatchSampler Loader",
     "order": """DirectoryShardList MultiShardSample RandomMix ResampledShards RoundRobin SimpleShardList
         detshuffle non_empty resampled rsample=Rsample shardspec shuffle=Shuffle single_node_only
         split_by_node split_by_worker""",
     "pipeline.batching": "batched=Batched default_collation_fn slice=slice_stage unbatched unlisted",
     "pipeline.caching": "Cached DBCache LMDBCached",
     "pipeline.datapipeline": "DataPipeline",
+    "pipeline.dataset": "Dataset",
     "pipeline.expanding": "tarfile_samples tarfile_to_samples",
     "pipeline.fields": """associate=Associate decode=Decode extract_keys=ExtractKeys getfirst map=Map
         map_dict=MapDict map_tuple=MapTuple rename=Rename rename_keys=RenameKeys select=Select
@@ -135,6 +146,7 @@ _HOMES = {
     "pipeline.extras": "MockDataset repeatedly with_epoch with_length",
     "pipeline.filecache": "LRUCleanup",
     "pipeline.fluid": "FluidInterface",
+    "pipeline.mix": "Mix",
     "pipeline.handlers": """ignore_and_continue ignore_and_stop reraise_exception warn_and_continue
         warn_and_stop""",
     "pipeline.stage": "PipelineStage pipelinefilter",

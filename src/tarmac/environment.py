@@ -10,6 +10,7 @@ from pathlib import Path
 
 __all__ = [
     "aistore_endpoint",
+    "aistore_schemes",
     "cache_dir",
     "cache_size",
     "default_seed",
@@ -17,12 +18,15 @@ __all__ = [
     "hub_endpoint",
     "hub_token",
     "inherited",
+    "own_directory",
     "rank_and_world",
+    "rewrite_rules",
     "s3_endpoint",
     "secure",
     "show_seed",
     "store_settings",
     "substitution",
+    "wids_cache",
     "worker_and_workers",
 ]
 
@@ -47,6 +51,24 @@ def expanded(text: str) -> str:
 def aistore_endpoint() -> str | None:
     """Return the address of the AIStore proxy for `ais://` URLs."""
     return os.environ.get("AIS_ENDPOINT")
+
+
+def aistore_schemes() -> frozenset[str]:
+    """Return the schemes whose URLs go to AIStore instead of their own store: `USE_AIS_FOR`, as `gs:s3`."""
+    return frozenset(filter(None, os.environ.get("USE_AIS_FOR", "").lower().split(":")))
+
+
+def rewrite_rules() -> list[tuple[str, str]]:
+    """Return how URLs are rewritten: `GOPEN_REWRITE`, as `pattern=replacement;pattern=replacement`."""
+    rules = []
+    for number, rule in enumerate(filter(None, os.environ.get("GOPEN_REWRITE", "").split(";")), 1):
+        pattern, equals, replacement = rule.partition("=")
+        if not equals or not pattern:  # the rule itself is not shown: it may hold a password
+            raise ValueError(
+                f"rule {number} of the environment variable GOPEN_REWRITE must be pattern=replacement"
+            )
+        rules.append((pattern, replacement))
+    return rules
 
 
 def hub_endpoint() -> str:
@@ -103,6 +125,18 @@ def cache_dir() -> str | None:
 def cache_size() -> int:
     """Return how many bytes of shards are kept when the code does not say: `WDS_CACHE_SIZE`, or -1, all."""
     return int(_decimal("WDS_CACHE_SIZE", os.environ.get("WDS_CACHE_SIZE") or "-1"))
+
+
+def wids_cache() -> str | None:
+    """Return where `wids.ShardListDataset` keeps remote shards when the code does not say: `WIDS_CACHE`."""
+    return os.environ.get("WIDS_CACHE") or None
+
+
+def own_directory() -> Path:
+    """Return where tarmac keeps what it makes for itself: `TARMAC_HOME`, or `tarmac` in the user's cache."""
+    home = os.environ.get("TARMAC_HOME")
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(home or f"{cache}/tarmac").expanduser()
 
 
 def rank_and_world() -> tuple[int, int] | None:

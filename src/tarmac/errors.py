@@ -8,6 +8,8 @@
     ├─ SampleError     BadName · DuplicateField · SplitSample · MissingField · MismatchedBatch
     ├─ CodecError      EncodeFailed · DecodeFailed (Bomb) · NoCodec · UnsafeCodec
     ├─ WriteError      CommitFailed · DiskFull
+    ├─ IndexProblem    IndexMissing · IndexStale · IndexDamaged · BadManifest · DigestMismatch
+    ├─ LoaderError     WorkerDied · WorkerFailed · TooManyBadSamples
     └─ StateError      StateMismatch · NotPicklable
 
 A message says where (URL, byte offset, member or sample key), what was expected and found, and what
@@ -22,53 +24,19 @@ from __future__ import annotations
 import re
 from typing import Any
 
-__all__ = [
-    "AccessDenied",
-    "ArchiveError",
-    "BadChecksum",
-    "BadHeader",
-    "BadName",
-    "Bomb",
-    "CacheDisabled",
-    "CodecError",
-    "CommandFailed",
-    "CommitFailed",
-    "CompressionDamaged",
-    "ConnectFailed",
-    "DecodeFailed",
-    "DiskFull",
-    "DuplicateField",
-    "EncodeFailed",
-    "LimitExceeded",
-    "LoneZeroBlock",
-    "MismatchedBatch",
-    "MissingField",
-    "NoCodec",
-    "NotATar",
-    "NotFound",
-    "NotPicklable",
-    "ObjectChanged",
-    "redact",
-    "SampleError",
-    "ShortRead",
-    "SplitSample",
-    "Stalled",
-    "StateError",
-    "StateMismatch",
-    "TarmacError",
-    "TarmacWarning",
-    "TooManyShards",
-    "TornTail",
-    "TrailingData",
-    "TransferError",
-    "Truncated",
-    "UnsafeCodec",
-    "UnsafeUrl",
-    "UnsupportedMember",
-    "UnsupportedScheme",
-    "UrlError",
-    "WriteError",
+# fmt: off
+__all__ = [  # in few lines, so that the tree below fits into one file
+    "AccessDenied", "ArchiveError", "BadChecksum", "BadHeader", "BadManifest", "BadName", "Bomb",
+    "CacheDisabled", "CodecError", "CommandFailed", "CommitFailed", "CompressionDamaged", "ConnectFailed",
+    "DecodeFailed", "DigestMismatch", "DiskFull", "DuplicateField", "EncodeFailed", "IndexDamaged",
+    "IndexMissing", "IndexProblem", "IndexStale", "LimitExceeded", "LoaderError", "LoneZeroBlock",
+    "MismatchedBatch", "MissingField", "NoCodec", "NotATar", "NotFound", "NotPicklable", "ObjectChanged",
+    "redact", "SampleError", "ShortRead", "SplitSample", "Stalled", "StateError", "StateMismatch",
+    "TarmacError", "TarmacWarning", "TooManyBadSamples", "TooManyShards", "TornTail", "TrailingData",
+    "TransferError", "Truncated", "UnsafeCodec", "UnsafeUrl", "UnsupportedMember", "UnsupportedScheme",
+    "UrlError", "WorkerDied", "WorkerFailed", "WriteError",
 ]
+# fmt: on
 
 _COMMAND = re.compile(r"(?s)\b(pipe:\s*\S+)\s.*")
 _USERINFO = re.compile(r"(?<=://)[^/\s]*@")
@@ -320,6 +288,58 @@ class DiskFull(WriteError):
     """No space left for the shard."""
 
     hint = "free space and run again; nothing was published."
+
+
+class IndexProblem(TarmacError, ValueError):
+    """The index cannot answer, or does not belong to the shards; no sample was read by it."""
+
+
+class IndexMissing(IndexProblem):
+    """There is no index for a shard, and none was to be made."""
+
+    hint = "tarmac index SHARDS -o manifest.json"
+
+
+class IndexStale(IndexProblem):
+    """The shard has changed since it was indexed."""
+
+    hint = "tarmac index SHARDS -o manifest.json indexes again what has changed."
+
+
+class IndexDamaged(IndexProblem):
+    """The index of a shard is cut, corrupt, of another version, or of another shard."""
+
+    hint = "remove it and run tarmac index again."
+
+
+class BadManifest(IndexProblem):
+    """The manifest is not one, or its version is not known here."""
+
+
+class DigestMismatch(IndexProblem):
+    """The bytes of a field are not those that were indexed."""
+
+    hint = "fetch or write the shard again; tarmac check MANIFEST finds all such fields."
+
+
+class LoaderError(TarmacError, RuntimeError):
+    """A batch could not be made."""
+
+
+class WorkerDied(LoaderError):
+    """A worker process ended without saying why: killed, out of memory, or crashed."""
+
+    hint = "look for the out-of-memory killer in the system log; use fewer processes, or threads."
+
+
+class WorkerFailed(LoaderError):
+    """A worker process did not do its work; what it raised could not be sent, or nothing was."""
+
+
+class TooManyBadSamples(LoaderError):
+    """More samples were damaged than the budget allows."""
+
+    hint = "tarmac check MANIFEST --decode lists them; Loader(bad=n) allows n of them."
 
 
 class StateError(TarmacError, ValueError):

@@ -16,6 +16,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import PurePath
+from typing import Any
 from urllib.parse import urljoin
 
 from tarmac import environment
@@ -33,6 +34,8 @@ __all__ = [
     "expand",
     "expand_glob",
     "iter_urls",
+    "manifest_shards",
+    "parse_manifest",
     "read_list",
     "substituted",
 ]
@@ -272,17 +275,40 @@ def _shardspec(text: str, limits: Limits) -> Iterator[str]:
 
 def _manifest(text: str, _limits: Limits) -> Iterator[str]:
     """All shards of a manifest (`wids-shard-index-v1`)."""
+    for shard in manifest_shards(parse_manifest(text)):
+        yield shard["url"]
+
+
+def parse_manifest(text: str | bytes) -> dict[str, Any]:
+    """Return the JSON object that a manifest is."""
     try:
         manifest = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise UrlError(f"this is not JSON: {error}.") from None
-    shards = manifest.get("shardlist") if isinstance(manifest, dict) else None
-    if not isinstance(shards, list) or not all(
-        isinstance(s, dict) and isinstance(s.get("url"), str) for s in shards
-    ):
-        raise UrlError("a manifest needs a `shardlist` whose entries have a `url`.")
+    if not isinstance(manifest, dict):
+        raise UrlError("a manifest is a JSON object with a `shardlist`.")
+    return manifest
+
+
+def manifest_shards(manifest: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield what a manifest says of each shard, `url` with the `base` before it, `datasets` one by one."""
     base = manifest.get("base") or ""
     if not isinstance(base, str):
         raise UrlError("the `base` of a manifest must be a string.")
+    shards, datasets = manifest.get("shardlist"), manifest.get("datasets")
+    if datasets is not None:
+        if not isinstance(datasets, list):
+            raise UrlError("the `datasets` of a manifest must be a list.")
+        for dataset in datasets:
+            if not isinstance(dataset, dict) or not isinstance(dataset.get("shardlist"), list):
+                raise UrlError("each of the `datasets` of a manifest needs a `shardlist` here.")
+            yield from manifest_shards({"base": base} | {k: v for k, v in dataset.items() if k != "datasets"})
+        if shards is None:
+            return
+    if not isinstance(shards, list) or not all(
+        isinstance(shard, dict) and isinstance(shard.get("url"), str) for shard in shards
+    ):
+        raise UrlError("a manifest needs a `shardlist` whose entries have a `url`.")
     for shard in shards:
-        yield f"{base.rstrip('/')}/{shard['url']}" if base and not scheme_of(shard["url"]) else shard["url"]
+        url = shard["url"]
+        yield shard | {"url": f"{base.rstrip('/')}/{url}"} if base and not scheme_of(url) else shard

@@ -45,6 +45,16 @@ def test_show(shard):
     assert len(lines) == 3
 
 
+def test_show_by_number_and_what_a_manifest_says(shard, tmp_path):
+    assert tarmac("index", shard, "-o", tmp_path / "all.json").returncode == 0
+    assert tarmac("show", tmp_path / "all.json", "--at", 1, "--at", -3).stdout == (
+        "s1\tcls 0  txt 512\ns0\tcls 1  txt 17\n"
+    )
+    assert tarmac("show", shard, "--at", 7).returncode == 2
+    assert "samples\t3\n" in tarmac("show", tmp_path / "all.json", "--info").stdout
+    assert json.loads(tarmac("show", tmp_path / "all.json", "--info", "--json").stdout)["shards"] == 1
+
+
 def test_show_standard_input(shard):
     with shard.open("rb") as file:
         assert tarmac("show", "-", stdin=file).stdout.count("\n") == 3

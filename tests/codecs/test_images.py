@@ -184,12 +184,22 @@ def test_depth_is_kept_or_its_loss_is_told():
         image = imagehandler(spec)(".png", data)
         np.testing.assert_array_equal(np.asarray(image), deep)
     for spec in ("rgb8", "l", "torchl", "pilrgb", "pilrgba"):
-        with pytest.warns(TarmacWarning, match=f"clipped to 255 by {spec}"):
+        with pytest.warns(TarmacWarning, match=f"up to 255 by {spec}"):
             ours = imagehandler(spec)(".png", data)
         np.testing.assert_array_equal(np.asarray(ours), np.asarray(theirs.imagehandler(spec)(".png", data)))
     stream = io.BytesIO()
     Image.fromarray(np.minimum(deep, 200)).save(stream, "PNG")
     assert imagehandler("l8")(".png", stream.getvalue()).max() == 200  # nothing lost, nothing said
+
+
+@pytest.mark.parametrize("values", [[[0.25, 0.75]], [[-3, 7]], [[0, 70_000]]])
+def test_fractions_and_negative_values_are_not_lost_in_silence(values):
+    array = np.array(values, "f4" if isinstance(values[0][0], float) else "i4")
+    stream = io.BytesIO()
+    Image.fromarray(array).save(stream, "TIFF")
+    np.testing.assert_array_equal(np.asarray(imagehandler("pil")(".tif", stream.getvalue())), array)
+    with pytest.warns(TarmacWarning, match=f"values from {array.min():g} to {array.max():g}"):
+        imagehandler("l8")(".tif", stream.getvalue())
 
 
 NOT_ALLOWED = {

@@ -27,8 +27,11 @@ def test_imports_find_tarmac(installed):
     assert rewrite_url("x") == "x"
     assert wds.tariterators.url_opener is url_opener
     assert wds.__version__ == "1.0.2"
+    from webdataset.multi import MultiLoader
+
+    assert MultiLoader is tarmac.compat.webdataset.multi.MultiLoader
     with pytest.raises(ModuleNotFoundError):
-        import webdataset.multi
+        import webdataset.nothing
 
 
 def test_it_can_be_taken_back():

@@ -1,13 +1,18 @@
 """What hurt users of the webdataset library, one test each, named after the report where there is one.
 
 Proven elsewhere, close to the code:
-- tests/pipeline: equal batches on all ranks (#188, #225), every sample once over all workers (#364, #65),
-  another order in each pass (#172, #190, PR 502), epochs and lengths (#260, #66), damaged shards (#142),
-  lambdas in spawned workers (#251), resuming (#271, #234), sample caches with workers (#445);
-- tests/order: seeds, draws and mixtures (#453, #429), lists of URLs (#409), directories (#415);
-- tests/storage: caches (#84, #402), retries and stores (#21, #411);
-- tests/samples: names with dots (#237), writers (#207, #228);
-- tests/codecs: video and audio (#277), pickles (#490).
+- tests/pipeline: equal batches on all ranks (#188, #194, #225, #250), every sample once over all workers
+  (#364, #487, #65, #68), another order in each pass (#172, #190, #299, PR 502), epochs and lengths
+  (#260, #278, #303, #419, #47, #66), damaged shards (#142, #173, #286), lambdas in spawned workers
+  (#251, #63), resuming (#177, #234, #271), sample caches with workers (#445), selecting files (#257);
+- tests/order: seeds, draws and mixtures (#453, #388, #429, #482), lists of URLs (#409), directories (#415),
+  splits (#72), shuffles (#62);
+- tests/storage: caches, their names, races and budgets (#84, #117, #145, #212, #402, PR 503), retries and
+  commands (#411, #108), stores (#21, #46, #254, #433);
+- tests/samples: names with dots (#237, #288), selecting fields (#200), writers (#115, #207, #211, #216,
+  #228, #262, #376);
+- tests/codecs: video and audio (#277, #189), pickles (#490);
+- tests/test_urls.py: globs (#156, #170).
 """
 
 from __future__ import annotations
@@ -15,6 +20,7 @@ from __future__ import annotations
 import os
 import pickle
 import time
+from itertools import islice, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -67,6 +73,24 @@ def test_issue_71_workers_are_not_tied_to_their_shards(shards, monkeypatch):
     seen = [frozenset(key[0] for key in keys(dataset)) for _ in range(6)]
     assert len(set(seen)) > 1
     assert all(len(one) == 4 for one in seen)
+
+
+def test_issue_158_an_endless_stream_need_not_draw_with_replacement(shards):
+    """There the only endless stream was resampled, which leaves out a third of the shards in a pass."""
+    stream = iter(wds.WebDataset(shards, shardshuffle=True).shuffle(10).repeat())
+    passes = [sorted(sample["__key__"] for sample in islice(stream, 32)) for _ in range(3)]
+    assert passes == [sorted(f"{number}{i}" for number in range(8) for i in range(4))] * 3
+
+
+def test_issue_345_a_command_that_is_left_early_says_nothing(shards, capfd):
+    next(iter(wds.WebDataset(f"pipe:cat {shards}; echo noise >&2", shardshuffle=False)))
+    assert capfd.readouterr() == ("", "")
+
+
+def test_issue_350_neighbours_in_a_shard_are_spread_over_the_pass(shards):
+    order = keys(wds.WebDataset(shards, shardshuffle=True, seed=1).shuffle(16, seed=1))
+    together = sum(a[0] == b[0] for a, b in pairwise(order))
+    assert together < 12  # of 31; 24 without the shuffle
 
 
 def test_the_seed_of_a_resampled_dataset_counts(shards):

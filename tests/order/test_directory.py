@@ -199,6 +199,14 @@ def test_names_with_wildcards_and_directories(tmp_path):
     assert read_all(DirectoryShardList(place, poll=None, mode="unlink")) == ["a"]
 
 
+def test_every_way_to_name_a_local_directory(queue, monkeypatch):
+    monkeypatch.setenv("HOME", str(queue.parent))
+    for name in (queue, str(queue), f"file:{queue}", f"file://{queue}/", f"~/{queue.name}"):
+        assert len(read_all(DirectoryShardList(name, poll=None, mode="keep"))) == 3
+        for path in queue.iterdir():
+            path.rename(str(path).removesuffix("._done_"))
+
+
 def test_wrong_arguments(tmp_path):
     with pytest.raises(NotFound, match="not a directory"):
         DirectoryShardList(tmp_path / "none")

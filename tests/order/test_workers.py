@@ -12,6 +12,7 @@ from tarmac import environment
 from tarmac.order import (
     Place,
     assume_worker,
+    become_worker,
     current_place,
     loader_token,
     pytorch_worker_info,
@@ -148,3 +149,13 @@ def test_torch_is_not_imported():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_process_of_our_own_knows_its_place_better_than_its_environment(monkeypatch):
+    monkeypatch.setattr("tarmac.order.workers._become", [])
+    with at(Place(1, 2, 3, 4)):
+        become_worker(1, 2, token=99)
+        assert current_place() == Place(1, 2, 1, 2)
+        assert loader_token() == 99
+    with pytest.raises(ValueError, match="worker must be"):
+        become_worker(2, 2, token=99)

@@ -81,6 +81,7 @@ def test_shard_shuffle_differs_by_pass_and_not_by_run(shards):
     assert len({tuple(one) for one in passes}) > 1
     assert all(sorted(one) == ALL for one in passes)
     assert keys(WebDataset(shards, shardshuffle=100, detshuffle=True, seed=1)) != ALL
+    assert keys(WebDataset(shards, shardshuffle=True, detshuffle=True, seed=1)) != ALL
 
 
 def test_seed_from_the_environment(shards, monkeypatch):

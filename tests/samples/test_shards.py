@@ -10,6 +10,7 @@ import pytest
 
 import tarmac
 from tarmac.errors import UrlError
+from tarmac.index.manifest import read_manifest
 from tarmac.samples.shards import ShardWriter, shard_name
 
 
@@ -108,3 +109,44 @@ def test_writer_options_reach_the_shards(tmp_path):
     with ShardWriter(str(tmp_path / "a-%d.tar"), mtime=9, encoder=False, compress="xz") as shards:
         fill(shards, 1)
     assert (tmp_path / "a-0.tar").read_bytes().startswith(b"\xfd7zXZ")
+
+
+@pytest.mark.parametrize("as_path", [False, True])
+def test_index_and_manifest(tmp_path, as_path):
+    manifest = tmp_path / "all.json"
+    (tmp_path / "d").mkdir()
+    with ShardWriter(
+        str(tmp_path / "d/a-%d.tar"), maxcount=2, index=manifest if as_path else str(manifest)
+    ) as shards:
+        fill(shards, 5)
+        assert not manifest.exists()  # it names whole shards only
+    found = read_manifest(str(manifest))
+    assert (found.name, found.samples) == ("all", 5)
+    assert [(os.path.basename(s.url), s.samples, s.size) for s in found.shards] == [
+        (f"a-{i}.tar", n, (tmp_path / f"d/a-{i}.tar").stat().st_size) for i, n in enumerate([2, 2, 1])
+    ]
+    ds = tarmac.Dataset(manifest, verify=True)
+    assert list(ds) == list(tarmac.read(str(tmp_path / "d/a-{0..2}.tar")))
+    shards.close()
+    assert read_manifest(str(manifest)) == found
+
+
+def test_index_without_a_manifest(tmp_path):
+    with ShardWriter(str(tmp_path / "a-%d.tar"), maxcount=1, index=True) as shards:
+        fill(shards, 2)
+    names = ["a-0.tar", "a-0.tar.arrow", "a-1.tar", "a-1.tar.arrow"]
+    assert sorted(os.listdir(tmp_path)) == names
+
+
+def test_no_manifest_of_what_failed_and_none_of_nothing(tmp_path):
+    with pytest.raises(RuntimeError), ShardWriter(str(tmp_path / "a-%d.tar"), index="m.json") as shards:
+        fill(shards, 1)
+        raise RuntimeError
+    with ShardWriter(str(tmp_path / "a-%d.tar"), index=str(tmp_path / "m.json")):
+        pass
+    assert os.listdir(tmp_path) == []
+
+
+def test_no_index_with_an_opener():
+    with pytest.raises(ValueError, match="opener"):
+        ShardWriter("a-%d.tar", index=True, opener=lambda name: io.BytesIO())

@@ -25,6 +25,7 @@ from tarmac.errors import (
     NoCodec,
     WriteError,
 )
+from tarmac.samples.indexing import IndexOptions, index_shard
 from tarmac.samples.writer import TarWriter
 
 
@@ -300,3 +301,50 @@ def test_two_writers_of_one_name(tmp_path):
 
 def test_numpy_integers_as_class():
     assert b"7" in written({"__key__": "a", "cls": np.int64(7)})
+
+
+@settings(
+    deadline=None,
+    max_examples=60,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(
+    st.dictionaries(
+        keys, st.dictionaries(fields, st.binary(max_size=1500), min_size=1, max_size=4), max_size=5
+    ),
+    st.sampled_from([None, "gnu", "pax"]),
+)
+def test_an_index_written_meanwhile_is_the_one_made_afterwards(tmp_path, content, form):
+    path = tmp_path / "a.tar"
+    with TarWriter(path, index=True, format=form, keep_meta=True) as shard:
+        for key, values in content.items():
+            shard.write({"__key__": key, "__note__": b"for nobody", "long" * 40: b"long", **values})
+    assert shard.sidecar == f"{path}.arrow"
+    made = index_shard(str(path), IndexOptions(digests=True))
+    assert (tmp_path / "a.tar.arrow").read_bytes() == made
+
+
+def test_no_index_unless_asked_for_and_none_of_what_failed(tmp_path):
+    with TarWriter(tmp_path / "a.tar") as shard:
+        shard.write({"__key__": "a", "x": b""})
+    assert shard.sidecar is None
+    with pytest.raises(RuntimeError), TarWriter(tmp_path / "b.tar", index=True) as shard:
+        shard.write({"__key__": "a", "x": b""})
+        raise RuntimeError
+    assert os.listdir(tmp_path) == ["a.tar"]
+    with TarWriter(tmp_path / "c.tar", index=True) as shard:
+        shard.write({"__key__": "a", "x": b"1"})
+        with pytest.raises(NoCodec):
+            shard.write({"__key__": "b", "x": b"1", "y": object()})
+        shard.write({"__key__": "c", "x": b"2"})
+    made = index_shard(str(tmp_path / "c.tar"), IndexOptions(digests=True))
+    assert (tmp_path / "c.tar.arrow").read_bytes() == made
+
+
+@pytest.mark.parametrize("target", [io.BytesIO(), "a.tar.gz", "pipe:cat >/dev/null", "-"])
+def test_what_cannot_be_indexed_is_told_before_anything_is_written(target, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="index=True: the shard"):
+        TarWriter(target, index=True)
+    assert os.listdir(tmp_path) == []

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from harness.servers import azurite, nginx, required, seaweed_s3
-from tarmac.storage import StorageOptions
+from storage.caches import Origin
+from tarmac.storage import StorageOptions, register_scheme, schemes
 
 HASTY = {
     "connect": 2.0,
@@ -64,3 +65,12 @@ def no_credentials(monkeypatch, tmp_path_factory):
         if name.startswith(("AWS_", "AZURE_", "GOOGLE_", "HF_", "AIS_")):
             monkeypatch.delenv(name)
     monkeypatch.setenv("HF_HOME", "/nonexistent")
+
+
+@pytest.fixture
+def origin(monkeypatch):
+    """Shards behind a scheme of their own, `mem://`."""
+    monkeypatch.setattr(schemes, "_registered", {})
+    found = Origin()
+    register_scheme("mem", found.open)
+    return found

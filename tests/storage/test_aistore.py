@@ -63,3 +63,15 @@ def test_addresses(monkeypatch):
     for wrong in ("ais://b", "ais://b/", "ais:///x"):
         with pytest.raises(UrlError, match="form"):
             resolve(wrong)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "provider"), [("ais", "ais"), ("S3", "aws"), ("gs", "gcp"), ("az", "azure"), ("aws", "aws")]
+)
+def test_other_stores_behind_aistore(monkeypatch, scheme, provider):
+    monkeypatch.setenv("AIS_ENDPOINT", "http://host")
+    assert resolve(f"{scheme}://b/x") == f"http://host/v1/objects/b/x?provider={provider}"
+    with pytest.raises(UrlError, match='no "http" buckets'):
+        resolve("http://b/x")
+    with pytest.raises(UrlError, match="USE_AIS_FOR"):
+        resolve("pipe:cat x")

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import errno
-import io
 import json
 import os
-import random
 import re
 import warnings
 from pathlib import Path
@@ -17,55 +14,9 @@ from hypothesis import strategies as st
 
 import tarmac
 from harness.faultserver import Action, FaultServer
-from tarmac.errors import CacheDisabled, NotFound, ShortRead, TarmacError
-from tarmac.storage import Cache, StorageOptions, register_scheme, schemes
-
-FAST = StorageOptions(backoff=0.001, max_backoff=0.005, retries=2, idle=5)
-
-
-class Origin:
-    """Shards made from their URLs, and a count of how often each was fetched."""
-
-    def __init__(self, size: int = 20_000) -> None:
-        self.size = size
-        self.fetched: list[str] = []
-        self.salt = ""
-
-    def body(self, url: str) -> bytes:
-        return random.Random(url + self.salt).randbytes(self.size)
-
-    def open(self, url: str) -> io.BytesIO:
-        self.fetched.append(url)
-        return io.BytesIO(self.body(url))
-
-
-@pytest.fixture
-def origin(monkeypatch):
-    monkeypatch.setattr(schemes, "_registered", {})
-    found = Origin()
-    register_scheme("mem", found.open)
-    return found
-
-
-def read(cache: Cache, url: str, options: StorageOptions = FAST) -> bytes:
-    with cache.open_read(url, options) as source:
-        return b"".join(iter(lambda: source.read(1 << 16), b""))
-
-
-def entries(cache: Cache) -> set[str]:
-    return {path.name for path in Path(cache.directory).iterdir() if path.is_file()}
-
-
-def total(cache: Cache) -> int:
-    return sum(path.stat().st_size for path in Path(cache.directory).iterdir() if path.is_file())
-
-
-def nothing_left_over(cache: Cache) -> None:
-    root = Path(cache.directory)
-    assert os.listdir(root / ".tarmac/parts") == []
-    assert set(os.listdir(root / ".tarmac/notes")) == entries(cache)
-    assert set(os.listdir(root / ".tarmac/locks")) <= {"budget"}
-
+from storage.caches import FAST, entries, nothing_left_over, nothing_left_over_but_locks, read
+from tarmac.errors import NotFound, ShortRead, TarmacError
+from tarmac.storage import Cache
 
 # ---- names
 
@@ -119,10 +70,6 @@ def test_a_second_process_finds_it(tmp_path, origin):
         assert read(Cache(tmp_path), "mem://a/x.tar") == origin.body("mem://a/x.tar")
     assert len(origin.fetched) == 1
     nothing_left_over_but_locks(tmp_path)
-
-
-def nothing_left_over_but_locks(root: Path) -> None:
-    assert os.listdir(root / ".tarmac/parts") == []
 
 
 def spoil(kind: str, entry: Path, note: Path, other: Path) -> None:
@@ -294,127 +241,6 @@ def test_other_files_in_the_directory_are_never_touched(tmp_path, origin):
     for name in mine:
         assert (tmp_path / name).stat().st_size == 50_000
     assert len(entries(cache)) == len(mine) + 1
-
-
-# ---- budget
-
-
-def test_the_budget_is_kept_by_removing_what_was_used_longest_ago(tmp_path, origin):
-    cache = Cache(tmp_path, max_bytes=5 * origin.size)
-    urls = [f"mem://a/{number}.json" for number in range(5)]
-    for url in urls:
-        read(cache, url)
-    read(cache, urls[0])
-    for number in range(3):
-        read(cache, f"mem://b/{number}.tar")
-        assert total(cache) <= 5 * origin.size
-    kept = [url for url in urls if cache.path_of(url).exists()]
-    assert kept == [urls[0], urls[4]]
-    origin.fetched.clear()
-    read(cache, urls[0])
-    assert origin.fetched == []
-
-
-def test_entries_in_use_are_not_evicted(tmp_path, origin):
-    cache, other = Cache(tmp_path, max_bytes=2 * origin.size), Cache(tmp_path, max_bytes=2 * origin.size)
-    with cache.open_read("mem://a/0") as held, other.open_read("mem://a/0") as held_too:
-        for number in range(1, 6):
-            read(other, f"mem://a/{number}")
-        assert cache.path_of("mem://a/0").exists()
-        assert held.read(10) == held_too.read(10) == origin.body("mem://a/0")[:10]
-        with other.open_read("mem://a/9"):
-            read(cache, "mem://a/8")  # everything is in use: over the budget for as long as that lasts
-    assert cache.clean() > 0
-    assert total(cache) <= 2 * origin.size
-
-
-def test_a_shard_larger_than_the_budget_is_streamed(tmp_path):
-    body = os.urandom(100_000)
-    with FaultServer(body) as server:
-        cache = Cache(tmp_path, max_bytes=50_000)
-        for action in (Action(), Action(framing="chunked")):
-            server.script([], then=action)
-            assert read(cache, server.url) == body
-            assert entries(cache) == set()
-    cache.clean()
-    nothing_left_over(cache)
-    with pytest.raises(ValueError, match="max_bytes"):
-        Cache(tmp_path, max_bytes=0)
-
-
-def test_a_smaller_budget_later(tmp_path, origin):
-    for number in range(5):
-        read(Cache(tmp_path), f"mem://a/{number}")
-    small = Cache(tmp_path, max_bytes=origin.size)
-    assert small.clean() >= 4 * origin.size
-    assert len(entries(small)) == 1
-    nothing_left_over(small)
-
-
-# ---- directories that cannot be used
-
-
-def streams_with_one_warning(cache: Cache, origin: Origin) -> None:
-    with warnings.catch_warnings(record=True) as seen:
-        warnings.simplefilter("always")
-        for number in range(5):
-            url = f"mem://w/{number % 3}"
-            assert read(cache, url) == origin.body(url)
-    assert [warning.category for warning in seen] == [CacheDisabled]
-    assert str(cache.directory) in str(seen[0].message)
-
-
-def test_a_directory_that_cannot_be_made(tmp_path, origin):
-    (tmp_path / "file").touch()
-    streams_with_one_warning(Cache(tmp_path / "file"), origin)
-    streams_with_one_warning(Cache(tmp_path / "file" / "below"), origin)
-    streams_with_one_warning(Cache("/proc/none"), origin)
-
-
-@pytest.mark.parametrize("call", ["write", "replace", "open"])
-@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EROFS, errno.EIO])
-def test_a_directory_that_fails(tmp_path, origin, monkeypatch, call, error):
-    def fail(*_, **__):
-        raise OSError(error, os.strerror(error))
-
-    cache = Cache(tmp_path)
-    read(cache, "mem://a/before")
-    if call == "write":
-        real = Path.open
-
-        def opening(self, mode="r", *args, **kwargs):
-            if "parts" in str(self):
-                fail()
-            return real(self, mode, *args, **kwargs)
-
-        monkeypatch.setattr(Path, "open", opening)
-    elif call == "replace":
-        monkeypatch.setattr(Path, "replace", fail)
-    else:
-        monkeypatch.setattr("tarmac.storage.locks.os.open", fail)
-    streams_with_one_warning(cache, origin)
-    monkeypatch.undo()
-    nothing_left_over_but_locks(tmp_path)
-
-
-def test_a_real_full_disk(tmp_path, origin):
-    import subprocess
-
-    mount = ["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", str(tmp_path)]
-    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("only root can mount a small file system")
-    try:
-        origin.size = 60_000
-        cache = Cache(tmp_path)
-        with pytest.warns(CacheDisabled, match="No space"):
-            for number in range(8):
-                assert read(cache, f"mem://f/{number}") == origin.body(f"mem://f/{number}")
-        assert os.listdir(tmp_path / ".tarmac/parts") == []
-        origin.fetched.clear()
-        assert read(cache, "mem://f/0") == origin.body("mem://f/0")
-        assert origin.fetched == []  # what is there is still used
-    finally:
-        subprocess.run(["umount", str(tmp_path)], check=True)
 
 
 def test_a_cache_can_be_sent_to_a_worker(tmp_path, origin):

@@ -1,4 +1,7 @@
-"""The command line: one file per verb; each parses, calls one library function, and prints."""
+"""The command line: one file per verb; each parses, calls one library function, and prints.
+
+A verb imports what it calls when it is called, so that `tarmac --help` answers at once.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,14 @@ from typing import Annotated, Any
 
 import typer
 
-from tarmac.cli import check, show
+from tarmac.cli import check, index, order, show
 from tarmac.errors import TarmacError, TransferError, UrlError
 
 __all__ = ["app", "main"]
 
 app = typer.Typer(
     name="tarmac",
-    help="Machine-learning datasets in plain tar shards: write, read, check.",
+    help="Machine-learning datasets in plain tar shards: check, index, order, show.",
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
@@ -23,6 +26,8 @@ app = typer.Typer(
 )
 app.command("show")(show.show_command)
 app.command("check")(check.check_command)
+app.command("index")(index.index_command)
+app.command("order")(order.order_command)
 
 DAMAGED, USAGE, UNREACHABLE, INTERRUPTED = 1, 2, 3, 130
 
@@ -41,7 +46,7 @@ def _root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Machine-learning datasets in plain tar shards: write, read, check."""
+    """Machine-learning datasets in plain tar shards: check, index, order, show."""
 
 
 def exit_code(error: TarmacError) -> int:

@@ -26,7 +26,17 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-__all__ = ["encode_npy", "encode_npz", "encode_torch", "npy_loads", "npz_loads", "torch_loads"]
+__all__ = [
+    "any_header",
+    "encode_npy",
+    "encode_npz",
+    "encode_torch",
+    "Header",
+    "npy_loads",
+    "npz_loads",
+    "torch_loads",
+    "usual_header",
+]
 
 _MAGIC = b"\x93NUMPY"
 _LENGTH = struct.Struct("<H")
@@ -69,7 +79,9 @@ def encode_torch(value: Any) -> bytes:
     return stream.getvalue()
 
 
-class _Header(NamedTuple):
+class Header(NamedTuple):
+    """What the header of an npy file says, where the elements begin, and how many bytes they take."""
+
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     fortran: bool
@@ -79,7 +91,7 @@ class _Header(NamedTuple):
 
 # Headers of small arrays repeat from sample to sample, and reading one takes far longer than copying
 # the elements, so they are remembered by their bytes. Only whole version 1 headers are.
-_headers: dict[bytes, _Header] = {}
+_headers: dict[bytes, Header] = {}
 
 
 def npy_loads(data: bytes, settings: Settings = SAFE) -> Array:
@@ -91,7 +103,7 @@ def npy_loads(data: bytes, settings: Settings = SAFE) -> Array:
     front = data[: 10 + _LENGTH.unpack_from(data, 8)[0]]
     header = _headers.get(front)
     if header is None:
-        header = _usual_header(front) or _any_header(data)
+        header = usual_header(front) or any_header(data)
         if len(_headers) >= _REMEMBERED:
             _headers.clear()
         if front[6:8] == b"\x01\x00" and len(front) <= _REMEMBERED_BYTES:
@@ -110,7 +122,7 @@ def npy_loads(data: bytes, settings: Settings = SAFE) -> Array:
     return array.copy("K") if fortran else array.copy()
 
 
-def _usual_header(front: bytes) -> _Header | None:
+def usual_header(front: bytes) -> Header | None:
     """Understand what `numpy.save` writes for numbers, in a tenth of the time a full parser takes."""
     import numpy as np
 
@@ -120,10 +132,10 @@ def _usual_header(front: bytes) -> _Header | None:
     descr, fortran, dimensions = found.groups()
     dtype = np.dtype(descr.decode("ascii"))
     shape = tuple(map(int, dimensions.replace(b",", b" ").split()))
-    return _Header(dtype, shape, fortran == b"True", len(front), prod(shape) * dtype.itemsize)
+    return Header(dtype, shape, fortran == b"True", len(front), prod(shape) * dtype.itemsize)
 
 
-def _any_header(data: bytes) -> _Header:
+def any_header(data: bytes) -> Header:
     """Understand every version and type, through NumPy where it has a function for it."""
     import numpy as np
 
@@ -142,7 +154,7 @@ def _any_header(data: bytes) -> _Header:
     size = prod(shape) * dtype.itemsize
     if dtype.itemsize == 0 and prod(shape) > len(data):
         raise DecodeFailed(f"npy: {prod(shape)} elements without size.")
-    return _Header(dtype, tuple(shape), fortran, stream.tell(), size)
+    return Header(dtype, tuple(shape), fortran, stream.tell(), size)
 
 
 def _header_in_utf8(stream: io.BytesIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:

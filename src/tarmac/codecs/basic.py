@@ -76,7 +76,8 @@ def _table() -> dict[str, Function]:
 
 
 decoders: dict[str, Function] = _table()
-"""The decoder of each extension. An entry added here holds for every `Decoder` that uses `basichandlers`."""
+"""The decoder of each extension. An entry added here holds for every `Decoder` that uses `basichandlers`, as
+long as it has not met a field of that name."""
 
 _WITH_SETTINGS: frozenset[Any] = frozenset((npy_loads, npz_loads, torch_loads, pickle_field))
 

@@ -63,7 +63,7 @@ class Decoder:
         self.only = None if only is None else frozenset(only.split() if isinstance(only, str) else only)
         self.partial = partial
         self.settings = Settings(allow_pickle=allow_pickle, limits=limits)
-        self._plans: dict[str | tuple[int, str], Function] = {}
+        self._plans: dict[str, Function] = {}
 
     def __call__(self, sample: dict[str, Any]) -> dict[str, Any]:
         return self.decode(sample)

@@ -15,7 +15,7 @@ from tarmac.codecs.arrays import encode_npy, encode_npz, encode_torch
 from tarmac.codecs.handlers import library
 from tarmac.codecs.images import image_encoder
 from tarmac.codecs.tenbin import encode_tenbin
-from tarmac.errors import CodecError, EncodeFailed, NoCodec
+from tarmac.errors import CodecError, EncodeFailed, NoCodec, TarmacError
 
 __all__ = ["Encoder", "encode_field", "encoders", "find_encoder"]
 
@@ -66,8 +66,8 @@ def _table() -> dict[str, Encoder]:
         "pyd pkl pickle": _encode_pickle,
         "mp msg msgpack": _encode_msgpack,
         "cbor": _encode_cbor,
-        "jpg jpeg": image_encoder("JPEG"),
-        "img image ppm": image_encoder("PPM"),
+        "jpg jpeg img image": image_encoder("JPEG"),
+        "ppm": image_encoder("PPM"),
         "pgm": image_encoder("PPM", mode="L"),
         "pbm": image_encoder("PPM", mode="1"),
         "png": image_encoder("PNG"),
@@ -118,16 +118,18 @@ def encode_field(field: str, value: Any, encode: Encoder, key: str) -> bytes:
     """Encode one value; whatever goes wrong names the sample and the field."""
     try:
         data = encode(value)
+        if not isinstance(data, bytes | bytearray | memoryview):
+            raise EncodeFailed(f"this became {type(data).__name__}, not bytes.")
     except CodecError as error:
-        error.what = f'field "{field}": {error.what}'
-        error.at(key=key)
-        raise
+        raise _placed(error, field, key) from error.__cause__
     except ImportError:
         raise
     except Exception as error:
-        raise EncodeFailed(f'field "{field}": {type(error).__name__}: {error}.', key=key) from error
-    if not isinstance(data, bytes):
-        if isinstance(data, bytearray | memoryview):
-            return bytes(data)
-        raise EncodeFailed(f'field "{field}" became {type(data).__name__}, not bytes.', key=key)
-    return data
+        raise _placed(EncodeFailed(f"{type(error).__name__}: {error}."), field, key) from error
+    return bytes(data)
+
+
+def _placed(error: CodecError, field: str, key: str) -> TarmacError:
+    error.what = f'field "{field}": {error.what}'
+    error.field = field
+    return error.at(key=key)

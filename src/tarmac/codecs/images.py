@@ -22,7 +22,16 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-__all__ = ["IMAGE_EXTENSIONS", "ImageHandler", "image_encoder", "imagehandler", "imagespecs"]
+__all__ = [
+    "FORMATS",
+    "IMAGE_EXTENSIONS",
+    "UNMARKED",
+    "ImageHandler",
+    "image_encoder",
+    "imagehandler",
+    "imagespecs",
+    "open_image",
+]
 
 _OPTIONS: dict[str, dict[str, Any]] = {
     "JPEG": {"quality": 100},
@@ -64,7 +73,7 @@ def _image(value: Any) -> Image:
         raise EncodeFailed(f"an image is HxW, HxWx1, HxWx3 or HxWx4, got shape {array.shape}.")
     if array.dtype.kind == "f":
         low, high = float(array.min(initial=0)), float(array.max(initial=0))
-        if low <= -_TOLERANCE or high >= 1 + _TOLERANCE:
+        if not (low > -_TOLERANCE and high < 1 + _TOLERANCE):  # nor NaN, which compares with nothing
             raise EncodeFailed(f"float images range from 0 to 1, this one from {low:g} to {high:g}.")
         array = (np.clip(array, 0, 1) * 255).astype(np.uint8)
     if array.dtype != np.uint8 and not (array.dtype == np.uint16 and array.ndim == 2):
@@ -81,11 +90,11 @@ IMAGE_EXTENSIONS = words(
 
 # Pillow would try every format it knows, whatever the field is called. These are the ones that hold
 # pixels and run no other program; those without a mark of their own only where the name asks for them.
-_FORMATS = (
+FORMATS = (
     "PNG JPEG WEBP GIF BMP TIFF PPM JPEG2000 AVIF ICO ICNS CUR DIB PCX DCX DDS FLI FTEX GBR IM MSP PCD "
     "PIXAR PSD SGI SUN XBM XPM QOI"
 )
-_UNMARKED = dict.fromkeys(("tga", "icb", "vda", "vst"), f"{_FORMATS} TGA")
+UNMARKED = dict.fromkeys(("tga", "icb", "vda", "vst"), f"{FORMATS} TGA")
 
 imagespecs: dict[str, tuple[str, str | None, str]] = {
     f"{prefix}{mode}{depth}": (prefix or "numpy", "uint8" if depth else "float", mode)
@@ -119,7 +128,7 @@ class ImageHandler(FieldHandler):
         extension = extension_of(key)
         if extension not in self.extensions:
             return None
-        formats = _UNMARKED.get(extension, _FORMATS)
+        formats = UNMARKED.get(extension, FORMATS)
         return partial(_decode, spec=self.imagespec, formats=formats, most=settings.limits.pixels)
 
     def __repr__(self) -> str:
@@ -135,7 +144,7 @@ def _decode(data: bytes, spec: str, formats: str, most: int) -> Any:
     kind, element, mode = imagespecs[spec]
     mode = mode.upper()
     if kind == "pil":
-        image = _open(data, formats, most)
+        image = open_image(data, formats, most)
         if image.mode in _DEEP:
             if spec in _KEEPS_DEPTH:
                 return image.copy()
@@ -164,7 +173,7 @@ def _pixels(data: bytes, spec: str, mode: str, formats: str, most: int) -> Array
         pixels = _jpeg(data, mode, most)
         if pixels is not None:
             return pixels
-    image = _open(data, formats, most)
+    image = open_image(data, formats, most)
     if image.mode in _DEEP:
         _warn_if_clipped(image, spec)
     return np.asarray(image.convert(mode))
@@ -199,7 +208,7 @@ def _known(formats: str) -> list[str]:
     return [name for name in words(formats) if name in Image.OPEN]
 
 
-def _open(data: bytes, formats: str, most: int) -> Image:
+def open_image(data: bytes, formats: str, most: int) -> Image:
     """Open an image without decoding it, and refuse it if it has too many pixels."""
     from PIL import Image, UnidentifiedImageError
 
@@ -207,7 +216,8 @@ def _open(data: bytes, formats: str, most: int) -> Image:
     try:
         image = Image.open(io.BytesIO(data), formats=_known(formats))
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise Bomb(f"{error}".rstrip(".") + ".") from error
+        what = f"Pillow: {error}".rstrip(".") + "."
+        raise Bomb(what, hint="PIL.Image.MAX_IMAGE_PIXELS, if the data is trusted.") from error
     except UnidentifiedImageError as error:
         raise DecodeFailed(f"{len(data)} bytes are no image of a known format.") from error
     check_pixels(*image.size, most)
@@ -215,11 +225,12 @@ def _open(data: bytes, formats: str, most: int) -> Image:
 
 
 def _warn_if_clipped(image: Image, spec: str) -> None:
-    """Say so when an image has more than 8 bits and the spec cannot hold them."""
+    """Say so when an image has values that the 8 bits of the spec cannot hold: large, negative, fractions."""
     extrema: Any = image.getextrema()
-    if extrema[1] > 255:
+    low, high = extrema
+    if low < 0 or high > 255 or image.mode == "F":
         warnings.warn(
-            f"an image with values up to {extrema[1]:g} is clipped to 255 by {spec}; "
+            f"an image with values from {low:g} to {high:g} is clipped to whole numbers up to 255 by {spec}; "
             "decode it as pil, or with a handler of your own",
             TarmacWarning,
             stacklevel=2,

@@ -29,6 +29,7 @@ from tarmac.order.splitting import (
 from tarmac.order.workers import (
     Place,
     assume_worker,
+    become_worker,
     current_place,
     loader_token,
     pytorch_worker_info,
@@ -38,6 +39,7 @@ from tarmac.order.workers import (
 
 __all__ = [
     "assume_worker",
+    "become_worker",
     "buffer_shuffle",
     "chosen_seed",
     "current_place",

@@ -23,6 +23,7 @@ from tarmac.limits import DEFAULT_LIMITS
 from tarmac.order.passes import Source
 from tarmac.order.seeds import chosen_seed, make_seed
 from tarmac.order.workers import current_place
+from tarmac.storage.local import local_path
 from tarmac.storage.locks import try_lock
 
 __all__ = ["DirectoryShardList"]
@@ -62,7 +63,7 @@ class DirectoryShardList(Source):
         fate: Callable[[str], object] | None = None,
     ) -> None:
         super().__init__()
-        self.path = os.fspath(path)
+        self.path = local_path(os.fspath(path))
         if not os.path.isdir(self.path):
             raise NotFound("this is not a directory.", url=self.path)
         self.mode = "resample" if mode is None else mode

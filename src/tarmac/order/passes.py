@@ -1,8 +1,9 @@
-"""Which pass over the data this is, agreed upon by all workers of a torch DataLoader.
+"""Which pass over the data this is, agreed upon by all workers of a loader.
 
-A DataLoader makes its workers anew for each epoch, as copies of what the main process holds, so a
-counter that lives in an object would say 0 for ever. Here the workers of one main process keep the
-count together, in a small file that the main process removes. Outside of workers nothing is shared.
+A loader (torch's DataLoader, or our own) makes its workers anew for each epoch, as copies of what the
+main process holds, so a counter that lives in an object would say 0 for ever. Here the workers of one
+main process keep the count together, in a small file that the main process removes. Outside of workers
+nothing is shared.
 """
 
 from __future__ import annotations
@@ -82,9 +83,9 @@ class _Count:
 class PassCounter:
     """Count passes: 0, 1, 2, …
 
-    In the workers of a torch DataLoader, whatever their start method and however long they live, all
-    workers of one run get the same numbers. Elsewhere every process counts for itself. Copies made by
-    pickling for workers count together; copies made by `copy` count on their own.
+    In the workers of a loader, whatever their start method and however long they live, all workers of one
+    run get the same numbers. Elsewhere every process counts for itself. Copies made by pickling for workers
+    count together; copies made by `copy` count on their own.
     """
 
     def __init__(self, first: int = 0) -> None:
@@ -97,7 +98,7 @@ class PassCounter:
         """Begin a pass as the given worker and return its number.
 
         `token` is a number that the workers of one run share, and that is another for the next run;
-        without one the torch DataLoader is asked for it.
+        without one the loader is asked for it.
         """
         if self._told is not None:
             self._told += 1

@@ -8,9 +8,8 @@ import os
 import struct
 
 from tarmac import environment
-from tarmac.order.passes import PassCounter
 
-__all__ = ["chosen_seed", "drawn_seed", "make_seed", "PassCounter", "Seed", "SeedPart"]
+__all__ = ["chosen_seed", "drawn_seed", "make_seed", "Seed", "SeedPart"]
 
 Seed = int | float | str | bytes
 """What users give as a seed."""

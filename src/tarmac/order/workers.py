@@ -1,6 +1,7 @@
 """Where this process stands among all that read one dataset: rank of world, worker of workers.
 
-The environment is believed first, then torch, and torch is asked only if the program imported it.
+A process that tarmac started knows its place from tarmac. Otherwise the environment is believed first, then
+torch, and torch is asked only if the program imported it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from tarmac import environment
 
 __all__ = [
     "assume_worker",
+    "become_worker",
     "current_place",
     "loader_token",
     "Place",
@@ -21,9 +23,10 @@ __all__ = [
     "remember_rank",
 ]
 
-# What only this process was told; both stay empty in most programs.
+# What only this process was told; all of them stay empty in most programs.
 _told_by_parent: list[tuple[int, int]] = []
 _assumed: list[int] = []
+_become: list[tuple[int, int, int]] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,7 @@ def current_place(group: Any = None) -> Place:
     parallel groups); as it was asked for in code, it is believed before `RANK` and `WORLD_SIZE`.
     """
     rank, world = _rank_and_world(group)
-    worker, workers = environment.worker_and_workers() or _torch_worker() or (0, 1)
+    worker, workers = _own_worker() or environment.worker_and_workers() or _torch_worker() or (0, 1)
     return Place(rank, world, _assumed[0] if _assumed else worker, workers)
 
 
@@ -93,11 +96,23 @@ def assume_worker(worker: int | None) -> None:
     _assumed[:] = [] if worker is None else [worker]
 
 
-def loader_token() -> int | None:
-    """Return a number that the workers of one run of a torch DataLoader share; None outside of workers.
+def become_worker(worker: int, workers: int, token: int) -> None:
+    """Be one of the workers of a loader for the rest of this process's life.
 
-    It is new for each run, unless workers are persistent or the user seeds torch before each run.
+    For processes that tarmac starts itself. `token` is a number that the workers of one run share, and that
+    is another for the next run.
     """
+    place = Place(worker=worker, workers=workers)
+    _become[:] = [(place.worker, place.workers, token)]
+
+
+def loader_token() -> int | None:
+    """Return a number that the workers of one run of a loader share; None outside of workers.
+
+    It is new for each run, unless workers of torch are persistent or the user seeds torch before each run.
+    """
+    if _become:
+        return _become[0][2]
     info = _worker_info()
     return None if info is None else (int(info.seed or 0) - int(info.id)) & (2**63 - 1)
 
@@ -119,6 +134,10 @@ def _torch_rank(group: Any) -> tuple[int, int] | None:
     if rank < 0:
         raise ValueError("this process is not in the given process group, so no data belongs to it")
     return rank, int(distributed.get_world_size(group=group))
+
+
+def _own_worker() -> tuple[int, int] | None:
+    return _become[0][:2] if _become else None
 
 
 def _torch_worker() -> tuple[int, int] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Self
 
+from tarmac.limits import DEFAULT_LIMITS, Limits
 from tarmac.order.shuffling import Rsample, Shuffle
 from tarmac.pipeline import batching, caching, fields, watching
 from tarmac.pipeline.batching import Batched, default_collation_fn
@@ -70,13 +71,16 @@ class FluidInterface:
         partial: bool = False,
         handler: Handler = reraise_exception,
         allow_pickle: bool = False,
+        limits: Limits = DEFAULT_LIMITS,
         threads: int = 0,
     ) -> Self:
         """Decode fields by extension; strings such as "rgb8" say how images come out.
 
-        `threads` decodes so many samples at a time, in this process, in order.
+        `threads` decodes so many samples at a time, in this process, in order. `limits` bounds what a field
+        may grow to.
         """
-        options = {"pre": pre, "post": post, "only": only, "partial": partial, "allow_pickle": allow_pickle}
+        options = {"pre": pre, "post": post, "only": only, "partial": partial}
+        options |= {"allow_pickle": allow_pickle, "limits": limits}
         return self.compose(fields.Decode(*args, handler=handler, threads=threads, **options))
 
     def map_dict(self, handler: Handler = reraise_exception, **kw: Callable[[Any], Any]) -> Self:

@@ -63,11 +63,9 @@ class WebDataset(DataPipeline, FluidInterface):
         resampled = resampled or mode == "resampled"
         self.append(_shard_source(urls, mode, resampled, self.seed, deterministic=seed is not None))
         if shardshuffle and not resampled:
-            self.append(
-                shuffling.detshuffle(int(shardshuffle), seed=self.seed)
-                if detshuffle
-                else ShardShuffle(shardshuffle, self.seed)
-            )
+            size = 100 if shardshuffle is True else shardshuffle  # as the webdataset library has it
+            stage = shuffling.detshuffle(size, seed=self.seed)
+            self.append(stage if detshuffle else ShardShuffle(shardshuffle, self.seed))
         if nodesplitter is not None:
             self.append(nodesplitter)
         if workersplitter is not None:

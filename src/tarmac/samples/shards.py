@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, TYPE_CHECKING, Any, Self
 
 from tarmac.errors import UrlError
 from tarmac.samples.naming import Splitter, first_dot
 from tarmac.samples.writer import SampleEncoder, TarWriter
 from tarmac.storage import StorageOptions, WriteOptions
 from tarmac.storage.types import DEFAULT_STORAGE, DEFAULT_WRITE
+
+if TYPE_CHECKING:
+    from tarmac.index.manifest import Shard
 
 __all__ = ["ShardWriter", "shard_name"]
 
@@ -42,7 +46,8 @@ class ShardWriter:
 
     A shard is full at `maxcount` samples or `maxsize` payload bytes. Each appears under its name when it
     is whole, and then `post(name)` is called. An exception inside `with` drops the shard being written.
-    `verbose` logs each shard to the logger "tarmac"; `opener(name)` opens targets instead of tarmac.
+    `verbose` logs each shard to the logger "tarmac"; `opener(name)` opens targets instead of tarmac. `index`
+    writes the index of each shard too, and a manifest of all of them if it names one: `index="train.json"`.
     """
 
     def __init__(
@@ -66,9 +71,12 @@ class ShardWriter:
         split: Splitter = first_dot,
         storage: StorageOptions = DEFAULT_STORAGE,
         write: WriteOptions = DEFAULT_WRITE,
+        index: bool | str | os.PathLike[str] = False,
     ) -> None:
         if maxcount < 1 or maxsize < 1:
             raise ValueError(f"maxcount and maxsize must be positive, got {maxcount} and {maxsize}")
+        if index and opener is not None:
+            raise ValueError("index= goes with shards that tarmac opens itself, not with an opener")
         shard_name(pattern, start_shard)
         self.pattern = pattern
         self.maxcount = maxcount
@@ -92,7 +100,10 @@ class ShardWriter:
             "split": split,
             "storage": storage,
             "write": write,
+            "index": bool(index),
         }
+        self._manifest = None if isinstance(index, bool) else os.fspath(index)
+        self._indexed: list[Shard] = []
 
     def write(self, sample: Mapping[str, Any]) -> int:
         """Append a sample and return its payload size."""
@@ -124,14 +135,27 @@ class ShardWriter:
         stream, self.tarstream = self.tarstream, None
         stream.close()
         assert self.fname is not None
+        if self._manifest is not None:
+            from tarmac.index.manifest import Shard
+            from tarmac.index.sidecar import open_sidecar
+
+            assert stream.sidecar is not None
+            facts = open_sidecar(stream.sidecar, self._options["storage"]).facts
+            self._indexed.append(Shard(self.fname, facts.samples, facts.size, None, facts.fingerprint))
         if self.verbose:
             _log.info("%s: %d samples, %d bytes", self.fname, self.count, self.size)
         if self.post is not None:
             self.post(self.fname)
 
     def close(self) -> None:
-        """Publish the last shard; closing twice does nothing."""
+        """Publish the last shard, and the manifest; closing twice does nothing."""
         self.finish()
+        if self._manifest is not None and self._indexed:
+            from tarmac.index.manifest import Manifest, write_manifest
+
+            name = os.path.basename(self._manifest).partition(".")[0]
+            write_manifest(Manifest(self._indexed, name), self._manifest, self._options["storage"])
+            self._indexed = []
 
     def abort(self) -> None:
         """Drop the shard being written; earlier ones stay."""

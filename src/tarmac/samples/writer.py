@@ -11,12 +11,14 @@ from typing import IO, Any, Self
 
 from tarmac.codecs import Encoder, encode_field, encoders, find_encoder
 from tarmac.errors import BadName, DuplicateField, EncodeFailed, MissingField, WriteError
+from tarmac.index.entries import Entries, Place
 from tarmac.limits import DEFAULT_LIMITS
 from tarmac.samples.naming import Splitter, check_field, check_key, first_dot, is_reserved
-from tarmac.storage import Sink, StorageOptions, WriteOptions, open_write
+from tarmac.storage import Sink, StorageOptions, WriteOptions, is_local, open_write, scheme_of, stat
 from tarmac.storage.schemes import FileSink
 from tarmac.storage.types import DEFAULT_STORAGE, DEFAULT_WRITE
 from tarmac.tar.compression import FORMATS, compressing, format_of_name
+from tarmac.tar.header import padded
 from tarmac.tar.writer import END_MARK, HeaderMaker, Owner, TarFormat, member_block
 
 __all__ = ["TarWriter"]
@@ -50,8 +52,12 @@ class TarWriter:
 
     `encoder` is True to encode by extension, False for samples that are bytes already, a dictionary
     from extension to function, or a function from sample to sample. `keep_meta` also stores `__x__`
-    fields. `mtime` is 0 unless given, so that the same samples make the same bytes.
+    fields. `mtime` is 0 unless given, so that the same samples make the same bytes. `index` also writes the
+    shard's index, with digests, beside it.
     """
+
+    sidecar: str | None = None
+    """Where the index is, once it is written."""
 
     def __init__(
         self,
@@ -68,6 +74,7 @@ class TarWriter:
         split: Splitter = first_dot,
         storage: StorageOptions = DEFAULT_STORAGE,
         write: WriteOptions = DEFAULT_WRITE,
+        index: bool = False,
         _name: str | None = None,
         _close: bool = False,
     ) -> None:
@@ -80,6 +87,13 @@ class TarWriter:
         self._plans: dict[tuple[str, ...], _Plan] = {}
         self.name = os.fspath(fileobj) if isinstance(fileobj, str | os.PathLike) else _name
         form = _compression(compress, self.name)  # before the target is touched
+        self._entries = _entries(index, self.name, form)
+        if index:
+            from xxhash import xxh3_64_intdigest
+
+            self._digest = xxh3_64_intdigest
+        self._storage = storage
+        self._position = 0
         if isinstance(fileobj, str | os.PathLike):
             self._sink: Sink = open_write(os.fspath(fileobj), storage, write)
         else:
@@ -99,6 +113,8 @@ class TarWriter:
         stem = key.encode("utf-8", "surrogateescape")
         total = 0
         blocks = []
+        position = self._position
+        places: dict[str, Place] = {}
         for field, suffix, encode in self._plan(encoded, key):
             value = encoded[field]
             if type(value) is not bytes:
@@ -110,13 +126,21 @@ class TarWriter:
             elif suffix.endswith(b".gz") and encode is not None:
                 value = encode_field(field, value, encode, key)
             total += len(value)
-            blocks.append(member_block(self._headers, stem + suffix, value))
+            block = member_block(self._headers, stem + suffix, value)
+            blocks.append(block)
+            if self._entries is not None:
+                position += len(block)
+                if not is_reserved(field):  # readers pass over those
+                    places[field.lower()] = position - padded(len(value)), len(value), self._digest(value)
         if not blocks:
             raise MissingField(
                 "a sample needs at least one field; this one would vanish.", url=self.name, key=key
             )
         self._claim(key)
         self._append(b"".join(blocks))
+        if self._entries is not None and places:
+            self._entries.add(key, places)
+        self._position = position
         return total
 
     def _claim(self, key: str) -> None:
@@ -166,6 +190,19 @@ class TarWriter:
             self._sink.abort()
             raise
         self._sink.commit()
+        if self._entries is not None:
+            self.sidecar = self._write_index(self._entries)
+
+    def _write_index(self, entries: Entries) -> str:
+        """Put the index beside the shard; what is in place already is whole, with an index or without."""
+        from tarmac.index.sidecar import make_sidecar, sidecar_url, write_sidecar
+
+        assert self.name is not None
+        url = sidecar_url(self.name)
+        info = stat(self.name, self._storage)
+        content = make_sidecar(entries, info, {}, digests=True, local=is_local(self.name))
+        write_sidecar(url, content, self._storage)
+        return url
 
     def abort(self) -> None:
         """Give up: nothing appears under the shard's name."""
@@ -227,6 +264,16 @@ def _tar_format(form: str | int | None) -> TarFormat:
     if found not in ("auto", "ustar", "gnu", "pax"):
         raise ValueError(f"format must be auto, ustar, gnu or pax, got {form!r}")
     return found  # type: ignore[return-value]
+
+
+def _entries(index: bool, name: str | None, compression: str | None) -> Entries | None:
+    if not index:
+        return None
+    if name is None or scheme_of(name) in ("pipe", "-"):
+        raise ValueError("index=True: the shard has no name to put the index beside")
+    if compression is not None:
+        raise ValueError("index=True: the shard is compressed, so nothing in it has an address")
+    return Entries()
 
 
 def _compression(compress: bool | str | None, name: str | None) -> str | None:

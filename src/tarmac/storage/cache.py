@@ -96,6 +96,11 @@ class Cache:
                 warnings.warn(what, CacheDisabled, stacklevel=3)
         return schemes.open_read(url, options) if source is None else source
 
+    def retire(self, url: str) -> None:
+        """Make the entry of a URL the first to go when room is needed: it will not be used for long."""
+        with contextlib.suppress(OSError):
+            os.utime(self.path_of(url), (0, 0))
+
     def clean(self) -> int:
         """Remove what killed downloads left behind and shrink to the budget; return the bytes freed."""
         freed = 0

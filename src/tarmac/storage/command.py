@@ -38,7 +38,9 @@ def stat(url: str, _options: StorageOptions) -> ObjectInfo:
     raise UnsupportedScheme("the output of a command has no size before it ran.", url=url)
 
 
-def read_range(url: str, _start: int, _stop: int, _options: StorageOptions) -> bytes:
+def read_range(
+    url: str, _start: int, _stop: int, _options: StorageOptions, _version: str | None = None
+) -> bytes:
     """Commands have no random access."""
     raise UnsupportedScheme("the output of a command can only be read from front to back.", url=url)
 

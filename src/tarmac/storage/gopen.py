@@ -19,6 +19,7 @@ from typing import IO, Any, NoReturn
 
 from tarmac.errors import CommandFailed, UnsafeUrl, UnsupportedScheme, WriteError
 from tarmac.storage import schemes
+from tarmac.storage.schemes import rewrite_url
 from tarmac.storage.security import is_secure
 from tarmac.storage.types import DEFAULT_STORAGE, Sink, Source
 
@@ -150,22 +151,17 @@ def gopen(url: str, mode: str = "rb", bufsize: int = BUFFER, **kw: Any) -> IO[by
     """
     if mode not in ("rb", "wb"):
         raise ValueError(f'mode must be "rb" or "wb", got {mode!r}')
-    url = rewrite_url(url)
-    opener = gopen_schemes.registered.get(schemes.scheme_of(url))
+    target = rewrite_url(url)
+    opener = gopen_schemes.registered.get(schemes.scheme_of(target))
     if opener is None or not kw:
         return open_url(url, mode, bufsize, **kw)
-    file: IO[bytes] = opener(url, mode, bufsize, **kw)
+    file: IO[bytes] = opener(target, mode, bufsize, **kw)
     return file
 
 
 def reader(url: str, **kw: Any) -> IO[bytes]:
     """Open a URL for reading."""
     return gopen(url, "rb", **kw)
-
-
-def rewrite_url(url: str) -> str:
-    """Return the URL as it is. tarmac lets no environment variable turn one URL into another."""
-    return url
 
 
 def gopen_error(url: str, *args: Any, **kw: Any) -> NoReturn:

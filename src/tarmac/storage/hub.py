@@ -53,6 +53,6 @@ def stat(url: str, options: StorageOptions) -> ObjectInfo:
     return objects.stat(resolve(url), _with_token(options))
 
 
-def read_range(url: str, start: int, stop: int, options: StorageOptions) -> bytes:
+def read_range(url: str, start: int, stop: int, options: StorageOptions, version: str | None = None) -> bytes:
     """Return the bytes from `start` up to `stop`."""
-    return objects.read_range(resolve(url), start, stop, _with_token(options))
+    return objects.read_range(resolve(url), start, stop, _with_token(options), version)

@@ -56,7 +56,9 @@ def stat(url: str, _options: StorageOptions) -> ObjectInfo:
     return ObjectInfo(found.st_size, f"{found.st_mtime_ns:x}")
 
 
-def read_range(url: str, start: int, stop: int, _options: StorageOptions) -> bytes:
+def read_range(
+    url: str, start: int, stop: int, _options: StorageOptions, _version: str | None = None
+) -> bytes:
     """Return the bytes from `start` up to `stop`, or as many as there are."""
     with LocalSource(url) as source:
         return source.read_at(start, stop - start)

@@ -85,15 +85,19 @@ def stat(url: str, options: StorageOptions) -> ObjectInfo:
     return ObjectInfo(meta["size"], meta["e_tag"])
 
 
-def read_range(url: str, start: int, stop: int, options: StorageOptions) -> bytes:
+def read_range(url: str, start: int, stop: int, options: StorageOptions, version: str | None = None) -> bytes:
     """Return the bytes from `start` up to `stop`; fewer only at the end of the object."""
     if _forked():
-        return relay.call("read_range", url, start, stop, options)  # type: ignore[no-any-return]
+        return relay.call("read_range", url, start, stop, options, version)  # type: ignore[no-any-return]
     import obstore
 
     store, path = locate(url, options)
     with translating(url):
-        data = bytes(obstore.get_range(store, path, start=start, end=stop))
+        if version is None:
+            data = bytes(obstore.get_range(store, path, start=start, end=stop))
+        else:
+            found = obstore.get(store, path, options={"range": (start, stop), "if_match": version})
+            data = bytes(found.bytes())
     if len(data) > stop - start:
         # Seen when a broken reply was resumed and the server then sent more than was asked for.
         raise ShortRead(f"{len(data)} bytes arrived where {stop - start} were asked for.", url=url)

@@ -151,8 +151,10 @@ class _Server:
     def stat(self, url: str, options: StorageOptions) -> ObjectInfo:
         return self._objects.stat(url, options)
 
-    def read_range(self, url: str, start: int, stop: int, options: StorageOptions) -> bytes:
-        return self._objects.read_range(url, start, stop, options)
+    def read_range(
+        self, url: str, start: int, stop: int, options: StorageOptions, version: str | None = None
+    ) -> bytes:
+        return self._objects.read_range(url, start, stop, options, version)
 
     def list_objects(self, url: str, pattern: str, most: int, options: StorageOptions) -> list[str]:
         return self._objects.list_objects(url, pattern, most, options)

@@ -1,4 +1,8 @@
-"""From a URL to the leaf that handles it; users register their own schemes here."""
+"""From a URL to the leaf that handles it; users register their own schemes here.
+
+Everything that is read or written by its URL comes through here, so this is also where the environment may
+send a URL elsewhere (`GOPEN_REWRITE`, `USE_AIS_FOR`).
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,10 @@ import re
 from collections.abc import Callable
 from typing import IO, Any, Protocol
 
-from tarmac.errors import ShortRead, UnsupportedScheme, WriteError
+from tarmac import environment
+from tarmac.errors import ShortRead, UnsafeUrl, UnsupportedScheme, UrlError, WriteError
+from tarmac.storage.local import local_path
+from tarmac.storage.security import is_secure
 from tarmac.storage.types import (
     DEFAULT_STORAGE,
     DEFAULT_WRITE,
@@ -19,7 +26,16 @@ from tarmac.storage.types import (
     WriteOptions,
 )
 
-__all__ = ["is_local", "open_read", "open_write", "read_range", "register_scheme", "scheme_of", "stat"]
+__all__ = [
+    "is_local",
+    "open_read",
+    "open_write",
+    "read_range",
+    "register_scheme",
+    "rewrite_url",
+    "scheme_of",
+    "stat",
+]
 
 
 class Leaf(Protocol):
@@ -28,7 +44,9 @@ class Leaf(Protocol):
     def open_read(self, url: str, options: StorageOptions, /) -> Source: ...
     def open_write(self, url: str, options: StorageOptions, write: WriteOptions, /) -> Sink: ...
     def stat(self, url: str, options: StorageOptions, /) -> ObjectInfo: ...
-    def read_range(self, url: str, start: int, stop: int, options: StorageOptions, /) -> bytes: ...
+    def read_range(
+        self, url: str, start: int, stop: int, options: StorageOptions, version: str | None, /
+    ) -> bytes: ...
 
 
 LISTABLE = frozenset(("s3", "s3a", "gs", "az", "abfs", "abfss", "adl", "azure"))
@@ -61,11 +79,47 @@ def is_local(url: str) -> bool:
     return scheme_of(url) in ("", "file")
 
 
+def rewrite_url(url: str) -> str:
+    """Return the URL that is opened in place of this one, by the first rule of `GOPEN_REWRITE` that fits.
+
+    A rule fits at the beginning of a URL. It can make no command of anything, and secure mode knows no rules.
+    """
+    rules = environment.rewrite_rules()
+    if not rules or url == "-":
+        return url
+    if is_secure():
+        raise UnsafeUrl("secure mode lets no variable rewrite URLs.", url=url, hint="unset GOPEN_REWRITE.")
+    for number, (pattern, replacement) in enumerate(rules, 1):
+        try:
+            match = re.match(pattern, url)
+            found = None if match is None else match.expand(replacement) + url[match.end() :]
+        except (re.error, IndexError) as error:
+            raise UrlError(f"rule {number} of GOPEN_REWRITE cannot be followed: {error}.", url=url) from None
+        if found is not None:
+            return _allowed(url, found)
+    return url
+
+
+def _allowed(url: str, found: str) -> str:
+    """Refuse what a rule must not make of a URL, which may have come from a list and not from code."""
+    if found != url and scheme_of(found) == "pipe":
+        raise UnsafeUrl("GOPEN_REWRITE makes a command of it; commands run only when code asks.", url=url)
+    if is_local(found) and not is_local(url) and ".." in local_path(found).split("/"):
+        raise UnsafeUrl("GOPEN_REWRITE makes a local name of it that leads out of its directory.", url=url)
+    return found
+
+
+def _located(url: str) -> tuple[Leaf, str]:
+    """Find what handles a URL, and the URL that it is to handle."""
+    url = rewrite_url(url)
+    return _leaf(url), url
+
+
 def _leaf(url: str) -> Leaf:
     scheme = scheme_of(url)
     if scheme in _registered:
         return _registered[scheme]
-    module = _MODULES.get(scheme)
+    module = "aistore" if scheme in environment.aistore_schemes() else _MODULES.get(scheme)
     if module is None:
         known = ", ".join(sorted(name for name in {*_MODULES, *_registered} if len(name) > 1))
         raise UnsupportedScheme(
@@ -79,26 +133,39 @@ def _leaf(url: str) -> Leaf:
 
 def open_read(url: str, options: StorageOptions = DEFAULT_STORAGE) -> Source:
     """Open the bytes behind a URL, to be read from front to back."""
-    return _leaf(url).open_read(url, options)
+    leaf, url = _located(url)
+    return leaf.open_read(url, options)
 
 
 def open_write(
     url: str, options: StorageOptions = DEFAULT_STORAGE, write: WriteOptions = DEFAULT_WRITE
 ) -> Sink:
     """Begin writing to a URL; nothing shows under its name until the sink is committed."""
-    return _leaf(url).open_write(url, options, write)
+    leaf, url = _located(url)
+    return leaf.open_write(url, options, write)
 
 
 def stat(url: str, options: StorageOptions = DEFAULT_STORAGE) -> ObjectInfo:
     """Return the size of what a URL names, and a version that changes when the bytes do."""
-    return _leaf(url).stat(url, options)
+    leaf, url = _located(url)
+    return leaf.stat(url, options)
 
 
-def read_range(url: str, start: int, stop: int, options: StorageOptions = DEFAULT_STORAGE) -> bytes:
-    """Return the bytes from `start` up to `stop` of what a URL names: all of them, or it raises."""
+def read_range(
+    url: str,
+    start: int,
+    stop: int,
+    options: StorageOptions = DEFAULT_STORAGE,
+    version: str | None = None,
+) -> bytes:
+    """Return the bytes from `start` up to `stop` of what a URL names: all of them, or it raises.
+
+    With the `version` that `stat` returned, an object that was replaced meanwhile is an error.
+    """
     if not 0 <= start <= stop:
         raise ValueError(f"a range runs from 0 or later to its end, got {start} to {stop}")
-    data = _leaf(url).read_range(url, start, stop, options) if start < stop else b""
+    leaf, url = _located(url)
+    data = leaf.read_range(url, start, stop, options, version) if start < stop else b""
     if len(data) != stop - start:
         raise ShortRead(
             f"{len(data)} bytes arrived of the {stop - start} asked for.", url=url, offset=start + len(data)
@@ -143,7 +210,9 @@ class _FileObjects:
                 size += len(chunk)
         return ObjectInfo(size, None)
 
-    def read_range(self, url: str, start: int, stop: int, _options: StorageOptions, /) -> bytes:
+    def read_range(
+        self, url: str, start: int, stop: int, _options: StorageOptions, _version: str | None, /
+    ) -> bytes:
         file = self._reader(url)
         try:
             file.seek(start)

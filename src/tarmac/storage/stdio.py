@@ -63,6 +63,8 @@ def stat(url: str, _options: StorageOptions) -> ObjectInfo:
     return ObjectInfo(found.st_size, None)
 
 
-def read_range(url: str, _start: int, _stop: int, _options: StorageOptions) -> bytes:
+def read_range(
+    url: str, _start: int, _stop: int, _options: StorageOptions, _version: str | None = None
+) -> bytes:
     """Standard input has no random access."""
     raise UnsupportedScheme("standard input can only be read from front to back.", url=url)

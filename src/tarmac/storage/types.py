@@ -30,6 +30,10 @@ class Source:
         """Return the whole content as a memory map where that is possible."""
         return None
 
+    def content(self) -> bytes | None:
+        """Return the whole content if it is in memory already."""
+        return None
+
     def __enter__(self) -> Self:
         return self
 

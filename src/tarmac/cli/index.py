@@ -1,0 +1,107 @@
+"""`tarmac index`: say where each sample is."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Annotated, Any
+
+import typer
+
+from tarmac.errors import UrlError
+
+__all__ = ["index_command"]
+
+
+def index_command(
+    shards: Annotated[
+        list[str], typer.Argument(metavar="SHARDS...", help="Shards: files, URLs, patterns, or a manifest.")
+    ],
+    output: Annotated[str | None, typer.Option("-o", "--output", help="The manifest to write.")] = None,
+    digest: Annotated[bool, typer.Option("--digest", help="Also a digest of every field.")] = False,
+    meta: Annotated[str, typer.Option(help="Columns to choose by: jpg.width,json.caption,cls.")] = "",
+    bad_meta: Annotated[
+        bool, typer.Option("--bad-meta", help="Leave a column empty where a field is damaged.")
+    ] = False,
+    add: Annotated[bool, typer.Option("--add", help="Keep the shards that the manifest has.")] = False,
+    sidecars: Annotated[
+        str | None, typer.Option(help="Directory for the indexes, instead of beside the shards.")
+    ] = None,
+    dali: Annotated[bool, typer.Option("--dali", help="Take over DALI's .idx files.")] = False,
+    name: Annotated[str | None, typer.Option(help="What the dataset is called.")] = None,
+    info: Annotated[str | None, typer.Option(help="A text or JSON file about the dataset.")] = None,
+    stale: Annotated[
+        bool, typer.Option("--stale", help="Only check the index of a manifest; write nothing.")
+    ] = False,
+    jobs: Annotated[int, typer.Option("-j", "--jobs", min=1, help="Processes.")] = os.cpu_count() or 1,
+    as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
+) -> None:
+    """Index shards, so that samples can be read by number, by key and by condition.
+
+    Only what is new or has changed is read. Example: tarmac index 'train-*.tar' -o train.json
+    """
+    from tarmac.index.meta import parse_meta
+    from tarmac.samples.indexing import IndexOptions
+    from tarmac.tools.index import index
+
+    if stale:
+        _check(shards, as_json)
+        return
+    if dali and (digest or meta):
+        raise typer.BadParameter("--dali has neither digests nor metadata to take over")
+    if output is None and add:
+        raise typer.BadParameter("--add needs the manifest to add to: -o FILE.json")
+    plan = parse_meta(meta, on_bad="null" if bad_meta else "raise") if meta else None
+    report = index(
+        shards,
+        output,
+        options=IndexOptions(digests=digest, meta=plan),
+        directory=sidecars,
+        add=add,
+        dali=dali,
+        name=name,
+        info=None if info is None else _info(info),
+        jobs=jobs,
+    )
+    found = report.manifest
+    size = sum(shard.size or 0 for shard in found.shards)
+    if as_json:
+        facts: dict[str, Any] = {"manifest": output, "shards": len(found.shards), "samples": found.samples}
+        facts |= {"bytes": size, "made": len(report.made), "kept": len(report.kept)}
+        typer.echo(json.dumps(facts | {"fingerprint": found.fingerprint}))
+    else:
+        where = "" if output is None else f" -> {output}"
+        typer.echo(
+            f"{len(found.shards)} shards, {found.samples} samples, {size} bytes; "
+            f"{len(report.made)} indexed, {len(report.kept)} as they were{where}",
+            err=True,
+        )
+
+
+def _check(manifests: list[str], as_json: bool) -> None:
+    from tarmac.tools.index import check_index
+
+    bad = 0
+    for manifest in manifests:
+        for found in check_index(manifest):
+            bad += 1
+            if as_json:
+                kind = type(found.error).__name__
+                typer.echo(json.dumps({"url": found.url, "kind": kind, "text": str(found.error)}))
+            else:
+                typer.echo(f"STALE {found.error}")
+    typer.echo(f"{bad} shards need indexing" if bad else "every index is of its shard", err=True)
+    if bad:
+        raise typer.Exit(1)
+
+
+def _info(path: str) -> Any:
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+    except OSError as error:
+        raise UrlError(f"the file about the dataset cannot be read: {error.strerror}.", url=path) from None
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

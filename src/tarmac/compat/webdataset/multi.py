@@ -1,0 +1,7 @@
+"""`webdataset.multi`: a loader with several processes, without torch."""
+
+from __future__ import annotations
+
+from tarmac.pipeline.multiloader import MultiLoader
+
+__all__ = ["MultiLoader"]

@@ -1,0 +1,11 @@
+"""`wids.wids_lru`: a dictionary of limited size."""
+
+from __future__ import annotations
+
+from tarmac.pipeline.lru import (
+    LRUCache,
+)
+
+__all__ = [
+    "LRUCache",
+]

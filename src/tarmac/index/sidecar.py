@@ -1,0 +1,330 @@
+"""Where each sample of one shard is: an Arrow file beside the shard, mapped, never parsed.
+
+One row per sample: `key`, `members` (a list of field, offset, size, digest) and metadata columns such
+as `jpg.width`. What belongs to the file as a whole is JSON in the metadata of its schema. FORMAT.md has
+the details.
+"""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from tarmac.errors import IndexDamaged, IndexMissing, IndexStale, NotFound, TarmacError
+from tarmac.index.entries import Entries
+from tarmac.storage import ObjectInfo, StorageOptions, WriteOptions, is_local, open_read, open_write
+from tarmac.storage.local import local_path
+from tarmac.storage.types import DEFAULT_STORAGE
+
+__all__ = ["Sidecar", "make_sidecar", "open_sidecar", "read_sidecar", "sidecar_url", "write_sidecar"]
+
+VERSION = 1
+SUFFIX = ".arrow"
+_METADATA = b"tarmac"
+_SCANS = 8
+"""Keys looked for one by one before a table of all of them is made."""
+
+
+def sidecar_url(shard: str) -> str:
+    """The name of a shard's sidecar, beside it; the query of a web URL stays behind."""
+    name, mark, query = shard.partition("?") if not is_local(shard) else (shard, "", "")
+    return f"{name}{SUFFIX}{mark}{query}"
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a sidecar knows of its shard as a whole."""
+
+    size: int
+    """Bytes of the shard when it was indexed."""
+    version: str | None
+    """Its modification time or ETag then."""
+    local: bool
+    """Whether it was a file of the machine that indexed it."""
+    samples: int
+    fingerprint: str
+    """Hash of all keys, fields, offsets and sizes: the same wherever the shard lies."""
+    digests: bool
+    layout: list[str] | None
+    """The fields of every sample, where all have the same in the same order."""
+    columns: dict[str, str]
+    """A hash of each metadata column."""
+
+
+class Sidecar:
+    """The index of one shard. Arrays are views of the mapped file, in the order of the shard."""
+
+    def __init__(self, batch: Any, facts: Facts) -> None:
+        self.facts = facts
+        self._batch = batch
+        members = batch.column("members").values
+        self.fields = [_text(name) for name in members.field("field").dictionary.to_pylist()]
+        self.field_of: NDArray[np.int16] = members.field("field").indices.to_numpy()
+        self.offsets: NDArray[np.int64] = members.field("offset").to_numpy()
+        self.sizes: NDArray[np.int64] = members.field("size").to_numpy()
+        self.digests: NDArray[np.uint64] | None = (
+            members.field("digest").to_numpy() if facts.digests else None
+        )
+        self.starts: NDArray[np.int32] = batch.column("members").offsets.to_numpy()
+        self.metadata = [name for name in batch.schema.names if name not in ("key", "members")]
+        """The names of the metadata columns."""
+        self._rows: dict[str, int] | None = None
+        self._scans = 0
+        self._sound: set[str] = set()
+        _, key_starts, key_bytes = batch.column("key").buffers()
+        self._key_starts = memoryview(key_starts or bytes(4)).cast("i")
+        # Keys that are ASCII are cut out of one text, which is several times faster than decoding each.
+        raw = memoryview(key_bytes or b"").tobytes()
+        self._key_bytes = raw
+        self._key_text = raw.decode("ascii") if raw.isascii() else None
+
+    def __len__(self) -> int:
+        return self.facts.samples
+
+    def key(self, row: int) -> str:
+        """The key of one sample."""
+        start, end = self._key_starts[row], self._key_starts[row + 1]
+        if self._key_text is not None:
+            return self._key_text[start:end]
+        return self._key_bytes[start:end].decode("utf-8", "surrogateescape")
+
+    def keys(self, rows: slice | NDArray[np.int64] | None = None) -> list[str]:
+        """The keys of some samples, or of all."""
+        bounds = np.frombuffer(self._key_starts, np.int32)
+        numbers: Any = slice(None) if rows is None else rows
+        pairs = zip(bounds[:-1][numbers].tolist(), bounds[1:][numbers].tolist(), strict=True)
+        text, raw = self._key_text, self._key_bytes
+        if text is not None:
+            return [text[start:end] for start, end in pairs]
+        return [raw[start:end].decode("utf-8", "surrogateescape") for start, end in pairs]
+
+    def find(self, key: str) -> int | None:
+        """The row of the sample with this key."""
+        if self._rows is None and self._scans < _SCANS:
+            return self._scan(key)
+        if self._rows is None:
+            self._rows = {name: row for row, name in enumerate(self.keys())}
+        return self._rows.get(key)
+
+    def _scan(self, key: str) -> int | None:
+        """Look through all keys: for a few of them far cheaper than a table."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        self._scans += 1
+        wanted = pa.scalar(key.encode("utf-8", "surrogateescape"), pa.binary())
+        row: int = pc.index(self._batch.column("key").view(pa.binary()), wanted).as_py()
+        return None if row < 0 else row
+
+    def column(self, name: str) -> Any:
+        """One metadata column, or `key`, as an Arrow array; a damaged one is refused."""
+        found = self._batch.column(name)
+        if name in self.facts.columns and name not in self._sound:
+            if _column_hash(found) != self.facts.columns[name]:
+                raise IndexDamaged(f'the column "{name}" of the index is not as it was written.')
+            self._sound.add(name)
+        return found
+
+    def has(self, field: str) -> NDArray[np.bool_]:
+        """For each sample, whether it has the field."""
+        if field not in self.fields:
+            return np.zeros(len(self), bool)
+        found = np.flatnonzero(self.field_of == self.fields.index(field))
+        mask = np.zeros(len(self), bool)
+        mask[np.searchsorted(self.starts, found, side="right") - 1] = True
+        return mask
+
+    def fingerprint(self) -> str:
+        """A hash of all keys, fields, offsets and sizes, from what is in the arrays."""
+        fields = [name.encode("utf-8", "surrogateescape") for name in self.fields]
+        begins = np.frombuffer(self._key_starts, np.int32, len(self) + 1)
+        return _hashed(
+            np.diff(begins).astype(np.int64),
+            self._key_bytes[begins[0] : begins[-1]],
+            array("q", map(len, fields)),
+            b"".join(fields),
+            *(self.starts, self.field_of, self.offsets, self.sizes),
+        )
+
+    def check_shard(self, info: ObjectInfo, url: str) -> None:
+        """Refuse a shard that is not the one that was indexed.
+
+        Versions are compared only where both are of the same kind, a file's time or a store's ETag: a
+        dataset that was copied to another store together with its index is known by its sizes.
+        """
+        if info.size != self.facts.size:
+            raise IndexStale(f"the shard has {info.size} bytes, {self.facts.size} when indexed.", url=url)
+        then = self.facts.version
+        if info.version and then and is_local(url) == self.facts.local and info.version != then:
+            raise IndexStale("the shard was written again after it was indexed.", url=url)
+
+
+def make_sidecar(
+    entries: Entries, info: ObjectInfo, columns: dict[str, Any], *, digests: bool, local: bool
+) -> bytes:
+    """Return the bytes of a sidecar for a shard of which `info` is known."""
+    import pyarrow as pa
+
+    arrays = entries.columns() | columns
+    batch = pa.RecordBatch.from_arrays(list(arrays.values()), list(arrays))
+    facts = {
+        "version": VERSION,
+        "shard_size": info.size,
+        "shard_version": info.version,
+        "local": local,
+        "samples": len(entries.keys),
+        "fingerprint": _fingerprint(entries),
+        "digests": "xxh3-64" if digests else None,
+        "layout": entries.layout(),
+        "columns": _column_hashes(batch, columns),
+    }
+    schema = batch.schema.with_metadata({_METADATA: json.dumps(facts)})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, schema) as file:
+        file.write_batch(batch.replace_schema_metadata(schema.metadata))
+    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+
+
+def _column_hashes(batch: Any, columns: Iterable[str]) -> dict[str, str]:
+    """The hash of each metadata column as a reader of the file will see it."""
+    import pyarrow as pa
+
+    names = list(columns)
+    if not names:
+        return {}
+    some = batch.select(names)
+    written = pa.ipc.read_record_batch(some.serialize(), some.schema)
+    return {name: _column_hash(written.column(name)) for name in names}
+
+
+def _column_hash(column: Any) -> str:
+    digest = xxhash.xxh3_64(str(column.type).encode())
+    for buffer in column.buffers():
+        digest.update(b"" if buffer is None else buffer)
+    return digest.hexdigest()
+
+
+def _fingerprint(entries: Entries) -> str:
+    names = []
+    for texts in (entries.keys, list(entries.fields)):
+        encoded = [text.encode("utf-8", "surrogateescape") for text in texts]
+        names += [array("q", map(len, encoded)), b"".join(encoded)]
+    return _hashed(*names, entries.starts, entries.field_of, entries.offsets, entries.sizes)
+
+
+def _hashed(*parts: Any) -> str:
+    digest = xxhash.xxh3_128()
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest()
+
+
+def write_sidecar(url: str, content: bytes, storage: StorageOptions = DEFAULT_STORAGE) -> None:
+    """Put a sidecar in place, whole; of several that index a shard at once, the last one stays."""
+    sink = open_write(url, storage, WriteOptions(overwrite=True))
+    try:
+        sink.write(content)
+    except BaseException:
+        sink.abort()
+        raise
+    sink.commit()
+
+
+def open_sidecar(url: str, storage: StorageOptions = DEFAULT_STORAGE) -> Sidecar:
+    """Open a sidecar; a local one is mapped, so that only what is used is read."""
+    import pyarrow as pa
+
+    try:
+        content = pa.memory_map(local_path(url)) if is_local(url) else _content(url, storage)
+    except (NotFound, FileNotFoundError, NotADirectoryError):
+        raise IndexMissing("there is no index here.", url=url) from None
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, TarmacError):
+            raise
+        raise IndexDamaged(f"the index cannot be read ({_line(error)}).", url=url) from None
+    return read_sidecar(content, url)
+
+
+def read_sidecar(content: Any, url: str) -> Sidecar:
+    """Understand the content of a sidecar: bytes, or an Arrow file."""
+    import pyarrow as pa
+
+    try:
+        file = pa.ipc.open_file(content)
+        facts = _facts(file.schema.metadata, url)
+        batch = file.get_batch(0)
+        batch.validate(full=True)
+        sidecar = Sidecar(batch, facts)
+        sound = _is_sound(sidecar)
+    except TarmacError:
+        raise
+    except (pa.ArrowException, LookupError, ValueError, TypeError, AttributeError, OSError) as error:
+        raise IndexDamaged(f"this is not an index that can be read ({_line(error)}).", url=url) from None
+    if not sound:
+        raise IndexDamaged("what the index says of its samples contradicts itself.", url=url)
+    return sidecar
+
+
+def _content(url: str, storage: StorageOptions) -> bytes:
+    with open_read(url, storage) as source:
+        return b"".join(iter(lambda: source.read(1 << 20), b""))
+
+
+def _facts(metadata: dict[bytes, bytes] | None, url: str) -> Facts:
+    found = json.loads((metadata or {})[_METADATA])
+    if found["version"] != VERSION:
+        raise IndexDamaged(
+            f"the index has version {found['version']!r}; this tarmac knows version {VERSION}.",
+            url=url,
+            hint="a newer tarmac, or tarmac index with this one.",
+        )
+    return Facts(
+        size=int(found["shard_size"]),
+        version=found["shard_version"],
+        local=bool(found["local"]),
+        samples=int(found["samples"]),
+        fingerprint=str(found["fingerprint"]),
+        digests=found["digests"] is not None,
+        layout=found["layout"],
+        columns=dict(found["columns"]),
+    )
+
+
+def _is_sound(sidecar: Sidecar) -> bool:
+    """Whether nothing could make a reader leave the shard or mix up samples; one pass over the arrays."""
+    facts, starts, offsets, sizes = sidecar.facts, sidecar.starts, sidecar.offsets, sidecar.sizes
+    keys, numbers = sidecar.column("key"), sidecar.field_of
+    if [starts.dtype, numbers.dtype, offsets.dtype, sizes.dtype] != [np.int32, np.int16, np.int64, np.int64]:
+        return False
+    if not len(starts) == facts.samples + 1 == len(keys) + 1 or keys.null_count:
+        return False
+    if len(offsets):
+        inside = (offsets >= 0) & (sizes >= 0) & (sizes <= facts.size - offsets)
+        if not (inside.all() and (np.diff(starts) > 0).all()):
+            return False
+    if facts.layout is not None:
+        row = [sidecar.fields.index(name) for name in facts.layout]
+        if len(numbers) != len(row) * len(sidecar) or not (numbers.reshape(-1, len(row)) == row).all():
+            return False
+    return sidecar.fingerprint() == facts.fingerprint
+
+
+def _arrow(rows: Sequence[int] | NDArray[np.int64]) -> Any:
+    import pyarrow as pa
+
+    return pa.array(rows, pa.int64())
+
+
+def _text(key: str | bytes) -> str:
+    return key if isinstance(key, str) else key.decode("utf-8", "surrogateescape")
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]

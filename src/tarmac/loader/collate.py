@@ -1,0 +1,98 @@
+"""Items to one batch, written where they belong as they come, so that nothing is copied at the end."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tarmac.errors import MismatchedBatch
+
+__all__ = ["Allocate", "BatchBuffer"]
+
+Allocate = Callable[[tuple[int, ...], Any], NDArray[Any]]
+_ONE_SHAPE = "resize, crop or pad to one shape before the Loader, or pass collate=list."
+
+
+class BatchBuffer:
+    """A batch of `size` items being filled, from any thread, in any order.
+
+    The first item decides what a batch is: a dictionary of columns, a tuple of columns, or one column.
+    Arrays of one shape and dtype share one array, numbers become an array, torch tensors are stacked, and
+    everything else is a list.
+    """
+
+    def __init__(self, size: int, allocate: Allocate = np.empty) -> None:
+        self._size = size
+        self._allocate = allocate
+        self._lock = threading.Lock()
+        self._columns: dict[Any, Any] | None = None
+        self._kind: type = object
+
+    def put(self, place: int, item: Any) -> None:
+        """Write one item into its place."""
+        if self._columns is None:
+            with self._lock:
+                if self._columns is None:
+                    self._kind = _kind(item)
+                    self._columns = {name: self._column(value) for name, value in _values(item).items()}
+        columns, values = self._columns, _values(item)
+        if _kind(item) is not self._kind or values.keys() != columns.keys():
+            odd = ", ".join(sorted(map(str, values.keys() ^ columns.keys()))) or type(item).__name__
+            raise MismatchedBatch(f"samples of one batch differ in their fields: {odd}.")
+        for name, value in values.items():
+            column = columns[name]
+            if isinstance(column, np.ndarray):
+                if not isinstance(value, np.ndarray) or value.shape != column.shape[1:]:
+                    found = getattr(value, "shape", type(value).__name__)
+                    what = f'field "{name}" has shape {column.shape[1:]} and {found} in one batch.'
+                    raise MismatchedBatch(what, hint=_ONE_SHAPE)
+                if value.dtype != column.dtype:
+                    what = f'field "{name}" has dtype {column.dtype} and {value.dtype} in one batch.'
+                    raise MismatchedBatch(what, hint="convert it in a map() before the Loader.")
+            column[place] = value
+
+    def result(self) -> Any:
+        """Return the batch; all places are filled."""
+        assert self._columns is not None
+        columns = {name: _finished(column, name) for name, column in self._columns.items()}
+        if self._kind is dict:
+            return columns
+        return tuple(columns.values()) if self._kind is tuple else columns[0]
+
+    def _column(self, value: Any) -> Any:
+        if isinstance(value, np.ndarray) and value.dtype != object:
+            return self._allocate((self._size, *value.shape), value.dtype)
+        return [None] * self._size
+
+
+def _kind(item: Any) -> type:
+    if isinstance(item, Mapping):
+        return dict
+    return tuple if isinstance(item, tuple | list) else object
+
+
+def _values(item: Any) -> Mapping[Any, Any]:
+    if isinstance(item, Mapping):
+        return item
+    return dict(enumerate(item)) if isinstance(item, tuple | list) else {0: item}
+
+
+def _finished(column: Any, name: object) -> Any:
+    if isinstance(column, np.ndarray):
+        return column
+    first = column[0]
+    if isinstance(first, int | float | np.number | np.bool_):
+        return np.array(column)
+    if hasattr(first, "detach") and hasattr(first, "shape"):
+        import torch
+
+        shapes = {tuple(value.shape) for value in column}
+        if len(shapes) > 1:
+            what = f'field "{name}" has shapes {" and ".join(map(str, sorted(shapes)))} in one batch.'
+            raise MismatchedBatch(what, hint=_ONE_SHAPE)
+        return torch.stack(column)
+    return column

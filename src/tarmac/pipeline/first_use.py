@@ -1,0 +1,39 @@
+"""From what the user named to a manifest: shards that have no index are indexed on first use."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from tarmac.index.manifest import Manifest, Shard, read_manifest
+from tarmac.pipeline.shardset import REQUESTS, find_or_make_index
+from tarmac.pipeline.threads import in_threads
+from tarmac.progress import progress
+from tarmac.samples.indexing import IndexOptions
+from tarmac.storage import StorageOptions, is_local
+from tarmac.urls import Shards, expand
+
+__all__ = ["manifest_of"]
+
+
+def manifest_of(
+    source: Shards | Manifest, storage: StorageOptions, *, digests: bool = False, show: bool | None = None
+) -> Manifest:
+    """Return the manifest that `source` is or names, or one made of the shards it stands for."""
+    if isinstance(source, Manifest):
+        return source
+    if isinstance(source, str | os.PathLike):
+        name = os.fspath(source)
+        if name.partition("?")[0].lower().endswith(".json"):
+            return read_manifest(name, storage)
+    urls, options = expand(source, options=storage), IndexOptions(digests=digests, storage=storage)
+    return Manifest(list(progress(_indexed(urls, options), len(urls), "indexing", show=show)))
+
+
+def _indexed(urls: list[str], options: IndexOptions) -> Iterator[Shard]:
+    def one(url: str) -> Shard:
+        sidecar, place = find_or_make_index(url, options)
+        facts = sidecar.facts
+        return Shard(url, facts.samples, facts.size, place, facts.fingerprint)
+
+    return map(one, urls) if all(map(is_local, urls)) else in_threads(one, urls, REQUESTS)

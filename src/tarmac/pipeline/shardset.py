@@ -1,0 +1,264 @@
+"""The indexed shards of a dataset, opened when they are first needed and let go when others are."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import re
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from tarmac import environment
+from tarmac.errors import AccessDenied, IndexDamaged, IndexMissing, WriteError, redact
+from tarmac.index.manifest import Manifest, Shard
+from tarmac.index.sidecar import Sidecar, open_sidecar, sidecar_url, write_sidecar
+from tarmac.pipeline.threads import in_threads
+from tarmac.samples.indexed import IndexedShard
+from tarmac.samples.indexing import IndexOptions, index_shard, usable_index
+from tarmac.storage import Cache, Source, StorageOptions, is_local, open_read, stat
+from tarmac.storage.local import local_path
+from tarmac.storage.types import DEFAULT_STORAGE
+
+__all__ = ["find_or_make_index", "Opening", "ShardSet"]
+
+REQUESTS = 16
+"""Shards in a store that are looked at at a time."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """How the shards of a dataset are opened."""
+
+    fields: frozenset[str] | None = None
+    verify: bool = False
+    """Compare each field with its digest in the index."""
+    in_memory: bool = False
+    """Read each shard once and keep it."""
+    cache: Cache | None = None
+    """Keep remote shards on disk, whole; without it they are read by ranges."""
+    storage: StorageOptions = field(default=DEFAULT_STORAGE)
+    open_shards: int = 128
+    """How many are kept open; each takes three descriptors."""
+
+    @property
+    def indexing(self) -> IndexOptions:
+        """How a shard is indexed that has no index yet."""
+        return IndexOptions(digests=self.verify, storage=self.storage)
+
+
+class ShardSet:
+    """The shards of one manifest. Safe to use from several threads; pickles without what it has open."""
+
+    def __init__(self, manifest: Manifest, opening: Opening) -> None:
+        self.manifest = manifest
+        self.opening = opening
+        self.close()
+
+    def close(self) -> None:
+        """Let go of all shards; they open again when needed."""
+        most = self.opening.open_shards
+        self._open: _Kept[IndexedShard] = _Kept(None if self.opening.in_memory else most)
+        self._sidecars: _Kept[Sidecar] = _Kept(most)
+
+    def open(self, number: int) -> IndexedShard:
+        """Return a shard, opened now or before."""
+        return self._open.get(number, self._opened)
+
+    def let_go(self, number: int) -> None:
+        """Close a shard when nobody reads from it any more."""
+        self._open.drop(number)
+
+    def sidecar(self, number: int) -> Sidecar:
+        """Return the index of a shard, without opening the shard unless it is open."""
+        found = self._open.there(number)
+        return self._sidecars.get(number, self._checked_sidecar) if found is None else found.sidecar
+
+    def sidecars(self, numbers: Sequence[int]) -> Iterator[Sidecar]:
+        """The indexes of several shards, in order; those in a store are fetched several at a time."""
+        if all(is_local(self.url(number)) for number in numbers):
+            return map(self.sidecar, numbers)
+        return in_threads(self.sidecar, numbers, REQUESTS)
+
+    def url(self, number: int) -> str:
+        """Where a shard is."""
+        return self.manifest.shards[number].url
+
+    def _opened(self, number: int) -> IndexedShard:
+        opening, url, sidecar = self.opening, self.url(number), self.sidecar(number)
+        info = stat(url, opening.storage)
+        sidecar.check_shard(info, url)
+        return IndexedShard(
+            url,
+            sidecar,
+            self._source(url),
+            storage=opening.storage,
+            fields=opening.fields,
+            verify=opening.verify,
+            version=info.version,
+        )
+
+    def _source(self, url: str) -> Source | None:
+        opening = self.opening
+        if opening.in_memory:
+            with open_read(url, opening.storage) as source:
+                return _Held(source)
+        if opening.cache is not None:
+            return opening.cache.open_read(url, opening.storage)
+        return open_read(url, opening.storage) if is_local(url) else None
+
+    def _checked_sidecar(self, number: int) -> Sidecar:
+        """The sidecar that the manifest speaks of; one that is missing is made, if the manifest had none."""
+        shard = self.manifest.shards[number]
+        if shard.fingerprint is None:
+            sidecar, _ = find_or_make_index(shard.url, self.opening.indexing)
+        else:
+            sidecar = _named_sidecar(shard, self.opening.storage)
+        if len(sidecar) != shard.samples:
+            raise IndexDamaged(
+                f"the manifest says {shard.samples} samples, the shard has {len(sidecar)}.", url=shard.url
+            )
+        return sidecar
+
+    def after_fork(self) -> None:
+        """Open shards anew in a forked process; what is held in memory is shared with the parent."""
+        held = self._open
+        self.close()
+        if self.opening.in_memory:
+            self._open = held
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"manifest": self.manifest, "opening": self.opening}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.close()
+
+
+def _named_sidecar(shard: Shard, storage: StorageOptions) -> Sidecar:
+    url = shard.index or sidecar_url(shard.url)
+    try:
+        sidecar = open_sidecar(url, storage)
+    except IndexMissing as error:
+        error.hint = f"tarmac index {shard.url}, or copy the index together with its shard."
+        raise
+    if sidecar.facts.fingerprint != shard.fingerprint:
+        raise IndexDamaged("this index is not the one that the manifest was made from.", url=url)
+    return sidecar
+
+
+class _Kept(Generic[T]):
+    """Things by number, made when they are first asked for; of too many, those made first are let go.
+
+    A shard that is let go is closed when the last thread that reads from it is done. Several threads may
+    make different things at a time, but none makes what another one is making.
+    """
+
+    def __init__(self, most: int | None) -> None:
+        self._most = most
+        self._things: dict[int, T] = {}
+        self.renew_locks()
+        _alive.add(self)
+
+    def renew_locks(self) -> None:
+        """Forget locks: a forked process has none of the threads that would let go of them."""
+        self._lock = threading.Lock()
+        self._making: dict[int, threading.Lock] = {}
+
+    def there(self, number: int) -> T | None:
+        """Return what was made before, if it is still there."""
+        return self._things.get(number)
+
+    def get(self, number: int, make: Callable[[int], T]) -> T:
+        """Return what was made before, or make it now."""
+        found = self._things.get(number)
+        if found is None:
+            with self._lock:
+                lock = self._making.setdefault(number, threading.Lock())
+            with lock:
+                found = self._things.get(number)
+                if found is None:
+                    found = make(number)
+                    self._keep(number, found)
+        return found
+
+    def drop(self, number: int) -> None:
+        """Do not keep this one."""
+        with self._lock:
+            self._things.pop(number, None)
+
+    def _keep(self, number: int, thing: T) -> None:
+        with self._lock:
+            self._making.pop(number, None)
+            self._things[number] = thing
+            if self._most is not None and len(self._things) > self._most:
+                del self._things[next(iter(self._things))]
+
+
+_alive: weakref.WeakSet[_Kept[Any]] = weakref.WeakSet()
+
+
+def _in_child() -> None:
+    for kept in _alive:
+        kept.renew_locks()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
+
+
+class _Held(Source):
+    """A shard that was read into memory."""
+
+    def __init__(self, source: Source) -> None:
+        parts = io.BytesIO()
+        while chunk := source.read(16 << 20):
+            parts.write(chunk)
+        self._content = parts.getvalue()
+
+    def content(self) -> bytes:
+        """All of it."""
+        return self._content
+
+
+def find_or_make_index(url: str, options: IndexOptions) -> tuple[Sidecar, str]:
+    """Return the index of a shard and where it is: beside it, among our own files, or made now.
+
+    An index made here is put beside the shard if that is a directory of this machine we may write to, else
+    among our own files; nothing is put into a bucket unasked.
+    """
+    beside, own = sidecar_url(url), _own_place(url)
+    for place in (beside, own):
+        found = usable_index(url, place, options)
+        if found is not None:
+            return found, place
+    content = index_shard(url, options)
+    if is_local(url):
+        try:
+            write_sidecar(beside, content)
+            return open_sidecar(beside), beside
+        except (WriteError, AccessDenied):
+            pass
+    try:
+        os.makedirs(os.path.dirname(own), exist_ok=True)
+        write_sidecar(own, content)
+    except (OSError, WriteError) as error:
+        raise WriteError(
+            f"the index can be put neither beside its shard nor into {os.path.dirname(own)}.",
+            url=url,
+            hint="set TARMAC_HOME to a directory that can be written to, or tarmac index --sidecars DIR.",
+        ) from error
+    return open_sidecar(own), own
+
+
+def _own_place(url: str) -> str:
+    """Where our own index of a shard is kept: a name from the whole URL, since many end alike."""
+    place = url if not is_local(url) else os.path.abspath(local_path(url))
+    name = re.sub(r"[^A-Za-z0-9._-]+", "_", redact(place).partition("?")[0].rpartition("/")[2])[-80:]
+    digest = hashlib.sha256(place.encode("utf-8", "surrogateescape")).hexdigest()[:32]
+    return str(environment.own_directory() / "index" / f"{digest}-{name}.arrow")

@@ -1,0 +1,251 @@
+"""Samples by their place: with an index no header is parsed, reading is slicing.
+
+Local shards are mapped. Of remote ones only the bytes asked for are fetched, neighbours in one request
+and several requests at a time.
+"""
+
+from __future__ import annotations
+
+import mmap
+import weakref
+from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from tarmac.errors import DigestMismatch, IndexProblem, IndexStale
+from tarmac.index.sidecar import Sidecar
+from tarmac.samples.grouping import Sample
+from tarmac.storage import Source, StorageOptions, read_range
+from tarmac.storage.local import LocalSource
+from tarmac.storage.types import DEFAULT_STORAGE
+
+__all__ = ["IndexedShard"]
+
+Rows = NDArray[np.int64]
+
+CHUNK = 1024
+"""Samples made at a time when a shard is read from front to back, ..."""
+CHUNK_BYTES = 32 << 20
+"""... and about how many bytes of them."""
+LARGE = 32 << 10
+"""Bytes from which a field is read from the file, without Python's lock, and not cut out of the map."""
+GAP = 64 << 10
+"""Bytes between two fields below which one request for both is cheaper than two."""
+SPAN = 8 << 20
+"""Bytes of one request at most, so that several share the work of a long stretch."""
+REQUESTS = 16
+"""Requests for one call under way at a time."""
+
+
+class IndexedShard:
+    """One shard together with its index.
+
+    `source` is the open shard if it is on this machine; without it, `url` is read by ranges. `fields` limits
+    what is read. With `verify` each field is compared with the digest in the index. A remote shard that no
+    longer has `version` is refused.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        sidecar: Sidecar,
+        source: Source | None = None,
+        *,
+        storage: StorageOptions = DEFAULT_STORAGE,
+        fields: Collection[str] | None = None,
+        verify: bool = False,
+        version: str | None = None,
+    ) -> None:
+        self.url = url
+        self._version = version
+        self.sidecar = sidecar
+        self._storage = storage
+        self._map = None
+        self._file = source if isinstance(source, LocalSource) else None
+        if source is not None:
+            # Other threads may still read when this shard is no longer kept, so its end closes the source.
+            closing = weakref.finalize(self, source.close)
+            self._map = _addressable(source, sidecar, url)
+            if self._map is None:
+                closing()  # a stream, which has no addresses
+        self._wanted = None if fields is None else frozenset(fields)
+        self._verify = verify
+        if verify and sidecar.digests is None:
+            raise IndexProblem(
+                "the index has no digests to compare with.", url=url, hint="tarmac index --digest SHARDS"
+            )
+        # All samples have these fields and all are wanted, so that nothing has to be looked up.
+        self._plain = sidecar.facts.layout if fields is None else None
+        self._key = sidecar.key
+        # Reading one number from a memoryview is several times faster than from a numpy array.
+        self._starts = sidecar.starts.data
+        self._field_of = sidecar.field_of.data
+        self._offsets = sidecar.offsets.data
+        self._sizes = sidecar.sizes.data
+
+    def __len__(self) -> int:
+        return len(self.sidecar)
+
+    def sample(self, row: int) -> Sample:
+        """One sample: its key, its URL, and the bytes of each field."""
+        if self._map is None or self._verify:
+            return self.samples(np.array([row]))[0]
+        data, fields, wanted = self._map, self.sidecar.fields, self._wanted
+        found: Sample = {"__key__": self._key(row), "__url__": self.url}
+        if self._plain is not None:
+            offsets, sizes = self._offsets, self._sizes
+            for member, name in enumerate(self._plain, row * len(self._plain)):
+                start, size = offsets[member], sizes[member]
+                found[name] = data[start : start + size] if size < LARGE else self._large(start, size)
+            return found
+        for member in range(self._starts[row], self._starts[row + 1]):
+            name = fields[self._field_of[member]]
+            if wanted is None or name in wanted:
+                start, size = self._offsets[member], self._sizes[member]
+                found[name] = data[start : start + size] if size < LARGE else self._large(start, size)
+        return found
+
+    def _large(self, start: int, size: int) -> bytes:
+        """The bytes of a large field, read so that other threads go on meanwhile, however slow the disk."""
+        assert self._map is not None
+        if self._file is None:
+            return self._map[start : start + size]
+        data = self._file.read_at(start, size)
+        if len(data) != size:
+            raise IndexStale("the shard has become shorter while it was read.", url=self.url)
+        return data
+
+    def samples(self, rows: Rows | slice) -> list[Sample]:
+        """Several samples, in the order of `rows`."""
+        url = self.url
+        found: list[Sample] = [{"__key__": key, "__url__": url} for key in self.sidecar.keys(rows)]
+        if self._map is not None and not self._verify and self.sidecar.facts.layout is not None:
+            self._fill_regular(found, rows)
+        else:
+            self._fill_any(found, rows)
+        return found
+
+    @property
+    def local(self) -> bool:
+        """Whether reading a sample costs no request."""
+        return self._map is not None
+
+    def some(self, rows: NDArray[np.int32]) -> Iterator[Sample]:
+        """The samples of these rows, one after the other."""
+        for start, stop in self._chunks(rows):
+            yield from self.samples(rows[start:stop].astype(np.int64))
+
+    def __iter__(self) -> Iterator[Sample]:
+        for start, stop in self._chunks(slice(None)):
+            yield from self.samples(slice(start, stop))
+
+    def _chunks(self, rows: NDArray[np.int32] | slice) -> Iterator[tuple[int, int]]:
+        """Cut rows into pieces of a bounded number of samples and bytes."""
+        sidecar = self.sidecar
+        if not len(sidecar):
+            return
+        ends = np.cumsum(np.add.reduceat(sidecar.sizes, sidecar.starts[:-1])[rows])
+        start = 0
+        while start < len(ends):
+            before = ends[start - 1] if start else 0
+            stop = int(np.searchsorted(ends, before + CHUNK_BYTES, side="right"))
+            stop = min(max(stop, start + 1), start + CHUNK, len(ends))
+            yield start, stop
+            start = stop
+
+    def _fill_regular(self, found: list[Sample], rows: Rows | slice) -> None:
+        """All samples have the same fields: go through them field by field, which is fastest."""
+        data, layout = self._map, self.sidecar.facts.layout
+        assert data is not None
+        assert layout is not None
+        starts = self.sidecar.offsets.reshape(-1, len(layout))[rows]
+        ends = starts + self.sidecar.sizes.reshape(-1, len(layout))[rows]
+        for number, name in enumerate(layout):
+            if self._wanted is None or name in self._wanted:
+                for sample, start, end in zip(
+                    found, starts[:, number].tolist(), ends[:, number].tolist(), strict=True
+                ):
+                    sample[name] = data[start:end]
+
+    def _fill_any(self, found: list[Sample], rows: Rows | slice) -> None:
+        sidecar = self.sidecar
+        numbers = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
+        firsts, lasts = sidecar.starts[numbers], sidecar.starts[numbers + 1]
+        owners = np.repeat(np.arange(len(numbers)), lasts - firsts)
+        # The numbers of all members: those of sample after sample, each run starting where its sample does.
+        counts = (lasts - firsts).astype(np.int64)
+        members = np.arange(len(owners)) + np.repeat(firsts - (np.cumsum(counts) - counts), counts)
+        if self._wanted is not None:
+            chosen = np.isin(
+                sidecar.field_of[members],
+                [number for number, name in enumerate(sidecar.fields) if name in self._wanted],
+            )
+            owners, members = owners[chosen], members[chosen]
+        starts = sidecar.offsets[members]
+        payloads = self._bytes(starts.tolist(), (starts + sidecar.sizes[members]).tolist())
+        names = [sidecar.fields[number] for number in sidecar.field_of[members].tolist()]
+        for owner, name, payload in zip(owners.tolist(), names, payloads, strict=True):
+            found[owner][name] = payload
+        if self._verify:
+            self._check_digests(found, owners, members, names)
+
+    def _check_digests(self, found: list[Sample], owners: Rows, members: Rows, names: list[str]) -> None:
+        assert self.sidecar.digests is not None
+        expected = self.sidecar.digests[members].tolist()
+        for owner, name, digest in zip(owners.tolist(), names, expected, strict=True):
+            if xxhash.xxh3_64_intdigest(found[owner][name]) != digest:
+                raise DigestMismatch(
+                    f'the bytes of the field "{name}" are not those that were indexed.',
+                    url=self.url,
+                    key=found[owner]["__key__"],
+                )
+
+    def _bytes(self, starts: list[int], ends: list[int]) -> list[bytes]:
+        data = self._map
+        if data is not None:
+            return [data[start:end] for start, end in zip(starts, ends, strict=True)]
+        spans = coalesced(starts, ends)
+        fetched = self._fetch([span[:2] for span in spans])
+        found = [b""] * len(starts)
+        for (base, _, numbers), piece in zip(spans, fetched, strict=True):
+            for number in numbers:
+                found[number] = piece[starts[number] - base : ends[number] - base]
+        return found
+
+    def _fetch(self, spans: Sequence[tuple[int, int]]) -> list[bytes]:
+        def one(span: tuple[int, int]) -> bytes:
+            return read_range(self.url, *span, self._storage, self._version)
+
+        if len(spans) == 1:
+            return [one(spans[0])]
+        with ThreadPoolExecutor(min(REQUESTS, len(spans) or 1)) as pool:
+            return list(pool.map(one, spans))
+
+
+def coalesced(starts: Sequence[int], ends: Sequence[int]) -> list[tuple[int, int, list[int]]]:
+    """Join ranges that overlap or lie close together: from, to, and the numbers of those inside."""
+    spans: list[tuple[int, int, list[int]]] = []
+    for number in sorted(range(len(starts)), key=starts.__getitem__):
+        start, end = starts[number], ends[number]
+        if spans and start <= spans[-1][1] + GAP and end <= spans[-1][0] + SPAN:
+            first, reached, numbers = spans[-1]
+            numbers.append(number)
+            spans[-1] = first, max(reached, end), numbers
+        else:
+            spans.append((start, end, [number]))
+    return spans
+
+
+def _addressable(source: Source, sidecar: Sidecar, url: str) -> mmap.mmap | bytes | None:
+    """The bytes of a shard that is on this machine: mapped, or in memory."""
+    found = source.map() or source.content()
+    if found is None:
+        return None
+    if len(found) != sidecar.facts.size:
+        raise IndexStale(f"the shard has {len(found)} bytes, {sidecar.facts.size} when indexed.", url=url)
+    if isinstance(found, mmap.mmap):
+        found.madvise(mmap.MADV_NORMAL)  # rows come in any order
+    return found

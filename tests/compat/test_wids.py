@@ -1,0 +1,129 @@
+"""`import wids` finds tarmac, with the names that programs import from it."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+import tarmac.compat
+from harness.shards import plain
+
+# What programs and the library's own tests import, by module; from wids 0.2.111.
+NAMES = {
+    "wids": """ShardListDataset ChunkedSampler DistributedChunkedSampler ShardedSampler
+        wids wids_dl wids_lru wids_specs""",
+    "wids.wids": """ShardListDataset ShardListSampler ShardedSampler ChunkedSampler DistributedChunkedSampler
+        IndexedTarSamples LRUShards CacheLocalname DefaultLocalname compute_file_md5sum compute_num_samples
+        splitname group_by_key interpret_transformations hash_dataset_name lengths_to_ranges
+        intersect_range intersect_ranges iterate_ranges DistributedLocalSampler""",
+    "wids.wids_cleanup": "keep_most_recent_files",
+    "wids.wids_decode": """check_keys decode_all_gz decode_basic decode_images_to_pil decode_images_to_numpy
+        default_decoder""",
+    "wids.wids_dl": "download_and_open download_file",
+    "wids.wids_index": "main main_create main_update main_info main_sample AtomicJsonUpdate",
+    "wids.wids_lru": "LRUCache",
+    "wids.wids_mmtar": "MMIndexedTar keep_while_reading",
+    "wids.wids_specs": """urldir urlmerge check_shards set_all load_remote_dsdesc_raw rebase_shardlist
+        resolve_dsdesc load_dsdesc_and_resolve""",
+    "wids.wids_tar": "TarFileReader find_index_file",
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names(installed, name):
+    module = importlib.import_module(name)
+    assert "tarmac" in module.__file__
+    assert [item for item in NAMES[name].split() if not hasattr(module, item)] == []
+
+
+def test_imports_find_tarmac(installed):
+    import wids
+    import wids.wids_lru
+    from wids import ShardListDataset
+    from wids.wids import IndexedTarSamples
+    from wids.wids_specs import urldir
+
+    assert ShardListDataset is tarmac.pipeline.shardlist.ShardListDataset
+    assert wids.IndexedTarSamples is IndexedTarSamples
+    assert wids.wids_lru.LRUCache is tarmac.pipeline.lru.LRUCache
+    assert urldir("a/b") == "a"
+    with pytest.raises(ModuleNotFoundError):
+        import wids.nothing
+
+
+def test_it_can_be_taken_back(tmp_path, monkeypatch):
+    (tmp_path / "wids").mkdir()
+    (tmp_path / "wids" / "__init__.py").write_text("here = 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import wids as real
+
+    assert real.here == 1
+    for _ in range(2):
+        tarmac.compat.install()
+        import wids
+
+        assert wids is sys.modules["tarmac.compat.wids"]
+        tarmac.compat.uninstall()
+        assert sys.modules["wids"] is real
+    del sys.modules["wids"]
+
+
+def test_nothing_is_loaded_before_it_is_asked_for():
+    code = """
+        import sys, tarmac.compat
+        tarmac.compat.install()
+        import webdataset
+        assert not {"numpy", "pyarrow", "torch", "wids"} & set(sys.modules)
+        import wids
+        assert "torch" not in sys.modules
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True)
+
+
+SCRIPT = """
+    import sys
+    import torch
+    import wids
+    from wids import wids_specs
+
+    def key(sample):
+        import wids as again
+
+        assert again.__file__ == wids.__file__
+        return sample["__key__"], sample[".cls"]
+
+    if __name__ == "__main__":
+        dataset = wids.ShardListDataset(sys.argv[1], keep=True).add_transform(key)
+        sampler = wids.ChunkedSampler(dataset, chunksize=3, shuffle=False)
+        loader = torch.utils.data.DataLoader(
+            dataset, batch_size=2, sampler=sampler, num_workers=1, multiprocessing_context="spawn"
+        )
+        print(wids.__file__, len(dataset), *(name for names, _ in loader for name in names))
+"""
+
+
+def test_a_program_runs_unchanged(tmp_path):
+    (tmp_path / "a.tar").write_bytes(plain([(f"{i}.cls", b"%d" % i) for i in range(5)]))
+    shards = [{"url": "a.tar", "nsamples": 5}]
+    (tmp_path / "index.json").write_text(json.dumps({"wids_version": 1, "shardlist": shards}))
+    (tmp_path / "train.py").write_text(textwrap.dedent(SCRIPT))
+    command = [
+        sys.executable,
+        "-m",
+        "tarmac.compat",
+        str(tmp_path / "train.py"),
+        str(tmp_path / "index.json"),
+    ]
+    environ = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environ, check=False)
+    assert done.returncode == 0, done.stderr
+    file, *rest = done.stdout.split()
+    assert "tarmac" in file
+    assert rest == ["5", "0", "1", "2", "3", "4"]
+    assert done.stderr == ""

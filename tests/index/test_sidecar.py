@@ -1,0 +1,269 @@
+"""Sidecars: what goes in comes out, and nothing that was damaged passes for an index."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.damage import bit_flips, cuts
+from harness.shards import plain
+from tarmac.errors import IndexDamaged, IndexMissing, IndexProblem, IndexStale, TarmacError
+from tarmac.index import sidecar as module
+from tarmac.index.entries import Entries
+from tarmac.index.sidecar import make_sidecar, open_sidecar, read_sidecar, sidecar_url, write_sidecar
+from tarmac.samples.indexed import IndexedShard
+from tarmac.storage import ObjectInfo, Source, stat
+
+INFO = ObjectInfo(10_000, "5f")
+KEYS = ["a", "b/c", "é"]
+
+
+def entries_of(keys=KEYS, fields=("cls", "jpg")):
+    entries = Entries()
+    for number, key in enumerate(keys):
+        entries.add(key, {field: (512 * number + at, 3, 7 + at) for at, field in enumerate(fields)})
+    return entries
+
+
+def written(path, entries, columns=None, info=INFO, digests=True):
+    content = make_sidecar(entries, info, columns or {}, digests=digests, local=True)
+    write_sidecar(str(path), content)
+    return content
+
+
+@pytest.mark.parametrize(
+    ("shard", "name"),
+    [
+        ("a.tar", "a.tar.arrow"),
+        ("what?.tar", "what?.tar.arrow"),
+        ("s3://b/a.tar", "s3://b/a.tar.arrow"),
+        ("https://h/a.tar?sig=1", "https://h/a.tar.arrow?sig=1"),
+    ],
+)
+def test_names(shard, name):
+    assert sidecar_url(shard) == name
+
+
+@pytest.mark.parametrize("keys", [KEYS, ["one"], [], ["a", "b\udcff"]])
+def test_what_goes_in_comes_out(tmp_path, keys):
+    written(tmp_path / "x", entries_of(keys), {"w": pa.array(list(range(len(keys))), pa.int64())})
+    found = open_sidecar(str(tmp_path / "x"))
+    assert len(found) == len(keys)
+    assert found.keys() == keys
+    assert [found.key(row) for row in range(len(keys))] == keys
+    assert found.keys(np.arange(len(keys))[::-1].astype(np.int64)) == keys[::-1]
+    assert found.keys(slice(0, len(keys) // 2)) == keys[: len(keys) // 2]
+    assert found.metadata == ["w"]
+    assert found.column("w").to_pylist() == list(range(len(keys)))
+    assert found.facts.layout == (["cls", "jpg"] if keys else None)
+    assert found.fields == (["cls", "jpg"] if keys else [])
+    assert found.fingerprint() == found.facts.fingerprint
+    assert found.has("jpg").tolist() == [True] * len(keys)
+    assert found.has("nothing").tolist() == [False] * len(keys)
+
+
+@settings(max_examples=50, derandomize=True, deadline=None)
+@given(st.lists(st.text(min_size=1) | st.just("\udcfe"), unique=True, max_size=15), st.text())
+def test_finding_keys(keys, other):
+    found = read_sidecar(make_sidecar(entries_of(keys), INFO, {}, digests=False, local=True), "x")
+    for _ in range(2):  # at first by looking through all, later by a table
+        for key in [*keys, other] * module._SCANS:
+            assert found.find(key) == (keys.index(key) if key in keys else None)
+            if found._rows is not None:
+                break
+
+
+def test_fields_differ(tmp_path):
+    entries = Entries()
+    entries.add("a", {"jpg": (0, 1, 0)})
+    entries.add("b", {"cls": (5, 1, 0), "jpg": (9, 1, 0)})
+    entries.add("c", {"cls": (20, 1, 0)})
+    written(tmp_path / "x", entries)
+    found = open_sidecar(str(tmp_path / "x"))
+    assert found.has("jpg").tolist() == [True, True, False]
+    assert found.has("cls").tolist() == [False, True, True]
+    assert found.facts.layout is None
+
+
+def test_the_fingerprint_is_of_places_and_names_only(tmp_path):
+    def fingerprint(entries, **options):
+        written(tmp_path / "x", entries, **options)
+        return open_sidecar(str(tmp_path / "x")).facts.fingerprint
+
+    first = fingerprint(entries_of())
+    assert fingerprint(entries_of(), digests=False) == first
+    assert fingerprint(entries_of(), info=ObjectInfo(20_000, "other")) == first
+    assert fingerprint(entries_of(), columns={"w": pa.array([1, 2, 3])}) == first
+    assert fingerprint(entries_of(["a", "b/c", "e"])) != first
+    assert fingerprint(entries_of(fields=("cls", "png"))) != first
+    assert fingerprint(entries_of(["ab", "/c", "é"])) != first
+
+
+def test_digests_only_where_they_were_made(tmp_path):
+    written(tmp_path / "x", entries_of(), digests=False)
+    assert open_sidecar(str(tmp_path / "x")).digests is None
+    written(tmp_path / "x", entries_of())
+    assert open_sidecar(str(tmp_path / "x")).digests.tolist() == [7, 8] * 3
+
+
+def test_stale(tmp_path):
+    written(tmp_path / "x", entries_of())
+    found = open_sidecar(str(tmp_path / "x"))
+    found.check_shard(INFO, "a.tar")
+    found.check_shard(ObjectInfo(10_000, None), "a.tar")
+    found.check_shard(ObjectInfo(10_000, '"etag"'), "s3://b/a.tar")  # copied to a store: known by its size
+    with pytest.raises(IndexStale, match="9999 bytes, 10000 when indexed"):
+        found.check_shard(ObjectInfo(9_999, "5f"), "a.tar")
+    with pytest.raises(IndexStale, match="written again") as caught:
+        found.check_shard(ObjectInfo(10_000, "60"), "a.tar")
+    assert "tarmac index" in str(caught.value)
+
+
+def test_missing_and_what_is_no_index(tmp_path):
+    with pytest.raises(IndexMissing, match="no index here"):
+        open_sidecar(str(tmp_path / "absent"))
+    with pytest.raises(IndexMissing):
+        open_sidecar(str(tmp_path / "absent" / "x"))
+    for content in (b"", b"x", plain(), b"ARROW1\0\0" + bytes(100) + b"ARROW1", json.dumps({}).encode()):
+        (tmp_path / "x").write_bytes(content)
+        with pytest.raises(IndexDamaged, match="remove it"):
+            open_sidecar(str(tmp_path / "x"))
+    with pytest.raises(IndexDamaged):
+        open_sidecar(str(tmp_path))
+
+
+def rewritten(path, **changes):
+    """Change what the file says of itself."""
+    with pa.memory_map(str(path)) as source:
+        file = pa.ipc.open_file(source)
+        batch, facts = file.get_batch(0), json.loads(file.schema.metadata[b"tarmac"])
+    schema = batch.schema.with_metadata({b"tarmac": json.dumps(facts | changes)})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, schema) as file:
+        file.write_batch(batch.replace_schema_metadata(schema.metadata))
+    path.write_bytes(sink.getvalue().to_pybytes())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"version": 2},
+        {"version": None},
+        {"samples": 4},
+        {"samples": "x"},
+        {"shard_size": 1024},  # too small for its members
+        {"shard_size": -1},
+        {"fingerprint": "0" * 32},
+        {"layout": ["jpg", "cls"]},
+        {"layout": ["cls"]},
+        {"layout": ["cls", "png"]},
+        {"layout": []},
+        {"layout": 3},
+        {"columns": 3},
+    ],
+)
+def test_what_contradicts_itself(tmp_path, changes):
+    written(tmp_path / "x", entries_of())
+    rewritten(tmp_path / "x")
+    open_sidecar(str(tmp_path / "x"))
+    rewritten(tmp_path / "x", **changes)
+    with pytest.raises(IndexDamaged):
+        open_sidecar(str(tmp_path / "x"))
+
+
+@pytest.mark.parametrize(
+    "place", [(-1, 3, 0), (9_999, 2, 0), (1 << 62, 1 << 62, 0), ((1 << 63) - 1, 2, 0), (3, -1, 0)]
+)
+def test_places_outside_of_the_shard(tmp_path, place):
+    entries = Entries()
+    entries.add("a", {"jpg": place})
+    written(tmp_path / "x", entries)
+    with pytest.raises(IndexDamaged, match="contradicts"):
+        open_sidecar(str(tmp_path / "x"))
+
+
+def test_a_newer_version_is_told(tmp_path):
+    written(tmp_path / "x", entries_of())
+    rewritten(tmp_path / "x", version=2)
+    with pytest.raises(IndexDamaged, match="version 2; this tarmac knows version 1") as caught:
+        open_sidecar(str(tmp_path / "x"))
+    assert "newer tarmac" in str(caught.value)
+
+
+def test_an_index_that_cannot_be_written_leaves_nothing(tmp_path):
+    with pytest.raises(TarmacError):
+        write_sidecar(str(tmp_path / "no" / "x"), b"")
+    assert os.listdir(tmp_path) == []
+
+
+class Held(Source):
+    def __init__(self, data):
+        self.data = data
+
+    def content(self):
+        return self.data
+
+
+@pytest.fixture(scope="module")
+def indexed(tmp_path_factory):
+    """A small shard with its index, and how to read all of it by an index given as bytes."""
+    folder = tmp_path_factory.mktemp("indexed")
+    shard = folder / "a.tar"
+    shard.write_bytes(plain([("a.cls", b"1"), ("a.txt", b"one"), ("b.cls", b"22"), ("b.txt", b"two")]))
+    entries = Entries()
+    entries.add("a", {"cls": (512, 1, 0), "txt": (1536, 3, 0)})
+    entries.add("b", {"cls": (2560, 2, 0), "txt": (3584, 3, 0)})
+    info = stat(str(shard))
+    columns = {"width": pa.array([640, 480], pa.int64())}
+    good = make_sidecar(entries, info, columns, digests=True, local=True)
+    held = Held(shard.read_bytes())
+
+    def read(content):
+        sidecar = read_sidecar(content, "x")
+        sidecar.check_shard(info, str(shard))
+        found = IndexedShard(str(shard), sidecar, held)
+        samples = found.samples(np.arange(len(found)))
+        assert samples == [found.sample(row) for row in range(len(found))]
+        width = sidecar.column("width").to_pylist() if "width" in sidecar.metadata else None
+        return samples, width
+
+    assert [sample["txt"] for sample in read(good)[0]] == [b"one", b"two"]
+    return good, read
+
+
+def outcomes(indexed, damaged):
+    good, read = indexed
+    expected, tally = read(good), {"error": 0, "same": 0, "no such column": 0}
+    for case in damaged:
+        try:
+            samples, width = read(case.data)
+        except IndexProblem:
+            tally["error"] += 1
+            continue
+        assert samples == expected[0], case.how
+        # The name of a column may change; a condition on it then finds no such column.
+        assert width in (expected[1], None), case.how
+        tally["same" if width else "no such column"] += 1
+    return tally
+
+
+def test_cut_at_every_byte(indexed):
+    tally = outcomes(indexed, cuts(indexed[0]))
+    assert tally["error"] == len(indexed[0])
+
+
+def test_every_bit_flipped(indexed):
+    """Each gives an error or the right samples and metadata.
+
+    What stays the same are padding, the first of the two copies of the schema, and the digests, which
+    `verify` compares with the bytes.
+    """
+    tally = outcomes(indexed, bit_flips(indexed[0], [(0, len(indexed[0]))]))
+    assert sum(tally.values()) == 8 * len(indexed[0])
+    assert tally["error"] > 3_000

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tarmac.errors import MismatchedBatch
+from tarmac.loader.collate import BatchBuffer
+from tarmac.pipeline.batching import default_collation_fn
+
+
+def collated(items):
+    buffer = BatchBuffer(len(items))
+    for place in reversed(range(len(items))):  # any order
+        buffer.put(place, items[place])
+    return buffer.result()
+
+
+def same(one, other):
+    if isinstance(one, np.ndarray):
+        return isinstance(other, np.ndarray) and one.dtype == other.dtype and np.array_equal(one, other)
+    return type(one) is type(other) and one == other
+
+
+values = st.sampled_from(
+    [
+        lambda i: i,
+        lambda i: i / 2,
+        lambda i: i % 2 == 0,
+        lambda i: f"text {i}",
+        lambda i: bytes([i]),
+        lambda i: np.full((2, 3), i, np.uint8),
+        lambda i: np.float32(i),
+        lambda i: np.array(i),
+        lambda i: [i, i],
+        lambda i: None,
+        lambda i: {"nested": i},
+    ]
+)
+
+
+@given(st.lists(values, min_size=1, max_size=4), st.integers(1, 5), st.booleans())
+@settings(derandomize=True, deadline=None)
+def test_makes_the_same_batches_as_a_pipeline(makers, size, named):
+    items = [tuple(make(i) for make in makers) for i in range(size)]
+    if named:
+        items = [{f"f{number}": value for number, value in enumerate(item)} for item in items]
+    ours, theirs = collated(items), default_collation_fn(items)
+    if named:
+        assert ours.keys() == theirs.keys()
+        ours, theirs = tuple(ours.values()), tuple(theirs.values())
+    assert all(map(same, ours, theirs))
+
+
+def test_one_thing_that_is_no_tuple_is_one_column():
+    assert collated(["a", "b"]) == ["a", "b"]
+    assert collated([np.arange(3), np.arange(3)]).shape == (2, 3)
+
+
+def test_tensors_are_stacked():
+    torch = pytest.importorskip("torch")
+    batch = collated([(torch.full((2,), i), i) for i in range(3)])
+    assert batch[0].shape == (3, 2)
+    assert batch[0].tolist() == [[0, 0], [1, 1], [2, 2]]
+    with pytest.raises(MismatchedBatch, match=r"shapes \(2,\) and \(3,\)"):
+        collated([torch.zeros(2), torch.zeros(3)])
+
+
+@pytest.mark.parametrize(
+    ("items", "match"),
+    [
+        ([np.zeros(2), np.zeros(3)], r"shape \(3,\) and \(2,\)"),
+        ([np.zeros(2), np.zeros(2, np.float32)], "dtype float32 and float64"),
+        (["x", np.zeros(2)], r"shape \(2,\) and str"),
+        ([{"a": 1}, {"b": 1}], "differ in their fields: a, b"),
+        ([(1, 2), (1, 2, 3)], "differ in their fields: 2"),
+        ([(1,), {0: 1}], "differ in their fields"),
+    ],
+)
+def test_samples_that_do_not_go_together(items, match):
+    with pytest.raises(MismatchedBatch, match=match):
+        collated(items)
+
+
+def test_many_threads_fill_one_batch():
+    buffer, barrier = BatchBuffer(400), threading.Barrier(8)
+
+    def fill(start):
+        barrier.wait()
+        for place in range(start, 400, 8):
+            buffer.put(place, (np.full(10, place), place))
+
+    threads = [threading.Thread(target=fill, args=(start,)) for start in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    arrays, numbers = buffer.result()
+    assert numbers.tolist() == list(range(400))
+    assert (arrays == numbers[:, None]).all()
+
+
+def test_arrays_are_written_where_they_were_allocated():
+    made = []
+
+    def allocate(shape, dtype):
+        made.append(np.empty(shape, dtype))
+        return made[-1]
+
+    buffer = BatchBuffer(2, allocate)
+    buffer.put(0, np.zeros(3))
+    buffer.put(1, np.ones(3))
+    assert buffer.result() is made[0]

@@ -1,0 +1,213 @@
+"""Worker processes: killed, failing, interrupted. Never a hang, never anything left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections import Counter
+
+import numpy as np
+import psutil
+import pytest
+
+import tarmac
+from harness import rounds
+from tarmac.errors import NotPicklable, WorkerDied, WorkerFailed
+
+N = 203
+
+
+def slow(sample):
+    time.sleep(0.0005)
+    return sample
+
+
+def suicide(sample):
+    if sample["cls"] == 77:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return sample
+
+
+class Unsendable(Exception):
+    def __init__(self, first, second):
+        super().__init__(first)
+        self.file = open(os.devnull)
+
+
+def fail_unsendably(sample):
+    raise Unsendable("no way", 2)
+
+
+def large(sample):
+    return {"__key__": sample["__key__"], "a": np.full((100, 100), sample["cls"], np.float64)}
+
+
+def shared_memory():
+    return set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
+
+
+def test_arrays_cross_without_a_copy_and_stay_while_they_are_used(dataset):
+    with tarmac.Loader(dataset.map(large), 20, threads=0, processes=2, tail="short") as loader:
+        batches = list(loader)  # all are kept, so no memory may be used twice
+    for batch in batches:
+        numbers = [int(key[1:]) for key in batch["__key__"]]
+        assert (batch["a"] == np.array(numbers)[:, None, None]).all()
+    assert not batches[0]["a"].flags.owndata  # it lies in shared memory
+    batches[0]["a"][0] = -1  # and belong to the caller
+    assert batches[0]["a"][0, 0, 0] == -1
+
+
+def test_memory_is_used_again_when_batches_are_dropped(dataset):
+    with tarmac.Loader(dataset.map(large), 10, threads=0, processes=1, tail="short") as loader:
+        for _ in range(3):
+            for batch in loader:
+                del batch
+        (worker,) = loader._processes._workers
+        assert len(worker._memory) <= 5  # 63 batches went through
+
+
+def test_batches_that_grow_get_larger_memory(shards):
+    def growing(sample):
+        return {"a": np.zeros((1 + sample["cls"] // 20, 1000))}
+
+    with tarmac.Loader(
+        tarmac.Dataset(shards).decode().map(growing), 20, shuffle=False, processes=1, threads=0,
+        collate=lambda items: [item["a"] for item in items], start_method="fork", tail="short",
+    ) as loader:  # fmt: skip
+        sizes = [sum(a.shape[0] for a in batch) for batch in loader]
+        assert sizes[:10] == sorted(sizes[:10])
+        assert sum(sizes) == sum(1 + number // 20 for number in range(N))
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_every_start_method(dataset, method):
+    with tarmac.Loader(dataset, 50, processes=1, threads=1, start_method=method, tail="short") as loader:
+        assert Counter(key for b in loader for key in b["__key__"]).total() == N
+
+
+def test_what_cannot_be_sent_is_named(dataset):
+    loader = tarmac.Loader(dataset.map(lambda sample: sample), 5, processes=1, start_method="spawn")
+    with pytest.raises(NotPicklable, match=r"the step Map\(.*<lambda>\) cannot be sent"):
+        list(loader)
+
+
+def test_an_error_that_cannot_be_sent_is_described(dataset):
+    with tarmac.Loader(dataset.map(fail_unsendably), 5, processes=1, start_method="fork") as loader:
+        with pytest.raises(
+            WorkerFailed, match=r"(?s)Unsendable in a worker process: no way.*fail_unsendably"
+        ):
+            list(loader)
+
+
+def test_a_worker_that_kills_itself_is_an_error_and_a_new_iteration_starts_anew(dataset):
+    with tarmac.Loader(dataset.map(suicide), 5, processes=2, threads=0, shuffle=False) as loader:
+        began = time.monotonic()
+        with pytest.raises(WorkerDied, match="SIGKILL"):
+            list(loader)
+        assert time.monotonic() - began < 5
+        assert loader.position == 75  # the batches before it were handed out
+        loader.set_epoch(7)
+        assert next(iter(loader))["__key__"][0] == "s00000"
+
+
+@pytest.mark.heavy
+def test_workers_killed_at_any_time(dataset):
+    """A typed error within seconds, whatever the worker was doing; nothing is left."""
+    before, died = shared_memory(), 0
+    rng = random.Random(1)
+    some = dataset[:80].map(slow)
+    for _ in range(rounds(200)):
+        with tarmac.Loader(some, 4, processes=2, threads=rng.choice((0, 2)), tail="short") as loader:
+            kill_at, seen = rng.randrange(1, 19), 0
+            began = time.monotonic()
+            try:
+                for batch in loader:
+                    seen += len(batch["__key__"])
+                    if seen // 4 == kill_at:
+                        victim = rng.choice(loader._processes._workers)._process
+                        with contextlib.suppress(ProcessLookupError):
+                            os.kill(victim.pid, signal.SIGKILL)
+                        began = time.monotonic()
+                assert seen == 80
+            except WorkerDied:
+                died += 1
+            assert time.monotonic() - began < 5
+    assert died > 100
+    assert shared_memory() == before
+
+
+SCRIPT = """
+    import sys, os, signal, time
+    import tarmac
+
+    def slow(sample):
+        time.sleep(0.005)
+        return sample
+
+    if __name__ == "__main__":
+        dataset = tarmac.Dataset(sys.argv[1:]).decode().map(slow)
+        loader = tarmac.Loader(dataset, 8, processes=2, threads=2)
+        for number, batch in enumerate(loader):
+            if number == 1:
+                print(*[worker._process.pid for worker in loader._processes._workers], flush=True)
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_when_the_parent_ends_so_do_the_workers(shards, tmp_path, how):
+    script = tmp_path / "train.py"
+    script.write_text(textwrap.dedent(SCRIPT))
+    before = shared_memory()
+    with subprocess.Popen(
+        [sys.executable, script, *shards], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as parent:
+        pids = list(map(int, parent.stdout.readline().split()))
+        assert len(pids) == 2
+        # Ctrl-C reaches the whole group, the others only the parent.
+        for pid in [parent.pid, *(pids if how == signal.SIGINT else [])]:
+            os.kill(pid, how)
+        _, errors = parent.communicate(timeout=10)
+        assert parent.returncode != 0
+        if how == signal.SIGINT:
+            assert errors.count("Traceback") == 1  # the parent's own
+    deadline = time.monotonic() + 5
+    while any(psutil.pid_exists(pid) and not gone(pid) for pid in pids):
+        assert time.monotonic() < deadline, "workers outlive their parent"
+        time.sleep(0.05)
+    assert shared_memory() == before
+
+
+def gone(pid):
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    return True
+
+
+def test_a_loader_that_is_dropped_ends_its_workers(dataset):
+    loader = tarmac.Loader(dataset, 8, processes=2)
+    next(iter(loader))
+    pids = [worker._process.pid for worker in loader._processes._workers]
+    assert len(pids) == 2
+    del loader
+    gc.collect()
+    deadline = time.monotonic() + 5
+    while not all(map(gone, pids)):
+        assert time.monotonic() < deadline, "workers outlive their loader"
+        time.sleep(0.05)
+
+
+def test_no_descriptor_is_lost_over_many_epochs(dataset):
+    with tarmac.Loader(dataset.map(large), 20, processes=1, threads=0) as loader:
+        list(loader)
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(5):
+            for batch in loader:
+                del batch
+        assert len(os.listdir("/proc/self/fd")) <= before + 2

@@ -1,0 +1,212 @@
+"""Indexing many shards: in parallel, again, more of them, elsewhere, and telling what is stale."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+import tarmac
+from harness.servers import required, seaweed_s3
+from harness.shards import header_offsets, plain
+from pipeline.datasets import write_shards
+from tarmac.errors import BadManifest, IndexDamaged, IndexMissing, IndexStale, NotFound, Truncated, UrlError
+from tarmac.errors import WriteError as CannotWrite
+from tarmac.index.manifest import Manifest, Shard, read_manifest, write_manifest
+from tarmac.index.meta import parse_meta
+from tarmac.pipeline.dataset import Dataset
+from tarmac.samples.indexing import IndexOptions, index_shard
+from tarmac.storage import StorageOptions, open_write, read_range
+from tarmac.tools.index import check_index, index
+
+
+@pytest.fixture
+def urls(tmp_path):
+    return write_shards(tmp_path, [3, 0, 4], index=False)
+
+
+@pytest.fixture
+def manifest(tmp_path):
+    return str(tmp_path / "all.json")
+
+
+def sidecars(folder):
+    return {path.name: path.read_bytes() for path in folder.glob("*.arrow")}
+
+
+def test_shards_and_their_manifest(urls, manifest, tmp_path):
+    report = index(urls, manifest)
+    assert (report.made, report.kept) == (urls, [])
+    assert report.manifest == read_manifest(manifest)
+    assert report.manifest.name == "all"
+    assert [shard.samples for shard in report.manifest.shards] == [3, 0, 4]
+    assert sidecars(tmp_path) == {f"{os.path.basename(url)}.arrow": index_shard(url) for url in urls}
+    assert list(Dataset(manifest)) == list(tarmac.read(urls))
+    names = [entry["url"] for entry in json.loads(Path(manifest).read_text())["shardlist"]]
+    assert names == [os.path.basename(url) for url in urls]
+
+
+def test_parallel_jobs_give_the_same(urls, manifest, tmp_path):
+    options = IndexOptions(digests=True, meta=parse_meta("cls,txt.size"))
+    index(urls, manifest, options=options)
+    one, text = sidecars(tmp_path), Path(manifest).read_text()
+    for name in one:
+        (tmp_path / name).unlink()
+    report = index(urls, manifest, options=options, jobs=2)
+    assert report.made == urls
+    assert (sidecars(tmp_path), Path(manifest).read_text()) == (one, text)
+    with open(urls[0], "r+b") as file:
+        file.truncate(600)
+    with pytest.raises(Truncated, match=r"s000\.tar"):
+        index(urls, manifest, options=options, jobs=2)
+    assert Path(manifest).read_text() == text
+
+
+def test_only_what_changed_is_read_again(urls, manifest):
+    index(urls, manifest)
+    report = index(urls, manifest)
+    assert (report.made, report.kept) == ([], urls)
+    os.utime(urls[1], ns=(5, 5))
+    assert index(urls, manifest).made == [urls[1]]
+    assert index(urls, manifest, options=IndexOptions(digests=True)).made == urls
+    assert index(urls, manifest).made == []  # more than asked for is fine
+    meta = IndexOptions(meta=parse_meta("cls"))
+    assert index(urls, manifest, options=meta).made == urls
+    assert index(urls, manifest, options=meta).made == []
+    assert len(Dataset(manifest).where("cls >= 5")) == 2
+
+
+def test_a_dataset_that_grows(urls, manifest, tmp_path, monkeypatch):
+    elsewhere = tmp_path / "idx"
+    index(urls[:2], manifest, directory=str(elsewhere), name="named", info={"a": 1})
+    assert not sidecars(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    report = index("./s*.tar", "all.json", add=True)  # names written in another way
+    assert (report.made, len(report.kept)) == (["./s002.tar"], 2)
+    found = read_manifest(manifest)
+    assert [os.path.basename(shard.url) for shard in found.shards] == ["s000.tar", "s001.tar", "s002.tar"]
+    assert (found.name, found.info) == ("named", {"a": 1})
+    assert found.shards[0].index == str(elsewhere / "s000.tar.arrow")
+    assert list(Dataset(manifest).keys()) == [f"{i:05d}" for i in range(7)]
+    assert set(sidecars(tmp_path)) == {"s002.tar.arrow"}
+    assert index(urls, str(tmp_path / "new.json"), add=True).manifest.samples == 7  # nothing to add to
+
+
+def test_what_other_tools_say_of_shards_is_kept(urls, manifest):
+    extra = {"md5sum": "77", "dataset": "d"}
+    write_manifest(Manifest([Shard(urls[0], 3, extra=extra)]), manifest)
+    index(urls[1:], manifest, add=True)
+    found = read_manifest(manifest).shards
+    assert found[0].extra == extra
+    assert found[0].fingerprint is not None
+    assert found[1].extra == {}
+
+
+def test_indexes_in_a_directory_of_their_own(urls, manifest, tmp_path):
+    index(urls, manifest, directory=str(tmp_path / "deep/idx"))
+    assert len(os.listdir(tmp_path / "deep/idx")) == 3
+    assert not sidecars(tmp_path)
+    (tmp_path / "moved").mkdir()
+    for name in ("all.json", "deep", *map(os.path.basename, urls)):
+        shutil.move(tmp_path / name, tmp_path / "moved" / name)
+    assert len(list(Dataset(tmp_path / "moved/all.json"))) == 7
+    (tmp_path / "b").mkdir()
+    twin = write_shards(tmp_path / "b", [1])
+    with pytest.raises(UrlError, match="same name as that of"):
+        index([str(tmp_path / "moved/s000.tar"), *twin], directory=str(tmp_path / "c"))
+    assert not (tmp_path / "c").exists()
+
+
+def test_the_same_shard_twice(urls, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for twice in ([urls[0], urls[0]], [urls[0], "s000.tar"], ["./s000.tar", f"file://{urls[0]}"]):
+        with pytest.raises(UrlError, match="twice"):
+            index(twice)
+
+
+def test_what_cannot_be_done(urls, manifest, tmp_path):
+    with pytest.raises(ValueError, match="neither digests nor metadata"):
+        index(urls, dali=True, options=IndexOptions(digests=True))
+    with pytest.raises(NotFound):
+        index([*urls, str(tmp_path / "absent.tar")], manifest)
+    assert not os.path.exists(manifest)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CannotWrite, match="--sidecars"):
+        index(urls, directory=str(tmp_path / "file"))
+    (tmp_path / "bad.json").write_text("{}")
+    with pytest.raises(BadManifest):
+        index(urls, str(tmp_path / "bad.json"), add=True)
+    with pytest.raises(UrlError, match="file of this machine"):
+        index(urls, "s3://bucket/m.json")
+
+
+def test_taking_over_from_dali(urls, manifest, tmp_path):
+    for url in urls:
+        data, lines = Path(url).read_bytes(), []
+        for start in header_offsets(data):
+            name = data[start : start + 100].rstrip(b"\0").decode()
+            size, extension = int(data[start + 124 : start + 135], 8), name.partition(".")[2]
+            lines.append(f"{extension} {start + 512} {size} {name}")
+        pairs = [f"{a} {b}" for a, b in zip(lines[::2], lines[1::2], strict=True)]
+        with open(f"{url[:-4]}.idx", "w") as file:
+            file.write(f"v1.2 {len(pairs)}\n" + "".join(f"{pair}\n" for pair in pairs))
+    index(urls, manifest, dali=True)
+    taken = sidecars(tmp_path)
+    assert taken == {f"{os.path.basename(url)}.arrow": index_shard(url) for url in urls}
+    assert list(Dataset(manifest)) == list(tarmac.read(urls))
+
+
+def test_what_is_stale(urls, manifest, tmp_path):
+    index(urls, manifest)
+    assert list(check_index(manifest)) == []
+
+    def told():
+        return [(os.path.basename(bad.url), type(bad.error)) for bad in check_index(manifest)]
+
+    os.utime(urls[0], ns=(5, 5))
+    assert told() == [("s000.tar", IndexStale)]
+    (tmp_path / "s001.tar.arrow").unlink()
+    shutil.copy(tmp_path / "s000.tar.arrow", tmp_path / "s002.tar.arrow")
+    assert told() == [("s000.tar", IndexStale), ("s001.tar", IndexMissing), ("s002.tar", IndexStale)]
+    with open(urls[2], "wb") as file:
+        file.write(plain([("other.x", b"")]))
+    index(urls, None)
+    assert told() == [("s002.tar", IndexDamaged)]  # it has an index, but of other samples than listed
+    os.unlink(urls[0])
+    assert told()[0] == ("s000.tar", NotFound)
+
+
+@pytest.fixture(scope="module")
+def s3():
+    with required(seaweed_s3()) as server:
+        server.make_bucket("data")
+        yield server
+
+
+def test_a_bucket(urls, s3, tmp_path):
+    storage = StorageOptions(config=s3.config(), backoff=0.01, retries=3)
+    remote = []
+    for url in urls:
+        remote.append(f"s3://data/d/{os.path.basename(url)}")
+        sink = open_write(remote[-1], storage)
+        sink.write(Path(url).read_bytes())
+        sink.commit()
+    manifest = "s3://data/d/all.json"
+    report = index("s3://data/d/*.tar", manifest, options=IndexOptions(digests=True, storage=storage))
+    assert report.made == remote
+    assert index(remote, manifest, options=IndexOptions(storage=storage)).made == []
+    text = read_range(manifest, 0, 10, storage)
+    assert text.startswith(b"{")
+    ds = Dataset(manifest, storage=storage, verify=True)
+    assert [sample["cls"] for sample in ds] == [sample["cls"] for sample in tarmac.read(urls)]
+    assert [s["__key__"] for s in ds.batch([6, 0, 3])] == ["00006", "00000", "00003"]
+    local = index(remote, str(tmp_path / "local.json"), options=IndexOptions(storage=storage))
+    assert local.manifest.fingerprint == report.manifest.fingerprint
+    assert len(Dataset(tmp_path / "local.json", storage=storage)) == 7
+    sink = open_write(remote[0], storage)
+    sink.write(plain())
+    sink.commit()
+    assert [bad.url for bad in check_index(manifest, options=IndexOptions(storage=storage))] == remote[:1]
