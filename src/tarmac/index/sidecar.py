@@ -97,9 +97,13 @@ class Sidecar:
 
     def keys(self, rows: slice | NDArray[np.int64] | None = None) -> list[str]:
         """The keys of some samples, or of all."""
+        if not isinstance(rows, np.ndarray):
+            column = self._batch.column("key")
+            column = column if rows is None else column.slice(rows.start, rows.stop - rows.start)
+            found: list[Any] = column.to_numpy(zero_copy_only=False).tolist()  # quickest for neighbours
+            return found if self._key_text is not None else [_text(key) for key in found]
         bounds = np.frombuffer(self._key_starts, np.int32)
-        numbers: Any = slice(None) if rows is None else rows
-        pairs = zip(bounds[:-1][numbers].tolist(), bounds[1:][numbers].tolist(), strict=True)
+        pairs = zip(bounds[:-1][rows].tolist(), bounds[1:][rows].tolist(), strict=True)
         text, raw = self._key_text, self._key_bytes
         if text is not None:
             return [text[start:end] for start, end in pairs]
