@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -117,3 +118,37 @@ def in_processes(site: Site, side: str) -> Work:
     if side == "bare decoding":
         return bare_decoding(site)
     return epoch(tarmac_batches(site, processes=1), site.big)
+
+
+def resumed(site: Site, share: float) -> Work:
+    """From a fresh loader to its first batch, after the state of so far into an epoch was loaded."""
+    first = tarmac_batches(site)
+    begun = first.state_dict()
+    state = begun | {"position": int(begun["samples"] * share)}
+    for _ in first:  # decoders are imported, shards are in memory
+        break
+
+    def work() -> Done:
+        begin = time.perf_counter()
+        loader = tarmac_batches(site)
+        loader.load_state_dict(state)
+        images, _ = next(iter(loader))
+        seconds = time.perf_counter() - begin
+        return Done(1, seconds, fault="" if len(images) else "no batch")
+
+    return work
+
+
+@case("first batch, at the start of an epoch", sides=("tarmac",), limit=1)
+def resumed_at_start(site: Site, _side: str) -> Work:
+    return resumed(site, 0)
+
+
+@case("the same, resumed at 50 %", sides=("tarmac",), limit=1)
+def resumed_in_the_middle(site: Site, _side: str) -> Work:
+    return resumed(site, 0.5)
+
+
+@case("the same, resumed at 99 %", sides=("tarmac",), limit=1)
+def resumed_at_the_end(site: Site, _side: str) -> Work:
+    return resumed(site, 0.99)
