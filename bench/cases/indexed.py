@@ -150,7 +150,7 @@ def singly(site: Site, side: str) -> Work:
     return at_random(site, side, 1)
 
 
-@case("the same in batches of 64", sides=("tarmac", "wids"))
+@case("the same in batches of 64", sides=("tarmac", "wids"), ratio=8)
 def in_small_batches(site: Site, side: str) -> Work:
     return at_random(site, side, 64)
 
@@ -212,7 +212,7 @@ def indexing_images(site: Site, side: str) -> Work:
     return indexing(side, [str(data.big_shard(site))], site.big, CORES)
 
 
-@case("index 800 B text + class with digests", sides=("tarmac", "wids"))
+@case("index 800 B text + class with digests", sides=("tarmac", "wids"), ratio=4)
 def indexing_small(site: Site, side: str) -> Work:
     return indexing(side, small_shards(site), site.small, CORES)
 

@@ -101,16 +101,3 @@ def test_many_threads_fill_one_batch():
     arrays, numbers = buffer.result()
     assert numbers.tolist() == list(range(400))
     assert (arrays == numbers[:, None]).all()
-
-
-def test_arrays_are_written_where_they_were_allocated():
-    made = []
-
-    def allocate(shape, dtype):
-        made.append(np.empty(shape, dtype))
-        return made[-1]
-
-    buffer = BatchBuffer(2, allocate)
-    buffer.put(0, np.zeros(3))
-    buffer.put(1, np.ones(3))
-    assert buffer.result() is made[0]

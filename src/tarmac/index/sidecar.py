@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -318,12 +318,6 @@ def _is_sound(sidecar: Sidecar) -> bool:
         if len(numbers) != len(row) * len(sidecar) or not (numbers.reshape(-1, len(row)) == row).all():
             return False
     return sidecar.fingerprint() == facts.fingerprint
-
-
-def _arrow(rows: Sequence[int] | NDArray[np.int64]) -> Any:
-    import pyarrow as pa
-
-    return pa.array(rows, pa.int64())
 
 
 def _text(key: str | bytes) -> str:

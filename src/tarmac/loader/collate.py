@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tarmac.errors import MismatchedBatch
 
-__all__ = ["Allocate", "BatchBuffer"]
+__all__ = ["BatchBuffer"]
 
-Allocate = Callable[[tuple[int, ...], Any], NDArray[Any]]
 _ONE_SHAPE = "resize, crop or pad to one shape before the Loader, or pass collate=list."
 
 
@@ -25,9 +23,8 @@ class BatchBuffer:
     everything else is a list.
     """
 
-    def __init__(self, size: int, allocate: Allocate = np.empty) -> None:
+    def __init__(self, size: int) -> None:
         self._size = size
-        self._allocate = allocate
         self._lock = threading.Lock()
         self._columns: dict[Any, Any] | None = None
         self._kind: type = object
@@ -65,7 +62,7 @@ class BatchBuffer:
 
     def _column(self, value: Any) -> Any:
         if isinstance(value, np.ndarray) and value.dtype != object:
-            return self._allocate((self._size, *value.shape), value.dtype)
+            return np.empty((self._size, *value.shape), value.dtype)
         return [None] * self._size
 
 

@@ -8,10 +8,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from tarmac.errors import TooManyBadSamples
-from tarmac.loader.collate import Allocate, BatchBuffer
+from tarmac.loader.collate import BatchBuffer
 from tarmac.loader.stats import Stats
 from tarmac.loader.walk import Request, seeds_of
 from tarmac.pipeline.dataset import Dataset
@@ -67,14 +65,10 @@ class BatchMaker:
         self.bad = bad
 
     def begin(
-        self,
-        request: Request,
-        pool: ThreadPoolExecutor | None = None,
-        threads: int = 1,
-        allocate: Allocate = np.empty,
+        self, request: Request, pool: ThreadPoolExecutor | None = None, threads: int = 1
     ) -> Callable[[], Result]:
         """Begin a batch, in a pool of so many threads; what is returned waits for it and hands it out."""
-        filling = _Filling(self, request, allocate)
+        filling = _Filling(self, request)
         if pool is None:
             return lambda: filling.finish([filling.fill(part) for part in _parts(request.size, 1)])
         futures = [pool.submit(filling.fill, part) for part in _parts(request.size, threads)]
@@ -112,13 +106,13 @@ def _results(futures: list[Future[Stats]]) -> Iterator[Stats]:
 class _Filling:
     """One batch in work."""
 
-    def __init__(self, maker: BatchMaker, request: Request, allocate: Allocate) -> None:
+    def __init__(self, maker: BatchMaker, request: Request) -> None:
         self.maker, self.request = maker, request
         self.positions = request.positions
         self.indices = maker.order.at(request.epoch, self.positions)
         self.seeds = seeds_of(maker.seed, request.epoch, self.positions)
         self.bad: list[BadSample] = []
-        self.buffer = BatchBuffer(request.size, allocate)
+        self.buffer = BatchBuffer(request.size)
         self.items: list[Any] = [None] * request.size
 
     def fill(self, places: range) -> Stats:
