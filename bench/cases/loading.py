@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import random
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -16,18 +17,32 @@ SIZE = 224
 CORES = len(os.sched_getaffinity(0))
 
 
-def augment(image: Any, rng: Any) -> Any:
-    """Crop 8 to 100 % of the picture at random, to SIZE x SIZE, and mirror every other one."""
-    import cv2
-
-    height, width = image.shape[:2]
+def random_box(width: int, height: int, rng: Any) -> tuple[int, int, int, int]:
+    """Choose 8 to 100 % of a picture: left, top, right, bottom."""
     area = height * width * rng.uniform(0.08, 1.0)
     ratio = math.exp(rng.uniform(math.log(3 / 4), math.log(4 / 3)))
     w = min(round(math.sqrt(area * ratio)), width)
     h = min(round(math.sqrt(area / ratio)), height)
-    top, left = int(rng.uniform(0, height - h + 1)), int(rng.uniform(0, width - w + 1))
-    crop = cv2.resize(image[top : top + h, left : left + w], (SIZE, SIZE))
+    left, top = int(rng.uniform(0, width - w + 1)), int(rng.uniform(0, height - h + 1))
+    return left, top, left + w, top + h
+
+
+def augment(image: Any, rng: Any) -> Any:
+    """Crop an array at random, to SIZE x SIZE, and mirror every other one."""
+    import cv2
+
+    left, top, right, bottom = random_box(image.shape[1], image.shape[0], rng)
+    crop = cv2.resize(image[top:bottom, left:right], (SIZE, SIZE))
     return cv2.flip(crop, 1) if rng.uniform(0, 1) < 0.5 else crop
+
+
+def augment_image(image: Any, rng: Any) -> Any:
+    """The same to an image of Pillow, as torchvision's transforms do it."""
+    import numpy as np
+    from PIL import Image
+
+    crop = image.crop(random_box(*image.size, rng)).resize((SIZE, SIZE), Image.Resampling.BILINEAR)
+    return np.asarray(crop.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if rng.uniform(0, 1) < 0.5 else crop)
 
 
 def for_tarmac(sample: tuple[Any, Any], rng: Any) -> tuple[Any, Any]:
@@ -35,9 +50,11 @@ def for_tarmac(sample: tuple[Any, Any], rng: Any) -> tuple[Any, Any]:
 
 
 def for_webdataset(sample: tuple[Any, Any]) -> tuple[Any, Any]:
-    import random
-
     return augment(sample[0], random), sample[1]
+
+
+def for_webdataset_pillow(sample: tuple[Any, Any]) -> tuple[Any, Any]:
+    return augment_image(sample[0], random), sample[1]
 
 
 def tarmac_batches(site: Site, **options: Any) -> Any:
@@ -51,7 +68,7 @@ def tarmac_batches(site: Site, **options: Any) -> Any:
     return tarmac.Loader(dataset, BATCH, seed=1, tail="short", **options)
 
 
-def webdataset_batches(site: Site) -> Any:
+def webdataset_batches(site: Site, spec: str, transform: Any) -> Any:
     import cv2
     import torch
     import webdataset
@@ -61,15 +78,15 @@ def webdataset_batches(site: Site) -> Any:
     dataset = (
         webdataset.WebDataset(shards, shardshuffle=False)
         .shuffle(1000)
-        .decode("rgb8")
+        .decode(spec)
         .to_tuple("jpg", "cls")
-        .map(for_webdataset)
+        .map(transform)
         .batched(BATCH)
     )
     return torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=CORES)
 
 
-def bare_decoding(site: Site) -> Work:
+def bare(site: Site, then: Any = lambda image: image) -> Work:
     """What libjpeg-turbo can do on these cores with nothing around it."""
     import simplejpeg
 
@@ -80,7 +97,7 @@ def bare_decoding(site: Site) -> Work:
     def some(start: int) -> int:
         part = pictures[start::CORES]
         for picture in part:
-            simplejpeg.decode_jpeg(picture)
+            then(simplejpeg.decode_jpeg(picture))
         return len(part)
 
     def work() -> Done:
@@ -103,20 +120,36 @@ def epoch(loader: Any, samples: int) -> Work:
 
 @case("training loader: JPEG, random crop, flip, batch", ratio=2.2)
 def training(site: Site, side: str) -> Work:
-    """As many threads here as worker processes there: one for each core."""
-    loader = webdataset_batches(site) if side == "webdataset" else tarmac_batches(site)
-    return epoch(loader, site.big)
+    """As many threads here as worker processes there, one for each core; each side as its users write it."""
+    if side == "webdataset":
+        return epoch(webdataset_batches(site, "pil", for_webdataset_pillow), site.big)
+    return epoch(tarmac_batches(site), site.big)
+
+
+@case("the same, OpenCV transforms on both sides")
+def training_opencv(site: Site, side: str) -> Work:
+    if side == "webdataset":
+        return epoch(webdataset_batches(site, "rgb8", for_webdataset), site.big)
+    return epoch(tarmac_batches(site), site.big)
 
 
 @case("the same beside bare JPEG decoding", sides=("tarmac", "bare decoding"), ratio=0.85)
 def beside_bare(site: Site, side: str) -> Work:
-    return bare_decoding(site) if side == "bare decoding" else epoch(tarmac_batches(site), site.big)
+    return bare(site) if side == "bare decoding" else epoch(tarmac_batches(site), site.big)
+
+
+@case("the same beside bare decoding, crop, flip", sides=("tarmac", "bare decode, crop, flip"), ratio=0.85)
+def beside_bare_crops(site: Site, side: str) -> Work:
+    """What is left to a loader once its user's transform has run."""
+    if side == "tarmac":
+        return epoch(tarmac_batches(site), site.big)
+    return bare(site, lambda image: augment(image, random))
 
 
 @case("the same in one worker process", sides=("tarmac", "bare decoding"))
 def in_processes(site: Site, side: str) -> Work:
     if side == "bare decoding":
-        return bare_decoding(site)
+        return bare(site)
     return epoch(tarmac_batches(site, processes=1), site.big)
 
 

@@ -87,7 +87,8 @@ def _read(
             }
             columns.add(needed, key, {name: size for name, (_, size, _) in sample.items()})
             # One member of the next sample is there already.
-            for offset in [offset for offset in kept if offset <= entries.offsets[-1]]:
+            last = max((offset for offset, _, _ in sample.values()), default=0)
+            for offset in [offset for offset in kept if offset <= last]:
                 del kept[offset]
 
 
