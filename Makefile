@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test lint types unit heavy bench fuzz torture coverage clean
+.PHONY: demo test lint types unit heavy docs bench fuzz torture coverage clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python -m demo
@@ -30,6 +30,9 @@ coverage: $(VENV)/.test $(VENV)/.servers
 	$(BIN)/python -m coverage run -m pytest -m "not heavy"
 	$(BIN)/python -m coverage combine
 	$(BIN)/python -m coverage report
+
+docs: $(VENV)/.test
+	$(BIN)/python -m tarmac.cli.reference > docs/cli.md
 
 bench: $(VENV)/.bench
 	$(BIN)/python -m bench

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
+import shutil
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -11,6 +14,11 @@ from pathlib import Path
 
 import psutil
 import pytest
+
+
+# Indexes that are made on first use belong to these tests alone.
+os.environ["TARMAC_HOME"] = tempfile.mkdtemp(prefix="tarmac-home-")
+atexit.register(shutil.rmtree, os.environ["TARMAC_HOME"], ignore_errors=True)
 
 
 def _descriptors() -> dict[str, str]:
@@ -40,6 +48,7 @@ def _of_multiprocessing(child: psutil.Process) -> bool:
 @pytest.fixture(autouse=True)
 def no_leaks() -> Iterator[None]:
     """Fail a test that leaves an open file or a child process behind."""
+    gc.freeze()  # what was there before need not be looked through again
     before = _descriptors()
     children = {child.pid for child in psutil.Process().children()}
     yield

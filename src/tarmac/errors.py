@@ -6,10 +6,12 @@
     ├─ ArchiveError    NotATar · BadChecksum · BadHeader · Truncated · TrailingData · UnsupportedMember
     │                  LimitExceeded · CompressionDamaged
     ├─ SampleError     BadName · DuplicateField · SplitSample · MissingField · MismatchedBatch
+    │                  MapFailed (TimedOut)
     ├─ CodecError      EncodeFailed · DecodeFailed (Bomb) · NoCodec · UnsafeCodec
     ├─ WriteError      CommitFailed · DiskFull
     ├─ IndexProblem    IndexMissing · IndexStale · IndexDamaged · BadManifest · DigestMismatch
     ├─ LoaderError     WorkerDied · WorkerFailed · TooManyBadSamples
+    ├─ JobError        JobBusy · JobMismatch
     └─ StateError      StateMismatch · NotPicklable
 
 A message says where (URL, byte offset, member or sample key), what was expected and found, and what
@@ -29,10 +31,12 @@ __all__ = [  # in few lines, so that the tree below fits into one file
     "AccessDenied", "ArchiveError", "BadChecksum", "BadHeader", "BadManifest", "BadName", "Bomb",
     "CacheDisabled", "CodecError", "CommandFailed", "CommitFailed", "CompressionDamaged", "ConnectFailed",
     "DecodeFailed", "DigestMismatch", "DiskFull", "DuplicateField", "EncodeFailed", "IndexDamaged",
-    "IndexMissing", "IndexProblem", "IndexStale", "LimitExceeded", "LoaderError", "LoneZeroBlock",
+    "IndexMissing", "IndexProblem", "IndexStale", "JobBusy", "JobError", "JobMismatch",
+    "LimitExceeded", "LoaderError", "LoneZeroBlock", "MapFailed",
     "MismatchedBatch", "MissingField", "NoCodec", "NotATar", "NotFound", "NotPicklable", "ObjectChanged",
     "redact", "SampleError", "ShortRead", "SplitSample", "Stalled", "StateError", "StateMismatch",
-    "TarmacError", "TarmacWarning", "TooManyBadSamples", "TooManyShards", "TornTail", "TrailingData",
+    "TarmacError", "TarmacWarning", "TimedOut", "TooManyBadSamples", "TooManyShards", "TornTail",
+    "TrailingData",
     "TransferError", "Truncated", "UnsafeCodec", "UnsafeUrl", "UnsupportedMember", "UnsupportedScheme",
     "UrlError", "WorkerDied", "WorkerFailed", "WriteError",
 ]
@@ -239,11 +243,19 @@ class DuplicateField(SampleError):
 class SplitSample(SampleError):
     """The files of one sample are not next to each other in the shard."""
 
-    hint = "sort the files of the shard by name and pack it again."
+    hint = "tarmac sort --by key puts them together again."
 
 
 class MissingField(SampleError):
     """A sample lacks something it must have."""
+
+
+class MapFailed(SampleError):
+    """The command or the function that was to change a sample did not do so."""
+
+
+class TimedOut(MapFailed):
+    """The command for a sample took too long, and was ended."""
 
 
 class MismatchedBatch(SampleError):
@@ -340,6 +352,20 @@ class TooManyBadSamples(LoaderError):
     """More samples were damaged than the budget allows."""
 
     hint = "tarmac check MANIFEST --decode lists them; Loader(bad=n) allows n of them."
+
+
+class JobError(TarmacError, RuntimeError):
+    """A job cannot be done as asked."""
+
+
+class JobBusy(JobError):
+    """Another process is doing the same job."""
+
+
+class JobMismatch(JobError):
+    """What was begun is not what is asked for now."""
+
+    hint = "other options need another output; --overwrite begins anew and replaces what is there."
 
 
 class StateError(TarmacError, ValueError):

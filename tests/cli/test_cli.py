@@ -111,7 +111,7 @@ def test_interrupt(tmp_path):
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     process = subprocess.Popen(
-        [sys.executable, "-m", "tarmac", "show", f"pipe:cat {fifo}"], stderr=subprocess.PIPE
+        [sys.executable, "-m", "tarmac", "show", "--allow-exec", f"pipe:cat {fifo}"], stderr=subprocess.PIPE
     )
     time.sleep(1.5)
     process.send_signal(signal.SIGINT)

@@ -104,7 +104,7 @@ SCRIPT = """
         url, method = sys.argv[1:]
         dataset = wds.WebDataset(url, shardshuffle=10).shuffle(5).map(key_of)
         context = None if method == "none" else method
-        loader = DataLoader(dataset, batch_size=None, num_workers=2 if context else 0,
+        loader = DataLoader(dataset, batch_size=None, num_workers=1 if context else 0,
                             multiprocessing_context=context)
         print(wds.__file__, *sorted(loader))
         sys.exit(7)

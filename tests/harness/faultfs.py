@@ -57,7 +57,10 @@ def faulty(fault: Fault, under: Path | None = None) -> Iterator[Fault]:
 
         return call
 
-    with patch.multiple(os, **{name: wrap(name) for name in fault.calls}):
+    wrapped = {name: wrap(name) for name in fault.calls}
+    if "write" in wrapped:  # several parts at once are a write like any other
+        wrapped["writev"] = lambda fd, parts: wrapped["write"](fd, b"".join(parts))
+    with patch.multiple(os, **wrapped):
         yield fault
 
 

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from harness import rounds
 from tarmac.errors import Bomb, DecodeFailed
 from tarmac.index.attributes import attributes_of, is_json, read_field
 from tarmac.limits import Limits
@@ -162,7 +163,7 @@ below = st.recursive(
 )
 
 
-@settings(derandomize=True, deadline=None)
+@settings(derandomize=True, deadline=None, max_examples=rounds(40))
 @given(st.dictionaries(st.text("ab", min_size=1), below))
 def test_every_place_is_found_by_its_path(value):
     found = read_field("json", json.dumps(value).encode())

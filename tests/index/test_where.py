@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness import rounds
 from tarmac.errors import IndexProblem
 from tarmac.index.where import Condition, parse_where, resolve
 
@@ -224,7 +225,7 @@ def test_truth_tables_are_those_of_sqlite(inner, outer):
     assert by_tarmac(rows, text) == by_sqlite(rows, text)
 
 
-@settings(derandomize=True, deadline=None, max_examples=400)
+@settings(derandomize=True, deadline=None, max_examples=rounds(200))
 @given(table_rows, conditions)
 def test_the_answers_are_those_of_sqlite(rows, text):
     assert by_tarmac(rows, text) == by_sqlite(rows, text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter
 
@@ -10,6 +11,7 @@ import pytest
 
 import tarmac
 from harness.resume import assert_resumes
+from loader.conftest import write_shards
 from tarmac.errors import DecodeFailed, MismatchedBatch, StateMismatch
 
 N = 203
@@ -58,38 +60,72 @@ def test_an_epoch_has_every_sample_once_in_the_same_order_however_it_is_made(dat
         assert again != found
 
 
-@pytest.mark.parametrize("where", ["", "key < 's00090'"])
-@pytest.mark.parametrize("shuffle", [True, False])
-@pytest.mark.parametrize(("threads", "processes"), [(0, 0), (2, 0), (4, 0), (0, 1), (2, 2)])
-def test_resumes_at_every_step(dataset, threads, processes, shuffle, where):
-    chosen = dataset.where(where) if where else dataset
-    loaders = []
+@pytest.fixture(scope="module")
+def few_shards(tmp_path_factory):
+    return write_shards(tmp_path_factory.mktemp("few"), (3, 9, 1, 8, 4))
 
-    def make():
-        loader = tarmac.Loader(
-            chosen.map(noisy, random=True), 16, seed=3, shuffle=shuffle, threads=threads, processes=processes
-        )
-        loaders.append(loader)
+
+@pytest.fixture
+def few(few_shards):
+    """Enough samples for a few batches and a rest: every step can be tried on every kind of loader."""
+    dataset = tarmac.Dataset(few_shards).decode()
+    yield dataset
+    dataset.close()
+
+
+def sources(dataset):
+    """What is loaded, and how many samples an epoch of it has."""
+    mix = tarmac.Mix([(dataset[:18], 0.7), (dataset[18:], 0.3)], samples=22)
+    chosen = dataset.where("key < 's00014'")
+    return {"all": (dataset, 25), "where": (chosen, 14), "mix": (mix, 22)}
+
+
+def shared_workers(make):
+    """Fresh loaders that hand their work to the processes of the first, and that first loader."""
+    first = make()
+
+    def fresh():
+        loader = make()
+        loader._processes = first._processes
         return Plain(loader)
 
-    assert assert_resumes(make, max_state_bytes=400) == len(chosen) // 16 + 1
-    for loader in loaders:
-        loader.close()
+    return first, fresh
 
 
-@pytest.mark.parametrize("tail", ["drop", "pad", "short"])
-@pytest.mark.parametrize(("threads", "processes"), [(0, 0), (2, 1)])
-def test_a_mix_resumes_at_every_step(dataset, tail, threads, processes):
-    mix = tarmac.Mix([(dataset[:150], 0.7), (dataset[150:], 0.3)], samples=170)
-    loaders = []
+@pytest.mark.parametrize("source", ["all", "where", "mix"])
+@pytest.mark.parametrize("processes", [0, 1, 2])
+@pytest.mark.parametrize("threads", [0, 2, 4])
+def test_resumes_at_every_step(few, threads, processes, source):
+    chosen, samples = sources(few)[source]
+    assert len(chosen) == samples
+    noise = chosen.map(noisy, random=True)
+    for shuffle, tail in itertools.product((True, False), ("drop", "pad", "short")):
 
-    def make():
-        loaders.append(tarmac.Loader(mix, 8, seed="s", tail=tail, threads=threads, processes=processes))
-        return Plain(loaders[-1])
+        def make(shuffle=shuffle, tail=tail):
+            return tarmac.Loader(
+                noise, 4, seed="s", shuffle=shuffle, tail=tail, threads=threads, processes=processes
+            )
 
-    assert assert_resumes(make, max_state_bytes=400) > 20
-    for loader in loaders:
-        loader.close()
+        first, fresh = shared_workers(make)
+        with first:
+            steps = samples // 4 + (tail != "drop")
+            assert assert_resumes(fresh, max_state_bytes=400) == steps + 1
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("threads", [0, 2, 4])
+def test_workers_that_were_not_there_before_go_on_from_a_state(dataset, threads, processes):
+    options = {"seed": 3, "tail": "short", "threads": threads, "processes": processes}
+    noise = dataset.map(noisy, random=True)
+    whole, state = [], None
+    with tarmac.Loader(noise, 16, **options) as loader:
+        for batch in loader:
+            whole.append(plain(batch))
+            if len(whole) == 5:
+                state = json.dumps(loader.state_dict())
+    with tarmac.Loader(noise, 16, **options) as loader:
+        loader.load_state_dict(json.loads(state))
+        assert [plain(batch) for batch in loader] == whole[5:]
 
 
 def consume(dataset, states, world, batch_size, steps):
@@ -269,3 +305,20 @@ def test_stats_say_where_the_time_went(dataset):
     assert (stats["batches"], stats["samples"]) == (20, 200)
     assert min(stats["read"], stats["steps"], stats["collate"], stats["waiting"]) > 0
     assert "samples/s" in stats["verdict"]
+
+
+@pytest.mark.parametrize("make", [tarmac.Loader, tarmac.BatchSampler])
+@pytest.mark.parametrize("tail", ["drop", "pad", "short"])
+def test_who_stops_at_the_last_batch_gets_a_whole_epoch_the_next_time(dataset, make, tail):
+    """As trainers do, which know how many batches there are and never ask for one more."""
+    loader = make(dataset, 16, tail=tail)
+    epochs = [list(zip(range(len(loader)), loader, strict=False)) for _ in range(3)]
+    assert [len(batches) for batches in epochs] == [len(loader)] * 3
+    assert loader.epoch == 2
+    state = loader.state_dict()
+    assert state["position"] > 0  # saved now, it goes on with what is left of this epoch: nothing
+    loader.load_state_dict(state)
+    assert list(loader) == []
+    assert len(list(loader)) == len(loader)
+    loader.set_epoch(7)
+    assert len(list(loader)) == len(loader)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness import rounds
 from tarmac.index.manifest import Manifest, Shard
 from tarmac.pipeline.dataset import Dataset
 from tarmac.pipeline.epoch_order import EpochOrder
@@ -25,7 +26,7 @@ def of_lengths(lengths, name="a"):
 LENGTHS = st.lists(st.integers(0, 30), min_size=1, max_size=8).filter(any)
 
 
-@settings(max_examples=100, derandomize=True, deadline=None)
+@settings(max_examples=rounds(60), derandomize=True, deadline=None)
 @given(
     LENGTHS, st.booleans(), st.integers(0, 3), st.sampled_from([1, 4, 64]), st.sampled_from([1, 7, 16_384])
 )
@@ -41,7 +42,7 @@ def test_every_sample_once(lengths, shuffle, epoch, streams, window):
         assert order.positions_of(epoch, index) == [position]
 
 
-@settings(max_examples=60, derandomize=True, deadline=None)
+@settings(max_examples=rounds(30), derandomize=True, deadline=None)
 @given(
     st.lists(st.tuples(LENGTHS, st.integers(0, 60)), min_size=1, max_size=3), st.booleans(), st.integers(0, 2)
 )

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import tarmac
 from harness.faultserver import Action, FaultServer
+from harness.memory import peak, reset_peak
 from harness.shards import plain
 from pipeline.datasets import archives, items
 from tarmac.errors import DigestMismatch, IndexProblem, IndexStale, TransferError
@@ -52,10 +53,13 @@ def test_any_rows_in_any_order(tmp_path_factory, data, draw):
         {k: v for k, v in s.items() if some is None or k[:2] == "__" or k in some} for s in expected
     )
     ways = {"map": lambda: open_read(str(path)), "memory": lambda: Held(data), "ranges": lambda: None}
+    ways["pieces"] = ways["map"]
     for by, opened in ways.items():
         for verify in (False, True):
-            shard = IndexedShard(str(path), sidecar, opened(), fields=some, verify=verify)
-            assert shard.local == (by != "ranges")
+            shard = IndexedShard(
+                str(path), sidecar, opened(), fields=some, verify=verify, mapped=by != "pieces"
+            )
+            assert shard.local == (by in ("map", "memory"))
             assert len(shard) == len(expected)
             assert items(shard) == wanted
             assert items(shard.samples(np.array(rows, np.int64))) == [wanted[row] for row in rows]
@@ -174,3 +178,22 @@ def test_few_requests_fetch_many_samples():
         server.script([], then=Action(status=503))
         with pytest.raises(TransferError):
             shard.samples(rows)
+
+
+def test_reading_in_pieces_takes_little_memory_and_notices_another_shard(tmp_path):
+    path = str(tmp_path / "a.tar")
+    with tarmac.TarWriter(path, encoder=False) as writer:
+        for number in range(200):
+            writer.write({"__key__": f"{number:03d}", "bin": b"%03d" % number * 50_000})
+    sidecar = index_of(path)
+    shard = IndexedShard(path, sidecar, open_read(path), mapped=False)
+    before = reset_peak()
+    for number in (np.arange(200) * 37) % 200:
+        assert shard.sample(int(number))["bin"][:3] == b"%03d" % number
+    assert peak() - before < 8 << 20  # of 30 MB
+    with open(path, "r+b") as file:
+        file.truncate(1000)
+    with pytest.raises(IndexStale, match="shorter"):
+        shard.sample(199)
+    with pytest.raises(IndexStale, match="1000 bytes"):
+        IndexedShard(path, sidecar, open_read(path), mapped=False)

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tarmac
+from harness import rounds
 from harness.faultserver import Action, FaultServer
 from storage.caches import FAST, entries, nothing_left_over, nothing_left_over_but_locks, read
 from tarmac.errors import NotFound, ShortRead, TarmacError
@@ -30,7 +31,7 @@ URLS = st.builds(
 
 
 @given(st.lists(URLS | st.text(max_size=300), min_size=2, max_size=30, unique=True))
-@settings(deadline=None, derandomize=True, max_examples=500)
+@settings(deadline=None, derandomize=True, max_examples=rounds(200))
 def test_different_urls_never_share_an_entry(urls):
     cache = Cache("/cache")
     names = [cache.path_of(url) for url in urls]

@@ -11,22 +11,29 @@ from typing import Annotated, Any
 
 import typer
 
-from tarmac.cli import check, index, order, show
-from tarmac.errors import TarmacError, TransferError, UrlError
+from tarmac.cli import cache, check, copy, export, index, join, map, order, pack, show, sort
+from tarmac.errors import JobError, TarmacError, TransferError, UrlError
 
 __all__ = ["app", "main"]
 
 app = typer.Typer(
     name="tarmac",
-    help="Machine-learning datasets in plain tar shards: check, index, order, show.",
+    help="Machine-learning datasets in plain tar shards.",
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-app.command("show")(show.show_command)
-app.command("check")(check.check_command)
+app.command("pack")(pack.pack_command)
+app.command("copy")(copy.copy_command)
+app.command("sort")(sort.sort_command)
+app.command("map")(map.map_command)
+app.command("join")(join.join_command)
 app.command("index")(index.index_command)
+app.command("check")(check.check_command)
+app.command("show")(show.show_command)
+app.command("export")(export.export_command)
+app.add_typer(cache.app, name="cache")
 app.command("order")(order.order_command)
 
 DAMAGED, USAGE, UNREACHABLE, INTERRUPTED = 1, 2, 3, 130
@@ -46,14 +53,14 @@ def _root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Machine-learning datasets in plain tar shards: check, index, order, show."""
+    """Machine-learning datasets in plain tar shards."""
 
 
 def exit_code(error: TarmacError) -> int:
     """Say what kind of trouble an error is: 1 damaged data, 2 usage, 3 transfer failed."""
     if isinstance(error, TransferError | FileNotFoundError | PermissionError):
         return UNREACHABLE
-    return USAGE if isinstance(error, UrlError) else DAMAGED
+    return USAGE if isinstance(error, UrlError | JobError) else DAMAGED
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -1,61 +1,220 @@
-"""`tarmac check`: read shards to their ends and report damage."""
+"""`tarmac check`: read shards to their ends and report damage; write clean copies."""
 
 from __future__ import annotations
 
+import contextlib
 import json
-from dataclasses import asdict
-from typing import Annotated, Any
+import tempfile
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tarmac.tools.check import ShardCheck, check
+from tarmac.cli import flags
+
+if TYPE_CHECKING:
+    from tarmac.errors import TarmacError
+    from tarmac.tools.check import Checks, ShardCheck
 
 __all__ = ["check_command"]
 
+_REPAIR = "Repair"
+
 
 def check_command(
-    shards: Annotated[
-        list[str], typer.Argument(metavar="SHARDS...", help="Shards: files, URLs, patterns, -.")
-    ],
+    shards: flags.Shards,
     require: Annotated[str, typer.Option(help="Fields every sample must have, as jpg,cls.")] = "",
+    digests: Annotated[
+        bool, typer.Option("--digests", help="Compare every field with the index beside the shard.")
+    ] = False,
+    against: Annotated[str, typer.Option(help="Compare with this manifest and its indexes.")] = "",
+    decode: Annotated[bool, typer.Option("--decode", help="Decode every field whose kind is known.")] = False,
+    decode_as: Annotated[str, typer.Option(help="What images are decoded to.")] = "rgb8",
+    duplicates: Annotated[
+        bool, typer.Option("--duplicates", help="Find keys that come in several shards.")
+    ] = False,
+    all_errors: Annotated[
+        bool, typer.Option("--all-errors", help="Go on after a bad sample, and list all.")
+    ] = False,
+    max_errors: flags.MaxErrors = None,
+    ledger: Annotated[str, typer.Option(help="File to remember in which shards were found whole.")] = "",
+    repair: Annotated[
+        bool,
+        typer.Option("--repair", rich_help_panel=_REPAIR, help="Write a clean copy of each damaged shard."),
+    ] = False,
+    output: Annotated[
+        str, typer.Option("-o", "--output", rich_help_panel=_REPAIR, help="Where to: DIR/.")
+    ] = "",
+    report: Annotated[
+        str, typer.Option(rich_help_panel=_REPAIR, help="File for what was lost, instead of standard output.")
+    ] = "",
+    regroup: Annotated[
+        bool,
+        typer.Option(
+            "--regroup", rich_help_panel=_REPAIR, help="Put files of a sample together that lie apart."
+        ),
+    ] = False,
+    overwrite: flags.Overwrite = False,
+    jobs: flags.Jobs = flags.CORES,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per shard.")] = False,
     quiet: Annotated[
         bool, typer.Option("-q", "--quiet", help="Only print shards that are not whole.")
     ] = False,
+    allow_exec: flags.AllowExec = False,
 ) -> None:
     """Read every byte of the shards and say which are whole.
 
     Exit status: 0 all whole, 1 damaged, 3 some could not be read. Example: tarmac check 'train-*.tar'
+
+    With --repair what was lost is printed as JSON lines; the status is 1 if that is anything.
     """
-    results = []
-    for result in check(shards, require=[name for name in require.split(",") if name]):
-        results.append(result)
-        if as_json:
-            typer.echo(json.dumps(_as_json(result), ensure_ascii=False))
-        elif not (quiet and result.ok):
-            typer.echo(_as_line(result))
-    bad = [result for result in results if not result.ok]
-    if not as_json:
-        samples = sum(result.samples for result in results)
-        typer.echo(f"{len(results)} shards, {samples} samples, {len(bad)} not whole", err=True)
-    if bad:
-        raise typer.Exit(3 if all(result.unreachable for result in bad) else 1)
+    from tarmac.codecs import imagespecs
+    from tarmac.tools.check import Checks, check
+    from tarmac.tools.duplicates import KeyFiles
+
+    if repair != bool(output):
+        raise typer.BadParameter("--repair needs -o DIR/, and the other way round")
+    if (report or regroup) and not repair:
+        raise typer.BadParameter("--report and --regroup are for --repair")
+    if duplicates and ledger:
+        raise typer.BadParameter("--duplicates needs all keys, so --ledger would be of no use")
+    if decode_as not in imagespecs:
+        raise typer.BadParameter(f"--decode-as is one of {', '.join(imagespecs)}")
+    required = frozenset(name.strip().lower() for name in require.split(",") if name.strip())
+    checks = Checks(
+        required,
+        digests,
+        against,
+        decode_as if decode else "",
+        all_errors,
+        max_errors if all_errors else None,
+    )
+    named = shards if len(shards) == 1 and shards[0].lower().endswith(".json") else None
+    urls = flags.sources(shards, allow_exec)
+    lines = _Lines(as_json, quiet, to_stderr=repair)
+    with contextlib.ExitStack() as stack:
+        keys = KeyFiles(stack.enter_context(tempfile.TemporaryDirectory())) if duplicates else None
+        for result in check(
+            named or urls, checks=checks, keys=keys, ledger=ledger or None, jobs=jobs, show=None
+        ):
+            lines.verdict(result)
+            if max_errors is not None and lines.problems > max_errors:
+                typer.echo(f"more than {max_errors} problems; what follows was not checked", err=True)
+                raise typer.Exit(1)
+        for key, numbers in keys.duplicates() if keys is not None else ():
+            lines.duplicate(key, [urls[number] for number in numbers])
+    lines.summary()
+    if repair:
+        damaged = [result.url for result in lines.bad if not result.unreachable]
+        lost = _repair(damaged, output, report, checks, regroup, overwrite, jobs, named)
+        lines.bad = [result for result in lines.bad if lost or result.unreachable]
+    if lines.bad or lines.doubled:
+        raise typer.Exit(3 if all(result.unreachable for result in lines.bad) and not lines.doubled else 1)
 
 
-def _as_line(result: ShardCheck) -> str:
+class _Lines:
+    """What is printed, and what is counted meanwhile."""
+
+    def __init__(self, as_json: bool, quiet: bool, *, to_stderr: bool) -> None:
+        self._json, self._quiet, self._stderr = as_json, quiet, to_stderr
+        self.shards = self.samples = self.doubled = self.problems = 0
+        self.bad: list[ShardCheck] = []
+
+    def verdict(self, result: ShardCheck) -> None:
+        self.shards += 1
+        self.samples += result.samples
+        self.problems += result.problems
+        if not result.ok:
+            self.bad.append(result)
+        if self._json:
+            self._print(json.dumps(_as_json(result), ensure_ascii=False))
+        elif not (self._quiet and result.ok):
+            for line in _as_lines(result):
+                self._print(line)
+
+    def duplicate(self, key: str, urls: list[str]) -> None:
+        self.doubled += 1
+        if self._json:
+            self._print(json.dumps({"duplicate": key, "shards": urls}))
+        else:
+            self._print(f"TWICE {_printable(key)}: {', '.join(urls)}")
+
+    def summary(self) -> None:
+        if not self._json:
+            twice = f", {self.doubled} keys in several shards" if self.doubled else ""
+            text = f"{self.shards} shards, {self.samples} samples, {len(self.bad)} not whole{twice}"
+            typer.echo(text, err=True)
+
+    def _print(self, line: str) -> None:
+        typer.echo(line, err=self._stderr)
+
+
+def _repair(
+    urls: list[str],
+    output: str,
+    report: str,
+    checks: Checks,
+    regroup: bool,
+    overwrite: bool,
+    jobs: int,
+    named: list[str] | None,
+) -> int:
+    """Write clean copies, say what was lost, and return how much that is."""
+    from tarmac.index.manifest import read_manifest
+    from tarmac.jobs.engines.local import LocalEngine
+    from tarmac.storage import WriteOptions, open_write
+    from tarmac.tools.compare import entries_of
+    from tarmac.tools.output import Output
+    from tarmac.tools.repair import repair
+
+    manifest = checks.against or (named[0] if named else "")
+    told = entries_of(read_manifest(manifest), urls) if manifest else None
+    job = repair(
+        urls,
+        Output(output, overwrite=overwrite),
+        LocalEngine(jobs),
+        checks=checks,
+        told=told,
+        regroup=regroup,
+        show=None,
+    )
+    losses = [loss for outcome in job.outcomes for loss in outcome.facts["losses"]]
+    text = "".join(json.dumps(loss) + "\n" for loss in losses)
+    if report:
+        sink = open_write(report, write=WriteOptions(overwrite=True))
+        sink.write(text.encode())
+        sink.commit()
+    else:
+        typer.echo(text, nl=False)
+    samples = sum(loss["what"] == "sample" for loss in losses)
+    made = sum(len(outcome.outputs) for outcome in job.outcomes)
+    kept = f"; {job.kept} were made before" if job.kept else ""
+    typer.echo(f"{made} clean copies of {job.written} samples, {samples} samples lost{kept}", err=True)
+    return len(losses)
+
+
+def _printable(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _as_lines(result: ShardCheck) -> list[str]:
     if result.error is not None:
-        return f"BAD   {result.error}"
-    fields = " ".join(f"{name}:{count}" for name, count in sorted(result.fields.items()))
+        more = result.problems - len(result.errors)
+        lines = [f"BAD   {_printable(str(error))}" for error in result.errors]
+        return [*lines, f"BAD   {result.url}: and {more} more"] if more else lines
+    fields = " ".join(f"{_printable(name)}:{count}" for name, count in sorted(result.fields.items()))
     skipped = "".join(f", {count} x {reason} skipped" for reason, count in sorted(result.skipped.items()))
-    return f"ok    {result.url}: {result.samples} samples, {result.payload} bytes, {fields}{skipped}"
+    return [f"ok    {result.url}: {result.samples} samples, {result.payload} bytes, {fields}{skipped}"]
 
 
 def _as_json(result: ShardCheck) -> dict[str, Any]:
-    error = result.error
-    record = {name: value for name, value in asdict(result).items() if name != "error"}
-    return record | {
+    names = ("url", "samples", "payload", "fields", "skipped", "problems")
+    return {name: getattr(result, name) for name in names} | {
         "ok": result.ok,
-        "error": None
-        if error is None
-        else {"kind": type(error).__name__, "offset": error.offset, "text": str(error)},
+        "error": None if result.error is None else _error(result.error),
+        "errors": [_error(error) for error in result.errors],
     }
+
+
+def _error(error: TarmacError) -> dict[str, Any]:
+    found = {"kind": type(error).__name__, "offset": error.offset, "key": error.key, "text": str(error)}
+    return {name: value for name, value in found.items() if value is not None or name == "offset"}

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 from typing import Annotated, Any
 
 import typer
 
+from tarmac.cli import flags
 from tarmac.errors import UrlError
 
 __all__ = ["index_command"]
 
 
 def index_command(
-    shards: Annotated[
-        list[str], typer.Argument(metavar="SHARDS...", help="Shards: files, URLs, patterns, or a manifest.")
-    ],
+    shards: flags.Shards,
     output: Annotated[str | None, typer.Option("-o", "--output", help="The manifest to write.")] = None,
     digest: Annotated[bool, typer.Option("--digest", help="Also a digest of every field.")] = False,
     meta: Annotated[str, typer.Option(help="Columns to choose by: jpg.width,json.caption,cls.")] = "",
@@ -33,8 +31,8 @@ def index_command(
     stale: Annotated[
         bool, typer.Option("--stale", help="Only check the index of a manifest; write nothing.")
     ] = False,
-    jobs: Annotated[int, typer.Option("-j", "--jobs", min=1, help="Processes.")] = os.cpu_count() or 1,
-    as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
+    jobs: flags.Jobs = flags.CORES,
+    as_json: flags.AsJson = False,
 ) -> None:
     """Index shards, so that samples can be read by number, by key and by condition.
 

@@ -59,6 +59,8 @@ def _sample(line: str) -> tuple[str, dict[str, Place]]:
     key = ""
     while words:
         field, offset, size = words[0], int(words[1]), int(words[2])
+        if max(offset, size) >= 1 << 63:
+            raise ValueError(f"{max(offset, size)} is no place in a file")
         # The name ends with the field; what follows it is the next field.
         for end in range(4, len(words) + 1):
             name = " ".join(words[3:end])

@@ -7,6 +7,7 @@ the details.
 
 from __future__ import annotations
 
+import io
 import json
 from array import array
 from collections.abc import Iterable
@@ -136,6 +137,18 @@ class Sidecar:
             self._sound.add(name)
         return found
 
+    def bytes_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """How many bytes each of these samples has in all its fields."""
+        firsts = self.starts[rows].astype(np.int64)
+        counts = self.starts[rows + 1] - firsts
+        if not len(rows):
+            return counts
+        # Only the members of these samples are looked at; every sample has one at least.
+        before = np.cumsum(counts) - counts
+        members = np.arange(counts.sum()) + np.repeat(firsts - before, counts)
+        found: NDArray[np.int64] = np.add.reduceat(self.sizes[members], before)
+        return found
+
     def has(self, field: str) -> NDArray[np.bool_]:
         """For each sample, whether it has the field."""
         if field not in self.fields:
@@ -190,10 +203,10 @@ def make_sidecar(
         "columns": _column_hashes(batch, columns),
     }
     schema = batch.schema.with_metadata({_METADATA: json.dumps(facts)})
-    sink = pa.BufferOutputStream()
+    sink = io.BytesIO()  # which grows by less than Arrow's own, and gives its content away uncopied
     with pa.ipc.new_file(sink, schema) as file:
         file.write_batch(batch.replace_schema_metadata(schema.metadata))
-    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+    return sink.getvalue()
 
 
 def _column_hashes(batch: Any, columns: Iterable[str]) -> dict[str, str]:
@@ -216,10 +229,14 @@ def _column_hash(column: Any) -> str:
 
 
 def _fingerprint(entries: Entries) -> str:
-    names = []
+    names: list[Any] = []
     for texts in (entries.keys, list(entries.fields)):
-        encoded = [text.encode("utf-8", "surrogateescape") for text in texts]
-        names += [array("q", map(len, encoded)), b"".join(encoded)]
+        lengths, joined = array("q"), bytearray()
+        for start in range(0, len(texts), 10_000):  # all at once would take as much memory as all the rest
+            encoded = [text.encode("utf-8", "surrogateescape") for text in texts[start : start + 10_000]]
+            lengths.extend(map(len, encoded))
+            joined += b"".join(encoded)
+        names += [lengths, joined]
     return _hashed(*names, entries.starts, entries.field_of, entries.offsets, entries.sizes)
 
 

@@ -102,6 +102,7 @@ class Loader(EpochWalk):
         return self._stats.as_dict()
 
     def __iter__(self) -> Iterator[Any]:
+        self._begin()
         fetching = self._look_ahead.fetching(self._requests())
         with closing(fetching) as requests, closing(self._results(requests)) as results:
             while True:

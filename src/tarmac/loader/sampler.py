@@ -52,6 +52,7 @@ class BatchSampler(EpochWalk):
         self._begun = self._state
 
     def __iter__(self) -> Iterator[list[SeededIndex]]:
+        self._begin()
         self._begun = self._state
         for request in self._requests():
             positions = request.positions

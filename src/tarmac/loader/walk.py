@@ -74,6 +74,7 @@ class EpochWalk:
             seed, 0, 0, shuffle, streams, window, len(dataset), shards, dataset.fingerprint
         )
         steps_left(len(dataset), 0, batch_size * self.world, tail)  # refuses an unknown tail
+        self._finished = False
         self.order = self._new_order()
 
     def _new_order(self) -> EpochOrder:
@@ -100,6 +101,7 @@ class EpochWalk:
         """Go to the beginning of an epoch, unless it is the one under way."""
         if epoch != self._state.epoch:
             self._state = replace(self._state, epoch=epoch, position=0)
+            self._finished = False
 
     def state_dict(self) -> dict[str, Any]:
         """Where we are, for JSON: the same on every rank, valid for any number of them."""
@@ -110,14 +112,14 @@ class EpochWalk:
         saved = LoaderState.from_dict(state)
         saved.check(self._state)
         reseeded = saved.seed != self._state.seed
-        self._state = saved
+        self._state, self._finished = saved, False
         if reseeded:
             self.order = self._new_order()
 
     def _requests(self) -> Iterator[Request]:
         """The batches of this rank from where we are to the end of the epoch."""
         state, batch = self._state, self.batch_size
-        for step in range(steps_left(state.samples, state.position, batch * self.world, self.tail)):
+        for step in range(self._steps_left()):
             first, size = first_and_size(
                 state.samples,
                 state.position + step * batch * self.world,
@@ -133,6 +135,17 @@ class EpochWalk:
         """One more batch was handed out, on every rank."""
         position = self._state.position + self.batch_size * self.world
         self._state = replace(self._state, position=min(position, self._state.samples))
+        self._finished = not self._steps_left()
+
+    def _steps_left(self) -> int:
+        state = self._state
+        return steps_left(state.samples, state.position, self.batch_size * self.world, self.tail)
+
+    def _begin(self) -> None:
+        """Go on to the next epoch if all of this one was handed out, by whoever stops at the last batch."""
+        if self._finished:
+            self._next_epoch()
 
     def _next_epoch(self) -> None:
         self._state = replace(self._state, epoch=self._state.epoch + 1, position=0)
+        self._finished = False

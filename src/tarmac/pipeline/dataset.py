@@ -6,7 +6,7 @@ import bisect
 import itertools
 import operator
 from collections import namedtuple
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence, Set
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self, overload
@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from tarmac.index.manifest import Manifest
 from tarmac.index.where import parse_where
 from tarmac.pipeline.first_use import manifest_of
-from tarmac.pipeline.selection import Part, Rows, by_condition, by_key_hash, by_numbers, whole
+from tarmac.pipeline.selection import Part, Rows, by_condition, by_key_hash, by_keys, by_numbers, whole
 from tarmac.pipeline.shardset import REQUESTS, Opening, ShardSet
 from tarmac.pipeline.stage import Each
 from tarmac.pipeline.steps import Steps, apply_steps
@@ -128,6 +128,14 @@ class Dataset(Steps):
         part, number, row = self._locate(self._checked(index))
         return part.shards.sidecar(number).key(row)
 
+    def sizes_of(self, indices: ArrayLike) -> Integers:
+        """How many bytes each of several samples has in all its fields, from the index."""
+        numbers = self._checked_all(indices)
+        found = np.zeros(len(numbers), np.int64)
+        for part, shard, rows, places in self._groups(numbers):
+            found[places] = part.shards.sidecar(shard).bytes_of(rows)
+        return found
+
     # Getting samples
 
     @overload
@@ -223,6 +231,11 @@ class Dataset(Steps):
         """Keep the samples of which the index says so: `where("width >= 512 and lang = 'en'")`."""
         parsed = parse_where(condition)
         return self.of_parts([by_condition(part, parsed) for part in self.parts])
+
+    def with_keys(self, keys: Collection[str]) -> Self:
+        """Keep the samples with these keys, in the order of the shards."""
+        wanted = keys if isinstance(keys, Set) else frozenset(keys)
+        return self.of_parts([by_keys(part, wanted) for part in self.parts])
 
     def split(self, *, salt: str = "", **shares: float) -> Any:
         """Split by a hash of the key: `train, val = ds.split(train=0.9, val=0.1)`, or `ds.split(…).train`.

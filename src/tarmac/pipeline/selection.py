@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from tarmac.index.where import Condition
 from tarmac.pipeline.shardset import ShardSet
 from tarmac.pipeline.stage import Each
 
-__all__ = ["by_condition", "by_key_hash", "by_numbers", "Part", "whole"]
+__all__ = ["by_condition", "by_key_hash", "by_keys", "by_numbers", "Part", "whole"]
 
 Integers = NDArray[np.int64]
 Rows = NDArray[np.int32]
@@ -145,3 +145,14 @@ def by_key_hash(part: Part, bounds: Sequence[tuple[int, int]], salt: str) -> lis
 
 def _of_mask(old: Rows | None, mask: NDArray[np.bool_]) -> Rows:
     return np.flatnonzero(mask).astype(np.int32) if old is None else old[mask[old]]
+
+
+def by_keys(part: Part, keys: Collection[str]) -> Part:
+    """The samples with these keys."""
+
+    def chosen() -> Iterator[Rows]:
+        for sidecar, old in zip(part.shards.sidecars(part.numbers.tolist()), part.rows, strict=True):
+            mask = np.fromiter((key in keys for key in sidecar.keys(None)), np.bool_, len(sidecar))
+            yield _of_mask(old, mask)
+
+    return _narrowed(part, chosen())

@@ -45,6 +45,10 @@ class Opening:
     storage: StorageOptions = field(default=DEFAULT_STORAGE)
     open_shards: int = 128
     """How many are kept open; each takes three descriptors."""
+    mapped: bool = True
+    """Map local shards; else they are read piece by piece, so that little memory is in use."""
+    views: bool = False
+    """Give out memoryviews of mapped shards, for whoever only passes them on."""
 
     @property
     def indexing(self) -> IndexOptions:
@@ -101,6 +105,8 @@ class ShardSet:
             fields=opening.fields,
             verify=opening.verify,
             version=info.version,
+            mapped=opening.mapped,
+            views=opening.views,
         )
 
     def _source(self, url: str) -> Source | None:
@@ -226,22 +232,22 @@ class _Held(Source):
         return self._content
 
 
-def find_or_make_index(url: str, options: IndexOptions) -> tuple[Sidecar, str]:
+def find_or_make_index(url: str, options: IndexOptions, *, beside: bool = True) -> tuple[Sidecar, str]:
     """Return the index of a shard and where it is: beside it, among our own files, or made now.
 
-    An index made here is put beside the shard if that is a directory of this machine we may write to, else
+    An index made here is put `beside` the shard if that is a directory of this machine we may write to, else
     among our own files; nothing is put into a bucket unasked.
     """
-    beside, own = sidecar_url(url), _own_place(url)
-    for place in (beside, own):
+    near, own = sidecar_url(url), _own_place(url)
+    for place in (near, own):
         found = usable_index(url, place, options)
         if found is not None:
             return found, place
     content = index_shard(url, options)
-    if is_local(url):
+    if beside and is_local(url):
         try:
-            write_sidecar(beside, content)
-            return open_sidecar(beside), beside
+            write_sidecar(near, content)
+            return open_sidecar(near), near
         except (WriteError, AccessDenied):
             pass
     try:
@@ -249,11 +255,15 @@ def find_or_make_index(url: str, options: IndexOptions) -> tuple[Sidecar, str]:
         write_sidecar(own, content)
     except (OSError, WriteError) as error:
         raise WriteError(
-            f"the index can be put neither beside its shard nor into {os.path.dirname(own)}.",
+            f"the index can be put neither beside its shard nor into {os.path.dirname(own)}: {_reason(error)}",
             url=url,
             hint="set TARMAC_HOME to a directory that can be written to, or tarmac index --sidecars DIR.",
         ) from error
     return open_sidecar(own), own
+
+
+def _reason(error: OSError) -> str:
+    return error.what if isinstance(error, WriteError) else f"{error.strerror}."
 
 
 def _own_place(url: str) -> str:

@@ -10,6 +10,7 @@ import mmap
 import weakref
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -34,6 +35,8 @@ LARGE = 32 << 10
 """Bytes from which a field is read from the file, without Python's lock, and not cut out of the map."""
 GAP = 64 << 10
 """Bytes between two fields below which one request for both is cheaper than two."""
+LOCAL_GAP = 4 << 10
+"""The same for a local file that is not mapped."""
 SPAN = 8 << 20
 """Bytes of one request at most, so that several share the work of a long stretch."""
 REQUESTS = 16
@@ -45,7 +48,9 @@ class IndexedShard:
 
     `source` is the open shard if it is on this machine; without it, `url` is read by ranges. `fields` limits
     what is read. With `verify` each field is compared with the digest in the index. A remote shard that no
-    longer has `version` is refused.
+    longer has `version` is refused. Without `mapped`, a local shard is read piece by piece: pages of a map
+    count as memory in use, and after samples from all over a shard most of them do. With `views`, the fields
+    of a mapped shard are memoryviews of it instead of bytes: for whoever only passes them on.
     """
 
     def __init__(
@@ -58,19 +63,27 @@ class IndexedShard:
         fields: Collection[str] | None = None,
         verify: bool = False,
         version: str | None = None,
+        mapped: bool = True,
+        views: bool = False,
     ) -> None:
         self.url = url
         self._version = version
         self.sidecar = sidecar
         self._storage = storage
-        self._map = None
+        self._map: mmap.mmap | bytes | memoryview | None = None
         self._file = source if isinstance(source, LocalSource) else None
         if source is not None:
             # Other threads may still read when this shard is no longer kept, so its end closes the source.
             closing = weakref.finalize(self, source.close)
-            self._map = _addressable(source, sidecar, url)
-            if self._map is None:
-                closing()  # a stream, which has no addresses
+            if mapped or self._file is None or self._file.length is None:
+                self._map = _addressable(source, sidecar, url)
+                if self._map is None:
+                    self._file = None
+                    closing()  # a stream, which has no addresses
+            else:
+                _check_length(self._file.length, sidecar, url)
+        if views and self._map is not None:
+            self._map = memoryview(self._map)
         self._wanted = None if fields is None else frozenset(fields)
         self._verify = verify
         if verify and sidecar.digests is None:
@@ -108,10 +121,10 @@ class IndexedShard:
                 found[name] = data[start : start + size] if size < LARGE else self._large(start, size)
         return found
 
-    def _large(self, start: int, size: int) -> bytes:
+    def _large(self, start: int, size: int) -> Any:
         """The bytes of a large field, read so that other threads go on meanwhile, however slow the disk."""
-        assert self._map is not None
-        if self._file is None:
+        if self._file is None or isinstance(self._map, memoryview):
+            assert self._map is not None
             return self._map[start : start + size]
         data = self._file.read_at(start, size)
         if len(data) != size:
@@ -130,7 +143,7 @@ class IndexedShard:
 
     @property
     def local(self) -> bool:
-        """Whether reading a sample costs no request."""
+        """Whether reading a sample costs no request, neither of a server nor of the system."""
         return self._map is not None
 
     def some(self, rows: NDArray[np.int32]) -> Iterator[Sample]:
@@ -203,11 +216,11 @@ class IndexedShard:
                     key=found[owner]["__key__"],
                 )
 
-    def _bytes(self, starts: list[int], ends: list[int]) -> list[bytes]:
+    def _bytes(self, starts: list[int], ends: list[int]) -> list[Any]:
         data = self._map
         if data is not None:
             return [data[start:end] for start, end in zip(starts, ends, strict=True)]
-        spans = coalesced(starts, ends)
+        spans = coalesced(starts, ends, GAP if self._file is None else LOCAL_GAP)
         fetched = self._fetch([span[:2] for span in spans])
         found = [b""] * len(starts)
         for (base, _, numbers), piece in zip(spans, fetched, strict=True):
@@ -216,6 +229,9 @@ class IndexedShard:
         return found
 
     def _fetch(self, spans: Sequence[tuple[int, int]]) -> list[bytes]:
+        if self._file is not None:
+            return [self._large(start, stop - start) for start, stop in spans]
+
         def one(span: tuple[int, int]) -> bytes:
             return read_range(self.url, *span, self._storage, self._version)
 
@@ -225,12 +241,12 @@ class IndexedShard:
             return list(pool.map(one, spans))
 
 
-def coalesced(starts: Sequence[int], ends: Sequence[int]) -> list[tuple[int, int, list[int]]]:
+def coalesced(starts: Sequence[int], ends: Sequence[int], gap: int = GAP) -> list[tuple[int, int, list[int]]]:
     """Join ranges that overlap or lie close together: from, to, and the numbers of those inside."""
     spans: list[tuple[int, int, list[int]]] = []
     for number in sorted(range(len(starts)), key=starts.__getitem__):
         start, end = starts[number], ends[number]
-        if spans and start <= spans[-1][1] + GAP and end <= spans[-1][0] + SPAN:
+        if spans and start <= spans[-1][1] + gap and end <= spans[-1][0] + SPAN:
             first, reached, numbers = spans[-1]
             numbers.append(number)
             spans[-1] = first, max(reached, end), numbers
@@ -244,8 +260,12 @@ def _addressable(source: Source, sidecar: Sidecar, url: str) -> mmap.mmap | byte
     found = source.map() or source.content()
     if found is None:
         return None
-    if len(found) != sidecar.facts.size:
-        raise IndexStale(f"the shard has {len(found)} bytes, {sidecar.facts.size} when indexed.", url=url)
+    _check_length(len(found), sidecar, url)
     if isinstance(found, mmap.mmap):
         found.madvise(mmap.MADV_NORMAL)  # rows come in any order
     return found
+
+
+def _check_length(length: int, sidecar: Sidecar, url: str) -> None:
+    if length != sidecar.facts.size:
+        raise IndexStale(f"the shard has {length} bytes, {sidecar.facts.size} when indexed.", url=url)

@@ -29,6 +29,8 @@ Splitter = Callable[[str], tuple[str, str] | None]
 _METADATA = re.compile(rb"__[^/]*__(?:$|/)")
 _RESERVED = re.compile(r"__.*__")
 _KEY = re.compile(r"(?:(?!\.\.?/)[^/\x00-\x1f\x7f\\]+/)*[^/\x00-\x1f\x7f\\]+")
+# Keys of which one look is enough: also no dot in the last part, and none that begins as metadata does.
+_PLAIN_KEY = re.compile(r"(?!__)(?:(?!\.\.?/)[^/\x00-\x1f\x7f\\]+/)*[^/\x00-\x1f\x7f\\.]+").fullmatch
 _FIELD = re.compile(r"[^/\x00-\x20\x7f\\]+")
 
 
@@ -76,6 +78,8 @@ def is_reserved(field: str) -> bool:
 
 def check_key(key: object, split: Splitter = first_dot) -> str:
     """Return the key, or refuse one that would not read back."""
+    if split is first_dot and type(key) is str and _PLAIN_KEY(key):
+        return key
     if not isinstance(key, str):
         raise BadName(f"a key must be a string, got {key!r}.")
     if not _KEY.fullmatch(key):

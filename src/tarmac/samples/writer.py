@@ -15,11 +15,12 @@ from tarmac.index.entries import Entries, Place
 from tarmac.limits import DEFAULT_LIMITS
 from tarmac.samples.naming import Splitter, check_field, check_key, first_dot, is_reserved
 from tarmac.storage import Sink, StorageOptions, WriteOptions, is_local, open_write, scheme_of, stat
+from tarmac.storage.local import LocalSink
 from tarmac.storage.schemes import FileSink
 from tarmac.storage.types import DEFAULT_STORAGE, DEFAULT_WRITE
 from tarmac.tar.compression import FORMATS, compressing, format_of_name
-from tarmac.tar.header import padded
-from tarmac.tar.writer import END_MARK, HeaderMaker, Owner, TarFormat, member_block
+from tarmac.tar.header import BLOCK, padded
+from tarmac.tar.writer import END_MARK, PADDING, HeaderMaker, Owner, TarFormat
 
 __all__ = ["TarWriter"]
 
@@ -37,6 +38,9 @@ _FORMATS: dict[object, TarFormat] = {
 # What a reader says about a sample; stored in a shard it would only contradict the next reader.
 _SET_BY_READERS = frozenset(("__key__", "__url__", "__local_path__"))
 _NOT_ENCODED = "bytes or a string was expected, got {}; encoder=True turns Python objects into bytes."
+
+COPIED = 1 << 15
+"""Payloads below this are put together before they are passed on; above it, copying costs more than calls."""
 
 _Plan = list[tuple[str, bytes, Encoder | None]]
 
@@ -99,6 +103,8 @@ class TarWriter:
         else:
             self._sink = FileSink(fileobj, close=_close)
         self._compressor = compressing(self._sink, form) if form else None
+        # A local file takes bytes from wherever they are; others may keep them, or look at them again.
+        self._passed_on = memoryview if isinstance(self._sink, LocalSink) and form is None else bytes
         self._append = (self._compressor or self._sink).write
         self._closed = False
 
@@ -112,12 +118,13 @@ class TarWriter:
         key = check_key(encoded["__key__"], self._split)
         stem = key.encode("utf-8", "surrogateescape")
         total = 0
-        blocks = []
+        blocks: list[bytes] = []
+        header = self._headers.header
         position = self._position
         places: dict[str, Place] = {}
-        for field, suffix, encode in self._plan(encoded, key):
+        for field, suffix, encode in self._plans.get(tuple(encoded)) or self._plan(encoded, key):
             value = encoded[field]
-            if type(value) is not bytes:
+            if type(value) is not bytes and type(value) is not self._passed_on:
                 if encode is None:
                     raise EncodeFailed(
                         f'field "{field}": {_NOT_ENCODED.format(type(value).__name__)}', key=key
@@ -125,19 +132,24 @@ class TarWriter:
                 value = encode_field(field, value, encode, key)
             elif suffix.endswith(b".gz") and encode is not None:
                 value = encode_field(field, value, encode, key)
-            total += len(value)
-            block = member_block(self._headers, stem + suffix, value)
-            blocks.append(block)
+            size = len(value)
+            total += size
+            before = header(stem + suffix, size)
+            blocks += (before, value, PADDING[size % BLOCK])
             if self._entries is not None:
-                position += len(block)
+                position += len(before) + padded(size)
                 if not is_reserved(field):  # readers pass over those
-                    places[field.lower()] = position - padded(len(value)), len(value), self._digest(value)
+                    places[field.lower()] = position - padded(size), size, self._digest(value)
         if not blocks:
             raise MissingField(
                 "a sample needs at least one field; this one would vanish.", url=self.name, key=key
             )
         self._claim(key)
-        self._append(b"".join(blocks))
+        if total < COPIED:
+            self._append(b"".join(blocks))
+        else:
+            for block in blocks:
+                self._append(block)
         if self._entries is not None and places:
             self._entries.add(key, places)
         self._position = position

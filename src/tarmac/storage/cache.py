@@ -30,7 +30,7 @@ from tarmac.storage.local import LocalSource
 from tarmac.storage.locks import FileLock, try_lock
 from tarmac.storage.types import DEFAULT_STORAGE, Source, StorageOptions
 
-__all__ = ["Cache"]
+__all__ = ["Cache", "CacheEntry"]
 
 _NOT_CACHED = frozenset(("", "file", "-"))
 _BUDGET = "budget"  # the lock that whoever adds or removes entries holds for a moment
@@ -44,6 +44,21 @@ class _Note:
     size: int
     digest: str
     version: str | None
+    shown: str = ""
+    """The URL for people, without what may be secret in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheEntry:
+    """One shard that is kept."""
+
+    name: str
+    """The name of its file in the directory."""
+    url: str
+    """Where it came from, without secrets; empty where that was not written down."""
+    size: int
+    used: float
+    """When it was last used, in seconds since 1970."""
 
 
 @dataclass(slots=True)
@@ -101,6 +116,51 @@ class Cache:
         with contextlib.suppress(OSError):
             os.utime(self.path_of(url), (0, 0))
 
+    def warm(self, url: str, options: StorageOptions = DEFAULT_STORAGE) -> bool | None:
+        """Download a shard unless it is there and whole; say whether it was, or None if it cannot be kept."""
+        if schemes.scheme_of(url) in _NOT_CACHED:
+            return None
+        entry = self.path_of(url)
+        source = self._cached(entry, url, options)
+        there = source is not None
+        if source is None:
+            source = self._fetch(entry, url, options)
+        if source is None:
+            return None
+        source.close()
+        return there if isinstance(source, LocalSource) else None
+
+    def entries(self) -> list[CacheEntry]:
+        """What is kept, that which was unused for longest first."""
+        found = []
+        for place in _files(self._place("notes")):
+            with contextlib.suppress(OSError):
+                file, note = (self._root / place.name).stat(), _read_note(place)
+                shown = "" if note is None else note.shown
+                found.append(CacheEntry(place.name, shown, file.st_size, file.st_mtime))
+        return sorted(found, key=lambda entry: (entry.used, entry.name))
+
+    def entry_of(self, url: str) -> CacheEntry | None:
+        """The entry of a URL, whatever the readable part of its name is."""
+        prefix = f"{_key(url)[:32]}-"
+        return next((entry for entry in self.entries() if entry.name.startswith(prefix)), None)
+
+    def is_sound(self, name: str) -> bool:
+        """Whether an entry still has the size and the digest that it was downloaded with."""
+        note = _read_note(self._place("notes") / name)
+        if note is None:
+            return False
+        with LocalSource(str(self._root / name)) as source:
+            return source.length == note.size and _digest_of(source) == note.digest
+
+    def remove(self, name: str) -> bool:
+        """Remove an entry, unless someone is reading it; say whether it is gone."""
+        if not self._place("locks").is_dir():
+            return False
+        with self._locked(_BUDGET), contextlib.suppress(OSError):
+            _remove_unused(self._root / name, self._place("notes") / name)
+        return not (self._root / name).exists()
+
     def clean(self) -> int:
         """Remove what killed downloads left behind and shrink to the budget; return the bytes freed."""
         freed = 0
@@ -138,9 +198,12 @@ class Cache:
     def _cached(self, entry: Path, url: str, options: StorageOptions) -> Source | None:
         """Open the entry if it is there and is what it should be."""
         try:
-            note = _Note(**json.loads((self._place("notes") / entry.name).read_bytes()))
+            note = _read_note(self._place("notes") / entry.name)
             source = LocalSource(str(entry))
-        except (OSError, ValueError, TypeError, RecursionError):
+        except OSError:
+            return None
+        if note is None:
+            source.close()
             return None
         try:
             # From here on evictors pass by; if one came first, the open file is still ours to read.
@@ -209,7 +272,7 @@ class Cache:
                     view = view[file.write(view) :]
             if os.fstat(file.fileno()).st_size != size:
                 raise TransferError(f"the part file does not hold the {size} bytes written to it.", url=url)
-        return _Note(_key(url), size, hasher.hexdigest(), remote.version)
+        return _Note(_key(url), size, hasher.hexdigest(), remote.version, redact(url))
 
     def _publish(self, part: Path, entry: Path, note: _Note) -> Source:
         """Make room, give the part its name, and open it before anyone can evict it."""
@@ -248,6 +311,14 @@ class Cache:
             with contextlib.suppress(OSError):
                 freed += _remove_unused(self._root / note.name, note)
         return freed
+
+
+def _read_note(place: Path) -> _Note | None:
+    """What is written beside an entry; None if that cannot be understood."""
+    try:
+        return _Note(**json.loads(place.read_bytes()))
+    except (OSError, ValueError, TypeError, RecursionError):
+        return None
 
 
 def _key(url: str) -> str:

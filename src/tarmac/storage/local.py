@@ -28,6 +28,8 @@ from tarmac.storage.types import DEFAULT_WRITE, ObjectInfo, Source, StorageOptio
 __all__ = ["LocalSink", "LocalSource", "local_path", "open_read", "open_write", "read_range", "stat"]
 
 BUFFER = 1 * MIB
+LARGE = 1 << 13
+"""Parts that are larger than this, on average, are not copied to be written together."""
 
 
 def local_path(url: str) -> str:
@@ -116,7 +118,8 @@ class LocalSource(Source):
 
     def close(self) -> None:
         if self._map is not None:
-            self._map.close()
+            with contextlib.suppress(BufferError):  # somebody has a view of it, and with the last one it ends
+                self._map.close()
             self._map = None
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
@@ -177,10 +180,14 @@ class LocalSink:
     def _flush(self) -> None:
         if self._fd < 0:
             raise WriteError("the file is closed.", url=self._url)
-        view = memoryview(b"".join(self._parts))
-        self._parts.clear()
-        self._buffered = 0
+        parts, size = self._parts, self._buffered
+        self._parts, self._buffered = [], 0
         try:
+            # Few large parts are written from where they are; of many small ones a copy is cheaper.
+            apart = len(parts) > 1 and size >= len(parts) * LARGE
+            done = os.writev(self._fd, parts) if apart else 0
+            self._written += done
+            view = memoryview(b"".join(parts) if done < size else b"")[done:]
             while view:
                 done = os.write(self._fd, view)
                 if not done:

@@ -27,7 +27,16 @@ from tarmac.storage.stores import is_web, locate
 from tarmac.storage.types import ObjectInfo, Sink, Source, StorageOptions, WriteOptions
 from tarmac.storage.upload import UploadSink
 
-__all__ = ["ObjectSource", "list_objects", "open_read", "open_write", "put", "read_range", "stat"]
+__all__ = [
+    "ObjectSource",
+    "list_infos",
+    "list_objects",
+    "open_read",
+    "open_write",
+    "put",
+    "read_range",
+    "stat",
+]
 
 CHUNK = MIB // 4
 UPLOAD_CHUNK = 8 * MIB
@@ -120,6 +129,23 @@ def list_objects(url: str, pattern: str, most: int, options: StorageOptions) -> 
             if len(found) > most:
                 raise TooManyShards(f"more than {most} objects match.", url=url, hint="raise Limits.shards.")
     return sorted(found)
+
+
+def list_infos(url: str, most: int, options: StorageOptions) -> list[tuple[str, ObjectInfo]]:
+    """Return the URLs under a prefix like `s3://bucket/train/`, sorted, with sizes and versions."""
+    if _forked():
+        return relay.call("list_infos", url, most, options)  # type: ignore[no-any-return]
+    import obstore
+
+    store, prefix = locate(url, options)
+    base = url.removesuffix(prefix)
+    found: list[tuple[str, ObjectInfo]] = []
+    with translating(url):
+        for page in obstore.list(store, prefix.strip("/") or None):
+            found += ((base + item["path"], ObjectInfo(item["size"], item["e_tag"])) for item in page)
+            if len(found) > most:
+                raise TooManyShards(f"more than {most} objects are there.", url=url)
+    return sorted(found, key=lambda item: item[0])
 
 
 class ObjectSource(Source):

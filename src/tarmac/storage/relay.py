@@ -156,6 +156,9 @@ class _Server:
     ) -> bytes:
         return self._objects.read_range(url, start, stop, options, version)
 
+    def list_infos(self, url: str, most: int, options: StorageOptions) -> list[tuple[str, ObjectInfo]]:
+        return self._objects.list_infos(url, most, options)
+
     def list_objects(self, url: str, pattern: str, most: int, options: StorageOptions) -> list[str]:
         return self._objects.list_objects(url, pattern, most, options)
 

@@ -6,20 +6,20 @@ header before the member: PAX by default, GNU when asked for.
 
 from __future__ import annotations
 
-import zlib
 from dataclasses import dataclass
 from typing import Literal
+from zlib import adler32
 
 from tarmac.errors import BadName, WriteError
 from tarmac.tar.header import BLOCK, padded
 
-__all__ = ["END_MARK", "HeaderMaker", "TarFormat", "member_block"]
+__all__ = ["END_MARK", "HeaderMaker", "PADDING", "TarFormat", "member_block"]
 
 TarFormat = Literal["auto", "ustar", "gnu", "pax"]
 END_MARK = bytes(2 * BLOCK)
 OCTAL_SIZE_LIMIT = 8**11
 NAME_BYTES, PREFIX_BYTES = 100, 155
-_PADDING = [bytes(-size % BLOCK) for size in range(BLOCK)]
+PADDING = [bytes(-size % BLOCK) for size in range(BLOCK)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +50,13 @@ class HeaderMaker:
         self._form = form
         self._ids = b"%07o\0" % owner.mode + b"0000000\0" * 2
         self._mtime = b"%011o\0" % owner.mtime + b" " * 8
+        self._time = self._mtime[:12]
         self._magic = b"ustar  \0" if form == "gnu" else b"ustar\x0000"
         devices = bytes(16) if form == "gnu" else b"0000000\0" * 2
         self._owner = owner.user.encode().ljust(32, b"\0") + owner.group.encode().ljust(32, b"\0") + devices
         self._plain_tail = self._tail(b"0", b"")
+        # What all plain headers add to their checksums: the fixed parts, a blank for each digit of it.
+        self._plain_sum = sum(self._ids) + sum(self._mtime) + sum(self._plain_tail)
 
     def _tail(self, kind: bytes, prefix: bytes) -> bytes:
         return kind + bytes(100) + self._magic + self._owner + prefix.ljust(167, b"\0")
@@ -62,13 +65,20 @@ class HeaderMaker:
         """Return the block or blocks that go before a member's bytes."""
         if size >= OCTAL_SIZE_LIMIT or len(name) > NAME_BYTES:
             return self._large(name, size)
-        return self._block(name, b"%011o\0" % size, self._plain_tail)
+        if not name.isascii():
+            return self._block(name, b"%011o\0" % size, self._plain_tail)
+        # As _block does it, for most members of all. zlib's Adler-32 begins with 1 and holds the sum of the
+        # bytes modulo 65521, which a name in ASCII cannot reach.
+        digits = b"%011o" % size
+        total = self._plain_sum + (adler32(name) & 0xFFFF) + (adler32(digits) & 0xFFFF) - 2
+        name = name.ljust(100, b"\0")
+        return b"%b%b%b\0%b%06o\0 %b" % (name, self._ids, digits, self._time, total, self._plain_tail)
 
     def _block(self, name: bytes, size: bytes, tail: bytes) -> bytes:
         front = name.ljust(100, b"\0") + self._ids + size + self._mtime
         if name.isascii():
             # zlib's Adler-32 holds the sum of the bytes modulo 65521, which ASCII cannot reach.
-            total = (zlib.adler32(front + tail) & 0xFFFF) - 1
+            total = (adler32(front + tail) & 0xFFFF) - 1
         else:
             total = sum(front) + sum(tail)
         return b"%b%06o\0 %b" % (front[:148], total, tail)
@@ -114,7 +124,7 @@ class HeaderMaker:
 def member_block(headers: HeaderMaker, name: bytes, data: bytes) -> bytes:
     """Return a whole member: header, bytes, padding."""
     size = len(data)
-    return b"%b%b%b" % (headers.header(name, size), data, _PADDING[size % BLOCK])
+    return b"%b%b%b" % (headers.header(name, size), data, PADDING[size % BLOCK])
 
 
 def _prefix_split(name: bytes) -> tuple[bytes, bytes] | None:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
-from tarmac.errors import IndexDamaged, TarmacError, UrlError, WorkerDied, WriteError
+from tarmac.errors import IndexDamaged, TarmacError, UrlError, WriteError
 from tarmac.index.dali import read_dali
 from tarmac.index.manifest import Manifest, Shard, read_manifest, write_manifest
 from tarmac.index.sidecar import open_sidecar, sidecar_url, write_sidecar
-from tarmac.progress import progress
+from tarmac.jobs.engines.local import LocalEngine
+from tarmac.jobs.run import run_job
+from tarmac.jobs.task import Outcome, Task, Unit
 from tarmac.samples.indexing import DEFAULT_INDEXING, IndexOptions, index_shard, usable_index
 from tarmac.storage import is_local, stat
 from tarmac.storage.local import local_path
@@ -67,17 +65,45 @@ def index(
     before = _existing(manifest, options) if add else None
     urls = expand(shards, options=options.storage)
     planned = _planned(before.shards if before else [], urls, directory)
-    task = partial(_index_one, options=options, dali=dali)
-    done: list[Shard] = []
-    report = IndexReport(before or Manifest([], name=_name_of(manifest)))
-    for shard, made in progress(_mapped(task, planned, jobs), len(planned), "indexing", show=show):
-        done.append(shard)
-        (report.made if made else report.kept).append(shard.url)
-    told = report.manifest
-    report.manifest = Manifest(done, told.name if name is None else name, told.info if info is None else info)
+    job = run_job(_Indexing(planned, options, dali), LocalEngine(jobs), show=show)
+    told = before or Manifest([], name=_name_of(manifest))
+    indexed = [
+        replace(shard, **outcome.facts["shard"]) for shard, outcome in zip(planned, job.outcomes, strict=True)
+    ]
+    found = Manifest(indexed, told.name if name is None else name, told.info if info is None else info)
+    report = IndexReport(found)
+    for shard, outcome in zip(planned, job.outcomes, strict=True):
+        (report.made if outcome.facts["made"] else report.kept).append(shard.url)
     if manifest is not None:
-        write_manifest(report.manifest, manifest, options.storage)
+        write_manifest(found, manifest, options.storage)
     return report
+
+
+@dataclass
+class _Indexing(Task):
+    """The job: an index for each shard. What is done shows in the indexes themselves; no ledger is needed."""
+
+    shards: list[Shard]
+    indexing: IndexOptions
+    dali: bool
+    verb: str = "indexing"
+
+    def plan(self) -> Iterator[Unit]:
+        return (Unit(shard.url, shard) for shard in self.shards)
+
+    def run(self, unit: Unit) -> Outcome:
+        """Find or make the index of one shard."""
+        shard, options = unit.content, self.indexing
+        url, place = shard.url, shard.index or sidecar_url(shard.url)
+        sidecar = usable_index(url, place, options)
+        made = sidecar is None
+        if sidecar is None:
+            content = read_dali(url, options.storage) if self.dali else index_shard(url, options)
+            _write(place, content, options)
+            sidecar = open_sidecar(place, options.storage)
+        found = sidecar.facts
+        known = {"samples": found.samples, "size": found.size, "fingerprint": found.fingerprint}
+        return Outcome(found.samples, found.samples, facts={"shard": known, "made": made})
 
 
 def _planned(before: list[Shard], urls: list[str], directory: str | None) -> list[Shard]:
@@ -124,38 +150,6 @@ def _existing(manifest: str | None, options: IndexOptions) -> Manifest | None:
 
 def _name_of(manifest: str | None) -> str:
     return "" if manifest is None else os.path.basename(manifest).partition(".")[0]
-
-
-def _mapped(task: Any, shards: list[Shard], jobs: int) -> Iterator[tuple[Shard, bool]]:
-    if jobs <= 1 or len(shards) == 1:
-        yield from map(task, shards)
-        return
-    # Not fork: the clients of object stores do not survive it.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(jobs, len(shards)), mp_context=context) as pool:
-        try:
-            yield from pool.map(task, shards)
-        except BrokenProcessPool:
-            raise WorkerDied(
-                "a process that was to index shards ended at once.",
-                hint='jobs=1, or the call under `if __name__ == "__main__":`.',
-            ) from None
-        except BaseException:
-            pool.shutdown(wait=True, cancel_futures=True)
-            raise
-
-
-def _index_one(shard: Shard, *, options: IndexOptions, dali: bool) -> tuple[Shard, bool]:
-    """Find or make the index of one shard; say whether it was made."""
-    url, place = shard.url, shard.index or sidecar_url(shard.url)
-    sidecar = usable_index(url, place, options)
-    made = sidecar is None
-    if sidecar is None:
-        content = read_dali(url, options.storage) if dali else index_shard(url, options)
-        _write(place, content, options)
-        sidecar = open_sidecar(place, options.storage)
-    facts = sidecar.facts
-    return replace(shard, samples=facts.samples, size=facts.size, fingerprint=facts.fingerprint), made
 
 
 def _write(place: str, content: bytes, options: IndexOptions) -> None:

@@ -1,0 +1,106 @@
+"""Packing a tree of files into shards: one process, files in the page cache, shards synced to the disk."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from bench import data
+from bench.registry import Done, Site, Work, case
+
+IN_FOLDER = 1000
+TINY_BYTES = 300
+
+
+def tree(site: Site, name: str, samples: Iterator[tuple[str, bytes]]) -> Path:
+    """Make the tree once; a name without `.part` is a whole tree."""
+    root = site.data / f"tree-{name}-v{data.VERSION}"
+    if not root.exists():
+        part = root.with_suffix(".part")
+        shutil.rmtree(part, ignore_errors=True)
+        for number, (file, content) in enumerate(samples):
+            folder = part / f"{number // IN_FOLDER:04d}"
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / file).write_bytes(content)
+        part.rename(root)
+    return root
+
+
+def tiny_tree(site: Site) -> Path:
+    samples = ((f"{s['__key__']}.txt", s["txt"][:TINY_BYTES].encode()) for s in data.small_samples(site))
+    return tree(site, f"tiny-{site.small}", samples)
+
+
+def big_tree(site: Site) -> Path:
+    return tree(site, f"big-{site.big}", ((f"{s['__key__']}.jpg", s["jpg"]) for s in data.big_samples(site)))
+
+
+def packing(site: Site, side: str, root: Path, count: int) -> Work:
+    target = site.data / f"packed-{os.getpid()}"
+    act = {"tarmac": with_tarmac, "GNU tar": with_tar, "webdataset": with_webdataset}[side](root, target)
+
+    def work() -> Done:
+        target.mkdir()
+        try:
+            act()
+            size = sum(path.stat().st_size for path in target.glob("*.tar"))
+            return Done(count, note=f"{size / 1e6:.0f} MB")
+        finally:
+            shutil.rmtree(target)
+
+    return work
+
+
+def with_tarmac(root: Path, target: Path):
+    """All that `tarmac pack -j 1` does: planning, fingerprints, the ledger."""
+    from tarmac.jobs.engines.local import LocalEngine
+    from tarmac.tools.output import Output
+    from tarmac.tools.pack import pack
+    from tarmac.tools.remake import Run
+
+    return lambda: pack([str(root)], Output(f"{target}/x-{{i:06d}}.tar"), Run(LocalEngine(1), show=False))
+
+
+def with_tar(root: Path, target: Path):
+    def act() -> None:
+        subprocess.run(["tar", "cf", target / "x.tar", "-C", root, "."], check=True)
+        with open(target / "x.tar", "rb") as shard:
+            os.fsync(shard.fileno())
+
+    return act
+
+
+def with_webdataset(root: Path, target: Path):
+    """The script that people write."""
+    from webdataset import ShardWriter
+
+    def act() -> None:
+        with ShardWriter(f"{target}/x-%06d.tar", maxcount=10_000, verbose=0) as shards:
+            for path in sorted(root.rglob("*.*")):
+                key, _, field = str(path.relative_to(root)).partition(".")
+                shards.write({"__key__": key, field: path.read_bytes()})
+
+    return act
+
+
+@case("pack tiny files", sides=("tarmac", "GNU tar"), ratio=1 / 3, needs=("tar",))
+def tiny(site: Site, side: str) -> Work:
+    return packing(site, side, tiny_tree(site), site.small)
+
+
+@case("pack 80 KB files", sides=("tarmac", "GNU tar"), ratio=1 / 1.2, needs=("tar",))
+def big(site: Site, side: str) -> Work:
+    return packing(site, side, big_tree(site), site.big)
+
+
+@case("pack tiny files, by script", ratio=5)
+def tiny_script(site: Site, side: str) -> Work:
+    return packing(site, side, tiny_tree(site), site.small)
+
+
+@case("pack 80 KB files, by script")
+def big_script(site: Site, side: str) -> Work:
+    return packing(site, side, big_tree(site), site.big)

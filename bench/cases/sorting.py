@@ -1,0 +1,76 @@
+"""Sorting a million small samples in bounded memory; nothing to compare with keeps all of them."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from pathlib import Path
+
+from bench import data
+from bench.measure import peak_memory
+from bench.registry import Done, Site, Work, case
+
+TIMES = 10
+"""How many times as many samples as in the other cases: a million, where those have a hundred thousand."""
+SHARDS = 4
+TEXT_BYTES = 100
+MOST_MEMORY = 512 << 20
+
+
+def shards(site: Site) -> list[str]:
+    """Short texts with a class, in no order."""
+    from tarmac import TarWriter
+
+    count = site.small * TIMES
+    paths = [
+        site.data / f"sorting-{count}-v{data.VERSION}-{number}of{SHARDS}.tar" for number in range(SHARDS)
+    ]
+    if not all(path.exists() for path in paths):
+        site.data.mkdir(parents=True, exist_ok=True)
+        rng = random.Random(data.SEED)
+        for number, path in enumerate(paths):
+            with TarWriter(path, encoder=False) as writer:
+                for sample in range(number * count // SHARDS, (number + 1) * count // SHARDS):
+                    text = rng.randbytes(TEXT_BYTES // 2).hex().encode()
+                    writer.write(
+                        {"__key__": f"{sample:08d}", "cls": b"%d" % rng.randrange(1000), "txt": text}
+                    )
+    return [str(path) for path in paths]
+
+
+@case("sort 100 B text + class by text", sides=("tarmac",))
+def sorting(site: Site, side: str) -> Work:
+    """With indexing, in one process; more than 512 MB of memory is a fault."""
+    from tarmac.jobs.engines.local import LocalEngine
+    from tarmac.tools.output import Output
+    from tarmac.tools.remake import Run
+    from tarmac.tools.sort import By, sort
+
+    urls, count = shards(site), site.small * TIMES
+    target = site.data / f"sorted-{os.getpid()}"
+    os.environ["TARMAC_HOME"] = str(target / "home")  # indexing is part of it, every time
+
+    def work() -> Done:
+        try:
+            output = Output(f"{target}/x-{{i:06d}}.tar", max_samples=max(count // 8, 1))
+            report = sort(urls, output, Run(LocalEngine(1), show=False), by=By("txt"), tmp=str(site.data))
+            lost = "" if report.written == count else f"{report.written} of {count} samples came out"
+            return Done(count, fault=lost or _too_much() or _disorder(target))
+        finally:
+            shutil.rmtree(target, ignore_errors=True)
+
+    return work
+
+
+def _too_much() -> str:
+    peak = peak_memory()
+    return f"{peak >> 20} MB of memory, {MOST_MEMORY >> 20} are allowed" if peak > MOST_MEMORY else ""
+
+
+def _disorder(target: Path) -> str:
+    """Whether the first samples of the shards are not in order."""
+    from tarmac import read
+
+    texts = [next(iter(read(str(path))))["txt"] for path in sorted(target.glob("*.tar"))]
+    return "" if texts == sorted(texts) else "not in order"

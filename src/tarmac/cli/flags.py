@@ -1,0 +1,125 @@
+"""The flags that mean the same on every verb, in four groups: Select, Order, Write and Run."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from tarmac.jobs.run import JobReport
+    from tarmac.tools.remake import Run
+
+__all__ = [
+    "AllowExec", "AsJson", "CacheDir", "Compress", "DryRun", "Fields", "Index", "Interleave", "Jobs", "Keys",
+    "Manifest", "MaxBytes", "MaxErrors", "MaxSamples", "Missing", "OnError", "Only", "Output", "Overwrite",
+    "Part", "Rekey", "Remove", "report_job", "run_flags", "Seed", "Shards", "Shuffle", "Slice", "SliceShard",
+    "sources", "Then", "Where",
+]  # fmt: skip
+
+_SELECT, _ORDER, _WRITE, _RUN = "Select", "Order", "Write", "Run"
+
+
+def _flag(group: str, *names: str, **more: Any) -> Any:
+    return typer.Option(*names, rich_help_panel=group, **more)
+
+
+Shards = Annotated[
+    list[str], typer.Argument(metavar="SHARDS...", help="Files, URLs, patterns, @list, a manifest, or -.")
+]
+
+Fields = Annotated[
+    str, _flag(_SELECT, "--fields", help="Fields to keep, rename or drop: img=jpg|png,cls or -json.")
+]
+Missing = Annotated[
+    Literal["error", "skip"],
+    _flag(_SELECT, "--missing", help="What to do with samples without such a field."),
+]
+Where = Annotated[
+    str, _flag(_SELECT, "--where", help="A condition: \"jpg.width >= 512 and json.lang = 'en'\".")
+]
+Keys = Annotated[
+    str, _flag(_SELECT, "--keys", help="Only the samples whose keys this file lists, one a line.")
+]
+Slice = Annotated[str, _flag(_SELECT, "--slice", help="a:b:c of all samples, as in Python.")]
+SliceShard = Annotated[str, _flag(_SELECT, "--slice-shard", help="a:b:c of the samples of each shard.")]
+Part = Annotated[str, _flag(_SELECT, "--part", help="Split by a hash of the key: train=0.9,val=0.1.")]
+Only = Annotated[str, _flag(_SELECT, "--only", help="Of the parts, only this one.")]
+
+Shuffle = Annotated[bool, _flag(_ORDER, "--shuffle", help="In random order.")]
+Seed = Annotated[int, _flag(_ORDER, "--seed", help="Another seed is another order.")]
+Interleave = Annotated[
+    int, _flag(_ORDER, "--interleave", min=0, help="One sample of each of K shards in turn.")
+]
+
+Output = Annotated[
+    str,
+    _flag(
+        _WRITE, "-o", "--output", help="Where to: x-{i:06d}.tar, {part}-{i}.tar, DIR/ to keep names, URL, -."
+    ),
+]
+MaxSamples = Annotated[
+    int | None, _flag(_WRITE, "--max-samples", min=1, help="Samples of a shard or file, at most.")
+]
+MaxBytes = Annotated[
+    int | None, _flag(_WRITE, "--max-bytes", min=1, help="Bytes of payload of a shard or file, at most.")
+]
+Rekey = Annotated[str, _flag(_WRITE, "--rekey", help="New keys, from {i} and {key}: {i:09d}.")]
+Compress = Annotated[str, _flag(_WRITE, "--compress", help="gz, zst, bz2 or xz; else as the name says.")]
+Index = Annotated[bool, _flag(_WRITE, "--index", help="Write the index of each shard, too.")]
+Manifest = Annotated[
+    str, _flag(_WRITE, "--manifest", help="Write a manifest of all shards, too, and their indexes.")
+]
+Then = Annotated[
+    str, _flag(_WRITE, "--then", help="A command for each shard, which must succeed: 'cp {path} /mnt'.")
+]
+Remove = Annotated[bool, _flag(_WRITE, "--rm", help="Remove each shard after --then.")]
+Overwrite = Annotated[bool, _flag(_WRITE, "--overwrite", help="Begin anew, and replace what is there.")]
+
+Jobs = Annotated[int, _flag(_RUN, "-j", "--jobs", min=1, help="Processes.")]
+OnError = Annotated[
+    Literal["abort", "skip"], _flag(_RUN, "--on-error", help="At a bad sample: stop, or leave it out.")
+]
+MaxErrors = Annotated[int | None, _flag(_RUN, "--max-errors", min=0, help="Stop when more samples were bad.")]
+DryRun = Annotated[bool, _flag(_RUN, "--dry-run", help="Only say what there is to do.")]
+AsJson = Annotated[bool, _flag(_RUN, "--json", help="Report as JSON.")]
+CacheDir = Annotated[str, _flag(_RUN, "--cache", help="Directory to keep remote shards in.")]
+AllowExec = Annotated[bool, _flag(_RUN, "--allow-exec", help="Allow pipe: commands.")]
+
+CORES = os.cpu_count() or 1
+
+
+def sources(shards: list[str], allow_exec: bool = False) -> list[str]:
+    """The shards that are meant; commands only if they are allowed."""
+    from tarmac.errors import UnsafeUrl
+    from tarmac.storage import scheme_of
+    from tarmac.urls import expand
+
+    for url in shards:
+        if scheme_of(url) == "pipe" and not allow_exec:
+            raise UnsafeUrl("this would run a command.", url=url, hint="--allow-exec, if you trust it.")
+    return expand(shards)
+
+
+def run_flags(jobs: int, dry_run: bool = False, max_errors: int | None = None) -> Run:
+    """What the Run flags ask for."""
+    from tarmac.jobs.engines.local import LocalEngine
+    from tarmac.tools.remake import Run
+
+    return Run(LocalEngine(jobs), dry_run, max_errors)
+
+
+def report_job(report: JobReport, as_json: bool, dry_run: bool = False, **more: Any) -> None:
+    """Say what a job did: a line on standard error, or JSON on standard output; 1 if samples were lost."""
+    if as_json:
+        typer.echo(json.dumps(report.facts() | more, ensure_ascii=False))
+    elif dry_run:
+        typer.echo(f"{report.verb}: {report.units} to do", err=True)
+    else:
+        for error in report.errors:
+            typer.echo(f"FAILED {error}", err=True)
+        typer.echo(str(report), err=True)
+    if not report.ok:
+        raise typer.Exit(1)

@@ -1,0 +1,1 @@
+"""Jobs: one function over many shards, stopped anywhere and finished by running it again."""

@@ -1,0 +1,210 @@
+"""What a job has done, unit by unit, so that running it again does only what is missing.
+
+On a disk it is a file of JSON lines, appended to and locked while a job runs. A store cannot append, so there
+it is one small object for each unit. The first entry says which job it is: its options must be the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from dataclasses import asdict, fields
+from typing import Any
+
+from tarmac.errors import JobBusy, JobMismatch, NotFound, WriteError
+from tarmac.jobs.task import Outcome, Unit
+from tarmac.limits import DEFAULT_LIMITS
+from tarmac.storage import StorageOptions, is_local, open_read, open_write
+from tarmac.storage.local import local_path
+from tarmac.storage.locks import try_lock
+from tarmac.storage.types import DEFAULT_STORAGE, WriteOptions
+
+__all__ = ["Entry", "Ledger", "ledger_place", "open_ledger"]
+
+FORMAT = "tarmac-ledger-1"
+Entry = tuple[str, Outcome]
+"""The fingerprint of a unit's inputs, and what came of it."""
+_FIELDS = frozenset(field.name for field in fields(Outcome))
+
+
+def ledger_place(output: str, verb: str) -> str:
+    """Where the ledger of a job belongs that writes `output`, a file, a pattern or a directory."""
+    directory, slash, name = output.rpartition("/")
+    safe = "".join(letter if letter.isalnum() or letter in "._-" else "_" for letter in name)
+    return f"{directory}{slash}.tarmac/{verb}{'-' if safe else ''}{safe}.jsonl"
+
+
+class Ledger:
+    """The units that are done; `record` adds one."""
+
+    def __init__(self) -> None:
+        self.done: dict[str, Entry] = {}
+        self.new = True
+        """Whether the job was never begun before."""
+
+    def begin(self) -> None:
+        """Write down that the job is begun."""
+
+    def record(self, unit: Unit, outcome: Outcome) -> None:
+        """Remember that a unit is done."""
+        self.done[unit.name] = unit.inputs, outcome
+        self._keep(unit.name, {"unit": unit.name, "inputs": unit.inputs} | asdict(outcome))
+
+    def _keep(self, name: str, line: dict[str, Any]) -> None:
+        """Write one entry down."""
+
+    def _load(self, line: dict[str, Any]) -> None:
+        known = {name: value for name, value in line.items() if name in _FIELDS}
+        self.done[line["unit"]] = line["inputs"], Outcome(**known)
+
+    def close(self) -> None:
+        """Let others use the ledger."""
+
+
+def open_ledger(
+    place: str | None,
+    verb: str,
+    options: dict[str, Any],
+    *,
+    anew: bool = False,
+    storage: StorageOptions = DEFAULT_STORAGE,
+) -> Ledger:
+    """Open the ledger at a place, or begin it; `anew` forgets what it says. Without a place none is kept."""
+    if place is None:
+        return Ledger()
+    # Through JSON, as it will be read again: tuples are lists then.
+    head = json.loads(json.dumps({"format": FORMAT, "verb": verb, "options": options}))
+    return _File(place, head, anew) if is_local(place) else _Objects(place, head, anew, storage)
+
+
+def _check_head(found: dict[str, Any], head: dict[str, Any], place: str) -> None:
+    """Refuse to go on with something else than what was begun, and say what is different."""
+    if found == head:
+        return
+    if found.get("format") != FORMAT:
+        raise JobMismatch("this is not a ledger of this version of tarmac.", url=place)
+    before, now = found.get("options", {}), head["options"]
+    changed = [
+        f"{name} {before.get(name)!r} -> {now.get(name)!r}"
+        for name in sorted(before.keys() | now.keys())
+        if before.get(name) != now.get(name)
+    ] or [f"{found.get('verb')} -> {head['verb']}"]
+    raise JobMismatch(f"this output was begun with other options: {'; '.join(changed)}.", url=place)
+
+
+class _File(Ledger):
+    """A ledger on a disk."""
+
+    def __init__(self, place: str, head: dict[str, Any], anew: bool) -> None:
+        super().__init__()
+        self._place = place
+        path = local_path(place)
+        try:
+            os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise WriteError(f"the ledger cannot be written: {error.strerror}.", url=place) from error
+        try:
+            if not try_lock(self._fd):
+                raise JobBusy("another process is doing this job now.", url=place)
+            if anew:
+                os.ftruncate(self._fd, 0)
+            self._read(head)
+        except BaseException:
+            self.close()
+            raise
+
+    def _read(self, head: dict[str, Any]) -> None:
+        size = os.fstat(self._fd).st_size
+        content = b""
+        while len(content) < size and (part := os.pread(self._fd, 1 << 26, len(content))):
+            content += part
+        whole = content[: content.rfind(b"\n") + 1]  # a process that was killed may have left half a line
+        os.ftruncate(self._fd, len(whole))
+        os.lseek(self._fd, 0, os.SEEK_END)
+        try:
+            lines = [json.loads(line) for line in whole.splitlines()]
+            if lines:
+                _check_head(lines[0], head, self._place)
+            for line in lines[1:]:
+                self._load(line)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            if isinstance(error, JobMismatch):
+                raise
+            raise JobMismatch(f"the ledger is damaged: {error}.", url=self._place) from None
+        self._head, self.new = head, not lines
+
+    def begin(self) -> None:
+        if self.new:
+            self._append(self._head)
+
+    def _keep(self, name: str, line: dict[str, Any]) -> None:
+        self._append(line)
+
+    def _append(self, line: dict[str, Any]) -> None:
+        data = json.dumps(line, ensure_ascii=True).encode() + b"\n"
+        try:
+            written = os.write(self._fd, data)
+            if written != len(data):
+                raise WriteError("the disk is full.", url=self._place)
+            os.fsync(self._fd)
+        except OSError as error:
+            if isinstance(error, WriteError):
+                raise
+            raise WriteError(f"the ledger cannot be written: {error.strerror}.", url=self._place) from error
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            os.close(fd)
+
+
+class _Objects(Ledger):
+    """A ledger in a store: `PLACE/head.json`, and an object for each unit."""
+
+    def __init__(self, place: str, head: dict[str, Any], anew: bool, storage: StorageOptions) -> None:
+        super().__init__()
+        self._place, self._storage = place, storage
+        found = None if anew else self._get(f"{place}/head.json")
+        # Another beginning is another generation: what was recorded before does not count any more.
+        self._head = found or head | {"generation": os.urandom(8).hex()}
+        self._units = f"{place}/{self._head['generation']}"
+        self.new = found is None
+        if found is not None:
+            _check_head({name: value for name, value in found.items() if name != "generation"}, head, place)
+            self._read()
+
+    def begin(self) -> None:
+        if self.new:
+            self._put(f"{self._place}/head.json", self._head)
+
+    def _read(self) -> None:
+        from tarmac.urls import expand_glob
+
+        with contextlib.suppress(NotFound):
+            for url in expand_glob(f"{self._units}/*.json", DEFAULT_LIMITS, self._storage):
+                line = self._get(url)
+                if line is not None:
+                    self._load(line)
+
+    def _keep(self, name: str, line: dict[str, Any]) -> None:
+        number = hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:24]
+        self._put(f"{self._units}/{number}.json", line)
+
+    def _get(self, url: str) -> dict[str, Any] | None:
+        try:
+            with open_read(url, self._storage) as source:
+                content = b"".join(iter(lambda: source.read(1 << 20), b""))
+            found = json.loads(content)
+        except NotFound:
+            return None
+        except ValueError as error:
+            raise JobMismatch(f"the ledger is damaged: {error}.", url=url) from None
+        return found if isinstance(found, dict) else None
+
+    def _put(self, url: str, line: dict[str, Any]) -> None:
+        sink = open_write(url, self._storage, WriteOptions(overwrite=True))
+        sink.write(json.dumps(line, ensure_ascii=True).encode())
+        sink.commit()

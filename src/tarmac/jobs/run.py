@@ -1,0 +1,196 @@
+"""Run a job: what is missing, wherever the engine says, and one report of it all."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol
+
+from tarmac.errors import JobMismatch, TooManyBadSamples, UrlError
+from tarmac.jobs.ledger import Ledger, open_ledger
+from tarmac.jobs.task import Outcome, Task, Unit
+from tarmac.progress import progress
+from tarmac.storage import StorageOptions, is_local
+from tarmac.storage.local import local_path
+from tarmac.storage.types import DEFAULT_STORAGE
+
+__all__ = ["Engine", "JobReport", "run_job"]
+
+Work = Callable[[Unit], Outcome]
+Finished = tuple[Unit, Outcome | Exception]
+
+
+class Engine(Protocol):
+    """Something that runs units: processes of this machine, or other machines."""
+
+    def run(self, work: Work, units: Iterable[Unit]) -> Iterator[Finished]:
+        """Do all units and yield each with what came of it, as they end; take no more than it can do soon.
+
+        An exception of `work` is yielded, not raised. Whoever stops iterating wants nothing more done.
+        """
+
+
+@dataclass(slots=True)
+class JobReport:
+    """What a job did, and what had been done before."""
+
+    verb: str
+    units: int = 0
+    done: int = 0
+    """Units that were done now, ..."""
+    kept: int = 0
+    """... and those that were there already."""
+    read: int = 0
+    written: int = 0
+    failed: int = 0
+    dropped: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    errors: list[str] = field(default_factory=list)
+    notes: dict[str, int] = field(default_factory=dict)
+    """What else was counted, by what it is: `left_out`, say."""
+    outcomes: list[Outcome] = field(default_factory=list)
+    """What came of each unit, in the order of the plan."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was lost."""
+        return not self.failed
+
+    def add(self, outcome: Outcome) -> None:
+        """Count what came of a unit."""
+        self.read += outcome.read
+        self.written += outcome.written
+        self.failed += outcome.failed
+        self.dropped += outcome.dropped
+        self.bytes += outcome.bytes
+        self.errors += outcome.errors
+
+    def facts(self) -> dict[str, Any]:
+        """The numbers, for JSON."""
+        names = ("verb", "units", "done", "kept", "read", "written", "failed", "dropped", "bytes", "errors")
+        numbers = {name: getattr(self, name) for name in names} | self.notes
+        return numbers | {"seconds": round(self.seconds, 3)}
+
+    def __str__(self) -> str:
+        lost = f", {self.failed} FAILED" if self.failed else ""
+        lost += f", {self.dropped} dropped" if self.dropped else ""
+        for name, number in self.notes.items():
+            lost += f", {number} {name.replace('_', ' ')}" if number else ""
+        kept = f"; {self.kept} of {self.units} were done before" if self.kept else ""
+        if self.kept == self.units and self.units:
+            kept = f"; nothing to do, all {self.units} were done before"
+        return f"{self.verb}: {self.read} samples in, {self.written} out{lost}, {self.bytes} bytes{kept}"
+
+
+def run_job(
+    task: Task,
+    engine: Engine,
+    *,
+    ledger: str | None = None,
+    anew: bool = False,
+    most_failed: int | None = None,
+    dry: bool = False,
+    storage: StorageOptions = DEFAULT_STORAGE,
+    show: bool | None = None,
+) -> JobReport:
+    """Do what is missing of a job. The first error ends it, when the units under way are done.
+
+    `ledger` is where to remember what is done, `anew` forgets it. More than `most_failed` lost samples are an
+    error. `dry` only plans: the report then says what there would be to do.
+    """
+    begun = time.monotonic()
+    report = JobReport(task.verb)
+    if dry:
+        report.units = sum(1 for _ in task.plan())
+        return report
+    book = open_ledger(ledger, task.verb, task.options(), anew=anew, storage=storage)
+    try:
+        outcomes: dict[str, Outcome] = {}
+        units = _named_once(task.plan())
+        if book.new and not anew:
+            task.begin(units)
+        book.begin()
+        for unit in units:
+            before = _still_there(unit, book, ledger)
+            if before is not None:
+                outcomes[unit.name] = before
+                report.add(before)
+        report.units, report.kept = len(units), len(outcomes)
+        missing = [unit for unit in units if unit.name not in outcomes]
+        for unit, outcome in _until_error(engine, partial(_work, task), missing, show, task.verb):
+            book.record(unit, outcome)
+            outcomes[unit.name] = outcome
+            report.done += 1
+            report.add(outcome)
+            if most_failed is not None and report.failed > most_failed:
+                raise TooManyBadSamples(
+                    f"{report.failed} samples failed, {most_failed} may; the last: {outcome.errors[-1:]}."
+                )
+        report.outcomes = [outcomes[unit.name] for unit in units]
+        task.finish(report.outcomes)
+    finally:
+        book.close()
+        report.seconds = time.monotonic() - begun
+    return report
+
+
+def _work(task: Task, unit: Unit) -> Outcome:
+    """Do one unit; this is what engines run, wherever they are."""
+    begun = time.monotonic()
+    outcome = task.run(unit)
+    task.commit(unit, outcome)
+    outcome.seconds = time.monotonic() - begun
+    return outcome
+
+
+def _named_once(plan: Iterable[Unit]) -> list[Unit]:
+    units, names = list(plan), set()
+    for unit in units:
+        if unit.name in names:
+            raise UrlError("two units of the job would both be this.", url=unit.name, hint="x-{i:06d}.tar")
+        names.add(unit.name)
+    return units
+
+
+def _until_error(
+    engine: Engine, work: Work, units: list[Unit], show: bool | None, verb: str
+) -> Iterator[tuple[Unit, Outcome]]:
+    """Yield what is done. After an error nothing new is begun, and it is raised when the rest has ended."""
+    problem: Exception | None = None
+
+    def wanted() -> Iterator[Unit]:
+        for unit in units:
+            if problem is not None:
+                return
+            yield unit
+
+    for unit, outcome in progress(engine.run(work, wanted()), len(units), verb, show=show):
+        if isinstance(outcome, Exception):
+            problem = problem or outcome
+        else:
+            yield unit, outcome
+    if problem is not None:
+        raise problem
+
+
+def _still_there(unit: Unit, book: Ledger, place: str | None) -> Outcome | None:
+    """What the ledger says of a unit, if what it made is still there."""
+    if unit.name not in book.done:
+        return None
+    inputs, outcome = book.done[unit.name]
+    if inputs != unit.inputs:
+        raise JobMismatch(f"what {unit.name} is made from has changed since it was made.", url=place)
+    if outcome.facts.get("removed"):
+        return outcome
+    for url, size in outcome.outputs.items():
+        if is_local(url):
+            try:
+                if os.stat(local_path(url)).st_size != size:
+                    return None
+            except FileNotFoundError:
+                return None
+    return outcome

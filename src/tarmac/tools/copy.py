@@ -1,0 +1,173 @@
+"""Copy samples: cat, split, reshard, subset, rename, mix and shuffle in one."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any, Literal
+
+from tarmac.errors import UrlError
+from tarmac.jobs.run import JobReport
+from tarmac.order.seeds import make_seed
+from tarmac.order.shuffling import buffer_shuffle
+from tarmac.pipeline.dataset import Dataset
+from tarmac.samples.grouping import Sample
+from tarmac.storage import Cache, is_local
+from tarmac.tools.arrange import Arrangement, Piece, Rows, Streams, arranged, can_be_indexed
+from tarmac.tools.orders import Interleaved, Mixed, Order, Shuffled
+from tarmac.tools.output import Output
+from tarmac.tools.remake import Remake, Run, remake, remake_stream
+from tarmac.tools.select import Select
+from tarmac.urls import Shards, expand
+
+__all__ = ["copy", "Ordering"]
+
+
+@dataclass(frozen=True)
+class Ordering:
+    """The Order flags."""
+
+    shuffle: bool = False
+    seed: int = 0
+    buffer: int = 10_000
+    """Samples among which a stream is shuffled; what can be indexed is shuffled as a whole."""
+    interleave: int = 0
+    weights: tuple[float, ...] = ()
+    """How often each of several sources comes, relative to the others."""
+    until: Literal["first", "all"] = "all"
+    """Whether a mixture ends with the first source that ends, or with the last."""
+
+    def __post_init__(self) -> None:
+        if sum(map(bool, (self.shuffle, self.interleave, self.weights))) > 1:
+            raise UrlError("--shuffle, --interleave and --mix are different orders; choose one.")
+        if self.buffer < 1 or self.interleave < 0 or min(self.weights, default=1) <= 0:
+            raise UrlError("the buffer, the number of shards and all weights are positive.")
+
+    def of(self, datasets: Sequence[Dataset]) -> Order | None:
+        """The order of all samples of these, one dataset after the other; None for as they are."""
+        if self.weights:
+            return Mixed(tuple(map(len, datasets)), self.weights, self.seed, self.until)
+        if self.shuffle:
+            return Shuffled(sum(map(len, datasets)), self.seed)
+        if self.interleave > 1:
+            return Interleaved(tuple(n for each in datasets for n in each.lengths.tolist()), self.interleave)
+        return None
+
+    def options(self) -> dict[str, Any]:
+        """What the result depends on, for a ledger."""
+        names = ("shuffle", "seed") if self.shuffle else ("interleave",) if self.interleave else ()
+        mixed = ("weights", "seed", "until") if self.weights else ()
+        return {name: getattr(self, name) for name in (*names, *mixed)}
+
+
+AS_IT_IS = Ordering()
+EVERYTHING = Select()
+
+
+def copy(
+    sources: Shards | Sequence[Shards],
+    output: Output,
+    run: Run,
+    *,
+    select: Select = EVERYTHING,
+    ordering: Ordering = AS_IT_IS,
+    cache: Cache | None = None,
+) -> JobReport:
+    """Copy the samples that are chosen, in the order that is asked for, to new shards.
+
+    With weights, `sources` are as many sources as there are weights. Shards that can be indexed are copied in
+    parallel and shuffled as a whole; streams from front to back, and shuffled in a buffer.
+    """
+    groups = _groups(sources, ordering, select)
+    urls = [url for group in groups for url in group]
+    facts = {"select": select.options(), "order": ordering.options()}
+    if not can_be_indexed(urls) or (_far(urls) and _shard_by_shard(output, select, ordering)):
+        return _copy_streams(Streams(urls, select, select.storage, cache), output, run, ordering, facts)
+
+    def one(chosen: Select) -> Rows:
+        rows = [
+            arranged(group, chosen, storage=select.storage, cache=cache, views=True, show=run.show)
+            for group in groups
+        ]
+        datasets = [each.dataset for each in rows]
+        together = Dataset.of_parts([part for dataset in datasets for part in dataset.parts])
+        return Rows(together, chosen, ordering.of(datasets))
+
+    if output.stream:
+        rows = one(select)
+        return remake_stream("copy", rows.samples(Piece("-", 0, rows.size)), output)
+    return remake(Remake("copy", output, _by_part(one, select, output), facts=facts), run)
+
+
+def _groups(sources: Shards | Sequence[Shards], ordering: Ordering, select: Select) -> list[list[str]]:
+    if not ordering.weights:
+        return [expand(sources, options=select.storage)]  # type: ignore[arg-type]
+    listed = list(sources)  # type: ignore[arg-type]
+    if len(listed) != len(ordering.weights):
+        raise UrlError(f"{len(listed)} sources cannot be mixed by {len(ordering.weights)} weights.")
+    return [expand(source, options=select.storage) for source in listed]
+
+
+def _by_part(one: Any, select: Select, output: Output) -> dict[str, Arrangement]:
+    """An arrangement for each part, or one of all."""
+    wanted = list(select.shares) if select.shares and not select.only else []
+    if bool(wanted) != ("{part" in output.pattern):
+        raise UrlError(
+            "--part needs {part} in the name of the output, and the other way round.",
+            url=output.pattern,
+            hint="-o '{part}-{i:06d}.tar', or --only NAME for one of the parts.",
+        )
+    if not wanted:
+        return {"": one(select)}
+    return {name: one(replace(select, only=name)) for name in wanted}
+
+
+def _far(urls: Sequence[str]) -> bool:
+    return not all(map(is_local, urls))
+
+
+def _shard_by_shard(output: Output, select: Select, ordering: Ordering) -> bool:
+    """Whether every shard can be copied by itself, so that remote ones need be read only once."""
+    whole = not select.slice and not (select.part and not select.only)
+    return output.by_shard and whole and ordering == replace(AS_IT_IS, seed=ordering.seed)
+
+
+def _copy_streams(
+    streams: Streams, output: Output, run: Run, ordering: Ordering, facts: dict[str, Any]
+) -> JobReport:
+    select = streams.select
+    if _shard_by_shard(output, select, ordering):
+        return remake(Remake("copy", output, {"": streams}, facts=facts), run)
+    if output.by_shard or (select.part and not select.only) or ordering.weights:
+        raise UrlError(
+            "standard input, commands and compressed shards are read once, from front to back.",
+            hint="a numbered output, x-{i:06d}.tar; --only PART; for --mix, shards that are not compressed.",
+        )
+    if run.dry:
+        return JobReport("copy")
+    samples = select.of_stream(_interleaved(streams, ordering.interleave))
+    if ordering.shuffle:
+        rng = random.Random(make_seed("copy", ordering.seed))
+        samples = buffer_shuffle(samples, ordering.buffer, ordering.buffer, rng)
+    return remake_stream("copy", select.cut(samples), output)
+
+
+def _interleaved(streams: Streams, ways: int) -> Iterator[Iterator[Sample]]:
+    if ways < 2:
+        yield from streams.shards()
+        return
+    waiting = streams.shards()
+
+    def turns() -> Iterator[Sample]:
+        now: list[tuple[Sample, Iterator[Sample]]] = []  # each with the sample it is about to give
+        while True:
+            while len(now) < ways and (shard := next(waiting, None)) is not None:
+                now += [(first, shard) for first in islice(shard, 1)]
+            if not now:
+                return
+            yield from (sample for sample, _ in now)
+            now = [(following, shard) for _, shard in now for following in islice(shard, 1)]
+
+    yield turns()

@@ -1,0 +1,1 @@
+"""Samples to files that other programs read: one file for each format."""

@@ -1,0 +1,266 @@
+"""Export samples: which, in which format, and where to; in parallel, and again where it was stopped."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from tarmac.errors import CodecError, SampleError, UrlError, WriteError
+from tarmac.jobs.ledger import ledger_place
+from tarmac.jobs.run import JobReport, run_job
+from tarmac.jobs.task import Outcome, Task, Unit
+from tarmac.samples.grouping import Sample
+from tarmac.storage import Cache, is_local, scheme_of
+from tarmac.storage.local import local_path
+from tarmac.tar.compression import format_of_name
+from tarmac.tools.arrange import Arrangement, Piece, Rows, Streams, arranged, can_be_indexed
+from tarmac.tools.export.directory import open_directory
+from tarmac.tools.export.form import FORMS, Form, Shape, Writer
+from tarmac.tools.export.hf import Layout
+from tarmac.tools.export.pieces import EVERYTHING, Once, Target, Whole, columns_of, look_at
+from tarmac.tools.export.publish import published_path, published_stream
+from tarmac.tools.remake import Run
+from tarmac.tools.select import Select
+from tarmac.urls import Shards, expand
+
+__all__ = ["Export", "export"]
+
+ALL_SAMPLES = Select()
+PLAIN = Shape()
+
+
+@dataclass
+class Export(Task):
+    """Files made of samples."""
+
+    form: Form
+    target: Target
+    shape: Shape
+    on_error: Literal["abort", "skip"] = "abort"
+    facts: dict[str, Any] = field(default_factory=dict)
+    """What else the result depends on."""
+    directory: str = ""
+    """Of files as they are in the shards; or of Hugging Face, whose files know how many there are."""
+    layout: Layout | None = None
+    arrangements: dict[str, Arrangement] = field(default_factory=dict)
+    """By part; one without a name where there are no parts."""
+
+    verb = "export"
+
+    @property
+    def several(self) -> bool:
+        """Whether each shard is a unit of its own."""
+        return bool(self.directory) or self.target.by_shard
+
+    @property
+    def home(self) -> str:
+        """What the ledger is named after."""
+        return (self.directory.rstrip("/") or "/") if self.directory else self.target.pattern
+
+    def options(self) -> dict[str, Any]:
+        inputs = {part: arrangement.fingerprint() for part, arrangement in self.arrangements.items()}
+        told = {"inputs": inputs, "to": self.form.name} | self.target.options() | self.shape.options()
+        return told | self.facts | ({"on_error": "skip"} if self.on_error == "skip" else {})
+
+    def begin(self, units: Sequence[Unit]) -> None:
+        if self.form.name != "dir":  # which looks at each of its files: what is the same is in nobody's way
+            card = [] if self.layout is None else [self.layout.card]
+            self.target.check_new([*(unit.name for unit in units), *card])
+
+    def plan(self) -> Iterator[Unit]:
+        for part, arrangement in self.arrangements.items():
+            # No samples make a file too: one that says so.
+            pieces = list(arrangement.pieces(self.target, part)) or [
+                Piece(self.target.name(0, part=part), 0, 0)
+            ]
+            for number, piece in enumerate(pieces):
+                name = piece.name if self.layout is None else self.layout.name(part, number, len(pieces))
+                yield Unit(name, (part, piece))
+
+    def run(self, unit: Unit) -> Outcome:
+        part, piece = unit.content
+        outcome = Outcome()
+        samples = self.arrangements[part].samples(piece)
+        if self.form.name == "dir":
+            writer = open_directory(local_path(self.directory), overwrite=self.target.overwrite)
+            self._fill(writer, samples, outcome)
+            outcome.outputs |= writer.extractor.some
+            os.sync()  # the ledger must not know of files that the disk does not
+        else:
+            self.write(unit.name, samples, outcome)
+            local = is_local(unit.name)
+            outcome.outputs[unit.name] = os.stat(local_path(unit.name)).st_size if local else -1
+        return outcome
+
+    def write(self, name: str, samples: Iterator[Sample], outcome: Outcome) -> None:
+        """Write samples to one file, which appears whole."""
+        place: Any = published_path if self.form.by_path else published_stream
+        try:
+            with place(name, self.target.storage) as file:
+                self._fill(self.form.writer(file, self.shape), samples, outcome)
+        except WriteError as error:
+            error.at(url=name)
+            raise
+
+    def _fill(self, writer: Writer, samples: Iterator[Sample], outcome: Outcome) -> None:
+        with closing(writer):
+            for sample in samples:
+                outcome.read += 1
+                try:
+                    outcome.bytes += writer.add(sample)
+                except (CodecError, SampleError) as error:
+                    error.at(url=sample.get("__url__"), key=sample["__key__"])
+                    if self.on_error == "abort":
+                        raise
+                    outcome.fail(str(error))
+                else:
+                    outcome.written += 1
+            writer.finish()
+
+    def finish(self, outcomes: Sequence[Outcome]) -> None:
+        if self.layout is not None:
+            self.layout.finish(self.shape, list(self.arrangements), self.target.storage)
+
+
+def export(
+    shards: Shards,
+    to: str,
+    output: str,
+    run: Run,
+    *,
+    select: Select = ALL_SAMPLES,
+    shape: Shape = PLAIN,
+    max_samples: int | None = None,
+    max_bytes: int | None = None,
+    split: str = "train",
+    on_error: Literal["abort", "skip"] = "abort",
+    overwrite: bool = False,
+    cache: Cache | None = None,
+) -> JobReport:
+    """Export the samples that are chosen to files of a format (`form.FORMS` lists them).
+
+    `output` is a file, a pattern with `{i}`, `{name}` or `{part}`, a directory (for `dir` and `hf`, or with a
+    slash at its end for a file of each shard), or `-`. Files of one job are written in parallel and are
+    remembered beside the output, so that running it again does what is missing.
+    """
+    if to not in FORMS:
+        raise UrlError(f"there is no format {to!r}; there are {', '.join(FORMS)}.")
+    form, urls = FORMS[to], expand(shards, options=select.storage)
+    _check_name(form, output)
+    layout = Layout(output.rstrip("/") or "/", split) if to == "hf" else None
+    inside = {"dir": "{i:06d}", "hf": "{part}-{i:06d}"}  # names of units, of which no file is called so
+    target = Target(
+        inside.get(to, output),
+        max_samples,
+        max_bytes,
+        overwrite=overwrite,
+        storage=select.storage,
+        suffix=form.suffix,
+    )
+    shape = replace(shape, kinds=shape.kinds.after(select.rule))
+    if form.table and select.rule is not None and select.rule.kept:
+        shape = replace(shape, columns=tuple(new for new, _ in select.rule.kept))
+    facts: dict[str, Any] = {"select": select.options()} | ({"directory": output} if to in inside else {})
+    task = Export(form, target, shape, on_error, facts, output if to in inside else "", layout)
+    if not can_be_indexed(urls) or (_far(urls) and _front_to_back(task, select)):
+        return _of_streams(task, Streams(urls, select, select.storage, cache), run)
+
+    def one(chosen: Select) -> Rows:
+        return arranged(urls, chosen, storage=select.storage, cache=cache, show=run.show)
+
+    task.arrangements = dict(_by_part(one, select, task))
+    if form.table and shape.columns is None:
+        task.shape = replace(shape, columns=columns_of(task.arrangements.values(), select))
+    return _done(task, run, task.home)
+
+
+def _check_name(form: Form, output: str) -> None:
+    scheme = scheme_of(output)
+    if scheme == "pipe":
+        raise UrlError("files are exported to a disk, a store or standard output, not to a command.")
+    if scheme == "-" and not form.text:
+        raise UrlError(f"{form.name} has no form as a stream.", hint="-o FILE")
+    if form.name == "dir" and not is_local(output):
+        raise UrlError("a directory of files is made on this machine only.", url=output)
+    if form.name not in ("dir", "hf") and format_of_name(output):
+        raise UrlError("files are exported without compression.", url=output, hint="a name without it.")
+
+
+def _far(urls: Sequence[str]) -> bool:
+    return not all(map(is_local, urls))
+
+
+def _front_to_back(task: Export, select: Select) -> bool:
+    """Whether reading shards once, without an index, does: remote ones are then fetched only once."""
+    known = not task.form.table or task.shape.columns is not None
+    sliced = "-" in select.slice or (select.slice and task.several)
+    return known and not (task.target.cut or sliced or (select.part and not select.only))
+
+
+def _by_part(one: Callable[[Select], Rows], select: Select, task: Export) -> Iterator[tuple[str, Rows]]:
+    """An arrangement for each part, or one of all."""
+    wanted = list(select.shares) if select.shares and not select.only else []
+    pattern = task.target.pattern
+    if task.layout is None and bool(wanted) != ("{part" in pattern):
+        raise UrlError(
+            "--part needs {part} in the name of the output, and the other way round.",
+            url=pattern,
+            hint=f"-o '{{part}}-{{i}}{task.form.suffix}', or --only NAME for one of the parts.",
+        )
+    if not wanted:
+        yield "", one(select)
+    for name in wanted:
+        yield name, one(replace(select, only=name))
+
+
+def _of_streams(task: Export, streams: Streams, run: Run) -> JobReport:
+    """Export what is read from front to back: a file for each shard, or one for all."""
+    select = streams.select
+    if task.target.cut or (select.part and not select.only):
+        raise UrlError(
+            "standard input, commands and compressed shards are read once, from front to back.",
+            hint="--only PART, no --max-samples or --max-bytes; or tarmac copy to shards first.",
+        )
+    unnamed = any(scheme_of(url) in ("-", "pipe") for url in streams.urls)
+    several = task.several and not (select.slice or unnamed)
+    if task.several and not several and not task.directory:
+        raise UrlError("what is read once makes one file.", url=task.target.pattern, hint="no {i} or {name}.")
+    arrangement: Arrangement = streams if several else Whole(streams)
+    if task.form.table and task.shape.columns is None:
+        samples, columns = look_at(Whole(streams).samples(EVERYTHING))
+        task.shape = replace(task.shape, columns=columns)
+        arrangement = Once(samples) if unnamed else arrangement
+    task.arrangements = {"": arrangement}
+    return _done(task, run, None if unnamed else task.home)
+
+
+def _done(task: Export, run: Run, place: str | None) -> JobReport:
+    """Run the job, and remember it beside its place if it has one."""
+    if task.target.stream and not run.dry:
+        return _to_stream(task)
+    if place is None and not task.target.overwrite:
+        task.begin(list(task.plan()))
+    return run_job(
+        task,
+        run.engine,
+        ledger=None if place is None else ledger_place(place, "export"),
+        anew=task.target.overwrite,
+        most_failed=run.max_errors,
+        dry=run.dry,
+        storage=task.target.storage,
+        show=run.show,
+    )
+
+
+def _to_stream(task: Export) -> JobReport:
+    """Write to standard output, in this process, and remember nothing."""
+    (rows,) = task.arrangements.values()
+    piece = Piece("-", 0, rows.size) if isinstance(rows, Rows) else EVERYTHING
+    outcome = Outcome()
+    task.write(task.target.pattern, rows.samples(piece), outcome)
+    report = JobReport(task.verb, 1, 1, outcomes=[outcome])
+    report.add(outcome)
+    return report

@@ -1,0 +1,187 @@
+"""Fields as files of a directory, and never outside it.
+
+A file is called `key.field`, as in the shard. Names that lead out of the directory are refused, and so are
+symbolic links on the way. What is there already stays: the same bytes are as good as written, others are an
+error unless they may be replaced. A file appears whole or not at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import stat
+from collections import deque
+from types import TracebackType
+from typing import Self
+
+from tarmac.errors import BadName, CommitFailed, DiskFull, WriteError
+from tarmac.samples.grouping import Sample
+
+__all__ = ["Extractor", "safe_parts"]
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_OPEN_DIRECTORIES = 64
+_REMEMBERED = 50
+
+
+def safe_parts(name: str) -> list[str]:
+    """The directories and the file of a name, or an error if it leads out of where it is put."""
+    if name.startswith("/") or "\0" in name:
+        raise BadName("the name is absolute or has a NUL; it is not extracted.", key=name)
+    parts = [part for part in name.split("/") if part not in ("", ".")]
+    if ".." in parts or not parts:
+        raise BadName("the name leads out of the directory; it is not extracted.", key=name)
+    return parts
+
+
+class Extractor:
+    """Writes samples to a directory, which is made if it is not there; a context manager."""
+
+    def __init__(self, directory: str, *, overwrite: bool = False) -> None:
+        self._directory, self._overwrite = directory, overwrite
+        self.files = 0
+        """Files that are there now because of us, written or found."""
+        self._first: dict[str, int] = {}
+        self._last: deque[tuple[str, int]] = deque(maxlen=_REMEMBERED)
+        self._open: dict[tuple[str, ...], int] = {}
+        try:
+            os.makedirs(directory, exist_ok=True)
+            self._root = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            what = f"this cannot be a directory: {error.strerror}."
+            raise CommitFailed(what, url=directory) from error
+
+    def add(self, sample: Sample) -> int:
+        """Write the fields of a sample, or nothing of it if a name is unsafe; return how many bytes."""
+        key = sample["__key__"]
+        files = [(safe_parts(f"{key}.{field}"), data) for field, data in sample.items() if field[:2] != "__"]
+        for parts, data in files:
+            self._put(parts, data)
+        return sum(len(data) for _, data in files)
+
+    def _put(self, parts: list[str], data: bytes) -> None:
+        *folders, name = parts
+        place = "/".join(parts)
+        try:
+            folder = self._folder(tuple(folders))
+            # Named after the file, so that who comes again clears away what a killed process left.
+            part = f".tarmac-part-{hashlib.sha256(os.fsencode(name)).hexdigest()[:16]}"
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(part, dir_fd=folder)
+            fd = os.open(part, _NEW, 0o666, dir_fd=folder)
+            try:
+                try:
+                    _write(fd, data)
+                finally:
+                    os.close(fd)
+                if self._overwrite:
+                    os.replace(part, name, src_dir_fd=folder, dst_dir_fd=folder)
+                else:
+                    self._link(folder, part, name, data)
+            finally:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(part, dir_fd=folder)
+        except OSError as error:
+            if isinstance(error, WriteError):
+                raise
+            raise self._failed(error, place) from error
+        self.files += 1
+        if len(self._first) < _REMEMBERED:
+            self._first[place] = len(data)
+        else:
+            self._last.append((place, len(data)))
+
+    @property
+    def some(self) -> dict[str, int]:
+        """The first and the last of the files, and their sizes: enough to notice that they are gone."""
+        return {
+            os.path.join(self._directory, name): size for name, size in [*self._first.items(), *self._last]
+        }
+
+    def _link(self, folder: int, part: str, name: str, data: bytes) -> None:
+        """Give the file its name if that is free, which a hard link does in one step."""
+        try:
+            os.link(part, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+        except FileExistsError:
+            if not _holds(folder, name, data):
+                raise CommitFailed(
+                    f'there is another "{name}" already; it stays as it is.',
+                    url=self._directory,
+                    hint="another directory, or --overwrite to replace it.",
+                ) from None
+        except OSError as error:
+            if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EMLINK):
+                raise
+            # No hard links here: a name that is made first and then replaced has to do.
+            os.close(os.open(name, _NEW, 0o666, dir_fd=folder))
+            os.replace(part, name, src_dir_fd=folder, dst_dir_fd=folder)
+
+    def _folder(self, folders: tuple[str, ...]) -> int:
+        """The descriptor of a directory inside ours, made if need be, without following links."""
+        if not folders:
+            return self._root
+        found = self._open.get(folders)
+        if found is None:
+            above = self._folder(folders[:-1])
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(folders[-1], dir_fd=above)
+            found = os.open(folders[-1], _DIRECTORY, dir_fd=above)
+            if len(self._open) > _OPEN_DIRECTORIES + len(folders):
+                self._let_go(folders)
+            self._open[folders] = found
+        return found
+
+    def _let_go(self, but: tuple[str, ...] = ()) -> None:
+        """Close the directories that are not on the way to this one."""
+        for folders in list(self._open):
+            if folders != but[: len(folders)]:
+                os.close(self._open.pop(folders))
+
+    def _failed(self, error: OSError, name: str) -> WriteError:
+        where = f"{self._directory.rstrip('/')}/{name}"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return DiskFull("no space left for the file.", url=where)
+        if error.errno in (errno.ELOOP, errno.ENOTDIR):
+            what = "a symbolic link or a file is on the way, where a directory should be."
+            return CommitFailed(what, url=where)
+        return CommitFailed(f"the file could not be put in place: {error.strerror}.", url=where)
+
+    def close(self) -> None:
+        """Let go of the directory."""
+        self._let_go()
+        if self._root >= 0:
+            root, self._root = self._root, -1
+            os.close(root)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _write(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def _holds(folder: int, name: str, data: bytes) -> bool:
+    """Whether a file is there with these bytes; a link never is."""
+    try:
+        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=folder)
+    except OSError:
+        return False
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode) or found.st_size != len(data):
+            return False
+        with open(fd, "rb", closefd=False) as file:
+            return file.read(len(data) + 1) == data
+    finally:
+        os.close(fd)

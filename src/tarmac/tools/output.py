@@ -1,0 +1,209 @@
+"""Where shards go and how they are written: what the Write flags mean, on every verb."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shlex
+import subprocess
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tarmac.errors import CommandFailed, CommitFailed, NotFound, UrlError
+from tarmac.index.manifest import Manifest, Shard, write_manifest
+from tarmac.index.sidecar import open_sidecar, sidecar_url
+from tarmac.jobs.task import Outcome
+from tarmac.samples.grouping import Sample
+from tarmac.samples.writer import TarWriter
+from tarmac.storage import StorageOptions, WriteOptions, is_local, scheme_of, stat
+from tarmac.storage.local import local_path
+from tarmac.storage.types import DEFAULT_STORAGE
+
+__all__ = ["fields_of", "Output", "several_shards", "write_shard"]
+
+_REPLACE = WriteOptions(overwrite=True)
+_ANY_NAME = "x" * 8
+
+
+@dataclass(frozen=True)
+class Output:
+    """The Write flags.
+
+    The name of a shard is made from `{i}`, its number, `{name}`, that of the shard it was made from, and
+    `{part}`, that of the part it belongs to. One that ends in a slash is a directory for `{name}.tar`.
+    """
+
+    pattern: str
+    max_samples: int | None = None
+    max_bytes: int | None = None
+    rekey: str = ""
+    """New keys, from `{i}`, the number of the sample, and `{key}`, the old one: `{i:09d}`."""
+    compress: str = ""
+    index: bool = False
+    """Also write the index of each shard."""
+    manifest: str = ""
+    """Also write a manifest of all of them here."""
+    then: str = ""
+    """A command for each shard that is done, with `{path}` in it; it must succeed."""
+    rm: bool = False
+    """Remove each shard after `then`."""
+    overwrite: bool = False
+    start: int = 0
+    """The number of the first shard."""
+    storage: StorageOptions = DEFAULT_STORAGE
+
+    def __post_init__(self) -> None:
+        for name in ("max_samples", "max_bytes"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UrlError(f"--{name.replace('_', '-')} must be positive, got {value}.")
+        if self.rm and not self.then:
+            raise UrlError("--rm removes shards after --then, which is not given.")
+        if self.rekey:
+            self.key("key", 0)
+        if self.stream and (self.index or self.manifest or self.then or self.max_samples or self.max_bytes):
+            raise UrlError("one stream to standard output has no shards to cut, to index or to act on.")
+        if not self.stream:
+            self.name(0, _ANY_NAME, _ANY_NAME)
+
+    @property
+    def stream(self) -> bool:
+        """Whether all goes to standard output or one command, as one shard."""
+        return scheme_of(self.pattern) in ("-", "pipe") and "{" not in self.pattern
+
+    @property
+    def by_shard(self) -> bool:
+        """Whether each shard that comes in makes one of the same name."""
+        return "{name" in self._whole_pattern
+
+    @property
+    def numbered(self) -> bool:
+        """Whether there may be several shards, counted by `{i}`."""
+        return "{i" in self.pattern or "%" in self.pattern
+
+    @property
+    def _whole_pattern(self) -> str:
+        return f"{self.pattern}{{name}}.tar" if self.pattern.endswith("/") else self.pattern
+
+    def name(self, number: int, source: str = "", part: str = "") -> str:
+        """The name of a shard."""
+        pattern = self._whole_pattern
+        try:
+            if "%" in pattern and "{" not in pattern:
+                return pattern % (number + self.start)
+            return pattern.format(number + self.start, i=number + self.start, name=source, part=part)
+        except (KeyError, IndexError, ValueError, TypeError) as error:
+            hint = "{i:06d}, {name} and {part} can be filled in."
+            raise UrlError(f"the pattern cannot be filled in ({error}).", url=pattern, hint=hint) from None
+
+    def key(self, key: str, number: int) -> str:
+        """The key of a sample, by number among all that are written."""
+        try:
+            return self.rekey.format(number, i=number, key=key) if self.rekey else key
+        except (KeyError, IndexError, ValueError) as error:
+            raise UrlError(f"--rekey cannot be filled in ({error}).", hint="{i:09d} or a-{key}") from None
+
+    def is_full(self, samples: int, size: int, coming: int) -> bool:
+        """Whether a shard with so much in it is full before the next sample; one sample always fits."""
+        if samples == 0:
+            return False
+        too_large = self.max_bytes is not None and size + coming > self.max_bytes
+        return samples == self.max_samples or too_large
+
+    def options(self) -> dict[str, Any]:
+        """What the result depends on, for a ledger."""
+        names = ("pattern", "max_samples", "max_bytes", "rekey", "compress", "index", "then", "start")
+        found = {name: getattr(self, name) for name in names if getattr(self, name)}
+        return found | ({"manifest": self.manifest} if self.manifest else {})
+
+    def check_new(self, names: Iterable[str]) -> None:
+        """Refuse to replace what is there already and was not made by this job, unless told to."""
+        for name in () if self.overwrite else names:
+            if is_local(name) and os.path.exists(local_path(name)):
+                hint = "another name, or --overwrite to replace it."
+                raise CommitFailed("this file exists and was not made by this job.", url=name, hint=hint)
+
+    def after(self, outcome: Outcome) -> None:
+        """Run the command that each shard is for, and remove the shard if that is wanted."""
+        for path in list(outcome.outputs) if self.then else ():
+            plain = local_path(path) if is_local(path) else path
+            command = self.then.replace("{path}", shlex.quote(plain))
+            done = subprocess.run(command, shell=True, stdout=subprocess.DEVNULL)  # noqa: S602 - the user's own
+            if done.returncode:
+                raise CommandFailed(f"--then ended with status {done.returncode}: {command[:200]}", url=path)
+            if self.rm and is_local(path):
+                os.unlink(plain)
+                outcome.facts["removed"] = True
+
+    def finish(self, outcomes: Sequence[Outcome]) -> None:
+        """Write the manifest of all shards that were made."""
+        if not self.manifest:
+            return
+        shards = []
+        for name in (name for outcome in outcomes for name in outcome.outputs):
+            facts = open_sidecar(sidecar_url(name), self.storage).facts
+            shards.append(Shard(name, facts.samples, facts.size, None, facts.fingerprint))
+        title = os.path.basename(self.manifest).partition(".")[0]
+        write_manifest(Manifest(shards, title), self.manifest, self.storage)
+
+
+def fields_of(sample: Sample) -> Sample:
+    """The fields of a sample, without what its reader says about it."""
+    return {name: value for name, value in sample.items() if name[:2] != "__"}
+
+
+def several_shards(pattern: str) -> UrlError:
+    """What is wrong with a name that does not count."""
+    return UrlError("several shards would get the same name.", url=pattern, hint="x-{i:06d}.tar")
+
+
+def write_shard(
+    output: Output, name: str, samples: Iterable[Sample], *, first: int = 0, outcome: Outcome | None = None
+) -> Outcome:
+    """Write samples to one shard; `first` is the number of the first sample among all that are written.
+
+    Samples hold bytes, as they are read. No samples make no shard, or an empty one of a stream.
+    """
+    outcome = Outcome() if outcome is None else outcome
+    numbered = enumerate(samples, first)
+    some = next(numbered, None)
+    if some is None:
+        if output.stream:
+            _writer(output, name).close()
+        return outcome
+    if is_local(name) and not output.stream:
+        os.makedirs(os.path.dirname(local_path(name)) or ".", exist_ok=True)
+    size, count = 0, 0
+    with _writer(output, name) as writer:
+        write, rekey = writer.write, output.rekey
+        for number, sample in itertools.chain((some,), numbered):
+            if rekey:
+                sample = sample | {"__key__": output.key(sample["__key__"], number)}
+            size += write(sample)
+            count += 1
+    outcome.bytes += size
+    outcome.written += count
+    if not output.stream:
+        outcome.outputs[name] = _size(name, output.storage)
+    return outcome
+
+
+def _writer(output: Output, name: str) -> TarWriter:
+    return TarWriter(
+        name,
+        encoder=False,
+        compress=output.compress or None,
+        storage=output.storage,
+        write=_REPLACE,
+        index=output.index or bool(output.manifest),
+    )
+
+
+def _size(name: str, storage: StorageOptions) -> int:
+    if not is_local(name):
+        return -1  # what was uploaded whole need not be asked for again
+    try:
+        return stat(name, storage).size
+    except NotFound:
+        return -1

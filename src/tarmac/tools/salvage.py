@@ -1,0 +1,249 @@
+"""Find what can be trusted in a damaged archive.
+
+A header is known by its checksum, so reading can go on at the next one behind the damage. What lies next to
+the damage is in doubt: a member whose end is not certain, a name that an extended header may have changed, a
+sample that may lack fields. Of those only what is beyond doubt is kept; nothing is guessed.
+"""
+
+from __future__ import annotations
+
+import mmap
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from tarmac.errors import ArchiveError, TarmacWarning, TrailingData
+from tarmac.samples.naming import first_dot, is_metadata, is_reserved
+from tarmac.tar import TarOptions, read_members
+from tarmac.tar.header import BLOCK, UNKNOWN_FORMAT, ZERO_BLOCK, classify, octal, padded, verify
+
+__all__ = ["Buffer", "Found", "Loss", "runs_of", "SampleRun", "scan", "Stretch"]
+
+Buffer = bytes | mmap.mmap
+Found = tuple[bytes, int, int]
+"""The name of a member, where its bytes are, and how many."""
+
+_MAGIC_AT = 257
+_ZEROS = "zeros between members; if archives were joined here, nothing is lost."
+_NUMBERS = ((100, 108), (108, 116), (116, 124), (124, 136), (136, 148), (148, 156))
+"""Where a header has numbers: mode, owner, group, size, time, checksum."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Something that is in a damaged shard and not in its clean copy."""
+
+    what: str
+    """A `sample`, `bytes` in which there is nothing that can be read, or a `tail` that may be missing."""
+    reason: str
+    key: str | None = None
+    start: int | None = None
+    stop: int | None = None
+
+
+@dataclass(slots=True)
+class Stretch:
+    """Members that follow each other without damage between them."""
+
+    start: int
+    members: list[Found] = field(default_factory=list)
+    torn_before: bool = False
+    torn_after: bool = False
+    certain: bool = True
+    """Whether its last member ends where it should."""
+    stop: int = 0
+    """Where what follows begins, damaged or not."""
+
+
+class _From:
+    """A buffer from some place on, as a stream."""
+
+    def __init__(self, buffer: Buffer, position: int) -> None:
+        self._buffer, self._position = buffer, position
+
+    def read(self, size: int, /) -> bytes:
+        piece = self._buffer[self._position : self._position + size]
+        self._position += len(piece)
+        return piece
+
+
+def scan(buffer: Buffer, options: TarOptions, *, deep: bool = False) -> tuple[list[Stretch], list[Loss]]:
+    """All stretches of members that can be read, and the bytes between them.
+
+    `deep` also looks inside of members that are in doubt, which finds more, but also headers of archives
+    that are the content of a field; it is for those who know what they are looking for.
+    """
+    stretches: list[Stretch] = []
+    losses: list[Loss] = []
+    start: int | None = 0
+    while start is not None:
+        stretch = Stretch(start, torn_before=bool(start))
+        error = _read(buffer, stretch, options)
+        stretches.append(stretch)
+        if error is None:
+            break
+        stretch.torn_after = True
+        end = _end_of(stretch)
+        _judge(buffer, stretch, end)
+        if isinstance(error, TrailingData) and _is_inner(buffer, stretch, end, stretches):
+            losses.append(Loss("bytes", "an archive inside a field", None, stretch.start, end))
+            stretches.pop()
+        behind = stretch.members[-1][1] if deep and stretch.members and not stretch.certain else end + 1
+        start = _next_header(buffer, behind if stretch.members else stretch.start + 1)
+        stop = len(buffer) if start is None else start
+        empty = not buffer[end:stop].strip(b"\0")
+        if end < stop and not (empty and start is None):
+            losses.append(Loss("bytes", _ZEROS if empty else error.what, None, end, stop))
+        elif start is None and not isinstance(error, TrailingData):
+            losses.append(Loss("tail", error.what, None, min(end, stop), stop))
+    return stretches, losses
+
+
+def _read(buffer: Buffer, stretch: Stretch, options: TarOptions) -> ArchiveError | None:
+    source = _From(buffer, stretch.start)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", TarmacWarning)
+            for name, offset, size, _ in read_members(source, options, payload=False):
+                stretch.members.append((name, stretch.start + offset, size))
+    except ArchiveError as error:
+        return error
+    return None
+
+
+def _end_of(stretch: Stretch) -> int:
+    if not stretch.members:
+        return stretch.start
+    _, offset, size = stretch.members[-1]
+    return offset + padded(size)
+
+
+def _judge(buffer: Buffer, stretch: Stretch, end: int) -> None:
+    """Say whether the last member of a stretch ends where it should: what follows it must be a header."""
+    if not stretch.members:
+        return
+    _, offset, size = stretch.members[-1]
+    if offset + size > len(buffer):
+        stretch.certain = False
+        return
+    block = buffer[end : end + BLOCK]
+    if len(block) < BLOCK:
+        return  # the file was cut behind this member
+    if block == ZERO_BLOCK:
+        # Zeros that were written over the archive would have reached into the member from behind.
+        stretch.certain = size == 0 or buffer[offset + size - 1] != 0
+    else:
+        stretch.certain = _is_header(block) or _resembles_header(block)
+
+
+def _is_header(block: bytes) -> bool:
+    if len(block) < BLOCK or block[_MAGIC_AT : _MAGIC_AT + 5] != b"ustar":
+        return False
+    try:
+        verify(block)
+        octal(block[124:136], "size")
+    except ArchiveError:
+        return False
+    return classify(block[156:]).type != UNKNOWN_FORMAT and block[0] != 0
+
+
+def _resembles_header(block: bytes) -> bool:
+    """Whether a block was a header before something happened to a few of its bytes."""
+    if block[_MAGIC_AT : _MAGIC_AT + 5] != b"ustar":
+        return False
+    return sum(_is_number(block[begin:end]) for begin, end in _NUMBERS) >= len(_NUMBERS) - 2
+
+
+def _is_number(text: bytes) -> bool:
+    return bool(text.strip(b"\0 ")) and text.strip(b"\0 ").isdigit()
+
+
+def _is_inner(buffer: Buffer, stretch: Stretch, end: int, before: list[Stretch]) -> bool:
+    """Whether a stretch behind damage is an archive inside a field: it ends, and the outer one goes on."""
+    if not stretch.torn_before or _joined(buffer, stretch, before):
+        return False
+    behind = end
+    while buffer[behind : behind + BLOCK] == ZERO_BLOCK:
+        behind += BLOCK
+    return _is_header(buffer[behind : behind + BLOCK])
+
+
+def _joined(buffer: Buffer, stretch: Stretch, before: list[Stretch]) -> bool:
+    """Whether a stretch follows the end mark of an archive before it."""
+    if len(before) < 2:
+        return False
+    end = _end_of(before[-2])
+    between = buffer[end : stretch.start]
+    return before[-2].certain and len(between) >= 2 * BLOCK and not between.strip(b"\0")
+
+
+def _next_header(buffer: Buffer, position: int) -> int | None:
+    """Where the next header is, block by block or between two blocks."""
+    while True:
+        magic = buffer.find(b"ustar", position + _MAGIC_AT)
+        if magic < 0:
+            return None
+        position = magic - _MAGIC_AT
+        if _is_header(buffer[position : position + BLOCK]):
+            return position
+        position += 1
+
+
+@dataclass(slots=True)
+class SampleRun:
+    """Members next to each other that share a key."""
+
+    key: str
+    fields: dict[str, tuple[int, int]] = field(default_factory=dict)
+    doubt: bool = False
+    """Whether fields may be missing."""
+    broken: str = ""
+    """Why it cannot be a whole sample."""
+    start: int = 0
+    stop: int = 0
+
+
+def runs_of(stretches: list[Stretch]) -> Iterator[SampleRun]:
+    """The samples of the stretches, or parts of them."""
+    extended = _has_extensions(stretches)
+    for stretch in stretches:
+        run: SampleRun | None = None
+        last = len(stretch.members) - 1
+        for number, (name, offset, size) in enumerate(stretch.members):
+            key, fieldname = _named(name)
+            if not fieldname:
+                continue
+            if run is None or key != run.key:
+                if run is not None:
+                    yield run
+                run = SampleRun(key, doubt=run is None and stretch.torn_before, start=offset - BLOCK)
+            if fieldname in run.fields:
+                run.broken = run.broken or f'the field "{fieldname}" comes twice'
+            run.fields[fieldname] = offset, size
+            run.stop = offset + padded(size)
+            if number == 0 and stretch.torn_before and (extended or len(name) >= 100):
+                run.broken = "its name may have been in an extended header that is damaged"
+            if number == last and not stretch.certain:
+                run.broken = f'where "{fieldname}" ends is not certain'
+        if run is not None:
+            run.doubt = run.doubt or stretch.torn_after
+            yield run
+
+
+def _named(name: bytes) -> tuple[str, str]:
+    """The key and the field of a member; a name that belongs to no sample has neither."""
+    named = None if is_metadata(name) else first_dot(name.decode("utf-8", "surrogateescape"))
+    if named is None or is_reserved(named[1]):
+        return "", ""
+    return named[0], named[1].lower()
+
+
+def _has_extensions(stretches: list[Stretch]) -> bool:
+    """Whether something other than members is between members, as extended headers are."""
+    for stretch in stretches:
+        end = stretch.start
+        for _, offset, size in stretch.members:
+            if offset - BLOCK != end:
+                return True
+            end = offset + padded(size)
+    return False

@@ -1,0 +1,119 @@
+"""A contact sheet: the first images of a dataset on one page, each with its key and what is said of it."""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from tarmac.codecs.handlers import extension_of
+from tarmac.codecs.images import FORMATS, IMAGE_EXTENSIONS, UNMARKED, open_image
+from tarmac.errors import UrlError
+from tarmac.limits import DEFAULT_LIMITS
+from tarmac.samples.grouping import Sample
+from tarmac.storage import StorageOptions, WriteOptions, open_write
+from tarmac.storage.types import DEFAULT_STORAGE
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+__all__ = ["contact_sheet", "write_sheet"]
+
+IMAGES = 64
+"""Images on a sheet, unless told otherwise; ..."""
+MOST = 1024
+"""... and at most."""
+SIDE, GAP, LINE = 160, 8, 12
+_CAPTIONS = ("txt", "text", "caption", "cls", "class")
+_KINDS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
+
+
+def write_sheet(
+    samples: Iterable[Sample],
+    url: str,
+    *,
+    images: int = IMAGES,
+    storage: StorageOptions = DEFAULT_STORAGE,
+) -> int:
+    """Write a sheet of the first images to a file; return how many there are on it."""
+    kind = _KINDS.get(os.path.splitext(url)[1].lower())
+    if kind is None:
+        raise UrlError("a sheet is a .png, .jpg or .webp file.", url=url)
+    page, count = contact_sheet(samples, images)
+    if page is None:
+        raise UrlError("there are no images to show.", hint="tarmac show --fields-only lists the fields.")
+    stream = io.BytesIO()
+    page.save(stream, format=kind)
+    sink = open_write(url, storage, WriteOptions(overwrite=True))
+    try:
+        sink.write(stream.getvalue())
+    except BaseException:
+        sink.abort()
+        raise
+    sink.commit()
+    return count
+
+
+def contact_sheet(samples: Iterable[Sample], images: int = IMAGES) -> tuple[Image | None, int]:
+    """Draw the first images, and say how many there were; an image that cannot be read is a grey field."""
+    tiles: list[tuple[Any, str, str]] = []
+    for sample in samples:
+        for name, data in sample.items():
+            if name[:2] != "__" and extension_of(name) in IMAGE_EXTENSIONS:
+                tiles.append((_thumbnail(name, data), f"{sample['__key__']}.{name}", _caption(sample)))
+        if len(tiles) >= min(images, MOST):
+            break
+    del tiles[min(images, MOST) :]
+    return (_page(tiles), len(tiles)) if tiles else (None, 0)
+
+
+def _thumbnail(name: str, data: bytes) -> Any:
+    try:
+        image = open_image(data, UNMARKED.get(extension_of(name), FORMATS), DEFAULT_LIMITS.pixels)
+        image.draft("RGB", (SIDE, SIDE))  # a JPEG need not be decoded larger than that
+        image.thumbnail((SIDE, SIDE))
+        return image.convert("RGB")
+    except Exception:  # whatever a library says of a damaged image
+        return None
+
+
+def _caption(sample: Sample) -> str:
+    for name in sample:
+        if extension_of(name) in _CAPTIONS and name[:2] != "__":
+            lines = bytes(sample[name]).decode("utf-8", "replace").splitlines()
+            return lines[0] if lines else ""
+    return ""
+
+
+def _page(tiles: list[tuple[Any, str, str]]) -> Image:
+    from PIL import Image, ImageDraw, ImageFont
+
+    across = math.ceil(math.sqrt(len(tiles)))
+    down = math.ceil(len(tiles) / across)
+    width, height = SIDE + GAP, SIDE + 2 * LINE + GAP
+    page = Image.new("RGB", (across * width + GAP, down * height + GAP), "white")
+    draw, font = ImageDraw.Draw(page), ImageFont.load_default()
+    for number, (image, name, caption) in enumerate(tiles):
+        left, top = GAP + number % across * width, GAP + number // across * height
+        if image is None:
+            draw.rectangle((left, top, left + SIDE - 1, top + SIDE - 1), fill="lightgrey")
+            draw.text((left + 4, top + SIDE // 2), "cannot be read", fill="black", font=font)
+        else:
+            page.paste(image, (left + (SIDE - image.width) // 2, top + (SIDE - image.height) // 2))
+        for line, text in enumerate((name, caption)):
+            where = left, top + SIDE + line * LINE
+            draw.text(where, _fitting(text, draw, font), fill="black", font=font)
+    return page
+
+
+def _fitting(text: str, draw: Any, font: Any) -> str:
+    """As much of a text as there is room for, in letters that the font has."""
+    plain = "".join(letter if letter.isprintable() else " " for letter in text[:200])
+    plain = plain.encode("latin-1", "replace").decode("latin-1")
+    while plain and draw.textlength(plain, font=font) > SIDE:
+        plain = plain[:-4] + "..." if len(plain) > 6 else plain[:-1]
+        if plain.endswith("......"):
+            plain = plain[:-3]
+    return plain

@@ -1,0 +1,81 @@
+"""Text files of which each record is a sample: planned by where records begin, read again from there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from tarmac.errors import ObjectChanged
+from tarmac.storage import StorageOptions
+from tarmac.storage.types import DEFAULT_STORAGE
+from tarmac.tools.sources.columns import Columns, Layout
+from tarmac.tools.sources.files import loading
+from tarmac.tools.sources.near import Near
+from tarmac.tools.sources.source import Item, Load, Skipped, Source, Where
+
+__all__ = ["Record", "Rows"]
+
+Record = tuple[int, int, int, Mapping[str, Any]]
+"""Number (from 1), begin and length in bytes, and values by column."""
+
+
+@dataclass
+class Rows(Source):
+    """A file of records."""
+
+    name: str
+    near: Near
+    columns: Columns = field(default_factory=Columns)
+    storage: StorageOptions = DEFAULT_STORAGE
+
+    @abstractmethod
+    def records(self) -> Iterator[Record]:
+        """All records, from front to back."""
+
+    @abstractmethod
+    def parsed(self, text: bytes, number: int) -> Mapping[str, Any]:
+        """The values of one record."""
+
+    @abstractmethod
+    def names(self) -> list[str]:
+        """The columns."""
+
+    @cached_property
+    def layout(self) -> Layout:
+        """What each column becomes."""
+        return self.columns.layout(self.names(), self.name)
+
+    def items(self, skipped: Skipped) -> Iterator[Item]:
+        layout = self.layout
+        for number, begin, length, row in self.records():
+            files = layout.files_of(row, number)
+            yield layout.key(row, number), layout.size(row, files, number), (number, begin, length, files)
+
+    @contextlib.contextmanager
+    def opened(self, wheres: Sequence[Where]) -> Iterator[Load]:
+        """Rows by where they begin, in any order."""
+        layout = self.layout
+        fd = os.open(self.near.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            with loading(self.storage) as load_files:
+
+                def load(key: str, where: Where) -> dict[str, Any]:
+                    number, begin, length, files = where
+                    text = os.pread(fd, length, begin)
+                    if len(text) != length:
+                        raise ObjectChanged("the table has changed since it was planned.", url=self.name)
+                    sample = load_files(key, files)
+                    sample.update(layout.values(self.parsed(text, number), key))
+                    return sample
+
+                yield load
+        finally:
+            os.close(fd)
+
+    def fingerprint(self) -> str:
+        return self.near.version

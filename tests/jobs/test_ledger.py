@@ -1,0 +1,164 @@
+"""Ledgers: what is done stays done, whatever happened to the process, the disk or the options."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+
+import pytest
+
+from harness.faultfs import SHORT, Fault, faulty
+from harness.servers import required, seaweed_s3
+from tarmac.errors import JobBusy, JobMismatch, WriteError
+from tarmac.jobs.ledger import ledger_place, open_ledger
+from tarmac.jobs.task import Outcome, Unit
+from tarmac.storage import StorageOptions
+
+OPTIONS = {"size": 3, "names": ("a", "b")}
+DONE = Outcome(5, 4, 1, bytes=100, outputs={"x.tar": 10}, errors=["bad"], facts={"note": [1]}, seconds=0.5)
+
+
+@pytest.fixture(scope="module")
+def store():
+    with required(seaweed_s3()) as server:
+        server.make_bucket("ledgers")
+        yield StorageOptions(config=server.config())
+
+
+@pytest.fixture(params=["disk", "store"])
+def place(request, tmp_path, store):
+    if request.param == "disk":
+        return str(tmp_path / "deep" / ".tarmac" / "copy.jsonl"), StorageOptions()
+    return f"s3://ledgers/{tmp_path.name}/copy.jsonl", store
+
+
+def opened(place, options=OPTIONS, **more):
+    return open_ledger(place[0], "copy", options, storage=place[1], **more)
+
+
+def begun(place, *units):
+    book = opened(place)
+    book.begin()
+    for unit in units:
+        book.record(unit, DONE)
+    book.close()
+
+
+def test_what_was_recorded_is_there_again(place):
+    begun(place, Unit("a", inputs="1"), Unit("b\udce9"))
+    book = opened(place)
+    assert not book.new
+    assert book.done == {"a": ("1", DONE), "b\udce9": ("", DONE)}
+    book.record(Unit("c"), Outcome())
+    book.close()
+    book = opened(place)
+    assert sorted(book.done) == ["a", "b\udce9", "c"]
+    book.close()
+
+
+def test_a_job_that_was_not_begun_leaves_nothing_to_go_on_with(place):
+    opened(place).close()
+    book = opened(place, {"other": 1})
+    assert book.new
+    book.close()
+
+
+def test_other_options_are_refused_and_named(place):
+    begun(place)
+    with pytest.raises(JobMismatch, match=r"size 3 -> 4.*--overwrite"):
+        opened(place, OPTIONS | {"size": 4})
+    with pytest.raises(JobMismatch, match="more None -> 1"):
+        opened(place, OPTIONS | {"more": 1})
+    with pytest.raises(JobMismatch, match="copy -> map"):
+        open_ledger(place[0], "map", OPTIONS, storage=place[1])
+
+
+def test_beginning_anew_forgets(place):
+    begun(place, Unit("a"))
+    book = opened(place, {"other": 1}, anew=True)
+    assert book.new
+    assert book.done == {}
+    book.begin()
+    book.close()
+    book = opened(place, {"other": 1})
+    assert book.done == {}
+    book.close()
+
+
+def test_half_a_line_is_not_a_line(tmp_path):
+    place = str(tmp_path / "l.jsonl"), StorageOptions()
+    begun(place, Unit("a"), Unit("b"))
+    whole = (tmp_path / "l.jsonl").read_bytes()
+    first = whole.index(b"\n") + 1
+    for cut in range(first, len(whole)):
+        (tmp_path / "l.jsonl").write_bytes(whole[:cut])
+        book = opened(place)
+        assert list(book.done) == ["a", "b"][: whole[first:cut].count(b"\n")]
+        book.record(Unit("c"), Outcome())
+        book.close()
+        book = opened(place)
+        assert "c" in book.done
+        book.close()
+
+
+@pytest.mark.parametrize("damage", [b"nonsense\n", b"[]\n", b'{"unit": 1}\n', b'{"inputs": ""}\n'])
+def test_a_damaged_ledger_is_refused(tmp_path, damage):
+    place = str(tmp_path / "l.jsonl"), StorageOptions()
+    begun(place, Unit("a"))
+    with (tmp_path / "l.jsonl").open("ab") as file:
+        file.write(damage)
+    with pytest.raises(JobMismatch, match="damaged"):
+        opened(place)
+    (tmp_path / "l.jsonl").write_bytes(b'{"format": "else"}\n')
+    with pytest.raises(JobMismatch, match="not a ledger"):
+        opened(place)
+
+
+def test_two_processes_cannot_do_the_same_job(tmp_path):
+    place = str(tmp_path / "l.jsonl"), StorageOptions()
+    book = opened(place)
+    with pytest.raises(JobBusy):
+        opened(place)
+    book.close()
+    opened(place).close()
+
+
+@pytest.mark.parametrize("kind", [errno.ENOSPC, SHORT])
+def test_a_full_disk_is_told_and_what_was_recorded_stays(tmp_path, kind):
+    place = str(tmp_path / "l.jsonl"), StorageOptions()
+    begun(place, Unit("a"))
+    book = opened(place)
+    with faulty(Fault(1, kind, ("write",))), pytest.raises(WriteError):
+        book.record(Unit("b"), DONE)
+    book.close()
+    book = opened(place)
+    assert list(book.done) == ["a"]
+    book.close()
+
+
+def test_a_place_that_cannot_be_written_to(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(WriteError, match="ledger"):
+        open_ledger(str(tmp_path / "file" / "l.jsonl"), "copy", {})
+
+
+def test_without_a_place_nothing_is_kept(tmp_path):
+    book = open_ledger(None, "check", OPTIONS)
+    book.begin()
+    book.record(Unit("a"), DONE)
+    book.close()
+    assert os.listdir(tmp_path) == []
+
+
+def test_ledgers_lie_beside_what_they_speak_of():
+    assert ledger_place("out/x-{i:06d}.tar", "copy") == "out/.tarmac/copy-x-_i_06d_.tar.jsonl"
+    assert ledger_place("s3://b/p/", "map") == "s3://b/p/.tarmac/map.jsonl"
+    assert ledger_place("x.tar", "sort") == ".tarmac/sort-x.tar.jsonl"
+
+
+def test_entries_are_plain_json(tmp_path):
+    begun((str(tmp_path / "l.jsonl"), StorageOptions()), Unit("a", inputs="1"))
+    head, entry = map(json.loads, (tmp_path / "l.jsonl").read_text().splitlines())
+    assert head == {"format": "tarmac-ledger-1", "verb": "copy", "options": {"size": 3, "names": ["a", "b"]}}
+    assert (entry["unit"], entry["written"], entry["outputs"]) == ("a", 4, {"x.tar": 10})

@@ -1,0 +1,61 @@
+"""What the tests of the formats share: small shards of every kind of field, and how to export them."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+from harness.shards import plain
+from tarmac.jobs.engines.local import LocalEngine
+from tarmac.jobs.run import JobReport
+from tarmac.tools.export.job import export
+from tarmac.tools.remake import Run
+
+TEXT = "héllo\tw\\o\r\n“r”"
+
+
+def png(width: int, height: int = 4) -> bytes:
+    """A small image."""
+    from PIL import Image
+
+    stream = io.BytesIO()
+    Image.new("RGB", (width, height), (width * 9 % 256, 0, 0)).save(stream, "PNG")
+    return stream.getvalue()
+
+
+def fields(number: int) -> dict[str, bytes]:
+    """The fields of a sample."""
+    return {
+        "cls": b"%d" % number,
+        "png": png(number + 1),
+        "txt": f"{TEXT}{number}".encode(),
+        "json": json.dumps({"n": number, "é": [1, None, "x\ny"]}, indent=1).encode(),
+    }
+
+
+def write(folder: Path, counts: list[int], form: int = tarfile.PAX_FORMAT) -> list[str]:
+    """Write shards of so many samples each; keys are numbered throughout."""
+    urls, number = [], 0
+    for shard, count in enumerate(counts):
+        files = []
+        for _ in range(count):
+            files += [(f"k/{number:03d}.{name}", data) for name, data in fields(number).items()]
+            number += 1
+        urls.append(str(folder / f"s{shard}.tar"))
+        Path(urls[-1]).write_bytes(plain(files, form))
+    return urls
+
+
+def odd(folder: Path, files: list[tuple[str, bytes]], name: str = "odd.tar") -> str:
+    """Write one shard of these files."""
+    path = folder / name
+    path.write_bytes(plain(files, tarfile.GNU_FORMAT))
+    return str(path)
+
+
+def run(shards: Any, to: str, output: Any, *, jobs: int = 1, dry: bool = False, **more: Any) -> JobReport:
+    """Export without a progress bar."""
+    return export(shards, to, str(output), Run(LocalEngine(jobs), dry, None, False), **more)

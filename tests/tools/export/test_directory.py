@@ -1,0 +1,79 @@
+"""Directories of files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tarmac.errors import BadName, CommitFailed, UrlError
+from tarmac.tools.export.directory import open_directory
+from tools.export.samples import fields, odd, run, write
+
+
+def files(folder):
+    return {
+        str(path.relative_to(folder)): path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()
+    }
+
+
+def expected(count):
+    return {
+        f"k/{number:03d}.{name}": data for number in range(count) for name, data in fields(number).items()
+    }
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_files_as_they_were(tmp_path, jobs):
+    report = run(write(tmp_path, [2, 0, 1]), "dir", tmp_path / "out", jobs=jobs)
+    assert (report.units, report.read, report.written) == (3, 3, 3)
+    assert files(tmp_path / "out") == expected(3)
+    report = run([str(tmp_path / f"s{n}.tar") for n in range(3)], "dir", tmp_path / "out", jobs=jobs)
+    assert (report.done, report.kept) == (0, 3)
+
+
+def test_files_that_are_gone_are_made_again(tmp_path):
+    urls = write(tmp_path, [2, 1])
+    run(urls, "dir", tmp_path / "out")
+    (tmp_path / "out/k/002.txt").unlink()
+    report = run(urls, "dir", tmp_path / "out")
+    assert (report.done, report.kept) == (1, 1)
+    assert files(tmp_path / "out") == expected(3)
+
+
+def test_what_is_there_stays(tmp_path):
+    urls = write(tmp_path, [2])
+    (tmp_path / "out/k").mkdir(parents=True)
+    (tmp_path / "out/k/000.cls").write_bytes(b"0")  # as it would be written
+    (tmp_path / "out/k/001.cls").write_bytes(b"mine")
+    with pytest.raises(CommitFailed, match=r'another "001\.cls"'):
+        run(urls, "dir", tmp_path / "out")
+    assert (tmp_path / "out/k/001.cls").read_bytes() == b"mine"
+    run(urls, "dir", tmp_path / "out", overwrite=True)
+    assert files(tmp_path / "out") == expected(2)
+
+
+def test_names_that_lead_away(tmp_path):
+    shard = odd(
+        tmp_path, [("a.txt", b"1"), ("../x.txt", b"2"), ("/tmp/y.txt", b"3"), ("b/../../z.txt", b"4")]
+    )
+    with pytest.raises(BadName, match="leads out of the directory"):
+        run(shard, "dir", tmp_path / "out")
+    report = run(shard, "dir", tmp_path / "out2", on_error="skip")
+    assert (report.written, report.failed) == (1, 3)
+    assert files(tmp_path / "out2") == {"a.txt": b"1"}
+    assert not (tmp_path / "x.txt").exists()
+    assert not (tmp_path / "z.txt").exists()
+
+
+def test_only_on_this_machine(tmp_path):
+    with pytest.raises(UrlError, match="on this machine only"):
+        run(write(tmp_path, [1]), "dir", "s3://bucket/x")
+
+
+def test_the_writer_closes_its_directory(tmp_path):
+    writer = open_directory(str(tmp_path / "d"), overwrite=False)
+    assert writer.add({"__key__": "a", "__url__": "", "b": b"12"}) == 2
+    writer.finish()
+    writer.close()
+    assert files(tmp_path / "d") == {"a.b": b"12"}

@@ -1,0 +1,63 @@
+"""Files that appear whole."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tarmac.errors import CommitFailed
+from tarmac.storage.types import DEFAULT_STORAGE
+from tarmac.tools.export.publish import published_path, published_stream
+
+
+@pytest.mark.parametrize("publish", [published_path, published_stream])
+def test_nothing_shows_before_the_end(publish, tmp_path):
+    target = tmp_path / "deep/x.bin"
+
+    def put(where, data):
+        if publish is published_path:
+            Path(where).write_bytes(data)
+        else:
+            where.write(data)
+
+    with publish(str(target), DEFAULT_STORAGE) as where:
+        put(where, b"one")
+        assert not target.exists()
+    assert target.read_bytes() == b"one"
+    with pytest.raises(KeyError), publish(str(target), DEFAULT_STORAGE) as where:
+        put(where, b"two")
+        raise KeyError
+    assert target.read_bytes() == b"one"
+    assert os.listdir(target.parent) == ["x.bin"]
+    with publish(str(target), DEFAULT_STORAGE) as where:
+        put(where, b"three")
+    assert target.read_bytes() == b"three"
+
+
+def test_what_a_killed_writer_left_is_cleared_away(tmp_path):
+    script = (
+        "import os, sys\nfrom tarmac.tools.export.publish import published_path\n"
+        "from tarmac.storage.types import DEFAULT_STORAGE\n"
+        "with published_path(sys.argv[1], DEFAULT_STORAGE) as path:\n    os.kill(os.getpid(), 9)\n"
+    )
+    target = tmp_path / "x.db"
+    done = subprocess.run([sys.executable, "-c", script, str(target)], check=False)
+    assert done.returncode == -9
+    assert len(os.listdir(tmp_path)) == 1
+    with published_path(str(target), DEFAULT_STORAGE) as path:
+        with published_path(str(target), DEFAULT_STORAGE) as other:  # a living one is left alone
+            assert os.path.exists(path)
+            assert path != other
+    assert os.listdir(tmp_path) == ["x.db"]
+
+
+def test_a_directory_that_is_none(tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    for publish in (published_path, published_stream):
+        with pytest.raises(CommitFailed, match="directory could not be made"):
+            with publish(str(tmp_path / "file/x"), DEFAULT_STORAGE):
+                pass

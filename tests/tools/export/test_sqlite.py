@@ -1,0 +1,58 @@
+"""SQLite databases."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+
+import pytest
+
+from tarmac.errors import UrlError
+from tarmac.tools.export import sqlite
+from tarmac.tools.export.form import Shape
+from tarmac.tools.select import Select
+from tools.export.samples import TEXT, fields, odd, run, write
+
+
+def rows(path, query="SELECT * FROM samples ORDER BY number"):
+    with closing(sqlite3.connect(path)) as database:
+        return database.execute(query).fetchall()
+
+
+def test_every_kind_of_field(tmp_path, monkeypatch):
+    monkeypatch.setattr(sqlite, "AT_ONCE", 2)
+    run(write(tmp_path, [3, 2]), "sqlite", tmp_path / "x.sqlite")
+    found = rows(tmp_path / "x.sqlite", "SELECT number, key, cls, png, txt FROM samples ORDER BY number")
+    assert found == [
+        (number + 1, f"k/{number:03d}", number, fields(number)["png"], f"{TEXT}{number}")
+        for number in range(5)
+    ]
+    assert rows(
+        tmp_path / "x.sqlite", "SELECT json_extract(json, '$.n') FROM samples WHERE key = 'k/003'"
+    ) == [(3,)]
+    assert rows(tmp_path / "x.sqlite", "PRAGMA integrity_check") == [("ok",)]
+    plan = rows(tmp_path / "x.sqlite", "EXPLAIN QUERY PLAN SELECT cls FROM samples WHERE key = 'k/003'")
+    assert "samples_key" in plan[0][3]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".tarmac", "s0.tar", "s1.tar", "x.sqlite"]
+
+
+def test_equal_keys_and_odd_names_all_stay(tmp_path):
+    shards = [odd(tmp_path, [("a.t'\"x", b"\0")], name) for name in ("a.tar", "b.tar")]
+    run(shards, "sqlite", tmp_path / "x.db")
+    assert rows(tmp_path / "x.db") == [(1, "a", b"\0"), (2, "a", b"\0")]
+    run(shards, "sqlite", tmp_path / "y.db", shape=Shape(key=False))
+    assert rows(tmp_path / "y.db") == [(1, b"\0"), (2, b"\0")]
+
+
+def test_a_column_that_is_there_already(tmp_path):
+    shard = odd(tmp_path, [("a.key", b"x")])
+    with pytest.raises(UrlError, match='another column that is called "key"'):
+        run(shard, "sqlite", tmp_path / "x.db")
+    run(shard, "sqlite", tmp_path / "x.db", select=Select(fields="other=key"), overwrite=True)
+    assert rows(tmp_path / "x.db") == [(1, "a", b"x")]
+
+
+def test_nothing_is_left_of_a_failure(tmp_path):
+    with pytest.raises(ValueError, match="whole number"):
+        run(odd(tmp_path, [("a.cls", b"x")]), "sqlite", tmp_path / "x.db")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".tarmac", "odd.tar"]

@@ -1,0 +1,77 @@
+"""Tables of text."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from tarmac.errors import SampleError, UrlError
+from tarmac.tools.export.form import Shape
+from tarmac.tools.export.pieces import LOOKED_AT
+from tarmac.tools.export.values import parse_kinds
+from tarmac.tools.select import Select
+from tools.export.samples import TEXT, odd, run, write
+
+NO_IMAGES = Select(fields="-png")
+
+
+def unescaped(cell):
+    for letter, code in (("t", "\t"), ("n", "\n"), ("r", "\r")):
+        cell = cell.replace("\\\\", "\0").replace(f"\\{letter}", code).replace("\0", "\\\\")
+    return cell.replace("\\\\", "\\")
+
+
+def test_tsv_is_one_line_for_each_sample(tmp_path):
+    run(write(tmp_path, [2, 1]), "tsv", tmp_path / "x.tsv", select=NO_IMAGES)
+    rows = [line.split("\t") for line in (tmp_path / "x.tsv").read_bytes().decode().split("\n")]
+    assert rows.pop() == [""]
+    assert rows[0] == ["__key__", "cls", "txt", "json"]
+    for number, (key, cls, txt, text) in enumerate(rows[1:]):
+        assert (key, cls, unescaped(txt)) == (f"k/{number:03d}", str(number), f"{TEXT}{number}")
+        assert json.loads(unescaped(text))["n"] == number
+
+
+def test_csv_read_by_another_reader(tmp_path):
+    run(write(tmp_path, [3]), "csv", tmp_path / "x.csv", select=NO_IMAGES)
+    with (tmp_path / "x.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["txt"] for row in rows] == [f"{TEXT}{number}" for number in range(3)]
+    assert [json.loads(row["json"])["n"] for row in rows] == [0, 1, 2]
+
+
+def test_no_key_and_no_header(tmp_path):
+    shape = Shape(key=False, header=False)
+    run(write(tmp_path, [2]), "tsv", tmp_path / "x.tsv", select=Select(fields="cls"), shape=shape)
+    assert (tmp_path / "x.tsv").read_text() == "0\n1\n"
+
+
+def test_bytes_have_no_column(tmp_path):
+    urls = write(tmp_path, [1])
+    with pytest.raises(UrlError, match=r'"png" holds bytes.*--fields -png'):
+        run(urls, "csv", tmp_path / "x.csv")
+    assert sorted(path.suffix for path in tmp_path.iterdir() if path.is_file()) == [".tar"]
+    shard = odd(tmp_path, [("a.bin", b'q"')])
+    run(shard, "csv", tmp_path / "y.csv", shape=Shape(parse_kinds("bin=text")))
+    assert (tmp_path / "y.csv").read_text() == '__key__,bin\na,"q"""\n'
+
+
+def test_a_missing_field_is_empty_and_one_that_comes_late_has_its_column(tmp_path):
+    shard = odd(tmp_path, [("a.txt", b"x"), ("b.cls", b"1"), ("c.txt", b"y"), ("c.md", b"z")])
+    run(shard, "tsv", tmp_path / "x.tsv")
+    assert (tmp_path / "x.tsv").read_text() == "__key__\ttxt\tcls\tmd\na\tx\t\t\nb\t\t1\t\nc\ty\t\tz\n"
+
+
+def test_a_stream_is_looked_at_before_it_is_written(tmp_path):
+    import gzip
+
+    files = [(f"{number:05d}.txt", b"x") for number in range(LOOKED_AT)]
+    path = Path(odd(tmp_path, [*files, ("late.cls", b"1")]))
+    packed = tmp_path / "x.tar.gz"
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    with pytest.raises(SampleError, match=r'sample "late": the field "cls" has no column'):
+        run(str(packed), "tsv", tmp_path / "x.tsv")
+    run(str(packed), "tsv", tmp_path / "y.tsv", select=Select(fields="txt", missing="skip"))
+    assert (tmp_path / "y.tsv").read_text().count("\n") == LOOKED_AT + 1

@@ -1,0 +1,88 @@
+"""Bytes of fields: read whole, as planned, or an error that names the file."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tarmac.errors import AccessDenied, CommandFailed, NotFound, ObjectChanged, Stalled, TransferError
+from tarmac.storage import StorageOptions
+from tarmac.storage.types import DEFAULT_STORAGE
+from tarmac.tools.sources.files import file_at, loading, read_file
+
+
+def load(*files):
+    with loading(DEFAULT_STORAGE) as reading:
+        return reading("k", files)
+
+
+@pytest.mark.parametrize("size", [0, 1, 511, 512, 4096, 1 << 20])
+def test_a_file(tmp_path, size):
+    (tmp_path / "a.bin").write_bytes(os.urandom(size))
+    file = file_at("bin", str(tmp_path / "a.bin"), DEFAULT_STORAGE)
+    assert file[2] == size
+    assert load(file) == {"__key__": "k", "bin": (tmp_path / "a.bin").read_bytes()}
+    assert read_file(file, DEFAULT_STORAGE) == (tmp_path / "a.bin").read_bytes()
+
+
+def test_several_fields_and_literals():
+    found = load(("txt", b"hello", 5, None), ("cls", b"3", 1, None))
+    assert found == {"__key__": "k", "txt": b"hello", "cls": b"3"}
+
+
+@pytest.mark.parametrize("now", [b"longer than before", b"short", b"", b"same_size!"])
+def test_a_file_that_changes(tmp_path, now):
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"0123456789")
+    os.utime(path, ns=(5, 5))
+    file = file_at("txt", str(path), DEFAULT_STORAGE)
+    path.write_bytes(now)
+    with pytest.raises(ObjectChanged, match=r"a\.txt: this file has changed"):
+        load(file)
+
+
+def test_a_file_that_vanishes_or_never_was(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"x")
+    file = file_at("txt", str(path), DEFAULT_STORAGE)
+    path.unlink()
+    with pytest.raises(NotFound, match=r"a\.txt"):
+        load(file)
+    with pytest.raises(NotFound, match=r"b\.txt"):
+        load(file_at("txt", str(tmp_path / "b.txt"), DEFAULT_STORAGE))
+    with pytest.raises(TransferError, match="directory"):
+        load(file_at("txt", str(tmp_path), DEFAULT_STORAGE))
+
+
+def test_a_file_that_may_not_be_read(tmp_path, monkeypatch):
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"x")
+    file = file_at("txt", str(path), DEFAULT_STORAGE)
+
+    def refuse(*_):
+        raise PermissionError(13, "no")
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(AccessDenied, match=r"a\.txt"):
+        load(file)
+
+
+def test_a_large_file_comes_in_several_reads(tmp_path, monkeypatch):
+    path = tmp_path / "a.bin"
+    path.write_bytes(bytes(range(256)) * 16)
+    file = file_at("bin", str(path), DEFAULT_STORAGE)
+    whole = os.read
+    monkeypatch.setattr(os, "read", lambda fd, size: whole(fd, min(size, 1000)))
+    assert load(file)["bin"] == path.read_bytes()
+
+
+def test_commands():
+    storage = StorageOptions(command_idle=0.2)
+    assert read_file(("txt", "pipe:printf abc", -1, None), storage) == b"abc"
+    with pytest.raises(CommandFailed, match="status 3"):
+        read_file(("txt", "pipe:echo abc; exit 3", -1, None), storage)
+    with pytest.raises(Stalled):
+        read_file(("txt", "pipe:sleep 9", -1, None), storage)
+    with pytest.raises(Stalled, match="took more"):
+        read_file(("txt", "pipe:yes", -1, None), storage)

@@ -1,0 +1,138 @@
+"""Arrangements: all samples in pieces that can be made one by one, in any order, anywhere."""
+
+from __future__ import annotations
+
+import os
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tarmac
+from tarmac.errors import UrlError
+from tarmac.tools.arrange import Piece, Streams, arranged, can_be_indexed, shard_stem
+from tarmac.tools.orders import Shuffled
+from tarmac.tools.output import Output
+from tarmac.tools.select import Select
+from tools.shards import make
+
+ALL = Select()
+
+
+@pytest.fixture(scope="module")
+def urls(tmp_path_factory):
+    return make(tmp_path_factory.mktemp("arrange"), 7, 0, 12)
+
+
+@pytest.fixture
+def rows(urls):
+    found = arranged(urls, ALL)
+    yield found
+    found.dataset.close()
+
+
+def sizes(pieces):
+    return [piece.stop - piece.start for piece in pieces]
+
+
+def test_cut_by_samples(rows):
+    pieces = list(rows.pieces(Output("x-{i}.tar", max_samples=5)))
+    assert [piece.name for piece in pieces] == ["x-0.tar", "x-1.tar", "x-2.tar", "x-3.tar"]
+    assert sizes(pieces) == [5, 5, 5, 4]
+    assert sizes(rows.pieces(Output("x.tar"))) == [19]
+    assert sizes(rows.pieces(Output("x-{i}.tar", max_samples=19))) == [19]
+
+
+@given(st.integers(1, 700), st.integers(1, 30))
+def test_cut_by_bytes(urls, most_bytes, most):
+    found = arranged(urls, ALL)
+    every = [sum(map(len, list(each.values())[2:])) for each in tarmac.read(urls)]
+    pieces = list(found.pieces(Output("x-{i}.tar", max_bytes=most_bytes, max_samples=most)))
+    assert sum(sizes(pieces)) == 19
+    for piece, after in zip(pieces, [*pieces[1:], None], strict=True):
+        here = every[piece.start : piece.stop]
+        assert len(here) == 1 or sum(here) <= most_bytes
+        assert len(here) <= most
+        full = after is None or len(here) == most or sum(here) + every[after.start] > most_bytes
+        assert full
+    found.dataset.close()
+
+
+def test_cut_at_shards(rows, urls):
+    pieces = list(rows.pieces(Output("out/")))
+    assert [piece.name for piece in pieces] == ["out/in-0.tar", "out/in-1.tar", "out/in-2.tar"]
+    assert sizes(pieces) == [7, 0, 12]
+    shuffled = type(rows)(rows.dataset, ALL, Shuffled(19, 1))
+    with pytest.raises(UrlError, match="no shard of the old name"):
+        list(shuffled.pieces(Output("out/")))
+
+
+def test_several_shards_need_several_names(rows):
+    with pytest.raises(UrlError, match=r"the same name.*\{i:06d\}"):
+        list(rows.pieces(Output("x.tar", max_samples=5)))
+
+
+def test_pieces_can_be_made_anywhere(rows, urls):
+    again = pickle.loads(pickle.dumps(rows))
+    pieces = list(rows.pieces(Output("x-{i}.tar", max_samples=4)))
+    found = {piece.name: list(again.samples(piece)) for piece in reversed(pieces)}
+    assert [each for piece in pieces for each in found[piece.name]] == list(tarmac.read(urls))
+    again.dataset.close()
+
+
+def test_streams_shard_by_shard(urls):
+    streams = Streams(urls, Select(slice_shard=":2", fields="cls"))
+    pieces = list(streams.pieces(Output("out/")))
+    assert [piece.name for piece in pieces] == ["out/in-0.tar", "out/in-1.tar", "out/in-2.tar"]
+    assert [each["__key__"] for each in streams.samples(pieces[2])] == ["s2/000", "s2/001"]
+    assert [len(list(shard)) for shard in streams.shards()] == [7, 0, 12]
+
+
+def test_fingerprints_change_with_what_there_is(urls, tmp_path, rows):
+    copies = make(tmp_path, 7, 0, 12)
+    before = Streams(copies, ALL).fingerprint()
+    assert Streams(copies, ALL).fingerprint() == before
+    os.utime(copies[0], (1, 1))
+    assert Streams(copies, ALL).fingerprint() != before
+    assert Streams(["-"], ALL).fingerprint() == Streams(["-"], ALL).fingerprint()
+    assert rows.fingerprint() != type(rows)(rows.dataset, ALL, Shuffled(19, 1)).fingerprint()
+    assert arranged(urls[:1], ALL).fingerprint() != rows.fingerprint()
+
+
+def test_no_index_is_left_beside_the_shards(tmp_path):
+    urls = make(tmp_path, 3)
+    arranged(urls, ALL).dataset.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["in-0.tar"]
+
+
+@pytest.mark.parametrize(
+    ("url", "stem"),
+    [
+        ("a/b-1.tar", "b-1"),
+        ("s3://x/c.TAR.gz?v=1", "c"),
+        ("d.tar.zst", "d"),
+        ("e", "e"),
+        ("f.tar.tar", "f.tar"),
+    ],
+)
+def test_the_name_of_a_shard(url, stem):
+    assert shard_stem(url) == stem
+
+
+def test_what_has_addresses():
+    assert can_be_indexed(["a.tar", "s3://b/c.tar", "https://d/e.tar?x=.gz"])
+    assert not can_be_indexed(["a.tar", "-"])
+    assert not can_be_indexed(["pipe:cat x"])
+    assert not can_be_indexed(["a.tar.gz"])
+    assert not can_be_indexed(["https://d/e.tar.zst?x=1"])
+
+
+def test_manifests_are_taken_as_they_are(tmp_path):
+    urls = make(tmp_path, 3, 2)
+    from tarmac.tools.index import index
+
+    index(urls, str(tmp_path / "m.json"))
+    rows = arranged([str(tmp_path / "m.json")], ALL)
+    assert [each["__key__"] for each in rows.samples(Piece("x", 3, 5))] == ["s1/000", "s1/001"]
+    rows.dataset.close()

@@ -1,0 +1,146 @@
+"""Files of a directory, and never outside it."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+
+from harness.faultfs import Fault, faulty
+from tarmac.errors import BadName, CommitFailed, DiskFull
+from tarmac.tools.extract import Extractor, safe_parts
+
+
+def sample(key, **fields):
+    return {"__key__": key, "__url__": "u"} | fields
+
+
+def put(directory, key, overwrite=False, **fields):
+    with Extractor(str(directory), overwrite=overwrite) as extractor:
+        extractor.add(sample(key, **fields))
+        return extractor.files
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("a.txt", ["a.txt"]),
+        ("./a/b.txt", ["a", "b.txt"]),
+        ("a//b.txt", ["a", "b.txt"]),
+        ("..a/...txt", ["..a", "...txt"]),
+        ("a\\..\\b", ["a\\..\\b"]),
+    ],
+)
+def test_safe_names(name, parts):
+    assert safe_parts(name) == parts
+
+
+@pytest.mark.parametrize("name", ["../a.txt", "a/../b.txt", "a/..", "/a.txt", "//a", "a\0b", "", ".", "./"])
+def test_unsafe_names(name):
+    with pytest.raises(BadName):
+        safe_parts(name)
+
+
+def test_odd_names_are_kept(tmp_path):
+    for key in ("a b", "é€", "x\udc80", "new\nline", "d.d/e", "*?", "-rf"):
+        assert put(tmp_path / "d", key, txt=key.encode("utf-8", "surrogateescape")) == 1
+    found = sorted(os.listdir(os.fsencode(tmp_path / "d")))
+    assert found == sorted(
+        [b"a b.txt", "é€.txt".encode(), b"x\x80.txt", b"new\nline.txt", b"d.d", b"*?.txt", b"-rf.txt"]
+    )
+
+
+def test_nothing_of_a_sample_with_an_unsafe_name_is_written(tmp_path):
+    with pytest.raises(BadName):
+        put(tmp_path / "d", "a", **{"txt": b"1", "x/../../../y": b"2"})
+    assert os.listdir(tmp_path / "d") == []
+
+
+def test_links_are_not_followed(tmp_path):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "f.txt").write_bytes(b"mine")
+    target = tmp_path / "d"
+    target.mkdir()
+    (target / "link").symlink_to(outside)
+    (target / "f.txt").symlink_to(outside / "f.txt")
+    with pytest.raises(CommitFailed, match="symbolic link"):
+        put(target, "link/x", txt=b"1")
+    with pytest.raises(CommitFailed, match="another"):
+        put(target, "f", txt=b"mine")  # the same bytes, but behind a link
+    put(target, "f", overwrite=True, txt=b"new")
+    assert (outside / "f.txt").read_bytes() == b"mine"
+    assert not (target / "f.txt").is_symlink()
+    assert os.listdir(outside) == ["f.txt"]
+
+
+def test_what_is_there_stays_unless_told_otherwise(tmp_path):
+    put(tmp_path, "a", txt=b"1")
+    assert put(tmp_path, "a", txt=b"1") == 1
+    with pytest.raises(CommitFailed, match="another"):
+        put(tmp_path, "a", txt=b"2")
+    with pytest.raises(CommitFailed, match="another"):
+        put(tmp_path, "a", txt=b"12")
+    put(tmp_path, "a", overwrite=True, txt=b"2")
+    assert (tmp_path / "a.txt").read_bytes() == b"2"
+    assert os.listdir(tmp_path) == ["a.txt"]
+    with pytest.raises(CommitFailed, match="a file is on the way"):
+        put(tmp_path, "a.txt/b", txt=b"")
+    (tmp_path / "b.txt").mkdir()
+    with pytest.raises(CommitFailed, match="another"):
+        put(tmp_path, "b", txt=b"")
+
+
+def test_what_a_killed_process_left_is_cleared_away(tmp_path):
+    put(tmp_path, "a", txt=b"1")
+    (leftover,) = [name for name in _parts_while_writing(tmp_path) if name.startswith(".tarmac-part")]
+    (tmp_path / leftover).write_bytes(b"half")
+    put(tmp_path, "b", txt=b"whole")
+    assert sorted(os.listdir(tmp_path)) == ["a.txt", "b.txt"]
+
+
+def _parts_while_writing(folder):
+    """What is in the directory while b.txt is being written."""
+    with pytest.raises(KeyboardInterrupt), pytest.MonkeyPatch.context() as patch:
+
+        def interrupted(*_args, **_options):
+            found.extend(os.listdir(folder))
+            raise KeyboardInterrupt
+
+        found: list[str] = []
+        patch.setattr(os, "link", interrupted)
+        put(folder, "b", txt=b"whole")
+    assert sorted(os.listdir(folder)) == ["a.txt"]
+    return found
+
+
+@pytest.mark.parametrize(("code", "kind"), [(errno.ENOSPC, DiskFull), (errno.EIO, CommitFailed)])
+def test_a_disk_that_fails(tmp_path, code, kind):
+    with Extractor(str(tmp_path)) as extractor:
+        with faulty(Fault(1, code, ("write",))), pytest.raises(kind, match=r"a\.txt"):
+            extractor.add(sample("a", txt=b"1"))
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_file_system_without_hard_links(tmp_path):
+    with faulty(Fault(1, errno.EPERM, ("link",))):
+        put(tmp_path, "a", txt=b"1")
+    assert (tmp_path / "a.txt").read_bytes() == b"1"
+    assert os.listdir(tmp_path) == ["a.txt"]
+
+
+def test_many_directories(tmp_path):
+    with Extractor(str(tmp_path)) as extractor:
+        for number in range(200):
+            extractor.add(sample(f"{number % 100}/d/{number}", txt=b"%d" % number))
+        assert extractor.files == 200
+    assert (tmp_path / "7/d/107.txt").read_bytes() == b"107"
+
+
+def test_a_target_that_is_a_file(tmp_path):
+    (tmp_path / "f").write_bytes(b"")
+    with pytest.raises(CommitFailed, match="cannot be a directory"):
+        Extractor(str(tmp_path / "f"))
+    with pytest.raises(CommitFailed, match="File name too long"):
+        put(tmp_path, "x" * 300, txt=b"")

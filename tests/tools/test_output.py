@@ -1,0 +1,137 @@
+"""The Write flags: names, limits, keys, commands, manifests, and what must not be replaced."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+import pytest
+
+import tarmac
+from tarmac.errors import CommandFailed, CommitFailed, UrlError
+from tarmac.index.manifest import read_manifest
+from tarmac.jobs.task import Outcome
+from tarmac.tools.output import Output, fields_of, write_shard
+
+SAMPLES = [{"__key__": f"k{n}", "__url__": "somewhere", "txt": b"x" * n} for n in range(4)]
+
+
+def test_names():
+    assert Output("x-{i:06d}.tar").name(3) == "x-000003.tar"
+    assert Output("x-%04d.tar", start=5).name(3) == "x-0008.tar"
+    assert Output("{part}/{name}-{i}.tar").name(1, "a", "val") == "val/a-1.tar"
+    assert Output("out/").name(1, "train-7") == "out/train-7.tar"
+    assert Output("out/").by_shard
+    assert not Output("out/{i}.tar").by_shard
+    assert Output("-").stream
+    assert Output("pipe:cat > x").stream
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"pattern": "x-{j}.tar"}, "cannot be filled in"),
+        ({"pattern": "x-{i:q}.tar"}, "cannot be filled in"),
+        ({"pattern": "x.tar", "max_samples": 0}, "--max-samples must be positive"),
+        ({"pattern": "x.tar", "max_bytes": -1}, "--max-bytes must be positive"),
+        ({"pattern": "x.tar", "rm": True}, "--then, which is not given"),
+        ({"pattern": "x.tar", "rekey": "{no}"}, "--rekey"),
+        ({"pattern": "-", "max_samples": 3}, "standard output"),
+        ({"pattern": "-", "index": True}, "standard output"),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_done(flags, message):
+    with pytest.raises(UrlError, match=message):
+        Output(**flags)
+
+
+def test_a_shard_is_full_before_the_sample_that_is_too_much():
+    by_count, by_size = Output("x", max_samples=2), Output("x", max_bytes=10)
+    assert [by_count.is_full(n, 0, 1) for n in range(3)] == [False, False, True]
+    assert [by_size.is_full(1, 6, n) for n in (4, 5)] == [False, True]
+    assert not by_size.is_full(0, 0, 1000)
+    assert not Output("x").is_full(10**9, 10**12, 1)
+
+
+def test_writing_a_shard(tmp_path):
+    name = str(tmp_path / "deep" / "x.tar")
+    outcome = write_shard(Output(name, rekey="new-{i:03d}-{key}"), name, SAMPLES, first=7)
+    assert (outcome.written, outcome.bytes) == (4, 6)
+    assert outcome.outputs == {name: os.path.getsize(name)}
+    assert [each["__key__"] for each in tarmac.read(name)] == [f"new-{n + 7:03d}-k{n}" for n in range(4)]
+    assert fields_of(SAMPLES[2]) == {"txt": b"xx"}
+
+
+def test_no_samples_make_no_shard(tmp_path):
+    outcome = write_shard(Output("x"), str(tmp_path / "x.tar"), [])
+    assert (outcome.written, outcome.outputs) == (0, {})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_compression_by_flag_and_by_name(tmp_path):
+    for name, flag in (("a.tar.gz", ""), ("b.tar", "zst")):
+        path = str(tmp_path / name)
+        write_shard(Output(path, compress=flag), path, SAMPLES)
+        assert len(list(tarmac.read(path))) == 4
+    assert (tmp_path / "b.tar").read_bytes()[:4] == b"\x28\xb5\x2f\xfd"
+
+
+def test_the_manifest_of_all(tmp_path):
+    output = Output(str(tmp_path / "x-{i}.tar"), manifest=str(tmp_path / "all.json"))
+    outcomes = [write_shard(output, output.name(n), SAMPLES[n:]) for n in range(2)]
+    output.finish(outcomes)
+    found = read_manifest(output.manifest)
+    assert [shard.samples for shard in found.shards] == [4, 3]
+    dataset = tarmac.Dataset(output.manifest, verify=True)
+    assert len(dataset) == 7
+    dataset.close()
+
+
+def test_a_command_for_each_shard_must_succeed(tmp_path):
+    odd = tmp_path / "it's odd.tar"
+    output = Output(str(odd), then=f"cp {{path}} {tmp_path}/copy && echo noise")
+    outcome = write_shard(output, str(odd), SAMPLES)
+    output.after(outcome)
+    assert (tmp_path / "copy").read_bytes() == odd.read_bytes()
+    with pytest.raises(CommandFailed, match=r"--then ended with status 3"):
+        Output(str(odd), then="exit 3").after(outcome)
+    assert odd.exists()
+    Output(str(odd), then="true", rm=True).after(outcome)
+    assert not odd.exists()
+    assert outcome.facts == {"removed": True}
+
+
+def test_output_of_commands_is_not_data(tmp_path):
+    script = (
+        "from tarmac.tools.output import Output; from tarmac.jobs.task import Outcome\n"
+        "Output('x.tar', then='echo noise').after(Outcome(outputs={'x.tar': 1}))"
+    )
+    done = subprocess.run(["python3", "-c", script], capture_output=True, env=_with_sources(), check=True)
+    assert done.stdout == b""
+
+
+def _with_sources():
+    import sys
+
+    return os.environ | {
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        "PATH": os.path.dirname(sys.executable) + ":" + os.environ["PATH"],
+    }
+
+
+def test_what_is_there_is_not_replaced_unasked(tmp_path):
+    (tmp_path / "x.tar").write_bytes(b"mine")
+    names = [str(tmp_path / "x.tar"), str(tmp_path / "y.tar")]
+    with pytest.raises(CommitFailed, match="--overwrite"):
+        Output("x").check_new(names)
+    Output("x", overwrite=True).check_new(names)
+    Output("x").check_new(names[1:])
+
+
+def test_what_the_result_depends_on():
+    assert Output("x", max_samples=3, rekey="{i}", overwrite=True).options() == {
+        "pattern": "x",
+        "max_samples": 3,
+        "rekey": "{i}",
+    }
+    assert Outcome().outputs == {}

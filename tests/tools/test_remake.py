@@ -1,0 +1,109 @@
+"""Shards from samples: as a job that is finished by running it again, and as one stream."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tarmac.errors import CommitFailed, JobMismatch, TooManyBadSamples, UrlError
+from tarmac.jobs.engines.local import LocalEngine
+from tarmac.tools.arrange import arranged
+from tarmac.tools.output import Output
+from tarmac.tools.remake import Remake, Run, remake, remake_stream
+from tarmac.tools.select import Select
+from tools.shards import RUN, content, files, make
+
+
+def shout(samples, outcome):
+    """Texts in capitals; every fifth sample is lost."""
+    for sample in samples:
+        if sample["cls"] == b"4":
+            outcome.fail(f"{sample['__key__']} is no good")
+        else:
+            yield sample | {"txt": sample["txt"].upper()}
+
+
+@pytest.fixture
+def urls(tmp_path):
+    return make(tmp_path, 10, 7)
+
+
+def task(urls, folder, change=None, **output):
+    where = Output(str(folder / "x-{i}.tar"), max_samples=6, **output)
+    return Remake("copy", where, {"": arranged(urls, Select())}, change)
+
+
+def test_a_job_and_again(urls, tmp_path):
+    report = remake(task(urls, tmp_path / "out"), RUN)
+    assert (report.units, report.read, report.written) == (3, 17, 17)
+    assert content(f"{tmp_path}/out/*.tar") == content(*urls)
+    assert remake(task(urls, tmp_path / "out"), RUN).kept == 3
+    os.unlink(tmp_path / "out" / "x-1.tar")
+    report = remake(task(urls, tmp_path / "out"), RUN)
+    assert (report.done, report.kept) == (1, 2)
+    assert content(f"{tmp_path}/out/*.tar") == content(*urls)
+
+
+def test_any_number_of_processes_makes_the_same_bytes(urls, tmp_path):
+    for number in (1, 2, 3):
+        remake(task(urls, tmp_path / str(number), shout), Run(LocalEngine(number)))
+    one, two, three = (files(tmp_path / str(number)) for number in (1, 2, 3))
+    assert one == two == three
+    assert len(one) == 3
+
+
+def test_what_a_change_loses_is_counted(urls, tmp_path):
+    report = remake(task(urls, tmp_path / "out", shout), RUN)
+    assert (report.read, report.written, report.failed) == (17, 14, 3)
+    assert report.errors[0] == "s0/004 is no good"
+    assert content(f"{tmp_path}/out/*.tar")[0]["txt"] == b"TEXT 0 OF 0 "
+    with pytest.raises(TooManyBadSamples):
+        remake(task(urls, tmp_path / "other", shout), Run(LocalEngine(), max_errors=1))
+
+
+def test_other_inputs_are_refused(urls, tmp_path):
+    remake(task(urls, tmp_path / "out"), RUN)
+    with pytest.raises(JobMismatch, match="inputs"):
+        remake(task(urls[:1], tmp_path / "out"), RUN)
+    # The same places with other bytes in them.
+    data = bytearray((tmp_path / "in-0.tar").read_bytes())
+    data[data.index(b"text 3")] = ord("T")
+    (tmp_path / "in-0.tar").write_bytes(data)
+    with pytest.raises(JobMismatch, match="inputs"):
+        remake(task(urls, tmp_path / "out"), RUN)
+    remake(task(urls, tmp_path / "out", overwrite=True), RUN)
+    assert content(f"{tmp_path}/out/*.tar") == content(*urls)
+
+
+def test_files_of_others_are_not_replaced(urls, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "x-2.tar").write_bytes(b"mine")
+    with pytest.raises(CommitFailed, match="not made by this job"):
+        remake(task(urls, tmp_path / "out"), RUN)
+    assert files(tmp_path / "out") == {"x-2.tar": b"mine"}
+
+
+def test_a_stream_is_cut_as_a_job_is(urls, tmp_path):
+    for limits in ({"max_samples": 4}, {"max_bytes": 300}, {"max_bytes": 1}, {}):
+        for made in (tmp_path / "job", tmp_path / "stream"):
+            for path in made.glob("*"):
+                path.unlink() if path.is_file() else None
+        output = Output(str(tmp_path / "job" / "x-{i:03d}.tar"), overwrite=True, rekey="{i}-{key}", **limits)
+        remake(Remake("copy", output, {"": arranged(urls, Select())}), RUN)
+        samples = iter(content(*urls))
+        stream = Output(str(tmp_path / "stream" / "x-{i:03d}.tar"), rekey="{i}-{key}", **limits)
+        report = remake_stream("copy", samples, stream)
+        assert files(tmp_path / "job") == files(tmp_path / "stream")
+        assert (report.read, report.written) == (17, 17)
+        assert report.units == len(files(tmp_path / "stream"))
+
+
+def test_a_stream_that_does_not_fit_one_name(urls, tmp_path):
+    with pytest.raises(UrlError, match="the same name"):
+        remake_stream("copy", iter(content(*urls)), Output(str(tmp_path / "x.tar"), max_samples=3))
+
+
+def test_an_empty_stream(tmp_path):
+    report = remake_stream("copy", iter([]), Output(str(tmp_path / "x.tar")))
+    assert (report.units, report.written, list(tmp_path.iterdir())) == (0, 0, [])
