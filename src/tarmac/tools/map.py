@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
@@ -29,6 +29,8 @@ __all__ = ["map_samples", "Mapping"]
 
 AHEAD = 2
 """Samples that are under way for each thread: one that is worked on, and one that waits."""
+LOOK_UP = 0.2
+"""Seconds after which a thread that waits sees whether it is to end."""
 
 
 @dataclass(frozen=True)
@@ -93,13 +95,20 @@ def _ahead(work: Work, samples: Iterator[Sample], threads: int, running: Running
             waiting.append((sample, pool.submit(work, sample)))
             if len(waiting) >= AHEAD * threads:
                 first, future = waiting.popleft()
-                yield first, future.result
+                yield first, partial(_result, future)
         while waiting:
             first, future = waiting.popleft()
-            yield first, future.result
+            yield first, partial(_result, future)
     finally:
         running.stop()
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _result(future: Future[list[Sample]]) -> list[Sample]:
+    """Wait for a result, and look up now and then: a signal to another thread does not wake this one."""
+    while not future.done():
+        wait([future], LOOK_UP)
+    return future.result()
 
 
 def map_samples(

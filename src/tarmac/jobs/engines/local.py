@@ -22,6 +22,8 @@ from tarmac.jobs.task import Outcome, Unit
 
 __all__ = ["LocalEngine"]
 
+LOOK_UP = 0.5
+"""Seconds after which one that waits sees whether it is to end."""
 PATIENCE = 3.0
 """Seconds that a worker gets to end by itself."""
 AHEAD = 2
@@ -54,7 +56,8 @@ class LocalEngine:
                         running[pool.submit(_do, unit)] = unit
                     if not running:
                         return
-                    for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    # Not for ever: a signal that another thread got would not wake this one.
+                    for future in wait(running, LOOK_UP, return_when=FIRST_COMPLETED).done:
                         yield running.pop(future), _outcome(future)
             except BaseException:
                 _interrupt(frozenset(multiprocessing.active_children()) - others)
