@@ -15,7 +15,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-
 # Indexes that are made on first use belong to these tests alone.
 os.environ["TARMAC_HOME"] = tempfile.mkdtemp(prefix="tarmac-home-")
 atexit.register(shutil.rmtree, os.environ["TARMAC_HOME"], ignore_errors=True)

@@ -24,8 +24,8 @@ def test_a_flag_means_the_same_on_every_verb():
     """What `--fields` is on one verb it is on all: the same words in the same group."""
     shared = {
         "--fields", "--missing", "--where", "--keys", "--slice", "--slice-shard", "--part", "--only",
-        "--seed", "--max-samples", "--max-bytes", "--rekey", "--compress", "--index", "--manifest", "--then", "--rm",
-        "--overwrite", "--jobs", "--on-error", "--max-errors", "--dry-run", "--allow-exec",
+        "--seed", "--max-samples", "--max-bytes", "--rekey", "--compress", "--index", "--manifest",
+        "--then", "--rm", "--overwrite", "--jobs", "--on-error", "--max-errors", "--dry-run", "--allow-exec",
     }  # fmt: skip
     for name in shared:
         seen = {

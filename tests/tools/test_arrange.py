@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 
 import tarmac
 from tarmac.errors import UrlError
-from tarmac.tools.arrange import Piece, Streams, arranged, can_be_indexed, shard_stem
+from tarmac.tools.arrange import (
+    Piece,
+    Streams,
+    arranged,
+    can_be_indexed,
+    far,
+    parts_of,
+    shard_by_shard,
+    shard_stem,
+)
 from tarmac.tools.orders import Shuffled
 from tarmac.tools.output import Output
 from tarmac.tools.select import Select
@@ -136,3 +145,26 @@ def test_manifests_are_taken_as_they_are(tmp_path):
     rows = arranged([str(tmp_path / "m.json")], ALL)
     assert [each["__key__"] for each in rows.samples(Piece("x", 3, 5))] == ["s1/000", "s1/001"]
     rows.dataset.close()
+
+
+def test_parts():
+    both = Select(part="a=0.5,b=0.5")
+    assert [(name, select.only) for name, select in parts_of(both, Output("{part}-{i}.tar")).items()] == [
+        ("a", "a"),
+        ("b", "b"),
+    ]
+    one = Select(part="a=0.5,b=0.5", only="b")
+    assert parts_of(one, Output("{i}.tar")) == {"": one}
+    for select, pattern in [(both, "{i}.tar"), (Select(), "{part}.tar")]:
+        with pytest.raises(UrlError, match="--part needs"):
+            parts_of(select, Output(pattern))
+
+
+def test_what_can_be_read_shard_by_shard():
+    assert shard_by_shard(Output("out/"), Select(slice_shard=":3", fields="cls"))
+    assert shard_by_shard(Output("out/"), Select(part="a=0.5", only="a"))
+    assert not shard_by_shard(Output("out/"), Select(slice=":3"))
+    assert not shard_by_shard(Output("{part}/{name}.tar"), Select(part="a=0.5"))
+    assert not shard_by_shard(Output("x-{i}.tar"), Select())
+    assert far(["a.tar", "s3://b/c.tar"])
+    assert not far(["a.tar", "file:b.tar"])

@@ -80,7 +80,7 @@ def test_another_function_is_noticed(module, tmp_path):
         pack_function(f"{module}:other", [], to(tmp_path), RUN)
 
 
-@pytest.mark.parametrize(("change", "what"), [("range(8)", "fewer"), ("range(3, 13)", "other samples")])
+@pytest.mark.parametrize(("change", "what"), [("range(8)", "fewer"), ("range(3, 13)", "others than before")])
 def test_a_function_that_changes_its_mind(tmp_path, monkeypatch, change, what):
     text = 'def f():\n    yield from ({"__key__": f"{n:03d}", "txt": "x"} for n in RANGE)\n'
     (tmp_path / "first.py").write_text(text.replace("RANGE", "range(10)"))

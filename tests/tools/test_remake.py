@@ -6,11 +6,11 @@ import os
 
 import pytest
 
-from tarmac.errors import CommitFailed, JobMismatch, TooManyBadSamples, UrlError
+from tarmac.errors import CommitFailed, JobMismatch, TooManyBadSamples
 from tarmac.jobs.engines.local import LocalEngine
 from tarmac.tools.arrange import arranged
 from tarmac.tools.output import Output
-from tarmac.tools.remake import Remake, Run, remake, remake_stream
+from tarmac.tools.remake import Remake, Run, remake
 from tarmac.tools.select import Select
 from tools.shards import RUN, content, files, make
 
@@ -82,28 +82,3 @@ def test_files_of_others_are_not_replaced(urls, tmp_path):
     with pytest.raises(CommitFailed, match="not made by this job"):
         remake(task(urls, tmp_path / "out"), RUN)
     assert files(tmp_path / "out") == {"x-2.tar": b"mine"}
-
-
-def test_a_stream_is_cut_as_a_job_is(urls, tmp_path):
-    for limits in ({"max_samples": 4}, {"max_bytes": 300}, {"max_bytes": 1}, {}):
-        for made in (tmp_path / "job", tmp_path / "stream"):
-            for path in made.glob("*"):
-                path.unlink() if path.is_file() else None
-        output = Output(str(tmp_path / "job" / "x-{i:03d}.tar"), overwrite=True, rekey="{i}-{key}", **limits)
-        remake(Remake("copy", output, {"": arranged(urls, Select())}), RUN)
-        samples = iter(content(*urls))
-        stream = Output(str(tmp_path / "stream" / "x-{i:03d}.tar"), rekey="{i}-{key}", **limits)
-        report = remake_stream("copy", samples, stream)
-        assert files(tmp_path / "job") == files(tmp_path / "stream")
-        assert (report.read, report.written) == (17, 17)
-        assert report.units == len(files(tmp_path / "stream"))
-
-
-def test_a_stream_that_does_not_fit_one_name(urls, tmp_path):
-    with pytest.raises(UrlError, match="the same name"):
-        remake_stream("copy", iter(content(*urls)), Output(str(tmp_path / "x.tar"), max_samples=3))
-
-
-def test_an_empty_stream(tmp_path):
-    report = remake_stream("copy", iter([]), Output(str(tmp_path / "x.tar")))
-    assert (report.units, report.written, list(tmp_path.iterdir())) == (0, 0, [])

@@ -10,11 +10,10 @@ import pytest
 
 from harness.servers import required, seaweed_s3
 from harness.shards import plain
-from tarmac.errors import DiskFull, NotFound, UrlError, WriteError
+from tarmac.errors import DiskFull, NotFound, WriteError
 from tarmac.storage import StorageOptions, WriteOptions, open_write
-from tarmac.tools.output import Output
 from tarmac.tools.select import Select
-from tarmac.tools.sort_sources import disk_errors, gather, parts_of, unpack, workplace
+from tarmac.tools.sort_sources import disk_errors, gather, unpack, workplace
 
 SPLIT = plain([("a.txt", b"1"), ("b.txt", b"2"), ("a.cls", b"3")])
 
@@ -71,16 +70,3 @@ def test_what_a_full_disk_is_called(tmp_path):
 def _file(tmp_path):
     (tmp_path / "x").write_bytes(b"")
     return str(tmp_path / "x")
-
-
-def test_parts():
-    both = Select(part="a=0.5,b=0.5")
-    assert [(name, select.only) for name, select in parts_of(both, Output("{part}-{i}.tar")).items()] == [
-        ("a", "a"),
-        ("b", "b"),
-    ]
-    one = Select(part="a=0.5,b=0.5", only="b")
-    assert parts_of(one, Output("{i}.tar")) == {"": one}
-    for select, pattern in [(both, "{i}.tar"), (Select(), "{part}.tar")]:
-        with pytest.raises(UrlError, match="--part needs"):
-            parts_of(select, Output(pattern))

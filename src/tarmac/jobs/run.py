@@ -17,7 +17,7 @@ from tarmac.storage import StorageOptions, is_local
 from tarmac.storage.local import local_path
 from tarmac.storage.types import DEFAULT_STORAGE
 
-__all__ = ["Engine", "JobReport", "run_job"]
+__all__ = ["Engine", "JobReport", "run_job", "still_there"]
 
 Work = Callable[[Unit], Outcome]
 Finished = tuple[Unit, Outcome | Exception]
@@ -115,7 +115,7 @@ def run_job(
             task.begin(units)
         book.begin()
         for unit in units:
-            before = _still_there(unit, book, ledger)
+            before = _done_before(unit, book, ledger)
             if before is not None:
                 outcomes[unit.name] = before
                 report.add(before)
@@ -177,13 +177,18 @@ def _until_error(
         raise problem
 
 
-def _still_there(unit: Unit, book: Ledger, place: str | None) -> Outcome | None:
-    """What the ledger says of a unit, if what it made is still there."""
-    if unit.name not in book.done:
-        return None
-    inputs, outcome = book.done[unit.name]
-    if inputs != unit.inputs:
+def _done_before(unit: Unit, book: Ledger, place: str | None) -> Outcome | None:
+    """What the ledger says of a unit, if that is made from the same and is still there."""
+    if unit.name in book.done and book.done[unit.name][0] != unit.inputs:
         raise JobMismatch(f"what {unit.name} is made from has changed since it was made.", url=place)
+    return still_there(unit.name, book)
+
+
+def still_there(name: str, book: Ledger) -> Outcome | None:
+    """What the ledger says of a unit, if what it made is still there."""
+    if name not in book.done:
+        return None
+    outcome = book.done[name][1]
     if outcome.facts.get("removed"):
         return outcome
     for url, size in outcome.outputs.items():

@@ -255,7 +255,8 @@ def find_or_make_index(url: str, options: IndexOptions, *, beside: bool = True) 
         write_sidecar(own, content)
     except (OSError, WriteError) as error:
         raise WriteError(
-            f"the index can be put neither beside its shard nor into {os.path.dirname(own)}: {_reason(error)}",
+            f"the index can be put neither beside its shard nor into {os.path.dirname(own)}: "
+            f"{_reason(error)}",
             url=url,
             hint="set TARMAC_HOME to a directory that can be written to, or tarmac index --sidecars DIR.",
         ) from error

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Protocol
 
@@ -31,7 +31,18 @@ from tarmac.tools.orders import Order, order_text
 from tarmac.tools.output import Output, several_shards
 from tarmac.tools.select import Select
 
-__all__ = ["arranged", "Arrangement", "can_be_indexed", "Piece", "Rows", "shard_stem", "Streams"]
+__all__ = [
+    "arranged",
+    "Arrangement",
+    "can_be_indexed",
+    "far",
+    "parts_of",
+    "Piece",
+    "Rows",
+    "shard_by_shard",
+    "shard_stem",
+    "Streams",
+]
 
 Integers = NDArray[np.int64]
 AT_ONCE = 1024
@@ -190,6 +201,28 @@ def shard_stem(url: str) -> str:
     name = PurePosixPath(url.partition("?")[0] if not is_local(url) else url).name
     stem, dot, _ = name.lower().rpartition(".tar")
     return name[: len(stem)] if dot else name
+
+
+def parts_of(select: Select, output: Output) -> dict[str, Select]:
+    """What to select for each part that is written, by name; one without a name where there are none."""
+    wanted = list(select.shares) if select.shares and not select.only else []
+    if bool(wanted) != ("{part" in output.pattern):
+        raise UrlError(
+            "--part needs {part} in the name of the output, and the other way round.",
+            url=output.pattern,
+            hint="-o '{part}-{i:06d}.tar', or --only NAME for one of the parts.",
+        )
+    return {name: replace(select, only=name) for name in wanted} or {"": select}
+
+
+def shard_by_shard(output: Output, select: Select) -> bool:
+    """Whether every shard makes one of its own, by itself, so that remote ones need be read only once."""
+    return output.by_shard and not select.slice and (bool(select.only) or not select.shares)
+
+
+def far(urls: Sequence[str]) -> bool:
+    """Whether some of these are not on this machine."""
+    return not all(map(is_local, urls))
 
 
 def can_be_indexed(urls: Sequence[str]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Literal
 
@@ -14,12 +14,23 @@ from tarmac.order.seeds import make_seed
 from tarmac.order.shuffling import buffer_shuffle
 from tarmac.pipeline.dataset import Dataset
 from tarmac.samples.grouping import Sample
-from tarmac.storage import Cache, is_local
-from tarmac.tools.arrange import Arrangement, Piece, Rows, Streams, arranged, can_be_indexed
+from tarmac.storage import Cache
+from tarmac.tools.arrange import (
+    Arrangement,
+    Piece,
+    Rows,
+    Streams,
+    arranged,
+    can_be_indexed,
+    far,
+    parts_of,
+    shard_by_shard,
+)
 from tarmac.tools.orders import Interleaved, Mixed, Order, Shuffled
 from tarmac.tools.output import Output
-from tarmac.tools.remake import Remake, Run, remake, remake_stream
+from tarmac.tools.remake import Remake, Run, remake
 from tarmac.tools.select import Select
+from tarmac.tools.streaming import remake_stream
 from tarmac.urls import Shards, expand
 
 __all__ = ["copy", "Ordering"]
@@ -44,6 +55,11 @@ class Ordering:
             raise UrlError("--shuffle, --interleave and --mix are different orders; choose one.")
         if self.buffer < 1 or self.interleave < 0 or min(self.weights, default=1) <= 0:
             raise UrlError("the buffer, the number of shards and all weights are positive.")
+
+    @property
+    def as_it_is(self) -> bool:
+        """Whether the order stays as it is."""
+        return not (self.shuffle or self.interleave or self.weights)
 
     def of(self, datasets: Sequence[Dataset]) -> Order | None:
         """The order of all samples of these, one dataset after the other; None for as they are."""
@@ -83,7 +99,7 @@ def copy(
     groups = _groups(sources, ordering, select)
     urls = [url for group in groups for url in group]
     facts = {"select": select.options(), "order": ordering.options()}
-    if not can_be_indexed(urls) or (_far(urls) and _shard_by_shard(output, select, ordering)):
+    if not can_be_indexed(urls) or (far(urls) and shard_by_shard(output, select) and ordering.as_it_is):
         return _copy_streams(Streams(urls, select, select.storage, cache), output, run, ordering, facts)
 
     def one(chosen: Select) -> Rows:
@@ -98,7 +114,10 @@ def copy(
     if output.stream:
         rows = one(select)
         return remake_stream("copy", rows.samples(Piece("-", 0, rows.size)), output)
-    return remake(Remake("copy", output, _by_part(one, select, output), facts=facts), run)
+    arrangements: dict[str, Arrangement] = {
+        part: one(chosen) for part, chosen in parts_of(select, output).items()
+    }
+    return remake(Remake("copy", output, arrangements, facts=facts), run)
 
 
 def _groups(sources: Shards | Sequence[Shards], ordering: Ordering, select: Select) -> list[list[str]]:
@@ -110,35 +129,11 @@ def _groups(sources: Shards | Sequence[Shards], ordering: Ordering, select: Sele
     return [expand(source, options=select.storage) for source in listed]
 
 
-def _by_part(one: Any, select: Select, output: Output) -> dict[str, Arrangement]:
-    """An arrangement for each part, or one of all."""
-    wanted = list(select.shares) if select.shares and not select.only else []
-    if bool(wanted) != ("{part" in output.pattern):
-        raise UrlError(
-            "--part needs {part} in the name of the output, and the other way round.",
-            url=output.pattern,
-            hint="-o '{part}-{i:06d}.tar', or --only NAME for one of the parts.",
-        )
-    if not wanted:
-        return {"": one(select)}
-    return {name: one(replace(select, only=name)) for name in wanted}
-
-
-def _far(urls: Sequence[str]) -> bool:
-    return not all(map(is_local, urls))
-
-
-def _shard_by_shard(output: Output, select: Select, ordering: Ordering) -> bool:
-    """Whether every shard can be copied by itself, so that remote ones need be read only once."""
-    whole = not select.slice and not (select.part and not select.only)
-    return output.by_shard and whole and ordering == replace(AS_IT_IS, seed=ordering.seed)
-
-
 def _copy_streams(
     streams: Streams, output: Output, run: Run, ordering: Ordering, facts: dict[str, Any]
 ) -> JobReport:
     select = streams.select
-    if _shard_by_shard(output, select, ordering):
+    if shard_by_shard(output, select) and ordering.as_it_is:
         return remake(Remake("copy", output, {"": streams}, facts=facts), run)
     if output.by_shard or (select.part and not select.only) or ordering.weights:
         raise UrlError(
@@ -151,7 +146,8 @@ def _copy_streams(
     if ordering.shuffle:
         rng = random.Random(make_seed("copy", ordering.seed))
         samples = buffer_shuffle(samples, ordering.buffer, ordering.buffer, rng)
-    return remake_stream("copy", select.cut(samples), output)
+    facts = facts | {"buffer": ordering.buffer} if ordering.shuffle else facts
+    return remake_stream("copy", select.cut(samples), output, options=facts)
 
 
 def _interleaved(streams: Streams, ways: int) -> Iterator[Iterator[Sample]]:

@@ -15,14 +15,15 @@ from tarmac.jobs.run import JobReport
 from tarmac.jobs.task import Outcome
 from tarmac.samples.grouping import Sample
 from tarmac.storage import Cache
-from tarmac.tools.arrange import AT_ONCE, Piece
+from tarmac.tools.arrange import AT_ONCE, Piece, parts_of
 from tarmac.tools.join_keys import KeyTable
 from tarmac.tools.join_sources import Source, open_source
 from tarmac.tools.output import Output
-from tarmac.tools.remake import Remake, Run, remake, remake_stream
+from tarmac.tools.remake import Remake, Run, remake
 from tarmac.tools.select import Select
 from tarmac.tools.sort_runs import write_numbers
-from tarmac.tools.sort_sources import GatheredRows, gather, parts_of, workplace
+from tarmac.tools.sort_sources import GatheredRows, gather, workplace
+from tarmac.tools.streaming import remake_stream
 
 __all__ = ["join", "Joining"]
 

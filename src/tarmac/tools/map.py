@@ -6,7 +6,7 @@ The samples that are made come in the order of those they were made from, howeve
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,14 +16,25 @@ from tarmac.errors import CodecError, SampleError, TooManyBadSamples, UrlError
 from tarmac.jobs.run import JobReport
 from tarmac.jobs.task import Outcome
 from tarmac.samples.grouping import Sample
-from tarmac.storage import Cache, StorageOptions, is_local, scheme_of
+from tarmac.storage import Cache, StorageOptions, scheme_of
 from tarmac.storage.types import DEFAULT_STORAGE
-from tarmac.tools.arrange import Arrangement, Piece, Rows, Streams, arranged, can_be_indexed
+from tarmac.tools.arrange import (
+    Arrangement,
+    Piece,
+    Rows,
+    Streams,
+    arranged,
+    can_be_indexed,
+    far,
+    parts_of,
+    shard_by_shard,
+)
 from tarmac.tools.commands import Command, Running
 from tarmac.tools.functions import Function
 from tarmac.tools.output import Output
-from tarmac.tools.remake import Remake, Run, remake, remake_stream
+from tarmac.tools.remake import Remake, Run, remake
 from tarmac.tools.select import Select
+from tarmac.tools.streaming import remake_stream
 
 __all__ = ["map_samples", "Mapping"]
 
@@ -128,7 +139,7 @@ def map_samples(
     """
     select = Select(storage=storage) if select is None else select
     storage = select.storage
-    indexed = can_be_indexed(urls) and not (output.by_shard and _by_itself(select) and _far(urls))
+    indexed = can_be_indexed(urls) and not (far(urls) and shard_by_shard(output, select))
 
     def one(chosen: Select) -> Rows | Streams:
         if not indexed:
@@ -146,10 +157,14 @@ def map_samples(
             if isinstance(found, Streams)
             else found.samples(Piece("", 0, found.size))
         )
-        return remake_stream("map", samples, output, replace(mapping, threads=jobs))
+        change = replace(mapping, threads=jobs)
+        facts = mapping.options() | {"select": select.options()}
+        return remake_stream("map", samples, output, change, options=facts, max_errors=run.max_errors)
     if not indexed:
-        _check_streams(urls, select)
-    arrangements: dict[str, Arrangement] = {part: one(chosen) for part, chosen in _parts(select, output)}
+        _check_streams(urls, output, select)
+    arrangements: dict[str, Arrangement] = {
+        part: one(chosen) for part, chosen in parts_of(select, output).items()
+    }
     task = Remake("map", output, arrangements)
     task.facts = mapping.options() | {"select": select.options()}
     shards = sum(1 for _ in task.plan())
@@ -157,25 +172,8 @@ def map_samples(
     return remake(task, run)
 
 
-def _far(urls: Sequence[str]) -> bool:
-    return not all(map(is_local, urls))
-
-
-def _by_itself(select: Select) -> bool:
-    """Whether every shard can be read by itself, so that remote ones need be read only once."""
-    return not select.slice and not (select.shares and not select.only)
-
-
-def _check_streams(urls: Sequence[str], select: Select) -> None:
+def _check_streams(urls: Sequence[str], output: Output, select: Select) -> None:
     if any(scheme_of(url) == "-" for url in urls):
         raise UrlError("standard input has no name to keep.", hint="-o x.tar or 'x-{i:06d}.tar'.")
-    if not _by_itself(select):
+    if not shard_by_shard(output, select):
         raise UrlError("--slice and --part of shards that cannot be indexed need one output for all of them.")
-
-
-def _parts(select: Select, output: Output) -> Iterable[tuple[str, Select]]:
-    wanted = [] if select.only else list(select.shares)
-    if bool(wanted) != ("{part" in output.pattern):
-        what = "--part needs {part} in the name of the output, and the other way round."
-        raise UrlError(what, url=output.pattern, hint="-o '{part}-{i:06d}.tar'.")
-    return [(part, replace(select, only=part)) for part in wanted] or [("", select)]

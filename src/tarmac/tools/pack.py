@@ -24,11 +24,12 @@ from tarmac.samples.naming import check_field, check_key
 from tarmac.storage import WriteOptions, is_local, open_write
 from tarmac.storage.local import local_path
 from tarmac.tools.output import Output, fields_of, several_shards, write_shard
-from tarmac.tools.remake import Run, remake_stream
+from tarmac.tools.remake import Run
 from tarmac.tools.select import Select
 from tarmac.tools.sources import Skipped, Source, Where
 from tarmac.tools.sources.imagefolder import ImageFolder
 from tarmac.tools.sources.kinds import Reading, make_sources
+from tarmac.tools.streaming import remake_stream
 
 __all__ = ["check_sample", "Making", "pack", "Pack", "Packed"]
 

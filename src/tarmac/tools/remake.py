@@ -1,4 +1,4 @@
-"""Make shards from samples: the job under copy, sort, map and join, and the same for one stream."""
+"""Make shards from samples: the job under copy, sort, map and join."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tarmac.jobs.run import Engine, JobReport, run_job
 from tarmac.jobs.task import Outcome, Task, Unit
 from tarmac.samples.grouping import Sample
 from tarmac.tools.arrange import Arrangement
-from tarmac.tools.output import Output, fields_of, several_shards, write_shard
+from tarmac.tools.output import Output, write_shard
 
-__all__ = ["Change", "remake", "Remake", "remake_stream", "Run"]
+__all__ = ["Change", "close_change", "counted", "remake", "Remake", "Run"]
 
 Change = Callable[[Iterator[Sample], Outcome], Iterable[Sample]]
 """What is done to the samples of a shard. It counts what it loses in the outcome; it must pickle."""
@@ -56,12 +56,12 @@ class Remake(Task):
     def run(self, unit: Unit) -> Outcome:
         part, piece = unit.content
         outcome = Outcome()
-        samples = _counted(self.arrangements[part].samples(piece), outcome)
+        samples = counted(self.arrangements[part].samples(piece), outcome)
         made = samples if self.change is None else self.change(samples, outcome)
         try:
             return write_shard(self.output, piece.name, made, first=piece.start, outcome=outcome)
         finally:
-            _close(made)
+            close_change(made)
 
     def commit(self, unit: Unit, outcome: Outcome) -> None:
         self.output.after(outcome)
@@ -70,13 +70,14 @@ class Remake(Task):
         self.output.finish(outcomes)
 
 
-def _close(samples: Iterable[Sample]) -> None:
+def close_change(samples: Iterable[Sample]) -> None:
     """End a change that may have something running, however the writing ended."""
     if isinstance(samples, Generator):
         samples.close()
 
 
-def _counted(samples: Iterator[Sample], outcome: Outcome) -> Iterator[Sample]:
+def counted(samples: Iterator[Sample], outcome: Outcome) -> Iterator[Sample]:
+    """Count the samples that are looked at."""
     for sample in samples:
         outcome.read += 1
         yield sample
@@ -95,56 +96,3 @@ def remake(task: Remake, run: Run) -> JobReport:
         storage=output.storage,
         show=run.show,
     )
-
-
-def remake_stream(
-    verb: str, samples: Iterator[Sample], output: Output, change: Change | None = None
-) -> JobReport:
-    """The same for samples that come once, or go to one stream: from front to back, in this process."""
-    total = Outcome()
-    shards: list[Outcome] = []
-    counted = _counted(samples, total)
-    changed = iter(counted if change is None else change(counted, total))
-    try:
-        made = _Cut(changed, output)
-        while made.more() or (output.stream and not shards):  # an empty stream is an archive, too
-            name = output.pattern if output.stream else output.name(len(shards))
-            output.check_new([] if output.stream else [name])
-            shard = write_shard(output, name, made.shard(), first=total.written)
-            output.after(shard)
-            shards.append(shard)
-            total.written += shard.written
-            total.bytes += shard.bytes
-    finally:
-        _close(changed)
-    output.finish(shards)
-    report = JobReport(verb, len(shards), len(shards), outcomes=shards)
-    report.add(total)
-    return report
-
-
-class _Cut:
-    """Cuts a stream of samples into shards of so many samples or bytes."""
-
-    def __init__(self, samples: Iterator[Sample], output: Output) -> None:
-        self._samples, self._output = samples, output
-        self._next = next(samples, None)
-        self._cut = False
-
-    def more(self) -> bool:
-        """Whether there is another shard."""
-        if self._cut and self._next is not None and not self._output.numbered:
-            raise several_shards(self._output.pattern)
-        return self._next is not None
-
-    def shard(self) -> Iterator[Sample]:
-        """The samples of the next shard."""
-        output, count, size = self._output, 0, 0
-        while self._next is not None:
-            sample, bytes_here = self._next, sum(map(len, fields_of(self._next).values()))
-            if output.is_full(count, size, bytes_here):
-                self._cut = True
-                return
-            count, size = count + 1, size + bytes_here
-            self._next = next(self._samples, None)
-            yield sample

@@ -15,14 +15,15 @@ from tarmac.jobs.run import JobReport
 from tarmac.jobs.task import MOST_REASONS, Outcome, Unit
 from tarmac.pipeline.dataset import Dataset
 from tarmac.storage import Cache
-from tarmac.tools.arrange import Piece, Rows
+from tarmac.tools.arrange import Piece, Rows, parts_of
 from tarmac.tools.orders import Listed, Shuffled
 from tarmac.tools.output import Output
-from tarmac.tools.remake import Remake, Run, remake, remake_stream
+from tarmac.tools.remake import Remake, Run, remake
 from tarmac.tools.select import Select
 from tarmac.tools.sort_runs import Runs, write_numbers
-from tarmac.tools.sort_sources import Gathered, GatheredRows, disk_errors, gather, parts_of, workplace
+from tarmac.tools.sort_sources import Gathered, GatheredRows, disk_errors, gather, workplace
 from tarmac.tools.sort_values import By
+from tarmac.tools.streaming import remake_stream
 
 __all__ = ["By", "sort"]
 

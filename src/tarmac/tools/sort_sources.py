@@ -30,11 +30,10 @@ from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.tar.compression import Decompressing, detect
 from tarmac.tools.arrange import Rows, can_be_indexed, shard_stem
 from tarmac.tools.orders import order_text
-from tarmac.tools.output import Output
 from tarmac.tools.select import Select
 from tarmac.tools.sort_regroup import regrouped
 
-__all__ = ["disk_errors", "gather", "Gathered", "GatheredRows", "parts_of", "unpack", "workplace"]
+__all__ = ["disk_errors", "gather", "Gathered", "GatheredRows", "unpack", "workplace"]
 
 CHUNK = 1 << 20
 
@@ -190,15 +189,3 @@ def unpack(url: str, path: str, storage: StorageOptions) -> str:
                     file.write(chunk)
                     chunk = stream.read(CHUNK)
     return digest.hexdigest()
-
-
-def parts_of(select: Select, output: Output) -> dict[str, Select]:
-    """What to select for each part that is written, by name; one without a name where there are none."""
-    wanted = list(select.shares) if select.shares and not select.only else []
-    if bool(wanted) != ("{part" in output.pattern):
-        raise UrlError(
-            "--part needs {part} in the name of the output, and the other way round.",
-            url=output.pattern,
-            hint="-o '{part}-{i:06d}.tar', or --only NAME for one of the parts.",
-        )
-    return {name: replace(select, only=name) for name in wanted} or {"": select}

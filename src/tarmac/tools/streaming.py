@@ -1,0 +1,131 @@
+"""Shards from a stream: samples that come once, from front to back, in this process.
+
+Running it again goes through the stream again, from its beginning; shards that are there are not written
+again. A stream that gives other samples than before is noticed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import xxhash
+
+from tarmac.errors import JobMismatch, TooManyBadSamples
+from tarmac.jobs.ledger import Ledger, ledger_place, open_ledger
+from tarmac.jobs.run import JobReport, still_there
+from tarmac.jobs.task import Outcome, Unit
+from tarmac.samples.grouping import Sample
+from tarmac.tools.output import Output, fields_of, several_shards, write_shard
+from tarmac.tools.remake import Change, close_change, counted
+
+__all__ = ["remake_stream"]
+
+
+def remake_stream(
+    verb: str,
+    samples: Iterator[Sample],
+    output: Output,
+    change: Change | None = None,
+    *,
+    options: dict[str, Any] | None = None,
+    max_errors: int | None = None,
+) -> JobReport:
+    """Write samples as they come, to one stream or to shards; `options` are what the result depends on."""
+    total = Outcome()
+    read = counted(samples, total)
+    changed = iter(read if change is None else change(read, total))
+    place = None if output.stream else ledger_place(output.pattern, verb)
+    facts = output.options() | (options or {})
+    book = open_ledger(place, verb, facts, anew=output.overwrite, storage=output.storage)
+    try:
+        return _Streaming(verb, changed, total, output, book, place, max_errors).run()
+    finally:
+        close_change(changed)
+        book.close()
+
+
+class _Streaming:
+    """One run: shard by shard, each written or found to be there."""
+
+    def __init__(
+        self,
+        verb: str,
+        samples: Iterator[Sample],
+        total: Outcome,
+        output: Output,
+        book: Ledger,
+        place: str | None,
+        max_errors: int | None,
+    ) -> None:
+        self._samples, self._total, self._output = samples, total, output
+        self._book, self._place, self._max_errors = book, place, max_errors
+        self._report = JobReport(verb)
+        self._digest = xxhash.xxh3_64()
+        self._next: Sample | None = None
+
+    def run(self) -> JobReport:
+        report, output = self._report, self._output
+        self._next = next(self._samples, None)
+        while self._next is not None or (output.stream and not report.units):  # an empty stream is a tar, too
+            if report.units and not output.numbered:
+                raise several_shards(output.pattern)
+            outcome = self._shard(output.pattern if output.stream else output.name(report.units))
+            report.units += 1
+            report.outcomes.append(outcome)
+            report.written += outcome.written
+            report.bytes += outcome.bytes
+            self._check_budget()
+        made = {output.name(number) for number in range(report.units)} if self._book.done else set()
+        if self._book.done.keys() - made:
+            raise JobMismatch("there are fewer samples than before.", url=self._place)
+        self._check_budget()
+        total = self._total
+        report.read, report.failed, report.errors = total.read, total.failed, total.errors
+        report.dropped = total.dropped
+        output.finish(report.outcomes)
+        return report
+
+    def _check_budget(self) -> None:
+        failed, most = self._total.failed, self._max_errors
+        if most is not None and failed > most:
+            last = self._total.errors[-1:]
+            raise TooManyBadSamples(f"{failed} samples failed, {most} may; the last: {last}.")
+
+    def _shard(self, name: str) -> Outcome:
+        output, report, book = self._output, self._report, self._book
+        self._digest = xxhash.xxh3_64()
+        before = still_there(name, book)
+        if before is not None:
+            for _ in self._cut():
+                pass
+            if book.done[name][0] != self._digest.hexdigest():
+                raise JobMismatch(f"the samples of {name} are others than before.", url=self._place)
+            report.kept += 1
+            return before
+        if book.new and not output.stream:
+            output.check_new([name])
+        if not report.units:
+            book.begin()
+        outcome = write_shard(output, name, self._cut(), first=report.written)
+        output.after(outcome)
+        book.record(Unit(name, inputs=self._digest.hexdigest()), outcome)
+        report.done += 1
+        return outcome
+
+    def _cut(self) -> Iterator[Sample]:
+        """The samples of one shard; what they are goes into the digest."""
+        count = size = 0
+        while (sample := self._next) is not None:
+            fields = fields_of(sample)
+            coming = sum(map(len, fields.values()))
+            if self._output.is_full(count, size, coming):
+                return
+            count, size = count + 1, size + coming
+            if self._place is not None:
+                self._digest.update(f"{sample['__key__']}\n".encode("utf-8", "surrogateescape"))
+                for name, value in fields.items():
+                    self._digest.update(f"{name}\0{len(value)}\n".encode("utf-8", "surrogateescape"))
+                    self._digest.update(value)
+            yield sample
+            self._next = next(self._samples, None)
