@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from harness.shards import COMPRESSED_KINDS, plain
 from tarmac.errors import CompressionDamaged, TrailingData
 from tarmac.limits import DEFAULT_LIMITS
+from tarmac.tar import read_members
 from tarmac.tar.compression import FORMATS, Decompressing, compressing, detect, format_of_name
+from tarmac.tar.writer import END_MARK, HeaderMaker, Owner, member_block
 
 
 def pack(data: bytes, form: str) -> bytes:
@@ -89,3 +91,10 @@ def test_unknown_and_missing(monkeypatch):
     monkeypatch.setattr(builtins, "__import__", without_zstd)
     with pytest.raises(ImportError, match=r"tarmac\[zstd\]"):
         compressing(io.BytesIO(), "zst")
+
+
+@pytest.mark.parametrize("name", [b"\x1f\x8b\x08.txt", b"BZh91AY&SY.txt", b"\x28\xb5\x2f\xfd.txt"])
+def test_a_name_that_begins_like_a_compressed_stream(name):
+    archive = member_block(HeaderMaker(Owner()), name, b"1") + END_MARK
+    for source in (archive, io.BytesIO(archive)):
+        assert [found[0] for found in read_members(source)] == [name]

@@ -17,7 +17,7 @@ from tarmac.samples.grouping import Grouping, Sample, group_members
 from tarmac.samples.indexed import IndexedShard
 from tarmac.storage import ObjectInfo, Source, open_read
 from tarmac.tar import read_members
-from tarmac.tar.compression import detect
+from tarmac.tar.compression import HEAD, detect
 
 __all__ = ["IndexedTarSamples", "compute_file_md5sum", "compute_num_samples"]
 
@@ -112,7 +112,7 @@ def _indexed(source: _Addressable, url: str, md5sum: str | None, samples: int | 
 
 def _index_of(data: mmap.mmap | bytes, url: str) -> Sidecar:
     """Index a tar file in memory, strictly: damage raises, and nothing is indexed by halves."""
-    if form := detect(data[:16]):
+    if form := detect(data[:HEAD]):
         raise IndexProblem(
             f"the shard is compressed ({form}), so nothing in it has an address.", url=url, hint="unpack it."
         )

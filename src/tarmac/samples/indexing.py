@@ -18,7 +18,7 @@ from tarmac.samples.naming import Splitter, first_dot
 from tarmac.storage import Source, StorageOptions, is_local, open_read, stat
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.tar import Member, TarOptions, read_members
-from tarmac.tar.compression import detect
+from tarmac.tar.compression import HEAD, detect
 from tarmac.tar.reader import DEFAULT_OPTIONS
 
 __all__ = ["index_shard", "IndexOptions", "usable_index"]
@@ -63,7 +63,7 @@ def _read(
 ) -> None:
     """Go through a shard from front to back."""
     whole, stream = source.map(), _Peeked(source)
-    if form := detect(whole[:16] if whole else stream.peek(16)):
+    if form := detect(whole[:HEAD] if whole else stream.peek(HEAD)):
         raise IndexProblem(
             f"the shard is compressed ({form}), so nothing in it has an address.",
             url=url,

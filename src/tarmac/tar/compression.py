@@ -19,7 +19,7 @@ from tarmac.limits import MIB, Limits
 if TYPE_CHECKING:
     from tarmac.tar.reader import Readable
 
-__all__ = ["FORMATS", "Decompressing", "compressing", "detect", "format_of_name"]
+__all__ = ["FORMATS", "HEAD", "Decompressing", "compressing", "detect", "format_of_name"]
 
 PIECE = 1 * MIB
 XZ_MEMORY = 1 << 30
@@ -86,8 +86,14 @@ _SUFFIXES = {".gz": "gz", ".tgz": "gz", ".bz2": "bz2", ".tbz2": "bz2", ".xz": "x
 }
 
 
+HEAD = 512
+"""Bytes that tell: a block of a tar, whose name may begin like a compressed stream."""
+
+
 def detect(head: bytes) -> str | None:
     """Name the compression that the first bytes announce, or None for a plain archive."""
+    if head[257:262] == b"ustar":
+        return None
     if head.startswith(b"\x1f\x8b\x08"):
         return "gz"
     if head.startswith(b"BZh") and head[4:10] in (b"1AY&SY", b"\x17rE8P\x90"):

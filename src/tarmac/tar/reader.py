@@ -28,7 +28,7 @@ from tarmac.errors import (
     UnsupportedMember,
 )
 from tarmac.limits import DEFAULT_LIMITS, MIB, Limits
-from tarmac.tar.compression import Decompressing, detect
+from tarmac.tar.compression import HEAD, Decompressing, detect
 from tarmac.tar.extended import EXTENSIONS, Overrides
 from tarmac.tar.header import (
     BLOCK,
@@ -237,7 +237,7 @@ def _begin(
 ) -> tuple[bytes | mmap.mmap, Callable[[int], bytes] | None]:
     """Give the first buffer, and how to get more; a whole plain archive in memory needs no more."""
     if isinstance(source, bytes | mmap.mmap):
-        form = detect(source[:16])
+        form = detect(source[:HEAD])
         if form is None:
             if not len(source):
                 raise NotATar("the file is empty.")
@@ -245,7 +245,7 @@ def _begin(
         source = _Slices(source)
         head = b""
     else:
-        head = _read_on(b"", 0, 16, source.read, 0)
+        head = _read_on(b"", 0, HEAD, source.read, 0)
         form = detect(head)
         if form is None:
             if not head:

@@ -21,7 +21,7 @@ from tarmac.jobs.run import Engine, JobReport, run_job
 from tarmac.jobs.task import Outcome, Task, Unit
 from tarmac.samples.grouping import Sample
 from tarmac.storage import Source, open_read, stat
-from tarmac.tar.compression import Decompressing, detect
+from tarmac.tar.compression import HEAD, Decompressing, detect
 from tarmac.tools.arrange import shard_stem
 from tarmac.tools.check import Checks, sample_problems
 from tarmac.tools.output import Output, several_shards, write_shard
@@ -118,12 +118,12 @@ def _opened(url: str, checks: Checks, losses: list[Loss]) -> Iterator[Buffer]:
     """The bytes of a shard, mapped; remote and compressed ones through a file of our own."""
     with open_read(url, checks.storage) as source:
         whole = source.map()
-        if whole is not None and detect(whole[:16]) is None:
+        if whole is not None and detect(whole[:HEAD]) is None:
             yield whole
             return
         with tempfile.TemporaryFile() as file:
-            head = b"" if whole is not None else _read_on(source, 16)
-            loss = _unpack(source, head, detect(head if whole is None else whole[:16]), checks, file)
+            head = b"" if whole is not None else _read_on(source, HEAD)
+            loss = _unpack(source, head, detect(head if whole is None else whole[:HEAD]), checks, file)
             losses.extend([loss] if loss is not None else [])
             file.flush()
             if not file.seek(0, os.SEEK_END):

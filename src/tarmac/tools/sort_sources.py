@@ -27,7 +27,7 @@ from tarmac.progress import progress
 from tarmac.samples.indexing import IndexOptions, index_shard
 from tarmac.storage import Cache, StorageOptions, is_local, open_read, scheme_of, stat
 from tarmac.storage.types import DEFAULT_STORAGE
-from tarmac.tar.compression import Decompressing, detect
+from tarmac.tar.compression import HEAD, Decompressing, detect
 from tarmac.tools.arrange import Rows, can_be_indexed, shard_stem
 from tarmac.tools.orders import order_text
 from tarmac.tools.select import Select
@@ -176,7 +176,7 @@ def unpack(url: str, path: str, storage: StorageOptions) -> str:
     digest = xxhash.xxh3_128()
     with open_read(url, storage) as source:
         head = b""
-        while len(head) < 16 and (more := source.read(CHUNK)):
+        while len(head) < HEAD and (more := source.read(CHUNK)):
             head += more
         form = detect(head)
         stream = source if form is None else Decompressing(source, form, DEFAULT_LIMITS, head)

@@ -17,7 +17,6 @@ __all__ = ["file_at", "loading", "read_file"]
 
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC
 _CHUNK = 1 << 20
-_PAGE = 4096
 GONE = -1
 """The mark of a file that was not there when it was planned: reading it says why."""
 
@@ -55,8 +54,7 @@ def loading(storage: StorageOptions) -> Iterator[Load]:
                 raise _failed(error, place) from error
             try:
                 data = read(fd, size + 1)
-                # One page is read at once or not at all; while more is read, it may be written to.
-                if len(data) != size or (size > _PAGE and fstat(fd).st_mtime_ns != mark) or mark == GONE:
+                if len(data) != size or fstat(fd).st_mtime_ns != mark:
                     data = _rest(fd, data, place, size, mark)
             except OSError as error:
                 raise _failed(error, place) from error
