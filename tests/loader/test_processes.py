@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import multiprocessing
 import os
 import random
 import signal
@@ -213,3 +214,17 @@ def test_no_descriptor_is_lost_over_many_epochs(dataset):
             for batch in loader:
                 del batch
         assert len(os.listdir("/proc/self/fd")) <= before + 2
+
+
+def test_a_worker_killed_between_a_batch_and_its_memory(dataset, monkeypatch):
+    def killed(_connection):
+        for child in multiprocessing.active_children():
+            child.kill()
+        raise ConnectionResetError
+
+    monkeypatch.setattr("tarmac.loader.processes.recv_handle", killed)
+    with (
+        tarmac.Loader(dataset.map(large), 20, threads=0, processes=1) as loader,
+        pytest.raises(WorkerDied, match="SIGKILL"),
+    ):
+        list(loader)

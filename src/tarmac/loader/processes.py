@@ -132,7 +132,7 @@ class _Worker:
             del self._memory[number]
         if handed.segment is not None:
             if handed.segment not in self._memory:
-                self._memory[handed.segment] = map_segment(recv_handle(self._connection))
+                self._memory[handed.segment] = map_segment(self._received_handle())
             # Not self, which would keep the process for as long as somebody keeps a batch.
             free = functools.partial(self._freed.append, handed.segment)
             whole = watched(self._memory[handed.segment], free)
@@ -140,6 +140,12 @@ class _Worker:
         result: Result = pickle.loads(handed.content, buffers=buffers)  # noqa: S301 - from our own child
         result.stats.hand_over += took + time.perf_counter() - began
         return result
+
+    def _received_handle(self) -> int:
+        try:
+            return recv_handle(self._connection)
+        except (EOFError, OSError, RuntimeError):  # it was killed between the batch and its descriptor
+            raise self._died() from None
 
     def _died(self) -> WorkerDied:
         self._process.join(PATIENCE)
