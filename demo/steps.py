@@ -1,4 +1,4 @@
-"""The steps of the demo: draw, pack, check, read, train; then a summary of what was made and how fast."""
+"""The steps of the demo: draw, pack, check, read, train, split; then what was made and how fast."""
 
 from __future__ import annotations
 
@@ -22,7 +22,13 @@ from rich.table import Table
 
 import tarmac
 from demo.pictures import KINDS, draw
+from tarmac.jobs.engines.local import LocalEngine
+from tarmac.loader.loader import usable_cores
 from tarmac.tools.check import check
+from tarmac.tools.copy import Ordering, copy
+from tarmac.tools.output import Output
+from tarmac.tools.remake import Run
+from tarmac.tools.select import Select
 
 __all__ = ["Step", "run"]
 
@@ -72,6 +78,7 @@ def run(out: Path, samples: int, shards: int, console: Console) -> list[Step]:
     classes, size = read_batches(urls, samples, bar)
     clock.note(f"read, decode, batch by {BATCH}", classes.total(), size)
     clock.note("exact epoch, stopped, resumed on two ranks", *train(f"{out}/demo.json", samples, bar))
+    clock.note("shuffle, split into train and val", *split(urls, out))
     summarise(out, clock.steps, classes, console)
     return clock.steps
 
@@ -147,6 +154,16 @@ def train(manifest: str, count: int, bar: Bar) -> tuple[int, int]:
     return count, size
 
 
+def split(urls: str, out: Path) -> tuple[int, int]:
+    """Shuffle all samples and split them nine to one, as `tarmac copy` does; returns samples and bytes."""
+    for old in out.glob("split/*.tar"):
+        old.unlink()
+    output = Output(f"{out}/split/{{part}}-{{i:03d}}.tar", max_samples=1000, overwrite=True)
+    select, ordering = Select(part="train=0.9,val=0.1"), Ordering(shuffle=True)
+    done = copy(urls, output, Run(LocalEngine(usable_cores())), select=select, ordering=ordering)
+    return done.written, done.bytes
+
+
 def _batches(samples: Iterable[Sample]) -> Iterator[list[Sample]]:
     rest = iter(samples)
     while batch := list(islice(rest, BATCH)):
@@ -190,7 +207,9 @@ def summarise(out: Path, steps: list[Step], classes: Counter[str], console: Cons
     console.print("\nTry next:")
     for command in (
         f"{tarmac_command} show '{out}/demo-*.tar' -n 5",
-        f"{tarmac_command} check '{out}/demo-*.tar' --require jpg,cls",
+        f"{tarmac_command} show '{out}/demo-*.tar' --sheet {out}/sheet.png -n 48",
+        f"{tarmac_command} check '{out}/demo-*.tar' --require jpg,cls --decode",
+        f"{tarmac_command} export '{out}/split/val-*.tar' --to parquet -o {out}/val.parquet",
         f"{tarmac_command} order {out}/demo.json --batch-size 64 --world 4 --prove",
         f"tar tvf {shards[0]} | head",
     ):

@@ -24,6 +24,9 @@ def test_makes_shards_of_labelled_pictures_and_reads_them_back(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "40 samples in 3 shards" in done.stdout
     assert "exact epoch, stopped, resumed on two ranks" in done.stdout
+    parts = [list(tarmac.read(f"{tmp_path}/out/split/{part}-*.tar")) for part in ("train", "val")]
+    assert sum(map(len, parts)) == 40
+    assert len(parts[0]) > len(parts[1])
     shards = sorted(path.name for path in (tmp_path / "out").glob("*.tar"))
     assert shards == ["demo-000000.tar", "demo-000001.tar", "demo-000002.tar"]
     samples = list(tarmac.read(f"{tmp_path}/out/demo-*.tar"))
@@ -43,7 +46,7 @@ def test_running_again_replaces_what_was_there(tmp_path):
     assert run_demo(tmp_path, "--samples", "20", "--shards", "4").returncode == 0
     first = {path.name: path.read_bytes() for path in tmp_path.glob("*.tar")}
     assert run_demo(tmp_path, "--samples", "30", "--shards", "6").returncode == 0
-    assert len(list(tmp_path.iterdir())) == 13  # shards, their indexes, the manifest
+    assert len(list(tmp_path.iterdir())) == 14  # shards, their indexes, the manifest, the split
     assert run_demo(tmp_path, "--samples", "20", "--shards", "4").returncode == 0
 
     assert {path.name: path.read_bytes() for path in tmp_path.glob("*.tar")} == first
