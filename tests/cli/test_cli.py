@@ -118,3 +118,11 @@ def test_interrupt(tmp_path):
     _, stderr = process.communicate(timeout=10)
     assert process.returncode == 130
     assert b"Traceback" not in stderr
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shells_can_complete_verbs_and_flags(shell):
+    environment = os.environ | {"_TARMAC_COMPLETE": f"source_{shell}"}
+    script = [sys.executable, "-c", "import sys; sys.argv = ['tarmac']; from tarmac.cli import main; main()"]
+    done = subprocess.run(script, env=environment, capture_output=True, text=True, timeout=60)
+    assert "_TARMAC_COMPLETE" in done.stdout, done.stderr

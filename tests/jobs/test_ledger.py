@@ -162,3 +162,26 @@ def test_entries_are_plain_json(tmp_path):
     head, entry = map(json.loads, (tmp_path / "l.jsonl").read_text().splitlines())
     assert head == {"format": "tarmac-ledger-1", "verb": "copy", "options": {"size": 3, "names": ["a", "b"]}}
     assert (entry["unit"], entry["written"], entry["outputs"]) == ("a", 4, {"x.tar": 10})
+
+
+def test_a_forked_worker_does_not_keep_the_lock(tmp_path):
+    place = str(tmp_path / "l.jsonl"), StorageOptions()
+    book = opened(place)
+    reader, writer = os.pipe()
+    here, there = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(there, b"x")
+        os.read(reader, 1)  # lives on until it is told to end
+        os._exit(0)
+    try:
+        os.read(here, 1)
+        with pytest.raises(JobBusy):
+            opened(place)  # the lock is still this process's
+        book.close()
+        opened(place).close()
+    finally:
+        os.write(writer, b"x")
+        os.waitpid(child, 0)
+        for fd in (reader, writer, here, there):
+            os.close(fd)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import threading
@@ -9,6 +10,7 @@ import time
 
 import pytest
 
+from tarmac.storage import locks
 from tarmac.storage.locks import FileLock, try_lock
 
 
@@ -91,3 +93,16 @@ def test_a_directory_that_is_not_there(tmp_path):
         )
         with pytest.raises(OSError, match="no locks"):
             FileLock(tmp_path / "l").own()
+
+
+def test_claiming_needs_no_locks_where_there_are_none(tmp_path, monkeypatch):
+    with open(tmp_path / "a", "wb") as one, open(tmp_path / "a", "rb") as two:
+        assert locks.claim(one.fileno())
+        assert not locks.claim(two.fileno())
+
+        def no_locks_here(*_, **__):
+            raise OSError(errno.ENOLCK, "No locks available")
+
+        monkeypatch.setattr(locks, "_lock", no_locks_here)
+        assert locks.claim(two.fileno())
+        assert not locks.try_lock(two.fileno())

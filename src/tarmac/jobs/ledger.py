@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import json
 import os
+import weakref
 from dataclasses import asdict, fields
 from typing import Any
 
@@ -18,7 +19,7 @@ from tarmac.jobs.task import Outcome, Unit
 from tarmac.limits import DEFAULT_LIMITS
 from tarmac.storage import StorageOptions, is_local, open_read, open_write
 from tarmac.storage.local import local_path
-from tarmac.storage.locks import try_lock
+from tarmac.storage.locks import claim
 from tarmac.storage.types import DEFAULT_STORAGE, WriteOptions
 
 __all__ = ["Entry", "Ledger", "ledger_place", "open_ledger"]
@@ -100,6 +101,8 @@ class _File(Ledger):
     def __init__(self, place: str, head: dict[str, Any], anew: bool) -> None:
         super().__init__()
         self._place = place
+        self._fd = -1
+        _open.add(self)
         path = local_path(place)
         try:
             os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
@@ -107,7 +110,7 @@ class _File(Ledger):
         except OSError as error:
             raise WriteError(f"the ledger cannot be written: {error.strerror}.", url=place) from error
         try:
-            if not try_lock(self._fd):
+            if not claim(self._fd):
                 raise JobBusy("another process is doing this job now.", url=place)
             if anew:
                 os.ftruncate(self._fd, 0)
@@ -159,6 +162,19 @@ class _File(Ledger):
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             os.close(fd)
+
+
+_open: weakref.WeakSet[_File] = weakref.WeakSet()
+
+
+def _in_child() -> None:
+    """A forked worker must not hold the lock of a parent that was killed."""
+    for ledger in list(_open):
+        ledger.close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
 
 
 class _Objects(Ledger):

@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-__all__ = ["FileLock", "try_lock"]
+__all__ = ["claim", "FileLock", "try_lock"]
 
 if sys.platform == "win32":  # pragma: no cover - the same calls through msvcrt, which has no shared locks
     import msvcrt
@@ -30,6 +30,17 @@ def try_lock(fd: int, *, shared: bool = False) -> bool:
         _lock(fd, shared=shared, wait=False)
     except OSError:
         return False
+    return True
+
+
+def claim(fd: int) -> bool:
+    """Lock an open file unless somebody has it; where the file system knows no locks, nobody can have it."""
+    try:
+        _lock(fd, shared=False, wait=False)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
     return True
 
 

@@ -26,6 +26,7 @@ LOOK_UP = 0.5
 """Seconds after which one that waits sees whether it is to end."""
 PATIENCE = 3.0
 """Seconds that a worker gets to end by itself."""
+PR_SET_PDEATHSIG = 1
 AHEAD = 2
 """Units that are handed out to each process in advance, so that none waits for the next."""
 
@@ -110,6 +111,18 @@ def _in_worker(work: Work) -> None:
     # The pool terminates all workers as soon as one has ended; that must not disturb their clearing up.
     signal.signal(signal.SIGTERM, _on_interrupt)
     threading.Thread(target=_end_with_parent, name="tarmac-parent", daemon=True).start()
+    _die_with_parent()
+
+
+def _die_with_parent() -> None:
+    """On Linux, end in the same moment, so that whoever runs the job again meets nobody."""
+    if sys.platform == "linux":
+        import ctypes
+
+        parent = multiprocessing.parent_process()
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if parent is not None and os.getppid() != parent.pid:
+            os._exit(1)  # it was too late for that
 
 
 def _do(unit: Unit) -> Outcome:
