@@ -171,6 +171,22 @@ def test_killed_at_any_moment_and_run_again(source, tmp_path):
     assert not [path for path in (tmp_path / "out").iterdir() if path.is_file()]
 
 
+@pytest.mark.parametrize("suffix", ["tar", "tar.gz"])
+def test_what_is_read_is_not_replaced_meanwhile(tmp_path, suffix):
+    """Not even with --overwrite: the second shard would be made from what the first has replaced."""
+    made = []
+    for url in make(tmp_path, 6, 6):
+        made.append(url.replace("in-", "x-").replace("tar", suffix))
+        copy(url, Output(made[-1]), RUN)
+    before = files(tmp_path)
+    names = Output(f"{tmp_path}/x-{{i}}.{suffix}", max_samples=3, overwrite=True)
+    with pytest.raises(UrlError, match="being read"):
+        copy(made, names, RUN)
+    with pytest.raises(UrlError, match="being read"):
+        copy(made, Output(f"{tmp_path}/sub/../{{name}}.{suffix}", overwrite=True), RUN)
+    assert files(tmp_path) == before
+
+
 def failure(work):
     """The error that work ends with, if it does."""
     try:

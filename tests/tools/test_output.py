@@ -11,7 +11,7 @@ import tarmac
 from tarmac.errors import CommandFailed, CommitFailed, UrlError
 from tarmac.index.manifest import read_manifest
 from tarmac.jobs.task import Outcome
-from tarmac.tools.output import Output, fields_of, write_shard
+from tarmac.tools.output import Output, Sources, fields_of, write_shard
 
 SAMPLES = [{"__key__": f"k{n}", "__url__": "somewhere", "txt": b"x" * n} for n in range(4)]
 
@@ -126,6 +126,15 @@ def test_what_is_there_is_not_replaced_unasked(tmp_path):
         Output("x").check_new(names)
     Output("x", overwrite=True).check_new(names)
     Output("x").check_new(names[1:])
+
+
+def test_sources_are_known_by_any_name(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path)
+    sources = Sources([str(tmp_path / "a.tar"), "s3://b/c.tar"])
+    for name in (f"{tmp_path}/link/a.tar", f"file:{tmp_path}/x/../a.tar", "s3://b/c.tar"):
+        with pytest.raises(UrlError, match="being read"):
+            sources.refuse(name)
+    sources.refuse(str(tmp_path / "b.tar"))
 
 
 def test_what_the_result_depends_on():

@@ -71,6 +71,9 @@ class Arrangement(Protocol):
     def samples(self, piece: Piece) -> Iterator[Sample]:
         """The samples of a piece, each with the fields it is to have."""
 
+    def sources(self) -> Sequence[str]:
+        """The shards that they come from."""
+
     def fingerprint(self) -> str:
         """What changes when the samples or their order do."""
 
@@ -148,11 +151,15 @@ class Rows:
         """These samples, whole."""
         return self.dataset.batch(indices)
 
+    def sources(self) -> list[str]:
+        """The shards that the samples come from."""
+        sets = {id(part.shards): part.shards for part in self.dataset.parts}.values()
+        return [shard.url for shards in sets for shard in shards.manifest.shards]
+
     def fingerprint(self) -> str:
         """A hash of which samples there are and in which order."""
-        sets = {id(part.shards): part.shards for part in self.dataset.parts}.values()
         # Changed bytes in the same places do not change an index; those of a store have new versions.
-        near = [shard.url for shards in sets for shard in shards.manifest.shards if is_local(shard.url)]
+        near = list(filter(is_local, self.sources()))
         facts = f"{self.dataset.fingerprint} {order_text(self.order)} {_versions(near, DEFAULT_STORAGE)}"
         return xxhash.xxh3_64_hexdigest(facts.encode())
 
@@ -181,6 +188,10 @@ class Streams:
 
     def _shard(self, url: str) -> Iterator[Sample]:
         return read_shard(SampleReader([url], storage=self.storage, cache=self.cache), url)
+
+    def sources(self) -> Sequence[str]:
+        """The shards."""
+        return self.urls
 
     def fingerprint(self) -> str:
         """A hash of what the shards are, as far as their stores say."""

@@ -147,7 +147,7 @@ def _copy_streams(
         rng = random.Random(make_seed("copy", ordering.seed))
         samples = buffer_shuffle(samples, ordering.buffer, ordering.buffer, rng)
     facts = facts | {"buffer": ordering.buffer} if ordering.shuffle else facts
-    return remake_stream("copy", select.cut(samples), output, options=facts)
+    return remake_stream("copy", select.cut(samples), output, options=facts, read=streams.urls)
 
 
 def _interleaved(streams: Streams, ways: int) -> Iterator[Iterator[Sample]]:

@@ -188,7 +188,7 @@ def join(
             samples = rows[""].samples(Piece("-", 0, rows[""].size))
             report = JobReport("join", 1) if run.dry else remake_stream("join", samples, output, _without_bad)
         else:
-            report = remake(Remake("join", output, dict(rows), _without_bad, facts), run)
+            report = remake(Remake("join", output, dict(rows), _without_bad, facts, source), run)
     dropped = joining.how == "inner"
     report.read += alone if dropped and not run.dry else 0
     report.notes = {

@@ -159,7 +159,9 @@ def map_samples(
         )
         change = replace(mapping, threads=jobs)
         facts = mapping.options() | {"select": select.options()}
-        return remake_stream("map", samples, output, change, options=facts, max_errors=run.max_errors)
+        return remake_stream(
+            "map", samples, output, change, options=facts, read=urls, max_errors=run.max_errors
+        )
     if not indexed:
         _check_streams(urls, output, select)
     arrangements: dict[str, Arrangement] = {

@@ -20,7 +20,7 @@ from tarmac.storage import StorageOptions, WriteOptions, is_local, scheme_of, st
 from tarmac.storage.local import local_path
 from tarmac.storage.types import DEFAULT_STORAGE
 
-__all__ = ["fields_of", "Output", "several_shards", "write_shard"]
+__all__ = ["fields_of", "Output", "several_shards", "Sources", "write_shard"]
 
 _REPLACE = WriteOptions(overwrite=True)
 _ANY_NAME = "x" * 8
@@ -146,6 +146,23 @@ class Output:
             shards.append(Shard(name, facts.samples, facts.size, None, facts.fingerprint))
         title = os.path.basename(self.manifest).partition(".")[0]
         write_manifest(Manifest(shards, title), self.manifest, self.storage)
+
+
+class Sources:
+    """The shards that are read, none of which may be written while others are still to be made from it."""
+
+    def __init__(self, urls: Iterable[str]) -> None:
+        self._places = {_place(url) for url in urls}
+
+    def refuse(self, name: str) -> None:
+        """Refuse a shard that would replace one of them."""
+        if _place(name) in self._places:
+            hint = "write elsewhere, and move the shards when all is done."
+            raise UrlError("this would replace a shard that is being read.", url=name, hint=hint)
+
+
+def _place(url: str) -> str:
+    return os.path.realpath(local_path(url)) if is_local(url) else url
 
 
 def fields_of(sample: Sample) -> Sample:

@@ -11,7 +11,7 @@ from tarmac.jobs.run import Engine, JobReport, run_job
 from tarmac.jobs.task import Outcome, Task, Unit
 from tarmac.samples.grouping import Sample
 from tarmac.tools.arrange import Arrangement
-from tarmac.tools.output import Output, write_shard
+from tarmac.tools.output import Output, Sources, write_shard
 
 __all__ = ["Change", "close_change", "counted", "remake", "Remake", "Run"]
 
@@ -40,6 +40,8 @@ class Remake(Task):
     change: Change | None = None
     facts: dict[str, Any] = field(default_factory=dict)
     """What else the result depends on."""
+    also_read: Sequence[str] = ()
+    """Shards that are read besides those of the arrangements."""
 
     def options(self) -> dict[str, Any]:
         inputs = {part: arrangement.fingerprint() for part, arrangement in self.arrangements.items()}
@@ -49,8 +51,11 @@ class Remake(Task):
         self.output.check_new(unit.name for unit in units)
 
     def plan(self) -> Iterator[Unit]:
+        read = [url for arrangement in self.arrangements.values() for url in arrangement.sources()]
+        sources = Sources([*read, *self.also_read])
         for part, arrangement in self.arrangements.items():
             for piece in arrangement.pieces(self.output, part):
+                sources.refuse(piece.name)
                 yield Unit(piece.name, (part, piece))
 
     def run(self, unit: Unit) -> Outcome:

@@ -6,7 +6,7 @@ again. A stream that gives other samples than before is noticed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import xxhash
@@ -16,7 +16,7 @@ from tarmac.jobs.ledger import Ledger, ledger_place, open_ledger
 from tarmac.jobs.run import JobReport, still_there
 from tarmac.jobs.task import Outcome, Unit
 from tarmac.samples.grouping import Sample
-from tarmac.tools.output import Output, fields_of, several_shards, write_shard
+from tarmac.tools.output import Output, Sources, fields_of, several_shards, write_shard
 from tarmac.tools.remake import Change, close_change, counted
 
 __all__ = ["remake_stream"]
@@ -29,17 +29,21 @@ def remake_stream(
     change: Change | None = None,
     *,
     options: dict[str, Any] | None = None,
+    read: Sequence[str] = (),
     max_errors: int | None = None,
 ) -> JobReport:
-    """Write samples as they come, to one stream or to shards; `options` are what the result depends on."""
+    """Write samples as they come, to one stream or to shards; `options` are what the result depends on.
+
+    `read` are the shards that the samples come from.
+    """
     total = Outcome()
-    read = counted(samples, total)
-    changed = iter(read if change is None else change(read, total))
+    incoming = counted(samples, total)
+    changed = iter(incoming if change is None else change(incoming, total))
     place = None if output.stream else ledger_place(output.pattern, verb)
     facts = output.options() | (options or {})
     book = open_ledger(place, verb, facts, anew=output.overwrite, storage=output.storage)
     try:
-        return _Streaming(verb, changed, total, output, book, place, max_errors).run()
+        return _Streaming(verb, changed, total, output, book, place, Sources(read), max_errors).run()
     finally:
         close_change(changed)
         book.close()
@@ -56,10 +60,12 @@ class _Streaming:
         output: Output,
         book: Ledger,
         place: str | None,
+        sources: Sources,
         max_errors: int | None,
     ) -> None:
         self._samples, self._total, self._output = samples, total, output
         self._book, self._place, self._max_errors = book, place, max_errors
+        self._sources = sources
         self._report = JobReport(verb)
         self._digest = xxhash.xxh3_64()
         self._next: Sample | None = None
@@ -94,6 +100,7 @@ class _Streaming:
 
     def _shard(self, name: str) -> Outcome:
         output, report, book = self._output, self._report, self._book
+        self._sources.refuse(name)
         self._digest = xxhash.xxh3_64()
         before = still_there(name, book)
         if before is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tarmac.samples.grouping import Sample
@@ -58,6 +58,10 @@ class Whole:
         select = self.streams.select
         return select.cut(select.of_stream(self.streams.shards()))
 
+    def sources(self) -> Sequence[str]:
+        """The shards."""
+        return self.streams.urls
+
     def fingerprint(self) -> str:
         """That of the streams."""
         return self.streams.fingerprint()
@@ -77,6 +81,10 @@ class Once:
         """All samples, once."""
         del piece
         return self.rest
+
+    def sources(self) -> Sequence[str]:
+        """Nobody knows them."""
+        return ()
 
     def fingerprint(self) -> str:
         """Nobody knows."""
