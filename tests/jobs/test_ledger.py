@@ -70,6 +70,22 @@ def test_other_options_are_refused_and_named(place):
         opened(place, OPTIONS | {"size": 4})
     with pytest.raises(JobMismatch, match="more None -> 1"):
         opened(place, OPTIONS | {"more": 1})
+
+
+def test_other_inputs_are_called_so(tmp_path):
+    place = str(tmp_path / "l.jsonl"), StorageOptions()
+    book = opened(place, OPTIONS | {"inputs": "abc"})
+    book.begin()
+    book.close()
+    with pytest.raises(JobMismatch, match=r"jsonl: the inputs are others"):
+        opened(place, OPTIONS | {"inputs": "def"})
+    with pytest.raises(JobMismatch, match=r"options: size 3 -> 4\.") as raised:
+        opened(place, OPTIONS | {"inputs": "def", "size": 4})
+    assert "def" not in str(raised.value)
+
+
+def test_another_verb_is_another_job(place):
+    begun(place)
     with pytest.raises(JobMismatch, match="copy -> map"):
         open_ledger(place[0], "map", OPTIONS, storage=place[1])
 

@@ -87,11 +87,11 @@ def _check_head(found: dict[str, Any], head: dict[str, Any], place: str) -> None
     if found.get("format") != FORMAT:
         raise JobMismatch("this is not a ledger of this version of tarmac.", url=place)
     before, now = found.get("options", {}), head["options"]
-    changed = [
-        f"{name} {before.get(name)!r} -> {now.get(name)!r}"
-        for name in sorted(before.keys() | now.keys())
-        if before.get(name) != now.get(name)
-    ] or [f"{found.get('verb')} -> {head['verb']}"]
+    names = [name for name in sorted(before.keys() | now.keys()) if before.get(name) != now.get(name)]
+    if names == ["inputs"]:  # hashes, which say nothing to people
+        raise JobMismatch("the inputs are others than those this output was begun with.", url=place)
+    changed = [f"{name} {before.get(name)!r} -> {now.get(name)!r}" for name in names if name != "inputs"]
+    changed = changed or [f"{found.get('verb')} -> {head['verb']}"]
     raise JobMismatch(f"this output was begun with other options: {'; '.join(changed)}.", url=place)
 
 
