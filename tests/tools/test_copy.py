@@ -86,6 +86,14 @@ def test_interleaved_from_files_and_from_streams(urls, tmp_path):
         copy(url, Output(packed[-1]), RUN)
     copy(packed, out(tmp_path / "b"), RUN, ordering=ordering)
     assert made(tmp_path / "b") == made(tmp_path)
+    for number, sources in enumerate((urls, packed)):
+        copy(sources, out(tmp_path / str(number)), RUN, select=Select(slice_shard="1:3"), ordering=ordering)
+        found = ["s0/001", "s1/001", "s0/002", "s1/002", "s2/001", "s2/002"]
+        assert made(tmp_path / str(number)) == found
+    copy(urls, out(tmp_path / "c"), RUN, select=Select(slice="9:12"), ordering=ordering)
+    assert made(tmp_path / "c") == ["s0/009", "s1/000", "s1/001"]
+    with pytest.raises(UrlError, match="from front to back"):  # where the slice could only come last
+        copy(packed, out(tmp_path / "d"), RUN, select=Select(slice="9:12"), ordering=ordering)
 
 
 def test_mixed_by_weights(urls, tmp_path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Literal
 
 from tarmac.errors import UrlError
@@ -135,14 +135,17 @@ def _copy_streams(
     select = streams.select
     if shard_by_shard(output, select) and ordering.as_it_is:
         return remake(Remake("copy", output, {"": streams}, facts=facts), run)
-    if output.by_shard or (select.part and not select.only) or ordering.weights:
+    in_another_order = ordering.weights or (ordering.interleave and select.slice)
+    if output.by_shard or (select.part and not select.only) or in_another_order:
         raise UrlError(
             "standard input, commands and compressed shards are read once, from front to back.",
-            hint="a numbered output, x-{i:06d}.tar; --only PART; for --mix, shards that are not compressed.",
+            hint="a numbered output, x-{i:06d}.tar; --only PART; plain shards for --mix, or --slice with --interleave.",
         )
     if run.dry:
         return JobReport("copy")
-    samples = select.of_stream(_interleaved(streams, ordering.interleave))
+    shards = select.of_each(streams.shards())
+    ways = ordering.interleave
+    samples = select.of_all(_in_turn(shards, ways) if ways > 1 else chain.from_iterable(shards))
     if ordering.shuffle:
         rng = random.Random(make_seed("copy", ordering.seed))
         samples = buffer_shuffle(samples, ordering.buffer, ordering.buffer, rng)
@@ -150,20 +153,13 @@ def _copy_streams(
     return remake_stream("copy", select.cut(samples), output, options=facts, read=streams.urls)
 
 
-def _interleaved(streams: Streams, ways: int) -> Iterator[Iterator[Sample]]:
-    if ways < 2:
-        yield from streams.shards()
-        return
-    waiting = streams.shards()
-
-    def turns() -> Iterator[Sample]:
-        now: list[tuple[Sample, Iterator[Sample]]] = []  # each with the sample it is about to give
-        while True:
-            while len(now) < ways and (shard := next(waiting, None)) is not None:
-                now += [(first, shard) for first in islice(shard, 1)]
-            if not now:
-                return
-            yield from (sample for sample, _ in now)
-            now = [(following, shard) for _, shard in now for following in islice(shard, 1)]
-
-    yield turns()
+def _in_turn(shards: Iterator[Iterator[Sample]], ways: int) -> Iterator[Sample]:
+    """One sample of each of so many shards in turn; a shard that ends is followed by the next one."""
+    now: list[tuple[Sample, Iterator[Sample]]] = []  # each with the sample it is about to give
+    while True:
+        while len(now) < ways and (shard := next(shards, None)) is not None:
+            now += [(first, shard) for first in islice(shard, 1)]
+        if not now:
+            return
+        yield from (sample for sample, _ in now)
+        now = [(following, shard) for _, shard in now for following in islice(shard, 1)]

@@ -199,12 +199,19 @@ class Select:
 
     # Of a stream
 
+    def of_each(self, shards: Iterable[Iterable[Sample]]) -> Iterator[Iterator[Sample]]:
+        """Of each shard the samples that `slice_shard` chooses."""
+        if not self.slice_shard:
+            return map(iter, shards)
+        chosen = _forward(parse_slice(self.slice_shard))
+        return (itertools.islice(shard, *chosen) for shard in shards)
+
     def of_stream(self, shards: Iterable[Iterable[Sample]]) -> Iterator[Sample]:
         """The samples that are chosen, shard after shard, with all their fields."""
-        if self.slice_shard:
-            chosen = _forward(parse_slice(self.slice_shard))
-            shards = (itertools.islice(shard, *chosen) for shard in shards)
-        samples: Iterable[Sample] = itertools.chain.from_iterable(shards)
+        return self.of_all(itertools.chain.from_iterable(self.of_each(shards)))
+
+    def of_all(self, samples: Iterable[Sample]) -> Iterator[Sample]:
+        """Of the samples of all shards together those that are chosen, with all their fields."""
         if self.keys:
             samples = (sample for sample in samples if sample["__key__"] in self.listed)
         if self.condition is not None:
