@@ -135,6 +135,7 @@ def test_sources_are_known_by_any_name(tmp_path):
         with pytest.raises(UrlError, match="being read"):
             sources.refuse(name)
     sources.refuse(str(tmp_path / "b.tar"))
+    Sources(["-", "pipe:cat"]).refuse("-")
 
 
 def test_what_the_result_depends_on():

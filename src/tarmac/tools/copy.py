@@ -139,7 +139,7 @@ def _copy_streams(
     if output.by_shard or (select.part and not select.only) or in_another_order:
         raise UrlError(
             "standard input, commands and compressed shards are read once, from front to back.",
-            hint="a numbered output, x-{i:06d}.tar; --only PART; plain shards for --mix, or --slice with --interleave.",
+            hint="x-{i:06d}.tar; --only PART; plain shards for --mix, and for --slice with --interleave.",
         )
     if run.dry:
         return JobReport("copy")

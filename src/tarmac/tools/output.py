@@ -152,7 +152,7 @@ class Sources:
     """The shards that are read, none of which may be written while others are still to be made from it."""
 
     def __init__(self, urls: Iterable[str]) -> None:
-        self._places = {_place(url) for url in urls}
+        self._places = {_place(url) for url in urls if scheme_of(url) not in ("-", "pipe")}
 
     def refuse(self, name: str) -> None:
         """Refuse a shard that would replace one of them."""
