@@ -101,6 +101,6 @@ def tiny_script(site: Site, side: str) -> Work:
     return packing(site, side, tiny_tree(site), site.small)
 
 
-@case("pack 80 KB files, by script")
+@case("pack 80 KB files, by script", ratio=5)
 def big_script(site: Site, side: str) -> Work:
     return packing(site, side, big_tree(site), site.big)
