@@ -18,7 +18,7 @@ SAMPLES = [{"__key__": f"k{n}", "__url__": "somewhere", "txt": b"x" * n} for n i
 
 def test_names():
     assert Output("x-{i:06d}.tar").name(3) == "x-000003.tar"
-    assert Output("x-%04d.tar", start=5).name(3) == "x-0008.tar"
+    assert Output("x-%04d.tar").name(3) == "x-0003.tar"
     assert Output("{part}/{name}-{i}.tar").name(1, "a", "val") == "val/a-1.tar"
     assert Output("out/").name(1, "train-7") == "out/train-7.tar"
     assert Output("out/").by_shard
@@ -36,6 +36,10 @@ def test_names():
         ({"pattern": "x.tar", "max_bytes": -1}, "--max-bytes must be positive"),
         ({"pattern": "x.tar", "rm": True}, "--then, which is not given"),
         ({"pattern": "x.tar", "rekey": "{no}"}, "--rekey"),
+        ({"pattern": "x.tar", "rekey": "same"}, "every sample the same key"),
+        ({"pattern": "x.tar", "compress": "rar"}, "--compress is one of bz2, gz, xz, zst"),
+        ({"pattern": "x.tar", "compress": "gz", "index": True}, "compressed shard has no index"),
+        ({"pattern": "x-{i}.tar.zst", "manifest": "m.json"}, "compressed shard has no index"),
         ({"pattern": "-", "max_samples": 3}, "standard output"),
         ({"pattern": "-", "index": True}, "standard output"),
     ],

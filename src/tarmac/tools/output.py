@@ -19,6 +19,7 @@ from tarmac.samples.writer import TarWriter
 from tarmac.storage import StorageOptions, WriteOptions, is_local, scheme_of, stat
 from tarmac.storage.local import local_path
 from tarmac.storage.types import DEFAULT_STORAGE
+from tarmac.tar.compression import FORMATS, format_of_name
 
 __all__ = ["fields_of", "Output", "several_shards", "Sources", "write_shard"]
 
@@ -49,8 +50,6 @@ class Output:
     rm: bool = False
     """Remove each shard after `then`."""
     overwrite: bool = False
-    start: int = 0
-    """The number of the first shard."""
     storage: StorageOptions = DEFAULT_STORAGE
 
     def __post_init__(self) -> None:
@@ -60,8 +59,12 @@ class Output:
                 raise UrlError(f"--{name.replace('_', '-')} must be positive, got {value}.")
         if self.rm and not self.then:
             raise UrlError("--rm removes shards after --then, which is not given.")
-        if self.rekey:
-            self.key("key", 0)
+        if self.rekey and self.key("a", 0) == self.key("b", 1):
+            raise UrlError("--rekey gives every sample the same key.", hint="{i:09d} or a-{key}")
+        if self.compress and self.compress not in FORMATS:
+            raise UrlError(f"--compress is one of {', '.join(sorted(FORMATS))}, got {self.compress}.")
+        if (self.index or self.manifest) and (self.compress or format_of_name(self.pattern)):
+            raise UrlError("a compressed shard has no index: nothing in it has an address.", url=self.pattern)
         if self.stream and (self.index or self.manifest or self.then or self.max_samples or self.max_bytes):
             raise UrlError("one stream to standard output has no shards to cut, to index or to act on.")
         if not self.stream:
@@ -91,8 +94,8 @@ class Output:
         pattern = self._whole_pattern
         try:
             if "%" in pattern and "{" not in pattern:
-                return pattern % (number + self.start)
-            return pattern.format(number + self.start, i=number + self.start, name=source, part=part)
+                return pattern % number
+            return pattern.format(number, i=number, name=source, part=part)
         except (KeyError, IndexError, ValueError, TypeError) as error:
             hint = "{i:06d}, {name} and {part} can be filled in."
             raise UrlError(f"the pattern cannot be filled in ({error}).", url=pattern, hint=hint) from None
@@ -113,7 +116,7 @@ class Output:
 
     def options(self) -> dict[str, Any]:
         """What the result depends on, for a ledger."""
-        names = ("pattern", "max_samples", "max_bytes", "rekey", "compress", "index", "then", "start")
+        names = ("pattern", "max_samples", "max_bytes", "rekey", "compress", "index", "then")
         found = {name: getattr(self, name) for name in names if getattr(self, name)}
         return found | ({"manifest": self.manifest} if self.manifest else {})
 
