@@ -1,4 +1,7 @@
-"""Packing a tree of files into shards: one process, files in the page cache, shards synced to the disk."""
+"""Packing a tree of files into shards, files in the page cache, shards synced to the disk.
+
+Beside GNU tar in one process, beside a script on all cores, as `tarmac pack` runs if nothing is said.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,9 @@ from bench.registry import Done, Site, Work, case
 
 IN_FOLDER = 1000
 TINY_BYTES = 300
+SAMPLES = 1000
+"""Samples of each shard that a script and all cores make."""
+CORES = len(os.sched_getaffinity(0))
 
 
 def tree(site: Site, name: str, samples: Iterator[tuple[str, bytes]]) -> Path:
@@ -38,9 +44,12 @@ def big_tree(site: Site) -> Path:
     return tree(site, f"big-{site.big}", ((f"{s['__key__']}.jpg", s["jpg"]) for s in data.big_samples(site)))
 
 
-def packing(site: Site, side: str, root: Path, count: int) -> Work:
+def packing(site: Site, side: str, root: Path, count: int, processes: int = 1) -> Work:
     target = site.data / f"packed-{os.getpid()}"
-    act = {"tarmac": with_tarmac, "GNU tar": with_tar, "webdataset": with_webdataset}[side](root, target)
+    if side == "tarmac":
+        act = with_tarmac(root, target, processes)
+    else:
+        act = {"GNU tar": with_tar, "webdataset": with_webdataset}[side](root, target)
 
     def work() -> Done:
         target.mkdir()
@@ -54,14 +63,15 @@ def packing(site: Site, side: str, root: Path, count: int) -> Work:
     return work
 
 
-def with_tarmac(root: Path, target: Path):
-    """All that `tarmac pack -j 1` does: planning, fingerprints, the ledger."""
+def with_tarmac(root: Path, target: Path, processes: int):
+    """All that `tarmac pack` does: planning, fingerprints, the ledger."""
     from tarmac.jobs.engines.local import LocalEngine
     from tarmac.tools.output import Output
     from tarmac.tools.pack import pack
     from tarmac.tools.remake import Run
 
-    return lambda: pack([str(root)], Output(f"{target}/x-{{i:06d}}.tar"), Run(LocalEngine(1), show=False))
+    output = Output(f"{target}/x-{{i:06d}}.tar", max_samples=10_000 if processes == 1 else SAMPLES)
+    return lambda: pack([str(root)], output, Run(LocalEngine(processes), show=False))
 
 
 def with_tar(root: Path, target: Path):
@@ -78,7 +88,7 @@ def with_webdataset(root: Path, target: Path):
     from webdataset import ShardWriter
 
     def act() -> None:
-        with ShardWriter(f"{target}/x-%06d.tar", maxcount=10_000, verbose=0) as shards:
+        with ShardWriter(f"{target}/x-%06d.tar", maxcount=SAMPLES, verbose=0) as shards:
             for path in sorted(root.rglob("*.*")):
                 key, _, field = str(path.relative_to(root)).partition(".")
                 shards.write({"__key__": key, field: path.read_bytes()})
@@ -98,9 +108,9 @@ def big(site: Site, side: str) -> Work:
 
 @case("pack tiny files, by script", ratio=5)
 def tiny_script(site: Site, side: str) -> Work:
-    return packing(site, side, tiny_tree(site), site.small)
+    return packing(site, side, tiny_tree(site), site.small, CORES)
 
 
 @case("pack 80 KB files, by script", ratio=5)
 def big_script(site: Site, side: str) -> Work:
-    return packing(site, side, big_tree(site), site.big)
+    return packing(site, side, big_tree(site), site.big, CORES)

@@ -20,7 +20,8 @@ class Writing(Task):
     folder: Path
     names: tuple[str, ...] = ("a", "b", "c")
     bad: tuple[str, ...] = ()
-    inputs: str = ""
+    made_from: str = ""
+    seen: str = ""
     size: int = 1
     lost: int = 0
     verb: str = "writing"
@@ -35,7 +36,7 @@ class Writing(Task):
                 raise UrlError(f"{unit.name} is in the way")
 
     def plan(self):
-        return [Unit(name, name.upper(), self.inputs) for name in self.names]
+        return [Unit(name, name.upper(), self.made_from) for name in self.names]
 
     def run(self, unit):
         if unit.name in self.bad:
@@ -91,10 +92,30 @@ def test_the_first_error_ends_it_and_what_was_done_is_remembered(tmp_path):
 
 
 def test_changed_inputs_are_refused(tmp_path):
-    run(Writing(tmp_path, inputs="1"))
+    run(Writing(tmp_path, made_from="1"))
     with pytest.raises(JobMismatch, match="what a is made from has changed"):
-        run(Writing(tmp_path, inputs="2"))
-    assert run(Writing(tmp_path, inputs="2"), anew=True).done == 3
+        run(Writing(tmp_path, made_from="2"))
+    assert run(Writing(tmp_path, made_from="2"), anew=True).done == 3
+
+
+def test_inputs_that_are_seen_only_when_they_are_read(tmp_path):
+    class Reading(Writing):
+        def run(self, unit):
+            outcome = super().run(unit)
+            outcome.inputs = f"{unit.name} as it was {self.seen}"
+            return outcome
+
+        def inputs(self, unit):
+            asked.append(unit.name)
+            return f"{unit.name} as it was {self.seen}"
+
+    asked = []
+    run(Reading(tmp_path, seen="first"))
+    assert asked == []  # only what was done before is looked at again
+    assert run(Reading(tmp_path, seen="first")).kept == 3
+    assert asked == ["a", "b", "c"]
+    with pytest.raises(JobMismatch, match="what a is made from has changed"):
+        run(Reading(tmp_path, seen="later"))
 
 
 def test_changed_options_are_refused(tmp_path):

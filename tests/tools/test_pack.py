@@ -228,13 +228,33 @@ def test_a_file_that_cannot_be_read(tree, tmp_path):
 
 
 def test_a_file_that_changes_after_planning(tree, tmp_path):
-    task = Pack([Directory(str(tree))], to(tmp_path))
+    task = Pack([Directory(str(tree), sized=True)], to(tmp_path))
     units = list(task.plan())
     (tree / "d0/000.txt").write_bytes(b"other")
     with pytest.raises(ObjectChanged, match=r"000\.txt"):
         task.run(units[0])
     assert shards(tmp_path) == []
     assert task.run(units[1]).written == 9
+
+
+def test_files_that_are_seen_only_when_they_are_read(tree, tmp_path):
+    """The ledger gets what was read, and later changes are found by it, and by nothing else."""
+    task = Pack([Directory(str(tree))], to(tmp_path), Making(on_error="skip"))
+    units = list(task.plan())
+    (tree / "d0/000.txt").write_bytes(b"other")
+    (tree / "d3/003.txt").unlink()
+    made = [task.run(unit) for unit in units]
+    assert [outcome.inputs for outcome in made] == [task.inputs(unit) for unit in units]
+    assert sum(outcome.failed for outcome in made) == 1
+    os.utime(tree / "d0/000.txt", ns=(7, 7))
+    (tree / "d3/003.txt").write_bytes(b"there again")
+    changed = [outcome.inputs != task.inputs(unit) for outcome, unit in zip(made, units, strict=True)]
+    assert sum(changed) == len({units_of(units, "d0/000"), units_of(units, "d3/003")})
+
+
+def units_of(units, key):
+    """The number of the unit that a sample belongs to."""
+    return next(number for number, unit in enumerate(units) if key in {row[1] for row in unit.content[1]})
 
 
 def test_names_that_do_not_read_back(tmp_path):

@@ -27,7 +27,7 @@ __all__ = ["Entry", "Ledger", "ledger_place", "open_ledger"]
 FORMAT = "tarmac-ledger-1"
 Entry = tuple[str, Outcome]
 """The fingerprint of a unit's inputs, and what came of it."""
-_FIELDS = frozenset(field.name for field in fields(Outcome))
+_FIELDS = frozenset(field.name for field in fields(Outcome)) - {"inputs"}
 
 
 def ledger_place(output: str, verb: str) -> str:
@@ -50,8 +50,9 @@ class Ledger:
 
     def record(self, unit: Unit, outcome: Outcome) -> None:
         """Remember that a unit is done."""
-        self.done[unit.name] = unit.inputs, outcome
-        self._keep(unit.name, {"unit": unit.name, "inputs": unit.inputs} | asdict(outcome))
+        inputs = outcome.inputs or unit.inputs
+        self.done[unit.name] = inputs, outcome
+        self._keep(unit.name, {"unit": unit.name} | asdict(outcome) | {"inputs": inputs})
 
     def _keep(self, name: str, line: dict[str, Any]) -> None:
         """Write one entry down."""

@@ -115,7 +115,7 @@ def run_job(
             task.begin(units)
         book.begin()
         for unit in units:
-            before = _done_before(unit, book, ledger)
+            before = _done_before(task, unit, book, ledger)
             if before is not None:
                 outcomes[unit.name] = before
                 report.add(before)
@@ -177,9 +177,9 @@ def _until_error(
         raise problem
 
 
-def _done_before(unit: Unit, book: Ledger, place: str | None) -> Outcome | None:
+def _done_before(task: Task, unit: Unit, book: Ledger, place: str | None) -> Outcome | None:
     """What the ledger says of a unit, if that is made from the same and is still there."""
-    if unit.name in book.done and book.done[unit.name][0] != unit.inputs:
+    if unit.name in book.done and book.done[unit.name][0] != task.inputs(unit):
         raise JobMismatch(f"what {unit.name} is made from has changed since it was made.", url=place)
     return still_there(unit.name, book)
 

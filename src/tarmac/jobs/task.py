@@ -41,6 +41,8 @@ class Outcome:
     """Payload that came out."""
     outputs: dict[str, int] = field(default_factory=dict)
     """The files that were made, and their sizes."""
+    inputs: str = ""
+    """What it was made from, where that is seen only when it is read: else the unit says it."""
     errors: list[str] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
     """Whatever else the task has to say about the unit."""
@@ -76,6 +78,10 @@ class Task(ABC):
     @abstractmethod
     def run(self, unit: Unit) -> Outcome:
         """Do one unit. What it writes appears whole, by a rename or an upload that is completed."""
+
+    def inputs(self, unit: Unit) -> str:
+        """What a unit that was done before would be made from now."""
+        return unit.inputs
 
     def commit(self, unit: Unit, outcome: Outcome) -> None:  # noqa: B027
         """Do what must have succeeded before the unit counts as done."""

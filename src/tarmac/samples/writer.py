@@ -42,7 +42,8 @@ _NOT_ENCODED = "bytes or a string was expected, got {}; encoder=True turns Pytho
 COPIED = 1 << 15
 """Payloads below this are put together before they are passed on; above it, copying costs more than calls."""
 
-_Plan = list[tuple[str, bytes, Encoder | None]]
+_Plan = list[tuple[str, bytes, "Encoder | None", bool]]
+"""Of each field: its name, what its member's name ends in, and its encoder, which bytes may need, too."""
 
 
 class TarWriter:
@@ -85,6 +86,7 @@ class TarWriter:
         self._closed = True  # until there is something to close
         self._headers = HeaderMaker(Owner(user, group, mode, int(mtime or 0)), _tar_format(format))
         self._encoder = _EncoderChoice(encoder)
+        self._whole = self._encoder.whole
         self._keep_meta = keep_meta
         self._split = split
         self._keys: set[int] = set()
@@ -112,7 +114,7 @@ class TarWriter:
         """Append a sample and return its payload size. A sample that fails leaves the shard as it was."""
         if self._closed:
             raise WriteError("the writer is closed.", url=self.name)
-        encoded = self._encoder.whole(sample)
+        encoded = sample if self._whole is None else self._whole(dict(sample))
         if "__key__" not in encoded:
             raise MissingField("a sample needs a __key__.", url=self.name)
         key = check_key(encoded["__key__"], self._split)
@@ -122,7 +124,7 @@ class TarWriter:
         header = self._headers.header
         position = self._position
         places: dict[str, Place] = {}
-        for field, suffix, encode in self._plans.get(tuple(encoded)) or self._plan(encoded, key):
+        for field, suffix, encode, always in self._plans.get(tuple(encoded)) or self._plan(encoded, key):
             value = encoded[field]
             if type(value) is not bytes and type(value) is not self._passed_on:
                 if encode is None:
@@ -130,7 +132,7 @@ class TarWriter:
                         f'field "{field}": {_NOT_ENCODED.format(type(value).__name__)}', key=key
                     )
                 value = encode_field(field, value, encode, key)
-            elif suffix.endswith(b".gz") and encode is not None:
+            elif always and encode is not None:
                 value = encode_field(field, value, encode, key)
             size = len(value)
             total += size
@@ -144,7 +146,11 @@ class TarWriter:
             raise MissingField(
                 "a sample needs at least one field; this one would vanish.", url=self.name, key=key
             )
-        self._claim(key)
+        mark = hash(key)
+        if mark in self._keys:
+            raise BadName("this key was written before; its files would be read as one torn sample.", key=key)
+        if len(self._keys) < DEFAULT_LIMITS.tracked_keys:
+            self._keys.add(mark)
         if total < COPIED:
             self._append(b"".join(blocks))
         else:
@@ -154,13 +160,6 @@ class TarWriter:
             self._entries.add(key, places)
         self._position = position
         return total
-
-    def _claim(self, key: str) -> None:
-        mark = hash(key)
-        if mark in self._keys:
-            raise BadName("this key was written before; its files would be read as one torn sample.", key=key)
-        if len(self._keys) < DEFAULT_LIMITS.tracked_keys:
-            self._keys.add(mark)
 
     def _plan(self, sample: Mapping[str, Any], key: str) -> _Plan:
         """Which fields to write, in which order, through which encoder; the same for samples alike."""
@@ -186,7 +185,8 @@ class TarWriter:
             if field.lower() in seen:
                 raise DuplicateField(f'fields differ only in case: "{field}".', url=self.name, key=key)
             seen.add(field.lower())
-            plan.append((field, b"." + field.encode("utf-8", "surrogateescape"), self._encoder.of(field)))
+            suffix = b"." + field.encode("utf-8", "surrogateescape")
+            plan.append((field, suffix, self._encoder.of(field), suffix.endswith(b".gz")))
         return plan
 
     def close(self) -> None:
@@ -246,18 +246,15 @@ class _EncoderChoice:
 
     def __init__(self, spec: SampleEncoder) -> None:
         self._table: Mapping[str, Encoder] | None = None
-        self._function: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+        self.whole: Callable[[dict[str, Any]], dict[str, Any]] | None = None
         if spec is True:
             self._table = encoders
         elif isinstance(spec, Mapping):
             self._table = spec
         elif callable(spec):
-            self._function = spec
+            self.whole = spec
         elif spec is not False and spec is not None:
             raise ValueError(f"encoder must be True, False, a dictionary or a function, got {spec!r}")
-
-    def whole(self, sample: Mapping[str, Any]) -> Mapping[str, Any]:
-        return sample if self._function is None else self._function(dict(sample))
 
     def of(self, field: str) -> Encoder | None:
         return _as_bytes if self._table is None else find_encoder(field, self._table)

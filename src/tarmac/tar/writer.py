@@ -19,6 +19,8 @@ TarFormat = Literal["auto", "ustar", "gnu", "pax"]
 END_MARK = bytes(2 * BLOCK)
 OCTAL_SIZE_LIMIT = 8**11
 NAME_BYTES, PREFIX_BYTES = 100, 155
+SIZES = 4096
+"""Sizes whose part of a header is kept: those of labels and short texts come again and again."""
 PADDING = [bytes(-size % BLOCK) for size in range(BLOCK)]
 
 
@@ -56,6 +58,7 @@ class HeaderMaker:
         self._owner = owner.user.encode().ljust(32, b"\0") + owner.group.encode().ljust(32, b"\0") + devices
         self._plain_tail = self._tail(b"0", b"")
         # What all plain headers add to their checksums: the fixed parts, a blank for each digit of it.
+        self._sized: dict[int, tuple[bytes, int]] = {}
         self._plain_sum = sum(self._ids) + sum(self._mtime) + sum(self._plain_tail)
 
     def _tail(self, kind: bytes, prefix: bytes) -> bytes:
@@ -69,10 +72,16 @@ class HeaderMaker:
             return self._block(name, b"%011o\0" % size, self._plain_tail)
         # As _block does it, for most members of all. zlib's Adler-32 begins with 1 and holds the sum of the
         # bytes modulo 65521, which a name in ASCII cannot reach.
-        digits = b"%011o" % size
-        total = self._plain_sum + (adler32(name) & 0xFFFF) + (adler32(digits) & 0xFFFF) - 2
-        name = name.ljust(100, b"\0")
-        return b"%b%b%b\0%b%06o\0 %b" % (name, self._ids, digits, self._time, total, self._plain_tail)
+        middle, total = self._sized.get(size) or self._for_size(size)
+        total += (adler32(name) & 0xFFFF) - 1
+        return b"%b%b%06o\0 %b" % (name.ljust(100, b"\0"), middle, total, self._plain_tail)
+
+    def _for_size(self, size: int) -> tuple[bytes, int]:
+        """What stands between name and checksum of plain headers, and what all but the name adds to that."""
+        found = self._ids + b"%011o\0" % size + self._time, self._plain_sum + sum(b"%011o" % size)
+        if len(self._sized) < SIZES:
+            self._sized[size] = found
+        return found
 
     def _block(self, name: bytes, size: bytes, tail: bytes) -> bytes:
         front = name.ljust(100, b"\0") + self._ids + size + self._mtime

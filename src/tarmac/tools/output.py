@@ -186,8 +186,13 @@ def write_shard(
     Samples hold bytes, as they are read. No samples make no shard, or an empty one of a stream.
     """
     outcome = Outcome() if outcome is None else outcome
-    numbered = enumerate(samples, first)
-    some = next(numbered, None)
+    if output.rekey:
+        samples = (
+            sample | {"__key__": output.key(sample["__key__"], number)}
+            for number, sample in enumerate(samples, first)
+        )
+    coming = iter(samples)
+    some = next(coming, None)
     if some is None:
         if output.stream:
             _writer(output, name).close()
@@ -196,10 +201,8 @@ def write_shard(
         os.makedirs(os.path.dirname(local_path(name)) or ".", exist_ok=True)
     size, count = 0, 0
     with _writer(output, name) as writer:
-        write, rekey = writer.write, output.rekey
-        for number, sample in itertools.chain((some,), numbered):
-            if rekey:
-                sample = sample | {"__key__": output.key(sample["__key__"], number)}
+        write = writer.write
+        for sample in itertools.chain((some,), coming):
             size += write(sample)
             count += 1
     outcome.bytes += size

@@ -27,8 +27,10 @@ from tarmac.tools.output import Output, fields_of, several_shards, write_shard
 from tarmac.tools.remake import Run
 from tarmac.tools.select import Select
 from tarmac.tools.sources import Skipped, Source, Where
+from tarmac.tools.sources.files import look_at
 from tarmac.tools.sources.imagefolder import ImageFolder
 from tarmac.tools.sources.kinds import Reading, make_sources
+from tarmac.tools.sources.source import UNSEEN, Seen
 from tarmac.tools.streaming import remake_stream
 
 __all__ = ["check_sample", "Making", "pack", "Pack", "Packed"]
@@ -202,7 +204,6 @@ class Pack(Task):
 
     def plan(self) -> Iterator[Unit]:
         plan, making = self.planned, self.making
-        marks = [source.fingerprint() for source in self.sources]
         for part, rows in plan.rows.items():
             edges = _edges(self.output, plan.sizes[part])
             if len(edges) > 2 and not self.output.numbered:
@@ -210,23 +211,41 @@ class Pack(Task):
             for number, (start, stop) in enumerate(itertools.pairwise(edges)):
                 if number % making.total_shards != making.shard_id:
                     continue
-                some = rows[start:stop]
-                # Of the same values the same bytes: version 2 knows no references between objects.
-                inputs = xxhash.xxh3_64_hexdigest(marshal.dumps((marks, some), 2))
-                yield Unit(self.output.name(number, part=part), (start, some), inputs)
+                yield Unit(self.output.name(number, part=part), (start, rows[start:stop]))
+
+    def inputs(self, unit: Unit) -> str:
+        rows = unit.content[1]
+        return self._fingerprint(rows, self._look_at(rows))
+
+    def _fingerprint(self, rows: Sequence[Row], seen: Seen) -> str:
+        """What changes when samples do: where they are, and what files are like, or were when read."""
+        marks = [source.fingerprint() for source in self.sources]
+        # Of the same values the same bytes: version 2 knows no references between objects.
+        return xxhash.xxh3_64_hexdigest(marshal.dumps((marks, list(rows), list(seen.values())), 2))
+
+    def _look_at(self, rows: Sequence[Row]) -> Seen:
+        """What reading these samples would see, in the same order."""
+        files = (file for number, _, where in rows for file in self.sources[number].files(where))
+        return {file[1]: look_at(file[1]) for file in files if file[3] == UNSEEN}
 
     def run(self, unit: Unit) -> Outcome:
         start, rows = unit.content
-        outcome = Outcome()
-        return write_shard(self.output, unit.name, self.samples(rows, outcome), first=start, outcome=outcome)
+        outcome, seen = Outcome(), Seen()
+        samples = self.samples(rows, outcome, seen)
+        write_shard(self.output, unit.name, samples, first=start, outcome=outcome)
+        # Of samples that could not be read some files were not seen.
+        outcome.inputs = self._fingerprint(rows, self._look_at(rows) | seen if outcome.failed else seen)
+        return outcome
 
-    def samples(self, rows: Sequence[Row], outcome: Outcome) -> Iterator[Sample]:
+    def samples(self, rows: Sequence[Row], outcome: Outcome, seen: Seen) -> Iterator[Sample]:
         """Read samples; what is lost is an error, or counted."""
         with ExitStack() as stack:
             used = sorted({row[0] for row in rows})
             loads = {
                 number: stack.enter_context(
-                    self.sources[number].opened([where for source, _, where in rows if source == number])
+                    self.sources[number].opened(
+                        [where for source, _, where in rows if source == number], seen
+                    )
                 )
                 for number in used
             }
@@ -359,7 +378,7 @@ def pack(
         task = Pack(sources, output, making, reading)
         if output.stream:
             rows = list(itertools.chain.from_iterable(task.planned.rows.values()))
-            job = remake_stream("pack", iter(()), output, lambda _, outcome: task.samples(rows, outcome))
+            job = remake_stream("pack", iter(()), output, lambda _, outcome: task.samples(rows, outcome, {}))
         else:
             job = run_job(
                 task,

@@ -22,7 +22,7 @@ def read_all(source, order=None):
     skipped = Skipped()
     items = list(source.items(skipped))
     items = items if order is None else [items[number] for number in order]
-    with source.opened([where for _, _, where in items]) as load:
+    with source.opened([where for _, _, where in items], {}) as load:
         samples = [load(key or f"{number:09d}", where) for number, (key, _, where) in enumerate(items)]
     return samples, skipped
 

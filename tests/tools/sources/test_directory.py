@@ -27,7 +27,7 @@ def test_samples_are_sorted_by_key(tmp_path):
         {"__key__": "b/2", "cls": b"2", "jpg": b"J2"},
     ]
     assert not skipped
-    assert [item[1] for item in Directory(str(tmp_path)).items(skipped)] == [1, 1, 3, 3]
+    assert [item[1] for item in Directory(str(tmp_path), sized=True).items(skipped)] == [1, 1, 3, 3]
 
 
 def test_odd_names(tmp_path):

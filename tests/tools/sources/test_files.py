@@ -9,19 +9,21 @@ import pytest
 from tarmac.errors import AccessDenied, CommandFailed, NotFound, ObjectChanged, Stalled, TransferError
 from tarmac.storage import StorageOptions
 from tarmac.storage.types import DEFAULT_STORAGE
-from tarmac.tools.sources.files import file_at, loading, read_file
+from tarmac.tools.sources.files import file_at, loading, look_at, read_file
+from tarmac.tools.sources.source import UNSEEN
 
 
-def load(*files):
-    with loading(DEFAULT_STORAGE) as reading:
+def load(*files, seen=None):
+    with loading(DEFAULT_STORAGE, {} if seen is None else seen) as reading:
         return reading("k", files)
 
 
 @pytest.mark.parametrize("size", [0, 1, 511, 512, 4096, 1 << 20])
-def test_a_file(tmp_path, size):
+@pytest.mark.parametrize("sized", [False, True])
+def test_a_file(tmp_path, size, sized):
     (tmp_path / "a.bin").write_bytes(os.urandom(size))
-    file = file_at("bin", str(tmp_path / "a.bin"), DEFAULT_STORAGE)
-    assert file[2] == size
+    file = file_at("bin", str(tmp_path / "a.bin"), DEFAULT_STORAGE, sized)
+    assert file[2:] == (look_at(file[1]) if sized else (-1, UNSEEN))
     assert load(file) == {"__key__": "k", "bin": (tmp_path / "a.bin").read_bytes()}
     assert read_file(file, DEFAULT_STORAGE) == (tmp_path / "a.bin").read_bytes()
 
@@ -36,23 +38,64 @@ def test_a_file_that_changes(tmp_path, now):
     path = tmp_path / "a.txt"
     path.write_bytes(b"0123456789")
     os.utime(path, ns=(5, 5))
-    file = file_at("txt", str(path), DEFAULT_STORAGE)
+    file = file_at("txt", str(path), DEFAULT_STORAGE, sized=True)
     path.write_bytes(now)
     with pytest.raises(ObjectChanged, match=r"a\.txt: this file has changed"):
         load(file)
 
 
-def test_a_file_that_vanishes_or_never_was(tmp_path):
+@pytest.mark.parametrize("sized", [False, True])
+def test_a_file_that_vanishes_or_never_was(tmp_path, sized):
     path = tmp_path / "a.txt"
     path.write_bytes(b"x")
-    file = file_at("txt", str(path), DEFAULT_STORAGE)
+    file = file_at("txt", str(path), DEFAULT_STORAGE, sized)
     path.unlink()
     with pytest.raises(NotFound, match=r"a\.txt"):
         load(file)
     with pytest.raises(NotFound, match=r"b\.txt"):
-        load(file_at("txt", str(tmp_path / "b.txt"), DEFAULT_STORAGE))
+        load(file_at("txt", str(tmp_path / "b.txt"), DEFAULT_STORAGE, sized))
     with pytest.raises(TransferError, match="directory"):
-        load(file_at("txt", str(tmp_path), DEFAULT_STORAGE))
+        load(file_at("txt", str(tmp_path), DEFAULT_STORAGE, sized))
+
+
+@pytest.mark.parametrize("sized", [False, True])
+def test_what_is_not_a_plain_file(tmp_path, sized):
+    os.mkfifo(tmp_path / "a.txt")  # nobody writes to it, and nobody waits for that
+    for path in (str(tmp_path / "a.txt"), "/dev/null"):
+        with pytest.raises(TransferError, match="not a plain file"):
+            load(file_at("txt", path, DEFAULT_STORAGE, sized))
+
+
+def test_what_is_seen_is_what_was_there_before_it_was_read(tmp_path, monkeypatch):
+    path, seen = tmp_path / "a.txt", {}
+    path.write_bytes(b"0123456789")
+    os.utime(path, ns=(5, 5))
+    file = file_at("txt", str(path), DEFAULT_STORAGE)
+    whole = os.read
+
+    def read(fd, size):
+        os.utime(path, ns=(7, 7))
+        return whole(fd, size)
+
+    monkeypatch.setattr(os, "read", read)
+    assert load(file, seen=seen)["txt"] == b"0123456789"
+    assert seen == {str(path): (10, 5)} != {str(path): look_at(str(path))}
+
+
+def test_a_file_that_grows_while_it_is_read(tmp_path, monkeypatch):
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"0123456789")
+    file = file_at("txt", str(path), DEFAULT_STORAGE)
+    whole = os.read
+
+    def read(fd, size):
+        with open(path, "ab") as more:
+            more.write(b"more")
+        return whole(fd, size)
+
+    monkeypatch.setattr(os, "read", read)
+    with pytest.raises(ObjectChanged, match=r"a\.txt: this file has changed"):
+        load(file)
 
 
 def test_a_file_that_may_not_be_read(tmp_path, monkeypatch):

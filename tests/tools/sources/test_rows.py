@@ -17,7 +17,7 @@ def test_a_table_that_was_cut(tmp_path):
     items = list(source.items(Skipped()))
     path.write_bytes(b"one\n")
     assert source.fingerprint() != Lines(str(path), near(path)).fingerprint()
-    with source.opened([]) as load:
+    with source.opened([], {}) as load:
         assert load("0", items[0][2])["txt"] == b"one"
         with pytest.raises(ObjectChanged, match=r"a\.txt"):
             load("1", items[1][2])

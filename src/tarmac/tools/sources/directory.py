@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import stat as modes
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from operator import itemgetter
+from sys import intern
 
 from tarmac.errors import AccessDenied, NotFound, TransferError, UrlError
 from tarmac.limits import DEFAULT_LIMITS
@@ -16,14 +16,12 @@ from tarmac.storage import StorageOptions, is_local, scheme_of
 from tarmac.storage.local import local_path
 from tarmac.storage.schemes import LISTABLE
 from tarmac.storage.types import DEFAULT_STORAGE
-from tarmac.tools.sources.files import GONE, loading
-from tarmac.tools.sources.source import File, Item, Load, Skipped, Source, Where
+from tarmac.tools.sources.files import loading, look_at
+from tarmac.tools.sources.source import UNSEEN, File, Item, Load, Seen, Skipped, Source, Where
 
 __all__ = ["Directory", "HIDDEN", "NO_FIELD"]
 
 HIDDEN, NO_FIELD, SPECIAL = "hidden", "without an extension", "not plain files"
-_KIND = 0o170000
-"""The bits of a mode that say what kind of file it is."""
 LOOP, HIDDEN_FOLDER = "links that lead in a circle", "hidden folders"
 
 
@@ -33,6 +31,8 @@ class Directory(Source):
 
     name: str
     storage: StorageOptions = DEFAULT_STORAGE
+    sized: bool = False
+    """Whether sizes are needed when planning: looking at every file takes its time."""
     kind = "dir"
 
     def items(self, skipped: Skipped) -> Iterator[Item]:
@@ -40,8 +40,8 @@ class Directory(Source):
         found.sort(key=itemgetter(0))
         return iter(found)
 
-    def opened(self, wheres: Sequence[Where]) -> AbstractContextManager[Load]:
-        return loading(self.storage)
+    def opened(self, wheres: Sequence[Where], seen: Seen) -> AbstractContextManager[Load]:
+        return loading(self.storage, seen)
 
     def has(self, where: Where) -> set[str] | None:
         return {file[0].lower() for file in where}
@@ -52,7 +52,7 @@ class Directory(Source):
         items: list[Item] = []
         while waiting:
             path, prefix, behind_link = waiting.pop()
-            for folder, linked in _list_folder(path, prefix, items, skipped):
+            for folder, linked in _list_folder(path, prefix, self.sized, items, skipped):
                 linked = linked or behind_link
                 if linked and _identity(folder) in _chain(
                     path, root
@@ -84,7 +84,9 @@ class Directory(Source):
         return [(key, sum(file[2] for file in files), tuple(files)) for key, files in samples.items()]
 
 
-def _list_folder(path: str, prefix: str, items: list[Item], skipped: Skipped) -> Iterator[tuple[str, bool]]:
+def _list_folder(
+    path: str, prefix: str, sized: bool, items: list[Item], skipped: Skipped
+) -> Iterator[tuple[str, bool]]:
     """Add the samples of one folder, and yield the folders in it, and whether each is a link."""
     samples: dict[str, list[File]] = {}
     folders: list[tuple[str, bool]] = []
@@ -102,16 +104,13 @@ def _list_folder(path: str, prefix: str, items: list[Item], skipped: Skipped) ->
                 if dot <= 0 or dot == len(name) - 1:
                     skipped.add(NO_FIELD if dot else HIDDEN, prefix + name)
                     continue
-                stem = name[:dot]
-                try:
-                    found = entry.stat()
-                except OSError:  # reading it will say what is wrong, and of which sample
-                    file: File = (name[dot + 1 :], entry.path, 0, GONE)
-                else:
-                    if found.st_mode & _KIND != modes.S_IFREG:
-                        skipped.add(SPECIAL, prefix + name)
-                        continue
-                    file = (name[dot + 1 :], entry.path, found.st_size, found.st_mtime_ns)
+                # Of a link that leads nowhere, reading it will say what is wrong, and of which sample.
+                if not (entry.is_file() or (entry.is_symlink() and not os.path.exists(entry.path))):
+                    skipped.add(SPECIAL, prefix + name)
+                    continue
+                stem, field, place = name[:dot], intern(name[dot + 1 :]), entry.path
+                size, mark = look_at(place) if sized else (-1, UNSEEN)
+                file: File = (field, place, size, mark)
                 if stem in samples:
                     samples[stem].append(file)
                 else:
@@ -123,11 +122,10 @@ def _list_folder(path: str, prefix: str, items: list[Item], skipped: Skipped) ->
     except OSError as error:
         raise TransferError(f"this folder cannot be listed: {error.strerror}.", url=path) from error
     for stem, files in samples.items():
-        if len(files) == 1:
-            items.append((prefix + stem, files[0][2], tuple(files)))
-        else:
+        if len(files) > 1:
             files.sort()
-            items.append((prefix + stem, sum(file[2] for file in files), tuple(files)))
+        size = sum(file[2] for file in files) if sized else 0
+        items.append((prefix + stem, size, tuple(files)))
     return iter(folders)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat as modes
 import time
 from collections.abc import Iterator
 
@@ -11,34 +12,42 @@ from tarmac.errors import AccessDenied, NotFound, ObjectChanged, Stalled, Tarmac
 from tarmac.samples.grouping import Sample
 from tarmac.storage import StorageOptions, is_local, open_read, scheme_of, stat
 from tarmac.storage.local import local_path
-from tarmac.tools.sources.source import File, Load, Where
+from tarmac.tools.sources.source import UNSEEN, File, Load, Seen, Where
 
-__all__ = ["file_at", "loading", "read_file"]
+__all__ = ["file_at", "loading", "look_at", "read_file"]
 
-_FLAGS = os.O_RDONLY | os.O_CLOEXEC
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+"""Nobody waits for the other end of a named pipe, which is an error anyway."""
 _CHUNK = 1 << 20
+_KIND = 0o170000
+"""The bits of a mode that say what kind of file it is."""
 GONE = -1
-"""The mark of a file that was not there when it was planned: reading it says why."""
+"""The mark of what was no file when it was planned: reading it says why."""
 
 
 def file_at(field: str, url: str, storage: StorageOptions, sized: bool = False) -> File:
-    """Look up a file or object; of an object size and version only if wanted, as it takes a request."""
+    """Look up a file or object: what it is like only if its size is wanted, as that takes its time."""
     if not is_local(url):
         if not sized or scheme_of(url) == "pipe":
             return field, url, -1, None
         info = stat(url, storage)
         return field, url, info.size, info.version
     path = local_path(url)
+    return (field, path, *(look_at(path) if sized else (-1, UNSEEN)))
+
+
+def look_at(path: str | bytes) -> tuple[int, int]:
+    """The size and the time of change of a file."""
     try:
         found = os.stat(path)
     except (OSError, ValueError):
-        return field, path, 0, GONE
-    return field, path, found.st_size, found.st_mtime_ns
+        return 0, GONE
+    return (found.st_size, found.st_mtime_ns) if modes.S_ISREG(found.st_mode) else (0, GONE)
 
 
 @contextlib.contextmanager
-def loading(storage: StorageOptions) -> Iterator[Load]:
-    """Read samples that are files, one after the other."""
+def loading(storage: StorageOptions, seen: Seen) -> Iterator[Load]:
+    """Read samples that are files, one after the other; add what is seen only now of any of them."""
     opened, read, close, fstat = os.open, os.read, os.close, os.fstat
 
     def load(key: str, files: Where) -> Sample:
@@ -53,9 +62,16 @@ def loading(storage: StorageOptions) -> Iterator[Load]:
             except (OSError, ValueError) as error:
                 raise _failed(error, place) from error
             try:
-                data = read(fd, size + 1)
-                if len(data) != size or fstat(fd).st_mtime_ns != mark:
-                    data = _rest(fd, data, place, size, mark)
+                if mark == UNSEEN:
+                    found = fstat(fd)
+                    size, mark = seen[place] = found.st_size, found.st_mtime_ns
+                    data = read(fd, size + 1)
+                    if len(data) != size or found.st_mode & _KIND != modes.S_IFREG:
+                        data = _rest(fd, data, place, size, mark)
+                else:
+                    data = read(fd, size + 1)
+                    if len(data) != size or fstat(fd).st_mtime_ns != mark:
+                        data = _rest(fd, data, place, size, mark)
             except OSError as error:
                 raise _failed(error, place) from error
             finally:
@@ -72,7 +88,7 @@ def read_file(file: File, storage: StorageOptions) -> bytes:
     if isinstance(place, bytes):
         return place
     if isinstance(mark, int):
-        with loading(storage) as reading:
+        with loading(storage, {}) as reading:
             data: bytes = reading("", (file,))[field]
             return data
     begun, chunks, length = time.monotonic(), [], 0
@@ -91,6 +107,8 @@ def read_file(file: File, storage: StorageOptions) -> bytes:
 
 def _rest(fd: int, data: bytes, path: str, size: int, mark: int) -> bytes:
     """What one read did not give of a large file; anything else means that the file has changed."""
+    if not modes.S_ISREG(os.fstat(fd).st_mode):
+        raise TransferError("this is not a plain file.", url=path)
     chunks, length = [data], len(data)
     while length < size and (chunk := os.read(fd, size + 1 - length)):
         chunks.append(chunk)

@@ -13,7 +13,7 @@ from tarmac.storage.local import local_path
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.tools.sources.directory import Directory
 from tarmac.tools.sources.files import loading
-from tarmac.tools.sources.source import Item, Load, Skipped, Source, Where
+from tarmac.tools.sources.source import Item, Load, Seen, Skipped, Source, Where
 
 __all__ = ["ImageFolder"]
 
@@ -26,13 +26,14 @@ class ImageFolder(Source):
 
     name: str
     storage: StorageOptions = DEFAULT_STORAGE
+    sized: bool = False
     classes: list[str] = field(default_factory=list)
     """Known when the items are."""
     kind = "imagefolder"
 
     def items(self, skipped: Skipped) -> Iterator[Item]:
         inside: list[Item] = []
-        for item in Directory(self.name, self.storage).items(skipped):
+        for item in Directory(self.name, self.storage, self.sized).items(skipped):
             if "/" in str(item[0]):
                 inside.append(item)
             else:
@@ -55,8 +56,8 @@ class ImageFolder(Source):
                 found |= {entry.name for entry in entries if entry.is_dir() and entry.name[0] != "."}
         return sorted(found)
 
-    def opened(self, wheres: Sequence[Where]) -> AbstractContextManager[Load]:
-        return loading(self.storage)
+    def opened(self, wheres: Sequence[Where], seen: Seen) -> AbstractContextManager[Load]:
+        return loading(self.storage, seen)
 
     def has(self, where: Where) -> set[str] | None:
         return {file[0].lower() for file in where}

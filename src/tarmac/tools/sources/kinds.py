@@ -82,7 +82,7 @@ def _make(url: str, reading: Reading, directory: str, sized: bool) -> Source:
     if kind in ("dir", "imagefolder"):
         if is_local(url) and not os.path.isdir(local_path(url)):
             raise NotFound("no such directory.", url=url)
-        return Directory(url, storage) if kind == "dir" else ImageFolder(url, storage)
+        return Directory(url, storage, sized) if kind == "dir" else ImageFolder(url, storage, sized)
     if reading.base and is_local(reading.base) and not os.path.isdir(local_path(reading.base)):
         raise NotFound("no such directory.", url=reading.base)
     near = bring_near(url, directory, storage)

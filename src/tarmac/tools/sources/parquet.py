@@ -15,7 +15,7 @@ from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.tools.sources.columns import Columns, Layout
 from tarmac.tools.sources.files import loading
 from tarmac.tools.sources.near import Near
-from tarmac.tools.sources.source import Item, Load, Skipped, Source, Where
+from tarmac.tools.sources.source import File, Item, Load, Seen, Skipped, Source, Where
 
 __all__ = ["Parquet"]
 
@@ -69,11 +69,11 @@ class Parquet(Source):
                 number += 1
 
     @contextlib.contextmanager
-    def opened(self, wheres: Sequence[Where]) -> Iterator[Load]:
+    def opened(self, wheres: Sequence[Where], seen: Seen) -> Iterator[Load]:
         """Rows in the order of the table as they come; in another order all at once, each batch read once."""
         numbers = [where[0] for where in wheres]
         ascending = sorted(numbers)
-        with self._file() as file, loading(self.storage) as load_files:
+        with self._file() as file, loading(self.storage, seen) as load_files:
             stream = self._chosen(file, ascending)
             ready: dict[int, Mapping[str, Any]] = {} if numbers == ascending else dict(stream)
 
@@ -103,6 +103,10 @@ class Parquet(Source):
                 )
                 yield from ((number, row) for number, row in rows if number in wanted)
             begin = end
+
+    def files(self, where: Where) -> tuple[File, ...]:
+        files: tuple[File, ...] = where[-1]
+        return files
 
     def fingerprint(self) -> str:
         return self.near.version

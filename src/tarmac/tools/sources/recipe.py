@@ -12,7 +12,7 @@ from tarmac.storage import StorageOptions, scheme_of
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.tools.sources.files import file_at, loading
 from tarmac.tools.sources.near import Near, resolved
-from tarmac.tools.sources.source import File, Item, Load, Skipped, Source, Where
+from tarmac.tools.sources.source import File, Item, Load, Seen, Skipped, Source, Where
 
 __all__ = ["Recipe"]
 
@@ -79,8 +79,8 @@ class Recipe(Source):
             f"line {number}: {what}", url=self.name, hint="lines of the form `a/1.jpg path/to.jpg`."
         )
 
-    def opened(self, wheres: Sequence[Where]) -> AbstractContextManager[Load]:
-        return loading(replace(self.storage, command_idle=self.timeout))
+    def opened(self, wheres: Sequence[Where], seen: Seen) -> AbstractContextManager[Load]:
+        return loading(replace(self.storage, command_idle=self.timeout), seen)
 
     def fingerprint(self) -> str:
         return ""  # what the lines say is in what they stand for

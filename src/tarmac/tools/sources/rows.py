@@ -16,7 +16,7 @@ from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.tools.sources.columns import Columns, Layout
 from tarmac.tools.sources.files import loading
 from tarmac.tools.sources.near import Near
-from tarmac.tools.sources.source import Item, Load, Skipped, Source, Where
+from tarmac.tools.sources.source import File, Item, Load, Seen, Skipped, Source, Where
 
 __all__ = ["Record", "Rows"]
 
@@ -57,12 +57,12 @@ class Rows(Source):
             yield layout.key(row, number), layout.size(row, files, number), (number, begin, length, files)
 
     @contextlib.contextmanager
-    def opened(self, wheres: Sequence[Where]) -> Iterator[Load]:
+    def opened(self, wheres: Sequence[Where], seen: Seen) -> Iterator[Load]:
         """Rows by where they begin, in any order."""
         layout = self.layout
         fd = os.open(self.near.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            with loading(self.storage) as load_files:
+            with loading(self.storage, seen) as load_files:
 
                 def load(key: str, where: Where) -> dict[str, Any]:
                     number, begin, length, files = where
@@ -76,6 +76,10 @@ class Rows(Source):
                 yield load
         finally:
             os.close(fd)
+
+    def files(self, where: Where) -> tuple[File, ...]:
+        files: tuple[File, ...] = where[-1]
+        return files
 
     def fingerprint(self) -> str:
         return self.near.version

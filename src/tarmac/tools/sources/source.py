@@ -10,15 +10,20 @@ from typing import Any
 
 from tarmac.samples.grouping import Sample
 
-__all__ = ["File", "Item", "Load", "Skipped", "Source", "Where"]
+__all__ = ["File", "Item", "Load", "Seen", "Skipped", "Source", "UNSEEN", "Where"]
 
 File = tuple[str, "str | bytes", int, "int | str | None"]
 """Where the bytes of a field are: field, place, size, mark.
 
-Of a local file: its path, its size and its time of change in nanoseconds. Of an object: its URL, its size and
-its version, or -1 and None if nobody asked. Of a command: `pipe:` and the command. Of bytes: themselves.
+Of a local file: its path, its size and its time of change in nanoseconds, or -1 and UNSEEN if nobody asked.
+Of an object: its URL, its size and its version, or -1 and None. Of a command: `pipe:` and the command. Of
+bytes: themselves.
 Plain tuples, because there are millions of them and they travel.
 """
+UNSEEN = -2
+"""The mark of a local file that nobody has looked at: whoever reads it does."""
+Seen = dict["str | bytes", tuple[int, int]]
+"""The sizes and times of change that such files had when they were read."""
 Where = tuple[Any, ...]
 """What a source needs to know to read one sample; made of tuples, texts, bytes and numbers."""
 Item = tuple["str | None", int, Where]
@@ -62,8 +67,12 @@ class Source(ABC):
         """All samples, in an order that depends on nothing but the source."""
 
     @abstractmethod
-    def opened(self, wheres: Sequence[Where]) -> AbstractContextManager[Load]:
-        """Get ready to read these samples, which will be asked for in this order."""
+    def opened(self, wheres: Sequence[Where], seen: Seen) -> AbstractContextManager[Load]:
+        """Get ready to read these samples, which will be asked for in this order, and note what is seen."""
+
+    def files(self, where: Where) -> tuple[File, ...]:
+        """The files among what a sample is made of."""
+        return where
 
     def fingerprint(self) -> str:
         """What changes when the source does and no `where` would show it."""
