@@ -69,7 +69,8 @@ def test_any_rows_in_any_order(tmp_path_factory, data, draw):
 
 def test_iterating_holds_little_at_a_time(tmp_path, monkeypatch):
     path = tmp_path / "a.tar"
-    path.write_bytes(plain([(f"{i:03d}.bin", b"x" * (i % 7) * 100) for i in range(100)]))
+    # Of different fields: samples that have the same ones are made one at a time.
+    path.write_bytes(plain([(f"{i:03d}.{'abc'[i % 3]}", b"x" * (i % 7) * 100) for i in range(100)]))
     monkeypatch.setattr(indexed, "CHUNK_BYTES", 1000)
     monkeypatch.setattr(indexed, "CHUNK", 3)
     asked = []
@@ -81,12 +82,29 @@ def test_iterating_holds_little_at_a_time(tmp_path, monkeypatch):
 
     shard = Watched(str(path), index_of(str(path)), open_read(str(path)))
     assert items(shard) == items(tarmac.read(path))
-    sizes = [sum(len(sample["bin"]) for sample in piece) for piece in asked]
+    sizes = [sum(len(sample["abc"[int(sample["__key__"]) % 3]]) for sample in piece) for piece in asked]
     assert max(sizes) <= 1000
     assert max(map(len, asked)) == 3
     assert len(asked) < 60
     monkeypatch.setattr(indexed, "CHUNK_BYTES", 1)
     assert items(shard) == items(tarmac.read(path))  # a sample larger than that comes alone
+
+
+@pytest.mark.parametrize("count", range(1, 6))
+@pytest.mark.parametrize("chosen", [None, 1, 2])
+def test_any_number_of_fields_that_are_the_same(tmp_path, count, chosen):
+    path = tmp_path / "a.tar"
+    names = [(f"{i:03d}.{'abcde'[k]}", b"%d %d" % (i, k)) for i in range(20) for k in range(count)]
+    path.write_bytes(plain(names))
+    fields = None if chosen is None else "abcde"[:chosen]
+    shard = IndexedShard(str(path), index_of(str(path)), open_read(str(path)), fields=fields)
+    wanted = [
+        {name: value for name, value in sample.items() if name[0] == "_" or name in (fields or "abcde")}
+        for sample in tarmac.read(path)
+    ]
+    assert list(shard) == wanted
+    assert shard.samples(np.arange(20)[::-1]) == wanted[::-1]
+    assert [shard.sample(row) for row in range(20)] == wanted
 
 
 @pytest.mark.parametrize("member", range(6))

@@ -187,15 +187,19 @@ class Dataset(Steps):
     def _fetch_each(self, indices: list[int]) -> tuple[list[Sample], list[tuple[Each, ...]]] | None:
         """The same one by one, unless each would cost a request of its own."""
         ends, segments = self._ends_list, self._segments
-        found, steps = [], []
+        found, steps, readers = [], [], {}
         for index in indices:
-            part, number, rows, begin = segments[bisect.bisect_right(ends, index)]
-            shard = part.shards.open(number)
-            if not shard.local:
-                return None
+            segment = bisect.bisect_right(ends, index)
+            if segment not in readers:
+                part, number, rows, begin = segments[segment]
+                shard = part.shards.open(number)
+                if not shard.local:
+                    return None
+                readers[segment] = shard.sample, rows, begin, part.steps
+            read, rows, begin, to_do = readers[segment]
             row = index - begin
-            found.append(shard.sample(row if rows is None else int(rows[row])))
-            steps.append(part.steps)
+            found.append(read(row if rows is None else int(rows[row])))
+            steps.append(to_do)
         return found, steps
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:

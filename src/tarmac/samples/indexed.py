@@ -90,14 +90,15 @@ class IndexedShard:
             raise IndexProblem(
                 "the index has no digests to compare with.", url=url, hint="tarmac index --digest SHARDS"
             )
-        # All samples have these fields and all are wanted, so that nothing has to be looked up.
-        self._plain = sidecar.facts.layout if fields is None else None
-        self._key = sidecar.key
         # Reading one number from a memoryview is several times faster than from a numpy array.
         self._starts = sidecar.starts.data
         self._field_of = sidecar.field_of.data
         self._offsets = sidecar.offsets.data
         self._sizes = sidecar.sizes.data
+        # All samples have the same fields and all are wanted, so that nothing has to be looked up.
+        layout = sidecar.facts.layout if fields is None else None
+        here = self._map, url, sidecar.key, layout, self._offsets, self._sizes
+        self._plain: tuple[Any, ...] | None = here if layout else None
 
     def __len__(self) -> int:
         return len(self.sidecar)
@@ -106,14 +107,18 @@ class IndexedShard:
         """One sample: its key, its URL, and the bytes of each field."""
         if self._map is None or self._verify:
             return self.samples(np.array([row]))[0]
-        data, fields, wanted = self._map, self.sidecar.fields, self._wanted
-        found: Sample = {"__key__": self._key(row), "__url__": self.url}
+        found: Sample
         if self._plain is not None:
-            offsets, sizes = self._offsets, self._sizes
-            for member, name in enumerate(self._plain, row * len(self._plain)):
+            data, url, key, names, offsets, sizes = self._plain
+            found = {"__key__": key(row), "__url__": url}
+            member = row * len(names)
+            for name in names:
                 start, size = offsets[member], sizes[member]
                 found[name] = data[start : start + size] if size < LARGE else self._large(start, size)
+                member += 1
             return found
+        data, fields, wanted = self._map, self.sidecar.fields, self._wanted
+        found = {"__key__": self.sidecar.key(row), "__url__": self.url}
         for member in range(self._starts[row], self._starts[row + 1]):
             name = fields[self._field_of[member]]
             if wanted is None or name in wanted:
@@ -133,13 +138,17 @@ class IndexedShard:
 
     def samples(self, rows: Rows | slice) -> list[Sample]:
         """Several samples, in the order of `rows`."""
+        if self._regular:
+            return list(self._cut_out(rows))
         url = self.url
         found: list[Sample] = [{"__key__": key, "__url__": url} for key in self.sidecar.keys(rows)]
-        if self._map is not None and not self._verify and self.sidecar.facts.layout is not None:
-            self._fill_regular(found, rows)
-        else:
-            self._fill_any(found, rows)
+        self._fill(found, rows)
         return found
+
+    @property
+    def _regular(self) -> bool:
+        """Whether all samples have the same fields, and those are there to be cut out."""
+        return self._map is not None and not self._verify and self.sidecar.facts.layout is not None
 
     @property
     def local(self) -> bool:
@@ -153,7 +162,8 @@ class IndexedShard:
 
     def __iter__(self) -> Iterator[Sample]:
         for start, stop in self._chunks(slice(None)):
-            yield from self.samples(slice(start, stop))
+            rows = slice(start, stop)
+            yield from self._cut_out(rows) if self._regular else self.samples(rows)
 
     def _chunks(self, rows: NDArray[np.int32] | slice) -> Iterator[tuple[int, int]]:
         """Cut rows into pieces of a bounded number of samples and bytes."""
@@ -169,21 +179,38 @@ class IndexedShard:
             yield start, stop
             start = stop
 
-    def _fill_regular(self, found: list[Sample], rows: Rows | slice) -> None:
-        """All samples have the same fields: go through them field by field, which is fastest."""
-        data, layout = self._map, self.sidecar.facts.layout
+    def _cut_out(self, rows: Rows | slice) -> Iterator[Sample]:
+        """Samples that all have the same fields, from columns of numbers."""
+        data, layout, url = self._map, self.sidecar.facts.layout, self.url
         assert data is not None
         assert layout is not None
         starts = self.sidecar.offsets.reshape(-1, len(layout))[rows]
         ends = starts + self.sidecar.sizes.reshape(-1, len(layout))[rows]
-        for number, name in enumerate(layout):
-            if self._wanted is None or name in self._wanted:
-                for sample, start, end in zip(
-                    found, starts[:, number].tolist(), ends[:, number].tolist(), strict=True
-                ):
-                    sample[name] = data[start:end]
+        wanted = [
+            number for number, name in enumerate(layout) if self._wanted is None or name in self._wanted
+        ]
+        bounds = [column[:, number].tolist() for number in wanted for column in (starts, ends)]
+        together = zip(self.sidecar.keys(rows), *bounds, strict=True)
+        match [layout[number] for number in wanted]:
+            # Most samples have two or three fields, and what is written down at once is made fastest.
+            case [one, two]:
+                return (
+                    {"__key__": key, "__url__": url, one: data[a:b], two: data[c:d]}
+                    for key, a, b, c, d in together
+                )
+            case [one, two, three]:
+                return (
+                    {"__key__": key, "__url__": url, one: data[a:b], two: data[c:d], three: data[e:f]}
+                    for key, a, b, c, d, e, f in together
+                )
+            case names:
+                return (
+                    {"__key__": key, "__url__": url}
+                    | {name: data[a:b] for name, a, b in zip(names, cuts[::2], cuts[1::2], strict=True)}
+                    for key, *cuts in together
+                )
 
-    def _fill_any(self, found: list[Sample], rows: Rows | slice) -> None:
+    def _fill(self, found: list[Sample], rows: Rows | slice) -> None:
         sidecar = self.sidecar
         numbers = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
         firsts, lasts = sidecar.starts[numbers], sidecar.starts[numbers + 1]
