@@ -149,6 +149,24 @@ def test_jpegs_of_all_kinds_are_pillows_bit_by_bit(array, quality, subsampling, 
     np.testing.assert_array_equal(ours, np.asarray(theirs.imagehandler(spec)(".jpg", stream.getvalue())))
 
 
+def test_fast_jpegs_are_nearly_the_same(tmp_path):
+    data = save("RGB", "JPEG")
+    for spec in ("rgb8", "rgb", "rgba8", "torchrgb8"):
+        exact, fast = (np.asarray(imagehandler(spec, fast=fast)(".jpg", data)) for fast in (False, True))
+        assert exact.shape == fast.shape
+        assert exact.dtype == fast.dtype
+        assert (exact != fast).any()
+        scale = 1 if exact.dtype == np.float32 else 255
+        assert abs(exact.astype(float) - fast.astype(float)).mean() < 0.02 * scale
+    png = save("RGB", "PNG")
+    np.testing.assert_array_equal(
+        imagehandler("rgb8", fast=True)(".png", png), imagehandler("rgb8")(".png", png)
+    )
+    assert repr(imagehandler("rgb8", fast=True)) == "ImageHandler('rgb8', fast=True)"
+    with pytest.raises(ValueError, match="Pillow decodes pil"):
+        imagehandler("pil", fast=True)
+
+
 @pytest.mark.parametrize("field", ["png", "ppm", "bmp", "tiff", "webp"])
 @given(hnp.arrays("u1", st.tuples(st.integers(1, 20), st.integers(1, 20), st.just(3))))
 def test_lossless_round_trip(field, array):

@@ -115,12 +115,23 @@ _DEEP = ("I;16", "I;16B", "I;16L", "I;16N", "I", "F")
 
 
 class ImageHandler(FieldHandler):
-    """Decodes images as the spec says: see `imagespecs` for their names."""
+    """Decodes images as the spec says: see `imagespecs` for their names.
 
-    def __init__(self, imagespec: str, extensions: str | Iterable[str] = IMAGE_EXTENSIONS) -> None:
+    With `fast`, JPEGs are decoded a little faster and a little less exactly: colours are not smoothed where
+    the file has fewer of them than pixels, as most have.
+    """
+
+    def __init__(
+        self, imagespec: str, extensions: str | Iterable[str] = IMAGE_EXTENSIONS, *, fast: bool = False
+    ) -> None:
         self.imagespec = imagespec.lower()
+        self.fast = fast
         if self.imagespec not in imagespecs:
             raise ValueError(f"no image spec is called {imagespec!r}; there are {', '.join(imagespecs)}")
+        if fast and imagespecs[self.imagespec][0] == "pil":
+            raise ValueError(
+                f"Pillow decodes {imagespec}, and always exactly; fast is for arrays and tensors"
+            )
         names = extensions.split() if isinstance(extensions, str) else extensions
         self.extensions = frozenset(name.lower() for name in names)
 
@@ -129,18 +140,21 @@ class ImageHandler(FieldHandler):
         if extension not in self.extensions:
             return None
         formats = UNMARKED.get(extension, FORMATS)
-        return partial(_decode, spec=self.imagespec, formats=formats, most=settings.limits.pixels)
+        most = settings.limits.pixels
+        return partial(_decode, spec=self.imagespec, formats=formats, most=most, fast=self.fast)
 
     def __repr__(self) -> str:
-        return f"ImageHandler({self.imagespec!r})"
+        return f"ImageHandler({self.imagespec!r}{', fast=True' if self.fast else ''})"
 
 
-def imagehandler(imagespec: str, extensions: str | Iterable[str] = IMAGE_EXTENSIONS) -> ImageHandler:
+def imagehandler(
+    imagespec: str, extensions: str | Iterable[str] = IMAGE_EXTENSIONS, *, fast: bool = False
+) -> ImageHandler:
     """Make a handler that decodes images as `imagespec` says."""
-    return ImageHandler(imagespec, extensions)
+    return ImageHandler(imagespec, extensions, fast=fast)
 
 
-def _decode(data: bytes, spec: str, formats: str, most: int) -> Any:
+def _decode(data: bytes, spec: str, formats: str, most: int, fast: bool = False) -> Any:
     kind, element, mode = imagespecs[spec]
     mode = mode.upper()
     if kind == "pil":
@@ -150,7 +164,7 @@ def _decode(data: bytes, spec: str, formats: str, most: int) -> Any:
                 return image.copy()
             _warn_if_clipped(image, spec)
         return image.convert(mode)
-    pixels = _pixels(data, spec, mode, formats, most)
+    pixels = _pixels(data, spec, mode, formats, most, fast)
     import numpy as np
 
     if kind == "torch":
@@ -165,12 +179,12 @@ def _decode(data: bytes, spec: str, formats: str, most: int) -> Any:
     return torch.from_numpy(pixels) if kind == "torch" else pixels
 
 
-def _pixels(data: bytes, spec: str, mode: str, formats: str, most: int) -> Array:
-    """Return HxW or HxWxC bytes, as Pillow's `convert` gives them."""
+def _pixels(data: bytes, spec: str, mode: str, formats: str, most: int, fast: bool) -> Array:
+    """Return HxW or HxWxC bytes, as Pillow's `convert` gives them, or nearly so."""
     import numpy as np
 
     if data.startswith(b"\xff\xd8\xff"):
-        pixels = _jpeg(data, mode, most)
+        pixels = _jpeg(data, mode, most, fast)
         if pixels is not None:
             return pixels
     image = open_image(data, formats, most)
@@ -179,8 +193,8 @@ def _pixels(data: bytes, spec: str, mode: str, formats: str, most: int) -> Array
     return np.asarray(image.convert(mode))
 
 
-def _jpeg(data: bytes, mode: str, most: int) -> Array | None:
-    """Decode a JPEG with the settings that give Pillow's values, bit by bit; None leaves it to Pillow."""
+def _jpeg(data: bytes, mode: str, most: int, fast: bool) -> Array | None:
+    """Decode a JPEG, as Pillow does bit by bit unless `fast`; None leaves it to Pillow."""
     import simplejpeg
 
     try:
@@ -191,7 +205,7 @@ def _jpeg(data: bytes, mode: str, most: int) -> Array | None:
         if mode == "L" and colours != "Gray":
             return None  # the luma channel of the file is rounded differently from Pillow's grey
         wanted = "GRAY" if mode == "L" else mode
-        pixels: Array = simplejpeg.decode_jpeg(data, wanted, fastdct=False, fastupsample=False)
+        pixels: Array = simplejpeg.decode_jpeg(data, wanted, fastdct=fast, fastupsample=fast)
     except Bomb:
         raise
     except ValueError:

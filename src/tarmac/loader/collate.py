@@ -50,7 +50,9 @@ class BatchBuffer:
                 if value.dtype != column.dtype:
                     what = f'field "{name}" has dtype {column.dtype} and {value.dtype} in one batch.'
                     raise MismatchedBatch(what, hint="convert it in a map() before the Loader.")
-            column[place] = value
+                _write(column, place, value)
+            else:
+                column[place] = value
 
     def result(self) -> Any:
         """Return the batch; all places are filled."""
@@ -64,6 +66,15 @@ class BatchBuffer:
         if isinstance(value, np.ndarray) and value.dtype != object:
             return np.empty((self._size, *value.shape), value.dtype)
         return [None] * self._size
+
+
+def _write(column: np.ndarray[Any, Any], place: int, value: np.ndarray[Any, Any]) -> None:
+    """Copy an array to its place: one that lies in pieces, such as a mirrored picture, by whole pixels."""
+    if value.flags.c_contiguous or value.ndim < 2 or value.strides[-1] != value.itemsize:
+        column[place] = value
+    else:
+        pixel = np.dtype((np.void, value.shape[-1] * value.itemsize))
+        column[place].view(pixel)[...] = value.view(pixel)
 
 
 def _kind(item: Any) -> type:
