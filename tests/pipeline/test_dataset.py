@@ -58,6 +58,8 @@ def check_law(ds, expected, rows):
     for some in (rows, rows * (FEW + 1), [row - len(ds) for row in rows], np.array(rows, np.uint64)):
         numbers = np.asarray(some, np.int64).tolist()
         assert items(ds.batch(some)) == [wanted[number] for number in numbers]
+        ds.close()  # once more, with shards that are not open: those have no table
+        assert items(ds.batch(some)) == [wanted[number] for number in numbers]
         assert items(ds.__getitems__(some)) == [wanted[number] for number in numbers]
 
 
@@ -173,7 +175,7 @@ def test_what_is_no_number_of_a_sample(numbers):
             numbers[bad]
         with pytest.raises(IndexError):
             numbers.key_of(bad)
-    for bad in ([50], [0, -51], [2**40]):
+    for bad in ([50], [0, -51], [2**40], np.array([2**64 - 1], np.uint64)):
         with pytest.raises(IndexError, match="50 samples"):
             numbers.batch(bad)
     for bad in ([0.5], ["a"], [True], [[1, 2]]):
@@ -222,6 +224,24 @@ def test_fingerprints(numbers, tmp_path):
     assert again[:].fingerprint == again.where("key >= '0'").fingerprint == numbers.fingerprint
     urls = write_shards(tmp_path, [7, 0, 1, 20, 22])
     assert Dataset(urls).fingerprint == numbers.fingerprint  # wherever they lie
+
+
+def test_samples_of_open_shards_are_in_one_table(tmp_path):
+    shards = write_shards(tmp_path, [9, 9, 9])
+    ds = Dataset(shards)
+    wanted = items(ds)
+    ds.close()
+    assert ds.batch([3])[0] == ds[3]
+    assert ds._joined is None  # the other shards are not open
+    assert items(ds) == wanted
+    assert [sample["__key__"] for sample in ds.batch([0, -1])] == [ds.key_of(0), ds.key_of(-1)]
+    assert ds._joined
+    assert pickle.loads(pickle.dumps(ds))._joined is None
+    pair = ds.map(dict) + ds
+    assert len(pair.batch([0, len(ds)])) == 2
+    assert pair._joined is False  # its halves have different steps
+    ds.close()
+    assert ds._joined is None
 
 
 def test_pickles_are_small_and_work(numbers):

@@ -110,6 +110,16 @@ class Sidecar:
             return [text[start:end] for start, end in pairs]
         return [raw[start:end].decode("utf-8", "surrogateescape") for start, end in pairs]
 
+    @property
+    def text(self) -> str | None:
+        """All keys in one text, if they are ASCII; see `text_bounds`."""
+        return self._key_text
+
+    def text_bounds(self, rows: slice | NDArray[np.int64]) -> NDArray[np.int64]:
+        """Where in `text` the keys of some samples begin and end."""
+        bounds = np.frombuffer(self._key_starts, np.int32)
+        return np.stack([bounds[:-1][rows], bounds[1:][rows]], axis=1).astype(np.int64)
+
     def find(self, key: str) -> int | None:
         """The row of the sample with this key."""
         if self._rows is None and self._scans < _SCANS:

@@ -9,7 +9,7 @@ from collections import namedtuple
 from collections.abc import Collection, Iterator, Sequence, Set
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 import numpy as np
 import xxhash
@@ -24,6 +24,7 @@ from tarmac.pipeline.stage import Each
 from tarmac.pipeline.steps import Steps, apply_steps
 from tarmac.pipeline.threads import in_threads
 from tarmac.samples.grouping import Sample
+from tarmac.samples.table import Table
 from tarmac.storage import Cache, StorageOptions, is_local
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.urls import Shards
@@ -35,6 +36,8 @@ __all__ = ["Dataset", "SeededIndex"]
 
 Integers = NDArray[np.int64]
 _Group = tuple[Part, int, Integers, Integers]
+TABLE = 1 << 20
+"""Samples up to which there is a table of all of them: tens of bytes each, so tens of megabytes."""
 FEW = 32
 """Samples of each shard up to which getting them one by one is faster than sorting them by shard."""
 
@@ -66,6 +69,9 @@ class Dataset(Steps):
     `fields` limits what is read. `cache` keeps remote shards on disk; without one, they are read by ranges.
     `in_memory` reads each shard once and keeps it. `verify` compares each field with its digest in the index.
     """
+
+    _joined: Table | Literal[False] | None = None
+    """All samples in one table; False if there can be none, None if it was not made yet."""
 
     def __init__(
         self,
@@ -169,6 +175,8 @@ class Dataset(Steps):
     def _fetched(self, indices: ArrayLike) -> tuple[list[Sample], list[tuple[Each, ...]]]:
         """Several samples as they are in the shards, and for each the steps that are still to be done."""
         numbers = self._checked_all(indices)
+        if table := self._table():
+            return table.samples(numbers), [self.parts[0].steps] * len(numbers)
         if len(numbers) < FEW * len(self._ends_list):
             one_by_one = self._fetch_each(numbers.tolist())
             if one_by_one is not None:
@@ -183,6 +191,19 @@ class Dataset(Steps):
                 if to_do:
                     steps[place] = to_do
         return found, steps
+
+    def _table(self) -> Table | None:
+        """All samples in one table, if they are few and alike, and their shards open anyway."""
+        if self._joined is None:
+            if len(self) > TABLE or any(part.steps != self.parts[0].steps for part in self.parts):
+                self._joined = False
+                return None
+            opened = [part.shards.open_now(part.numbers.tolist()) for part in self.parts]
+            if not all(opened):
+                return None  # not yet
+            shards = [shard for some in opened for shard in some or ()]
+            self._joined = Table.of(shards, [rows for part in self.parts for rows in part.rows]) or False
+        return self._joined or None
 
     def _fetch_each(self, indices: list[int]) -> tuple[list[Sample], list[tuple[Each, ...]]] | None:
         """The same one by one, unless each would cost a request of its own."""
@@ -297,11 +318,13 @@ class Dataset(Steps):
 
     def close(self) -> None:
         """Let go of the shards that are open; they open again when needed."""
+        self._joined = None
         for part in self.parts:
             part.shards.close()
 
     def after_fork(self) -> None:
         """Let go of what a forked process must not share with its parent."""
+        self._joined = None
         for part in self.parts:
             part.shards.after_fork()
 
@@ -330,15 +353,18 @@ class Dataset(Steps):
         return number + length if number < 0 else number
 
     def _checked_all(self, indices: ArrayLike) -> Integers:
-        found = np.atleast_1d(np.asarray(indices, dtype=np.int64 if np.size(indices) == 0 else None))
-        if found.dtype.kind not in "iu":
-            raise TypeError(f"samples are asked for by number, got an array of {found.dtype}")
+        found = np.asarray(indices)
         if found.ndim > 1:
             raise TypeError(f"samples are asked for by a row of numbers, got an array of shape {found.shape}")
-        length, found = len(self), found.astype(np.int64)
-        if found.size and not -length <= found.min() <= found.max() < length:
+        if not found.size:
+            return np.zeros(0, np.int64)
+        if found.dtype.kind not in "iu":
+            raise TypeError(f"samples are asked for by number, got an array of {found.dtype}")
+        length, lowest, highest = len(self), found.min(), found.max()
+        if not -length <= lowest <= highest < length:
             raise IndexError(f"there are {length} samples, numbered from 0; asked for {found}")
-        return np.where(found < 0, found + length, found)
+        found = found.reshape(-1).astype(np.int64, copy=False)
+        return found if lowest >= 0 else np.where(found < 0, found + length, found)
 
     def _locate(self, index: int) -> tuple[Part, int, int]:
         """The part, the shard in it and the row of the shard."""

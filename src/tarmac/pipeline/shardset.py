@@ -74,6 +74,13 @@ class ShardSet:
         """Return a shard, opened now or before."""
         return self._open.get(number, self._opened)
 
+    def open_now(self, numbers: Sequence[int]) -> list[IndexedShard] | None:
+        """Return shards if all of them are open and stay so: those of a cache may have to go."""
+        if len(self._open) < len(numbers) or self.opening.cache is not None:
+            return None
+        found = [self._open.there(number) for number in numbers]
+        return None if None in found else found  # type: ignore[return-value]
+
     def let_go(self, number: int) -> None:
         """Close a shard when nobody reads from it any more."""
         self._open.drop(number)
@@ -175,6 +182,9 @@ class _Kept(Generic[T]):
         """Forget locks: a forked process has none of the threads that would let go of them."""
         self._lock = threading.Lock()
         self._making: dict[int, threading.Lock] = {}
+
+    def __len__(self) -> int:
+        return len(self._things)
 
     def there(self, number: int) -> T | None:
         """Return what was made before, if it is still there."""

@@ -6,9 +6,10 @@ and several requests at a time.
 
 from __future__ import annotations
 
+import itertools
 import mmap
 import weakref
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -23,11 +24,11 @@ from tarmac.storage import Source, StorageOptions, read_range
 from tarmac.storage.local import LocalSource
 from tarmac.storage.types import DEFAULT_STORAGE
 
-__all__ = ["IndexedShard"]
+__all__ = ["cut_out", "IndexedShard"]
 
 Rows = NDArray[np.int64]
 
-CHUNK = 1024
+CHUNK = 4096
 """Samples made at a time when a shard is read from front to back, ..."""
 CHUNK_BYTES = 32 << 20
 """... and about how many bytes of them."""
@@ -99,9 +100,22 @@ class IndexedShard:
         layout = sidecar.facts.layout if fields is None else None
         here = self._map, url, sidecar.key, layout, self._offsets, self._sizes
         self._plain: tuple[Any, ...] | None = here if layout else None
+        self.names = self._names()
+        """The fields of each sample, if all have the same ones and they can be cut out of `content`."""
 
     def __len__(self) -> int:
         return len(self.sidecar)
+
+    @property
+    def content(self) -> Any:
+        """All of the shard, if it is in memory or mapped."""
+        return self._map
+
+    def _names(self) -> list[str] | None:
+        layout = self.sidecar.facts.layout
+        if self._map is None or self._verify or layout is None:
+            return None
+        return [name for name in layout if self._wanted is None or name in self._wanted]
 
     def sample(self, row: int) -> Sample:
         """One sample: its key, its URL, and the bytes of each field."""
@@ -138,17 +152,12 @@ class IndexedShard:
 
     def samples(self, rows: Rows | slice) -> list[Sample]:
         """Several samples, in the order of `rows`."""
-        if self._regular:
+        if self.names is not None:
             return list(self._cut_out(rows))
         url = self.url
         found: list[Sample] = [{"__key__": key, "__url__": url} for key in self.sidecar.keys(rows)]
         self._fill(found, rows)
         return found
-
-    @property
-    def _regular(self) -> bool:
-        """Whether all samples have the same fields, and those are there to be cut out."""
-        return self._map is not None and not self._verify and self.sidecar.facts.layout is not None
 
     @property
     def local(self) -> bool:
@@ -163,7 +172,7 @@ class IndexedShard:
     def __iter__(self) -> Iterator[Sample]:
         for start, stop in self._chunks(slice(None)):
             rows = slice(start, stop)
-            yield from self._cut_out(rows) if self._regular else self.samples(rows)
+            yield from self.samples(rows) if self.names is None else self._cut_out(rows)
 
     def _chunks(self, rows: NDArray[np.int32] | slice) -> Iterator[tuple[int, int]]:
         """Cut rows into pieces of a bounded number of samples and bytes."""
@@ -179,36 +188,21 @@ class IndexedShard:
             yield start, stop
             start = stop
 
-    def _cut_out(self, rows: Rows | slice) -> Iterator[Sample]:
-        """Samples that all have the same fields, from columns of numbers."""
-        data, layout, url = self._map, self.sidecar.facts.layout, self.url
-        assert data is not None
+    def bounds(self, rows: Rows | slice) -> Rows:
+        """Of each sample: where each of `names` begins and ends."""
+        layout = self.sidecar.facts.layout
         assert layout is not None
-        starts = self.sidecar.offsets.reshape(-1, len(layout))[rows]
-        ends = starts + self.sidecar.sizes.reshape(-1, len(layout))[rows]
-        wanted = [
-            number for number, name in enumerate(layout) if self._wanted is None or name in self._wanted
-        ]
-        bounds = [column[:, number].tolist() for number in wanted for column in (starts, ends)]
-        together = zip(self.sidecar.keys(rows), *bounds, strict=True)
-        match [layout[number] for number in wanted]:
-            # Most samples have two or three fields, and what is written down at once is made fastest.
-            case [one, two]:
-                return (
-                    {"__key__": key, "__url__": url, one: data[a:b], two: data[c:d]}
-                    for key, a, b, c, d in together
-                )
-            case [one, two, three]:
-                return (
-                    {"__key__": key, "__url__": url, one: data[a:b], two: data[c:d], three: data[e:f]}
-                    for key, a, b, c, d, e, f in together
-                )
-            case names:
-                return (
-                    {"__key__": key, "__url__": url}
-                    | {name: data[a:b] for name, a, b in zip(names, cuts[::2], cuts[1::2], strict=True)}
-                    for key, *cuts in together
-                )
+        chosen = self._wanted
+        wanted = [number for number, name in enumerate(layout) if chosen is None or name in chosen]
+        starts = self.sidecar.offsets.reshape(-1, len(layout))[rows][:, wanted]
+        sizes = self.sidecar.sizes.reshape(-1, len(layout))[rows][:, wanted]
+        return np.stack([starts, starts + sizes], axis=2).reshape(len(starts), 2 * len(wanted))
+
+    def _cut_out(self, rows: Rows | slice) -> Iterator[Sample]:
+        assert self.names is not None
+        keys = self.sidecar.keys(rows)
+        urls, contents = itertools.repeat(self.url, len(keys)), itertools.repeat(self.content, len(keys))
+        return cut_out(self.names, keys, urls, contents, self.bounds(rows).T.tolist())
 
     def _fill(self, found: list[Sample], rows: Rows | slice) -> None:
         sidecar = self.sidecar
@@ -266,6 +260,34 @@ class IndexedShard:
             return [one(spans[0])]
         with ThreadPoolExecutor(min(REQUESTS, len(spans) or 1)) as pool:
             return list(pool.map(one, spans))
+
+
+def cut_out(
+    names: Sequence[str],
+    keys: Iterable[str],
+    urls: Iterable[str],
+    contents: Iterable[Any],
+    bounds: Sequence[Iterable[int]],
+) -> Iterator[Sample]:
+    """Make samples that all have the same fields; `bounds` are, for each field, all begins and all ends."""
+    together = zip(keys, urls, contents, *bounds, strict=True)
+    match names:
+        # Most samples have two or three fields, and what is written down at once is made fastest.
+        case [one, two]:
+            return (
+                {"__key__": key, "__url__": url, one: data[a:b], two: data[c:d]}
+                for key, url, data, a, b, c, d in together
+            )
+        case [one, two, three]:
+            return (
+                {"__key__": key, "__url__": url, one: data[a:b], two: data[c:d], three: data[e:f]}
+                for key, url, data, a, b, c, d, e, f in together
+            )
+    return (
+        {"__key__": key, "__url__": url}
+        | {name: data[a:b] for name, a, b in zip(names, cuts[::2], cuts[1::2], strict=True)}
+        for key, url, data, *cuts in together
+    )
 
 
 def coalesced(starts: Sequence[int], ends: Sequence[int], gap: int = GAP) -> list[tuple[int, int, list[int]]]:
