@@ -16,7 +16,7 @@ from bench.registry import Done, Site, Work, case
 
 IN_FOLDER = 1000
 TINY_BYTES = 300
-SAMPLES = 1000
+SAMPLES = 500
 """Samples of each shard that a script and all cores make."""
 CORES = len(os.sched_getaffinity(0))
 
