@@ -237,6 +237,12 @@ def test_samples_of_open_shards_are_in_one_table(tmp_path):
     assert [sample["__key__"] for sample in ds.batch([0, -1])] == [ds.key_of(0), ds.key_of(-1)]
     assert ds._joined
     assert pickle.loads(pickle.dumps(ds))._joined is None
+    sharing = ds.map(dict)
+    assert items(sharing.batch([2])) == wanted[2:3]
+    ds.close()  # those who share its shards go on
+    assert items(sharing.batch([2, 20])) == [wanted[2], wanted[20]]
+    assert sharing._joined
+    assert items(ds) == wanted
     pair = ds.map(dict) + ds
     assert len(pair.batch([0, len(ds)])) == 2
     assert pair._joined is False  # its halves have different steps

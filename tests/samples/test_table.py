@@ -7,7 +7,7 @@ import pytest
 
 from harness.shards import plain
 from tarmac.index.sidecar import read_sidecar
-from tarmac.samples.indexed import IndexedShard
+from tarmac.samples.indexed import LARGE, IndexedShard
 from tarmac.samples.indexing import IndexOptions, index_shard
 from tarmac.samples.table import Table
 from tarmac.storage import open_read
@@ -53,6 +53,7 @@ def test_what_has_no_table(tmp_path):
         "irregular": shard_of(tmp_path / "2.tar", samples_of(0, 3, "ab") + samples_of(3, 1, "a")),
         "verified": shard_of(tmp_path / "3.tar", samples_of(0, 3, "ab"), verify=True),
         "not mapped": shard_of(tmp_path / "4.tar", samples_of(0, 3, "ab"), mapped=False),
+        "large": shard_of(tmp_path / "6.tar", [("x", "a", bytes(LARGE)), ("x", "b", b"")]),
         "keys that are not ASCII": shard_of(tmp_path / "5.tar", [("é", "a", b"1"), ("é", "b", b"2")]),
     }
     for why, other in others.items():

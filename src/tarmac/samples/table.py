@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tarmac.samples.grouping import Sample
-from tarmac.samples.indexed import IndexedShard, cut_out
+from tarmac.samples.indexed import LARGE, IndexedShard, cut_out
 
 __all__ = ["Table"]
 
@@ -20,6 +20,7 @@ class Table:
         self, names: Sequence[str], shards: Sequence[IndexedShard], rows: Sequence[NDArray[np.int32] | None]
     ) -> None:
         self._names = names
+        self._shards = shards  # which would be closed if nobody had them
         self._urls = [shard.url for shard in shards]
         self._texts = [shard.sidecar.text or "" for shard in shards]
         self._contents = [shard.content for shard in shards]
@@ -32,10 +33,11 @@ class Table:
 
     @classmethod
     def of(cls, shards: Sequence[IndexedShard], rows: Sequence[NDArray[np.int32] | None]) -> Table | None:
-        """Make a table, if all samples have the same fields and all can be cut out of their shards."""
+        """Make a table, if all samples have the same fields, all of them small and at hand."""
         names = shards[0].names if shards else None
         alike = all(shard.names == names and shard.sidecar.text is not None for shard in shards)
-        return cls(names, shards, rows) if names and alike else None
+        small = all(shard.sidecar.sizes.max(initial=0) < LARGE for shard in shards)
+        return cls(names, shards, rows) if names and alike and small else None
 
     def samples(self, numbers: NDArray[np.int64]) -> list[Sample]:
         """The samples with these numbers, in this order."""
