@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -54,9 +55,11 @@ def packing(site: Site, side: str, root: Path, count: int, processes: int = 1) -
     def work() -> Done:
         target.mkdir()
         try:
+            begun = time.perf_counter()
             act()
+            seconds = time.perf_counter() - begun
             size = sum(path.stat().st_size for path in target.glob("*.tar"))
-            return Done(count, note=f"{size / 1e6:.0f} MB")
+            return Done(count, seconds, note=f"{size / 1e6:.0f} MB")
         finally:
             shutil.rmtree(target)
 
@@ -77,14 +80,20 @@ def with_tarmac(root: Path, target: Path, processes: int):
 def with_tar(root: Path, target: Path):
     def act() -> None:
         subprocess.run(["tar", "cf", target / "x.tar", "-C", root, "."], check=True)
-        with open(target / "x.tar", "rb") as shard:
-            os.fsync(shard.fileno())
+        sync(target)
 
     return act
 
 
+def sync(target: Path) -> None:
+    """Bring to the disk what does not see to that by itself."""
+    for path in target.glob("*.tar"):
+        with path.open("rb") as shard:
+            os.fsync(shard.fileno())
+
+
 def with_webdataset(root: Path, target: Path):
-    """The script that people write."""
+    """The script that people write, and a sync."""
     from webdataset import ShardWriter
 
     def act() -> None:
@@ -92,6 +101,7 @@ def with_webdataset(root: Path, target: Path):
             for path in sorted(root.rglob("*.*")):
                 key, _, field = str(path.relative_to(root)).partition(".")
                 shards.write({"__key__": key, field: path.read_bytes()})
+        sync(target)
 
     return act
 
