@@ -4,6 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
+# The accelerator needs a C compiler and the headers of libjpeg-turbo; without them everything works, slower.
+NATIVE := $(PIP) ./native || echo "tarmac-jpeg is not built: apt-get install gcc libjpeg-dev"
+
 .PHONY: demo test lint types unit heavy docs bench fuzz torture coverage clean
 
 demo: $(VENV)/.demo
@@ -56,6 +59,7 @@ $(VENV)/.demo: pyproject.toml | $(VENV)/bin/python
 $(VENV)/.test: pyproject.toml | $(VENV)/bin/python
 	$(PIP) -e '.[test]'
 	$(PIP) --no-deps open_clip_torch==3.3.0 timm==1.0.30 # consumers; their torchvision is not needed
+	$(NATIVE)
 	touch $@
 
 # A store for az:// from npm. Without npm its tests are skipped, except under CI=true.
@@ -67,6 +71,7 @@ $(VENV)/.servers: | $(VENV)/.test
 $(VENV)/.bench: pyproject.toml | $(VENV)/bin/python
 	$(PIP) -e '.[bench]'
 	$(PIP) --no-deps --upgrade --target .tools/wids webdataset==0.2.111 # wids, which 1.x no longer has
+	$(NATIVE)
 	touch $@
 
 $(VENV)/.fuzz: pyproject.toml | $(VENV)/bin/python

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import random
 import time
@@ -16,24 +15,18 @@ from bench.registry import Done, Site, Work, case
 
 BATCH = 64
 SIZE = 224
+SHAPES = (0.08, 1.0), (3 / 4, 4 / 3)
+"""How large a part of a picture is taken, and of which shape."""
 CORES = len(os.sched_getaffinity(0))
-
-
-def random_box(width: int, height: int, rng: Any) -> tuple[int, int, int, int]:
-    """Choose 8 to 100 % of a picture: left, top, right, bottom."""
-    area = height * width * (0.08 + 0.92 * rng.random())
-    ratio = (4 / 3) ** (2 * rng.random() - 1)
-    w = min(round(math.sqrt(area * ratio)), width)
-    h = min(round(math.sqrt(area / ratio)), height)
-    left, top = int(rng.random() * (width - w + 1)), int(rng.random() * (height - h + 1))
-    return left, top, left + w, top + h
 
 
 def augment(image: Any, rng: Any) -> Any:
     """Crop an array at random, to SIZE x SIZE, and mirror every other one."""
     import cv2
 
-    left, top, right, bottom = random_box(image.shape[1], image.shape[0], rng)
+    from tarmac.pipeline.crops import random_box
+
+    left, top, right, bottom = random_box(image.shape[1], image.shape[0], *SHAPES, rng)
     crop = cv2.resize(image[top:bottom, left:right], (SIZE, SIZE))
     return crop[:, ::-1] if rng.random() < 0.5 else crop
 
@@ -43,7 +36,9 @@ def augment_image(image: Any, rng: Any) -> Any:
     import numpy as np
     from PIL import Image
 
-    crop = image.crop(random_box(*image.size, rng)).resize((SIZE, SIZE), Image.Resampling.BILINEAR)
+    from tarmac.pipeline.crops import random_box
+
+    crop = image.crop(random_box(*image.size, *SHAPES, rng)).resize((SIZE, SIZE), Image.Resampling.BILINEAR)
     return np.asarray(crop.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if rng.random() < 0.5 else crop)
 
 
@@ -72,8 +67,12 @@ def tarmac_batches(site: Site, exact: bool = False, **options: Any) -> Any:
 
     calm_opencv()
     shards = [str(path) for path in data.photo_shards(site)]
-    images = tarmac.imagehandler("rgb8", fast=not exact)
-    dataset = tarmac.Dataset(shards).decode(images).to_tuple("jpg", "cls").map(for_tarmac, random=True)
+    dataset = tarmac.Dataset(shards)
+    if exact:
+        dataset = dataset.decode("rgb8").to_tuple("jpg", "cls").map(for_tarmac, random=True)
+    else:
+        crop = tarmac.RandomResizedCrop(SIZE)
+        dataset = dataset.decode(only="cls").map(crop, random=True).to_tuple("jpg", "cls")
     return tarmac.Loader(dataset, BATCH, seed=1, tail="short", **options)
 
 
@@ -132,7 +131,8 @@ def epoch(loader: Any, samples: int) -> Work:
 def training(site: Site, side: str) -> Work:
     """As many threads here as worker processes there, one for each core; each side as its users write it.
 
-    Here they have the choice of fast decoding, which Pillow does not offer.
+    Here with a step that decodes no more of a picture than it needs; `exact` below is what a user's own
+    transform makes of whole pictures.
     """
     if side == "webdataset":
         return epoch(webdataset_batches(site, "pil", for_webdataset_pillow), site.big)

@@ -71,6 +71,7 @@ if TYPE_CHECKING:  # the same names again, for type checkers and editors
         unlisted as unlisted,
     )
     from tarmac.pipeline.caching import Cached as Cached, DBCache as DBCache, LMDBCached as LMDBCached
+    from tarmac.pipeline.crops import RandomResizedCrop as RandomResizedCrop
     from tarmac.pipeline.datapipeline import DataPipeline as DataPipeline
     from tarmac.pipeline.dataset import Dataset as Dataset
     from tarmac.pipeline.mix import Mix as Mix
@@ -137,6 +138,7 @@ _HOMES = {
         split_by_node split_by_worker""",
     "pipeline.batching": "batched=Batched default_collation_fn slice=slice_stage unbatched unlisted",
     "pipeline.caching": "Cached DBCache LMDBCached",
+    "pipeline.crops": "RandomResizedCrop",
     "pipeline.datapipeline": "DataPipeline",
     "pipeline.dataset": "Dataset",
     "pipeline.expanding": "tarfile_samples tarfile_to_samples",

@@ -26,6 +26,7 @@ __all__ = [
     "FORMATS",
     "IMAGE_EXTENSIONS",
     "UNMARKED",
+    "decode_image",
     "ImageHandler",
     "image_encoder",
     "imagehandler",
@@ -141,7 +142,7 @@ class ImageHandler(FieldHandler):
             return None
         formats = UNMARKED.get(extension, FORMATS)
         most = settings.limits.pixels
-        return partial(_decode, spec=self.imagespec, formats=formats, most=most, fast=self.fast)
+        return partial(decode_image, spec=self.imagespec, formats=formats, most=most, fast=self.fast)
 
     def __repr__(self) -> str:
         return f"ImageHandler({self.imagespec!r}{', fast=True' if self.fast else ''})"
@@ -154,7 +155,8 @@ def imagehandler(
     return ImageHandler(imagespec, extensions, fast=fast)
 
 
-def _decode(data: bytes, spec: str, formats: str, most: int, fast: bool = False) -> Any:
+def decode_image(data: bytes, spec: str, formats: str, most: int, fast: bool = False) -> Any:
+    """Decode an image of one of these formats, of so many pixels at most, to what the spec says."""
     kind, element, mode = imagespecs[spec]
     mode = mode.upper()
     if kind == "pil":

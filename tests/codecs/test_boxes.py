@@ -1,0 +1,169 @@
+"""A part of an image is that part of the whole image, however it was decoded."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+import simplejpeg
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from harness import rounds
+from tarmac.codecs import boxes, imagehandler
+from tarmac.codecs.boxes import OpenImage
+from tarmac.errors import Bomb, DecodeFailed
+from tarmac.limits import Limits
+
+
+def picture(width, height, seed=0):
+    rng = np.random.default_rng(seed)
+    smooth = np.kron(rng.integers(0, 256, (height // 8 + 1, width // 8 + 1, 3)), np.ones((8, 8, 1)))
+    return (smooth[:height, :width] + rng.normal(0, 9, (height, width, 3))).clip(0, 255).astype(np.uint8)
+
+
+def jpeg(array, subsampling="420", quality=90):
+    return simplejpeg.encode_jpeg(array, quality, colorsubsampling=subsampling)
+
+
+def saved(array, form, **options):
+    stream = io.BytesIO()
+    Image.fromarray(array).save(stream, form, **options)
+    return stream.getvalue()
+
+
+def inside(draw, size):
+    first = draw.draw(st.integers(0, size - 1))
+    return first, draw.draw(st.integers(first + 1, size))
+
+
+@pytest.fixture(params=["in part", "whole"])
+def way(request, monkeypatch):
+    if request.param == "whole":
+        monkeypatch.setattr(boxes, "_native", lambda: None)
+    else:
+        pytest.importorskip("tarmac_jpeg")
+    return request.param
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.integers(1, 120),
+    st.integers(1, 120),
+    st.sampled_from(["444", "422", "420", "440", "411", "Gray"]),
+    st.integers(5, 100),
+    st.data(),
+)
+def test_a_part_is_that_part_of_the_whole(width, height, subsampling, quality, draw):
+    pytest.importorskip("tarmac_jpeg")
+    array = picture(width, height)
+    if subsampling == "Gray":
+        data = simplejpeg.encode_jpeg(array[:, :, :1].copy(), quality, colorspace="GRAY")
+    else:
+        data = jpeg(array, subsampling, quality)
+    (left, right), (top, bottom) = inside(draw, width), inside(draw, height)
+    image = OpenImage(data)
+    assert (image.width, image.height) == (width, height)
+    part = image.pixels((left, top, right, bottom))
+    assert image._all is None  # it was decoded in part
+    whole = imagehandler("rgb8", fast=True)(".jpg", data)
+    np.testing.assert_array_equal(part, whole[top:bottom, left:right], strict=True)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_progressive_ones_too(seed):
+    pytest.importorskip("tarmac_jpeg")
+    data = saved(picture(150, 130, seed), "JPEG", quality=80, progressive=True)
+    rng = np.random.default_rng(seed)
+    (left, right), (top, bottom) = sorted(rng.choice(150, 2, False)), sorted(rng.choice(130, 2, False))
+    image = OpenImage(data)
+    part = image.pixels((int(left), int(top), int(right), int(bottom)))
+    assert image._all is None
+    whole = imagehandler("rgb8", fast=True)(".jpg", data)
+    np.testing.assert_array_equal(part, whole[top:bottom, left:right], strict=True)
+
+
+@pytest.mark.parametrize("form", ["PNG", "WEBP", "GIF"])
+def test_other_formats_are_decoded_whole(way, form):
+    data = saved(picture(60, 40), form)
+    image = OpenImage(data)
+    assert (image.width, image.height) == (60, 40)
+    expected = imagehandler("rgb8")(f".{form.lower()}", data)[5:30, 10:50]
+    np.testing.assert_array_equal(image.pixels((10, 5, 50, 30)), expected)
+
+
+def test_colours_that_only_pillow_knows(way):
+    data = saved(np.zeros((20, 30, 4), np.uint8), "PNG")
+    stream = io.BytesIO()
+    Image.open(io.BytesIO(data)).convert("CMYK").save(stream, "JPEG")
+    assert OpenImage(stream.getvalue()).pixels((0, 0, 30, 20)).shape == (20, 30, 3)
+
+
+def test_damage(way):
+    data = jpeg(picture(200, 200))
+    with pytest.raises(DecodeFailed):
+        OpenImage(b"no image at all")
+    for cut in (len(data) // 2, 700):
+        try:
+            pixels = OpenImage(data[:cut]).pixels((10, 150, 190, 190))
+        except (DecodeFailed, OSError):
+            continue  # as when the whole picture is decoded
+        np.testing.assert_array_equal(
+            pixels, imagehandler("rgb8", fast=True)(".jpg", data[:cut])[150:190, 10:190]
+        )
+
+
+def test_too_many_pixels(way):
+    with pytest.raises(Bomb, match="200x200"):
+        OpenImage(jpeg(picture(200, 200)), Limits(pixels=30_000))
+
+
+def test_what_the_accelerator_refuses():
+    native = pytest.importorskip("tarmac_jpeg")
+    data, out = jpeg(picture(40, 30)), bytearray(40 * 30 * 3)
+    assert native.decode_box(data, (0, 0, 40, 30), out, True) == (0, 40)
+    for box, why in [
+        ((0, 0, 41, 30), "larger than the picture of 40x30"),
+        ((0, 0, 40, 31), "larger than the picture"),
+        ((5, 5, 5, 9), "empty"),
+        ((2**32 - 1, 0, 5, 9), "empty"),
+    ]:
+        with pytest.raises(ValueError, match=why):
+            native.decode_box(data, box, out, True)
+    with pytest.raises(ValueError, match="do not fit into 100 bytes"):
+        native.decode_box(data, (0, 0, 40, 30), bytearray(100), True)
+    with pytest.raises(TypeError):
+        native.decode_box(data, (0, 0, 40, 30), b"not writable", True)
+    for bad in (
+        b"",
+        b"\xff\xd8\xff",
+        data[:300],
+        data[: len(data) // 2],
+        data[:200] + bytes(200) + data[400:],
+    ):
+        with pytest.raises(ValueError, match=r"\w"):
+            native.decode_box(bad, (0, 0, 40, 30), out, True)
+
+
+def test_random_damage_is_an_error_or_pixels():
+    native = pytest.importorskip("tarmac_jpeg")
+    rng = np.random.default_rng(7)
+    outcomes = set()
+    for number in range(rounds(600)):
+        array = picture(90, 70, number)
+        data = bytearray(
+            jpeg(array, ["444", "420"][number % 2])
+            if number % 3
+            else saved(array, "JPEG", quality=80, progressive=True)
+        )
+        for place in rng.integers(2, len(data), 1 + number % 4):
+            data[place] = rng.integers(256)
+        left, top = (int(value) for value in rng.integers(0, 60, 2))
+        try:
+            native.decode_box(bytes(data), (left, top, left + 20, top + 9), bytearray(60_000), True)
+            outcomes.add("pixels")
+        except ValueError:
+            outcomes.add("error")
+    assert outcomes == {"pixels", "error"}
