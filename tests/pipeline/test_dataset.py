@@ -239,9 +239,10 @@ def test_samples_of_open_shards_are_in_one_table(tmp_path):
     assert pickle.loads(pickle.dumps(ds))._joined is None
     sharing = ds.map(dict)
     assert items(sharing.batch([2])) == wanted[2:3]
-    ds.close()  # those who share its shards go on
-    assert items(sharing.batch([2, 20])) == [wanted[2], wanted[20]]
     assert sharing._joined
+    ds.close()  # those who share its shards let go of them, too
+    assert sharing._joined is None
+    assert items(sharing.batch([2, 20])) == [wanted[2], wanted[20]]
     assert items(ds) == wanted
     pair = ds.map(dict) + ds
     assert len(pair.batch([0, len(ds)])) == 2

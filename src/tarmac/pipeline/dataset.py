@@ -198,12 +198,16 @@ class Dataset(Steps):
             if len(self) > TABLE or any(part.steps != self.parts[0].steps for part in self.parts):
                 self._joined = False
                 return None
-            opened = [part.shards.open_now(part.numbers.tolist()) for part in self.parts]
+            opened = [part.shards.open_now(part.numbers.tolist(), self) for part in self.parts]
             if not all(opened):
                 return None  # not yet
             shards = [shard for some in opened for shard in some or ()]
             self._joined = Table.of(shards, [rows for part in self.parts for rows in part.rows]) or False
         return self._joined or None
+
+    def forget_table(self) -> None:
+        """Let go of the table, and of the shards that it keeps."""
+        self._joined = None
 
     def _fetch_each(self, indices: list[int]) -> tuple[list[Sample], list[tuple[Each, ...]]] | None:
         """The same one by one, unless each would cost a request of its own."""
@@ -318,13 +322,11 @@ class Dataset(Steps):
 
     def close(self) -> None:
         """Let go of the shards that are open; they open again when needed."""
-        self._joined = None
         for part in self.parts:
             part.shards.close()
 
     def after_fork(self) -> None:
         """Let go of what a forked process must not share with its parent."""
-        self._joined = None
         for part in self.parts:
             part.shards.after_fork()
 

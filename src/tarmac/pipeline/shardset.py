@@ -10,7 +10,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from tarmac import environment
 from tarmac.errors import AccessDenied, IndexDamaged, IndexMissing, WriteError, redact
@@ -56,6 +56,13 @@ class Opening:
         return IndexOptions(digests=self.verify, storage=self.storage)
 
 
+class Holder(Protocol):
+    """Someone who holds on to open shards."""
+
+    def forget_table(self) -> None:
+        """Let go of them."""
+
+
 class ShardSet:
     """The shards of one manifest. Safe to use from several threads; pickles without what it has open."""
 
@@ -66,6 +73,9 @@ class ShardSet:
 
     def close(self) -> None:
         """Let go of all shards; they open again when needed."""
+        for holder in list(getattr(self, "_holders", ())):
+            holder.forget_table()
+        self._holders: weakref.WeakSet[Holder] = weakref.WeakSet()
         most = self.opening.open_shards
         self._open: _Kept[IndexedShard] = _Kept(None if self.opening.in_memory else most)
         self._sidecars: _Kept[Sidecar] = _Kept(most)
@@ -74,12 +84,18 @@ class ShardSet:
         """Return a shard, opened now or before."""
         return self._open.get(number, self._opened)
 
-    def open_now(self, numbers: Sequence[int]) -> list[IndexedShard] | None:
-        """Return shards if all of them are open and stay so: those of a cache may have to go."""
+    def open_now(self, numbers: Sequence[int], holder: Holder) -> list[IndexedShard] | None:
+        """Return shards if all of them are open and stay so: those of a cache may have to go.
+
+        Whoever holds on to them is told when they are to be let go.
+        """
         if len(self._open) < len(numbers) or self.opening.cache is not None:
             return None
         found = [self._open.there(number) for number in numbers]
-        return None if None in found else found  # type: ignore[return-value]
+        if None in found:
+            return None
+        self._holders.add(holder)
+        return found  # type: ignore[return-value]
 
     def let_go(self, number: int) -> None:
         """Close a shard when nobody reads from it any more."""
