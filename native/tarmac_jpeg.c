@@ -1,4 +1,6 @@
-/* Decode a part of a JPEG: libjpeg-turbo can pass over the rows above, stop at the last row, and leave out the
+/* Decode a part of a JPEG, and turn pictures around.
+ *
+ * Decoding: libjpeg-turbo can pass over the rows above, stop at the last row, and leave out the
  * blocks to the left and right. What is left takes less time, and its pixels are those of the whole picture.
  */
 #define PY_SSIZE_T_CLEAN
@@ -102,7 +104,34 @@ static PyObject *decode_box(PyObject *self, PyObject *args) {
     return Py_BuildValue("II", first, width);
 }
 
+/* Turn rows of RGB pixels around, where they are. */
+static PyObject *mirror(PyObject *self, PyObject *args) {
+    Py_buffer pixels;
+    unsigned int width;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "w*I", &pixels, &width)) return NULL;
+    size_t row = (size_t)width * 3;
+    if (!row || pixels.len % row) {
+        PyBuffer_Release(&pixels);
+        PyErr_Format(PyExc_ValueError, "%zd bytes are no rows of %u pixels", pixels.len, width);
+        return NULL;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    for (unsigned char *at = pixels.buf, *end = at + pixels.len; at < end; at += row) {
+        unsigned char *left = at, *right = at + row - 3;
+        for (; left < right; left += 3, right -= 3) {
+            unsigned char red = left[0], green = left[1], blue = left[2];
+            left[0] = right[0], left[1] = right[1], left[2] = right[2];
+            right[0] = red, right[1] = green, right[2] = blue;
+        }
+    }
+    Py_END_ALLOW_THREADS
+    PyBuffer_Release(&pixels);
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef methods[] = {
+    {"mirror", mirror, METH_VARARGS, "mirror(pixels, width)\n\nTurn rows of RGB pixels around, in place."},
     {"decode_box", decode_box, METH_VARARGS,
      "decode_box(data, (left, top, right, bottom), out, fast) -> (first, width)\n\n"
      "Write the RGB pixels of the rows of a box to `out`, from column `first` on, `width` of them in each row."},

@@ -167,3 +167,17 @@ def test_random_damage_is_an_error_or_pixels():
         except ValueError:
             outcomes.add("error")
     assert outcomes == {"pixels", "error"}
+
+
+@pytest.mark.parametrize("width", [1, 2, 5, 8])
+def test_mirrors(way, width):
+    array = picture(width, 7)
+    np.testing.assert_array_equal(boxes.mirror(array.copy()), array[:, ::-1])
+    np.testing.assert_array_equal(boxes.mirror(picture(20, 7)[:, :width]), picture(20, 7)[:, :width][:, ::-1])
+
+
+def test_rows_that_cannot_be_mirrored():
+    native = pytest.importorskip("tarmac_jpeg")
+    for size, width in [(10, 3), (9, 0)]:
+        with pytest.raises(ValueError, match="no rows of"):
+            native.mirror(bytearray(size), width)

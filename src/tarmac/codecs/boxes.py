@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     Array = NDArray[np.uint8]
 
-__all__ = ["Box", "OpenImage"]
+__all__ = ["Box", "mirror", "OpenImage"]
 
 Box = tuple[int, int, int, int]
 """Left, top, right, bottom, in pixels; the last two are the first that do not belong to it."""
@@ -84,6 +84,19 @@ def _decode_box(data: bytes, box: Box) -> Array | None:
         return None  # damaged: decoding all of it will say so, or show that it can still be read
     rows = out[: (bottom - top) * width * 3].reshape(bottom - top, width, 3)
     return rows[:, left - first : right - first]
+
+
+def mirror(image: Array) -> Array:
+    """Turn a picture around; it may be changed in place."""
+    import numpy as np
+
+    native = _native()
+    if native is not None and image.flags.c_contiguous:
+        native.mirror(image, image.shape[1])
+        return image
+    turned = np.empty_like(image)
+    turned.view("V3")[...] = image[:, ::-1].view("V3")  # by pixels, which is faster than byte by byte
+    return turned
 
 
 @cache

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tarmac.codecs.boxes import Box, OpenImage
+from tarmac.codecs.boxes import Box, OpenImage, mirror
 from tarmac.codecs.handlers import library
 from tarmac.limits import DEFAULT_LIMITS, Limits
 from tarmac.pipeline.fields import getfirst
@@ -70,7 +70,7 @@ class RandomResizedCrop:
         coarse = min(part.shape[:2]) > 2 * self.size
         how = cv2.INTER_AREA if coarse else cv2.INTER_LINEAR
         resized: Array = cv2.resize(part, (self.size, self.size), interpolation=how)
-        return _mirrored(resized) if rng.random() < self.mirror else resized
+        return mirror(resized) if rng.random() < self.mirror else resized
 
 
 def random_box(
@@ -90,10 +90,3 @@ def random_box(
     h = min(height, max(1, round(width / ratio[0])))
     left, top = (width - w) // 2, (height - h) // 2
     return left, top, left + w, top + h
-
-
-def _mirrored(image: Array) -> Array:
-    """Turn a picture around, pixel by pixel: three times as fast as byte by byte."""
-    turned = np.empty_like(image)
-    turned.view("V3")[...] = image[:, ::-1].view("V3")
-    return turned
