@@ -115,6 +115,16 @@ def test_damage(way):
         )
 
 
+def test_what_was_cut_off_is_not_decoded_in_part():
+    data = jpeg(picture(200, 200))
+    with pytest.raises(OSError, match="truncated"):
+        imagehandler("rgb8", fast=True)(".jpg", data[:-2])
+    with pytest.raises(OSError, match="truncated"):
+        OpenImage(data[:-2])  # though most boxes are there
+    with_more = OpenImage(data + b"behind its end")
+    np.testing.assert_array_equal(with_more.pixels((0, 0, 9, 9)), OpenImage(data).pixels((0, 0, 9, 9)))
+
+
 def test_too_many_pixels(way):
     with pytest.raises(Bomb, match="200x200"):
         OpenImage(jpeg(picture(200, 200)), Limits(pixels=30_000))

@@ -58,8 +58,8 @@ class OpenImage:
 
 
 def _jpeg_header(data: bytes) -> tuple[int, int] | None:
-    """Height and width of a JPEG that can be decoded in part."""
-    if not data.startswith(b"\xff\xd8\xff"):
+    """Height and width of a JPEG that can be decoded in part: one that was cut off, at best as a whole."""
+    if not (data.startswith(b"\xff\xd8\xff") and data.endswith(b"\xff\xd9")):
         return None
     import simplejpeg
 

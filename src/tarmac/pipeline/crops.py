@@ -36,8 +36,9 @@ class RandomResizedCrop:
 
     It takes the place of decoding: the first of `fields` that a sample has is bytes before, and an array of
     bytes of `size` x `size` x 3 afterwards. Only what is needed of a JPEG is decoded if `tarmac-jpeg` is
-    installed; the pixels are the same without it. `scale` and `ratio` say how large a part is taken and of
-    which shape, as in torchvision; `mirror` is the share of pictures that are turned around.
+    installed; the pixels are the same without it, but damage elsewhere in the picture is not seen then.
+    `scale` and `ratio` say how large a part is taken and of which shape, as in torchvision; `mirror` is the
+    share of pictures that are turned around.
     """
 
     def __init__(
