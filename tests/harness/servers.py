@@ -38,6 +38,7 @@ from harness.faultserver import Unsatisfiable, parse_range
 
 __all__ = [
     "AzureServer",
+    "EndingServer",
     "MissingComponent",
     "S3Server",
     "ServerFailed",
@@ -286,12 +287,12 @@ class _Handler(BaseHTTPRequestHandler):
         return not rest
 
 
-class _Server(ThreadingHTTPServer):
+class EndingServer(ThreadingHTTPServer):
     """Ends its open connections when it closes, so that no thread stays."""
 
     daemon_threads = False
 
-    def __init__(self, handler: type[_Handler]) -> None:
+    def __init__(self, handler: Any) -> None:
         super().__init__(("127.0.0.1", 0), handler)
         self.connections: set[socket.socket] = set()
 
@@ -312,7 +313,7 @@ class _Server(ThreadingHTTPServer):
 
 @contextmanager
 def _serving(handler: type[_Handler]) -> Iterator[str]:
-    with _Server(handler) as server:
+    with EndingServer(handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         try:

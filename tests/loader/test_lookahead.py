@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 
 import tarmac
+from harness.servers import EndingServer
 from loader.conftest import write_shards
 from tarmac.storage import Cache
 
@@ -33,8 +34,7 @@ def site(tmp_path):
     folder.mkdir()
     paths = write_shards(folder, [40] * 12)
     Quiet.fetched = Counter()
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=folder))
-    server.daemon_threads = True
+    server = EndingServer(partial(Quiet, directory=folder))
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     base = f"http://127.0.0.1:{server.server_port}"
