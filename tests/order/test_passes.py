@@ -10,7 +10,8 @@ import os
 import pickle
 import secrets
 import tempfile
-from multiprocessing import forkserver, resource_tracker
+import time
+from multiprocessing import forkserver, resource_tracker, synchronize, util
 
 import pytest
 from hypothesis import given, settings
@@ -27,6 +28,12 @@ def files():
     return glob.glob(os.path.join(tempfile.gettempdir(), f"tarmac-passes-test{os.getpid()}-*"))
 
 
+def semaphores():
+    """The semaphores of this process that are still to be removed by their owners."""
+    waiting = list(util._finalizer_registry.values())
+    return [each for each in waiting if each._callback is synchronize.SemLock._cleanup]
+
+
 @pytest.fixture(autouse=True)
 def nothing_left(monkeypatch):
     """No file stays, and the helpers of multiprocessing that live as long as the process end here."""
@@ -35,6 +42,11 @@ def nothing_left(monkeypatch):
     yield
     gc.collect()
     assert files() == []
+    # The tracker removes the semaphores that are left when it ends, and their owners must not find them gone.
+    deadline = time.monotonic() + 5
+    while semaphores() and time.monotonic() < deadline:
+        gc.collect()
+        time.sleep(0.01)
     forkserver._forkserver._stop()
     resource_tracker._resource_tracker._stop()
 
