@@ -20,12 +20,11 @@ from harness.crash import Forked, survive
 from harness.servers import required, seaweed_s3
 from harness.shards import plain
 from tarmac.errors import DuplicateField, JobMismatch, SampleError, TooManyBadSamples, UrlError
-from tarmac.jobs.engines.local import LocalEngine
 from tarmac.storage import StorageOptions, WriteOptions, open_write
 from tarmac.tools.join import Joined, Joining, join
 from tarmac.tools.output import Output
-from tarmac.tools.remake import Run
 from tarmac.tools.select import Select
+from tools.sorting import run, write
 
 ROWS = [{"key": "a1", "caption": "one, two", "cls2": 4}, {"key": "b0", "caption": "", "cls2": 5}]
 ROWS += [{"key": "none", "caption": "nobody", "cls2": 6}]
@@ -42,17 +41,6 @@ def urls(tmp_path):
         write(tmp_path / f"{name}.tar", [(f"{name}{i}", {"cls": b"%d" % i}) for i in range(3)])
         for name in "ab"
     ]
-
-
-def run(jobs=1, **more):
-    return Run(LocalEngine(jobs), show=False, **more)
-
-
-def write(path, samples):
-    with tarmac.TarWriter(str(path), encoder=False) as writer:
-        for key, fields in samples:
-            writer.write({"__key__": key, **fields})
-    return str(path)
 
 
 def found(*paths):
