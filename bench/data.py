@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,11 @@ def _around(mean: int, rng: random.Random) -> int:
 
 def small_shard(site: Site, suffix: str = "tar") -> Path:
     return _shard(site, f"small-{site.small}-v{VERSION}.{suffix}", small_samples)
+
+
+def gigabyte(site: Site) -> Site:
+    """The same with so many 80 KB images that they are a gigabyte, at full size."""
+    return replace(site, big=site.big * 25 // 6)
 
 
 def big_shard(site: Site) -> Path:

@@ -56,10 +56,15 @@ class Result:
             if runs.fault:
                 return f"{name}: {runs.fault}"
         if case.ratio and (self.ratio or 0) < case.ratio:
-            return f"{self.ratio or 0:.1f} x, {case.ratio:g} x is required"
+            return f"{times(self.ratio or 0)}, {times(case.ratio)} is required"
         if case.limit and 1 / ours.best > case.limit:
             return f"{1e3 / ours.best:.0f} ms, {1e3 * case.limit:.0f} ms are allowed"
         return ""
+
+
+def times(ratio: float) -> str:
+    """`4.2 x`, and `0.34 x`."""
+    return f"{ratio:.2f} x" if ratio < 1 else f"{ratio:.1f} x"
 
 
 def run_case(case: Case, site: Site, repeat: int, say: Callable[[str], object]) -> Result:
@@ -112,6 +117,7 @@ def _main(name: str, side: str, place: str, *prepare: str) -> None:
     if prepare:
         print("{}")
         return
+    os.sync()  # what earlier runs wrote and removed keeps the disk busy for a while
     begin = time.perf_counter()
     done = work()
     seconds = time.perf_counter() - begin

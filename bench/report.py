@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from bench.measure import Result, Runs
+from bench.measure import Result, Runs, times
 
 
 def machine() -> dict[str, str]:
@@ -71,9 +71,9 @@ def _row(result: Result) -> list[str]:
         return [case.name, "-", "", "-", "", "-", "", "", result.skipped]
     show = _milliseconds if case.limit else _rate
     ours, (name, peer) = result.sides["tarmac"], _peer(result)
-    needs = f"{case.ratio:g} x" if case.ratio else f"< {1e3 * case.limit:.0f} ms" if case.limit else ""
+    needs = times(case.ratio) if case.ratio else f"< {1e3 * case.limit:.0f} ms" if case.limit else ""
     colour = "red" if result.missed else "green" if needs else ""
-    ratio = f"{result.ratio:.1f} x" if result.ratio else ""
+    ratio = times(result.ratio) if result.ratio else ""
     return [
         case.name if name in ("", "webdataset") else f"{case.name} ({name})",
         show(ours.best),

@@ -82,7 +82,7 @@ def test_no_such_case(capsys):
     ("ours", "peer", "requirement", "missed"),
     [
         (100, 10, {"ratio": 5}, ""),
-        (100, 50, {"ratio": 5}, "2.0 x, 5 x is required"),
+        (100, 50, {"ratio": 5}, "2.0 x, 5.0 x is required"),
         (100, 50, {}, ""),
         (100, 50, {"limit": 0.02}, ""),
         (100, 50, {"limit": 0.005}, "10 ms, 5 ms are allowed"),

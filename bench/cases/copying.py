@@ -11,7 +11,6 @@ import resource
 import shutil
 import subprocess
 import time
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -25,7 +24,7 @@ CORES = len(os.sched_getaffinity(0))
 
 def _shard(site: Site) -> Path:
     """80 KB images with facts about them: a gigabyte at full size."""
-    return data.big_shard(replace(site, big=site.big * 25 // 6))
+    return data.big_shard(data.gigabyte(site))
 
 
 def with_tarmac(shard: Path, target: Path):
@@ -72,7 +71,7 @@ BY = {
 def splitting(site: Site, side: str) -> Work:
     shard, target = _shard(site), site.data / f"copied-{os.getpid()}"
     act = BY[side](shard, target)
-    count = site.big * 25 // 6
+    count = data.gigabyte(site).big
     subprocess.run(["cat", str(shard)], stdout=subprocess.DEVNULL, check=True)  # all read it from memory
 
     def work() -> Done:

@@ -20,14 +20,15 @@ from tarmac.errors import AccessDenied, CommitFailed, DiskFull, NotFound, Transf
 from tarmac.storage import WriteOptions, open_read, read_range, stat
 from tarmac.storage.local import BUFFER, LocalSink, LocalSource, local_path
 
-DATA = bytes(range(256)) * 9000  # more than two buffers
+PIECE = BUFFER // 10
+DATA = bytes(range(256)) * (BUFFER * 9 // 1024)  # more than two buffers
 
 
 def put(path: Path, data: bytes = DATA, options: WriteOptions = WriteOptions()) -> None:
     sink = LocalSink(str(path), options)
     try:
-        for start in range(0, len(data), 100_000):
-            sink.write(data[start : start + 100_000])
+        for start in range(0, len(data), PIECE):
+            sink.write(data[start : start + PIECE])
     except BaseException:
         sink.abort()
         raise

@@ -30,7 +30,7 @@ from tarmac.tools.sources import Skipped, Source, Where
 from tarmac.tools.sources.files import look_at
 from tarmac.tools.sources.imagefolder import ImageFolder
 from tarmac.tools.sources.kinds import Reading, make_sources
-from tarmac.tools.sources.source import UNSEEN, Seen
+from tarmac.tools.sources.source import UNSEEN, Seen, load_each
 from tarmac.tools.streaming import remake_stream
 
 __all__ = ["check_sample", "Making", "pack", "Pack", "Packed"]
@@ -251,7 +251,7 @@ class Pack(Task):
             }
             if len(used) == 1 and self.making.on_error == "abort" and not self.making.require:
                 outcome.read += len(rows)
-                yield from map(loads[used[0]], [row[1] for row in rows], [row[2] for row in rows])
+                yield from load_each(loads[used[0]], (row[1:] for row in rows))
                 return
             for number, key, where in rows:
                 outcome.read += 1

@@ -1,8 +1,8 @@
-"""What is left out is counted and can be told."""
+"""What is left out is counted and can be told; samples are read a few at a time, and large ones alone."""
 
 from __future__ import annotations
 
-from tarmac.tools.sources.source import Skipped
+from tarmac.tools.sources.source import HANDFUL, SMALL, Skipped, load_each
 
 
 def test_counts_and_examples():
@@ -13,3 +13,24 @@ def test_counts_and_examples():
     skipped.add("without an extension", "README")
     assert skipped.counts == {"hidden": 2, "without an extension": 1}
     assert str(skipped) == "2 hidden ('a/.DS_Store'), 1 without an extension ('README')"
+
+
+def test_small_samples_are_read_by_the_handful_and_large_ones_alone():
+    sizes = [1] * 40 + [SMALL] * 5 + [1] * 2
+    begun = []
+
+    def read(key, where):
+        begun.append(key)
+        return {"__key__": key, "bin": bytes(where[0])}
+
+    ahead = []
+    planned = ((f"{number:03d}", (size,)) for number, size in enumerate(sizes))
+    for number, sample in enumerate(load_each(read, planned)):
+        assert sample == {"__key__": f"{number:03d}", "bin": bytes(sizes[number])}
+        ahead.append(len(begun) - number - 1)
+    assert len(ahead) == len(begun) == len(sizes)
+    assert ahead[0] == 0
+    assert max(ahead) == HANDFUL - 1
+    # The first large one ends a handful at the latest; from then on each is alone in memory.
+    assert ahead[-1] == 0
+    assert list(load_each(read, [])) == []

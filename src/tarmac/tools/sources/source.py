@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields
+from itertools import islice
 from typing import Any
 
 from tarmac.samples.grouping import Sample
 
-__all__ = ["File", "Item", "Load", "Seen", "Skipped", "Source", "UNSEEN", "Where"]
+__all__ = ["File", "Item", "Load", "Seen", "Skipped", "Source", "UNSEEN", "Where", "load_each"]
 
 File = tuple[str, "str | bytes", int, "int | str | None"]
 """Where the bytes of a field are: field, place, size, mark.
@@ -30,6 +31,10 @@ Item = tuple["str | None", int, Where]
 """A sample that is planned: its key (None: numbered), the size of its payload, and where it is."""
 Load = Callable[[str, Where], Sample]
 """Read one sample, by its key and where it is."""
+HANDFUL = 16
+"""Samples that are read before the first of them is given out, ..."""
+SMALL = 1 << 14
+"""... if they have fewer bytes than this."""
 
 
 @dataclass
@@ -49,6 +54,15 @@ class Skipped:
 
     def __str__(self) -> str:
         return ", ".join(f"{n} {reason} ({self.examples[reason]!r})" for reason, n in self.counts.items())
+
+
+def load_each(read: Load, planned: Iterable[tuple[str, Where]]) -> Iterator[Sample]:
+    """Read samples, small ones by the handful: going back and forth between reading and writing is slower."""
+    coming = iter(planned)
+    size = 1
+    while some := [read(key, where) for key, where in islice(coming, size)]:
+        yield from some
+        size = HANDFUL if sum(map(len, some[-1].values())) < SMALL else 1
 
 
 class Source(ABC):
