@@ -186,6 +186,42 @@ def test_interrupted_it_leaves_nothing_behind(shards, tmp_path, jobs):
     assert os.listdir(tmp_path / "out") == [".tarmac"]
 
 
+SLOW = """
+import os, time
+
+def f(sample):
+    open(os.path.join(os.environ["PIDS"], str(os.getpid())), "w").close()
+    time.sleep(77)
+"""
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("jobs", [2, 8])
+def test_interrupted_functions_end_too(shards, tmp_path, jobs):
+    """With eight jobs and four shards in processes of processes."""
+    pids = tmp_path / "pids"
+    pids.mkdir()
+    (tmp_path / "slow.py").write_text(SLOW)
+    process = subprocess.Popen(
+        [sys.executable, *f"-m tarmac map {shards} -j {jobs} -o {tmp_path}/out/ --py slow.py:f".split()],
+        stderr=subprocess.PIPE,
+        env=os.environ | {"PIDS": str(pids)},
+        cwd=tmp_path,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 30
+    while len(os.listdir(pids)) < min(jobs, 4) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    workers = [psutil.Process(int(name)) for name in os.listdir(pids)]
+    assert len(workers) >= min(jobs, 4)
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert b"Traceback" not in said
+    assert not psutil.wait_procs(workers, timeout=3)[1]
+    assert os.listdir(tmp_path / "out") == [".tarmac"]
+
+
 def _sleeping(process):
     found = []
     for child in psutil.Process(process.pid).children(recursive=True):

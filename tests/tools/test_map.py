@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import errno
+import os
 import time
 
 import pytest
 
 from harness.faultfs import Fault, faulty
 from tarmac import TarWriter, read
-from tarmac.errors import JobMismatch, MapFailed, TimedOut, TooManyBadSamples, UrlError, WriteError
+from tarmac.errors import (
+    JobMismatch,
+    MapFailed,
+    TimedOut,
+    TooManyBadSamples,
+    UrlError,
+    WorkerDied,
+    WriteError,
+)
 from tarmac.jobs.engines.local import LocalEngine
 from tarmac.tools.commands import Command
 from tarmac.tools.functions import Function
@@ -58,6 +67,38 @@ def test_one_shard_is_done_in_parallel_too(shards, tmp_path):
     report = mapped(shards[:1], "sleep 0.4", Output(f"{tmp_path}/out/"), jobs=10)
     assert time.monotonic() - began < 3
     assert report.written == 10
+
+
+@pytest.mark.parametrize("work", ["command", "function"])
+def test_samples_as_they_are_done(shards, tmp_path, monkeypatch, work):
+    """The first one waits until the last one is there, which it would not be if order were kept."""
+    monkeypatch.setattr("tarmac.tools.map.TOGETHER", 1)
+    mark = tmp_path / "done"
+    if work == "command":
+        wait = f"until [ -e {mark} ]; do sleep 0.05; done"
+        how = Command(f"case $(cat sample.cls) in 9) touch {mark};; 0) {wait};; esac", timeout=20)
+    else:
+        (tmp_path / "f.py").write_text(WAITING.format(str(mark)))
+        how = Function(f"{tmp_path}/f.py:f")
+    report = mapped(shards[:1], how, Output(f"{tmp_path}/out/"), jobs=2, ordered=False)
+    assert (report.written, report.failed) == (10, 0)
+    found = [sample["__key__"] for sample in read(f"{tmp_path}/out/in-0.tar")]
+    assert sorted(found) == [f"k0{number}" for number in range(10)]
+    assert found.index("k00") == 9
+    with pytest.raises(JobMismatch):
+        mapped(shards[:1], how, Output(f"{tmp_path}/out/"), jobs=2)
+
+
+WAITING = """
+import os, time
+
+def f(sample):
+    if sample["cls"] == b"9":
+        open({0!r}, "w").close()
+    while sample["cls"] == b"0" and not os.path.exists({0!r}):
+        time.sleep(0.05)
+    return sample
+"""
 
 
 def test_filters_are_counted_and_failures_are_not_kept(shards, tmp_path):
@@ -222,3 +263,49 @@ def test_a_function_that_fails(shards, tmp_path):
         mapped(shards, work, Output(f"{tmp_path}/out/"), 2)
     report = mapped(shards, work, Output(f"{tmp_path}/out/"), 2, on_error="skip")
     assert (report.written, report.failed) == (27, 3)
+
+
+PIDS = """
+import os, time
+
+def f(sample):
+    time.sleep(0.02)
+    return sample | {"pid": str(os.getpid())}
+
+def g(sample):
+    if sample["cls"] == b"7":
+        os.kill(os.getpid(), 9)
+    return sample
+"""
+
+
+def test_a_function_works_on_one_shard_in_several_processes(shards, tmp_path, monkeypatch):
+    monkeypatch.setattr("tarmac.tools.map.TOGETHER", 2)
+    (tmp_path / "f.py").write_text(PIDS)
+    work = Function(f"{tmp_path}/f.py:f")
+    report = mapped(shards[:1], work, Output(f"{tmp_path}/out/"), jobs=4)
+    assert (report.read, report.written) == (10, 10)
+    found = list(read(f"{tmp_path}/out/in-0.tar"))
+    assert [sample["__key__"] for sample in found] == [f"k0{number}" for number in range(10)]
+    assert str(os.getpid()).encode() not in {sample["pid"] for sample in found}
+    assert len({sample["pid"] for sample in found}) > 1
+    # Two at a time for each of three shards: processes of processes.
+    report = mapped(shards, work, Output(f"{tmp_path}/all/"), jobs=6)
+    assert report.written == 30
+    assert [sample["cls"] for sample in read(f"{tmp_path}/all/*.tar")] == [b"%d" % n for n in range(10)] * 3
+
+
+def test_a_function_that_fails_in_another_process(shards, tmp_path):
+    (tmp_path / "f.py").write_text("def f(sample):\n    return 1 / int(sample['cls']) and sample\n")
+    work = Function(f"{tmp_path}/f.py:f")
+    with pytest.raises(MapFailed, match=r"in-0\.tar.*k00.*ZeroDivisionError"):
+        mapped(shards[:1], work, Output(f"{tmp_path}/out/"), 2)
+    report = mapped(shards[:1], work, Output(f"{tmp_path}/out/"), 2, on_error="skip")
+    assert (report.written, report.failed) == (9, 1)
+
+
+def test_a_process_that_dies_is_an_error(shards, tmp_path):
+    (tmp_path / "f.py").write_text(PIDS)
+    with pytest.raises(WorkerDied):
+        mapped(shards[:1], Function(f"{tmp_path}/f.py:g"), Output(f"{tmp_path}/out/"), 2)
+    assert os.listdir(tmp_path / "out") == [".tarmac"]

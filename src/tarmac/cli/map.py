@@ -32,6 +32,9 @@ def map_command(
     multi: Annotated[
         bool, typer.Option("--multi", help="The command makes samples: sample-000000.jpg, sample-000001.jpg.")
     ] = False,
+    unordered: Annotated[
+        bool, typer.Option("--unordered", help="Samples of a shard come as they are done, not as they came.")
+    ] = False,
     timeout: Annotated[float | None, typer.Option(help="Seconds for the command of one sample.")] = None,
     log_field: Annotated[str, typer.Option(help="Field to keep what the command says in.")] = "",
     keep_dir: Annotated[str, typer.Option(help="Directory to keep the files of failed samples in.")] = "",
@@ -60,7 +63,7 @@ def map_command(
     cache: flags.CacheDir = "",
     allow_exec: flags.AllowExec = False,
 ) -> None:
-    """Change samples by a command or a function, in parallel; their order stays as it is.
+    """Change samples by a command or a function, in parallel; their order stays, unless --unordered.
 
     A command that removes all sample.* files drops the sample.
 
@@ -94,7 +97,7 @@ def map_command(
         work = Command(command, script, interpreter, multi, timeout, log_field, keep_dir)
     report = map_samples(
         flags.sources(shards, allow_exec),
-        Mapping(work, on_error, max_errors),
+        Mapping(work, on_error, max_errors, not unordered),
         Output(output, max_samples, max_bytes, rekey, compress, index, manifest, then, rm, overwrite),
         flags.run_flags(jobs, dry_run, max_errors),
         select=Select(fields, missing, where, keys, slice_, slice_shard, part, only),

@@ -1,20 +1,22 @@
 """Change samples by a command or a function: filters, conversions and offline augmentation.
 
-The samples that are made come in the order of those they were made from, however many processes there are.
+The samples that are made come in the order of those they were made from, however many processes there are,
+unless that is not wanted.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from tarmac.errors import CodecError, SampleError, TooManyBadSamples, UrlError
+from tarmac.jobs.engines.local import result_of, worker_pool
 from tarmac.jobs.run import JobReport
 from tarmac.jobs.task import Outcome
+from tarmac.limits import MIB
 from tarmac.samples.grouping import Sample
 from tarmac.storage import Cache, StorageOptions, scheme_of
 from tarmac.storage.types import DEFAULT_STORAGE
@@ -40,8 +42,17 @@ __all__ = ["map_samples", "Mapping"]
 
 AHEAD = 2
 """Samples that are under way for each thread: one that is worked on, and one that waits."""
+TOGETHER = 64
+"""Samples that are handed to another process together, ..."""
+TOGETHER_BYTES = MIB
+"""... unless they are large."""
 LOOK_UP = 0.2
 """Seconds after which a thread that waits sees whether it is to end."""
+
+Found = list[Sample] | Exception
+"""What became of a sample."""
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -51,75 +62,112 @@ class Mapping:
     work: Command | Function
     on_error: Literal["abort", "skip"] = "abort"
     max_errors: int | None = None
-    threads: int = 1
-    """Commands of one shard that run at the same time."""
+    ordered: bool = True
+    """Whether samples come out in the order in which they came, or as they are done."""
+    at_once: int = 1
+    """Samples of one shard that are worked on at the same time: commands, or processes with the function."""
 
     def options(self) -> dict[str, Any]:
         """What the result depends on, for a ledger; a job that was stopped may go on with on_error="skip"."""
-        return self.work.options()
+        return self.work.options() | ({} if self.ordered else {"unordered": True})
 
     def __call__(self, samples: Iterator[Sample], outcome: Outcome) -> Iterator[Sample]:
-        """Yield what becomes of the samples, in order; count what is dropped and what fails."""
-        for sample, made in self._each(samples):
-            try:
-                found = made()
-            except (SampleError, CodecError) as error:
-                error.at(url=sample.get("__url__"), key=sample["__key__"])
-                if self.on_error == "abort":
-                    raise
-                outcome.fail(str(error))
-                if self.max_errors is not None and outcome.failed > self.max_errors:
-                    what = f"{outcome.failed} samples failed, {self.max_errors} may; the last: {error}"
-                    raise TooManyBadSamples(what, hint="") from None
-                continue
-            outcome.dropped += not found
-            yield from found
+        """Yield what becomes of the samples; count what is dropped and what fails."""
+        for sample, found in self._each(samples):
+            if isinstance(found, Exception):
+                self._failed(sample, found, outcome)
+            else:
+                outcome.dropped += not found
+                yield from found
 
-    def _each(self, samples: Iterator[Sample]) -> Iterator[tuple[Sample, Callable[[], list[Sample]]]]:
-        """Each sample with a function that gives what becomes of it."""
+    def _failed(self, sample: Sample, error: Exception, outcome: Outcome) -> None:
+        if not isinstance(error, SampleError | CodecError):
+            raise error
+        error.at(url=sample.get("__url__"), key=sample["__key__"])
+        if self.on_error == "abort":
+            raise error
+        outcome.fail(str(error))
+        if self.max_errors is not None and outcome.failed > self.max_errors:
+            what = f"{outcome.failed} samples failed, {self.max_errors} may; the last: {error}"
+            raise TooManyBadSamples(what, hint="") from None
+
+    def _each(self, samples: Iterator[Sample]) -> Iterator[tuple[Sample, Found]]:
+        """Each sample with what becomes of it."""
         if isinstance(self.work, Command):
-            running = Running()
-            try:
-                yield from _ahead(partial(self.work, running=running), samples, self.threads, running)
-            finally:
-                running.stop()
-        else:
-            function = self.work
-            for sample in samples:
-                yield sample, lambda sample=sample: function(sample)  # type: ignore[misc]
+            return self._by_commands(self.work, samples)
+        function = self.work
+        if self.at_once > 1:
+            return self._by_processes(function, samples)
+        return ((sample, _try(function, sample)) for sample in samples)
+
+    def _by_commands(self, command: Command, samples: Iterator[Sample]) -> Iterator[tuple[Sample, Found]]:
+        """Even one at a time is done in a thread: an interrupt, which the main thread gets, cannot come
+        between the start of a command and its being known.
+        """
+        running = Running()
+        work = partial(_try, partial(command, running=running))
+        pool = ThreadPoolExecutor(self.at_once, thread_name_prefix="tarmac-map")
+        try:
+            for sample, future in _ahead(partial(pool.submit, work), samples, self.at_once, self.ordered):
+                yield sample, future.result()
+        finally:
+            running.stop()
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    def _by_processes(self, function: Function, samples: Iterator[Sample]) -> Iterator[tuple[Sample, Found]]:
+        with worker_pool(self.at_once, partial(_try_all, function)) as submit:
+            for some, future in _ahead(submit, _together(samples), self.at_once, self.ordered):
+                found = result_of(future)
+                if isinstance(found, Exception):  # of the process, not of a sample
+                    raise found
+                yield from zip(some, found, strict=True)
 
 
-Work = Callable[[Sample], list[Sample]]
-Due = tuple[Sample, Callable[[], list[Sample]]]
-
-
-def _ahead(work: Work, samples: Iterator[Sample], threads: int, running: Running) -> Iterator[Due]:
-    """Work on some samples at the same time, and give them back in order.
-
-    Even one at a time is done in a thread: an interrupt, which the main thread gets, cannot come between the
-    start of a command and its being known.
-    """
-    waiting: deque[tuple[Sample, Future[list[Sample]]]] = deque()
-    pool = ThreadPoolExecutor(threads, thread_name_prefix="tarmac-map")
+def _try(work: Callable[[Sample], list[Sample]], sample: Sample) -> Found:
     try:
-        for sample in samples:
-            waiting.append((sample, pool.submit(work, sample)))
-            if len(waiting) >= AHEAD * threads:
-                first, future = waiting.popleft()
-                yield first, partial(_result, future)
-        while waiting:
-            first, future = waiting.popleft()
-            yield first, partial(_result, future)
-    finally:
-        running.stop()
-        pool.shutdown(wait=True, cancel_futures=True)
+        return work(sample)
+    except Exception as error:
+        return error
 
 
-def _result(future: Future[list[Sample]]) -> list[Sample]:
-    """Wait for a result, and look up now and then: a signal to another thread does not wake this one."""
-    while not future.done():
-        wait([future], LOOK_UP)
-    return future.result()
+def _try_all(work: Callable[[Sample], list[Sample]], samples: list[Sample]) -> list[Found]:
+    return [_try(work, sample) for sample in samples]
+
+
+def _together(samples: Iterator[Sample]) -> Iterator[list[Sample]]:
+    """Some samples at a time: of small ones handing over takes longer than the work."""
+    some: list[Sample] = []
+    size = 0
+    for sample in samples:
+        some.append(sample)
+        size += sum(len(value) for value in sample.values() if isinstance(value, bytes))
+        if len(some) == TOGETHER or size >= TOGETHER_BYTES:
+            yield some
+            some, size = [], 0
+    if some:
+        yield some
+
+
+def _ahead(
+    submit: Callable[[T], Future[R]], items: Iterator[T], workers: int, ordered: bool
+) -> Iterator[tuple[T, Future[R]]]:
+    """Hand out some items in advance; give each back when it is done, in order or as they end."""
+    waiting: dict[Future[R], T] = {}
+    for item in items:
+        waiting[submit(item)] = item
+        if len(waiting) >= AHEAD * workers:
+            yield _next_done(waiting, ordered)
+    while waiting:
+        yield _next_done(waiting, ordered)
+
+
+def _next_done(waiting: dict[Future[R], T], ordered: bool) -> tuple[T, Future[R]]:
+    wanted = list(waiting)[:1] if ordered else list(waiting)
+    # Look up now and then: a signal to another thread does not wake this one.
+    while not wait(wanted, LOOK_UP, FIRST_COMPLETED).done:
+        pass
+    future = next(future for future in wanted if future.done())
+    return waiting.pop(future), future
 
 
 def map_samples(
@@ -135,7 +183,7 @@ def map_samples(
 ) -> JobReport:
     """Change the samples of shards and write what becomes of them.
 
-    Where there are fewer shards to make than `jobs`, several commands run at the same time for each.
+    Where there are fewer shards to make than `jobs`, several samples of each are worked on at the same time.
     """
     select = Select(storage=storage) if select is None else select
     storage = select.storage
@@ -157,7 +205,7 @@ def map_samples(
             if isinstance(found, Streams)
             else found.samples(Piece("", 0, found.size))
         )
-        change = replace(mapping, threads=jobs)
+        change = replace(mapping, at_once=jobs)
         facts = mapping.options() | {"select": select.options()}
         return remake_stream(
             "map", samples, output, change, options=facts, read=urls, max_errors=run.max_errors
@@ -170,7 +218,7 @@ def map_samples(
     task = Remake("map", output, arrangements)
     task.facts = mapping.options() | {"select": select.options()}
     shards = sum(1 for _ in task.plan())
-    task.change = replace(mapping, threads=max(jobs // max(shards, 1), 1))
+    task.change = replace(mapping, at_once=max(jobs // max(shards, 1), 1))
     return remake(task, run)
 
 

@@ -9,18 +9,21 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from itertools import islice
 from multiprocessing import connection
-from typing import Any
+from typing import Any, TypeVar
 
 from tarmac.errors import WorkerDied
 from tarmac.jobs.run import Finished, Work
 from tarmac.jobs.task import Outcome, Unit
 
-__all__ = ["LocalEngine"]
+__all__ = ["LocalEngine", "result_of", "worker_pool"]
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 LOOK_UP = 0.5
 """Seconds after which one that waits sees whether it is to end."""
@@ -46,24 +49,33 @@ class LocalEngine:
         if self.processes == 1 or len(first) < 2:
             yield from _one_by_one(work, first, waiting)
             return
-        others = frozenset(multiprocessing.active_children())
-        with ProcessPoolExecutor(self.processes, _context(), _in_worker, (work,)) as pool:
+        with worker_pool(self.processes, work) as submit:
             running: dict[Future[Outcome], Unit] = {}
-            try:
-                for unit in first:
-                    running[pool.submit(_do, unit)] = unit
-                while True:
-                    for unit in islice(waiting, max(AHEAD * self.processes - len(running), 0)):
-                        running[pool.submit(_do, unit)] = unit
-                    if not running:
-                        return
-                    # Not for ever: a signal that another thread got would not wake this one.
-                    for future in wait(running, LOOK_UP, return_when=FIRST_COMPLETED).done:
-                        yield running.pop(future), _outcome(future)
-            except BaseException:
-                _interrupt(frozenset(multiprocessing.active_children()) - others)
-                pool.shutdown(wait=True, cancel_futures=True)
-                raise
+            outcome: Outcome | Exception
+            for unit in first:
+                running[submit(unit)] = unit
+            while True:
+                for unit in islice(waiting, max(AHEAD * self.processes - len(running), 0)):
+                    running[submit(unit)] = unit
+                if not running:
+                    return
+                # Not for ever: a signal that another thread got would not wake this one.
+                for future in wait(running, LOOK_UP, return_when=FIRST_COMPLETED).done:
+                    outcome = result_of(future)
+                    yield running.pop(future), outcome
+
+
+@contextlib.contextmanager
+def worker_pool(processes: int, work: Callable[[T], R]) -> Iterator[Callable[[T], Future[R]]]:
+    """Processes that do some work on what they are handed; they end with the block, or with this process."""
+    others = frozenset(multiprocessing.active_children())
+    with ProcessPoolExecutor(processes, _context(), _in_worker, (work,)) as pool:
+        try:
+            yield lambda item: pool.submit(_do, item)
+        except BaseException:
+            _interrupt(frozenset(multiprocessing.active_children()) - others)
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
 
 
 def _one_by_one(work: Work, first: list[Unit], rest: Iterator[Unit]) -> Iterator[Finished]:
@@ -76,7 +88,8 @@ def _one_by_one(work: Work, first: list[Unit], rest: Iterator[Unit]) -> Iterator
             yield unit, outcome
 
 
-def _outcome(future: Future[Outcome]) -> Outcome | Exception:
+def result_of(future: Future[R]) -> R | Exception:
+    """What a worker's work gave, or the error it ended with."""
     error = future.exception()
     if isinstance(error, BrokenProcessPool):
         return WorkerDied(
@@ -99,12 +112,12 @@ def _context() -> Any:
 class _Worker:
     """What a worker process knows: its work, sent once, and whether it is doing it."""
 
-    work: Work
+    work: Callable[[Any], Any]
     busy = False
     interrupted = False
 
 
-def _in_worker(work: Work) -> None:
+def _in_worker(work: Callable[[Any], Any]) -> None:
     """Begin a worker, and see to it that it ends when its parent does, however that ended."""
     _Worker.work = staticmethod(work)
     signal.signal(signal.SIGINT, _on_interrupt)
@@ -125,7 +138,7 @@ def _die_with_parent() -> None:
             os._exit(1)  # it was too late for that
 
 
-def _do(unit: Unit) -> Outcome:
+def _do(unit: Any) -> Any:
     if _Worker.interrupted:
         raise KeyboardInterrupt
     try:
