@@ -9,16 +9,15 @@
     │                  MapFailed (TimedOut)
     ├─ CodecError      EncodeFailed · DecodeFailed (Bomb) · NoCodec · UnsafeCodec
     ├─ WriteError      CommitFailed · DiskFull
-    ├─ IndexProblem    IndexMissing · IndexStale · IndexDamaged · BadManifest · DigestMismatch
+    ├─ IndexProblem    BadCondition · IndexMissing · IndexStale · IndexDamaged · BadManifest · DigestMismatch
     ├─ LoaderError     WorkerDied · WorkerFailed · TooManyBadSamples
     ├─ JobError        JobBusy · JobMismatch
     └─ StateError      StateMismatch · NotPicklable
 
-A message says where (URL, byte offset, member or sample key), what was expected and found, and what
-to try. Branches also inherit from the built-in exception that callers would reach for
-(`FileNotFoundError`, `OSError`, `ValueError`). Secrets inside URLs never reach a message.
-
-Warnings: `LoneZeroBlock`, `TornTail`, `CacheDisabled` under `TarmacWarning`.
+A message says where (URL, byte offset, member or sample key), what was expected and found, and what to try.
+Branches also inherit from the built-in exception that callers would reach for (`FileNotFoundError`,
+`OSError`, `ValueError`). Secrets inside URLs never reach a message. Warnings: `LoneZeroBlock`, `TornTail`,
+`CacheDisabled` under `TarmacWarning`.
 """
 
 from __future__ import annotations
@@ -28,17 +27,16 @@ from typing import Any
 
 # fmt: off
 __all__ = [  # in few lines, so that the tree below fits into one file
-    "AccessDenied", "ArchiveError", "BadChecksum", "BadHeader", "BadManifest", "BadName", "Bomb",
-    "CacheDisabled", "CodecError", "CommandFailed", "CommitFailed", "CompressionDamaged", "ConnectFailed",
-    "DecodeFailed", "DigestMismatch", "DiskFull", "DuplicateField", "EncodeFailed", "IndexDamaged",
-    "IndexMissing", "IndexProblem", "IndexStale", "JobBusy", "JobError", "JobMismatch",
-    "LimitExceeded", "LoaderError", "LoneZeroBlock", "MapFailed",
-    "MismatchedBatch", "MissingField", "NoCodec", "NotATar", "NotFound", "NotPicklable", "ObjectChanged",
-    "redact", "SampleError", "ShortRead", "SplitSample", "Stalled", "StateError", "StateMismatch",
-    "TarmacError", "TarmacWarning", "TimedOut", "TooManyBadSamples", "TooManyShards", "TornTail",
-    "TrailingData",
-    "TransferError", "Truncated", "UnsafeCodec", "UnsafeUrl", "UnsupportedMember", "UnsupportedScheme",
-    "UrlError", "WorkerDied", "WorkerFailed", "WriteError",
+    "AccessDenied", "ArchiveError", "BadChecksum", "BadCondition", "BadHeader", "BadManifest", "BadName",
+    "Bomb", "CacheDisabled", "CodecError", "CommandFailed", "CommitFailed", "CompressionDamaged",
+    "ConnectFailed", "DecodeFailed", "DigestMismatch", "DiskFull", "DuplicateField", "EncodeFailed",
+    "IndexDamaged", "IndexMissing", "IndexProblem", "IndexStale", "JobBusy", "JobError", "JobMismatch",
+    "LimitExceeded", "LoaderError", "LoneZeroBlock", "MapFailed", "MismatchedBatch", "MissingField",
+    "NoCodec", "NotATar", "NotFound", "NotPicklable", "ObjectChanged", "redact", "SampleError", "ShortRead",
+    "SplitSample", "Stalled", "StateError", "StateMismatch", "TarmacError", "TarmacWarning", "TimedOut",
+    "TooManyBadSamples", "TooManyShards", "TornTail", "TrailingData", "TransferError", "Truncated",
+    "UnsafeCodec", "UnsafeUrl", "UnsupportedMember", "UnsupportedScheme", "UrlError", "WorkerDied",
+    "WorkerFailed", "WriteError",
 ]
 # fmt: on
 
@@ -304,6 +302,10 @@ class DiskFull(WriteError):
 
 class IndexProblem(TarmacError, ValueError):
     """The index cannot answer, or does not belong to the shards; no sample was read by it."""
+
+
+class BadCondition(IndexProblem):
+    """A condition or a list of metadata that cannot be understood, or asks for what is not there."""
 
 
 class IndexMissing(IndexProblem):

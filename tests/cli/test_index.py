@@ -55,6 +55,18 @@ def test_index(folder):
     assert len(list(Dataset("all.json"))) == 7
 
 
+def test_only_say_what_there_is_to_do(folder):
+    done = run("s*.tar", "-o", "all.json", "--dry-run")
+    assert (done.exit_code, done.stdout, done.stderr) == (0, "", "index: 2 to do\n")
+    assert sorted(path.suffix for path in folder.iterdir()) == [".tar", ".tar"]
+    assert run(next(folder.glob("*.tar")), "-j", 1).exit_code == 0
+    done = run("s*.tar", "-o", "all.json", "--dry-run")
+    assert done.stderr == "index: 1 to do, 1 done before\n"
+    facts = json.loads(run("s*.tar", "--dry-run", "--json").stdout)
+    assert (facts["units"], facts["kept"]) == (2, 1)
+    assert not (folder / "all.json").exists()
+
+
 def test_processes(folder):
     assert run("s*.tar", "-o", "all.json", "-j", 2).exit_code == 0
     assert len(list(Dataset("all.json"))) == 7
@@ -116,7 +128,7 @@ def test_errors(folder, capsys):
     assert failing(capsys, "absent.tar")[0] == 3
     assert failing(capsys, "s000.tar", "s000.tar")[0] == 2
     status, err = failing(capsys, "s000.tar", "--meta", "jpg.widht")
-    assert status == 1
+    assert status == 2
     assert "did you mean jpg.width" in err
     assert failing(capsys, "s000.tar", "--add")[0] == 2
     assert failing(capsys, "s000.tar", "--dali", "--digest")[0] == 2

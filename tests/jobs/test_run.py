@@ -83,6 +83,28 @@ def test_all_of_it_then_nothing_then_what_is_missing(tmp_path):
     assert task.finished == [["a", "b", "c"]] * 3
 
 
+def test_a_dry_run_says_what_is_missing_and_touches_nothing(tmp_path):
+    def look(**more):
+        before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+        try:
+            report = run(Writing(tmp_path, **more.pop("task", {})), dry=True, **more)
+        finally:
+            assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+        return report.units, report.done, report.kept
+
+    assert look() == (3, 0, 0)
+    run(Writing(tmp_path))
+    assert look() == (3, 0, 3)
+    (tmp_path / "b").unlink()
+    assert look() == (3, 0, 2)
+    assert look(anew=True) == (3, 0, 0)
+    with pytest.raises(JobMismatch, match="size 1 -> 2"):
+        look(task={"size": 2})
+    (tmp_path / "ledger.jsonl").unlink()
+    with pytest.raises(UrlError, match="a is in the way"):
+        look()
+
+
 def test_the_first_error_ends_it_and_what_was_done_is_remembered(tmp_path):
     with pytest.raises(BadName, match="this one is bad"):
         run(Writing(tmp_path, bad=("b",)))
@@ -141,11 +163,6 @@ def test_lost_samples_are_reported_and_limited(tmp_path):
     assert report.facts()["failed"] == 6
     with pytest.raises(TooManyBadSamples, match="4 samples failed, 3 may"):
         run(Writing(tmp_path, lost=2), most_failed=3, anew=True)
-
-
-def test_a_dry_run_does_nothing(tmp_path):
-    assert run(Writing(tmp_path), dry=True).units == 3
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_units_of_one_name_are_a_mistake(tmp_path):

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from tarmac.cli import cache, check, copy, export, index, join, map, order, pack, show, sort
-from tarmac.errors import JobError, TarmacError, TransferError, UrlError
+from tarmac.errors import BadCondition, JobError, TarmacError, TransferError, UrlError
 
 __all__ = ["app", "main"]
 
@@ -60,7 +60,7 @@ def exit_code(error: TarmacError) -> int:
     """Say what kind of trouble an error is: 1 damaged data, 2 usage, 3 transfer failed."""
     if isinstance(error, TransferError | FileNotFoundError | PermissionError):
         return UNREACHABLE
-    return USAGE if isinstance(error, UrlError | JobError) else DAMAGED
+    return USAGE if isinstance(error, UrlError | BadCondition | JobError) else DAMAGED
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -116,7 +116,8 @@ def report_job(report: JobReport, as_json: bool, dry_run: bool = False, **more: 
     if as_json:
         typer.echo(json.dumps(report.facts() | more, ensure_ascii=False))
     elif dry_run:
-        typer.echo(f"{report.verb}: {report.units} to do", err=True)
+        before = f", {report.kept} done before" if report.kept else ""
+        typer.echo(f"{report.verb}: {report.units - report.kept} to do{before}", err=True)
     else:
         for error in report.errors:
             typer.echo(f"FAILED {error}", err=True)

@@ -32,6 +32,7 @@ def index_command(
         bool, typer.Option("--stale", help="Only check the index of a manifest; write nothing.")
     ] = False,
     jobs: flags.Jobs = flags.CORES,
+    dry_run: flags.DryRun = False,
     as_json: flags.AsJson = False,
 ) -> None:
     """Index shards, so that samples can be read by number, by key and by condition.
@@ -39,6 +40,7 @@ def index_command(
     Only what is new or has changed is read. Example: tarmac index 'train-*.tar' -o train.json
     """
     from tarmac.index.meta import parse_meta
+    from tarmac.jobs.run import JobReport
     from tarmac.samples.indexing import IndexOptions
     from tarmac.tools.index import index
 
@@ -60,7 +62,12 @@ def index_command(
         name=name,
         info=None if info is None else _info(info),
         jobs=jobs,
+        dry=dry_run,
     )
+    if dry_run:
+        units, kept = len(report.made) + len(report.kept), len(report.kept)
+        flags.report_job(JobReport("index", units, kept=kept), as_json, dry_run)
+        return
     found = report.manifest
     size = sum(shard.size or 0 for shard in found.shards)
     if as_json:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tarmac.errors import IndexProblem
+from tarmac.errors import BadCondition
 from tarmac.index.grammar import Among, Between, Chain, Column, Comparison, Constant, Like, Node, Unary
 from tarmac.index.promote import promote
 from tarmac.index.tokens import problem
@@ -58,7 +58,7 @@ class Scope(NamedTuple):
         text = self.text[node.start : node.end]
         return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
-    def problem(self, node: Node, what: str, hint: str | None = None) -> IndexProblem:
+    def problem(self, node: Node, what: str, hint: str | None = None) -> BadCondition:
         return problem(self.text, node.start, what, hint)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NoReturn
 
-from tarmac.errors import IndexProblem
+from tarmac.errors import BadCondition
 from tarmac.index.tokens import Token, problem, tokens, unquote
 
 __all__ = [
@@ -112,7 +112,7 @@ class Like(Node):
 def parse(text: str) -> tuple[Node, dict[str, int]]:
     """Return the tree of a condition, and the columns it names with the place of each."""
     if len(text) > _LONGEST:
-        raise IndexProblem(f"a condition of {len(text)} characters; {_LONGEST} are allowed.")
+        raise BadCondition(f"a condition of {len(text)} characters; {_LONGEST} are allowed.")
     parser = _Parser(text)
     tree = parser.condition()
     if parser.now.kind != "end":

@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, NoReturn
 
-from tarmac.errors import CodecError, DecodeFailed, IndexProblem
+from tarmac.errors import BadCondition, CodecError, DecodeFailed
 from tarmac.index.attributes import Lookup, attributes_of, is_json, read_field
 from tarmac.index.promote import as_array
 from tarmac.limits import DEFAULT_LIMITS, Limits
@@ -125,9 +125,9 @@ def _what_there_is(name: str) -> str:
     return f"of this kind of field there is only {name.partition('.')[0]}.size"
 
 
-def _senseless(name: str, part: str, why: str) -> IndexProblem:
+def _senseless(name: str, part: str, why: str) -> BadCondition:
     of = "" if name == part else f', of "{name}",'
-    return IndexProblem(
+    return BadCondition(
         f'"{part[:100]}"{of} is no metadata; {why}.', hint="--meta jpg.width,json.caption,txt,cls,mp4.size"
     )
 

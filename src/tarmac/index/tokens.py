@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tarmac.errors import IndexProblem
+from tarmac.errors import BadCondition
 
 __all__ = ["Token", "problem", "tokens", "unquote"]
 
@@ -32,14 +32,14 @@ class Token(NamedTuple):
     end: int
 
 
-def problem(text: str, at: int, what: str, hint: str | None = None) -> IndexProblem:
+def problem(text: str, at: int, what: str, hint: str | None = None) -> BadCondition:
     """An error that shows the place in the condition."""
     first, last = max(0, at - _SHOWN), at + _SHOWN
     before, after = "…" * (first > 0), "…" * (last < len(text))
     shown = before + re.sub(r"\s", " ", text[first:last]) + after
     mark = " " * (at - first + len(before)) + "^"
     end = "\n" if hint else ""
-    return IndexProblem(
+    return BadCondition(
         f"{what}, at character {at + 1} of the condition:\n  {shown}\n  {mark}{end}", hint=hint
     )
 

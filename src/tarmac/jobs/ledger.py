@@ -71,10 +71,14 @@ def open_ledger(
     options: dict[str, Any],
     *,
     anew: bool = False,
+    dry: bool = False,
     storage: StorageOptions = DEFAULT_STORAGE,
 ) -> Ledger:
-    """Open the ledger at a place, or begin it; `anew` forgets what it says. Without a place none is kept."""
-    if place is None:
+    """Open the ledger at a place, or begin it; `anew` forgets what it says. Without a place none is kept.
+
+    `dry` only looks at one that is there.
+    """
+    if place is None or (dry and (anew or (is_local(place) and not os.path.exists(local_path(place))))):
         return Ledger()
     # Through JSON, as it will be read again: tuples are lists then.
     head = json.loads(json.dumps({"format": FORMAT, "verb": verb, "options": options}))

@@ -100,26 +100,26 @@ def run_job(
     """Do what is missing of a job. The first error ends it, when the units under way are done.
 
     `ledger` is where to remember what is done, `anew` forgets it. More than `most_failed` lost samples are an
-    error. `dry` only plans: the report then says what there would be to do.
+    error. `dry` writes nothing: the report then says what there would be to do.
     """
     begun = time.monotonic()
     report = JobReport(task.verb)
-    if dry:
-        report.units = sum(1 for _ in task.plan())
-        return report
-    book = open_ledger(ledger, task.verb, task.options(), anew=anew, storage=storage)
+    book = open_ledger(ledger, task.verb, task.options(), anew=anew, dry=dry, storage=storage)
     try:
         outcomes: dict[str, Outcome] = {}
         units = _named_once(task.plan())
         if book.new and not anew:
             task.begin(units)
-        book.begin()
+        if not dry:
+            book.begin()
         for unit in units:
             before = _done_before(task, unit, book, ledger)
             if before is not None:
                 outcomes[unit.name] = before
                 report.add(before)
         report.units, report.kept = len(units), len(outcomes)
+        if dry:
+            return report
         missing = [unit for unit in units if unit.name not in outcomes]
         for unit, outcome in _until_error(engine, partial(_work, task), missing, show, task.verb):
             book.record(unit, outcome)

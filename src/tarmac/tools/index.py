@@ -10,7 +10,7 @@ from typing import Any
 from tarmac.errors import IndexDamaged, TarmacError, UrlError, WriteError
 from tarmac.index.dali import read_dali
 from tarmac.index.manifest import Manifest, Shard, read_manifest, write_manifest
-from tarmac.index.sidecar import open_sidecar, sidecar_url, write_sidecar
+from tarmac.index.sidecar import Sidecar, open_sidecar, sidecar_url, write_sidecar
 from tarmac.jobs.engines.local import LocalEngine
 from tarmac.jobs.run import run_job
 from tarmac.jobs.task import Outcome, Task, Unit
@@ -52,19 +52,25 @@ def index(
     name: str | None = None,
     info: Any = None,
     jobs: int = 1,
+    dry: bool = False,
     show: bool | None = None,
 ) -> IndexReport:
     """Index shards and write the manifest.
 
     Sidecars go beside their shards, or into `directory`. With `add`, the shards of an existing manifest stay
     in front of the new ones, with their indexes where they are. `dali` takes over the `.idx` files of DALI
-    instead of reading shards.
+    instead of reading shards. `dry` writes nothing: the report then says which shards would be read.
     """
     if dali and (options.digests or options.meta is not None):
         raise ValueError("DALI's files have neither digests nor metadata; index without dali for those")
     before = _existing(manifest, options) if add else None
     urls = expand(shards, options=options.storage)
     planned = _planned(before.shards if before else [], urls, directory)
+    if dry:
+        report = IndexReport(Manifest(planned))
+        for shard in planned:
+            (report.kept if _usable(shard, options) else report.made).append(shard.url)
+        return report
     job = run_job(_Indexing(planned, options, dali), LocalEngine(jobs), show=show)
     told = before or Manifest([], name=_name_of(manifest))
     indexed = [
@@ -94,16 +100,25 @@ class _Indexing(Task):
     def run(self, unit: Unit) -> Outcome:
         """Find or make the index of one shard."""
         shard, options = unit.content, self.indexing
-        url, place = shard.url, shard.index or sidecar_url(shard.url)
-        sidecar = usable_index(url, place, options)
+        sidecar = _usable(shard, options)
         made = sidecar is None
         if sidecar is None:
+            url, place = shard.url, _index_of(shard)
             content = read_dali(url, options.storage) if self.dali else index_shard(url, options)
             _write(place, content, options)
             sidecar = open_sidecar(place, options.storage)
         found = sidecar.facts
         known = {"samples": found.samples, "size": found.size, "fingerprint": found.fingerprint}
         return Outcome(found.samples, found.samples, facts={"shard": known, "made": made})
+
+
+def _index_of(shard: Shard) -> str:
+    return shard.index or sidecar_url(shard.url)
+
+
+def _usable(shard: Shard, options: IndexOptions) -> Sidecar | None:
+    """The index that a shard has, if it is of the shard as it is now."""
+    return usable_index(shard.url, _index_of(shard), options)
 
 
 def _planned(before: list[Shard], urls: list[str], directory: str | None) -> list[Shard]:
@@ -166,7 +181,7 @@ def check_index(manifest: str, *, options: IndexOptions = DEFAULT_INDEXING) -> I
     """Yield the shards of a manifest whose index is missing, damaged, or not of the shard as it is now."""
     for shard in read_manifest(manifest, options.storage).shards:
         try:
-            sidecar = open_sidecar(shard.index or sidecar_url(shard.url), options.storage)
+            sidecar = open_sidecar(_index_of(shard), options.storage)
             sidecar.check_shard(stat(shard.url, options.storage), shard.url)
             if sidecar.facts.fingerprint != shard.fingerprint and shard.fingerprint is not None:
                 raise IndexDamaged(

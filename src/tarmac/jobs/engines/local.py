@@ -30,6 +30,7 @@ LOOK_UP = 0.5
 PATIENCE = 3.0
 """Seconds that a worker gets to end by itself."""
 PR_SET_PDEATHSIG = 1
+_SIGNALS = frozenset((signal.SIGINT, signal.SIGTERM))
 AHEAD = 2
 """Units that are handed out to each process in advance, so that none waits for the next."""
 
@@ -123,7 +124,10 @@ def _in_worker(work: Callable[[Any], Any]) -> None:
     signal.signal(signal.SIGINT, _on_interrupt)
     # The pool terminates all workers as soon as one has ended; that must not disturb their clearing up.
     signal.signal(signal.SIGTERM, _on_interrupt)
+    # A signal that another thread took would not wake the work, so that thread must not get any.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     threading.Thread(target=_end_with_parent, name="tarmac-parent", daemon=True).start()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     _die_with_parent()
 
 
