@@ -30,7 +30,6 @@ LOOK_UP = 0.5
 PATIENCE = 3.0
 """Seconds that a worker gets to end by itself."""
 PR_SET_PDEATHSIG = 1
-_SIGNALS = frozenset((signal.SIGINT, signal.SIGTERM))
 AHEAD = 2
 """Units that are handed out to each process in advance, so that none waits for the next."""
 
@@ -124,11 +123,23 @@ def _in_worker(work: Callable[[Any], Any]) -> None:
     signal.signal(signal.SIGINT, _on_interrupt)
     # The pool terminates all workers as soon as one has ended; that must not disturb their clearing up.
     signal.signal(signal.SIGTERM, _on_interrupt)
-    # A signal that another thread took would not wake the work, so that thread must not get any.
-    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-    threading.Thread(target=_end_with_parent, name="tarmac-parent", daemon=True).start()
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+    with _signals_blocked():
+        threading.Thread(target=_end_with_parent, name="tarmac-parent", daemon=True).start()
     _die_with_parent()
+
+
+@contextlib.contextmanager
+def _signals_blocked() -> Iterator[None]:
+    """For a thread that is started meanwhile: a signal that it took would not wake the work."""
+    if sys.platform == "win32":
+        yield
+        return
+    signals = (signal.SIGINT, signal.SIGTERM)
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
 
 
 def _die_with_parent() -> None:
