@@ -348,3 +348,25 @@ def test_what_cannot_be_indexed_is_told_before_anything_is_written(target, tmp_p
     with pytest.raises(ValueError, match="index=True: the shard"):
         TarWriter(target, index=True)
     assert os.listdir(tmp_path) == []
+
+
+def test_views_are_written_as_they_were_when_given(tmp_path):
+    """A buffer that is used again and again, numbers of four bytes, every other byte."""
+    path = str(tmp_path / "x.tar")
+    buffer = bytearray(1 << 16)
+    numbers = np.arange(20_000, dtype=np.int32)
+    fixed = bytes(range(256)) * 256
+    with TarWriter(path) as writer:
+        for letter in b"ABC":
+            buffer[:] = bytes([letter]) * len(buffer)
+            writer.write({"__key__": chr(letter), "bin": memoryview(buffer)})
+            writer.write({"__key__": f"{chr(letter)}r", "bin": memoryview(buffer).toreadonly()})
+        writer.write({"__key__": "n", "bin": memoryview(numbers)})
+        writer.write({"__key__": "s", "bin": memoryview(fixed)[::2]})
+        writer.write({"__key__": "v", "bin": memoryview(fixed)[1000:]})
+    found = {sample["__key__"]: sample["bin"] for sample in tarmac.read(path)}
+    for letter in "ABC":
+        assert found[letter] == found[f"{letter}r"] == letter.encode() * len(buffer)
+    assert found["n"] == numbers.tobytes()
+    assert found["s"] == fixed[::2]
+    assert found["v"] == fixed[1000:]

@@ -349,3 +349,29 @@ def test_killed_interpreters_too(tmp_path):
     )
     write_shards(pattern)
     assert sorted(os.listdir(tmp_path)) == [f"x-{number:02d}.tar" for number in range(8)]
+
+
+def test_more_parts_than_the_system_takes_at_once(tmp_path):
+    sink = LocalSink(str(tmp_path / "x"))
+    parts = [b""] * 2000 + [bytes(BUFFER * 100)]
+    for part in parts:
+        sink.write(part)
+    sink.commit()
+    assert (tmp_path / "x").stat().st_size == BUFFER * 100
+
+
+@pytest.mark.parametrize("locks", [True, False])
+def test_a_part_that_a_cleaner_holds_is_not_used(tmp_path, monkeypatch, locks):
+    """A cleaner that has the lock is about to remove the file; where there are no locks nobody cleans."""
+    from tarmac.storage import local
+
+    tried = []
+
+    def try_lock(fd):
+        tried.append(fd)
+        return locks and len(tried) > 1
+
+    monkeypatch.setattr(local, "try_lock", try_lock)
+    put(tmp_path / "x.tar")
+    assert len(tried) == (2 if locks else local.LOCK_ATTEMPTS + 1)
+    assert os.listdir(tmp_path) == ["x.tar"]

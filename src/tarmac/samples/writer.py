@@ -6,6 +6,7 @@ import os
 import tarfile
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from mmap import mmap
 from types import TracebackType
 from typing import IO, Any, Self
 
@@ -105,8 +106,8 @@ class TarWriter:
         else:
             self._sink = FileSink(fileobj, close=_close)
         self._compressor = compressing(self._sink, form) if form else None
-        # A local file takes bytes from wherever they are; others may keep them, or look at them again.
-        self._passed_on = memoryview if isinstance(self._sink, LocalSink) and form is None else bytes
+        # A local file takes bytes from wherever they are; others may look at them again.
+        self._views = isinstance(self._sink, LocalSink) and form is None
         self._append = (self._compressor or self._sink).write
         self._closed = False
 
@@ -126,7 +127,9 @@ class TarWriter:
         places: dict[str, Place] = {}
         for field, suffix, encode, always in self._plans.get(tuple(encoded)) or self._plan(encoded, key):
             value = encoded[field]
-            if type(value) is not bytes and type(value) is not self._passed_on:
+            if type(value) is memoryview and not (self._views and _lasting(value)):
+                value = bytes(value)
+            if type(value) is not bytes and type(value) is not memoryview:
                 if encode is None:
                     raise EncodeFailed(
                         f'field "{field}": {_NOT_ENCODED.format(type(value).__name__)}', key=key
@@ -239,6 +242,12 @@ class TarWriter:
                 f"{self.name}: a writer was never closed; nothing was published.", ResourceWarning, 2
             )
             self.abort()
+
+
+def _lasting(view: memoryview) -> bool:
+    """Whether these are bytes that nobody can change before they are written."""
+    plain = view.c_contiguous and view.nbytes == len(view)
+    return plain and view.readonly and isinstance(view.obj, bytes | mmap)
 
 
 class _EncoderChoice:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import itertools
 import mmap
 import os
 import stat as modes
@@ -27,11 +28,14 @@ from tarmac.storage.types import DEFAULT_WRITE, ObjectInfo, Source, StorageOptio
 
 __all__ = ["LocalSink", "LocalSource", "local_path", "open_read", "open_write", "read_range", "stat"]
 
+LOCK_ATTEMPTS = 3
 BUFFER = MIB // 4
 """Bytes that are written at once: few enough to stay in the processor's cache and in the allocator's hands.
 Of a megabyte, each one's pages are given back and asked for again, which takes longer than writing them."""
 EARLY = 8 * MIB
 """Bytes after which the system is told to begin with them, which halves the time to write a large shard."""
+AT_ONCE = 1024
+"""Parts that the system takes at once, at most."""
 LARGE = 1 << 13
 """Parts that are larger than this, on average, are not copied to be written together."""
 
@@ -188,7 +192,7 @@ class LocalSink:
         self._parts, self._buffered = [], 0
         try:
             # Few large parts are written from where they are; of many small ones a copy is cheaper.
-            apart = len(parts) > 1 and size >= len(parts) * LARGE
+            apart = 1 < len(parts) <= AT_ONCE and size >= len(parts) * LARGE
             done = os.writev(self._fd, parts) if apart else 0
             self._written += done
             view = memoryview(b"".join(parts) if done < size else b"")[done:]
@@ -337,13 +341,16 @@ def _part_prefix(target: Path) -> str:
 
 def _begin_part(target: Path) -> tuple[int, Path]:
     """Create a part file and lock it."""
-    while True:
+    for attempt in itertools.count():
         part = target.with_name(f"{_part_prefix(target)}{uuid.uuid4().hex[:16]}")
         fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        try_lock(fd)
-        if os.fstat(fd).st_nlink:
+        # Some file systems know no locks; there nobody takes it for an orphan, either.
+        if (try_lock(fd) or attempt == LOCK_ATTEMPTS) and os.fstat(fd).st_nlink:
             return fd, part
         os.close(fd)  # another writer took it for an orphan before it was locked
+        with contextlib.suppress(OSError):
+            os.unlink(part)
+    raise AssertionError("unreachable")
 
 
 def _remove_orphans(target: Path) -> None:

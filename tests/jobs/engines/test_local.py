@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -14,7 +16,7 @@ import pytest
 
 from tarmac.errors import BadName, WorkerDied
 from tarmac.jobs.engines import local
-from tarmac.jobs.engines.local import LocalEngine
+from tarmac.jobs.engines.local import LocalEngine, worker_pool
 from tarmac.jobs.task import Outcome, Unit
 
 
@@ -82,7 +84,7 @@ def test_a_killed_worker_is_an_error_for_each_unit_that_it_took_with_it():
 
 SCRIPT = """
 import sys, time
-from tarmac.jobs.engines.local import LocalEngine
+from tarmac.jobs.engines.local import LocalEngine, worker_pool
 from tarmac.jobs.task import Outcome, Unit
 
 def work(unit):
@@ -118,3 +120,30 @@ def test_workers_end_with_their_parent(tmp_path, number):
         assert child.returncode == 130
         assert errors == b""
         assert len(list(tmp_path.glob("*.interrupted"))) == 2
+
+
+def test_more_work_for_processes_that_have_died_is_the_same_error():
+    def slowly():
+        yield from units("kill", "x")
+        time.sleep(1)
+        yield from units("y", "z", "a", "b", "c")
+
+    with contextlib.suppress(WorkerDied):
+        for _, outcome in LocalEngine(2).run(Work(), slowly()):
+            assert isinstance(outcome, WorkerDied | Outcome)
+
+
+def test_processes_of_others_are_left_alone():
+    """Those that are started while ours work, too."""
+    with worker_pool(1, Work()) as submit:
+        first = submit(units("x")[0])
+        other = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+        other.start()
+        first.result()
+        with pytest.raises(ZeroDivisionError), worker_pool(1, Work()) as again:
+            again(units("y")[0]).result()
+            raise ZeroDivisionError
+        assert isinstance(submit(units("z")[0]).result(), Outcome)
+    assert other.is_alive()
+    other.kill()
+    other.join()

@@ -16,7 +16,7 @@ def test_counts_and_examples():
 
 
 def test_small_samples_are_read_by_the_handful_and_large_ones_alone():
-    sizes = [1] * 40 + [SMALL] * 5 + [1] * 2
+    sizes = [1] * 40 + [SMALL] * 5 + [1] * 2 + [SMALL]
     begun = []
 
     def read(key, where):
@@ -29,8 +29,7 @@ def test_small_samples_are_read_by_the_handful_and_large_ones_alone():
         assert sample == {"__key__": f"{number:03d}", "bin": bytes(sizes[number])}
         ahead.append(len(begun) - number - 1)
     assert len(ahead) == len(begun) == len(sizes)
-    assert ahead[0] == 0
-    assert max(ahead) == HANDFUL - 1
-    # The first large one ends a handful at the latest; from then on each is alone in memory.
-    assert ahead[-1] == 0
+    assert ahead[:HANDFUL] == list(range(HANDFUL - 1, -1, -1))
+    assert ahead[40:45] == [0] * 5  # never two large ones in memory
+    assert ahead[45:] == [2, 1, 0]
     assert list(load_each(read, [])) == []

@@ -68,12 +68,19 @@ class LocalEngine:
 @contextlib.contextmanager
 def worker_pool(processes: int, work: Callable[[T], R]) -> Iterator[Callable[[T], Future[R]]]:
     """Processes that do some work on what they are handed; they end with the block, or with this process."""
-    others = frozenset(multiprocessing.active_children())
     with ProcessPoolExecutor(processes, _context(), _in_worker, (work,)) as pool:
+
+        def submit(item: T) -> Future[R]:
+            try:
+                return pool.submit(_do, item)
+            except BrokenProcessPool:
+                raise _died() from None
+
         try:
-            yield lambda item: pool.submit(_do, item)
+            yield submit
         except BaseException:
-            _interrupt(frozenset(multiprocessing.active_children()) - others)
+            # Its own processes, which it does not tell: others of ours may have been started meanwhile.
+            _interrupt(list((pool._processes or {}).values()))
             pool.shutdown(wait=True, cancel_futures=True)
             raise
 
@@ -92,15 +99,19 @@ def result_of(future: Future[R]) -> R | Exception:
     """What a worker's work gave, or the error it ended with."""
     error = future.exception()
     if isinstance(error, BrokenProcessPool):
-        return WorkerDied(
-            "a process that worked on this job was killed or ended at once.",
-            hint="run the same command again; if memory ran out, with fewer processes.",
-        )
+        return _died()
     if isinstance(error, Exception):
         return error
     if error is not None:  # Ctrl-C reached the worker before us
         raise error
     return future.result()
+
+
+def _died() -> WorkerDied:
+    return WorkerDied(
+        "a process that worked on this job was killed or ended at once.",
+        hint="run the same command again; if memory ran out, with fewer processes.",
+    )
 
 
 def _context() -> Any:

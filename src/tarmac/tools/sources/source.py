@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields
-from itertools import islice
 from typing import Any
 
 from tarmac.samples.grouping import Sample
@@ -32,9 +31,9 @@ Item = tuple["str | None", int, Where]
 Load = Callable[[str, Where], Sample]
 """Read one sample, by its key and where it is."""
 HANDFUL = 16
-"""Samples that are read before the first of them is given out, ..."""
+"""Samples that are read before the first of them is given out, at most; ..."""
 SMALL = 1 << 14
-"""... if they have fewer bytes than this."""
+"""... one of so many bytes is the last of them."""
 
 
 @dataclass
@@ -58,11 +57,14 @@ class Skipped:
 
 def load_each(read: Load, planned: Iterable[tuple[str, Where]]) -> Iterator[Sample]:
     """Read samples, small ones by the handful: going back and forth between reading and writing is slower."""
-    coming = iter(planned)
-    size = 1
-    while some := [read(key, where) for key, where in islice(coming, size)]:
-        yield from some
-        size = HANDFUL if sum(map(len, some[-1].values())) < SMALL else 1
+    some: list[Sample] = []
+    for key, where in planned:
+        sample = read(key, where)
+        some.append(sample)
+        if len(some) == HANDFUL or sum(map(len, sample.values())) >= SMALL:
+            yield from some
+            some.clear()
+    yield from some
 
 
 class Source(ABC):
