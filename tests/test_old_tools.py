@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import glob
+import gzip
 import io
+import itertools
+import json
 import os
 import subprocess
 import sys
@@ -13,7 +17,7 @@ import pytest
 
 import tarmac
 from harness.shards import plain
-from tarmac.cli import main
+from tarmac.cli import app, main
 from tools.shards import content, keys, make
 
 
@@ -56,10 +60,14 @@ def test_files_without_an_extension_are_skipped_aloud(run):
         plain([("README", b"x"), ("a.txt", b"1"), (".DS_Store", b"2"), ("b.txt", b"3")])
     )
     good(run, "copy", "odd.tar", "-o", "out.tar")
-    assert keys("out.tar") == ["a", "b"]
-    out, _ = good(run, "check", "odd.tar")
-    assert b"2 samples" in out
-    assert b"skipped" in out
+    assert content("out.tar") == [{"__key__": "a", "txt": b"1"}, {"__key__": "b", "txt": b"3"}]
+    out, err = good(run, "check", "odd.tar")
+    assert out.endswith(b"odd.tar: 2 samples, 2 bytes, txt:2, 2 x no field in name skipped\n")
+    assert err == "1 shards, 2 samples, 0 not whole\n"
+    out, _ = good(run, "check", "odd.tar", "--json")
+    assert json.loads(out)["skipped"] == {"no field in name": 2}
+    assert good(run, "show", "odd.tar")[0] == b"a\ttxt 1\nb\ttxt 1\n"
+    assert b"skipped" not in good(run, "check", "out.tar")[0]
 
 
 def test_fields_have_one_order_and_no_time_of_the_day(run):
@@ -103,10 +111,35 @@ def test_a_slice_of_each_shard_ends(run):
     assert keys("out.tar") == ["s0/002", "s0/003", "s1/002", "s1/003"]
 
 
+BRACES = {
+    "copy": ["-o", "out.tar"],
+    "sort": ["--by", "key", "-o", "out.tar"],
+    "map": ["-c", "true", "-o", "out.tar"],
+    "join": ["--with", "in-{0..1}.tar", "--replace", "-o", "out.tar"],
+    "index": ["-o", "out.json"],
+    "check": [],
+    "show": [],
+    "export": ["-o", "out.jsonl"],
+    "order": ["--batch-size", "1", "--json"],
+}
+
+
 def test_braces_are_expanded_by_every_verb(run):
-    good(run, "sort", "in-{0..1}.tar", "-o", "sorted.tar", "--by", "key")
-    good(run, "export", "in-{0..1}.tar", "--to", "jsonl", "-o", "out.jsonl")
-    assert len(keys("sorted.tar")) == len(Path("out.jsonl").read_text().splitlines()) == 17
+    assert {command.name for command in app.registered_commands} == {*BRACES, "pack"}
+    said = {}
+    for verb, more in BRACES.items():
+        said[verb], _ = good(run, verb, "in-{0..1}.tar", *more, *(["--overwrite"] * ("out.tar" in more)))
+        if "out.tar" in more:
+            assert keys("out.tar") == keys("in-*.tar"), verb
+            os.unlink("out.tar")
+    assert len(said["show"].splitlines()) == len(Path("out.jsonl").read_text().splitlines()) == 17
+    assert b"in-0.tar: 10 samples" in said["check"]
+    assert b"in-1.tar: 7 samples" in said["check"]
+    assert [shard["nsamples"] for shard in json.loads(Path("out.json").read_text())["shardlist"]] == [10, 7]
+    assert json.loads(said["order"])["samples"] == 17
+    _, _, err = run("cache", "warm", "in-{0..1}.tar", "--cache", "kept")
+    assert "in-0.tar" in err
+    assert "in-1.tar" in err
 
 
 def test_a_command_that_fails_is_an_error_and_its_sample_is_not_kept(run):
@@ -140,10 +173,37 @@ def test_a_directory_for_temporary_files_is_not_deleted(run):
     assert [path.name for path in Path("tmp").iterdir()] == ["mine.txt"]
 
 
-def test_a_limit_applies_only_if_it_is_given(run):
-    good(run, "copy", "in-*.tar", "-o", "n-{i}.tar", "--max-samples", "17")
-    good(run, "copy", "in-*.tar", "-o", "b-{i}.tar", "--max-bytes", "100000")
-    assert len(keys("n-0.tar")) == len(keys("b-0.tar")) == 17
+def lengths(pattern):
+    return [len(keys(path)) for path in sorted(glob.glob(pattern))]
+
+
+def payload(samples):
+    return [sum(len(value) for name, value in each.items() if name != "__key__") for each in samples]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_limit_applies_if_it_is_given_and_only_then(run, packed):
+    source = "in-*.tar"
+    if packed:
+        source = "z-*.tar.gz"
+        for number in range(2):
+            data = gzip.compress(Path(f"in-{number}.tar").read_bytes())
+            Path(f"z-{number}.tar.gz").write_bytes(data)
+    good(run, "copy", source, "-o", "all-{i}.tar")
+    good(run, "copy", source, "-o", "n-{i}.tar", "--max-samples", "4")
+    good(run, "copy", source, "-o", "b-{i}.tar", "--max-bytes", "300")
+    good(run, "copy", source, "-o", "both-{i}.tar", "--max-bytes", "300", "--max-samples", "3")
+    assert lengths("all-*.tar") == [17]
+    assert lengths("n-*.tar") == [4, 4, 4, 4, 1]
+    for name, most in [("b", 17), ("both", 3)]:
+        shards = [content(path) for path in sorted(glob.glob(f"{name}-*.tar"))]
+        assert [sample for shard in shards for sample in shard] == content("in-*.tar")
+        assert max(sum(payload(shard)) for shard in shards) <= 300
+        assert max(map(len, shards)) <= most
+        for shard, following in itertools.pairwise(shards):  # each is as full as it can be
+            assert len(shard) == most or sum(payload([*shard, following[0]])) > 300
+    assert max(lengths("b-*.tar")) > 3
+    assert lengths("both-*.tar") != lengths("b-*.tar")
 
 
 def test_a_command_after_each_shard_must_succeed(run):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -120,9 +121,24 @@ def test_interrupt(tmp_path):
     assert b"Traceback" not in stderr
 
 
+def completing(task, **more):
+    """What a shell gets that asks `tarmac` for its script or for the words that fit."""
+    script = [sys.executable, "-c", "import sys; sys.argv = ['tarmac']; from tarmac.cli import main; main()"]
+    environment = os.environ | {"_TARMAC_COMPLETE": task} | more
+    return subprocess.run(script, env=environment, capture_output=True, text=True, timeout=60).stdout
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_shells_can_complete_verbs_and_flags(shell):
-    environment = os.environ | {"_TARMAC_COMPLETE": f"source_{shell}"}
-    script = [sys.executable, "-c", "import sys; sys.argv = ['tarmac']; from tarmac.cli import main; main()"]
-    done = subprocess.run(script, env=environment, capture_output=True, text=True, timeout=60)
-    assert "_TARMAC_COMPLETE" in done.stdout, done.stderr
+    assert f"_TARMAC_COMPLETE=complete_{shell}" in completing(f"source_{shell}")
+    for typed, fitting, other in [
+        ("tarmac co", ["copy"], "sort"),
+        ("tarmac copy --max", ["--max-samples", "--max-bytes"], "--manifest"),
+        ("tarmac copy --missing s", ["skip"], "error"),
+    ]:
+        words = {"COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" "))}
+        if shell != "bash":
+            words = {"_TYPER_COMPLETE_ARGS": typed, "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+        found = re.findall(r"[\w-]+", completing(f"complete_{shell}", **words))
+        assert set(fitting) <= set(found)
+        assert other not in found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import os
@@ -10,8 +11,11 @@ import sys
 
 import pytest
 
+import tarmac
+from harness.servers import nginx, required
+from harness.shards import plain
 from tarmac.cli import main
-from tools.shards import keys, make
+from tools.shards import content, keys, make
 
 TARMAC = [sys.executable, "-m", "tarmac"]
 
@@ -89,6 +93,109 @@ def test_all_flags_have_an_effect(here, capsys):
     assert sorted(key.partition("-")[2] for key in found) == ["s0/001", "s0/003", "s1/002"]
     assert json.loads((here / "m.json").read_text())["shardlist"]
     assert len(list((here / "out").glob("*.done"))) == len(list((here / "out").glob("*.tar")))
+
+
+def copied(capsys, *arguments):
+    """The keys of a copy of all that there is, or of what is named."""
+    status, _, err = run(capsys, "copy", *arguments, "-o", "copied.tar", "--overwrite", "-j", "1")
+    assert status == 0, err
+    return keys("copied.tar")
+
+
+@pytest.fixture
+def packed(here):
+    """The same shards, which can only be read from front to back."""
+    for number in range(2):
+        data = (here / f"in-{number}.tar").read_bytes()
+        (here / f"z-{number}.tar.gz").write_bytes(gzip.compress(data, 1, mtime=0))
+    return "z-*.tar.gz"
+
+
+def test_another_seed_is_another_order(packed, capsys):
+    mixed = "--mix", "in-0.tar=1", "--mix", "in-1.tar=1"
+    for command in (["in-*.tar", "--shuffle"], [packed, "--shuffle"], mixed):
+        one, again, other = (copied(capsys, *command, "--seed", seed) for seed in "112")
+        assert one == again != other
+        assert sorted(one) == sorted(other) == sorted(keys("in-*.tar"))
+
+
+def test_a_stream_is_shuffled_in_a_buffer(packed, capsys):
+    every = keys("in-*.tar")
+    small, large = (copied(capsys, packed, "--shuffle", "--buffer", size) for size in ("2", "100"))
+    assert sorted(small) == sorted(large) == sorted(every)
+    assert all(place >= every.index(key) - 2 for place, key in enumerate(small))
+    assert any(place < every.index(key) - 2 for place, key in enumerate(large))
+    assert copied(capsys, packed, "--shuffle") == large  # of 10,000, if none is given
+
+
+def test_one_of_the_parts(here, packed, capsys):
+    for source in ("in-*.tar", packed):
+        first, second = (copied(capsys, source, "--part", "a=0.5,b=0.5", "--only", part) for part in "ab")
+        assert min(len(first), len(second)) > 0
+        assert sorted(first + second) == sorted(keys("in-*.tar"))
+
+
+def test_samples_without_a_field_can_be_left_out(here, capsys):
+    (here / "odd.tar").write_bytes(plain([("a.txt", b"1"), ("a.png", b"2"), ("b.txt", b"3")]))
+    status, _, err = run(capsys, "copy", "odd.tar", "-o", "x.tar", "--fields", "png")
+    assert (status, "--missing skip" in err) == (1, True)
+    assert copied(capsys, "odd.tar", "--fields", "png", "--missing", "skip") == ["a"]
+
+
+@pytest.mark.parametrize(("form", "begins"), [("gz", b"\x1f\x8b"), ("zst", b"\x28\xb5\x2f\xfd")])
+def test_compressed_as_asked_for(here, capsys, form, begins):
+    assert copied(capsys, "in-*.tar", "--compress", form) == keys("in-*.tar")
+    assert (here / "copied.tar").read_bytes().startswith(begins)
+
+
+def test_an_index_and_a_manifest_of_what_is_there(here, capsys):
+    command = "copy", "in-*.tar", "-o", "x-{i}.tar", "--max-samples", "5", "-j", "1", "--overwrite"
+    assert run(capsys, *command)[0] == 0
+    assert not list(here.glob("*.arrow"))
+    assert run(capsys, *command, "--index")[0] == 0
+    assert sorted(path.name for path in here.glob("*.arrow")) == [f"x-{n}.tar.arrow" for n in range(4)]
+    assert run(capsys, *command, "--manifest", "m.json")[0] == 0
+    listed = json.loads((here / "m.json").read_text())["shardlist"]
+    assert [(each["url"], each["nsamples"]) for each in listed] == [
+        ("x-0.tar", 5), ("x-1.tar", 5), ("x-2.tar", 5), ("x-3.tar", 2),
+    ]  # fmt: skip
+    assert [each["filesize"] for each in listed] == [(here / each["url"]).stat().st_size for each in listed]
+    dataset = tarmac.Dataset("m.json", verify=True)
+    assert [sample["__key__"] for sample in dataset] == keys("in-*.tar")
+    dataset.close()
+
+
+def test_a_shard_is_removed_only_after_its_command(here, capsys):
+    command = "copy", "in-0.tar", "-o", "x.tar", "--rm", "--index", "-j", "1", "--then"
+    status, _, err = run(capsys, *command, "exit 5")
+    assert (status, "status 5" in err) == (3, True)
+    assert keys("x.tar") == keys("in-0.tar")
+    assert (here / "x.tar.arrow").exists()
+    assert run(capsys, *command, "cp {path} kept.tar", "--overwrite")[0] == 0
+    assert keys("kept.tar") == keys("in-0.tar")
+    assert not (here / "x.tar").exists()
+    assert not (here / "x.tar.arrow").exists()
+
+
+@pytest.mark.parametrize("target", ["x.tar", "out/"])
+def test_remote_shards_are_kept_in_the_cache(here, capsys, target):
+    def kept():
+        return [path for path in (here / "kept").rglob("*") if path.is_file() and path.stat().st_size > 5000]
+
+    with required(nginx(here)) as url:
+        command = "copy", f"{url}/in-0.tar", "-o", target, "-j", "1", "--overwrite"
+        assert run(capsys, *command)[0] == 0
+        assert not kept()
+        assert run(capsys, *command, "--cache", "kept")[0] == 0
+        (found,) = kept()
+    assert found.read_bytes() == (here / "in-0.tar").read_bytes()
+    assert content("x.tar", "out/*.tar") == content("in-0.tar")
+
+
+def test_more_samples_than_are_fetched_together(here, capsys):
+    make(here, 2500, name="many-{}.tar")
+    assert copied(capsys, "many-0.tar") == keys("many-0.tar")
+    assert len(set(copied(capsys, "many-0.tar", "--shuffle"))) == 2500
 
 
 def test_mixing(here, capsys):

@@ -119,3 +119,23 @@ def test_exit_codes(folder, capsys):
     code, err = failing(capsys, "odd.tar", "--to", "dir", "-o", "d/e")
     assert code == 1
     assert not (folder / "d/c.cls").exists()
+
+
+def test_too_many_errors_on_standard_output(folder, capsys):
+    bad = [(f"{number}.cls", b"x") for number in range(5)]
+    (folder / "bad.tar").write_bytes(plain([("a.cls", b"1"), *bad]))
+    flags = ("bad.tar", "--to", "jsonl", "-o", "-", "--on-error", "skip", "--max-errors")
+    code, err = failing(capsys, *flags, 2)
+    assert code == 1
+    assert "3 samples failed, 2 may; the last:" in err
+    done = run(*flags, 5)
+    assert done.exit_code == 1
+    assert "6 samples in, 1 out, 5 FAILED" in done.stderr
+
+
+def test_equal_keys_do_not_replace_each_other(folder, capsys):
+    for name in ("a", "b"):
+        (folder / f"{name}.tar").write_bytes(plain([("k.txt", name.encode())]))
+    code, err = failing(capsys, "a.tar", "b.tar", "--to", "dir", "-o", "d", "--overwrite", "-j", 2)
+    assert code == 1
+    assert 'two samples would both be the file "k.txt"' in err

@@ -62,6 +62,25 @@ def test_flags_of_all_groups(folder):
     assert (done.exit_code, done.stderr) == (0, "join: 2 to do\n")
 
 
+def test_the_first_row_of_a_key_can_be_taken(folder, capsys):
+    (folder / "t.csv").write_text("key,caption\n00001,one\n00001,two\n00000,none\n")
+    status, err = failing(capsys, "s000.tar", "--with", "t.csv", "-o", "o.tar")
+    assert (status, "00001" in err) == (1, True)
+    assert not (folder / "o.tar").exists()
+    done = run("s000.tar", "--with", "t.csv", "-o", "o.tar", "--duplicates", "first")
+    assert done.exit_code == 0, done.stderr
+    assert [s.get("caption.txt") for s in tarmac.read("o.tar")] == [b"none", b"one", None]
+
+
+def test_fields_can_be_replaced(folder, capsys):
+    (folder / "t.csv").write_text("key,cls\n00001,77\n")
+    status, err = failing(capsys, "s000.tar", "--with", "t.csv", "-o", "o.tar")
+    assert (status, "--replace" in err) == (1, True)
+    done = run("s000.tar", "--with", "t.csv", "-o", "p.tar", "--replace")
+    assert done.exit_code == 0, done.stderr
+    assert [s["cls"] for s in tarmac.read("p.tar")] == [b"0", b"77", b"2"]
+
+
 def test_lost_samples_are_told(folder):
     done = run("s000.tar", "--with", "s001.tar", "--with", "s000.tar", "-o", "o.tar", "--on-error", "skip")
     assert done.exit_code == 1

@@ -186,6 +186,39 @@ def test_interrupted_it_leaves_nothing_behind(shards, tmp_path, jobs):
     assert os.listdir(tmp_path / "out") == [".tarmac"]
 
 
+def test_what_a_function_prints_is_not_data(shards, tmp_path):
+    (tmp_path / "loud.py").write_text("def f(sample):\n    print('heard')\n    return sample\n")
+    for jobs in (1, 2):
+        done = tarmac("map", shards, "--py", f"{tmp_path}/loud.py:f", "-o", "-", "-j", jobs, text=False)
+        assert done.returncode == 0
+        (tmp_path / "out.tar").write_bytes(done.stdout)
+        assert len(keys(tmp_path / "out.tar")) == 20
+        assert b"heard" in done.stderr
+
+
+@pytest.mark.heavy
+def test_terminated_it_leaves_nothing_behind_either(shards, tmp_path):
+    """As a batch system does it before it kills."""
+    work = tmp_path / "work"
+    work.mkdir()
+    process = subprocess.Popen(
+        [sys.executable, *f"-m tarmac map {shards} -j 2 -o {tmp_path}/out/ -c".split(), "exec sleep 77"],
+        stderr=subprocess.PIPE,
+        env=os.environ | {"TMPDIR": str(work)},
+    )
+    deadline = time.monotonic() + 20
+    while len(_sleeping(process)) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    sleepers = _sleeping(process)
+    process.terminate()
+    _, said = process.communicate(timeout=20)
+    assert process.returncode == 143
+    assert b"Traceback" not in said
+    assert not psutil.wait_procs(sleepers, timeout=3)[1]
+    assert list(work.iterdir()) == []
+    assert os.listdir(tmp_path / "out") == [".tarmac"]
+
+
 SLOW = """
 import os, time
 

@@ -164,6 +164,18 @@ def test_parts_and_hand_made_parallelism(folder):
     assert {name.partition("-")[0] for name in one} == {"train", "val"}
 
 
+def test_another_seed_is_another_order(folder):
+    grow(folder / "in", {f"{n:02d}.txt": b"" for n in range(20)})
+    orders = []
+    for name, more in [("a", []), ("b", [1]), ("c", [1]), ("d", [2])]:
+        seed = ["--seed", *more] if more else []
+        assert run("in", "--shuffle", *seed, "-o", f"{name}.tar").exit_code == 0
+        orders.append([sample["__key__"] for sample in found(f"{name}.tar")])
+    assert orders[1] == orders[2]
+    assert len(set(map(tuple, orders))) == 3
+    assert {tuple(sorted(order)) for order in orders} == {tuple(f"{n:02d}" for n in range(20))}
+
+
 def test_errors(folder, capsys):
     grow(folder / "in", {"a.jpg": b""})
     grow(folder, {"a.txt": b"", "t.csv": b"a,b\n1\n"})

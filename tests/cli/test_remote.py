@@ -97,3 +97,27 @@ def test_pack_from_a_bucket_into_it(bucket, capfdbinary):
     run(capfdbinary, "export", f"{bucket}/in/*.tar", "--to", "dir", "-o", "files/")
     run(capfdbinary, "pack", "files", "-o", f"{bucket}/packed/x-{{i}}.tar", "--max-samples", "4")
     assert sorted(there(f"{bucket}/packed/x-*.tar")) == sorted(keys("in-*.tar"))
+
+
+def test_what_is_gone_from_a_bucket_is_made_again_and_what_is_anothers_stays(bucket, capfdbinary, server):
+    command = [
+        "copy",
+        f"{bucket}/in/*.tar",
+        "-o",
+        f"{bucket}/out/x-{{i}}.tar",
+        "--max-samples",
+        "4",
+        "-j",
+        "1",
+    ]
+    run(capfdbinary, *command)
+    name = f"{bucket}/out/x-1.tar".removeprefix("s3://verbs/")
+    server._store("verbs").delete(name)
+    report = json.loads(run(capfdbinary, *command, "--json"))
+    assert (report["done"], report["kept"]) == (1, 2)
+    assert there(f"{bucket}/out/x-*.tar") == keys("in-*.tar")
+    with pytest.raises(SystemExit) as done:
+        main(["copy", f"{bucket}/in/in-0.tar", "-o", f"{bucket}/in/in-1.tar"])
+    assert done.value.code
+    assert b"was not made by this job" in capfdbinary.readouterr().err
+    assert len(there(f"{bucket}/in/in-1.tar")) == 5

@@ -67,6 +67,17 @@ def test_flags_of_all_groups(folder):
     assert not list(folder.glob("p-*"))
 
 
+def test_another_seed_is_another_order(folder):
+    found = []
+    for name, seed in [("a", 1), ("b", 1), ("c", 2), ("d", 0)]:
+        assert run("s*.tar", "--by", "random", "--seed", seed, "-o", f"{name}.tar").exit_code == 0
+        found.append(keys(f"{name}.tar"))
+    assert found[0] == found[1] != found[2]
+    assert sorted(found[0]) == sorted(found[2]) == keys("s*.tar")
+    assert run("s*.tar", "--by", "random", "-o", "e.tar").exit_code == 0
+    assert keys("e.tar") == found[3]
+
+
 def test_lost_samples_are_told(folder):
     (folder / "bad.tar").write_bytes(plain([("a.cls", b"x"), ("b.cls", b"1")]))
     done = run("bad.tar", "--by", "cls", "--type", "int", "--on-error", "skip", "-o", "o.tar")

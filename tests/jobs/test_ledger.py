@@ -201,3 +201,29 @@ def test_a_forked_worker_does_not_keep_the_lock(tmp_path):
         os.waitpid(child, 0)
         for fd in (reader, writer, here, there):
             os.close(fd)
+
+
+def test_a_job_that_is_refused_forgets_nothing(tmp_path):
+    place = str(tmp_path / "copy.jsonl"), StorageOptions()
+    begun(place, Unit("a", inputs="1"))
+    before = (tmp_path / "copy.jsonl").read_bytes()
+    book = opened(place, {"other": 1}, anew=True)
+    assert (book.new, book.done, sorted(book.before)) == (True, {}, ["a"])
+    book.close()
+    assert (tmp_path / "copy.jsonl").read_bytes() == before
+    book = opened(place, {"other": 1}, anew=True)
+    book.begin()
+    book.close()
+    with pytest.raises(JobMismatch):
+        opened(place)
+    book = opened(place, {"other": 1})
+    assert (book.new, book.done) == (False, {})
+    book.close()
+
+
+def test_a_ledger_that_is_damaged_can_be_begun_anew(tmp_path):
+    (tmp_path / "copy.jsonl").write_text("what\nis this\n")
+    book = opened((str(tmp_path / "copy.jsonl"), StorageOptions()), anew=True)
+    assert (book.new, book.before) == (True, {})
+    book.begin()
+    book.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import given
@@ -12,7 +13,9 @@ from hypothesis import strategies as st
 import tarmac
 from tarmac.errors import UrlError
 from tarmac.tools.arrange import (
+    AT_ONCE,
     Piece,
+    Rows,
     Streams,
     arranged,
     can_be_indexed,
@@ -65,6 +68,51 @@ def test_cut_by_bytes(urls, most_bytes, most):
         assert len(here) <= most
         full = after is None or len(here) == most or sum(here) + every[after.start] > most_bytes
         assert full
+    found.dataset.close()
+
+
+@pytest.mark.parametrize("order", [None, Shuffled(19, 1)])
+def test_cuts_do_not_depend_on_how_many_sizes_are_asked_for_together(rows, order, monkeypatch):
+    ordered = replace(rows, order=order)
+    outputs = [Output("x-{i}.tar", max_bytes=most, max_samples=5) for most in (1, 150, 300, 10_000)]
+    plainly = [list(ordered.pieces(output)) for output in outputs]
+    assert [len(pieces) for pieces in plainly] == sorted({len(pieces) for pieces in plainly})[::-1]
+    for at_once in (1, 4, 18, 19):
+        monkeypatch.setattr("tarmac.tools.arrange.SIZES_AT_ONCE", at_once)
+        assert [list(ordered.pieces(output)) for output in outputs] == plainly
+
+
+@dataclass(frozen=True)
+class Watched(Rows):
+    """Rows that note which of them are fetched together."""
+
+    fetches: list = field(default_factory=list)
+
+    def fetch(self, indices):
+        self.fetches.append(indices.tolist())
+        return super().fetch(indices)
+
+
+@pytest.mark.parametrize("order", [None, Shuffled(19, 1)])
+@pytest.mark.parametrize(("at_once", "most"), [(3, 1 << 20), (19, 200), (4, 1), (5, 300)])
+def test_fetches_are_cut_by_samples_and_by_bytes(rows, urls, order, at_once, most, monkeypatch):
+    every = list(tarmac.read(urls))
+    wanted = every if order is None else [every[number] for number in order.at(0, 19)]
+    monkeypatch.setattr("tarmac.tools.arrange.BYTES_AT_ONCE", most)
+    for start, stop in [(0, 19), (2, 17), (18, 19)]:
+        found = Watched(rows.dataset, ALL, order, at_once)
+        assert list(found.samples(Piece("x", start, stop))) == wanted[start:stop]
+        assert len(found.fetches) > (stop - start > 1)
+        for numbers in found.fetches:
+            assert len(numbers) <= at_once
+            assert len(numbers) == 1 or sum(rows.sizes(numbers)) <= most
+
+
+def test_a_shard_of_more_samples_than_are_fetched_together(tmp_path):
+    count = 2 * AT_ONCE + 7
+    found = arranged(make(tmp_path, count), ALL)
+    every = list(found.samples(Piece("x", 0, count)))
+    assert [each["__key__"] for each in every] == [f"s0/{number:03d}" for number in range(count)]
     found.dataset.close()
 
 

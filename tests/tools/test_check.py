@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 
 import numpy as np
 import pytest
@@ -132,6 +133,24 @@ def test_a_ledger_spares_what_was_whole(tmp_path, monkeypatch):
         verdicts(checks=Checks(frozenset("x")))
     with pytest.raises(UrlError, match="duplicates"):
         verdicts(keys=KeyFiles(str(tmp_path)))
+
+
+def test_a_ledger_knows_what_the_manifest_said(tmp_path):
+    (tmp_path / "a.tar").write_bytes(plain())
+    (one,) = check(str(tmp_path / "a.tar"))
+    place = str(tmp_path / "ledger.jsonl")
+
+    def verdict(samples):
+        shards = [{"url": "a.tar", "nsamples": samples}]
+        manifest = {"__kind__": "wids-shard-index-v1", "wids_version": 1, "shardlist": shards}
+        (tmp_path / "c.json").write_text(json.dumps(manifest))
+        (result,) = check(str(tmp_path / "c.json"), ledger=place)
+        return result.ok
+
+    assert verdict(one.samples)
+    assert verdict(one.samples)
+    assert not verdict(99)
+    assert verdict(one.samples)
 
 
 def test_a_check_that_is_stopped_goes_on(tmp_path):

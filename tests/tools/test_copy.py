@@ -128,7 +128,8 @@ def test_compressed_shards_are_streams(urls, tmp_path):
         copy(packed, out(tmp_path / "c", "{part}-{i}.tar"), RUN, select=Select(part="a=0.5"))
     with pytest.raises(UrlError, match="from front to back"):
         copy([packed], out(tmp_path / "c"), RUN, ordering=Ordering(weights=(1.0,)))
-    assert copy(packed, out(tmp_path / "d"), Run(LocalEngine(), dry=True)).units == 0
+    with pytest.raises(UrlError, match="--dry-run"):
+        copy(packed, out(tmp_path / "d"), Run(LocalEngine(), dry=True))
     assert not (tmp_path / "d").exists()
 
 
@@ -215,3 +216,33 @@ def test_a_disk_that_is_full_at_any_moment(urls, tmp_path):
                 assert "space" in str(error) or "full" in str(error)
         copy(urls, out(folder, max_samples=8), RUN)
         assert made(folder) == keys(*urls)
+
+
+def test_streams_that_cannot_keep_a_name_or_a_number(urls, tmp_path):
+    with pytest.raises(UrlError, match="standard input has no name"):
+        copy("-", Output(f"{tmp_path}/out/"), RUN)
+    packed = []
+    for number in range(2):
+        packed.append(str(tmp_path / f"{number}.tar.gz"))
+        copy(urls[number], Output(packed[-1]), RUN)
+    with pytest.raises(UrlError, match="numbers would come twice"):
+        copy(packed, Output(f"{tmp_path}/out/", rekey="{i:09d}"), RUN)
+    copy(packed, Output(f"{tmp_path}/out/", rekey="{key}-x"), RUN)
+    assert made(tmp_path) == [f"{key}-x" for key in keys(*urls[:2])]
+    copy(packed[:1], Output(f"{tmp_path}/one/", rekey="{i:02d}"), RUN)
+    assert keys(f"{tmp_path}/one/*.tar") == [f"{number:02d}" for number in range(10)]
+
+
+def test_what_is_left_of_an_earlier_job_is_told(urls, tmp_path):
+    assert copy(urls, out(tmp_path, max_samples=10), RUN).units == 4
+    report = copy(urls, out(tmp_path, max_samples=20, overwrite=True), RUN)
+    assert (report.units, report.notes) == (2, {"old_shards_left": 2})
+    assert "2 old shards left" in str(report)
+
+
+def test_an_index_that_is_lost_is_made_again(urls, tmp_path):
+    copy(urls, out(tmp_path, max_samples=20, index=True), RUN)
+    assert copy(urls, out(tmp_path, max_samples=20, index=True), RUN).done == 0
+    next((tmp_path / "out").glob("x-001.tar.*")).unlink()
+    assert copy(urls, out(tmp_path, max_samples=20, index=True), RUN).done == 1
+    assert len(list((tmp_path / "out").glob("x-*.tar.*"))) == 2

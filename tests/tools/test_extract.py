@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from harness.faultfs import Fault, faulty
 from tarmac.errors import BadName, CommitFailed, DiskFull
+from tarmac.tools import extract
 from tarmac.tools.extract import Extractor, safe_parts
 
 
@@ -144,3 +147,79 @@ def test_a_target_that_is_a_file(tmp_path):
         Extractor(str(tmp_path / "f"))
     with pytest.raises(CommitFailed, match="File name too long"):
         put(tmp_path, "x" * 300, txt=b"")
+
+
+def test_two_samples_that_would_be_the_same_file(tmp_path):
+    put(tmp_path, "a", txt=b"0")
+    with Extractor(str(tmp_path), overwrite=True) as extractor:
+        extractor.add(sample("a", txt=b"1"))
+        with pytest.raises(CommitFailed, match=r'both be the file "a\.txt"'):
+            extractor.add(sample("./a", cls=b"2", txt=b"2"))
+    assert (tmp_path / "a.txt").read_bytes() == b"1"
+    assert os.listdir(tmp_path) == ["a.txt"]
+
+
+@pytest.mark.parametrize("overwrite", [True, False])
+def test_two_writers_of_one_name(tmp_path, monkeypatch, overwrite):
+    """The second begins when the first has written all, and has written half when the first publishes."""
+    begun, halfway, published = (threading.Event() for _ in range(3))
+    write = extract._write
+
+    def slow(fd, data):
+        if data == b"first":
+            write(fd, data)
+            begun.set()
+            assert halfway.wait(10)
+        else:
+            assert begun.wait(10)
+            write(fd, data[:3])
+            halfway.set()
+            assert published.wait(10)
+            write(fd, data[3:])
+
+    def second():
+        assert begun.wait(10)
+        put(tmp_path, "a", overwrite, txt=b"second")
+
+    monkeypatch.setattr(extract, "_write", slow)
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(second)
+        try:
+            put(tmp_path, "a", overwrite, txt=b"first")
+            assert (tmp_path / "a.txt").read_bytes() == b"first"
+        finally:
+            published.set()
+        if overwrite:
+            other.result(10)
+        else:
+            with pytest.raises(CommitFailed, match="another"):
+                other.result(10)
+    assert (tmp_path / "a.txt").read_bytes() == (b"second" if overwrite else b"first")
+    assert os.listdir(tmp_path) == ["a.txt"]
+
+
+def test_a_part_file_that_others_clear_away(tmp_path, monkeypatch):
+    """Between its creation and its lock a part file looks like one that was left."""
+    real, times = extract.claim, iter(range(9))
+
+    def late(fd):
+        if not next(times):
+            put(tmp_path, "a", overwrite=True, txt=b"other")
+        return real(fd)
+
+    monkeypatch.setattr(extract, "claim", late)
+    put(tmp_path, "a", overwrite=True, txt=b"mine")
+    assert (tmp_path / "a.txt").read_bytes() == b"mine"
+    assert os.listdir(tmp_path) == ["a.txt"]
+
+
+def test_a_part_file_that_cannot_be_told_from_a_living_one(tmp_path, monkeypatch):
+    """Where there are no locks it stays, and is in nobody's way."""
+    monkeypatch.setattr(extract, "try_lock", lambda _fd: False)
+    put(tmp_path, "a", txt=b"1")
+    (leftover,) = [name for name in _parts_while_writing(tmp_path) if name.startswith(".tarmac-part")]
+    (tmp_path / leftover).write_bytes(b"half")
+    put(tmp_path, "b", txt=b"whole")
+    assert sorted(os.listdir(tmp_path)) == [leftover, "a.txt", "b.txt"]
+    assert (tmp_path / "b.txt").read_bytes() == b"whole"
+    assert (tmp_path / leftover).read_bytes() == b"half"

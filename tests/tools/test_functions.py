@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import pickle
+import sys
 
 import numpy as np
 import pytest
@@ -142,3 +143,50 @@ def test_it_travels_and_its_code_counts(function, tmp_path):
     path = tmp_path / "m0.py"
     path.write_text(path.read_text().replace("1", "2"))
     assert one.options() != before
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from functools import partial\ndef g(n, s): return {'x': b'%d' % (n + 1)}\nf = partial(g, 3)\n",
+        "from wrapping import wrapped\n@wrapped\ndef f(s): return {'x': b'1'}\n",
+    ],
+)
+@pytest.mark.parametrize("spec", ["mine_{}:f", "mine_{}.py:f"])
+def test_the_file_that_is_named_counts_whatever_wraps_the_function(tmp_path, monkeypatch, code, spec):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "wrapping.py").write_text("def wrapped(f):\n    return lambda sample: f(sample)\n")
+    path = tmp_path / f"mine_{len(code)}.py"
+    path.write_text(code)
+    try:
+        one = Function(spec.format(len(code)))
+        before = one.options()
+        path.write_text(code.replace("1", "2"))
+        assert one.options() != before
+    finally:
+        for name in ("wrapping", path.stem):
+            sys.modules.pop(name, None)
+
+
+def test_a_partial_of_a_function_from_elsewhere(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "inner_of_partial.py").write_text("def g(n, s): return s\n")
+    (tmp_path / "outer.py").write_text(
+        "from functools import *\nimport inner_of_partial as i\nf = partial(i.g, 1)"
+    )
+    one = Function(f"{tmp_path}/outer.py:f")
+    before = one.options()
+    (tmp_path / "inner_of_partial.py").write_text("def g(n, s): return None\n")
+    assert one.options() != before
+    del sys.modules["inner_of_partial"]
+
+
+def test_a_function_cannot_end_the_command(function, tmp_path):
+    with pytest.raises(MapFailed, match=r"SystemExit: 0 \(m0\.py:2\)"):
+        function("__import__('sys').exit(0)")(SAMPLE)
+    with pytest.raises(MapFailed, match="SystemExit: enough"):
+        function("yield sample\nraise SystemExit('enough')")(SAMPLE)
+    (tmp_path / "script.py").write_text("raise SystemExit(0)")
+    with pytest.raises(UrlError, match="cannot be imported: SystemExit"):
+        load_function(f"{tmp_path}/script.py:f")

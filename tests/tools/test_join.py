@@ -88,6 +88,18 @@ def test_shards_with_shards_by_name(tmp_path, urls):
         join(urls, [other], Output(f"{tmp_path}/out/"), run())
 
 
+@pytest.mark.parametrize("name", ["o.tar", "o.tar.gz"])
+def test_other_bytes_of_equal_size_are_joined_anew(tmp_path, urls, name):
+    other = write(tmp_path / name, [("a1", {"json": b"1"})])
+    join(urls, [other], Output(f"{tmp_path}/out/"), run())
+    write(other, [("a1", {"json": b"2"})])
+    os.utime(other, ns=(0, 10**9))
+    with pytest.raises(JobMismatch):
+        join(urls, [other], Output(f"{tmp_path}/out/"), run())
+    join(urls, [other], Output(f"{tmp_path}/out/", overwrite=True), run())
+    assert found(tmp_path / "out/a.tar")["a1"]["json"] == b"2"
+
+
 def test_inner_drops_and_counts(tmp_path, urls):
     other = write(tmp_path / "o.tar", [("b2", {"json": b"2"}), ("a0", {"json": b"0"}), ("zz", {"json": b""})])
     report = join(

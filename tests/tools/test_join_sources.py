@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 
@@ -74,3 +76,32 @@ def test_mistakes(tmp_path, monkeypatch):
     monkeypatch.setattr(join_sources, "MOST_COLUMNS", 0)
     with pytest.raises(UrlError, match="too many"):
         opened("u.tsv")
+
+
+@pytest.mark.parametrize("name", ["a.tar", "a.tar.gz"])
+def test_other_bytes_in_the_same_places_are_noticed(tmp_path, monkeypatch, name):
+    monkeypatch.setenv("TARMAC_HOME", str(tmp_path / "home"))
+    path = tmp_path / name
+
+    def fingerprint(home, text):
+        with tarmac.TarWriter(str(path), encoder=False) as writer:
+            writer.write({"__key__": "a", "txt": text})
+        os.utime(path, ns=(0, len(home) * 10**9))
+        return open_source([str(path)], str(tmp_path / home)).fingerprint()
+
+    before = fingerprint("1", b"old")
+    assert fingerprint("1", b"old") == before
+    assert fingerprint("22", b"new") != before
+
+
+def test_whole_rows_stay_as_they_are(tmp_path):
+    (tmp_path / "t.jsonl").write_text('{"Name": "x", "key": 7, "name": 1}\n{"__key__": "b"}\n')
+    (tmp_path / "t.csv").write_text("key,X,x\na,1,2\n")
+    source = open_source([str(tmp_path / "t.jsonl")], str(tmp_path / "v"), as_="json")
+    assert list(source.keys()) == ["7", "b"]
+    assert source.fields(at(0, 1)) == [
+        {"json": b'{"Name": "x", "key": 7, "name": 1}'},
+        {"json": b'{"__key__": "b"}'},
+    ]
+    source = open_source([str(tmp_path / "t.csv")], str(tmp_path / "w"), as_="json")
+    assert source.fields(at(0)) == [{"json": b'{"key": "a", "X": "1", "x": "2"}'}]

@@ -70,7 +70,9 @@ def test_separated(tmp_path):
         ("a.csv", b"key,x\na\n", DecodeFailed, "line 2 has 1 cells, the first line 2"),
         ("a.csv", b"key,x\na,\xff\n", DecodeFailed, "utf-8"),
         ("a.csv", b'key,x\na,"open\n', DecodeFailed, "line"),
-        ("a.csv", b"key,X,x\na,1,2\n", UrlError, "same name"),
+        ("a.csv", b"key,x,x\na,1,2\n", UrlError, "same name"),
+        ("a.csv", b"key,X,x\na,1,2\n", UrlError, "but for capitals.*: X, x.*--as json"),
+        ("a.jsonl", b'{"key": "a", "Score": 1, "n": 0, "score": 2}\n', UrlError, "capitals.*: Score, score"),
         ("a.csv", b"name,x\na,1\n", UrlError, "no column key or __key__.*--key COLUMN; there is name, x"),
         ("a.csv", b"key,x\n,1\n", DecodeFailed, "row 1 has no key"),
         ("a.jsonl", b'{"key": null}\n', DecodeFailed, "row 1 has no key"),
@@ -95,7 +97,7 @@ def test_keys_may_be_numbers_and_rows_may_differ(tmp_path):
     table.look()
     assert list(table.rows()) == [("7", {"a": 1}), ("8", {"b": "x"})]
     assert [column.field for column in table.columns.values()] == ["a.json", "b.txt"]
-    assert table.key_column == "key"
+    assert list(table.whole()) == [("7", {"key": 7, "a": 1}), ("8", {"key": "8", "B": "x"})]
 
 
 def test_parquet(tmp_path):
@@ -112,3 +114,13 @@ def test_names():
     tables = ["a.csv", "A.TSV", "s3://b/x.jsonl", "http://h/x.parquet?token=1", "x.csv.gz", "x.ndjson.zst"]
     assert [is_table(name) for name in tables] == [True] * 6
     assert [is_table(name) for name in ("a.tar", "a.json", "csv", "-")] == [False] * 4
+
+
+def test_columns_of_parquet_that_are_called_alike(tmp_path):
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table([pa.array(["a"]), pa.array([1]), pa.array([2])], ["key", "x", "x"]), path)
+    with pytest.raises(UrlError, match="same name"):
+        rows(path)
+    pq.write_table(pa.table([pa.array(["a"]), pa.array([1]), pa.array([2])], ["key", "X", "x"]), path)
+    with pytest.raises(UrlError, match="but for capitals"):
+        rows(path)

@@ -269,7 +269,11 @@ PIDS = """
 import os, time
 
 def f(sample):
-    time.sleep(0.02)
+    # Wait until another process has been here, too.
+    open(os.path.join(PLACE, str(os.getpid())), "w").close()
+    deadline = time.monotonic() + 20
+    while len(os.listdir(PLACE)) < 2 and time.monotonic() < deadline:
+        time.sleep(0.02)
     return sample | {"pid": str(os.getpid())}
 
 def g(sample):
@@ -281,7 +285,8 @@ def g(sample):
 
 def test_a_function_works_on_one_shard_in_several_processes(shards, tmp_path, monkeypatch):
     monkeypatch.setattr("tarmac.tools.map.TOGETHER", 2)
-    (tmp_path / "f.py").write_text(PIDS)
+    (tmp_path / "pids").mkdir()
+    (tmp_path / "f.py").write_text(f"PLACE = {str(tmp_path / 'pids')!r}\n{PIDS}")
     work = Function(f"{tmp_path}/f.py:f")
     report = mapped(shards[:1], work, Output(f"{tmp_path}/out/"), jobs=4)
     assert (report.read, report.written) == (10, 10)
@@ -309,3 +314,19 @@ def test_a_process_that_dies_is_an_error(shards, tmp_path):
     with pytest.raises(WorkerDied):
         mapped(shards[:1], Function(f"{tmp_path}/f.py:g"), Output(f"{tmp_path}/out/"), 2)
     assert os.listdir(tmp_path / "out") == [".tarmac"]
+
+
+def test_numbers_that_would_come_twice_are_refused(shards, tmp_path):
+    (tmp_path / "f.py").write_text("def f(sample):\n    return [sample, sample]\n")
+    work = Function(f"{tmp_path}/f.py:f")
+    with pytest.raises(UrlError, match="numbers would come twice"):
+        mapped(shards, work, Output(f"{tmp_path}/out/", rekey="{i:03d}"))
+    report = mapped(shards[:1], work, Output(f"{tmp_path}/one/", rekey="{i:03d}"))
+    assert report.written == 20
+    assert [sample["__key__"] for sample in read(f"{tmp_path}/one/*.tar")] == [f"{n:03d}" for n in range(20)]
+
+
+def test_a_stream_that_is_cut_anew_keeps_its_order(shards, tmp_path):
+    stream = f"pipe:cat {' '.join(shards[:1])}"
+    with pytest.raises(UrlError, match="--unordered"):
+        mapped([stream], "true", Output(f"{tmp_path}/x-{{i}}.tar", max_samples=3), ordered=False)

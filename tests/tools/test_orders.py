@@ -32,7 +32,14 @@ def test_a_shuffle_is_a_permutation(size, seed, cut):
 
 def test_another_seed_is_another_order():
     assert whole(Shuffled(100, 1)) != whole(Shuffled(100, 2))
+    assert whole(Shuffled(100, 1)) == whole(Shuffled(100, 1))
     assert Shuffled(0, 1).at(0, 0).tolist() == []
+
+
+@pytest.mark.parametrize("until", ["first", "all"])
+def test_another_seed_is_another_mixture(until):
+    one, again, other = (whole(Mixed((100, 100), (2.0, 1.0), seed, until)) for seed in (1, 1, 2))
+    assert one == again != other
 
 
 def interleaved_plainly(lengths, ways):

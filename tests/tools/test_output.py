@@ -23,6 +23,8 @@ def test_names():
     assert Output("out/").name(1, "train-7") == "out/train-7.tar"
     assert Output("out/").by_shard
     assert not Output("out/{i}.tar").by_shard
+    assert Output("s3://b/my%20data/%d0%bf-%06d.tar").name(3) == "s3://b/my%20data/%d0%bf-000003.tar"
+    assert not Output("s3://b/my%20data/x.tar").numbered
     assert Output("-").stream
     assert Output("pipe:cat > x").stream
 
@@ -40,6 +42,9 @@ def test_names():
         ({"pattern": "x.tar", "compress": "rar"}, "--compress is one of bz2, gz, xz, zst"),
         ({"pattern": "x.tar", "compress": "gz", "index": True}, "compressed shard has no index"),
         ({"pattern": "x-{i}.tar.zst", "manifest": "m.json"}, "compressed shard has no index"),
+        ({"pattern": "s3://b/x.tar", "rm": True, "then": "true"}, "of this machine only"),
+        ({"pattern": "out/", "max_samples": 3}, "nothing to cut"),
+        ({"pattern": "{name}-{i}.tar", "max_bytes": 3}, "nothing to cut"),
         ({"pattern": "-", "max_samples": 3}, "standard output"),
         ({"pattern": "-", "index": True}, "standard output"),
     ],
@@ -149,3 +154,56 @@ def test_what_the_result_depends_on():
         "rekey": "{i}",
     }
     assert Outcome().outputs == {}
+
+
+def test_a_command_gets_nothing_of_what_is_read(tmp_path):
+    """Many programs read standard input without being asked to."""
+    script = (
+        "from tarmac.tools.output import Output; from tarmac.jobs.task import Outcome\n"
+        "Output('x.tar', then='cat > {path}.in').after(Outcome(outputs={'x.tar': 1}))\n"
+        "import sys; print(sys.stdin.read(), end='')"
+    )
+    done = subprocess.run(
+        ["python3", "-c", script],
+        input=b"data",
+        capture_output=True,
+        env=_with_sources(),
+        cwd=tmp_path,
+        check=True,
+    )
+    assert done.stdout == b"data"
+    assert (tmp_path / "x.tar.in").read_bytes() == b""
+
+
+def test_a_shard_that_the_command_moved_is_gone_already(tmp_path):
+    name = str(tmp_path / "x.tar")
+    output = Output(name, then=f"mv {{path}} {tmp_path}/moved.tar", rm=True, index=True)
+    outcome = write_shard(output, name, SAMPLES)
+    output.after(outcome)
+    assert os.listdir(tmp_path) == ["moved.tar"]  # and no index without a shard
+
+
+def test_what_an_earlier_job_left_under_the_name_is_no_part_of_this_one(tmp_path):
+    name = str(tmp_path / "x.tar")
+    write_shard(Output(name, index=True), name, SAMPLES)
+    assert write_shard(Output(name), name, []).outputs == {}
+    assert len(os.listdir(tmp_path)) == 2
+    assert write_shard(Output(name, overwrite=True), name, []).outputs == {}
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_directory_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").write_text("")
+    name = str(tmp_path / "file" / "x.tar")
+    with pytest.raises(CommitFailed, match="cannot be made"):
+        write_shard(Output(name), name, SAMPLES)
+
+
+def test_names_that_are_taken(tmp_path):
+    for name in ("x-0.tar", "x-12.tar", "x-007.tar", "x-a.tar", "y-1.tar", "x-3.tar.arrow"):
+        (tmp_path / name).write_text("")
+    taken = Output(f"{tmp_path}/x-{{i}}.tar").taken()
+    assert sorted(taken) == [f"{tmp_path}/x-0.tar", f"{tmp_path}/x-12.tar"]
+    assert Output(f"{tmp_path}/x-%03d.tar").taken() == [f"{tmp_path}/x-007.tar"]
+    assert Output(f"{tmp_path}/y-1.tar").taken() == [f"{tmp_path}/y-1.tar"]
+    assert Output(f"{tmp_path}/").taken() == []

@@ -279,3 +279,12 @@ def test_the_index_beside_a_shard_is_used(tmp_path):
     assert report.written == 11  # the header is seen, the byte is not
     (tmp_path / "a.tar.arrow").write_bytes(b"damaged, too")
     assert run([path], Output(f"{tmp_path}/again/"), checks=Checks(digests=True)).written == 11
+
+
+def test_a_damaged_shard_is_not_replaced_by_what_could_be_saved_of_it(tmp_path):
+    path = tmp_path / "x.tar"
+    path.write_bytes(plain(FILES)[:-3000])
+    before = path.read_bytes()
+    with pytest.raises(UrlError, match="would replace a shard that is being read"):
+        repair([str(path)], Output(f"{tmp_path}/", overwrite=True), LocalEngine(), checks=Checks())
+    assert path.read_bytes() == before

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import tarmac
 from tarmac.errors import IndexProblem, MissingField, UrlError
 from tarmac.tools.arrange import Piece, Streams, arranged
-from tarmac.tools.select import FieldRule, Select, parse_fields, parse_part, parse_slice
+from tarmac.tools.select import FieldRule, Select, parse_fields, parse_part, parse_slice, read_keys
 from tools.shards import make
 
 
@@ -73,6 +73,12 @@ def test_keys_from_a_list(urls, tmp_path):
     assert Select(**flags).options() != before
 
 
+def test_only_the_end_of_a_line_ends_a_key(tmp_path):
+    odd = ["a\u2028b", "a\x85b", "a\x0bb", "a\x0cb", "a\x1cb", "a\rb", "plain"]
+    (tmp_path / "keys.txt").write_bytes("\r\n".join(odd).encode() + b"\n\r\n")
+    assert read_keys(str(tmp_path / "keys.txt")) == frozenset(odd)
+
+
 @pytest.mark.parametrize(
     ("condition", "true"),
     [
@@ -86,6 +92,32 @@ def test_keys_from_a_list(urls, tmp_path):
 def test_conditions(urls, condition, true):
     wanted = [f"s{s}/{n:03d}" for s, count in ((0, 20), (2, 13)) for n in range(count) if true(s, n)]
     assert both(urls, where=condition) == wanted
+
+
+def test_keys_that_are_not_utf8(tmp_path):
+    urls = [str(tmp_path / "a.tar")]
+    names = ["\udcff", "é", "plain"]
+    with tarmac.TarWriter(urls[0], encoder=False) as writer:
+        for name in names:
+            writer.write({"__key__": name, "cls": b"1"})
+    assert both(urls, where="cls = 1") == names
+    assert both(urls, where=r"key = '\xff' or key = 'é'") == names[:2]
+
+
+def test_a_condition_on_a_stream_holds_few_large_samples():
+    taken = []
+
+    def stream(size):
+        for number in range(1500):
+            taken.append(number)
+            yield {"__key__": f"{number}", "__url__": "x.tar", "cls": b"1", "bin": size}
+
+    for data, most in ((bytes(1 << 20), 5), (b"", 1000)):
+        taken.clear()
+        chosen = Select(where="cls = 1").of_stream([stream(data)])
+        assert next(chosen)["__key__"] == "0"
+        assert len(taken) <= most
+        assert [each["__key__"] for each in chosen] == [str(number) for number in range(1, 1500)]
 
 
 def test_a_condition_that_cannot_be_understood_is_told_at_once():

@@ -313,3 +313,12 @@ def test_what_gnu_tar_wrote_in_any_order(tmp_path):
     sort([str(tmp_path / "in.tar")], Output(f"{tmp_path}/o-{{i}}.tar"), run())
     with tarfile.open(fileobj=io.BytesIO((tmp_path / "o-0.tar").read_bytes())) as archive:
         assert archive.getnames() == sorted(names)
+
+
+def test_compressed_shards_are_not_replaced_while_they_are_read(tmp_path):
+    from tarmac.tools.copy import copy
+
+    source = f"{tmp_path}/self-0.tar.gz"
+    copy(numbered(tmp_path, [3, 1, 2]), Output(source), run())
+    with pytest.raises(UrlError, match="would replace a shard that is being read"):
+        sort([source], Output(f"{tmp_path}/self-{{i}}.tar.gz", max_samples=2, overwrite=True), run())

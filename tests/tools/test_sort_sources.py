@@ -10,10 +10,13 @@ import pytest
 
 from harness.servers import required, seaweed_s3
 from harness.shards import plain
-from tarmac.errors import DiskFull, NotFound, WriteError
+from tarmac.errors import DiskFull, JobMismatch, NotFound, WriteError
 from tarmac.storage import StorageOptions, WriteOptions, open_write
+from tarmac.tools.output import Output
 from tarmac.tools.select import Select
+from tarmac.tools.sort import sort
 from tarmac.tools.sort_sources import disk_errors, gather, unpack, workplace
+from tools.shards import RUN, content
 
 SPLIT = plain([("a.txt", b"1"), ("b.txt", b"2"), ("a.cls", b"3")])
 
@@ -54,6 +57,28 @@ def test_shards_of_a_store_are_put_together_too(tmp_path):
         found = gather(urls, str(tmp_path), Select(storage=storage), show=False)
         assert [sample["__key__"] for sample in found.dataset()] == ["a", "b", "s0", "s1", "s2"]
         assert list(found.origins.values()) == ["s3://shards/a.tar"]
+
+
+@pytest.mark.parametrize("kind", ["whole.tar", "split.tar", "packed.tar.gz"])
+def test_other_bytes_of_the_same_size_are_noticed(tmp_path, kind):
+    def write(value, time):
+        apart = [("a.txt", value), ("b.txt", b"2"), ("a.cls", b"3")]
+        data = plain(apart if kind == "split.tar" else [("b.txt", b"2"), ("a.txt", value)])
+        path = tmp_path / kind
+        path.write_bytes(gzip.compress(data, 0, mtime=0) if kind.endswith("gz") else data)
+        os.utime(path, (time, time))
+        return path.stat().st_size
+
+    size = write(b"1", 1_000)
+    output = Output(str(tmp_path / "o-{i}.tar"))
+    assert sort([str(tmp_path / kind)], output, RUN).written == 2
+    assert sort([str(tmp_path / kind)], output, RUN).kept == 1
+    assert write(b"9", 2_000) == size
+    with pytest.raises(JobMismatch, match=r"inputs|made from"):
+        sort([str(tmp_path / kind)], output, RUN)
+    assert content(str(tmp_path / "o-*.tar"))[0]["txt"] == b"1"
+    sort([str(tmp_path / kind)], Output(output.pattern, overwrite=True), RUN)
+    assert content(str(tmp_path / "o-*.tar"))[0]["txt"] == b"9"
 
 
 def test_what_a_full_disk_is_called(tmp_path):

@@ -100,3 +100,9 @@ def test_senseless():
     for wrong in ({"reverse": True}, {"kind": "int"}, {"unique": "first"}):
         with pytest.raises(UrlError, match="random"):
             By("random", **wrong)
+
+
+def test_whole_numbers_larger_than_any_float(tmp_path):
+    found = [10**400, 1, -(10**400), 10**400 + 1, 1e308]
+    ds = dataset(tmp_path, *({"json": json.dumps({"x": x}).encode()} for x in found))
+    assert [found[i] for i in order(By("json.x"), ds)] == sorted(found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import pytest
 
@@ -91,8 +92,9 @@ def test_lost_samples_are_counted_and_limited(urls, tmp_path):
 
     report = remake_stream("copy", iter(content(*urls)), Output(str(tmp_path / "x.tar")), lossy)
     assert (report.read, report.written, report.failed) == (17, 14, 3)
+    run = replace(RUN, max_errors=1)
     with pytest.raises(TooManyBadSamples, match="3 samples failed, 1 may"):
-        remake_stream("copy", iter(content(*urls)), Output(str(tmp_path / "y.tar")), lossy, max_errors=1)
+        remake_stream("copy", iter(content(*urls)), Output(str(tmp_path / "y.tar")), lossy, run=run)
 
 
 def test_killed_at_any_moment_and_run_again(tmp_path):
@@ -110,3 +112,27 @@ def test_killed_at_any_moment_and_run_again(tmp_path):
             path.unlink() if path.is_file() else None
 
     survive(KILLS, lambda seed: Forked(once).crash(seed, 0.04), check)
+
+
+def test_a_file_of_somebody_else_is_never_replaced(urls, tmp_path):
+    mine = tmp_path / "x-2.tar"
+    mine.write_text("mine")
+    for _ in range(2):
+        with pytest.raises(CommitFailed, match="was not made by this job"):
+            remake_stream("copy", iter(content(*urls)), Output(f"{tmp_path}/x-{{i}}.tar", max_samples=4))
+        assert mine.read_text() == "mine"
+        assert not (tmp_path / "x-0.tar").exists()
+    output = Output(f"{tmp_path}/x-{{i}}.tar", max_samples=4, overwrite=True)
+    assert remake_stream("copy", iter(content(*urls)), output).written == 17
+
+
+def test_a_dry_run_reads_nothing(urls, tmp_path):
+    dry = replace(RUN, dry=True)
+
+    def samples():
+        raise AssertionError
+        yield
+
+    assert remake_stream("copy", samples(), Output("-"), run=dry).units == 1
+    with pytest.raises(UrlError, match="shows only when it is read"):
+        remake_stream("copy", samples(), Output(f"{tmp_path}/x-{{i}}.tar"), run=dry)

@@ -5,13 +5,16 @@ A verb imports what it calls when it is called, so that `tarmac --help` answers 
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
 import typer
 
-from tarmac.cli import cache, check, copy, export, index, join, map, order, pack, show, sort
+from tarmac.cli import cache, check, copy, export, flags, index, join, map, order, pack, show, sort
 from tarmac.errors import BadCondition, JobError, TarmacError, TransferError, UrlError
 
 __all__ = ["app", "main"]
@@ -36,7 +39,7 @@ app.command("export")(export.export_command)
 app.add_typer(cache.app, name="cache")
 app.command("order")(order.order_command)
 
-DAMAGED, USAGE, UNREACHABLE, INTERRUPTED = 1, 2, 3, 130
+DAMAGED, USAGE, UNREACHABLE, INTERRUPTED, TERMINATED = 1, 2, 3, 130, 143
 
 
 def _version(wanted: bool) -> None:
@@ -65,7 +68,35 @@ def exit_code(error: TarmacError) -> int:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line. Errors are one line on standard error, never a traceback."""
-    sys.exit(_guarded(lambda: app(arguments, standalone_mode=True)))
+    output = sys.stdout
+    with _ended_as_interrupted() as ended:
+        try:
+            status: Any = _guarded(lambda: app(arguments, standalone_mode=True))
+        except SystemExit as end:
+            status = end.code
+    if isinstance(sys.stdout, flags.Aside):
+        sys.stdout = output
+    sys.exit(TERMINATED if ended else status)
+
+
+@contextlib.contextmanager
+def _ended_as_interrupted() -> Iterator[list[int]]:
+    """Have what a batch system sends before it kills leave everything as Ctrl-C does; say whether it came."""
+    ended: list[int] = []
+
+    def stop(number: int, _frame: Any) -> None:
+        ended.append(number)
+        if len(ended) == 1:  # the next one must not disturb the clearing up
+            raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield ended
+        return
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield ended
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _guarded(run: Callable[[], Any]) -> int:

@@ -45,7 +45,7 @@ def warm_command(
     counts = {name: len(getattr(report, name)) for name in ("fetched", "there", "not_kept", "failed")}
     if as_json:
         errors = [str(error) for error in report.failed.values()]
-        typer.echo(json.dumps(counts | {"errors": errors}, ensure_ascii=False))
+        typer.echo(flags.json_line(counts | {"errors": errors}))
     else:
         for url in report.not_kept:
             typer.echo(f"not kept: {redact(url)} is local or larger than the cache", err=True)
@@ -68,7 +68,7 @@ def ls_command(directory: _Directory = "", as_json: _AsJson = False) -> None:
         used = datetime.fromtimestamp(entry.used, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         told: dict[str, Any] = {"url": entry.url, "file": entry.name, "bytes": entry.size, "used": used}
         if as_json:
-            typer.echo(json.dumps(told, ensure_ascii=False))
+            typer.echo(flags.json_line(told))
         else:
             typer.echo(f"{entry.size:>14}  {used}  {entry.url or entry.name}")
     if not as_json:

@@ -126,7 +126,7 @@ class _Lines:
         if not result.ok:
             self.bad.append(result)
         if self._json:
-            self._print(json.dumps(_as_json(result), ensure_ascii=False))
+            self._print(flags.json_line(_as_json(result)))
         elif not (self._quiet and result.ok):
             for line in _as_lines(result):
                 self._print(line)

@@ -63,6 +63,7 @@ def copy_command(
     from tarmac.tools.output import Output
     from tarmac.tools.select import Select
 
+    flags.only_data(output, as_json)
     named, weights = _mixed(mix or [])
     if bool(shards) == bool(named):
         raise typer.BadParameter("name the shards to copy, or the sources to --mix")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+import sys
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
 
 import typer
 
@@ -13,10 +14,10 @@ if TYPE_CHECKING:
     from tarmac.tools.remake import Run
 
 __all__ = [
-    "AllowExec", "AsJson", "CacheDir", "Compress", "DryRun", "Fields", "Index", "Interleave", "Jobs", "Keys",
-    "Manifest", "MaxBytes", "MaxErrors", "MaxSamples", "Missing", "OnError", "Only", "Output", "Overwrite",
-    "Part", "Rekey", "Remove", "report_job", "run_flags", "Seed", "Shards", "Shuffle", "Slice", "SliceShard",
-    "sources", "Then", "Where",
+    "AllowExec", "AsJson", "CacheDir", "Compress", "DryRun", "Fields", "Index", "Interleave", "Jobs",
+    "json_line", "Keys", "Manifest", "MaxBytes", "MaxErrors", "MaxSamples", "Missing", "OnError", "Only",
+    "only_data", "Output", "Overwrite", "Part", "Rekey", "Remove", "report_job", "run_flags", "Seed",
+    "Shards", "Shuffle", "Slice", "SliceShard", "sources", "Then", "Where",
 ]  # fmt: skip
 
 _SELECT, _ORDER, _WRITE, _RUN = "Select", "Order", "Write", "Run"
@@ -111,10 +112,38 @@ def run_flags(jobs: int, dry_run: bool = False, max_errors: int | None = None) -
     return Run(LocalEngine(jobs), dry_run, max_errors)
 
 
+def json_line(told: Any) -> str:
+    """JSON, readable where all of it is text; names that are not UTF-8 are written as numbers."""
+    text = json.dumps(told, ensure_ascii=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return json.dumps(told)
+    return text
+
+
+def only_data(output: str, as_json: bool) -> None:
+    """Keep all but data off standard output, if data goes there: reports, and what functions print."""
+    if output == "-":
+        if as_json:
+            raise typer.BadParameter("--json and -o - would both write to standard output")
+        sys.stdout = Aside(sys.stdout.buffer)
+
+
+class Aside:
+    """Standard output for data alone: text goes to standard error."""
+
+    def __init__(self, data: BinaryIO) -> None:
+        self.buffer = data
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(sys.stderr, name)
+
+
 def report_job(report: JobReport, as_json: bool, dry_run: bool = False, **more: Any) -> None:
     """Say what a job did: a line on standard error, or JSON on standard output; 1 if samples were lost."""
     if as_json:
-        typer.echo(json.dumps(report.facts() | more, ensure_ascii=False))
+        typer.echo(json_line(report.facts() | more))
     elif dry_run:
         before = f", {report.kept} done before" if report.kept else ""
         typer.echo(f"{report.verb}: {report.units - report.kept} to do{before}", err=True)

@@ -64,6 +64,7 @@ def join_command(
     from tarmac.tools.output import Output
     from tarmac.tools.select import Select
 
+    flags.only_data(output, as_json)
     report = join(
         flags.sources(shards, allow_exec),
         flags.sources(source, allow_exec),

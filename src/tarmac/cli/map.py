@@ -84,8 +84,7 @@ def map_command(
         raise typer.BadParameter("--interpreter is for --script")
     if timeout is not None and timeout <= 0:
         raise typer.BadParameter("--timeout must be positive")
-    if as_json and output == "-":
-        raise typer.BadParameter("--json and -o - would both write to standard output")
+    flags.only_data(output, as_json)
     work: Command | Function
     if py:
         from tarmac.tools.functions import Function

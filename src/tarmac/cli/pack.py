@@ -83,6 +83,7 @@ def pack_command(
     from tarmac.tools.sources.columns import Columns, parse_pairs
     from tarmac.tools.sources.kinds import Reading
 
+    flags.only_data(output, as_json)
     target = Output(output, max_samples, max_bytes, rekey, compress, index, manifest, then, rm, overwrite)
     required = frozenset(name.strip().lower() for name in require.split(",") if name.strip())
     making = Making(shuffle, seed, part, only, required, on_error, shard_id, total_shards)
@@ -90,7 +91,7 @@ def pack_command(
     if py:
         if kind or key or files or columns or base:
             raise typer.BadParameter("--py takes no flags of other sources")
-        flags.report_job(pack_function(py, sources or [], target, run, making=making), as_json)
+        flags.report_job(pack_function(py, sources or [], target, run, making=making), as_json, dry_run)
         return
     if not sources:
         raise typer.BadParameter("name the sources to pack, or --py module:function")

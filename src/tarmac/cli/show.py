@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -106,23 +105,13 @@ def _listing(samples: Iterator[Sample], *, as_json: bool, content: bool) -> None
             told: dict[str, Any] = asdict(line)
             if content:
                 told["content"] = {name: content_of(name, sample[name]) for name in line.sizes}
-            _echo_json(told)
+            typer.echo(flags.json_line(told))
             continue
         listed = "  ".join(f"{visible(name)} {size}" for name, size in line.sizes.items())
         typer.echo(f"{visible(line.key)}\t{listed}")
         for name in line.sizes if content else ():
             text = content_of(name, sample[name]).replace("\n", "\n    ")
             typer.echo(f"  {visible(name)}: {text}")
-
-
-def _echo_json(told: Any) -> None:
-    """One line of JSON, readable where all of it is text; names that are not UTF-8 are written as numbers."""
-    text = json.dumps(told, ensure_ascii=False)
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        text = json.dumps(told)
-    typer.echo(text)
 
 
 def _raw(samples: Iterator[Sample], field: str) -> None:
@@ -169,7 +158,7 @@ def _numbers(samples: Iterator[Sample], *, stats: bool, total: bool, as_json: bo
     if not stats:
         _print_numbers(found, total=total, as_json=as_json)
     elif as_json:
-        _echo_json(found.facts())
+        typer.echo(flags.json_line(found.facts()))
     else:
         for line in report_lines(found):
             typer.echo(line)
@@ -182,7 +171,7 @@ def _print_numbers(found: Any, *, total: bool, as_json: bool) -> None:
     counts = {name: numbers["samples"] for name, numbers in facts["fields"].items()}
     told = {name: facts[name] for name in ("shards", "samples", "bytes")} if total else {}
     if as_json:
-        _echo_json(told | {"fields": counts})
+        typer.echo(flags.json_line(told | {"fields": counts}))
         return
     for name, value in told.items():
         typer.echo(f"{name}\t{value}")
@@ -197,7 +186,7 @@ def _describe(manifest: str, as_json: bool) -> None:
 
     found = asdict(describe(manifest))
     if as_json:
-        _echo_json(found)
+        typer.echo(flags.json_line(found))
     else:
         for name, value in found.items():
             typer.echo(f"{name}\t{value}")

@@ -78,6 +78,7 @@ def sort_command(
     from tarmac.tools.select import Select
     from tarmac.tools.sort import By, sort
 
+    flags.only_data(output, as_json)
     report = sort(
         flags.sources(shards, allow_exec),
         Output(output, max_samples, max_bytes, rekey, compress, index, manifest, then, rm, overwrite),

@@ -32,7 +32,9 @@ _FIELDS = frozenset(field.name for field in fields(Outcome)) - {"inputs"}
 
 def ledger_place(output: str, verb: str) -> str:
     """Where the ledger of a job belongs that writes `output`, a file, a pattern or a directory."""
-    directory, slash, name = output.rpartition("/")
+    fixed = output.partition("{")[0].rpartition("/")[0]
+    directory, slash = (fixed, "/") if fixed or output.startswith("/") else ("", "")
+    name = output[len(directory) + len(slash) :]
     safe = "".join(letter if letter.isalnum() or letter in "._-" else "_" for letter in name)
     return f"{directory}{slash}.tarmac/{verb}{'-' if safe else ''}{safe}.jsonl"
 
@@ -42,6 +44,8 @@ class Ledger:
 
     def __init__(self) -> None:
         self.done: dict[str, Entry] = {}
+        self.before: dict[str, Entry] = {}
+        """What was done by a job that is begun anew."""
         self.new = True
         """Whether the job was never begun before."""
 
@@ -118,18 +122,31 @@ class _File(Ledger):
             if not claim(self._fd):
                 raise JobBusy("another process is doing this job now.", url=place)
             if anew:
-                os.ftruncate(self._fd, 0)
-            self._read(head)
+                self._forget(head)
+            else:
+                self._read(head)
         except BaseException:
             self.close()
             raise
 
-    def _read(self, head: dict[str, Any]) -> None:
+    def _content(self) -> bytes:
+        """All whole lines; a process that was killed may have left half a one."""
         size = os.fstat(self._fd).st_size
         content = b""
         while len(content) < size and (part := os.pread(self._fd, 1 << 26, len(content))):
             content += part
-        whole = content[: content.rfind(b"\n") + 1]  # a process that was killed may have left half a line
+        return content[: content.rfind(b"\n") + 1]
+
+    def _forget(self, head: dict[str, Any]) -> None:
+        """Begin anew; the file stays as it is until the job is begun, which may be refused."""
+        with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):  # whatever it was
+            for line in self._content().splitlines()[1:]:
+                self._load(json.loads(line))
+        self.before, self.done = self.done, {}
+        self._head = head
+
+    def _read(self, head: dict[str, Any]) -> None:
+        whole = self._content()
         os.ftruncate(self._fd, len(whole))
         os.lseek(self._fd, 0, os.SEEK_END)
         try:
@@ -146,6 +163,8 @@ class _File(Ledger):
 
     def begin(self) -> None:
         if self.new:
+            os.ftruncate(self._fd, 0)
+            os.lseek(self._fd, 0, os.SEEK_SET)
             self._append(self._head)
 
     def _keep(self, name: str, line: dict[str, Any]) -> None:

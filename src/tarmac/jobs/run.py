@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from tarmac.errors import JobMismatch, TooManyBadSamples, UrlError
 from tarmac.jobs.ledger import Ledger, open_ledger
+from tarmac.jobs.outputs import UNTOLD, sizes_there
 from tarmac.jobs.task import Outcome, Task, Unit
 from tarmac.progress import progress
 from tarmac.storage import StorageOptions, is_local
@@ -112,8 +113,10 @@ def run_job(
             task.begin(units)
         if not dry:
             book.begin()
+        outputs = (_outputs(book.done[unit.name][1]) for unit in units if unit.name in book.done)
+        there = sizes_there({url for some in outputs for url in some}, storage)
         for unit in units:
-            before = _done_before(task, unit, book, ledger)
+            before = _done_before(task, unit, book, ledger, there)
             if before is not None:
                 outcomes[unit.name] = before
                 report.add(before)
@@ -131,11 +134,21 @@ def run_job(
                     f"{report.failed} samples failed, {most_failed} may; the last: {outcome.errors[-1:]}."
                 )
         report.outcomes = [outcomes[unit.name] for unit in units]
+        report.errors = [error for outcome in report.outcomes for error in outcome.errors]
         task.finish(report.outcomes)
+        if left := _left_over(book, report.outcomes):
+            report.notes["old_shards_left"] = len(left)
     finally:
         book.close()
         report.seconds = time.monotonic() - begun
     return report
+
+
+def _left_over(book: Ledger, outcomes: Iterable[Outcome]) -> list[str]:
+    """What a job that was begun anew had made and does not make any more: a pattern would find it, too."""
+    made = {url for outcome in outcomes for url in outcome.outputs}
+    before = {url for _, outcome in book.before.values() for url in outcome.outputs}
+    return [url for url in before - made if is_local(url) and os.path.exists(local_path(url))]
 
 
 def _work(task: Task, unit: Unit) -> Outcome:
@@ -177,25 +190,33 @@ def _until_error(
         raise problem
 
 
-def _done_before(task: Task, unit: Unit, book: Ledger, place: str | None) -> Outcome | None:
+def _done_before(
+    task: Task, unit: Unit, book: Ledger, place: str | None, there: dict[str, int]
+) -> Outcome | None:
     """What the ledger says of a unit, if that is made from the same and is still there."""
     if unit.name in book.done and book.done[unit.name][0] != task.inputs(unit):
         raise JobMismatch(f"what {unit.name} is made from has changed since it was made.", url=place)
-    return still_there(unit.name, book)
+    return still_there(unit.name, book, there)
 
 
-def still_there(name: str, book: Ledger) -> Outcome | None:
-    """What the ledger says of a unit, if what it made is still there."""
+def _outputs(outcome: Outcome) -> dict[str, int]:
+    return {} if outcome.facts.get("removed") else outcome.outputs | outcome.facts.get("beside", {})
+
+
+def still_there(
+    name: str,
+    book: Ledger,
+    there: dict[str, int] | None = None,
+    *,
+    storage: StorageOptions = DEFAULT_STORAGE,
+) -> Outcome | None:
+    """What the ledger says of a unit, if what it made is still there; `there` are the sizes of what is."""
     if name not in book.done:
         return None
     outcome = book.done[name][1]
-    if outcome.facts.get("removed"):
-        return outcome
-    for url, size in outcome.outputs.items():
-        if is_local(url):
-            try:
-                if os.stat(local_path(url)).st_size != size:
-                    return None
-            except FileNotFoundError:
-                return None
-    return outcome
+    outputs = _outputs(outcome)
+    there = sizes_there(outputs, storage) if there is None else there
+    same = (
+        url in there and (there[url] == size or UNTOLD in (there[url], size)) for url, size in outputs.items()
+    )
+    return outcome if all(same) else None

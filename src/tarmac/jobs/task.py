@@ -45,7 +45,7 @@ class Outcome:
     """What it was made from, where that is seen only when it is read: else the unit says it."""
     errors: list[str] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
-    """Whatever else the task has to say about the unit."""
+    """Whatever else the task has to say about the unit: `beside`, files that belong to its outputs."""
     seconds: float = 0.0
 
     def fail(self, reason: str) -> None:

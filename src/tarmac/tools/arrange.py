@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
@@ -35,6 +36,7 @@ __all__ = [
     "arranged",
     "Arrangement",
     "can_be_indexed",
+    "check_shard_by_shard",
     "far",
     "parts_of",
     "Piece",
@@ -49,6 +51,8 @@ AT_ONCE = 1024
 """Samples that are fetched together, of a run of neighbours or from anywhere, ..."""
 BYTES_AT_ONCE = 32 << 20
 """... and about how many bytes of them."""
+SIZES_AT_ONCE = 1 << 20
+"""Samples whose sizes are asked for together, to find where to cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +121,8 @@ class Rows:
         if output.max_bytes is None:
             return [*range(0, total, output.max_samples or max(total, 1)), total]
         edges, count, size = [0], 0, 0
-        for start in range(0, total, 1 << 20):
-            indices = self.indices(start, min(start + (1 << 20), total))
+        for start in range(0, total, SIZES_AT_ONCE):
+            indices = self.indices(start, min(start + SIZES_AT_ONCE, total))
             for place, bytes_here in enumerate(self.sizes(indices).tolist(), start):
                 if output.is_full(count, size, bytes_here):
                     edges.append(place)
@@ -210,8 +214,8 @@ def _versions(urls: Sequence[str], storage: StorageOptions) -> str:
 def shard_stem(url: str) -> str:
     """The name of a shard without its directory and without `.tar` and what follows."""
     name = PurePosixPath(url.partition("?")[0] if not is_local(url) else url).name
-    stem, dot, _ = name.lower().rpartition(".tar")
-    return name[: len(stem)] if dot else name
+    match = re.match(r"(?is)(.*)\.tar", name)
+    return match[1] if match else name
 
 
 def parts_of(select: Select, output: Output) -> dict[str, Select]:
@@ -229,6 +233,17 @@ def parts_of(select: Select, output: Output) -> dict[str, Select]:
 def shard_by_shard(output: Output, select: Select) -> bool:
     """Whether every shard makes one of its own, by itself, so that remote ones need be read only once."""
     return output.by_shard and not select.slice and (bool(select.only) or not select.shares)
+
+
+def check_shard_by_shard(urls: Sequence[str], output: Output) -> None:
+    """Refuse streams of which each cannot make one of its own."""
+    if any(scheme_of(url) == "-" for url in urls):
+        raise UrlError("standard input has no name to keep.", hint="-o x.tar or 'x-{i:06d}.tar'.")
+    if len(urls) > 1 and output.renumbers:
+        raise UrlError(
+            "--rekey: how many samples come before a shard is not known, so numbers would come twice.",
+            hint="{key} in it, or -o 'x-{i:06d}.tar'.",
+        )
 
 
 def far(urls: Sequence[str]) -> bool:

@@ -122,7 +122,14 @@ class Checking(Task):
 
     def plan(self) -> Iterator[Unit]:
         for number, url in enumerate(self.urls):
-            yield Unit(url, number, self._version(url) if self.known else "")
+            yield Unit(url, number, self._inputs(url, self.told[number]) if self.known else "")
+
+    def _inputs(self, url: str, told: Shard | None) -> str:
+        """What the verdict on one shard depends on: its version, and what the manifest says of it."""
+        version = self._version(url)
+        if not version or told is None:
+            return version
+        return f"{version} {told.samples} {told.index} {told.fingerprint}"
 
     def _version(self, url: str) -> str:
         try:

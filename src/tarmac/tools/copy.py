@@ -22,6 +22,7 @@ from tarmac.tools.arrange import (
     Streams,
     arranged,
     can_be_indexed,
+    check_shard_by_shard,
     far,
     parts_of,
     shard_by_shard,
@@ -99,7 +100,8 @@ def copy(
     groups = _groups(sources, ordering, select)
     urls = [url for group in groups for url in group]
     facts = {"select": select.options(), "order": ordering.options()}
-    if not can_be_indexed(urls) or (far(urls) and shard_by_shard(output, select) and ordering.as_it_is):
+    once = shard_by_shard(output, select) and ordering.as_it_is and not output.renumbers
+    if not can_be_indexed(urls) or (far(urls) and once):
         return _copy_streams(Streams(urls, select, select.storage, cache), output, run, ordering, facts)
 
     def one(chosen: Select) -> Rows:
@@ -113,7 +115,7 @@ def copy(
 
     if output.stream:
         rows = one(select)
-        return remake_stream("copy", rows.samples(Piece("-", 0, rows.size)), output)
+        return remake_stream("copy", rows.samples(Piece("-", 0, rows.size)), output, run=run)
     arrangements: dict[str, Arrangement] = {
         part: one(chosen) for part, chosen in parts_of(select, output).items()
     }
@@ -134,6 +136,7 @@ def _copy_streams(
 ) -> JobReport:
     select = streams.select
     if shard_by_shard(output, select) and ordering.as_it_is:
+        check_shard_by_shard(streams.urls, output)
         return remake(Remake("copy", output, {"": streams}, facts=facts), run)
     in_another_order = ordering.weights or (ordering.interleave and select.slice)
     if output.by_shard or (select.part and not select.only) or in_another_order:
@@ -141,8 +144,6 @@ def _copy_streams(
             "standard input, commands and compressed shards are read once, from front to back.",
             hint="x-{i:06d}.tar; --only PART; plain shards for --mix, and for --slice with --interleave.",
         )
-    if run.dry:
-        return JobReport("copy")
     shards = select.of_each(streams.shards())
     ways = ordering.interleave
     samples = select.of_all(_in_turn(shards, ways) if ways > 1 else chain.from_iterable(shards))
@@ -150,7 +151,7 @@ def _copy_streams(
         rng = random.Random(make_seed("copy", ordering.seed))
         samples = buffer_shuffle(samples, ordering.buffer, ordering.buffer, rng)
     facts = facts | {"buffer": ordering.buffer} if ordering.shuffle else facts
-    return remake_stream("copy", select.cut(samples), output, options=facts, read=streams.urls)
+    return remake_stream("copy", select.cut(samples), output, options=facts, read=streams.urls, run=run)
 
 
 def _in_turn(shards: Iterator[Iterator[Sample]], ways: int) -> Iterator[Sample]:

@@ -2,7 +2,8 @@
 
 A file is called `key.field`, as in the shard. Names that lead out of the directory are refused, and so are
 symbolic links on the way. What is there already stays: the same bytes are as good as written, others are an
-error unless they may be replaced. A file appears whole or not at all.
+error unless they may be replaced. Two samples that would be the same file are an error even then. A file
+appears whole or not at all.
 """
 
 from __future__ import annotations
@@ -12,14 +13,21 @@ import errno
 import hashlib
 import os
 import stat
+import uuid
 from collections import deque
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
 from tarmac.errors import BadName, CommitFailed, DiskFull, WriteError
 from tarmac.samples.grouping import Sample
+from tarmac.storage.locks import claim, try_lock
+from tarmac.tools.export.claims import Claims
 
-__all__ = ["Extractor", "safe_parts"]
+__all__ = ["Extractor", "File", "files_of", "safe_parts"]
+
+File = tuple[list[str], bytes]
+"""The directories and the name of a file, and what is in it."""
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -37,10 +45,20 @@ def safe_parts(name: str) -> list[str]:
     return parts
 
 
-class Extractor:
-    """Writes samples to a directory, which is made if it is not there; a context manager."""
+def files_of(sample: Sample) -> list[File]:
+    """The files that a sample is, or an error if the name of one is unsafe."""
+    key = sample["__key__"]
+    return [(safe_parts(f"{key}.{field}"), data) for field, data in sample.items() if field[:2] != "__"]
 
-    def __init__(self, directory: str, *, overwrite: bool = False) -> None:
+
+class Extractor:
+    """Writes samples to a directory, which is made if it is not there; a context manager.
+
+    Several that fill one directory together share their `claims`, the path of a file, so that none replaces
+    what another has just written.
+    """
+
+    def __init__(self, directory: str, *, overwrite: bool = False, claims: str = "") -> None:
         self._directory, self._overwrite = directory, overwrite
         self.files = 0
         """Files that are there now because of us, written or found."""
@@ -53,37 +71,52 @@ class Extractor:
         except OSError as error:
             what = f"this cannot be a directory: {error.strerror}."
             raise CommitFailed(what, url=directory) from error
+        try:
+            # Where nothing is replaced, the directory itself tells which names are taken.
+            self._claims = Claims(claims) if overwrite else None
+        except BaseException:
+            os.close(self._root)
+            raise
 
     def add(self, sample: Sample) -> int:
         """Write the fields of a sample, or nothing of it if a name is unsafe; return how many bytes."""
-        key = sample["__key__"]
-        files = [(safe_parts(f"{key}.{field}"), data) for field, data in sample.items() if field[:2] != "__"]
+        files = files_of(sample)
+        self.put(files)
+        return sum(len(data) for _, data in files)
+
+    def put(self, files: Sequence[File]) -> None:
+        """Write files, or none of them if one has the name of another that was written before."""
+        if self._claims is not None:
+            taken = self._claims.take("/".join(parts) for parts, _ in files)
+            if taken is not None:
+                raise CommitFailed(
+                    f'two samples would both be the file "{taken}".',
+                    url=self._directory,
+                    hint="keys have to differ: tarmac copy --rekey '{i:09d}'.",
+                )
         for parts, data in files:
             self._put(parts, data)
-        return sum(len(data) for _, data in files)
 
     def _put(self, parts: list[str], data: bytes) -> None:
         *folders, name = parts
         place = "/".join(parts)
         try:
             folder = self._folder(tuple(folders))
-            # Named after the file, so that who comes again clears away what a killed process left.
-            part = f".tarmac-part-{hashlib.sha256(os.fsencode(name)).hexdigest()[:16]}"
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(part, dir_fd=folder)
-            fd = os.open(part, _NEW, 0o666, dir_fd=folder)
+            fd, part = _begin_part(folder, name)
             try:
-                try:
-                    _write(fd, data)
-                finally:
-                    os.close(fd)
+                _write(fd, data)
+                # Some file systems report a failed write only at close; the copy keeps the lock till the end.
+                written, fd = fd, os.dup(fd)
+                os.close(written)
                 if self._overwrite:
                     os.replace(part, name, src_dir_fd=folder, dst_dir_fd=folder)
                 else:
                     self._link(folder, part, name, data)
             finally:
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(part, dir_fd=folder)
+                try:
+                    _remove(folder, part, fd)
+                finally:
+                    os.close(fd)
         except OSError as error:
             if isinstance(error, WriteError):
                 raise
@@ -152,6 +185,8 @@ class Extractor:
     def close(self) -> None:
         """Let go of the directory."""
         self._let_go()
+        if self._claims is not None:
+            self._claims.close()
         if self._root >= 0:
             root, self._root = self._root, -1
             os.close(root)
@@ -163,6 +198,47 @@ class Extractor:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _begin_part(folder: int, name: str) -> tuple[int, str]:
+    """Create a part file and lock it, which tells it from what a killed process left.
+
+    It is named after the file, so that who comes again clears that away; while somebody else writes the same
+    file, it has a name of its own.
+    """
+    part = named = f".tarmac-part-{hashlib.sha256(os.fsencode(name)).hexdigest()[:16]}"
+    while True:
+        try:
+            fd = os.open(part, _NEW, 0o666, dir_fd=folder)
+        except FileExistsError:
+            if not _remove_if_free(folder, part):
+                part = f"{named}-{uuid.uuid4().hex[:16]}"
+            continue
+        if claim(fd) and os.fstat(fd).st_nlink:
+            return fd, part
+        os.close(fd)  # another writer took it for an orphan before it was locked
+
+
+def _remove_if_free(folder: int, part: str) -> bool:
+    """Remove a part file that no living writer holds; false if one does."""
+    try:
+        fd = os.open(part, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=folder)
+    except OSError as error:
+        return isinstance(error, FileNotFoundError)
+    try:
+        free = try_lock(fd)
+        if free:
+            _remove(folder, part, fd)
+        return free
+    finally:
+        os.close(fd)
+
+
+def _remove(folder: int, part: str, fd: int) -> None:
+    """Remove a part file of which we hold the lock, unless its name is gone or another's by now."""
+    with contextlib.suppress(FileNotFoundError):
+        if os.path.samestat(os.stat(part, dir_fd=folder, follow_symlinks=False), os.fstat(fd)):
+            os.unlink(part, dir_fd=folder)
 
 
 def _write(fd: int, data: bytes) -> None:

@@ -10,7 +10,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from types import ModuleType
 from typing import Any
 
@@ -61,13 +61,18 @@ class Function:
         return Decoder([] if self.decode == BASIC else [imagehandler(self.decode)])
 
     def options(self) -> dict[str, Any]:
-        """What the result depends on, for a ledger: the file of the function, too."""
-        found = {"py": self.spec} | ({"decode": self.decode} if self.decode else {})
-        path = getattr(sys.modules.get(self.function.__module__), "__file__", None)
-        if path and os.path.isfile(path):
-            with open(path, "rb") as file:
-                found["py"] = f"{self.spec} {xxhash.xxh3_64_hexdigest(file.read())}"
-        return found
+        """What the result depends on, for a ledger: the files of the function, too."""
+        py = " ".join([self.spec, *map(_file_hash, self._files())])
+        return {"py": py} | ({"decode": self.decode} if self.decode else {})
+
+    def _files(self) -> list[str]:
+        """The file that the user named, and the one that the function is written in, if that is another."""
+        inner: Any = self.function
+        while isinstance(inner, partial):  # which itself is written in the standard library
+            inner = inner.func
+        modules = _named_module(self.spec), sys.modules.get(getattr(inner, "__module__", None) or "")
+        paths = dict.fromkeys(getattr(module, "__file__", None) for module in modules)
+        return [path for path in paths if path and os.path.isfile(path)]
 
     def __call__(self, sample: Sample) -> list[Sample]:
         """What becomes of one sample, as bytes."""
@@ -81,7 +86,7 @@ class Function:
             if isinstance(error, ImportError) and not (error.name or "").startswith("tarmac["):
                 raise _failed(error) from error
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a function ends its sample, not the command
             raise _failed(error) from error
         if made is None:
             return []
@@ -126,7 +131,12 @@ def _items(made: Any) -> Iterable[Mapping[str, Any]]:
         yield one
 
 
-def _failed(error: Exception) -> MapFailed:
+def _file_hash(path: str) -> str:
+    with open(path, "rb") as file:
+        return xxhash.xxh3_64_hexdigest(file.read())
+
+
+def _failed(error: BaseException) -> MapFailed:
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno})" if frames else ""
     return MapFailed(f"the function raised {type(error).__name__}: {str(error)[:300]}{where}.")
@@ -158,20 +168,25 @@ def _same(before: Any, now: Any) -> bool:
 
 def load_function(spec: str) -> Callable[[Sample], Any]:
     """Find `module:function` or `file.py:function`; modules of the working directory are found, too."""
+    found: Any = _named_module(spec)
     name, _, path = spec.rpartition(":")
-    if not name or not path:
-        raise UrlError(f"--py: {spec!r} is neither module:function nor file.py:function.")
-    try:
-        found: Any = _from_file(name) if name.endswith(".py") else _module(name)
-    except UrlError:
-        raise
-    except Exception as error:
-        raise UrlError(f"--py: {name} cannot be imported: {type(error).__name__}: {error}.") from error
     for part in path.split("."):
         found = getattr(found, part, None)
     if not callable(found):
         raise UrlError(f"--py: {name} has no function {path!r}.")
     return found  # type: ignore[no-any-return]
+
+
+def _named_module(spec: str) -> ModuleType:
+    name, _, path = spec.rpartition(":")
+    if not name or not path:
+        raise UrlError(f"--py: {spec!r} is neither module:function nor file.py:function.")
+    try:
+        return _from_file(name) if name.endswith(".py") else _module(name)
+    except UrlError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise UrlError(f"--py: {name} cannot be imported: {type(error).__name__}: {error}.") from error
 
 
 def _module(name: str) -> ModuleType:

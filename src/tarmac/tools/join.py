@@ -160,7 +160,7 @@ def join(
             show=run.show,
         )
         left = gather(urls, home, select, cache=cache, show=run.show)
-        used, total, alone = np.zeros(right.size, bool), 0, 0
+        used, alone = np.zeros(right.size, bool), 0
         rows: dict[str, Joined] = {}
         with KeyTable.made(f"{home}/keys.sqlite", right.keys(), joining.duplicates, source[0]) as table:
             for number, (part, chosen) in enumerate(parts.items()):
@@ -182,7 +182,7 @@ def join(
                     on_error == "skip",
                 )
                 partners = np.load(path, mmap_mode="r")
-                total, alone = total + before, alone + before - int((partners >= 0).sum())
+                alone += before - int((partners >= 0).sum())
         facts = {"select": select.options(), "join": joining.options(right), "on_error": on_error}
         if output.stream:
             samples = rows[""].samples(Piece("-", 0, rows[""].size))

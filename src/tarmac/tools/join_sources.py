@@ -58,6 +58,8 @@ class ShardRows:
 
     dataset: Dataset
     prefix: str = ""
+    versions: str = ""
+    """What changes when the bytes of a shard do; an index of other bytes in the same places is the same."""
 
     @property
     def size(self) -> int:
@@ -74,7 +76,7 @@ class ShardRows:
         return self.dataset.sizes_of(numbers)
 
     def fingerprint(self) -> str:
-        return self.dataset.fingerprint
+        return f"{self.dataset.fingerprint} {self.versions}"
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,7 @@ def open_source(
         if key or as_ != "fields":
             raise UrlError("--key and --as are for tables: csv, tsv, jsonl or parquet.", url=urls[0])
         found = gather(urls, home, Select(storage=storage), cache=cache, show=show)
-        return ShardRows(found.dataset(), prefix)
+        return ShardRows(found.dataset(), prefix, found.versions)
     if len(tables) != len(urls):
         raise UrlError("shards and tables cannot be joined together; one after the other.", url=tables[0])
     kinds = set(map(kind_of, urls))
@@ -156,8 +158,9 @@ def _near(url: str, path: str, storage: StorageOptions) -> str:
 def _read(
     table: Table, urls: Sequence[str], paths: Sequence[str], path: str, as_: str, prefix: str
 ) -> TableRows:
-    table.look()
     whole = as_ == "json"
+    if not whole:
+        table.look()
     names = ["json"] if whole else [column.field for column in table.columns.values()]
     names = [_checked(prefix + name, urls[0]) for name in names]
     if len(set(names)) != len(names) or len(names) > MOST_COLUMNS:
@@ -169,10 +172,10 @@ def _read(
         opened.execute(f"CREATE TABLE rows (number INTEGER PRIMARY KEY, key BLOB{columns})")
         opened.execute("BEGIN")
         marks = ", ?" * len(names)
-        for key, row in table.rows():
+        for key, row in table.whole() if whole else table.rows():
             try:
                 if whole:
-                    cells = [json_bytes({table.key_column: key} | row)]
+                    cells = [json_bytes(row)]
                 else:
                     cells = [column.encode(row.get(name)) for name, column in table.columns.items()]  # type: ignore[misc]
             except (CodecError, ValueError, TypeError) as error:

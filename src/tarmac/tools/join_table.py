@@ -10,6 +10,7 @@ import csv
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +22,7 @@ from tarmac.errors import DecodeFailed, EncodeFailed, UrlError
 __all__ = ["Column", "is_table", "json_bytes", "kind_of", "Row", "Table"]
 
 Row = tuple[str, dict[str, Any]]
-"""A key, and the values of all columns."""
+"""A key, and values by column."""
 _KEYS = ("key", "__key__")
 _WHOLE = re.compile(r"\s*[+-]?[0-9]+\s*", re.ASCII)
 _NUMBERS = frozenset(("cls", "cls2", "class", "count", "index", "inx", "id"))
@@ -115,8 +116,6 @@ class Table:
         """Where each file is, and what the user calls it."""
         self._key = key
         self.columns: dict[str, Column] = {}
-        self.key_column = ""
-        """The column of the key, once a row was read."""
 
     def look(self) -> None:
         """Go through all values once, to see what the columns are."""
@@ -131,16 +130,30 @@ class Table:
         return _reader_of(self._files[0][1]) not in (_read_csv, _read_tsv)
 
     def rows(self) -> Iterator[Row]:
-        """Each row with its key; the column of the key is not among the others."""
+        """Each row as fields, whose names have no capitals; the column of the key is not among them."""
+        for name, column, row in self._found():
+            key = str(row.pop(column))
+            fields = {each.lower(): value for each, value in row.items()}
+            if len(fields) != len(row):
+                raise _alike(row, name, key)
+            yield key, fields
+
+    def whole(self) -> Iterator[Row]:
+        """Each row as it is in the table, the column of the key among the others."""
+        for _, column, row in self._found():
+            yield str(row[column]), row
+
+    def _found(self) -> Iterator[tuple[str, str, dict[str, Any]]]:
+        """The name of the file, the column of the key, and the row, which has a key."""
         for path, name in self._files:
             reader = _reader_of(name)
             assert reader is not None
             for number, row in enumerate(reader(path, name), 1):
-                found = self.key_column = self._key_column(row, name)
-                key = row.pop(found)
+                column = self._key_column(row, name)
+                key = row[column]
                 if not isinstance(key, str | int) or isinstance(key, bool) or key == "":
-                    raise DecodeFailed(f"row {number} has no key in {found!r}, but {key!r}.", url=name)
-                yield str(key), {column.lower(): value for column, value in row.items()}
+                    raise DecodeFailed(f"row {number} has no key in {column!r}, but {key!r}.", url=name)
+                yield name, column, row
 
     def _key_column(self, row: dict[str, Any], name: str) -> str:
         for column in (self._key,) if self._key else _KEYS:
@@ -149,6 +162,22 @@ class Table:
         wanted = self._key or " or ".join(_KEYS)
         hint = f"--key COLUMN; there is {', '.join(map(str, row))[:300]}."
         raise UrlError(f"the table has no column {wanted}.", url=name, hint=hint)
+
+
+def _alike(row: dict[str, Any], url: str, key: str) -> UrlError:
+    spelled = Counter(column.lower() for column in row)
+    names = ", ".join(column for column in row if spelled[column.lower()] > 1)
+    return UrlError(
+        f"two columns have the same name but for capitals, and fields have none: {names[:300]}.",
+        url=url,
+        key=key,
+        hint="another name for one of them, or --as json, which keeps them as they are.",
+    )
+
+
+def _check_names(names: Sequence[str], url: str) -> None:
+    if len(set(names)) != len(names):
+        raise UrlError("two columns of the table have the same name.", url=url)
 
 
 def _read_csv(path: str, name: str) -> Iterator[dict[str, Any]]:
@@ -166,8 +195,7 @@ def _separated(path: str, name: str, **dialect: Any) -> Iterator[dict[str, Any]]
         reader = csv.reader(file, **dialect)
         try:
             head = next(reader, [])
-            if len({column.lower() for column in head}) != len(head):
-                raise UrlError("two columns of the table have the same name.", url=name)
+            _check_names(head, name)
             for cells in reader:
                 if not cells:
                     continue
@@ -199,6 +227,7 @@ def _read_parquet(path: str, name: str) -> Iterator[dict[str, Any]]:
 
     try:
         with pq.ParquetFile(path) as file:
+            _check_names(file.schema_arrow.names, name)
             for batch in file.iter_batches(batch_size=1000):
                 for row in batch.to_pylist():
                     yield {column: _present(value) for column, value in row.items()}

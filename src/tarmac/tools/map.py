@@ -18,7 +18,7 @@ from tarmac.jobs.run import JobReport
 from tarmac.jobs.task import Outcome
 from tarmac.limits import MIB
 from tarmac.samples.grouping import Sample
-from tarmac.storage import Cache, StorageOptions, scheme_of
+from tarmac.storage import Cache, StorageOptions
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.tools.arrange import (
     Arrangement,
@@ -27,6 +27,7 @@ from tarmac.tools.arrange import (
     Streams,
     arranged,
     can_be_indexed,
+    check_shard_by_shard,
     far,
     parts_of,
     shard_by_shard,
@@ -187,7 +188,8 @@ def map_samples(
     """
     select = Select(storage=storage) if select is None else select
     storage = select.storage
-    indexed = can_be_indexed(urls) and not (far(urls) and shard_by_shard(output, select))
+    once = shard_by_shard(output, select) and not output.renumbers
+    indexed = can_be_indexed(urls) and not (far(urls) and once)
 
     def one(chosen: Select) -> Rows | Streams:
         if not indexed:
@@ -197,8 +199,8 @@ def map_samples(
     if output.stream or not (indexed or output.by_shard):
         if select.shares and not select.only:
             raise UrlError("one stream cannot hold several parts; --only chooses one of them.")
-        if run.dry:
-            return JobReport("map")
+        if not (mapping.ordered or output.stream):
+            raise UrlError("--unordered: a stream that is cut anew would be cut elsewhere each time.")
         found = one(select)
         samples = (
             select.cut(select.of_stream(found.shards()))
@@ -207,11 +209,12 @@ def map_samples(
         )
         change = replace(mapping, at_once=jobs)
         facts = mapping.options() | {"select": select.options()}
-        return remake_stream(
-            "map", samples, output, change, options=facts, read=urls, max_errors=run.max_errors
-        )
+        return remake_stream("map", samples, output, change, options=facts, read=urls, run=run)
     if not indexed:
-        _check_streams(urls, output, select)
+        check_shard_by_shard(urls, output)
+        if not shard_by_shard(output, select):
+            what = "--slice and --part of shards that cannot be indexed need one output for all of them."
+            raise UrlError(what)
     arrangements: dict[str, Arrangement] = {
         part: one(chosen) for part, chosen in parts_of(select, output).items()
     }
@@ -220,10 +223,3 @@ def map_samples(
     shards = sum(1 for _ in task.plan())
     task.change = replace(mapping, at_once=max(jobs // max(shards, 1), 1))
     return remake(task, run)
-
-
-def _check_streams(urls: Sequence[str], output: Output, select: Select) -> None:
-    if any(scheme_of(url) == "-" for url in urls):
-        raise UrlError("standard input has no name to keep.", hint="-o x.tar or 'x-{i:06d}.tar'.")
-    if not shard_by_shard(output, select):
-        raise UrlError("--slice and --part of shards that cannot be indexed need one output for all of them.")

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import glob
 import itertools
 import os
+import re
 import shlex
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tarmac.errors import CommandFailed, CommitFailed, NotFound, UrlError
 from tarmac.index.manifest import Manifest, Shard, write_manifest
 from tarmac.index.sidecar import open_sidecar, sidecar_url
+from tarmac.jobs.outputs import UNTOLD, sizes_there
 from tarmac.jobs.task import Outcome
 from tarmac.samples.grouping import Sample
 from tarmac.samples.writer import TarWriter
@@ -24,6 +28,9 @@ from tarmac.tar.compression import FORMATS, format_of_name
 __all__ = ["fields_of", "Output", "several_shards", "Sources", "write_shard"]
 
 _REPLACE = WriteOptions(overwrite=True)
+_PERCENT = re.compile(r"%(?:0\d+)?d(?![0-9a-fA-F])")
+"""`%06d` is a number, too; `%20` and `%d0` are characters of a URL."""
+_NUMBER = re.compile(r"\{i[^}]*\}")
 _ANY_NAME = "x" * 8
 
 
@@ -57,8 +64,16 @@ class Output:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UrlError(f"--{name.replace('_', '-')} must be positive, got {value}.")
+        if self.by_shard and (self.max_samples or self.max_bytes):
+            raise UrlError(
+                "each shard makes one of the same name, so there is nothing to cut.",
+                url=self.pattern,
+                hint="x-{i:06d}.tar for shards of another size.",
+            )
         if self.rm and not self.then:
             raise UrlError("--rm removes shards after --then, which is not given.")
+        if self.rm and not is_local(self.pattern):
+            raise UrlError("--rm removes shards of this machine only.", url=self.pattern)
         if self.rekey and self.key("a", 0) == self.key("b", 1):
             raise UrlError("--rekey gives every sample the same key.", hint="{i:09d} or a-{key}")
         if self.compress and self.compress not in FORMATS:
@@ -83,7 +98,11 @@ class Output:
     @property
     def numbered(self) -> bool:
         """Whether there may be several shards, counted by `{i}`."""
-        return "{i" in self.pattern or "%" in self.pattern
+        return "{i" in self.pattern or self._by_percent
+
+    @property
+    def _by_percent(self) -> bool:
+        return "{" not in self.pattern and bool(_PERCENT.search(self.pattern))
 
     @property
     def _whole_pattern(self) -> str:
@@ -93,8 +112,8 @@ class Output:
         """The name of a shard."""
         pattern = self._whole_pattern
         try:
-            if "%" in pattern and "{" not in pattern:
-                return pattern % number
+            if self._by_percent:
+                return _PERCENT.sub(lambda found: found[0] % number, pattern)
             return pattern.format(number, i=number, name=source, part=part)
         except (KeyError, IndexError, ValueError, TypeError) as error:
             hint = "{i:06d}, {name} and {part} can be filled in."
@@ -106,6 +125,11 @@ class Output:
             return self.rekey.format(number, i=number, key=key) if self.rekey else key
         except (KeyError, IndexError, ValueError) as error:
             raise UrlError(f"--rekey cannot be filled in ({error}).", hint="{i:09d} or a-{key}") from None
+
+    @property
+    def renumbers(self) -> bool:
+        """Whether new keys say nothing of the old ones, so that they must be counted through."""
+        return bool(self.rekey) and self.key("a", 0) == self.key("b", 0)
 
     def is_full(self, samples: int, size: int, coming: int) -> bool:
         """Whether a shard with so much in it is full before the next sample; one sample always fits."""
@@ -122,21 +146,41 @@ class Output:
 
     def check_new(self, names: Iterable[str]) -> None:
         """Refuse to replace what is there already and was not made by this job, unless told to."""
-        for name in () if self.overwrite else names:
-            if is_local(name) and os.path.exists(local_path(name)):
+        if self.overwrite:
+            return
+        for name, size in sizes_there(names, self.storage).items():
+            if size != UNTOLD:
                 hint = "another name, or --overwrite to replace it."
                 raise CommitFailed("this file exists and was not made by this job.", url=name, hint=hint)
+
+    def taken(self) -> list[str]:
+        """The files there that have names which this may make, where those are counted."""
+        if not is_local(self.pattern) or self.by_shard or "{part" in self.pattern:
+            return []
+        find = _PERCENT if self._by_percent else _NUMBER
+        pieces = find.split(self.pattern)
+        pattern = re.compile(r"(\d+)".join(map(re.escape, pieces)))
+        found = []
+        for path in glob.glob("*".join(map(glob.escape, pieces))):
+            match = pattern.fullmatch(path)
+            if match and path == self.name(int(match[1]) if pattern.groups else 0):
+                found.append(path)
+        return found
 
     def after(self, outcome: Outcome) -> None:
         """Run the command that each shard is for, and remove the shard if that is wanted."""
         for path in list(outcome.outputs) if self.then else ():
             plain = local_path(path) if is_local(path) else path
             command = self.then.replace("{path}", shlex.quote(plain))
-            done = subprocess.run(command, shell=True, stdout=subprocess.DEVNULL)  # noqa: S602 - the user's own
+            # Standard input may be what the samples come from.
+            quiet = subprocess.DEVNULL
+            done = subprocess.run(command, shell=True, stdin=quiet, stdout=quiet)  # noqa: S602 - the user's own
             if done.returncode:
                 raise CommandFailed(f"--then ended with status {done.returncode}: {command[:200]}", url=path)
             if self.rm and is_local(path):
-                os.unlink(plain)
+                for gone in (plain, *map(local_path, outcome.facts.get("beside", ()))):
+                    with contextlib.suppress(FileNotFoundError):  # the command may have moved it
+                        os.unlink(gone)
                 outcome.facts["removed"] = True
 
     def finish(self, outcomes: Sequence[Outcome]) -> None:
@@ -179,26 +223,34 @@ def several_shards(pattern: str) -> UrlError:
 
 
 def write_shard(
-    output: Output, name: str, samples: Iterable[Sample], *, first: int = 0, outcome: Outcome | None = None
+    output: Output,
+    name: str,
+    samples: Iterable[Sample],
+    *,
+    first: int = 0,
+    last: int | None = None,
+    outcome: Outcome | None = None,
 ) -> Outcome:
     """Write samples to one shard; `first` is the number of the first sample among all that are written.
 
-    Samples hold bytes, as they are read. No samples make no shard, or an empty one of a stream.
+    `last` is that of the first one of the next shard, if others make that. Samples hold bytes, as they are
+    read. No samples make no shard, or an empty one of a stream.
     """
     outcome = Outcome() if outcome is None else outcome
     if output.rekey:
-        samples = (
-            sample | {"__key__": output.key(sample["__key__"], number)}
-            for number, sample in enumerate(samples, first)
-        )
+        samples = _rekeyed(output, samples, first, last)
     coming = iter(samples)
     some = next(coming, None)
     if some is None:
         if output.stream:
             _writer(output, name).close()
+        elif output.overwrite and is_local(name):
+            for old in (name, sidecar_url(name)):  # of an earlier job, and no part of this one
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(local_path(old))
         return outcome
     if is_local(name) and not output.stream:
-        os.makedirs(os.path.dirname(local_path(name)) or ".", exist_ok=True)
+        _make_directory(name)
     size, count = 0, 0
     with _writer(output, name) as writer:
         write = writer.write
@@ -209,7 +261,25 @@ def write_shard(
     outcome.written += count
     if not output.stream:
         outcome.outputs[name] = _size(name, output.storage)
+    if writer.sidecar is not None:
+        outcome.facts["beside"] = {writer.sidecar: _size(writer.sidecar, output.storage)}
     return outcome
+
+
+def _rekeyed(output: Output, samples: Iterable[Sample], first: int, last: int | None) -> Iterator[Sample]:
+    for number, sample in enumerate(samples, first):
+        key = output.key(sample["__key__"], number)
+        if last is not None and number >= last and output.renumbers:
+            what = "--rekey: there are more samples than came in, so some numbers would come twice"
+            raise UrlError(f"{what}.", hint="{key} in it, or renumber by `tarmac copy` afterwards.")
+        yield sample | {"__key__": key}
+
+
+def _make_directory(name: str) -> None:
+    try:
+        os.makedirs(os.path.dirname(local_path(name)) or ".", exist_ok=True)
+    except OSError as error:
+        raise CommitFailed(f"its directory cannot be made: {error.strerror}.", url=name) from error
 
 
 def _writer(output: Output, name: str) -> TarWriter:

@@ -112,6 +112,8 @@ class Pack(Task):
             raise UrlError("there are no shards to take names from.", url=pattern, hint="x-{i:06d}.tar")
         if self.making.part and not self.making.only and "{part" not in pattern:
             raise UrlError("each part needs a name of its own.", url=pattern, hint="{part}-{i:06d}.tar")
+        if self.making.total_shards > 1 and self.output.stream:
+            raise UrlError("one stream has no shards to share: --shard-id needs x-{i:06d}.tar.")
         if self.making.total_shards > 1 and self.output.manifest:
             raise UrlError("--manifest needs all shards; make it with `tarmac index` when they are there.")
 
@@ -378,7 +380,9 @@ def pack(
         task = Pack(sources, output, making, reading)
         if output.stream:
             rows = list(itertools.chain.from_iterable(task.planned.rows.values()))
-            job = remake_stream("pack", iter(()), output, lambda _, outcome: task.samples(rows, outcome, {}))
+            job = remake_stream(
+                "pack", iter(()), output, lambda _, outcome: task.samples(rows, outcome, {}), run=run
+            )
         else:
             job = run_job(
                 task,

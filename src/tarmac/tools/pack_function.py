@@ -29,15 +29,13 @@ def pack_function(
     output = with_default_size(output)
     if making.shuffle or making.part or making.total_shards > 1 or output.by_shard:
         raise UrlError("samples of a function come as they come: no --shuffle, --part, --shard-id, {name}.")
-    if run.dry:
-        raise UrlError("--dry-run: only the function knows what it will give.")
     function = load_function(spec)
 
     def samples(_: Any, outcome: Outcome) -> Iterator[Sample]:
         return _encoded(generated(function, arguments), making, outcome)
 
     options = {"py": spec, "arguments": list(arguments)} | making.options()
-    return remake_stream("pack", iter(()), output, samples, options=options, max_errors=run.max_errors)
+    return remake_stream("pack", iter(()), output, samples, options=options, run=run)
 
 
 @lru_cache(maxsize=1000)

@@ -10,7 +10,7 @@ from tarmac.jobs.ledger import ledger_place
 from tarmac.jobs.run import Engine, JobReport, run_job
 from tarmac.jobs.task import Outcome, Task, Unit
 from tarmac.samples.grouping import Sample
-from tarmac.tools.arrange import Arrangement
+from tarmac.tools.arrange import Arrangement, Rows
 from tarmac.tools.output import Output, Sources, write_shard
 
 __all__ = ["Change", "close_change", "counted", "remake", "Remake", "Run"]
@@ -64,7 +64,9 @@ class Remake(Task):
         samples = counted(self.arrangements[part].samples(piece), outcome)
         made = samples if self.change is None else self.change(samples, outcome)
         try:
-            return write_shard(self.output, piece.name, made, first=piece.start, outcome=outcome)
+            arrangement = self.arrangements[part]
+            last = piece.stop if isinstance(arrangement, Rows) and piece.stop < arrangement.size else None
+            return write_shard(self.output, piece.name, made, first=piece.start, last=last, outcome=outcome)
         finally:
             close_change(made)
 

@@ -24,7 +24,7 @@ from tarmac.storage import Source, open_read, stat
 from tarmac.tar.compression import HEAD, Decompressing, detect
 from tarmac.tools.arrange import shard_stem
 from tarmac.tools.check import Checks, sample_problems
-from tarmac.tools.output import Output, several_shards, write_shard
+from tarmac.tools.output import Output, Sources, several_shards, write_shard
 from tarmac.tools.salvage import Buffer, Loss, SampleRun, Stretch, runs_of, scan
 
 __all__ = ["repair", "Repairing", "salvaged"]
@@ -57,8 +57,10 @@ class Repairing(Task):
 
     def plan(self) -> Iterator[Unit]:
         names = set()
+        sources = Sources(self.urls)
         for number, url in enumerate(self.urls):
             name = self.output.name(number, shard_stem(url))
+            sources.refuse(name)
             if name in names:
                 raise several_shards(self.output.pattern)
             names.add(name)

@@ -29,7 +29,9 @@ __all__ = ["FieldRule", "parse_fields", "parse_part", "parse_slice", "read_keys"
 
 _SLICE = re.compile(r"\s*(-?\d*)\s*:\s*(-?\d*)\s*(?::\s*(-?\d*)\s*)?")
 _AT_ONCE = 1000
-"""Samples of a stream for which a condition is answered together."""
+"""Samples of a stream for which a condition is answered together, ..."""
+_BYTES_AT_ONCE = 4 << 20
+"""... unless they have so many bytes before: all of them are held until it is answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,8 @@ def parse_part(text: str) -> dict[str, float]:
 def read_keys(url: str, storage: StorageOptions = DEFAULT_STORAGE) -> frozenset[str]:
     """The keys that a file lists, one a line."""
     text = read_list(url, DEFAULT_LIMITS, storage).decode("utf-8", "surrogateescape")
-    return frozenset(filter(None, text.splitlines()))
+    # Other characters that end a line for Python, U+2028 and the like, may be part of a key.
+    return frozenset(filter(None, (line.removesuffix("\r") for line in text.split("\n"))))
 
 
 @dataclass(frozen=True)
@@ -240,19 +243,37 @@ def _sliced_shards(dataset: Dataset, chosen: slice) -> Dataset:
 def _fulfilling(samples: Iterable[Sample], condition: Condition, plan: MetaPlan | None) -> Iterator[Sample]:
     import pyarrow as pa
 
-    samples = iter(samples)
-    while some := list(itertools.islice(samples, _AT_ONCE)):
+    for some in _handfuls(samples):
         columns = Columns(plan or MetaPlan())
         for sample in some:
             columns.add(
                 {name: value for name, value in sample.items() if name[:2] != "__"}, sample["__key__"]
             )
-        arrays = columns.arrays() | {"key": pa.array([sample["__key__"] for sample in some])}
+        arrays = columns.arrays() | {"key": pa.array([_readable(sample["__key__"]) for sample in some])}
         for name in condition.columns:
             if name.startswith("has:"):
                 arrays[name] = pa.array([name[4:] in sample for sample in some])
         mask = condition.mask(pa.table(arrays))
         yield from (sample for sample, true in zip(some, mask.tolist(), strict=True) if true)
+
+
+def _handfuls(samples: Iterable[Sample]) -> Iterator[list[Sample]]:
+    """Some samples at a time: not too many, and of large ones few."""
+    some: list[Sample] = []
+    size = 0
+    for sample in samples:
+        some.append(sample)
+        size += sum(len(value) for name, value in sample.items() if name[:2] != "__")
+        if len(some) >= _AT_ONCE or size >= _BYTES_AT_ONCE:
+            yield some
+            some, size = [], 0
+    if some:
+        yield some
+
+
+def _readable(key: str) -> str:
+    """A key as conditions see it, with an index or without: bytes that are not UTF-8 are written `\\xff`."""
+    return key.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def _in_part(samples: Iterable[Sample], bounds: tuple[int, int]) -> Iterator[Sample]:

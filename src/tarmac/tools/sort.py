@@ -78,7 +78,9 @@ def sort(
         if output.stream:
             report = _stream(rows[""], output, found, run)
         else:
-            report = remake(Sorting("sort", output, dict(rows), facts=facts, found=found), run)
+            report = remake(
+                Sorting("sort", output, dict(rows), facts=facts, also_read=urls, found=found), run
+            )
     report.read += lost.bad + lost.missing + lost.doubles
     report.failed += lost.bad
     report.errors = [*lost.reasons, *report.errors]
@@ -173,10 +175,8 @@ class Sorting(Remake):
 
 def _stream(rows: Rows, output: Output, found: Gathered, run: Run) -> JobReport:
     piece = Piece("-", 0, rows.size)
-    if run.dry:
-        return JobReport("sort", 1)
     try:
-        return remake_stream("sort", rows.samples(piece), output)
+        return remake_stream("sort", rows.samples(piece), output, run=run)
     except BadName as error:
         raise _clash(rows, piece, error, found) from None
 

@@ -123,7 +123,8 @@ class By:
         if self.kind is None:
             if isinstance(found, bytes):
                 return _TEXT + found
-            if isinstance(found, int | float) and not math.isnan(found):
+            # Only floats can be asked whether they are NaN: a whole number may be larger than any of them.
+            if isinstance(found, int) or (isinstance(found, float) and not math.isnan(found)):
                 return _NUMBER + number_bytes(found)
             return _TEXT + _bytes(found)
         if self.kind == "bytes":

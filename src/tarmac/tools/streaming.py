@@ -11,13 +11,13 @@ from typing import Any
 
 import xxhash
 
-from tarmac.errors import JobMismatch, TooManyBadSamples
+from tarmac.errors import JobMismatch, TooManyBadSamples, UrlError
 from tarmac.jobs.ledger import Ledger, ledger_place, open_ledger
 from tarmac.jobs.run import JobReport, still_there
 from tarmac.jobs.task import Outcome, Unit
 from tarmac.samples.grouping import Sample
 from tarmac.tools.output import Output, Sources, fields_of, several_shards, write_shard
-from tarmac.tools.remake import Change, close_change, counted
+from tarmac.tools.remake import Change, Run, close_change, counted
 
 __all__ = ["remake_stream"]
 
@@ -30,12 +30,16 @@ def remake_stream(
     *,
     options: dict[str, Any] | None = None,
     read: Sequence[str] = (),
-    max_errors: int | None = None,
+    run: Run | None = None,
 ) -> JobReport:
     """Write samples as they come, to one stream or to shards; `options` are what the result depends on.
 
     `read` are the shards that the samples come from.
     """
+    if run is not None and run.dry:
+        if output.stream:
+            return JobReport(verb, 1)
+        raise UrlError("--dry-run: how many shards a stream makes shows only when it is read.")
     total = Outcome()
     incoming = counted(samples, total)
     changed = iter(incoming if change is None else change(incoming, total))
@@ -43,6 +47,9 @@ def remake_stream(
     facts = output.options() | (options or {})
     book = open_ledger(place, verb, facts, anew=output.overwrite, storage=output.storage)
     try:
+        if book.new and not output.stream:
+            output.check_new(output.taken())
+        max_errors = None if run is None else run.max_errors
         return _Streaming(verb, changed, total, output, book, place, Sources(read), max_errors).run()
     finally:
         close_change(changed)
@@ -102,7 +109,7 @@ class _Streaming:
         output, report, book = self._output, self._report, self._book
         self._sources.refuse(name)
         self._digest = xxhash.xxh3_64()
-        before = still_there(name, book)
+        before = still_there(name, book, storage=output.storage)
         if before is not None:
             for _ in self._cut():
                 pass
@@ -110,8 +117,6 @@ class _Streaming:
                 raise JobMismatch(f"the samples of {name} are others than before.", url=self._place)
             report.kept += 1
             return before
-        if book.new and not output.stream:
-            output.check_new([name])
         if not report.units:
             book.begin()
         outcome = write_shard(output, name, self._cut(), first=report.written)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pytest
 
 from tarmac.errors import BadName, CommitFailed, UrlError
+from tarmac.tools.export import directory
 from tarmac.tools.export.directory import open_directory
 from tools.export.samples import fields, odd, run, write
 
@@ -77,3 +79,50 @@ def test_the_writer_closes_its_directory(tmp_path):
     writer.finish()
     writer.close()
     assert files(tmp_path / "d") == {"a.b": b"12"}
+
+
+def equal_keys(folder):
+    """Two shards that have a file of the same name, and others that differ."""
+    first = odd(folder, [("a.txt", b"0"), ("k.txt", b"1"), ("k.cls", b"1")], "0.tar")
+    return [first, odd(folder, [("b.txt", b"0"), ("./k.txt", b"22")], "1.tar")]
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_samples_that_would_be_the_same_file(tmp_path, jobs):
+    shards = equal_keys(tmp_path)
+    with pytest.raises(CommitFailed, match=r'both be the file "k\.txt".*--rekey'):
+        run(shards, "dir", tmp_path / "out", jobs=jobs, overwrite=True)
+    with pytest.raises(CommitFailed, match=r'both be the file "k\.txt"'):
+        run(shards, "dir", tmp_path / "out", jobs=jobs, overwrite=True, on_error="skip")
+    with pytest.raises(CommitFailed, match=r'another "k\.txt"'):  # nor does going on hide it
+        run(shards, "dir", tmp_path / "out2", jobs=jobs)
+    (tmp_path / "out3").mkdir()
+    (tmp_path / "out3/k.txt").write_bytes(b"old")
+    with pytest.raises(CommitFailed, match=r'both be the file "k\.txt"'):
+        run(shards, "dir", tmp_path / "out3", jobs=jobs, overwrite=True)
+
+
+def test_the_same_file_in_streams(tmp_path):
+    packed = []
+    for shard in equal_keys(tmp_path):
+        packed.append(f"{shard}.gz")
+        Path(packed[-1]).write_bytes(gzip.compress(Path(shard).read_bytes()))
+    with pytest.raises(CommitFailed, match=r'both be the file "k\.txt"'):
+        run(packed, "dir", tmp_path / "out", jobs=2, overwrite=True)
+    with pytest.raises(CommitFailed, match="another"):  # what was not done is not taken for done
+        run(packed, "dir", tmp_path / "out")
+
+
+def test_equal_keys_with_other_fields_are_other_files(tmp_path):
+    shards = [odd(tmp_path, [(f"k.{name}", b"1")], f"{name}.tar") for name in ("txt", "cls")]
+    for _ in range(2):  # files of an earlier job are replaced
+        assert run(shards, "dir", tmp_path / "out", overwrite=True).written == 2
+    assert files(tmp_path / "out") == {"k.txt": b"1", "k.cls": b"1"}
+
+
+def test_more_files_than_are_written_together(tmp_path, monkeypatch):
+    monkeypatch.setattr(directory, "FILES", 3)
+    run(write(tmp_path, [3]), "dir", tmp_path / "out", overwrite=True)
+    monkeypatch.setattr(directory, "BYTES", 1)
+    run(write(tmp_path, [3]), "dir", tmp_path / "out2", overwrite=True)
+    assert files(tmp_path / "out") == files(tmp_path / "out2") == expected(3)

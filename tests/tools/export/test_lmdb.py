@@ -51,3 +51,15 @@ def test_a_name_that_is_too_long(tmp_path):
         run(shard, "lmdb", tmp_path / "x.lmdb")
     report = run(shard, "lmdb", tmp_path / "y.lmdb", on_error="skip")
     assert (report.written, report.failed) == (1, 1)
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 1000])
+def test_samples_with_equal_keys_can_be_left_out(tmp_path, monkeypatch, at_once):
+    monkeypatch.setattr(module, "SAMPLES", at_once)
+    first = odd(tmp_path, [("a.bin", b""), ("b.bin", b"1"), ("c.bin", b"1")], "0.tar")
+    other = odd(tmp_path, [("a.new", b"2"), ("a.bin", b"2"), ("d.bin", b"2"), ("c.bin", b"2")], "1.tar")
+    report = run([first, other], "lmdb", tmp_path / "x.lmdb", on_error="skip")
+    assert (report.read, report.written, report.failed) == (6, 4, 2)
+    assert [line.partition(":")[0].split()[-1] for line in report.errors] == ['"a"', '"c"']
+    whole = {b"a.bin": b"", b"b.bin": b"1", b"c.bin": b"1", b"d.bin": b"2"}
+    assert entries(tmp_path / "x.lmdb") == whole

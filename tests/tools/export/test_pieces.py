@@ -17,7 +17,7 @@ from tools.export.samples import odd, write
         (Target("x.csv"), False),
         (Target("x-{i}.csv"), True),
         (Target("x-{i}.csv", max_samples=5), False),
-        (Target("{name}.csv", max_bytes=5), True),
+        (Target("{name}.csv"), True),
         (Target("dir/", suffix=".csv"), True),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -9,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tarmac.errors import CommitFailed
+from harness.faultfs import Fault, faulty
+from tarmac.errors import CommitFailed, DiskFull
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.tools.export.publish import published_path, published_stream
 
@@ -61,3 +63,22 @@ def test_a_directory_that_is_none(tmp_path):
         with pytest.raises(CommitFailed, match="directory could not be made"):
             with publish(str(tmp_path / "file/x"), DEFAULT_STORAGE):
                 pass
+
+
+def test_long_names_and_what_cannot_be_replaced(tmp_path):
+    target = tmp_path / ("é" * 120 + ".db")
+    with published_path(str(target), DEFAULT_STORAGE) as path:
+        Path(path).write_bytes(b"1")
+    assert target.read_bytes() == b"1"
+    with pytest.raises(CommitFailed, match="directory"):
+        with published_path(str(tmp_path), DEFAULT_STORAGE):
+            pass
+    assert os.listdir(tmp_path) == [target.name]
+
+
+def test_a_disk_that_fails_at_the_end(tmp_path):
+    for call in ("fsync", "replace"):
+        with faulty(Fault(1, errno.ENOSPC, (call,))), pytest.raises(DiskFull, match=r"x\.db"):
+            with published_path(str(tmp_path / "x.db"), DEFAULT_STORAGE) as path:
+                Path(path).write_bytes(b"1")
+        assert os.listdir(tmp_path) == []

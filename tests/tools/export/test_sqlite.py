@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from tarmac.errors import UrlError
+from tarmac.errors import EncodeFailed, UrlError
 from tarmac.tools.export import sqlite
 from tarmac.tools.export.form import Shape
 from tarmac.tools.select import Select
@@ -56,3 +56,23 @@ def test_nothing_is_left_of_a_failure(tmp_path):
     with pytest.raises(ValueError, match="whole number"):
         run(odd(tmp_path, [("a.cls", b"x")]), "sqlite", tmp_path / "x.db")
     assert sorted(path.name for path in tmp_path.iterdir()) == [".tarmac", "odd.tar"]
+
+
+def test_a_sample_that_is_too_large(tmp_path, monkeypatch):
+    """Whichever place it has in a transaction, the others stay."""
+    monkeypatch.setattr(sqlite, "AT_ONCE", 2)
+    connect = sqlite3.connect
+
+    def small(*args, **options):
+        database = connect(*args, **options)
+        database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 1000)
+        return database
+
+    monkeypatch.setattr(sqlite.sqlite3, "connect", small)
+    sizes = [2000, 1, 2000, 2, 2000, 3, 2000]
+    shard = odd(tmp_path, [(f"{number}.txt", b"x" * size) for number, size in enumerate(sizes)])
+    report = run(shard, "sqlite", tmp_path / "x.db", on_error="skip")
+    assert (report.written, report.failed) == (3, 4)
+    assert rows(tmp_path / "x.db", "SELECT key, length(txt) FROM samples") == [("1", 1), ("3", 2), ("5", 3)]
+    with pytest.raises(EncodeFailed, match='sample "0": SQLite does not take'):
+        run(shard, "sqlite", tmp_path / "y.db")

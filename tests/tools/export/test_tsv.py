@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
+import re
 from pathlib import Path
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from tarmac.errors import SampleError, UrlError
 from tarmac.tools.export.form import Shape
 from tarmac.tools.export.pieces import LOOKED_AT
+from tarmac.tools.export.tsv import open_writer
 from tarmac.tools.export.values import parse_kinds
 from tarmac.tools.select import Select
 from tools.export.samples import TEXT, odd, run, write
@@ -75,3 +80,45 @@ def test_a_stream_is_looked_at_before_it_is_written(tmp_path):
         run(str(packed), "tsv", tmp_path / "x.tsv")
     run(str(packed), "tsv", tmp_path / "y.tsv", select=Select(fields="txt", missing="skip"))
     assert (tmp_path / "y.tsv").read_text().count("\n") == LOOKED_AT + 1
+
+
+class Kept:
+    """What a writer writes."""
+
+    def __init__(self):
+        self.text = ""
+
+    def write(self, data):
+        self.text += data.decode()
+        return len(data)
+
+
+TEXTS = st.text(st.one_of(st.sampled_from("\r\n\t\"\\', ;\0\x0b\x85\u2028"), st.characters(codec="utf-8")))
+
+
+def written(name, rows):
+    file = Kept()
+    writer = open_writer(name, file, Shape(columns=("txt", "md")))
+    for key, txt, md in rows:
+        writer.add({"__key__": key, "__url__": "", "txt": txt.encode(), "md": md.encode()})
+    writer.finish()
+    return io.StringIO(file.text, newline="")  # as a file is to be opened for the csv module
+
+
+@given(st.lists(st.tuples(TEXTS, TEXTS, TEXTS)))
+@example([("a", "b\rc", ""), ("\r", "", "\n")])
+def test_every_text_is_read_back(rows):
+    head = ["__key__", "txt", "md"]
+    assert list(csv.reader(written("csv", rows))) == [head, *map(list, rows)]
+    lines = csv.reader(written("tsv", rows), delimiter="\t", quoting=csv.QUOTE_NONE)
+    assert [[_meant(cell) for cell in line] for line in lines] == [head, *map(list, rows)]
+
+
+def _meant(cell):
+    meaning = {"t": "\t", "n": "\n", "r": "\r", "\\": "\\"}
+    return re.sub(r"\\(.)", lambda found: meaning[found[1]], cell)
+
+
+def test_a_bare_carriage_return(tmp_path):
+    run(odd(tmp_path, [("a.txt", b"x\ry")]), "csv", tmp_path / "x.csv")
+    assert (tmp_path / "x.csv").read_bytes() == b'__key__,txt\na,"x\ry"\n'

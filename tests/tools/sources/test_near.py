@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import os
 
 import pytest
 
-from tarmac.errors import NotFound, UnsafeUrl
+from tarmac.errors import NotFound, ObjectChanged, UnsafeUrl
 from tarmac.storage import register_scheme, schemes
 from tarmac.tools.sources.near import bring_near, resolved
 
@@ -49,3 +50,23 @@ def test_names(tmp_path):
     for name, listed_in in [("pipe:rm", "x.csv"), ("-", "x.csv"), ("/etc/passwd", "s3://b/x.csv")]:
         with pytest.raises(UnsafeUrl):
             resolved(name, "", listed_in)
+
+
+def test_the_file_is_still_the_one_that_was_planned_with(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"x")
+    found = bring_near(str(path), "/nowhere")
+    with found.opened("mine.csv") as fd:
+        assert os.read(fd, 9) == b"x"
+    os.utime(path, ns=(0, 10**9))
+    with (
+        pytest.raises(ObjectChanged, match=r"mine\.csv.*run the same command again"),
+        found.opened("mine.csv"),
+    ):
+        pass
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(b"content"))
+    (tmp_path / "copies").mkdir()
+    copy = bring_near(str(tmp_path / "a.csv.gz"), str(tmp_path / "copies"))
+    (tmp_path / "a.csv.gz").unlink()  # which does not matter to the copy
+    with copy.opened("a.csv.gz") as fd:
+        assert os.read(fd, 9) == b"content"

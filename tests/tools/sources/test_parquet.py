@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import random
 
@@ -9,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tarmac.errors import DecodeFailed, UrlError
+from tarmac.errors import DecodeFailed, ObjectChanged, UrlError
 from tarmac.tools.sources.columns import Columns
 from tarmac.tools.sources.parquet import Parquet
 from tarmac.tools.sources.source import Skipped
@@ -56,3 +57,17 @@ def test_mistakes(tmp_path):
     path = write(tmp_path / "u.parquet", {"txt": ["a"]}, 1)
     with pytest.raises(UrlError, match="no column 'id'"):
         read_all(Parquet(str(path), near(path), Columns("id")))
+
+
+def test_a_table_that_was_replaced(tmp_path):
+    path = write(tmp_path / "t.parquet", {"txt": ["a", "b"]}, 1)
+    source = Parquet(str(path), near(path))
+    wheres = [where for _, _, where in source.items(Skipped())]
+    source = pickle.loads(pickle.dumps(source))
+    write(path, {"txt": ["x", "y"]}, 1)
+    os.utime(path, ns=(0, 10**9))
+    with (
+        pytest.raises(ObjectChanged, match=r"t\.parquet: the table has changed"),
+        source.opened(wheres, {}) as load,
+    ):
+        load("0", wheres[0])

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from tarmac.errors import CodecError, SampleError, UrlError, WriteError
+from tarmac.errors import CodecError, SampleError, TooManyBadSamples, UrlError, WriteError
 from tarmac.jobs.ledger import ledger_place
 from tarmac.jobs.run import JobReport, run_job
 from tarmac.jobs.task import Outcome, Task, Unit
@@ -16,7 +17,7 @@ from tarmac.samples.grouping import Sample
 from tarmac.storage import Cache, is_local, scheme_of
 from tarmac.storage.local import local_path
 from tarmac.tar.compression import format_of_name
-from tarmac.tools.arrange import Arrangement, Piece, Rows, Streams, arranged, can_be_indexed
+from tarmac.tools.arrange import Arrangement, Piece, Rows, Streams, arranged, can_be_indexed, far
 from tarmac.tools.export.directory import open_directory
 from tarmac.tools.export.form import FORMS, Form, Shape, Writer
 from tarmac.tools.export.hf import Layout
@@ -40,6 +41,7 @@ class Export(Task):
     target: Target
     shape: Shape
     on_error: Literal["abort", "skip"] = "abort"
+    max_errors: int | None = None
     facts: dict[str, Any] = field(default_factory=dict)
     """What else the result depends on."""
     directory: str = ""
@@ -47,6 +49,8 @@ class Export(Task):
     layout: Layout | None = None
     arrangements: dict[str, Arrangement] = field(default_factory=dict)
     """By part; one without a name where there are no parts."""
+    claims: str = ""
+    """Where units of a directory that may replace files say which ones are theirs."""
 
     verb = "export"
 
@@ -85,7 +89,8 @@ class Export(Task):
         outcome = Outcome()
         samples = self.arrangements[part].samples(piece)
         if self.form.name == "dir":
-            writer = open_directory(local_path(self.directory), overwrite=self.target.overwrite)
+            place, overwrite = local_path(self.directory), self.target.overwrite
+            writer = open_directory(place, overwrite=overwrite, claims=self.claims)
             self._fill(writer, samples, outcome)
             outcome.outputs |= writer.extractor.some
             os.sync()  # the ledger must not know of files that the disk does not
@@ -116,6 +121,9 @@ class Export(Task):
                     if self.on_error == "abort":
                         raise
                     outcome.fail(str(error))
+                    if self.max_errors is not None and outcome.failed > self.max_errors:
+                        what = f"{outcome.failed} samples failed, {self.max_errors} may; the last: {error}"
+                        raise TooManyBadSamples(what, hint="") from None
                 else:
                     outcome.written += 1
             writer.finish()
@@ -164,8 +172,9 @@ def export(
     if form.table and select.rule is not None and select.rule.kept:
         shape = replace(shape, columns=tuple(new for new, _ in select.rule.kept))
     facts: dict[str, Any] = {"select": select.options()} | ({"directory": output} if to in inside else {})
-    task = Export(form, target, shape, on_error, facts, output if to in inside else "", layout)
-    if not can_be_indexed(urls) or (_far(urls) and _front_to_back(task, select)):
+    directory = output if to in inside else ""
+    task = Export(form, target, shape, on_error, run.max_errors, facts, directory, layout)
+    if not can_be_indexed(urls) or (far(urls) and _front_to_back(task, select)):
         return _of_streams(task, Streams(urls, select, select.storage, cache), run)
 
     def one(chosen: Select) -> Rows:
@@ -187,10 +196,6 @@ def _check_name(form: Form, output: str) -> None:
         raise UrlError("a directory of files is made on this machine only.", url=output)
     if form.name not in ("dir", "hf") and format_of_name(output):
         raise UrlError("files are exported without compression.", url=output, hint="a name without it.")
-
-
-def _far(urls: Sequence[str]) -> bool:
-    return not all(map(is_local, urls))
 
 
 def _front_to_back(task: Export, select: Select) -> bool:
@@ -243,16 +248,20 @@ def _done(task: Export, run: Run, place: str | None) -> JobReport:
         return _to_stream(task)
     if place is None and not task.target.overwrite:
         task.begin(list(task.plan()))
-    return run_job(
-        task,
-        run.engine,
-        ledger=None if place is None else ledger_place(place, "export"),
-        anew=task.target.overwrite,
-        most_failed=run.max_errors,
-        dry=run.dry,
-        storage=task.target.storage,
-        show=run.show,
-    )
+    with ExitStack() as stack:
+        if task.form.name == "dir" and task.target.overwrite:
+            home = stack.enter_context(tempfile.TemporaryDirectory(prefix="tarmac-export-"))
+            task.claims = os.path.join(home, "names")
+        return run_job(
+            task,
+            run.engine,
+            ledger=None if place is None else ledger_place(place, "export"),
+            anew=task.target.overwrite,
+            most_failed=run.max_errors,
+            dry=run.dry,
+            storage=task.target.storage,
+            show=run.show,
+        )
 
 
 def _to_stream(task: Export) -> JobReport:

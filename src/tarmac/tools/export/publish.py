@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import tempfile
-import uuid
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
-from tarmac.errors import CommitFailed, DiskFull, TarmacError, WriteError
+from tarmac.errors import CommitFailed, WriteError
 from tarmac.limits import MIB
 from tarmac.storage import StorageOptions, WriteOptions, is_local, open_write, scheme_of
-from tarmac.storage.local import local_path
-from tarmac.storage.locks import try_lock
+from tarmac.storage.local import LocalSink, local_path
 from tarmac.tools.export.form import SinkFile
 
 __all__ = ["published_path", "published_stream"]
@@ -54,17 +49,26 @@ def published_path(url: str, storage: StorageOptions) -> Iterator[str]:
                     file.write(chunk)
         return
     _make_directory(url)
-    target = Path(os.path.realpath(local_path(url)))
-    _remove_orphans(target)
-    part = target.with_name(f"{_prefix(target)}{uuid.uuid4().hex[:16]}")
-    lock = _locked(part, url)
+    sink = _PathSink(url, _REPLACE)
     try:
-        yield str(part)
-        _publish(lock, part, target, url)
-    finally:
-        os.close(lock)
-        with contextlib.suppress(OSError):
-            os.unlink(part)
+        yield sink.path
+    except BaseException:
+        sink.abort()
+        raise
+    sink.commit()
+
+
+class _PathSink(LocalSink):
+    """A part file that others write to, by its path."""
+
+    @property
+    def path(self) -> str:
+        """Where it is until it is whole."""
+        return str(self._part)
+
+    def commit(self) -> None:
+        self._written = os.fstat(self._fd).st_size  # we have not seen what was written
+        super().commit()
 
 
 def _make_directory(url: str) -> None:
@@ -72,49 +76,3 @@ def _make_directory(url: str) -> None:
         os.makedirs(os.path.dirname(local_path(url)) or ".", exist_ok=True)
     except OSError as error:
         raise CommitFailed(f"its directory could not be made: {error.strerror}.", url=url) from error
-
-
-def _locked(part: Path, url: str) -> int:
-    """Make the part file and hold a lock on it for as long as we live: what nobody holds is an orphan."""
-    try:
-        fd = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-    except OSError as error:
-        raise _failed(error, url) from error
-    try_lock(fd)
-    return fd
-
-
-def _publish(fd: int, part: Path, target: Path, url: str) -> None:
-    try:
-        os.fsync(fd)
-        os.replace(part, target)
-        directory = os.open(target.parent, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
-    except OSError as error:
-        raise _failed(error, url) from error
-
-
-def _prefix(target: Path) -> str:
-    return f".{target.name[:100]}.part-"
-
-
-def _remove_orphans(target: Path) -> None:
-    """Remove what killed writers of this file left."""
-    prefix = _prefix(target)
-    for part in [*target.parent.iterdir()] if target.parent.is_dir() else ():
-        if part.name.startswith(prefix):
-            with contextlib.suppress(OSError):
-                fd = os.open(part, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-                try:
-                    if try_lock(fd):
-                        os.unlink(part)
-                finally:
-                    os.close(fd)
-
-
-def _failed(error: OSError, url: str) -> TarmacError:
-    kind: Any = DiskFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else CommitFailed
-    return kind(f"the file could not be put in place: {error.strerror}.", url=url)  # type: ignore[no-any-return]

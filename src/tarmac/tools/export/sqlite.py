@@ -47,7 +47,7 @@ class _Database(Writer):
 
     def add(self, sample: Sample) -> int:
         row = self._shape.row(sample)
-        if not self._waiting:
+        if not self._database.in_transaction:  # one that began with a sample that was refused goes on
             self._run("BEGIN")
         try:
             self._run(self._insert, row)
@@ -65,9 +65,9 @@ class _Database(Writer):
             raise WriteError(f"the database could not be written: {error}.") from error
 
     def _commit(self) -> None:
-        if self._waiting:
+        if self._database.in_transaction:
             self._run("COMMIT")
-            self._waiting = 0
+        self._waiting = 0
 
     def finish(self) -> None:
         self._commit()

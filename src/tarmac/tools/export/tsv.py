@@ -51,5 +51,6 @@ def _tsv(row: list[str]) -> str:
 
 def _csv(row: list[str]) -> str:
     stream = io.StringIO()
-    csv.writer(stream, lineterminator="\n").writerow(row)
-    return stream.getvalue()
+    # A value is quoted only for what the end of a line is made of, and readers end one at a bare \r, too.
+    csv.writer(stream, lineterminator="\r\n").writerow(row)
+    return stream.getvalue().removesuffix("\r\n") + "\n"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import xxhash
 
-from tarmac.errors import NotFound, UnsafeUrl
+from tarmac.errors import NotFound, ObjectChanged, UnsafeUrl
 from tarmac.limits import DEFAULT_LIMITS
 from tarmac.storage import StorageOptions, is_local, open_read, scheme_of, stat
 from tarmac.storage.local import local_path
@@ -25,6 +26,40 @@ class Near:
 
     path: str
     version: str
+    seen: tuple[int, int] | None = None
+    """The size and the time of change that were planned with; None of a copy, which nobody else changes."""
+
+    @contextlib.contextmanager
+    def opened(self, name: str) -> Iterator[int]:
+        """Open what was planned with, and nothing else; `name` is what the user calls it."""
+        try:
+            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise _changed(name) from error
+        try:
+            self._check(os.fstat(fd), name)
+            yield fd
+        finally:
+            os.close(fd)
+        # Once more, by name: meanwhile it may have been written to, and others open it by its name.
+        try:
+            found = os.stat(self.path)
+        except OSError as error:
+            raise _changed(name) from error
+        self._check(found, name)
+
+    def _check(self, found: os.stat_result, name: str) -> None:
+        if self.seen not in (None, _mark(found)):
+            raise _changed(name)
+
+
+def _mark(found: os.stat_result) -> tuple[int, int]:
+    return found.st_size, found.st_mtime_ns
+
+
+def _changed(name: str) -> ObjectChanged:
+    hint = "run the same command again when nobody writes to it any more."
+    return ObjectChanged("the table has changed since it was planned.", url=name, hint=hint)
 
 
 def bring_near(url: str, directory: str, storage: StorageOptions = DEFAULT_STORAGE) -> Near:
@@ -36,7 +71,7 @@ def bring_near(url: str, directory: str, storage: StorageOptions = DEFAULT_STORA
         if os.path.isdir(local_path(url)):
             raise NotFound("this is a directory, not a file.", url=url, hint="--from dir.")
         info = stat(url, storage)
-        return Near(local_path(url), f"{info.size} {info.version}")
+        return Near(local_path(url), f"{info.size} {info.version}", _mark(os.stat(local_path(url))))
     path = os.path.join(directory, f"{len(os.listdir(directory))}")
     digest = xxhash.xxh3_64()
     with open(path, "wb") as copy:

@@ -45,7 +45,7 @@ class Parquet(Source):
         import pyarrow.parquet as pq
 
         try:
-            with pq.ParquetFile(self.near.path) as file:
+            with self.near.opened(self.name), pq.ParquetFile(self.near.path) as file:
                 yield file
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise DecodeFailed(f"this cannot be read as parquet: {error}.", url=self.name) from None

@@ -59,23 +59,19 @@ class Rows(Source):
     @contextlib.contextmanager
     def opened(self, wheres: Sequence[Where], seen: Seen) -> Iterator[Load]:
         """Rows by where they begin, in any order."""
-        layout = self.layout
-        fd = os.open(self.near.path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            with loading(self.storage, seen) as load_files:
+        with self.near.opened(self.name) as fd, loading(self.storage, seen) as load_files:
+            layout = self.layout
 
-                def load(key: str, where: Where) -> dict[str, Any]:
-                    number, begin, length, files = where
-                    text = os.pread(fd, length, begin)
-                    if len(text) != length:
-                        raise ObjectChanged("the table has changed since it was planned.", url=self.name)
-                    sample = load_files(key, files)
-                    sample.update(layout.values(self.parsed(text, number), key))
-                    return sample
+            def load(key: str, where: Where) -> dict[str, Any]:
+                number, begin, length, files = where
+                text = os.pread(fd, length, begin)
+                if len(text) != length:
+                    raise ObjectChanged("the table has changed since it was planned.", url=self.name)
+                sample = load_files(key, files)
+                sample.update(layout.values(self.parsed(text, number), key))
+                return sample
 
-                yield load
-        finally:
-            os.close(fd)
+            yield load
 
     def files(self, where: Where) -> tuple[File, ...]:
         files: tuple[File, ...] = where[-1]
