@@ -174,3 +174,15 @@ def test_nothing_to_repair(shards, tmp_path):
     assert (done.exit_code, done.stdout) == (0, "")
     done = inside("check", tmp_path / "absent.tar", "--repair", "-o", f"{tmp_path}/clean/")
     assert done.exit_code != 0
+
+
+def test_a_shard_that_a_manifest_names_and_nobody_finds(shards, tmp_path):
+    from tarmac.tools.index import index
+
+    index(shards, str(tmp_path / "all.json"))
+    gone = sorted(tmp_path.glob("*.tar"))[-1]
+    assert tarmac("check", gone, "--against", tmp_path / "all.json").returncode == 0  # some alone are fine
+    gone.unlink()
+    done = tarmac("check", tmp_path / "*.tar", "--against", tmp_path / "all.json")
+    assert done.returncode == 3
+    assert gone.name.encode() in done.stdout

@@ -120,3 +120,21 @@ def test_raw_bytes_into_a_pipe_that_ends(folder):
     assert done.stdout.strip() == "10"
     assert "Traceback" not in done.stderr
     assert "Exception" not in done.stderr
+
+
+def test_files_are_counted_as_json_too(folder):
+    done = run("s0.tar", "--extract", "out", "--json")
+    assert json.loads(done.stdout) == {"samples": 2, "files": 4, "directory": "out"}
+
+
+@pytest.mark.parametrize(("what", "status"), [("| head -1 >/dev/null", 0), ("> /dev/full", 1)])
+def test_a_reader_that_leaves_is_no_error_and_a_full_disk_is_one_line(folder, what, status):
+    command = f"set -o pipefail; {sys.executable} -m tarmac show {' s0.tar s1.tar' * 50} {what}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, check=False)
+    assert done.returncode == status
+    assert b"Traceback" not in done.stderr
+    assert done.stderr.count(b"\n") == status
+    stream = f"set -o pipefail; {sys.executable} -m tarmac copy s0.tar -o - {what}"
+    done = subprocess.run(["bash", "-c", stream], capture_output=True, check=False)
+    assert done.returncode == status
+    assert b"Traceback" not in done.stderr

@@ -65,7 +65,7 @@ def test_a_job_that_was_not_begun_leaves_nothing_to_go_on_with(place):
 
 
 def test_other_options_are_refused_and_named(place):
-    begun(place)
+    begun(place, Unit("a"))
     with pytest.raises(JobMismatch, match=r"size 3 -> 4.*--overwrite"):
         opened(place, OPTIONS | {"size": 4})
     with pytest.raises(JobMismatch, match="more None -> 1"):
@@ -76,6 +76,7 @@ def test_other_inputs_are_called_so(tmp_path):
     place = str(tmp_path / "l.jsonl"), StorageOptions()
     book = opened(place, OPTIONS | {"inputs": "abc"})
     book.begin()
+    book.record(Unit("a"), DONE)
     book.close()
     with pytest.raises(JobMismatch, match=r"jsonl: the inputs are others"):
         opened(place, OPTIONS | {"inputs": "def"})
@@ -84,8 +85,22 @@ def test_other_inputs_are_called_so(tmp_path):
     assert "def" not in str(raised.value)
 
 
-def test_another_verb_is_another_job(place):
+def test_a_job_of_which_nothing_came_binds_nobody(place):
     begun(place)
+    book = opened(place, OPTIONS | {"size": 4})
+    assert (book.new, book.done) == (True, {})
+    book.begin()
+    book.record(Unit("a"), DONE)
+    book.close()
+    book = opened(place, OPTIONS | {"size": 4})
+    assert (book.new, list(book.done)) == (False, ["a"])
+    book.close()
+    with pytest.raises(JobMismatch):
+        opened(place)
+
+
+def test_another_verb_is_another_job(place):
+    begun(place, Unit("a"))
     with pytest.raises(JobMismatch, match="copy -> map"):
         open_ledger(place[0], "map", OPTIONS, storage=place[1])
 
@@ -213,11 +228,12 @@ def test_a_job_that_is_refused_forgets_nothing(tmp_path):
     assert (tmp_path / "copy.jsonl").read_bytes() == before
     book = opened(place, {"other": 1}, anew=True)
     book.begin()
+    book.record(Unit("b"), DONE)
     book.close()
     with pytest.raises(JobMismatch):
         opened(place)
     book = opened(place, {"other": 1})
-    assert (book.new, book.done) == (False, {})
+    assert sorted(book.done) == ["b"]
     book.close()
 
 

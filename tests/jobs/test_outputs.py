@@ -6,7 +6,7 @@ import pytest
 
 from tarmac.errors import AccessDenied, ConnectFailed, NotFound
 from tarmac.jobs import outputs
-from tarmac.jobs.outputs import UNTOLD, sizes_there
+from tarmac.jobs.outputs import UNTOLD, marks_of, sizes_there
 from tarmac.storage.types import ObjectInfo
 
 
@@ -33,3 +33,18 @@ def test_objects(monkeypatch):
     assert sizes_there(urls) == {urls[0]: 7, urls[2]: UNTOLD}
     with pytest.raises(ConnectFailed):
         sizes_there([*urls, "s3://b/down"])
+
+
+def test_a_file_is_known_again_by_what_is_in_it(tmp_path):
+    path = tmp_path / "x"
+    path.write_bytes(bytes(range(256)) * 4096)
+    before = marks_of([str(path)])
+    path.rename(tmp_path / "y")
+    (tmp_path / "y").rename(path)
+    assert marks_of([str(path)]) == before
+    other = bytearray(path.read_bytes())
+    other[0] = 1
+    path.write_bytes(other)
+    assert marks_of([str(path)]) != before
+    path.write_bytes(b"")
+    assert marks_of([str(path), str(tmp_path), str(tmp_path / "absent"), "s3://b/x"]).keys() == {str(path)}

@@ -67,7 +67,7 @@ def test_all_of_it_then_nothing_then_what_is_missing(tmp_path):
     report = run(task)
     assert (report.units, report.done, report.kept) == (3, 3, 0)
     assert (report.read, report.written, report.bytes, report.ok) == (30, 30, 9, True)
-    assert all(outcome.facts == {"committed": True} for outcome in report.outcomes)
+    assert all(outcome.facts["committed"] for outcome in report.outcomes)
     assert str(report) == "writing: 30 samples in, 30 out, 9 bytes"
 
     report = run(task)
@@ -81,6 +81,10 @@ def test_all_of_it_then_nothing_then_what_is_missing(tmp_path):
     assert "1 of 3 were done before" in str(report)
     assert (tmp_path / "c").read_text() == "C"
     assert task.finished == [["a", "b", "c"]] * 3
+
+    (tmp_path / "a").write_text("?")  # of somebody else, and of the same size
+    assert run(task).done == 1
+    assert (tmp_path / "a").read_text() == "A"
 
 
 def test_a_dry_run_says_what_is_missing_and_touches_nothing(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import tarfile
 from collections import Counter
 from pathlib import Path
 
@@ -236,8 +237,7 @@ def test_streams_that_cannot_keep_a_name_or_a_number(urls, tmp_path):
 def test_what_is_left_of_an_earlier_job_is_told(urls, tmp_path):
     assert copy(urls, out(tmp_path, max_samples=10), RUN).units == 4
     report = copy(urls, out(tmp_path, max_samples=20, overwrite=True), RUN)
-    assert (report.units, report.notes) == (2, {"old_shards_left": 2})
-    assert "2 old shards left" in str(report)
+    assert (report.units, report.left_over) == (2, [f"{tmp_path}/out/x-00{n}.tar" for n in (2, 3)])
 
 
 def test_an_index_that_is_lost_is_made_again(urls, tmp_path):
@@ -246,3 +246,39 @@ def test_an_index_that_is_lost_is_made_again(urls, tmp_path):
     next((tmp_path / "out").glob("x-001.tar.*")).unlink()
     assert copy(urls, out(tmp_path, max_samples=20, index=True), RUN).done == 1
     assert len(list((tmp_path / "out").glob("x-*.tar.*"))) == 2
+
+
+def test_a_slice_of_a_mixture_is_not_that_of_its_sources(urls, tmp_path):
+    with pytest.raises(UrlError, match="--slice with --mix"):
+        copy(
+            [[url] for url in urls[:2]],
+            out(tmp_path),
+            RUN,
+            select=Select(slice=":6"),
+            ordering=Ordering(weights=(1.0, 1.0)),
+        )
+
+
+def test_chosen_and_interleaved_alike_from_files_and_from_streams(urls, tmp_path):
+    packed = []
+    for number, url in enumerate(urls):
+        packed.append(str(tmp_path / f"{number}.tar.gz"))
+        copy(url, Output(packed[-1]), RUN)
+    (tmp_path / "keys").write_text("".join(f"{key}\n" for key in keys(*urls)[::3]))
+    select, ordering = Select(keys=str(tmp_path / "keys")), Ordering(interleave=2)
+    copy(urls, out(tmp_path), RUN, select=select, ordering=ordering)
+    copy(packed, Output(f"{tmp_path}/streams.tar"), RUN, select=select, ordering=ordering)
+    assert made(tmp_path) == keys(f"{tmp_path}/streams.tar")
+    assert len(made(tmp_path)) == 13
+
+
+def test_shards_of_the_whole_of_a_folder(tmp_path):
+    """`tar cf x.tar .` gives every name a ./ in front."""
+    path = str(tmp_path / "x.tar")
+    with tarfile.open(path, "w") as archive:
+        for name in ("./a/0.txt", "./b/1.txt"):
+            archive.addfile(tarfile.TarInfo(name))
+    copy(path, out(tmp_path), RUN)
+    assert made(tmp_path) == ["a/0", "b/1"]
+    copy(f"pipe:cat {path}", Output(f"{tmp_path}/y.tar"), RUN)
+    assert keys(f"{tmp_path}/y.tar") == ["a/0", "b/1"]

@@ -84,7 +84,7 @@ def test_samples_as_they_are_done(shards, tmp_path, monkeypatch, work):
     assert (report.written, report.failed) == (10, 0)
     found = [sample["__key__"] for sample in read(f"{tmp_path}/out/in-0.tar")]
     assert sorted(found) == [f"k0{number}" for number in range(10)]
-    assert found.index("k00") == 9
+    assert found.index("k00") > 6  # not before nearly all others
     with pytest.raises(JobMismatch):
         mapped(shards[:1], how, Output(f"{tmp_path}/out/"), jobs=2)
 

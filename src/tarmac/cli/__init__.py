@@ -73,7 +73,9 @@ def main(arguments: list[str] | None = None) -> None:
         try:
             status: Any = _guarded(lambda: app(arguments, standalone_mode=True))
         except SystemExit as end:
-            status = end.code
+            # Whoever reads our output may have seen enough, as `head` does: nothing is wrong with that. This
+            # is what click leaves behind then.
+            status = 0 if type(sys.stdout).__name__ == "PacifyFlushWrapper" else end.code
     if isinstance(sys.stdout, flags.Aside):
         sys.stdout = output
     sys.exit(TERMINATED if ended else status)
@@ -103,6 +105,9 @@ def _guarded(run: Callable[[], Any]) -> int:
     try:
         run()
     except TarmacError as error:
+        if isinstance(error.__cause__, BrokenPipeError) and error.url == "-":
+            sys.stdout = None
+            return 0
         typer.echo(f"tarmac: {error}", err=True)
         return exit_code(error)
     except ImportError as error:
@@ -111,7 +116,10 @@ def _guarded(run: Callable[[], Any]) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader of our output has seen enough, as in `tarmac show … | head`.
         sys.stdout = None
         return 0
+    except OSError as error:  # of standard output, say
+        typer.echo(f"tarmac: {error.strerror or error}", err=True)
+        sys.stdout = None
+        return DAMAGED
     return 0

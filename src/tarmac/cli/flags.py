@@ -150,6 +150,10 @@ def report_job(report: JobReport, as_json: bool, dry_run: bool = False, **more: 
     else:
         for error in report.errors:
             typer.echo(f"FAILED {error}", err=True)
+        if more_failed := report.failed - len(report.errors):
+            typer.echo(f"FAILED … and {more_failed} more", err=True)
+        if report.left_over:
+            typer.echo(f"of an earlier job, and no part of this one: {', '.join(report.left_over)}", err=True)
         typer.echo(str(report), err=True)
     if not report.ok:
         raise typer.Exit(1)

@@ -88,7 +88,7 @@ def show_command(
     elif sheet:
         _sheet(samples, sheet, count or 0)
     elif extract:
-        _extract(samples, extract, overwrite=overwrite)
+        _extract(samples, extract, overwrite=overwrite, as_json=as_json)
     elif total or stats or fields_only:
         _numbers(samples, stats=stats, total=total, as_json=as_json)
     else:
@@ -128,7 +128,7 @@ def _sheet(samples: Iterator[Sample], path: str, images: int) -> None:
     typer.echo(f"{write_sheet(samples, path, images=images)} images -> {path}", err=True)
 
 
-def _extract(samples: Iterator[Sample], directory: str, *, overwrite: bool) -> None:
+def _extract(samples: Iterator[Sample], directory: str, *, overwrite: bool, as_json: bool) -> None:
     from tarmac.tools.extract import Extractor
 
     count = 0
@@ -136,7 +136,10 @@ def _extract(samples: Iterator[Sample], directory: str, *, overwrite: bool) -> N
         for count, sample in enumerate(samples, 1):  # noqa: B007 - the last number is how many
             extractor.add(sample)
         files = extractor.files
-    typer.echo(f"{count} samples, {files} files -> {directory}", err=True)
+    if as_json:
+        typer.echo(flags.json_line({"samples": count, "files": files, "directory": directory}))
+    else:
+        typer.echo(f"{count} samples, {files} files -> {directory}", err=True)
 
 
 def _indexed(urls: list[str], source: Any, select: Select, total: bool, as_json: bool) -> bool:

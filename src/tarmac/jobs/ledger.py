@@ -14,7 +14,7 @@ import weakref
 from dataclasses import asdict, fields
 from typing import Any
 
-from tarmac.errors import JobBusy, JobMismatch, NotFound, WriteError
+from tarmac.errors import JobBusy, JobMismatch, NotFound, TarmacError, WriteError
 from tarmac.jobs.task import Outcome, Unit
 from tarmac.limits import DEFAULT_LIMITS
 from tarmac.storage import StorageOptions, is_local, open_read, open_write
@@ -151,6 +151,8 @@ class _File(Ledger):
         os.lseek(self._fd, 0, os.SEEK_END)
         try:
             lines = [json.loads(line) for line in whole.splitlines()]
+            if len(lines) == 1 and lines[0].get("format") == FORMAT and lines[0] != head:
+                lines = []  # nothing came of it, so it binds nobody
             if lines:
                 _check_head(lines[0], head, self._place)
             for line in lines[1:]:
@@ -208,13 +210,20 @@ class _Objects(Ledger):
         super().__init__()
         self._place, self._storage = place, storage
         found = None if anew else self._get(f"{place}/head.json")
-        # Another beginning is another generation: what was recorded before does not count any more.
-        self._head = found or head | {"generation": os.urandom(8).hex()}
-        self._units = f"{place}/{self._head['generation']}"
-        self.new = found is None
         if found is not None:
-            _check_head({name: value for name, value in found.items() if name != "generation"}, head, place)
+            self._head = found
             self._read()
+            told = {name: value for name, value in found.items() if name != "generation"}
+            if self.done or told == head or told.get("format") != FORMAT:
+                _check_head(told, head, place)
+                self.new = False
+                return
+        # Another beginning is another generation: what was recorded before does not count any more.
+        self._head = head | {"generation": os.urandom(8).hex()}
+
+    @property
+    def _units(self) -> str:
+        return f"{self._place}/{self._head['generation']}"
 
     def begin(self) -> None:
         if self.new:
@@ -241,6 +250,8 @@ class _Objects(Ledger):
         except NotFound:
             return None
         except ValueError as error:
+            if isinstance(error, TarmacError):
+                raise
             raise JobMismatch(f"the ledger is damaged: {error}.", url=url) from None
         return found if isinstance(found, dict) else None
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from tarmac.errors import JobMismatch, TooManyBadSamples, UrlError
 from tarmac.jobs.ledger import Ledger, open_ledger
-from tarmac.jobs.outputs import UNTOLD, sizes_there
+from tarmac.jobs.outputs import UNTOLD, marks_of, sizes_there
 from tarmac.jobs.task import Outcome, Task, Unit
 from tarmac.progress import progress
 from tarmac.storage import StorageOptions, is_local
@@ -53,6 +53,8 @@ class JobReport:
     errors: list[str] = field(default_factory=list)
     notes: dict[str, int] = field(default_factory=dict)
     """What else was counted, by what it is: `left_out`, say."""
+    left_over: list[str] = field(default_factory=list)
+    """What an earlier job of the same name made, and this one did not replace."""
     outcomes: list[Outcome] = field(default_factory=list)
     """What came of each unit, in the order of the plan."""
 
@@ -74,6 +76,7 @@ class JobReport:
         """The numbers, for JSON."""
         names = ("verb", "units", "done", "kept", "read", "written", "failed", "dropped", "bytes", "errors")
         numbers = {name: getattr(self, name) for name in names} | self.notes
+        numbers |= {"left_over": self.left_over} if self.left_over else {}
         return numbers | {"seconds": round(self.seconds, 3)}
 
     def __str__(self) -> str:
@@ -136,8 +139,7 @@ def run_job(
         report.outcomes = [outcomes[unit.name] for unit in units]
         report.errors = [error for outcome in report.outcomes for error in outcome.errors]
         task.finish(report.outcomes)
-        if left := _left_over(book, report.outcomes):
-            report.notes["old_shards_left"] = len(left)
+        report.left_over = _left_over(book, report.outcomes)
     finally:
         book.close()
         report.seconds = time.monotonic() - begun
@@ -148,7 +150,7 @@ def _left_over(book: Ledger, outcomes: Iterable[Outcome]) -> list[str]:
     """What a job that was begun anew had made and does not make any more: a pattern would find it, too."""
     made = {url for outcome in outcomes for url in outcome.outputs}
     before = {url for _, outcome in book.before.values() for url in outcome.outputs}
-    return [url for url in before - made if is_local(url) and os.path.exists(local_path(url))]
+    return sorted(url for url in before - made if is_local(url) and os.path.exists(local_path(url)))
 
 
 def _work(task: Task, unit: Unit) -> Outcome:
@@ -156,6 +158,8 @@ def _work(task: Task, unit: Unit) -> Outcome:
     begun = time.monotonic()
     outcome = task.run(unit)
     task.commit(unit, outcome)
+    if marks := marks_of(outcome.outputs):
+        outcome.facts["marks"] = marks
     outcome.seconds = time.monotonic() - begun
     return outcome
 
@@ -219,4 +223,7 @@ def still_there(
     same = (
         url in there and (there[url] == size or UNTOLD in (there[url], size)) for url, size in outputs.items()
     )
-    return outcome if all(same) else None
+    if not all(same):
+        return None
+    marks = outcome.facts.get("marks", {}) if outputs else {}
+    return outcome if marks_of(marks) == marks else None

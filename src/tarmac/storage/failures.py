@@ -75,7 +75,8 @@ def translate(error: Exception, url: str) -> TarmacError:
         code = _CODE.search(facts)
         return refused(int(status[1]), url, code=code[1] if code else "", tries=_tries(facts))
     if _RANGE.search(facts):
-        return TransferError("the server does not give the range of bytes that was asked for.", url=url)
+        hint = "a cache, --cache DIR, which reads shards from front to back."
+        return TransferError("the server does not give the ranges of bytes asked for.", url=url, hint=hint)
     kind = _KIND.search(facts)
     if kind is not None and kind[1] in _BY_KIND:
         made, what = _BY_KIND[kind[1]]

@@ -20,9 +20,10 @@ from tarmac.errors import (
     UnsafeCodec,
     UrlError,
 )
-from tarmac.index.manifest import Shard, read_manifest
+from tarmac.index.manifest import Manifest, Shard, read_manifest
 from tarmac.jobs.engines.local import LocalEngine
 from tarmac.jobs.ledger import open_ledger
+from tarmac.jobs.outputs import sizes_there
 from tarmac.jobs.run import Engine
 from tarmac.jobs.task import Outcome, Task, Unit
 from tarmac.limits import Limits
@@ -169,12 +170,22 @@ def check(
     urls = expand(shards, limits=chosen.tar.limits, options=chosen.storage)
     if keys is not None and ledger is not None:
         raise UrlError("to find duplicates all keys have to be read, so a ledger would be of no use.")
+    if chosen.against:
+        urls += _absent(read_manifest(chosen.against, chosen.storage), urls, chosen.storage)
     told = _told(chosen, shards, urls)
     task = Checking(urls, chosen, told, keys, known=ledger is not None)
     # The standard input of worker processes is empty.
     engine = LocalEngine(1 if any(scheme_of(url) == "-" for url in urls) else jobs)
     verdicts = _with_ledger(task, engine, ledger)
     return progress(verdicts, len(urls), "checking", show=show)
+
+
+def _absent(manifest: Manifest, urls: Sequence[str], storage: StorageOptions) -> list[str]:
+    """The shards that should be there, are not, and would be passed over by a pattern."""
+    named = [shard.url for shard in entries_of(manifest, urls) if shard is not None]
+    others = [shard.url for shard in manifest.shards if shard.url not in named]
+    there = sizes_there(others, storage)
+    return [url for url in others if url not in there]
 
 
 def _told(checks: Checks, shards: Shards, urls: Sequence[str]) -> list[Shard | None]:

@@ -125,6 +125,9 @@ def copy(
 def _groups(sources: Shards | Sequence[Shards], ordering: Ordering, select: Select) -> list[list[str]]:
     if not ordering.weights:
         return [expand(sources, options=select.storage)]  # type: ignore[arg-type]
+    if select.slice:
+        what = "--slice with --mix would slice each of the sources"
+        raise UrlError(f"{what}.", hint="--slice-shard; or --slice of a copy of the mixture.")
     listed = list(sources)  # type: ignore[arg-type]
     if len(listed) != len(ordering.weights):
         raise UrlError(f"{len(listed)} sources cannot be mixed by {len(ordering.weights)} weights.")
@@ -146,7 +149,10 @@ def _copy_streams(
         )
     shards = select.of_each(streams.shards())
     ways = ordering.interleave
-    samples = select.of_all(_in_turn(shards, ways) if ways > 1 else chain.from_iterable(shards))
+    if ways > 1:  # chosen first, as with an index; --slice, which counts all samples, is refused above
+        samples = _in_turn(map(select.of_all, shards), ways)
+    else:
+        samples = select.of_all(chain.from_iterable(shards))
     if ordering.shuffle:
         rng = random.Random(make_seed("copy", ordering.seed))
         samples = buffer_shuffle(samples, ordering.buffer, ordering.buffer, rng)

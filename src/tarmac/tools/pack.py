@@ -60,6 +60,8 @@ class Making:
     def __post_init__(self) -> None:
         if not 0 <= self.shard_id < self.total_shards:
             raise UrlError(f"--shard-id {self.shard_id} is not one of 0 to {self.total_shards - 1}.")
+        if self.only and not self.part:
+            raise UrlError(f"--only {self.only}: --part has no parts.", hint="--part train=0.9,val=0.1")
 
     def options(self) -> dict[str, Any]:
         """What the result depends on, for a ledger."""

@@ -84,10 +84,11 @@ def close_change(samples: Iterable[Sample]) -> None:
 
 
 def counted(samples: Iterator[Sample], outcome: Outcome) -> Iterator[Sample]:
-    """Count the samples that are looked at."""
+    """Count the samples that are looked at. `tar cf x.tar .` puts ./ before every name; that is no key."""
     for sample in samples:
         outcome.read += 1
-        yield sample
+        key = sample["__key__"]
+        yield sample if key[:2] != "./" else sample | {"__key__": key[2:]}
 
 
 def remake(task: Remake, run: Run) -> JobReport:

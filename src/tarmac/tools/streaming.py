@@ -13,6 +13,7 @@ import xxhash
 
 from tarmac.errors import JobMismatch, TooManyBadSamples, UrlError
 from tarmac.jobs.ledger import Ledger, ledger_place, open_ledger
+from tarmac.jobs.outputs import marks_of
 from tarmac.jobs.run import JobReport, still_there
 from tarmac.jobs.task import Outcome, Unit
 from tarmac.samples.grouping import Sample
@@ -121,6 +122,7 @@ class _Streaming:
             book.begin()
         outcome = write_shard(output, name, self._cut(), first=report.written)
         output.after(outcome)
+        outcome.facts["marks"] = marks_of(outcome.outputs)
         book.record(Unit(name, inputs=self._digest.hexdigest()), outcome)
         report.done += 1
         return outcome

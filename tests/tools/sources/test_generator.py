@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from tarmac.errors import JobError, UrlError
@@ -17,6 +19,8 @@ def test_whose_fault_it_is():
         yield {"__key__": "a"}
         raise KeyError("b")
 
+    with pytest.raises(JobError, match="--py failed: SystemExit"):
+        list(generated(sys.exit, [0]))
     with pytest.raises(JobError, match="--py failed: KeyError"):
         list(generated(broken, []))
     for wrong in ([3], [{}], [{"__key__": 3}]):

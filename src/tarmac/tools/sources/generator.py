@@ -20,5 +20,5 @@ def generated(function: Callable[..., Any], arguments: Sequence[str]) -> Iterato
             yield sample
     except TarmacError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a function ends its own work, not the command
         raise JobError(f"the function of --py failed: {type(error).__name__}: {error}.") from error
