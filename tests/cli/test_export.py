@@ -77,7 +77,7 @@ def test_standard_input_and_commands(folder, capsys):
     assert code == 2
     assert "--allow-exec" in err
     assert run("pipe:cat s000.tar", "-o", "x.jsonl", "--allow-exec").exit_code == 0
-    assert failing(capsys, "pipe:cat s000.tar", "-o", "x.jsonl", "--allow-exec")[0] == 1  # it is there now
+    assert failing(capsys, "pipe:cat s000.tar", "-o", "x.jsonl", "--allow-exec")[0] == 2  # it is there now
 
 
 def test_a_reader_that_has_seen_enough(folder):

@@ -282,3 +282,8 @@ def test_shards_of_the_whole_of_a_folder(tmp_path):
     assert made(tmp_path) == ["a/0", "b/1"]
     copy(f"pipe:cat {path}", Output(f"{tmp_path}/y.tar"), RUN)
     assert keys(f"{tmp_path}/y.tar") == ["a/0", "b/1"]
+
+
+def test_samples_that_are_passed_over_are_counted(urls, tmp_path):
+    report = copy(urls[0], out(tmp_path), RUN, select=Select(fields="nope", missing="skip"))
+    assert (report.read, report.written, report.dropped) == (10, 0, 10)

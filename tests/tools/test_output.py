@@ -131,7 +131,7 @@ def _with_sources():
 def test_what_is_there_is_not_replaced_unasked(tmp_path):
     (tmp_path / "x.tar").write_bytes(b"mine")
     names = [str(tmp_path / "x.tar"), str(tmp_path / "y.tar")]
-    with pytest.raises(CommitFailed, match="--overwrite"):
+    with pytest.raises(UrlError, match="--overwrite"):
         Output("x").check_new(names)
     Output("x", overwrite=True).check_new(names)
     Output("x").check_new(names[1:])

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from tarmac.errors import CommitFailed, JobMismatch, TooManyBadSamples
+from tarmac.errors import JobMismatch, TooManyBadSamples, UrlError
 from tarmac.jobs.engines.local import LocalEngine
 from tarmac.tools.arrange import arranged
 from tarmac.tools.output import Output
@@ -79,6 +79,6 @@ def test_other_inputs_are_refused(urls, tmp_path):
 def test_files_of_others_are_not_replaced(urls, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "x-2.tar").write_bytes(b"mine")
-    with pytest.raises(CommitFailed, match="not made by this job"):
+    with pytest.raises(UrlError, match="not made by this job"):
         remake(task(urls, tmp_path / "out"), RUN)
     assert files(tmp_path / "out") == {"x-2.tar": b"mine"}

@@ -13,7 +13,7 @@ from harness import rounds
 from harness.damage import mutations
 from harness.shards import PLAIN_KINDS, header_offsets, plain
 from tarmac import read
-from tarmac.errors import CommitFailed, JobMismatch, UrlError
+from tarmac.errors import JobMismatch, UrlError
 from tarmac.index.sidecar import open_sidecar
 from tarmac.jobs.engines.local import LocalEngine
 from tarmac.samples.indexing import IndexOptions
@@ -222,7 +222,7 @@ def test_what_is_in_the_way_is_not_replaced(tmp_path):
     (tmp_path / "a.tar").write_bytes(plain(FILES)[:9000])
     (tmp_path / "clean").mkdir()
     (tmp_path / "clean" / "a.tar").write_bytes(b"mine")
-    with pytest.raises(CommitFailed):
+    with pytest.raises(UrlError):
         run([tmp_path / "a.tar"], Output(f"{tmp_path}/clean/"))
     assert (tmp_path / "clean" / "a.tar").read_bytes() == b"mine"
     with pytest.raises(UrlError):

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from harness.crash import Forked, survive
-from tarmac.errors import CommitFailed, JobMismatch, TooManyBadSamples, UrlError
+from tarmac.errors import JobMismatch, TooManyBadSamples, UrlError
 from tarmac.tools.arrange import arranged
 from tarmac.tools.output import Output
 from tarmac.tools.remake import Remake, remake
@@ -75,7 +75,7 @@ def test_another_stream_is_not_mixed_with_the_first(urls, tmp_path):
 def test_files_of_others_are_not_replaced(urls, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "x-0.tar").write_bytes(b"mine")
-    with pytest.raises(CommitFailed, match="not made by this job"):
+    with pytest.raises(UrlError, match="not made by this job"):
         remake_stream(
             "copy", iter(content(*urls)), Output(str(tmp_path / "out" / "x-{i}.tar"), max_samples=5)
         )
@@ -118,7 +118,7 @@ def test_a_file_of_somebody_else_is_never_replaced(urls, tmp_path):
     mine = tmp_path / "x-2.tar"
     mine.write_text("mine")
     for _ in range(2):
-        with pytest.raises(CommitFailed, match="was not made by this job"):
+        with pytest.raises(UrlError, match="was not made by this job"):
             remake_stream("copy", iter(content(*urls)), Output(f"{tmp_path}/x-{{i}}.tar", max_samples=4))
         assert mine.read_text() == "mine"
         assert not (tmp_path / "x-0.tar").exists()

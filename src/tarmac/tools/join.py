@@ -186,9 +186,10 @@ def join(
         facts = {"select": select.options(), "join": joining.options(right), "on_error": on_error}
         if output.stream:
             samples = rows[""].samples(Piece("-", 0, rows[""].size))
-            report = JobReport("join", 1) if run.dry else remake_stream("join", samples, output, _without_bad)
+            report = remake_stream("join", samples, output, _without_bad, run=run)
         else:
-            report = remake(Remake("join", output, dict(rows), _without_bad, facts, source), run)
+            read = [*urls, *source]
+            report = remake(Remake("join", output, dict(rows), _without_bad, facts, read), run)
     dropped = joining.how == "inner"
     report.read += alone if dropped and not run.dry else 0
     report.notes = {

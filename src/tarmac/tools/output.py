@@ -151,7 +151,7 @@ class Output:
         for name, size in sizes_there(names, self.storage).items():
             if size != UNTOLD:
                 hint = "another name, or --overwrite to replace it."
-                raise CommitFailed("this file exists and was not made by this job.", url=name, hint=hint)
+                raise UrlError("this file exists and was not made by this job.", url=name, hint=hint)
 
     def taken(self) -> list[str]:
         """The files there that have names which this may make, where those are counted."""

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import xxhash
 
-from tarmac.errors import BadName, CommitFailed, DuplicateField, MissingField, TarmacError, UrlError
+from tarmac.errors import BadName, DuplicateField, MissingField, TarmacError, UrlError
 from tarmac.jobs.ledger import ledger_place
 from tarmac.jobs.run import JobReport, run_job
 from tarmac.jobs.task import Outcome, Task, Unit
@@ -134,7 +134,7 @@ class Pack(Task):
             with open(local_path(place), "rb") as file:
                 if file.read() != text:
                     hint = "another directory, or --overwrite to replace it."
-                    raise CommitFailed("this file lists other classes.", url=place, hint=hint)
+                    raise UrlError("this file lists other classes.", url=place, hint=hint)
 
     @cached_property
     def planned(self) -> _Plan:

@@ -60,15 +60,19 @@ class Remake(Task):
 
     def run(self, unit: Unit) -> Outcome:
         part, piece = unit.content
-        outcome = Outcome()
-        samples = counted(self.arrangements[part].samples(piece), outcome)
+        outcome, arrangement = Outcome(), self.arrangements[part]
+        samples = counted(arrangement.samples(piece), outcome)
         made = samples if self.change is None else self.change(samples, outcome)
+        last = piece.stop if isinstance(arrangement, Rows) and piece.stop < arrangement.size else None
         try:
-            arrangement = self.arrangements[part]
-            last = piece.stop if isinstance(arrangement, Rows) and piece.stop < arrangement.size else None
-            return write_shard(self.output, piece.name, made, first=piece.start, last=last, outcome=outcome)
+            write_shard(self.output, piece.name, made, first=piece.start, last=last, outcome=outcome)
         finally:
             close_change(made)
+        if isinstance(arrangement, Rows):  # those without a field, where --missing passes over them
+            passed_over = piece.stop - piece.start - outcome.read
+            outcome.read += passed_over
+            outcome.dropped += passed_over
+        return outcome
 
     def commit(self, unit: Unit, outcome: Outcome) -> None:
         self.output.after(outcome)

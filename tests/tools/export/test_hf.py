@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from tarmac.errors import CommitFailed, UrlError
+from tarmac.errors import UrlError
 from tarmac.tools.export.hf import Layout
 from tarmac.tools.select import Select
 from tools.export.samples import fields, run, write
@@ -66,7 +66,7 @@ def test_what_is_there_is_not_replaced(tmp_path):
     urls = write(tmp_path, [1])
     (tmp_path / "out").mkdir()
     (tmp_path / "out/README.md").write_text("mine")
-    with pytest.raises(CommitFailed, match="README"):
+    with pytest.raises(UrlError, match="README"):
         run(urls, "hf", tmp_path / "out")
     assert (tmp_path / "out/README.md").read_text() == "mine"
     run(urls, "hf", tmp_path / "out", overwrite=True, split="validation")

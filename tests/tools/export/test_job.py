@@ -17,7 +17,7 @@ import pytest
 from harness.crash import Forked, survive
 from harness.faultfs import Fault, faulty
 from harness.servers import required, seaweed_s3
-from tarmac.errors import CommitFailed, DiskFull, JobMismatch, UrlError
+from tarmac.errors import DiskFull, JobMismatch, UrlError
 from tarmac.storage import Cache, StorageOptions, open_read, open_write
 from tarmac.tools.export.form import FORMS
 from tarmac.tools.select import Select
@@ -52,7 +52,7 @@ def test_what_is_there_is_not_replaced(tmp_path):
     for to in ("jsonl", "sqlite"):
         target = tmp_path / f"x.{to}"
         target.write_bytes(b"mine")
-        with pytest.raises(CommitFailed, match="exists"):
+        with pytest.raises(UrlError, match="exists"):
             run(urls, to, target)
         assert target.read_bytes() == b"mine"
         run(urls, to, target, overwrite=True)
