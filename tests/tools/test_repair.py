@@ -288,3 +288,19 @@ def test_a_damaged_shard_is_not_replaced_by_what_could_be_saved_of_it(tmp_path):
     with pytest.raises(UrlError, match="would replace a shard that is being read"):
         repair([str(path)], Output(f"{tmp_path}/", overwrite=True), LocalEngine(), checks=Checks())
     assert path.read_bytes() == before
+
+
+def test_a_size_that_reaches_beyond_the_end_hides_nothing(tmp_path):
+    """One header is wrong about its member, with a checksum that is right: all others are there."""
+    data = bytearray(plain(FILES))
+    at = header_offsets(bytes(data))[10]
+    data[at + 124 : at + 136] = b"77777777777\0"
+    data[at + 148 : at + 156] = b" " * 8
+    data[at + 148 : at + 156] = b"%06o\0 " % sum(data[at : at + 512])
+    path = tmp_path / "x.tar"
+    path.write_bytes(data)
+    report = repair([str(path)], Output(f"{tmp_path}/clean/"), LocalEngine(), checks=Checks())
+    found = {sample["__key__"] for sample in read(f"{tmp_path}/clean/x.tar")}
+    assert found == ORIGINAL.keys() - {"s3"}
+    assert [loss["key"] for loss in report.outcomes[0].facts["losses"]] == ["s3"]
+    assert all(loss["stop"] <= len(data) for loss in report.outcomes[0].facts["losses"])

@@ -88,7 +88,8 @@ def scan(buffer: Buffer, options: TarOptions, *, deep: bool = False) -> tuple[li
         if isinstance(error, TrailingData) and _is_inner(buffer, stretch, end, stretches):
             losses.append(Loss("bytes", "an archive inside a field", None, stretch.start, end))
             stretches.pop()
-        behind = stretch.members[-1][1] if deep and stretch.members and not stretch.certain else end + 1
+        inside = stretch.members and not stretch.certain and (deep or _misjudged(buffer, stretch, options))
+        behind = stretch.members[-1][1] if inside else end + 1
         start = _next_header(buffer, behind if stretch.members else stretch.start + 1)
         stop = len(buffer) if start is None else start
         empty = not buffer[end:stop].strip(b"\0")
@@ -134,6 +135,16 @@ def _judge(buffer: Buffer, stretch: Stretch, end: int) -> None:
         stretch.certain = size == 0 or buffer[offset + size - 1] != 0
     else:
         stretch.certain = _is_header(block) or _resembles_header(block)
+
+
+def _misjudged(buffer: Buffer, stretch: Stretch, options: TarOptions) -> bool:
+    """Whether the last member says that it reaches beyond the end, and an archive goes on to its end in it.
+
+    Of a shard that was cut off nothing reaches its end.
+    """
+    _, offset, size = stretch.members[-1]
+    start = _next_header(buffer, offset) if offset + size > len(buffer) else None
+    return start is not None and _read(buffer, Stretch(start), options) is None
 
 
 def _is_header(block: bytes) -> bool:
