@@ -287,3 +287,12 @@ def test_shards_of_the_whole_of_a_folder(tmp_path):
 def test_samples_that_are_passed_over_are_counted(urls, tmp_path):
     report = copy(urls[0], out(tmp_path), RUN, select=Select(fields="nope", missing="skip"))
     assert (report.read, report.written, report.dropped) == (10, 0, 10)
+
+
+def test_one_part_may_be_named_after_itself(urls, tmp_path):
+    chosen = Select(part="train=0.6,val=0.4", only="val")
+    copy(urls, out(tmp_path, "{part}.tar"), RUN, select=chosen)
+    copy(urls, Output(f"{tmp_path}/val.tar"), RUN, select=chosen)
+    assert keys(f"{tmp_path}/out/val.tar") == keys(f"{tmp_path}/val.tar") != []
+    with pytest.raises(UrlError, match="not cut into parts"):
+        copy(f"pipe:cat {urls[0]}", out(tmp_path, "{part}-{i}.tar"), RUN, select=chosen)

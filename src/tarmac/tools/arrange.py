@@ -220,8 +220,9 @@ def shard_stem(url: str) -> str:
 
 def parts_of(select: Select, output: Output) -> dict[str, Select]:
     """What to select for each part that is written, by name; one without a name where there are none."""
-    wanted = list(select.shares) if select.shares and not select.only else []
-    if bool(wanted) != ("{part" in output.pattern):
+    named = "{part" in output.pattern
+    wanted = [select.only] * named if select.only else list(select.shares)
+    if bool(wanted) != named:
         raise UrlError(
             "--part needs {part} in the name of the output, and the other way round.",
             url=output.pattern,

@@ -37,6 +37,8 @@ def remake_stream(
 
     `read` are the shards that the samples come from.
     """
+    if "{part" in output.pattern:
+        raise UrlError("one stream is not cut into parts.", url=output.pattern, hint="a name without {part}.")
     if run is not None and run.dry:
         if output.stream:
             return JobReport(verb, 1)

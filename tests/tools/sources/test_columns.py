@@ -46,10 +46,26 @@ def test_mistakes(columns, names):
 def test_values_that_do_not_fit():
     layout = Columns("id", {"img": "jpg"}).layout(["id", "img", "label", "cls"], "t.csv")
     with pytest.raises(NoCodec, match=r'sample "k".*label'):
-        layout.values({"label": 3}, "k")
+        layout.values({"label": object()}, "k")
     with pytest.raises(EncodeFailed, match=r'sample "k".*cls'):
         layout.values({"cls": 0.5}, "k")
     with pytest.raises(MissingField, match="row 4 has no key"):
         layout.key({"id": ""}, 4)
     with pytest.raises(UrlError, match=r"row 4.*'img'"):
         layout.files_of({"img": 3}, 4)
+
+
+def test_values_whose_fields_ask_for_nothing_are_as_json_writes_them():
+    row = {"n": 1, "f": 1.5, "o": {"ä": [True]}, "t": "hi", "cls": 3, "note.txt": 2.5, "gone": None}
+    layout = Columns().layout(list(row), "t.jsonl")
+    found = {
+        "n": b"1",
+        "f": b"1.5",
+        "o": '{"ä": [true]}'.encode(),
+        "t": b"hi",
+        "cls": b"3",
+        "note.txt": b"2.5",
+    }
+    assert layout.values(row, "k") == found
+    with pytest.raises(EncodeFailed, match="a whole number was expected"):
+        layout.values(row | {"cls": 2.5}, "k")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-from tarmac.codecs import Encoder, encode_field, find_encoder
+from tarmac.codecs import Encoder, encode_field, encoders, find_encoder
 from tarmac.errors import MissingField, UrlError
 from tarmac.storage import StorageOptions
 from tarmac.storage.types import DEFAULT_STORAGE
@@ -15,6 +17,10 @@ from tarmac.tools.sources.near import resolved
 from tarmac.tools.sources.source import File
 
 __all__ = ["Columns", "Layout", "parse_pairs"]
+
+_TEXTS = frozenset(("txt", "text", "transcript"))
+_IN_JSON = (bool, int, float, list, dict)
+"""What a text may be made of: `3`, `[1, 2]`."""
 
 
 def parse_pairs(text: str, flag: str) -> dict[str, str]:
@@ -62,8 +68,18 @@ class Columns:
             raise UrlError("two columns would become the same field.", url=url, hint="--columns a=x,b=y.")
         if not fields:
             raise UrlError("no column is left to become a field.", url=url)
-        encoders = {name: find_encoder(new) for name, new in plain.items()}
-        return Layout(self, url, files, plain, encoders)
+        return Layout(self, url, files, plain, {name: _encoder(new) for name, new in plain.items()})
+
+
+def _encoder(field: str) -> Encoder:
+    """How a value becomes bytes: as the field asks for, or as JSON writes it if the field asks for nothing."""
+    extension = field.lower().removesuffix(".gz").rpartition(".")[2]
+    known = find_encoder(field)
+    return known if extension in encoders and extension not in _TEXTS else partial(_encoded, known)
+
+
+def _encoded(known: Encoder, value: Any) -> bytes:
+    return known(json.dumps(value, ensure_ascii=False) if isinstance(value, _IN_JSON) else value)
 
 
 @dataclass(frozen=True)
