@@ -64,3 +64,14 @@ def test_mistakes(tmp_path):
             make_sources([str(tmp_path / "f")], reading, str(tmp_path), False)
     with pytest.raises(UrlError, match="lines have no columns"):
         make_sources([str(tmp_path / "f")], Reading("lines", Columns("key")), str(tmp_path), False)
+
+
+def test_flags_of_tables_are_not_for_folders(tmp_path):
+    for reading in (
+        Reading(columns=Columns("k")),
+        Reading(columns=Columns(files={"a": "jpg"})),
+        Reading(columns=Columns(plain={"a": "txt"})),
+        Reading(base=str(tmp_path)),
+    ):
+        with pytest.raises(UrlError, match=r"no table|recipes and tables"):
+            make_sources([str(tmp_path)], reading, "", False)

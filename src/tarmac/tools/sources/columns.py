@@ -72,7 +72,7 @@ class Columns:
 
 
 def _encoder(field: str) -> Encoder:
-    """How a value becomes bytes: as the field asks for, or as JSON writes it if the field asks for nothing."""
+    """How a value becomes bytes: as the field asks for, or as JSON writes it if it asks for nothing."""
     extension = field.lower().removesuffix(".gz").rpartition(".")[2]
     known = find_encoder(field)
     return known if extension in encoders and extension not in _TEXTS else partial(_encoded, known)

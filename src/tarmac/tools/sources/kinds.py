@@ -79,7 +79,12 @@ def make_sources(urls: Sequence[str], reading: Reading, directory: str, sized: b
 
 def _make(url: str, reading: Reading, directory: str, sized: bool) -> Source:
     kind, storage = reading.kind or guess_kind(url), reading.storage
+    named = reading.columns.key or reading.columns.files or reading.columns.plain
+    if named and kind not in _TABLES:
+        raise UrlError("this is no table: neither --key nor --files nor --columns.", url=url)
     if kind in ("dir", "imagefolder"):
+        if reading.base:
+            raise UrlError("--base is for names of files in recipes and tables.", url=url)
         if is_local(url) and not os.path.isdir(local_path(url)):
             raise NotFound("no such directory.", url=url)
         return Directory(url, storage, sized) if kind == "dir" else ImageFolder(url, storage, sized)
