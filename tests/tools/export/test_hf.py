@@ -77,3 +77,18 @@ def test_a_split_has_a_name():
     assert Layout("d", "train.a").name("", 1, 2) == "d/data/train.a-00001-of-00002.parquet"
     with pytest.raises(UrlError, match="--split"):
         Layout("d", "../x")
+
+
+def test_splits_can_be_exported_one_by_one(tmp_path):
+    (tmp_path / "v").mkdir()
+    train, val = write(tmp_path, [2, 1]), write(tmp_path / "v", [3])
+    run(train, "hf", tmp_path / "out")
+    run(val, "hf", tmp_path / "out", split="validation")
+    for again in (run(train, "hf", tmp_path / "out"), run(val, "hf", tmp_path / "out", split="validation")):
+        assert again.done == 0
+    files = card(tmp_path / "out")["configs"][0]["data_files"]
+    assert sorted(each["split"] for each in files) == ["train", "validation"]
+    assert len(list((tmp_path / "out/data").iterdir())) == 3
+    with pytest.raises(UrlError, match="other columns"):
+        run(val, "hf", tmp_path / "out", split="test", select=Select(fields="image=png"))
+    assert len(list((tmp_path / "out/data").iterdir())) == 3

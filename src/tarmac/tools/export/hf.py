@@ -1,7 +1,7 @@
 """A directory as Hugging Face lays it out: `data/train-00000-of-00004.parquet`, and a card with the columns.
 
 `datasets.load_dataset(DIRECTORY)` reads it, and so it can be uploaded to the hub as it is. Parts of `--part`
-become splits.
+become splits; or each is exported by itself, to the same directory.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from tarmac.errors import UrlError
-from tarmac.storage import StorageOptions
+from tarmac.errors import NotFound, UrlError
+from tarmac.storage import StorageOptions, open_read
 from tarmac.tools.export.form import Shape
 from tarmac.tools.export.parquet import features_of
 from tarmac.tools.export.publish import published_stream
@@ -41,18 +41,45 @@ class Layout:
         """The name of a file."""
         return f"{self.directory}/data/{part or self.split}-{number:05d}-of-{count:05d}.parquet"
 
+    def adds_to(self, shape: Shape, parts: list[str], storage: StorageOptions) -> bool:
+        """Whether there are other splits already, which these join; they must have the same columns."""
+        files, features = self._told(storage)
+        if not files or not {part or self.split for part in parts}.isdisjoint(
+            each["split"] for each in files
+        ):
+            return False
+        if features != _features(shape):
+            raise UrlError("the splits that are there have other columns.", url=self.card)
+        return True
+
     def finish(self, shape: Shape, parts: list[str], storage: StorageOptions) -> None:
-        """Write the card."""
+        """Write the card, with the splits that are there already."""
         import yaml
 
-        features = [{"name": name, "dtype": kind} for name, kind in features_of(shape, images=True).items()]
-        files = [
-            {"split": part or self.split, "path": f"data/{part or self.split}-*.parquet"} for part in parts
-        ]
+        splits = [part or self.split for part in parts]
+        before, features = self._told(storage)
+        files = [each for each in before if each["split"] not in splits and features == _features(shape)]
+        files += [{"split": split, "path": f"data/{split}-*.parquet"} for split in splits]
         told = {
             "configs": [{"config_name": "default", "data_files": files}],
-            "dataset_info": {"features": features},
+            "dataset_info": {"features": _features(shape)},
         }
         text = yaml.safe_dump(told, sort_keys=False, allow_unicode=True)
         with published_stream(self.card, storage) as file:
             file.write(f"---\n{text}---\n".encode())
+
+    def _told(self, storage: StorageOptions) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
+        """What a card that is there says of the files of each split and of the columns."""
+        import yaml
+
+        try:
+            with open_read(self.card, storage) as source:
+                text = b"".join(iter(lambda: source.read(1 << 20), b""))
+            told = yaml.safe_load(text.decode().split("---\n")[1])
+            return list(told["configs"][0]["data_files"]), list(told["dataset_info"]["features"])
+        except (NotFound, ValueError, LookupError, TypeError, yaml.YAMLError):
+            return [], []
+
+
+def _features(shape: Shape) -> list[dict[str, str]]:
+    return [{"name": name, "dtype": kind} for name, kind in features_of(shape, images=True).items()]

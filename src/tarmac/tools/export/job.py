@@ -71,7 +71,10 @@ class Export(Task):
 
     def begin(self, units: Sequence[Unit]) -> None:
         if self.form.name != "dir":  # which looks at each of its files: what is the same is in nobody's way
-            card = [] if self.layout is None else [self.layout.card]
+            card = []
+            if self.layout is not None:
+                joins = self.layout.adds_to(self.shape, list(self.arrangements), self.target.storage)
+                card = [] if joins else [self.layout.card]
             self.target.check_new([*(unit.name for unit in units), *card])
 
     def plan(self) -> Iterator[Unit]:
@@ -255,13 +258,19 @@ def _done(task: Export, run: Run, place: str | None) -> JobReport:
         return run_job(
             task,
             run.engine,
-            ledger=None if place is None else ledger_place(place, "export"),
+            ledger=None if place is None else ledger_place(place, _ledger(task)),
             anew=task.target.overwrite,
             most_failed=run.max_errors,
             dry=run.dry,
             storage=task.target.storage,
             show=run.show,
         )
+
+
+def _ledger(task: Export) -> str:
+    """What its ledger is called: splits that are exported one by one to the same directory have one each."""
+    split = "" if task.layout is None or list(task.arrangements) != [""] else f"-{task.layout.split}"
+    return f"export{split}"
 
 
 def _to_stream(task: Export) -> JobReport:
