@@ -50,7 +50,8 @@ def big_tree(site: Site) -> Path:
 def packing(
     site: Site, side: str, root: Path, count: int, processes: int = 1, place: Path | None = None
 ) -> Work:
-    target = (place or site.data) / f"tarmac-packed-{os.getpid()}"
+    place = place if place and place.is_dir() else site.data
+    target = place / f"tarmac-packed-{os.getpid()}"
     if side == "tarmac":
         act = with_tarmac(root, target, processes)
     else:
