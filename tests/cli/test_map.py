@@ -165,18 +165,7 @@ def _other(arguments, tmp_path, seed):
 def test_interrupted_it_leaves_nothing_behind(shards, tmp_path, jobs):
     work = tmp_path / "work"
     work.mkdir()
-    process = subprocess.Popen(
-        [sys.executable, *f"-m tarmac map {shards} -j {jobs} -o {tmp_path}/out/ -c".split(), "exec sleep 77"],
-        stderr=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=os.environ | {"TMPDIR": str(work)},
-        start_new_session=True,
-    )
-    deadline = time.monotonic() + 20
-    while len(_sleeping(process)) < min(jobs, 4) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    sleepers = _sleeping(process)
-    assert len(sleepers) >= min(jobs, 4)
+    process, sleepers = _at_work(shards, tmp_path, work, jobs)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all of the group
     _, said = process.communicate(timeout=20)
     assert process.returncode == 130
@@ -201,15 +190,7 @@ def test_terminated_it_leaves_nothing_behind_either(shards, tmp_path):
     """As a batch system does it before it kills."""
     work = tmp_path / "work"
     work.mkdir()
-    process = subprocess.Popen(
-        [sys.executable, *f"-m tarmac map {shards} -j 2 -o {tmp_path}/out/ -c".split(), "exec sleep 77"],
-        stderr=subprocess.PIPE,
-        env=os.environ | {"TMPDIR": str(work)},
-    )
-    deadline = time.monotonic() + 20
-    while len(_sleeping(process)) < 2 and time.monotonic() < deadline:
-        time.sleep(0.05)
-    sleepers = _sleeping(process)
+    process, sleepers = _at_work(shards, tmp_path, work, 2)
     process.terminate()
     _, said = process.communicate(timeout=20)
     assert process.returncode == 143
@@ -253,6 +234,23 @@ def test_interrupted_functions_end_too(shards, tmp_path, jobs):
     assert b"Traceback" not in said
     assert not psutil.wait_procs(workers, timeout=3)[1]
     assert os.listdir(tmp_path / "out") == [".tarmac"]
+
+
+def _at_work(shards, tmp_path, work, jobs):
+    """A job whose commands sleep, and those commands, when as many are running as can."""
+    process = subprocess.Popen(
+        [sys.executable, *f"-m tarmac map {shards} -j {jobs} -o {tmp_path}/out/ -c".split(), "exec sleep 77"],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=os.environ | {"TMPDIR": str(work)},
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 20
+    while len(_sleeping(process)) < min(jobs, 4) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    sleepers = _sleeping(process)
+    assert len(sleepers) >= min(jobs, 4)
+    return process, sleepers
 
 
 def _sleeping(process):

@@ -187,6 +187,10 @@ def test_errors(folder, capsys):
     assert failing(capsys, "in", "-o", "x-{i}.tar", "--shard-id", 1)[0] == 2
     assert failing(capsys, "in", "-o", "x-{i}.tar", "--files", "=")[0] == 2
     assert failing(capsys, "--py", "m:f", "-o", "x-{i}.tar", "--from", "csv")[0] == 2
+    status, err = failing(capsys, "in", "-o", "-", "--total-shards", 2)
+    assert (status, "no shards to share" in err) == (2, True)
+    status, err = failing(capsys, "in", "-o", "x-{i}.tar", "--only", "val")
+    assert (status, "--part has no parts" in err) == (2, True)
     status, err = failing(capsys, "t.csv", "-o", "x-{i}.tar")
     assert (status, "row 1 has 1 cells" in err) == (1, True)
     assert not list(folder.glob("*.tar"))

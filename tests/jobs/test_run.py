@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -182,3 +183,25 @@ def test_what_a_later_step_removed_counts_as_done(tmp_path):
 
     run(Removing(tmp_path))
     assert run(Removing(tmp_path)).kept == 3
+
+
+class Elsewhere:
+    """An engine whose units and outcomes travel as bytes, and end in any order."""
+
+    def run(self, work, units):
+        sent = [pickle.dumps((work, unit)) for unit in units]
+        for message in reversed(sent):
+            there, unit = pickle.loads(message)
+            try:
+                outcome = pickle.loads(pickle.dumps(there(unit)))
+            except Exception as error:
+                outcome = pickle.loads(pickle.dumps(error))
+            yield unit, outcome
+
+
+def test_another_engine_is_one_method(tmp_path):
+    with pytest.raises(BadName, match="this one is bad"):
+        run(Writing(tmp_path, bad=("b",)), Elsewhere())
+    report = run(Writing(tmp_path), Elsewhere())
+    assert (report.units, report.done, report.kept) == (3, 1, 2)
+    assert [next(iter(outcome.outputs))[-1] for outcome in report.outcomes] == ["a", "b", "c"]

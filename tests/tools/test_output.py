@@ -195,7 +195,7 @@ def test_what_an_earlier_job_left_under_the_name_is_no_part_of_this_one(tmp_path
 def test_a_directory_that_cannot_be_made(tmp_path):
     (tmp_path / "file").write_text("")
     name = str(tmp_path / "file" / "x.tar")
-    with pytest.raises(CommitFailed, match="cannot be made"):
+    with pytest.raises(CommitFailed, match="could not be made"):
         write_shard(Output(name), name, SAMPLES)
 
 

@@ -34,6 +34,7 @@ from tarmac.tools.arrange import (
 )
 from tarmac.tools.commands import Command, Running
 from tarmac.tools.functions import Function
+from tarmac.tools.handfuls import handfuls
 from tarmac.tools.output import Output
 from tarmac.tools.remake import Remake, Run, remake
 from tarmac.tools.select import Select
@@ -116,8 +117,9 @@ class Mapping:
             pool.shutdown(wait=True, cancel_futures=True)
 
     def _by_processes(self, function: Function, samples: Iterator[Sample]) -> Iterator[tuple[Sample, Found]]:
+        some_at_a_time = handfuls(samples, TOGETHER, TOGETHER_BYTES)
         with worker_pool(self.at_once, partial(_try_all, function)) as submit:
-            for some, future in _ahead(submit, _together(samples), self.at_once, self.ordered):
+            for some, future in _ahead(submit, some_at_a_time, self.at_once, self.ordered):
                 found = result_of(future)
                 if isinstance(found, Exception):  # of the process, not of a sample
                     raise found
@@ -133,20 +135,6 @@ def _try(work: Callable[[Sample], list[Sample]], sample: Sample) -> Found:
 
 def _try_all(work: Callable[[Sample], list[Sample]], samples: list[Sample]) -> list[Found]:
     return [_try(work, sample) for sample in samples]
-
-
-def _together(samples: Iterator[Sample]) -> Iterator[list[Sample]]:
-    """Some samples at a time: of small ones handing over takes longer than the work."""
-    some: list[Sample] = []
-    size = 0
-    for sample in samples:
-        some.append(sample)
-        size += sum(len(value) for value in sample.values() if isinstance(value, bytes))
-        if len(some) == TOGETHER or size >= TOGETHER_BYTES:
-            yield some
-            some, size = [], 0
-    if some:
-        yield some
 
 
 def _ahead(

@@ -25,7 +25,7 @@ from tarmac.storage.local import local_path
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.tar.compression import FORMATS, format_of_name
 
-__all__ = ["fields_of", "Output", "several_shards", "Sources", "write_shard"]
+__all__ = ["fields_of", "make_directory", "Output", "several_shards", "Sources", "write_shard"]
 
 _REPLACE = WriteOptions(overwrite=True)
 _PERCENT = re.compile(r"%(?:0\d+)?d(?![0-9a-fA-F])")
@@ -158,12 +158,12 @@ class Output:
         if not is_local(self.pattern) or self.by_shard or "{part" in self.pattern:
             return []
         find = _PERCENT if self._by_percent else _NUMBER
-        pieces = find.split(self.pattern)
+        pieces = find.split(local_path(self.pattern))
         pattern = re.compile(r"(\d+)".join(map(re.escape, pieces)))
         found = []
         for path in glob.glob("*".join(map(glob.escape, pieces))):
             match = pattern.fullmatch(path)
-            if match and path == self.name(int(match[1]) if pattern.groups else 0):
+            if match and path == local_path(self.name(int(match[1]) if pattern.groups else 0)):
                 found.append(path)
         return found
 
@@ -250,7 +250,7 @@ def write_shard(
                     os.unlink(local_path(old))
         return outcome
     if is_local(name) and not output.stream:
-        _make_directory(name)
+        make_directory(name)
     size, count = 0, 0
     with _writer(output, name) as writer:
         write = writer.write
@@ -275,11 +275,12 @@ def _rekeyed(output: Output, samples: Iterable[Sample], first: int, last: int | 
         yield sample | {"__key__": key}
 
 
-def _make_directory(name: str) -> None:
+def make_directory(name: str) -> None:
+    """Make the directory that a local file goes to."""
     try:
         os.makedirs(os.path.dirname(local_path(name)) or ".", exist_ok=True)
     except OSError as error:
-        raise CommitFailed(f"its directory cannot be made: {error.strerror}.", url=name) from error
+        raise CommitFailed(f"its directory could not be made: {error.strerror}.", url=name) from error
 
 
 def _writer(output: Output, name: str) -> TarWriter:

@@ -23,6 +23,7 @@ from tarmac.pipeline.dataset import Dataset
 from tarmac.samples.grouping import Sample
 from tarmac.storage import StorageOptions
 from tarmac.storage.types import DEFAULT_STORAGE
+from tarmac.tools.handfuls import handfuls
 from tarmac.urls import read_list
 
 __all__ = ["FieldRule", "parse_fields", "parse_part", "parse_slice", "read_keys", "Select"]
@@ -243,7 +244,7 @@ def _sliced_shards(dataset: Dataset, chosen: slice) -> Dataset:
 def _fulfilling(samples: Iterable[Sample], condition: Condition, plan: MetaPlan | None) -> Iterator[Sample]:
     import pyarrow as pa
 
-    for some in _handfuls(samples):
+    for some in handfuls(samples, _AT_ONCE, _BYTES_AT_ONCE):
         columns = Columns(plan or MetaPlan())
         for sample in some:
             columns.add(
@@ -255,20 +256,6 @@ def _fulfilling(samples: Iterable[Sample], condition: Condition, plan: MetaPlan 
                 arrays[name] = pa.array([name[4:] in sample for sample in some])
         mask = condition.mask(pa.table(arrays))
         yield from (sample for sample, true in zip(some, mask.tolist(), strict=True) if true)
-
-
-def _handfuls(samples: Iterable[Sample]) -> Iterator[list[Sample]]:
-    """Some samples at a time: not too many, and of large ones few."""
-    some: list[Sample] = []
-    size = 0
-    for sample in samples:
-        some.append(sample)
-        size += sum(len(value) for name, value in sample.items() if name[:2] != "__")
-        if len(some) >= _AT_ONCE or size >= _BYTES_AT_ONCE:
-            yield some
-            some, size = [], 0
-    if some:
-        yield some
 
 
 def _readable(key: str) -> str:

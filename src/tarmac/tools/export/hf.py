@@ -44,9 +44,8 @@ class Layout:
     def adds_to(self, shape: Shape, parts: list[str], storage: StorageOptions) -> bool:
         """Whether there are other splits already, which these join; they must have the same columns."""
         files, features = self._told(storage)
-        if not files or not {part or self.split for part in parts}.isdisjoint(
-            each["split"] for each in files
-        ):
+        splits = {part or self.split for part in parts}
+        if not files or any(each["split"] in splits for each in files):
             return False
         if features != _features(shape):
             raise UrlError("the splits that are there have other columns.", url=self.card)
@@ -77,8 +76,8 @@ class Layout:
                 text = b"".join(iter(lambda: source.read(1 << 20), b""))
             told = yaml.safe_load(text.decode().split("---\n")[1])
             return list(told["configs"][0]["data_files"]), list(told["dataset_info"]["features"])
-        except (NotFound, ValueError, LookupError, TypeError, yaml.YAMLError):
-            return [], []
+        except (NotFound, UnicodeDecodeError, LookupError, TypeError, yaml.YAMLError):
+            return [], []  # none, or one that somebody else wrote
 
 
 def _features(shape: Shape) -> list[dict[str, str]]:

@@ -7,11 +7,12 @@ import os
 import tempfile
 from collections.abc import Iterator
 
-from tarmac.errors import CommitFailed, WriteError
+from tarmac.errors import WriteError
 from tarmac.limits import MIB
 from tarmac.storage import StorageOptions, WriteOptions, is_local, open_write, scheme_of
-from tarmac.storage.local import LocalSink, local_path
+from tarmac.storage.local import LocalSink
 from tarmac.tools.export.form import SinkFile
+from tarmac.tools.output import make_directory
 
 __all__ = ["published_path", "published_stream"]
 
@@ -22,7 +23,7 @@ _REPLACE = WriteOptions(overwrite=True)
 def published_stream(url: str, storage: StorageOptions) -> Iterator[SinkFile]:
     """A file to be written from front to back; it is published at the end, unless something went wrong."""
     if is_local(url):
-        _make_directory(url)
+        make_directory(url)
     try:
         sink = open_write(url, storage, _REPLACE)
         try:
@@ -48,7 +49,7 @@ def published_path(url: str, storage: StorageOptions) -> Iterator[str]:
                 while chunk := made.read(MIB):
                     file.write(chunk)
         return
-    _make_directory(url)
+    make_directory(url)
     sink = _PathSink(url, _REPLACE)
     try:
         yield sink.path
@@ -69,10 +70,3 @@ class _PathSink(LocalSink):
     def commit(self) -> None:
         self._written = os.fstat(self._fd).st_size  # we have not seen what was written
         super().commit()
-
-
-def _make_directory(url: str) -> None:
-    try:
-        os.makedirs(os.path.dirname(local_path(url)) or ".", exist_ok=True)
-    except OSError as error:
-        raise CommitFailed(f"its directory could not be made: {error.strerror}.", url=url) from error
