@@ -12,7 +12,7 @@
     ├─ IndexProblem    BadCondition · IndexMissing · IndexStale · IndexDamaged · BadManifest · DigestMismatch
     ├─ LoaderError     WorkerDied · WorkerFailed · TooManyBadSamples
     ├─ JobError        JobBusy · JobMismatch
-    └─ StateError      StateMismatch · NotPicklable
+    └─ StateError      StateMismatch · NotPicklable · NotResumable
 
 A message says where (URL, byte offset, member or sample key), what was expected and found, and what to try.
 Branches also inherit from the built-in exception that callers would reach for (`FileNotFoundError`,
@@ -32,8 +32,8 @@ __all__ = [  # in few lines, so that the tree below fits into one file
     "ConnectFailed", "DecodeFailed", "DigestMismatch", "DiskFull", "DuplicateField", "EncodeFailed",
     "IndexDamaged", "IndexMissing", "IndexProblem", "IndexStale", "JobBusy", "JobError", "JobMismatch",
     "LimitExceeded", "LoaderError", "LoneZeroBlock", "MapFailed", "MismatchedBatch", "MissingField",
-    "NoCodec", "NotATar", "NotFound", "NotPicklable", "ObjectChanged", "redact", "SampleError", "ShortRead",
-    "SplitSample", "Stalled", "StateError", "StateMismatch", "TarmacError", "TarmacWarning", "TimedOut",
+    "NoCodec", "NotATar", "NotFound", "NotPicklable", "NotResumable", "ObjectChanged", "redact", "SampleError",
+    "ShortRead", "SplitSample", "Stalled", "StateError", "StateMismatch", "TarmacError", "TarmacWarning", "TimedOut",
     "TooManyBadSamples", "TooManyShards", "TornTail", "TrailingData", "TransferError", "Truncated",
     "UnsafeCodec", "UnsafeUrl", "UnsupportedMember", "UnsupportedScheme", "UrlError", "WorkerDied",
     "WorkerFailed", "WriteError",
@@ -382,6 +382,10 @@ class NotPicklable(StateError, TypeError):
     """A stage cannot be sent to a worker process."""
 
     hint = "a function defined at the top of a module, with functools.partial for its parameters."
+
+
+class NotResumable(StateError):
+    """A pipeline has a stage that cannot return to a place."""
 
 
 class TarmacWarning(UserWarning):

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from unittest import mock
 
 from tarmac.order import Place, ShardShuffle, SimpleShardList, Source, current_place, split_all
+from tarmac.order.passes import Turn
 
 
 @contextmanager
@@ -52,7 +53,7 @@ class Resuming(Numbered):
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         if not self.resumed:
-            self._passes.set(7, current_place().worker)
+            self._passes.resume(Turn(7, None), current_place().worker)
         yield from super().__iter__()
 
 

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from order.places import Numbered, Reading, Resuming
 from tarmac.order import PassCounter, passes
+from tarmac.order.passes import Turn
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
@@ -225,7 +226,7 @@ def test_set_and_last():
     counter.set(10)
     assert counter.last == 9
     assert counter.next(0) == counter.last == 10
-    counter.set(4, worker=0)
+    counter.resume(Turn(4, None), worker=0)
     assert counter.next(0) == 4
     assert counter.next(0) == 5
     with pytest.raises(ValueError, match="from 0"):

@@ -30,11 +30,14 @@ def everywhere(split, world, workers, count):
 
 
 def twice(src):
-    return split_by_worker(split_by_node(src))
+    return split_by_worker(split_by_node(src, inside=True), inside=True)
+
+
+divided = functools.partial(split_all, inside=True)
 
 
 @settings(deadline=None, derandomize=True)
-@given(st.integers(0, 9), FEW, FEW, st.integers(0, 30), st.sampled_from([twice, split_all]))
+@given(st.integers(0, 9), FEW, FEW, st.integers(0, 30), st.sampled_from([twice, divided]))
 def test_each_sample_exactly_once(count, world, workers, per_shard, split):
     found = everywhere(split, world, workers, count)
     read = [sample for part in found for shard in part for sample in samples_of(shard, per_shard)]
@@ -44,14 +47,14 @@ def test_each_sample_exactly_once(count, world, workers, per_shard, split):
 
 
 def twice_whole(src):
-    return split_by_worker(split_by_node(src, inside=False), inside=False)
+    return split_by_worker(split_by_node(src))
 
 
 @settings(deadline=None, derandomize=True)
 @given(
     st.integers(0, 9), FEW, FEW, st.sampled_from([twice_whole, functools.partial(split_all, inside=False)])
 )
-def test_whole_shards_only_when_asked(count, world, workers, split):
+def test_whole_shards_unless_asked(count, world, workers, split):
     found = everywhere(split, world, workers, count)
     assert sorted(shard["url"] for part in found for shard in part) == [s["url"] for s in shards(count)]
 
@@ -66,8 +69,8 @@ def test_in_one_step_shares_differ_by_one_shard_at_most(count, world, workers):
 @pytest.mark.parametrize(("count", "workers"), [(1, 2), (1, 8), (3, 4), (5, 8)])
 def test_issue_72_more_workers_than_shards(count, workers):
     """Issues 65, 68, 72, 188: workers without shards stopped with an error, or hung the run."""
-    assert all(everywhere(split_by_worker, 1, workers, count))
-    assert all(everywhere(split_by_node, workers, 1, count))
+    assert all(everywhere(functools.partial(split_by_worker, inside=True), 1, workers, count))
+    assert all(everywhere(functools.partial(split_by_node, inside=True), workers, 1, count))
 
 
 def test_enough_shards_are_dealt_out_in_turn():
@@ -123,7 +126,7 @@ def test_claimed_shards_stay_with_who_claimed_them():
 
 
 def test_the_rest_of_a_shard_is_kept():
-    [shard] = split_all([{"url": "a.tar", "extra": 1}], Place(1, 2))
+    [shard] = divided([{"url": "a.tar", "extra": 1}], Place(1, 2))
     assert shard == {"url": "a.tar", "extra": 1, "part": (1, 2)}
 
 

@@ -52,6 +52,9 @@ class DirectoryShardList(Source):
     and no splitter divides them among others.
     """
 
+    per_reader = True
+    not_resumable = "a directory that others fill has no order to return to"
+
     def __init__(
         self,
         path: str | os.PathLike[str],

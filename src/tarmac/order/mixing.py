@@ -12,11 +12,12 @@ import random
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import accumulate, islice
 from typing import Any, Protocol
 
-from tarmac.errors import StateMismatch
-from tarmac.order.passes import Source
+from tarmac.errors import NotResumable, StateMismatch
+from tarmac.order.passes import Source, Turn
 from tarmac.order.seeds import chosen_seed, make_seed
 from tarmac.order.workers import current_place
 
@@ -89,72 +90,131 @@ class _Mix(Source, ABC):
         if not self.datasets:
             raise ValueError("a mixture needs at least one dataset")
         self.longest = longest
-        self._epoch = 0
-        self._emitted = 0
-        self._ended: list[list[int]] = []
-        self._resume: Mapping[str, Any] | None = None
+        self._progress = _Progress(Turn(0, None))
+        self._resume: dict[str, Any] | None = None
 
     @abstractmethod
     def _choices(self, epoch: int) -> _Choices:
         """Begin the choices of a pass."""
 
+    @property
+    def not_resumable(self) -> str | None:
+        """Say why there is no state: a dataset has none."""
+        return next(filter(None, (getattr(data, "not_resumable", None) for data in self.datasets)), None)
+
     def set_epoch(self, epoch: int) -> None:
-        """Say which pass comes next, to this mixture and, when it begins, to its datasets."""
+        """Say which epoch comes next, to this mixture and, when it begins, to its datasets."""
         super().set_epoch(epoch)
         if self._resume is not None and self._resume["epoch"] == epoch:
-            return  # a pipeline says again what the state has said
+            return  # a training loop says again what the state has said
         self._resume = None
-        self._epoch, self._emitted, self._ended = epoch, 0, []
+        self._progress = _Progress(Turn(epoch, epoch, told=True))
+
+    def set_pass(self, turn: Turn) -> None:
+        """Begin the next pass as the pipeline around this mixture says."""
+        self._passes.dictate(turn)
+
+    def seeds(self) -> list[Any]:
+        """Return what the datasets follow from beyond the number of a pass."""
+        return [data.seeds() if hasattr(data, "seeds") else None for data in self.datasets]
+
+    def load_seeds(self, seeds: Any) -> None:
+        """Make the datasets follow from what `seeds` returned."""
+        if not isinstance(seeds, list) or len(seeds) != len(self.datasets):
+            raise StateMismatch("the state is of a mixture of other datasets.")
+        for data, saved in zip(self.datasets, seeds, strict=True):
+            if saved is not None:
+                data.load_seeds(saved)
 
     def state_dict(self) -> dict[str, Any]:
         """Tell how far the pass has come, as JSON."""
+        if self.not_resumable:
+            raise NotResumable(f"{type(self).__name__}: {self.not_resumable}.")
         if self._resume is not None:
             return dict(self._resume)
+        progress = self._progress
         return {
-            "epoch": self._epoch,
-            "emitted": self._emitted,
-            "ended": [list(end) for end in self._ended],
+            "epoch": progress.turn.number,
+            "agreed": progress.turn.agreed or 0,
+            "told": progress.turn.told,
+            "emitted": progress.emitted,
+            "ended": [list(end) for end in progress.ended],
             "datasets": [data.state_dict() if _resumes(data) else None for data in self.datasets],
+            "seeds": self.seeds(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Make the next pass go on where `state_dict` was taken."""
-        if len(state["datasets"]) != len(self.datasets):
-            raise StateMismatch(
-                f"the state is of a mixture of {len(state['datasets'])} datasets, not {len(self.datasets)}."
-            )
-        super().set_epoch(state["epoch"])
-        self._resume = dict(state)
+        checked = _checked(state, len(self.datasets))
+        self.load_seeds(checked["seeds"])
+        self._resume = checked
 
     def __iter__(self) -> Iterator[Any]:
-        resume, self._resume = self._resume or {}, None
-        self._epoch = self._begin()
-        self._emitted = resume.get("emitted", 0)
-        self._ended = [list(end) for end in resume.get("ended", ())]
-        choices = self._choices(self._epoch)
-        counts, left = _replay(choices, len(self.datasets), self._emitted, self._ended)
-        return self._run(choices, left, counts, resume.get("datasets") or [None] * len(self.datasets))
+        resume, self._resume = self._resume, None
+        worker = current_place().worker
+        if resume is not None:
+            self._passes.resume(Turn(resume["epoch"], resume["agreed"], told=resume["told"]), worker)
+        progress = self._progress = _Progress(self._passes.begin(worker))
+        states: Sequence[Any] = [None] * len(self.datasets)
+        if resume is not None:
+            progress.emitted, progress.ended = resume["emitted"], [list(end) for end in resume["ended"]]
+            states = resume["datasets"]
+        choices = self._choices(progress.turn.number)
+        counts, left = _replay(choices, len(self.datasets), progress.emitted, progress.ended)
+        return self._run(progress, choices, left, counts, states)
 
     def _run(
-        self, choices: _Choices, left: list[int], counts: Sequence[int], states: Sequence[Any]
+        self,
+        progress: _Progress,
+        choices: _Choices,
+        left: list[int],
+        counts: Sequence[int],
+        states: Sequence[Any],
     ) -> Iterator[Any]:
         sources: dict[int, Iterator[Any]] = {}
         try:
             for number in left:
                 dataset, taken = self.datasets[number], counts[number]
-                sources[number] = _begun(dataset, self._epoch, taken, states[number] if taken else None)
-            while (self.longest or not self._ended) and (place := choices.choose()) is not None:
+                sources[number] = _begun(dataset, progress.turn, taken, states[number] if taken else None)
+            while (self.longest or not progress.ended) and (place := choices.choose()) is not None:
                 item = next(sources[left[place]], _STOPPED)
                 if item is _STOPPED:
-                    self._ended.append([self._emitted, left.pop(place)])
+                    progress.ended.append([progress.emitted, left.pop(place)])
                     choices.drop(place)
                 else:
-                    self._emitted += 1
+                    progress.emitted += 1
                     yield item
         finally:
             for number, source in sources.items():
                 if source is not self.datasets[number] and hasattr(source, "close"):
                     source.close()
+
+
+@dataclass(slots=True)
+class _Progress:
+    """Where one pass over a mixture is."""
+
+    turn: Turn
+    emitted: int = 0
+    ended: list[list[int]] = field(default_factory=list)
+
+
+def _checked(state: object, datasets: int) -> dict[str, Any]:
+    """Return a state if it is one of a mixture of so many datasets."""
+    names = ("epoch", "agreed", "told", "emitted", "ended", "datasets", "seeds")
+    if not isinstance(state, Mapping) or any(name not in state for name in names):
+        raise StateMismatch("this is not the state of a mixture.")
+    if not isinstance(state["datasets"], list) or len(state["datasets"]) != datasets:
+        found = len(state["datasets"]) if isinstance(state["datasets"], list) else "unknown"
+        raise StateMismatch(f"the state is of a mixture of {found} datasets, not {datasets}.")
+    ended = state["ended"]
+    if not isinstance(ended, list) or not all(isinstance(end, list) and len(end) == 2 for end in ended):
+        raise StateMismatch("the state is damaged: 'ended' must be a list of pairs of numbers.")
+    numbers = [state["epoch"], state["agreed"], state["emitted"]]
+    for number in [*numbers, *(value for end in ended for value in end)]:
+        if not isinstance(number, int) or not 0 <= number < 2**63:
+            raise StateMismatch(f"the state is damaged: a whole number was expected, found {number!r}.")
+    return dict(state)
 
 
 class RoundRobin(_Mix):
@@ -221,10 +281,12 @@ def _resumes(dataset: Any) -> bool:
     return getattr(dataset, "resumes_itself", False) and hasattr(dataset, "state_dict")
 
 
-def _begun(dataset: Any, epoch: int, taken: int, state: Any) -> Iterator[Any]:
+def _begun(dataset: Any, turn: Turn, taken: int, state: Any) -> Iterator[Any]:
     """Begin a pass over a dataset behind the items taken from it: by its state, its `skip`, or by reading."""
-    if hasattr(dataset, "set_epoch"):
-        dataset.set_epoch(epoch)
+    if hasattr(dataset, "set_pass"):
+        dataset.set_pass(turn)
+    elif hasattr(dataset, "set_epoch"):
+        dataset.set_epoch(turn.number)
     if state is not None and _resumes(dataset):
         dataset.load_state_dict(state)
         taken = 0

@@ -9,75 +9,107 @@ nothing is shared.
 from __future__ import annotations
 
 import contextlib
+import json
 import multiprocessing
 import os
 import secrets
-import struct
 import sys
 import tempfile
 import time
 import weakref
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from tarmac.order.workers import current_place, loader_token
 from tarmac.storage.locks import try_lock
 
-__all__ = ["Passing", "PassCounter", "Source"]
+__all__ = ["Passing", "PassCounter", "Source", "Turn"]
 
-_HEADER = struct.Struct("<qqq")
-_PASSES = struct.Struct("<q")
-_NO_RUN = -1
-_MAIN_RUN = 0
 _LARGEST = 1 << 20
 _LOCK_SECONDS = 10.0
+_KNOWN_RUNS = 16
+"""Runs of loaders that are remembered: workers of a broken-off run may begin after those of the next."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """The pass that a reader begins."""
+
+    number: int
+    """What this reader's own order follows from."""
+    agreed: int | None
+    """A number that all readers know to be the same, on which their shares may depend; None if there is none."""
+    told: bool = False
+    """Whether `set_epoch` said it, so that all ranks agree, and not only the workers of one loader."""
 
 
 class _Count:
-    """The number of the last pass, and how far each worker is in the run that is going on."""
+    """The number of the last pass, what `set_epoch` said, and how far the workers of each run are."""
 
     def __init__(self, first: int) -> None:
-        self.restart(first)
-
-    def restart(self, first: int) -> None:
-        """Make `first` the number of the next pass of whoever comes next."""
         self.last = first - 1
-        self.run = _NO_RUN
-        self.base = first
-        self.passes: list[int] = []
+        self.told: int | None = None
+        self.runs: dict[int, _Run] = {}
 
-    def advance(self, worker: int, run: int) -> int:
-        """Return the number of the pass that a worker begins.
+    def tell(self, epoch: int) -> None:
+        """Make `epoch` the number of the next pass of whoever comes next."""
+        self.last, self.told, self.runs = epoch - 1, epoch, {}
+
+    def restart(self, first: int, told: int | None) -> None:
+        """Make `first` the number of the next pass, as it was when a state was saved."""
+        self.last, self.told, self.runs = first - 1, told, {}
+
+    def advance(self, worker: int, run: int | None) -> int:
+        """Return the number of the pass that a worker of a run begins, or the main process, which has none.
 
         A run that was not seen before begins after the last pass of all, also for workers that were
         ended before they began theirs, or that made fewer passes than others.
         """
-        if run != self.run:
-            self.restart(self.last + 1)
-            self.run = run
-        self.passes.extend([0] * (worker + 1 - len(self.passes)))
-        number = self.base + self.passes[worker]
-        self.passes[worker] += 1
+        number = self.last + 1 if run is None else self._run(run, self.last + 1).next(worker)
         self.last = max(self.last, number)
         return number
 
-    def restart_one(self, worker: int, run: int, first: int) -> None:
+    def restart_one(self, worker: int, run: int, first: int, told: int | None) -> None:
         """Make `first` the number of the next pass of one worker, or of all if it is the first of its run."""
-        if run != self.run:
-            self.restart(first)
-            self.run = run
-        self.passes.extend([0] * (worker + 1 - len(self.passes)))
-        self.passes[worker] = first - self.base
-        self.last = max(self.last, first - 1)
+        current = self._run(run, first)
+        current.passes.extend([0] * (worker + 1 - len(current.passes)))
+        current.passes[worker] = first - current.base
+        self.last, self.told = max(self.last, first - 1), told
+
+    def base(self, run: int) -> int:
+        """The number of the first pass of a run, which its workers agree on."""
+        return self.runs[run].base
+
+    def _run(self, run: int, first: int) -> _Run:
+        if run not in self.runs:
+            self.runs[run] = _Run(first, [])
+            for oldest in list(self.runs)[:-_KNOWN_RUNS]:
+                del self.runs[oldest]
+        return self.runs[run]
 
     def to_bytes(self) -> bytes:
-        return _HEADER.pack(self.last, self.run, self.base) + b"".join(map(_PASSES.pack, self.passes))
+        runs = [[token, run.base, run.passes] for token, run in self.runs.items()]
+        return json.dumps([self.last, self.told, runs]).encode()
 
     def load(self, data: bytes) -> None:
         """Take over what `to_bytes` wrote; nothing from an empty file."""
-        if len(data) >= _HEADER.size and len(data) % _PASSES.size == 0:
-            self.last, self.run, self.base = _HEADER.unpack_from(data)
-            self.passes = [number for (number,) in _PASSES.iter_unpack(data[_HEADER.size :])]
+        if data:
+            self.last, self.told, runs = json.loads(data)
+            self.runs = {token: _Run(base, passes) for token, base, passes in runs}
+
+
+@dataclass(slots=True)
+class _Run:
+    """The workers of one run of a loader: the number that they began with, and the passes each has begun."""
+
+    base: int
+    passes: list[int]
+
+    def next(self, worker: int) -> int:
+        self.passes.extend([0] * (worker + 1 - len(self.passes)))
+        self.passes[worker] += 1
+        return self.base + self.passes[worker] - 1
 
 
 class PassCounter:
@@ -91,7 +123,8 @@ class PassCounter:
     def __init__(self, first: int = 0) -> None:
         self._name = secrets.token_hex(12)
         self._count = _Count(first)
-        self._told: int | None = None
+        self._here: Turn | None = None
+        self.tellings = 0
         weakref.finalize(self, _remove, self._name)
 
     def next(self, worker: int, token: int | None = None) -> int:
@@ -100,39 +133,67 @@ class PassCounter:
         `token` is a number that the workers of one run share, and that is another for the next run;
         without one the loader is asked for it.
         """
-        if self._told is not None:
-            self._told += 1
-            return self._told - 1
+        return self.begin(worker, token).number
+
+    def begin(self, worker: int, token: int | None = None) -> Turn:
+        """Begin a pass as the given worker, and return what its order and its share follow from."""
+        if self._here is not None:
+            turn, self._here = self._here, replace(self._here, number=self._here.number + 1)
+            return turn
         run = loader_token() if token is None else token
         with self._current(create=run is not None) as count:
-            return count.advance(worker, _MAIN_RUN if run is None else run + 1)
+            number = count.advance(worker, run)
+            if count.told is not None:
+                return Turn(number, count.told, told=True)
+            return Turn(number, None if run is None else count.base(run))
 
-    def set(self, epoch: int, worker: int | None = None) -> None:
-        """Make `epoch` the number of the next pass.
+    def set(self, epoch: int) -> None:
+        """Make `epoch` the number of the next pass, and what the shares of all readers follow from.
 
         Called in the main process, that is so for all its workers. Called in a worker, it is so for this
-        object alone, which is how a pipeline there tells its stages; with the number of the worker, the
-        next run of the loader counts on from there, which is how a worker resumes.
+        object alone.
         """
         if epoch < 0:
             raise ValueError(f"passes are numbered from 0, got {epoch}")
-        run = loader_token()
-        if run is not None and worker is None:
-            self._told = epoch
+        if loader_token() is not None:
+            self.dictate(Turn(epoch, epoch, told=True))
             return
+        self._here = None
+        self.tellings += 1
+        with self._current(create=False) as count:
+            count.tell(epoch)
+
+    def dictate(self, turn: Turn) -> None:
+        """Begin the next pass of this object, in this process, as the pipeline around it says."""
+        self._here = turn
+
+    def resume(self, turn: Turn, worker: int) -> None:
+        """Count on from a saved pass; the next run of a loader counts on from there, too."""
+        if self._here is not None:
+            self._here = turn
+            return
+        run, told = loader_token(), turn.agreed if turn.told else None
         with self._current(create=run is not None) as count:
-            if run is None or worker is None:
-                count.restart(epoch)
+            if run is None:
+                count.restart(turn.number, told)
             else:
-                count.restart_one(worker, run + 1, epoch)
+                count.restart_one(worker, run, turn.number, told)
 
     @property
     def last(self) -> int:
         """The number of the last pass that was begun; one less than the first before there was any."""
-        if self._told is not None:
-            return self._told - 1
+        if self._here is not None:
+            return self._here.number - 1
         with self._current(create=False) as count:
             return count.last
+
+    @property
+    def told(self) -> int | None:
+        """What `set_epoch` said last, in the main process."""
+        if self._here is not None:
+            return self._here.agreed if self._here.told else None
+        with self._current(create=False) as count:
+            return count.told
 
     @contextlib.contextmanager
     def _current(self, *, create: bool) -> Iterator[_Count]:
@@ -152,7 +213,13 @@ class PassCounter:
             os.close(fd)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_name": self._name, "_count": self._count, "_told": self._told, "process": os.getpid()}
+        return {
+            "_name": self._name,
+            "_count": self._count,
+            "_here": self._here,
+            "tellings": self.tellings,
+            "process": os.getpid(),
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         if state.pop("process") == os.getpid():  # a second one in this process is not a worker's
@@ -170,12 +237,25 @@ class PassCounter:
 class Passing:
     """Base of stages and sources that do something else in each pass."""
 
+    shared = False
+    """Whether the stage is before a split, where all readers must do the same; set by the pipeline."""
+    per_reader = False
+    """Whether each reader draws for itself, so that the stage follows from the reader's own pass everywhere."""
+
     def __init__(self) -> None:
         self._passes = PassCounter()
 
     def set_epoch(self, epoch: int) -> None:
-        """Say which pass comes next; whoever is never told counts by itself."""
+        """Say which epoch comes next. Without it, passes are counted: 0, 1, 2, …
+
+        It is the caller's promise that all ranks say the same: the shares of readers may follow from it.
+        """
         self._passes.set(epoch)
+
+    @property
+    def passes(self) -> PassCounter:
+        """The counter of passes."""
+        return self._passes
 
     def _begin(self) -> int:
         """Begin a pass and return its number."""

@@ -52,9 +52,18 @@ class SimpleShardList(Source):
         super().__init__()
         self.urls = expand(urls)
         self.seed = drawn_seed() if seed is True else seed
+        self._drawn = seed is True
 
     def __len__(self) -> int:
         return len(self.urls)
+
+    def seeds(self) -> Seed | None:
+        """Return the seed if it was drawn, so that a resumed pipeline has the same."""
+        return self.seed if self._drawn else None
+
+    def load_seeds(self, seeds: Seed) -> None:
+        """Take over a seed that was drawn."""
+        self.seed = seeds
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         epoch = self._begin()
@@ -72,6 +81,8 @@ class ResampledShards(Source):
     what `worker_seed()` returns in their place. Otherwise they also follow from a number drawn when the
     object is made; `state_dict` tells it, so that a run can be repeated.
     """
+
+    per_reader = True
 
     def __init__(
         self,
@@ -117,6 +128,14 @@ class ResampledShards(Source):
             for _ in range(self.nshards):
                 yield {"url": self.urls[rng.randrange(len(self.urls))]}
 
+    def seeds(self) -> Seed | None:
+        """Return the seed if it was drawn, so that a resumed pipeline has the same."""
+        return None if self.deterministic else self._seed
+
+    def load_seeds(self, seeds: Seed) -> None:
+        """Take over a seed that was drawn."""
+        self._seed = seeds
+
     def state_dict(self) -> dict[str, Any]:
         """Tell what the draws of the current pass follow from."""
         return {"seed": self._seed, "epoch": self._epoch}
@@ -136,10 +155,21 @@ class Resample(Passing):
     Without a seed one is drawn when the object is made.
     """
 
+    per_reader = True
+
     def __init__(self, n: int = sys.maxsize, seed: Seed | None = None) -> None:
         super().__init__()
         self.n = n
         self.seed = drawn_seed() if seed is None else seed
+        self._drawn = seed is None
+
+    def seeds(self) -> Seed | None:
+        """Return the seed if it was drawn, so that a resumed pipeline has the same."""
+        return self.seed if self._drawn else None
+
+    def load_seeds(self, seeds: Seed) -> None:
+        """Take over a seed that was drawn."""
+        self.seed = seeds
 
     def __call__(self, src: Iterable[T]) -> Iterator[T]:
         place = current_place()

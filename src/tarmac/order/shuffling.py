@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 from tarmac.order.passes import PassCounter, Passing
 from tarmac.order.seeds import Seed, chosen_seed, make_seed
 from tarmac.order.splitting import is_claimed
-from tarmac.order.workers import current_place
+from tarmac.order.workers import Place, current_place
 
-__all__ = ["buffer_shuffle", "detshuffle", "Rsample", "sample_bytes", "ShardShuffle", "Shuffle"]
+__all__ = ["buffer_shuffle", "detshuffle", "Redeal", "Rsample", "sample_bytes", "ShardShuffle", "Shuffle"]
 
 T = TypeVar("T")
 
@@ -100,15 +100,27 @@ def sample_bytes(sample: object) -> int:
     return size if isinstance(size, int) else 0
 
 
-class Shuffle(Passing):
+class _Placed(Passing):
+    """Base of stages whose random numbers differ by reader, except before a split, where readers must agree."""
+
+    def _rng(self, purpose: str, seed: int, epoch: int) -> random.Random:
+        """Random numbers of one purpose, pass, rank and worker."""
+        place = Place() if self.shared else current_place()
+        return random.Random(make_seed(purpose, seed, epoch, place.rank, place.worker))
+
+
+class Shuffle(_Placed):
     """A stage that shuffles with a buffer of `bufsize` samples, or `max_bytes` bytes of them.
 
-    The order follows from the seed, the number of the pass, the rank and the worker. Without a seed
-    `WDS_SEED` is taken, or 0. With `rng` all of that is up to whoever made it.
+    The order follows from the seed, the number of the pass, the rank and the worker; before a split, where all
+    readers need the same order, from the first two. Without a seed `WDS_SEED` is taken, or 0. With `rng` the
+    order follows from that generator alone.
 
     When the source fails and there is a `handler`, it is called with the error, and what was buffered is
     handed out whatever it answers; if it answers yes, the source is asked again.
     """
+
+    keeps_parts = True
 
     def __init__(
         self,
@@ -134,9 +146,22 @@ class Shuffle(Passing):
 
     def __call__(self, src: Iterable[T]) -> Iterator[T]:
         epoch = self._begin()
-        rng = _placed_rng("shuffle", self.seed, epoch) if self.rng is None else self.rng
+        rng = self._rng("shuffle", self.seed, epoch) if self.rng is None else self.rng
         data = src if self.handler is None else _handled(src, self.handler)
         return buffer_shuffle(data, self.bufsize, self.initial, rng, self.max_bytes)
+
+    def seeds(self) -> Any:
+        """Return the state of `rng`, if there is one, so that a resumed pipeline has the same."""
+        if self.rng is None:
+            return None
+        version, words, gauss = self.rng.getstate()
+        return [version, list(words), gauss]
+
+    def load_seeds(self, seeds: Any) -> None:
+        """Take over the state of a generator."""
+        if self.rng is not None:
+            version, words, gauss = seeds
+            self.rng.setstate((version, tuple(words), gauss))
 
 
 class detshuffle(Passing):  # noqa: N801 - the name it has in the library whose calls we accept
@@ -145,6 +170,8 @@ class detshuffle(Passing):  # noqa: N801 - the name it has in the library whose 
     The order follows from `seed` and `epoch`, the number of the last run, which advances with each run.
     It is for shards before they are split; epoch 0 has the order that the webdataset library gives.
     """
+
+    keeps_parts = True
 
     def __init__(self, bufsize: float = 1000, initial: float = 100, seed: int = 0, epoch: int = -1) -> None:
         super().__init__()
@@ -172,12 +199,30 @@ class detshuffle(Passing):  # noqa: N801 - the name it has in the library whose 
     __call__ = run
 
 
+class Redeal(Passing):
+    """The stage before the splitters: another list for each epoch that all readers agree on.
+
+    It makes readers get other shards in each epoch. The order follows from nothing but the epoch, so that seeds
+    may differ between readers, and epoch 0 has the list as it is. A single reader needs no other deal.
+    """
+
+    keeps_parts = True
+
+    def __call__(self, src: Iterable[T]) -> Iterator[T]:
+        epoch = self._begin()
+        if epoch == 0 or current_place().count == 1:
+            return iter(src)
+        return _permuted(iter(src), LARGEST_LIST, random.Random(make_seed("deal", epoch)))
+
+
 class ShardShuffle(Passing):
-    """The stage between shard list and splitters: one order for all ranks and workers, new in each pass.
+    """The stage behind the splitters that orders the shards of a reader, differently in each pass.
 
     A list of up to `size` shards is permuted as a whole, of any length if `size` is True; of a longer
     one, or one without end, `size` shards at a time are mixed. 0, False or None leaves the order.
     """
+
+    keeps_parts = True
 
     def __init__(self, size: int | bool | None, seed: Seed = 0) -> None:
         super().__init__()
@@ -188,22 +233,25 @@ class ShardShuffle(Passing):
 
     def __call__(self, src: Iterable[T]) -> Iterator[T]:
         epoch = self._begin()
-        return self._run(iter(src), random.Random(make_seed("shards", self.seed, epoch)))
-
-    def _run(self, src: Iterator[T], rng: random.Random) -> Iterator[T]:
-        head = list(islice(src, 1))
-        if self.size == 0 or (head and is_claimed(head[0])):
-            yield from chain(head, src)
-            return
-        head += islice(src, self.size)
-        if len(head) <= self.size:
-            rng.shuffle(head)
-            yield from head
-        else:
-            yield from buffer_shuffle(chain(head, src), self.size, self.size, rng)
+        rng = random.Random(make_seed("shards", self.seed, epoch))
+        return _permuted(iter(src), self.size, rng) if self.size else iter(src)
 
 
-class Rsample(Passing):
+def _permuted(src: Iterator[T], size: int, rng: random.Random) -> Iterator[T]:
+    """Permute up to `size` shards as a whole, and mix a longer list. Claimed shards stay in place."""
+    head = list(islice(src, 1))
+    if head and is_claimed(head[0]):
+        yield from chain(head, src)
+        return
+    head += islice(src, size)
+    if len(head) <= size:
+        rng.shuffle(head)
+        yield from head
+    else:
+        yield from buffer_shuffle(chain(head, src), size, size, rng)
+
+
+class Rsample(_Placed):
     """A stage that keeps each sample with probability `p`: others in each pass, the same in each run."""
 
     def __init__(self, p: float = 0.5, seed: int | None = None) -> None:
@@ -214,14 +262,8 @@ class Rsample(Passing):
         self.seed = chosen_seed(seed)
 
     def __call__(self, src: Iterable[T]) -> Iterator[T]:
-        rng = _placed_rng("rsample", self.seed, self._begin())
+        rng = self._rng("rsample", self.seed, self._begin())
         return (item for item in src if rng.random() < self.p)
-
-
-def _placed_rng(purpose: str, seed: int, epoch: int) -> random.Random:
-    """Random numbers of one purpose, pass, rank and worker."""
-    place = current_place()
-    return random.Random(make_seed(purpose, seed, epoch, place.rank, place.worker))
 
 
 def _handled(src: Iterable[T], handler: Handler) -> Iterator[T]:

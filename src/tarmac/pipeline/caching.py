@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+import operator
 import os
 import pickle
 import sqlite3
@@ -15,7 +16,7 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-from tarmac.errors import UnsafeCodec
+from tarmac.errors import StateMismatch, UnsafeCodec
 from tarmac.order.workers import Place, current_place
 from tarmac.pipeline.stage import PipelineStage
 from tarmac.storage import is_secure
@@ -28,6 +29,22 @@ class Cached(PipelineStage):
 
     def __init__(self) -> None:
         self.cached: list[Any] | None = None
+        self._filled: list[int] | None = None
+        self._filling = [0, 0]
+
+    def filled_in(self, own: int, shared: int) -> tuple[int, int]:
+        """Return the numbers of the pass that the samples are from, as far as it is known; else of this one."""
+        self._filling = [own, shared] if self._filled is None else self._filled
+        return self._filling[0], self._filling[1]
+
+    def seeds(self) -> list[int] | None:
+        """Return the numbers of the pass that the samples are from, so that a resumed pipeline reads it again."""
+        return self._filled
+
+    def load_seeds(self, seeds: list[int]) -> None:
+        """Fill the cache from this pass."""
+        own, shared = map(operator.index, seeds)
+        self.cached, self._filled = None, [own, shared]
 
     def run(self, *args: Any) -> Iterator[Any]:
         (source,) = args
@@ -38,7 +55,7 @@ class Cached(PipelineStage):
         for sample in source:
             samples.append(copy.copy(sample))
             yield sample
-        self.cached = samples
+        self.cached, self._filled = samples, self._filling
 
 
 class _OnDisk(PipelineStage):
@@ -78,6 +95,17 @@ class _OnDisk(PipelineStage):
                 count, chunk = count + len(chunk), []
         self.store(part, count, chunk)
         self.complete(part, count + len(chunk))
+
+    def seeds(self) -> bool | None:
+        """Return whether the samples come from the cache, which a resumed pipeline needs then."""
+        return True if self.is_complete(_part_name(current_place())) else None
+
+    def load_seeds(self, seeds: bool) -> None:
+        """Refuse a state of a pass that read from the cache if the cache is not there."""
+        if not self.is_complete(_part_name(current_place())):
+            raise StateMismatch(
+                "the state was saved while samples came from a cache, which is gone.", url=self.fname
+            )
 
     def is_complete(self, part: str) -> bool:
         """Whether a whole pass was stored."""

@@ -6,19 +6,23 @@ import copy
 import functools
 import sys
 import warnings
+from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any, Self
 
-from tarmac.errors import NotPicklable, StateMismatch
-from tarmac.order.passes import PassCounter, Source
-from tarmac.order.workers import current_place, remember_rank
+from tarmac.errors import NotPicklable, NotResumable, StateMismatch
+from tarmac.order.passes import PassCounter, Passing, Source, Turn
+from tarmac.order.splitting import is_splitter, with_parts
+from tarmac.order.workers import Place, current_place, remember_rank
 from tarmac.pipeline.handlers import Drops
+from tarmac.pipeline.progress import Position, Progress, check_state, skip
 from tarmac.pipeline.stage import PipelineStage
 
 __all__ = ["DataPipeline"]
 
-STATE_VERSION = 1
+EMPTY_PASSES = 100
+"""Passes in a row in which every sample was dropped, after which an endless pipeline gives up."""
 
 
 class DataPipeline(PipelineStage, Source):
@@ -48,8 +52,9 @@ class DataPipeline(PipelineStage, Source):
         self.length: int | None = None
         self.repetitions = 1
         self.nsamples = -1
-        self._progress = _Progress()
+        self._progress = Progress()
         self._resume: dict[str, Any] | None = None
+        self._front = 0  # stages of a subclass's that belong to the splitting, whatever they are
 
     # -- iteration --------------------------------------------------------------------------------
 
@@ -59,56 +64,126 @@ class DataPipeline(PipelineStage, Source):
             for number, stage in enumerate(self.pipeline):
                 _check_picklable(number, stage)
         place = current_place()
-        return {**self.__dict__, "_rank": (place.rank, place.world)}
+        # What a source is asked for its state stays with the iteration that runs here.
+        return {**self.__dict__, "_rank": (place.rank, place.world), "_progress": Progress()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         # A worker in a fresh interpreter cannot ask torch.distributed for the rank of its parent.
         remember_rank(*state.pop("_rank"))
         self.__dict__.update(state)
 
+    def set_epoch(self, epoch: int) -> None:
+        """Say which epoch comes next; all ranks must say the same.
+
+        A state that was loaded is kept if it is of this epoch, and forgotten otherwise.
+        """
+        super().set_epoch(epoch)
+        if self._resume is not None and epoch != self._resume["epoch"] - self._resume["pass"]:
+            self._resume = None
+            if self._source_resumes():
+                self.pipeline[0].set_epoch(epoch)
+
+    def set_pass(self, turn: Turn) -> None:
+        """Begin the next iteration with the pass that what is around this pipeline says."""
+        self._passes.dictate(turn)
+
     def __iter__(self) -> Iterator[Any]:
         if not self.pipeline:
             raise ValueError("the pipeline has no stages")
+        source = self.pipeline[0]
+        epoch = source.new_epoch() if hasattr(source, "new_epoch") else None
+        if epoch is not None:
+            self.set_epoch(epoch)  # what the dataset of a loader was told holds for the loader
         resumed, self._resume = self._resume, None
-        progress = self._progress = _Progress(resumed)
+        progress = self._progress = Progress.of(resumed)
         left = self.nsamples - progress.emitted if self.nsamples > 0 else sys.maxsize
         if resumed is not None:
             # An iteration that was complete when it was saved has used up its pass.
-            self._passes.set(progress.epoch + (left <= 0), current_place().worker)
+            turn = Turn(progress.epoch + (left <= 0), progress.told, told=progress.told is not None)
+            self._passes.resume(turn, current_place().worker)
         items = self._all_passes(progress, resumed is not None)
         return islice(items, left) if left < sys.maxsize else items
 
-    def _all_passes(self, progress: _Progress, resumed: bool) -> Iterator[Any]:
-        worker = current_place().worker
+    def _all_passes(self, progress: Progress, resumed: bool) -> Iterator[Any]:
+        place, empty = current_place(), 0
         while progress.number < self.repetitions:
-            progress.epoch = self._passes.next(worker)
+            turn = self._passes.begin(place.worker)
+            # The share stays the same within an iteration: readers make different numbers of passes in it.
+            new = not resumed and (progress.number == 0 or self._is_alone(place))
+            progress.begin(turn, self._agreed(turn, place) if new else progress.shared)
             before = progress.emitted
             for item in self._one_pass(progress):
                 progress.emitted += 1
                 yield item
-            if progress.emitted == before and not resumed:
+            empty = 0 if resumed or progress.emitted > before else empty + 1
+            if empty and not progress.found:
                 return  # nothing comes, and nothing will
+            if empty == EMPTY_PASSES and progress.number + 1 < self.repetitions:
+                raise ValueError(
+                    f"{empty} passes over the data in a row gave nothing: the stages drop every sample. "
+                    "Try: look at select() and at drops()."
+                )
             resumed = False
-            progress.next_pass()
+            progress.end()
 
-    def _one_pass(self, progress: _Progress) -> Iterator[Any]:
+    def _one_pass(self, progress: Progress) -> Iterator[Any]:
         """One pass over the stages, from its beginning or from where a saved one was."""
-        for stage in self.pipeline:
-            if hasattr(stage, "set_epoch"):
-                stage.set_epoch(progress.epoch)
+        self._tell_stages(progress)
         split = self._prompt_from()
-        source = self.invoke(self.pipeline[0])
-        for stage in self.pipeline[1:split]:
-            source = self.invoke(stage, source)
+        progress.seeds = self.seeds()
+        progress.source = self.pipeline[0].state_dict if self._source_resumes() else None
+        reader = next((n for n, stage in enumerate(self.pipeline) if getattr(stage, "reads_parts", False)), 0)
+        source: Iterable[Any] = ()
+        for number, stage in enumerate(self.pipeline[:split]):
+            if is_splitter(stage):
+                stage = with_parts(stage, self.pipeline[number + 1 :])
+            source = self.invoke(stage, source) if number else self.invoke(stage)
+            if number == reader and self.repetitions > 1:
+                source = progress.watched(iter(source))
         items = iter(source)
-        if not self._source_resumes():
-            _skip(items, progress.consumed)
+        if progress.source is None:
+            skip(items, progress.consumed)
         source = progress.counted(items)
-        for number, stage in enumerate(self.pipeline[split:], split):
-            if hasattr(stage, "follow"):
-                stage.follow(functools.partial(_done_with, progress, self.pipeline[split:number]))
+        for stage in self.pipeline[split:]:
+            if getattr(stage, "threads", 0) and hasattr(stage, "follow"):
+                marks: deque[Position] = deque()
+                stage.follow(functools.partial(progress.position, len(progress.marks)), marks)
+                progress.marks.append(marks)
             source = self.invoke(stage, source)
         return iter(source)
+
+    def _tell_stages(self, progress: Progress) -> None:
+        """Tell the stages which pass comes: those before a split what all readers agree on."""
+        front = self._behind_splitters()
+        own, shared = progress.epoch, progress.shared
+        for number, stage in reversed(list(enumerate(self.pipeline))):
+            if hasattr(stage, "set_pass"):
+                stage.set_pass(Turn(own, shared, told=progress.told is not None))
+            elif hasattr(stage, "set_epoch"):
+                before = number < front and not getattr(stage, "per_reader", False)
+                stage.set_epoch(shared if before else own)
+                if isinstance(stage, Passing):
+                    stage.shared = before
+            if hasattr(stage, "filled_in"):
+                # What a cache in memory gives was made in another pass, and a resumed one makes it again.
+                own, shared = stage.filled_in(own, shared)
+
+    def _behind_splitters(self) -> int:
+        """The number of the first stage that sees only the share of this reader."""
+        known = (number + 1 for number, stage in enumerate(self.pipeline) if is_splitter(stage))
+        return max(self._front, *known, 0)
+
+    def _is_alone(self, place: Place) -> bool:
+        """Whether this is the only reader, as far as can be known: splitters of the user's may divide more."""
+        return place.count == 1 and all(map(is_splitter, self.pipeline[1 : self._front]))
+
+    def _agreed(self, turn: Turn, place: Place) -> int:
+        """The number that all readers know to be the same: shares must not depend on how often each has read."""
+        if self._is_alone(place):
+            return turn.number
+        if turn.agreed is not None and (turn.told or place.world == 1):
+            return turn.agreed
+        return 0
 
     def _source_resumes(self) -> bool:
         """Whether the source itself returns to a saved place, and nothing behind it must be run again."""
@@ -140,11 +215,11 @@ class DataPipeline(PipelineStage, Source):
 
     def iterator1(self) -> Iterator[Any]:
         """Make one pass, without counting it."""
-        return self._one_pass(_Progress())
+        return self._one_pass(Progress())
 
     def iterator(self) -> Iterator[Any]:
         """Make all passes."""
-        return self._all_passes(_Progress(), resumed=False)
+        return self._all_passes(Progress(), resumed=False)
 
     # -- building ---------------------------------------------------------------------------------
 
@@ -163,7 +238,7 @@ class DataPipeline(PipelineStage, Source):
             copy.copy(stage) if hasattr(stage, "set_epoch") else stage for stage in self.pipeline
         ]
         result.pipeline += args
-        result._passes, result._progress = PassCounter(), _Progress()
+        result._passes, result._progress = PassCounter(), Progress()
         return result
 
     def _changed(self, **attributes: Any) -> Self:
@@ -203,44 +278,55 @@ class DataPipeline(PipelineStage, Source):
     # -- state and report -------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the place after the last item that was handed out: JSON, a few hundred bytes."""
-        place, progress = current_place(), self._progress
+        """Return the place after the last item that was handed out: JSON, a few hundred bytes.
+
+        Raise NotResumable if a stage cannot return to a place.
+        """
+        self._check_resumable()
         if self._resume is not None:
             return dict(self._resume)
-        return {
-            "version": STATE_VERSION,
-            "epoch": progress.epoch,
-            "pass": progress.number,
-            "emitted": progress.emitted,
-            "consumed": _done_with(progress, self.pipeline),
-            "place": [place.rank, place.world, place.worker, place.workers],
-            "stages": [
-                stage.state_dict() if hasattr(stage, "state_dict") else None for stage in self.pipeline
-            ],
-        }
+        if self._source_resumes():
+            self._progress.source = self.pipeline[0].state_dict
+        return self._progress.to_state(current_place(), self.seeds())
 
     def load_state_dict(self, state: dict[str, Any], /) -> None:
         """Continue from a saved place at the next iteration, on the same rank and worker of as many."""
-        if state.get("version") != STATE_VERSION:
-            raise StateMismatch(
-                f"the state has version {state.get('version')!r}, this tarmac reads {STATE_VERSION}."
-            )
-        if len(state["stages"]) != len(self.pipeline):
-            raise StateMismatch(
-                f"the state is of {len(state['stages'])} stages, this pipeline has {len(self.pipeline)}."
-            )
-        place = current_place()
-        here = [place.rank, place.world, place.worker, place.workers]
-        if state["place"][1::2] != here[1::2]:
-            raise StateMismatch(
-                f"the state is of {state['place'][1]} ranks with {state['place'][3]} workers, "
-                f"this is one of {place.world} with {place.workers}.",
-                hint="resume streams on the same numbers; an indexed Dataset resumes on any.",
-            )
-        for stage, saved in zip(self.pipeline, state["stages"], strict=True):
-            if saved is not None and (self._source_resumes() or not getattr(stage, "resumes_itself", False)):
-                stage.load_state_dict(saved)
-        self._resume = dict(state)
+        self._check_resumable()
+        state = check_state(state, current_place(), len(self.pipeline))
+        self.load_seeds(state["stages"])
+        if self._source_resumes() != (state["source"] is not None):
+            raise StateMismatch("the state is of a pipeline with other stages.")
+        if state["source"] is not None and state["consumed"]:  # otherwise the pass has not begun
+            self.pipeline[0].load_state_dict(state["source"])
+        self._resume = state
+
+    def seeds(self) -> list[Any]:
+        """Return what the stages follow from beyond the number of a pass, as JSON."""
+        return [stage.seeds() if hasattr(stage, "seeds") else None for stage in self.pipeline]
+
+    def load_seeds(self, seeds: Any) -> None:
+        """Make the stages follow from what `seeds` returned."""
+        if not isinstance(seeds, list) or len(seeds) != len(self.pipeline):
+            raise StateMismatch("the state is of a pipeline with other stages.")
+        for stage, saved in zip(self.pipeline, seeds, strict=True):
+            if saved is not None:
+                try:
+                    stage.load_seeds(saved)
+                except (AttributeError, TypeError, ValueError, OverflowError) as error:
+                    if isinstance(error, StateMismatch):
+                        raise
+                    raise StateMismatch(f"the state does not fit {type(stage).__name__}: {error}.") from error
+
+    def _check_resumable(self) -> None:
+        for number, stage in enumerate(self.pipeline):
+            reason = getattr(stage, "not_resumable", None)
+            if reason:
+                raise NotResumable(f"stage {number}, {type(stage).__name__}: {reason}.")
+
+    @property
+    def not_resumable(self) -> str | None:
+        """Say why this pipeline, as the source of another, has no state."""
+        return next(filter(None, (getattr(stage, "not_resumable", None) for stage in self.pipeline)), None)
 
     def drops(self) -> dict[str, Drops]:
         """What handlers have dropped in this process, by stage."""
@@ -259,35 +345,3 @@ def _check_picklable(number: int, stage: Any) -> None:
         ForkingPickler.dumps(stage)
     except Exception as error:
         raise NotPicklable(f"stage {number}, {type(stage).__name__}, cannot be pickled: {error}.") from error
-
-
-def _done_with(progress: _Progress, stages: list[Any]) -> int:
-    """How many items were taken and have left these stages; their threads may have taken more."""
-    in_work = (stage.oldest() for stage in stages if hasattr(stage, "oldest"))
-    return min([progress.consumed, *(int(mark) for mark in in_work if mark is not None)])
-
-
-def _skip(items: Iterator[Any], count: int) -> None:
-    """Pass over items that a resumed pipeline has had."""
-    skipped = sum(1 for _ in islice(items, count))
-    if skipped < count:
-        raise StateMismatch(f"the state is {count} samples into its pass, but there are only {skipped} now.")
-
-
-class _Progress:
-    """How far an iteration has come."""
-
-    def __init__(self, saved: dict[str, Any] | None = None) -> None:
-        saved = saved or {}
-        self.number: int = saved.get("pass", 0)  # of the pass within this iteration
-        self.epoch: int = saved.get("epoch", 0)  # of the pass since the pipeline was made
-        self.emitted: int = saved.get("emitted", 0)  # items of the last stage, in this iteration
-        self.consumed: int = saved.get("consumed", 0)  # items that the prompt stages took, in this pass
-
-    def next_pass(self) -> None:
-        self.number, self.epoch, self.consumed = self.number + 1, self.epoch + 1, 0
-
-    def counted(self, items: Iterator[Any]) -> Iterator[Any]:
-        for item in items:
-            self.consumed += 1
-            yield item

@@ -8,7 +8,7 @@ from functools import reduce
 from typing import Any
 
 from tarmac.order import RandomMix, RoundRobin, Rsample, Shuffle
-from tarmac.order.passes import Source
+from tarmac.order.passes import Source, Turn
 from tarmac.order.seeds import drawn_seed
 from tarmac.pipeline.handlers import Handler
 
@@ -51,6 +51,10 @@ class with_length(Source):  # noqa: N801 - the name it has in the library whose 
         super().__init__()
         self.dataset, self.length = dataset, length
 
+    def set_pass(self, turn: Turn) -> None:
+        """Tell the dataset which pass comes."""
+        _pass_on(self.dataset, turn)
+
     def __iter__(self) -> Iterator[Any]:
         return iter(self.dataset)
 
@@ -58,11 +62,20 @@ class with_length(Source):  # noqa: N801 - the name it has in the library whose 
         return self.length
 
 
+def _pass_on(dataset: Any, turn: Turn) -> None:
+    if hasattr(dataset, "set_pass"):
+        dataset.set_pass(turn)
+    elif hasattr(dataset, "set_epoch"):
+        dataset.set_epoch(turn.number)
+
+
 class with_epoch(with_length):  # noqa: N801 - the name it has in the library whose calls we accept
     """A dataset cut into epochs of `length` items: each goes on where the one before stopped.
 
     When the dataset ends it is begun again. Copies in other processes begin at the front.
     """
+
+    not_resumable = "an epoch begins where the one before has stopped, which a state does not say"
 
     def __init__(self, dataset: Iterable[Any], length: int) -> None:
         super().__init__(dataset, length)
@@ -131,6 +144,10 @@ class Repeated(Source):
     ) -> None:
         super().__init__()
         self.source, self.nepochs, self.nbatches, self.length = source, nepochs, nbatches, length
+
+    def set_pass(self, turn: Turn) -> None:
+        """Tell the dataset which pass comes first."""
+        _pass_on(self.source, turn)
 
     def __iter__(self) -> Iterator[Any]:
         return repeatedly(self.source, self.nepochs, self.nbatches)

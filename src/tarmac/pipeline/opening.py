@@ -173,6 +173,10 @@ def tar_file_expander(
             yield eof_value
 
 
+url_opener.keeps_parts = True  # type: ignore[attr-defined]
+tar_file_expander.reads_parts = True  # type: ignore[attr-defined]
+
+
 def _whole_samples(files: Iterator[tuple[str, bytes]], index: int, count: int) -> Iterator[tuple[str, bytes]]:
     """Hold back the files of a sample until it is whole; keep those of one sample out of `count`."""
     held: list[tuple[str, bytes]] = []

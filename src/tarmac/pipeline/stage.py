@@ -1,9 +1,14 @@
 """Stages: what a pipeline is made of.
 
-A stage is anything callable from an iterator to an iterator. Three things help the pipeline beyond that,
-all optional: `set_epoch(n)` is called before pass n; `drops` counts what a handler has dropped; and
-`prompt` says that the stage keeps nothing back between two items it hands out, so that a resumed
-pipeline need not run it again over what came before.
+A stage is anything callable from an iterator to an iterator. Some things help the pipeline beyond that, all
+optional:
+- `set_epoch(n)` is called before pass n;
+- `drops` counts what a handler has dropped;
+- `prompt` says that the stage keeps nothing back between two items it hands out, so that a resumed pipeline need
+  not run it again over what came before;
+- `seeds()` and `load_seeds(seeds)` save and restore, as JSON, what a pass follows from beyond its number;
+- `not_resumable` is a sentence that says why a pipeline with this stage has no state;
+- `keeps_parts` and `reads_parts` say that the stage hands on, or reads, parts of shards (`order/splitting.py`).
 """
 
 from __future__ import annotations
@@ -55,8 +60,7 @@ class Each(PipelineStage):
             raise ValueError(f"threads must not be negative, got {threads}")
         self.handler, self.threads = handler, threads
         self.drops = Drops()
-        self._position: Callable[[], int] | None = None
-        self._marks: deque[int] = deque()
+        self._follower: tuple[Callable[[], Any], deque[Any]] | None = None
 
     def apply(self, item: Any) -> Any:
         """Return what becomes of the item."""
@@ -64,35 +68,18 @@ class Each(PipelineStage):
 
     def run(self, *args: Any) -> Iterator[Any]:
         (source,) = args
+        follower, self._follower = self._follower, None
         if not self.threads:
             return self._results(map(self._try, source))
-        self._marks.clear()
-        results = in_threads(self._try, self._marked(source), self.threads)
-        return self._results(self._unmarked(results))
+        if follower is None:
+            return self._results(in_threads(self._try, source, self.threads))
+        position, marks = follower
+        results = in_threads(self._try, _marked(source, position, marks), self.threads)
+        return self._results(_unmarked(results, marks))
 
-    def follow(self, position: Callable[[], int]) -> None:
-        """Learn how to ask where the pipeline is, to know where an item came from that is still in work."""
-        self._position = position
-
-    def oldest(self) -> int | None:
-        """The position before the first item that is still in work, if there is one."""
-        return self._marks[0] if self._marks else None
-
-    def _marked(self, source: Iterable[Any]) -> Iterator[Any]:
-        items = iter(source)
-        while True:
-            mark = 0 if self._position is None else self._position()
-            for item in items:
-                self._marks.append(mark)
-                yield item
-                break
-            else:
-                return
-
-    def _unmarked(self, results: Iterable[Any]) -> Iterator[Any]:
-        for result in results:
-            self._marks.popleft()
-            yield result
+    def follow(self, position: Callable[[], Any], marks: deque[Any]) -> None:
+        """Keep in `marks` the positions before the items that are in work during the next run, oldest first."""
+        self._follower = position, marks
 
     def _results(self, results: Iterable[tuple[Any, Exception | None]]) -> Iterator[Any]:
         for result, error in results:
@@ -110,6 +97,24 @@ class Each(PipelineStage):
             return None, exn
 
 
+def _marked(source: Iterable[Any], position: Callable[[], Any], marks: deque[Any]) -> Iterator[Any]:
+    items = iter(source)
+    while True:
+        mark = position()
+        for item in items:
+            marks.append(mark)
+            yield item
+            break
+        else:
+            return
+
+
+def _unmarked(results: Iterable[Any], marks: deque[Any]) -> Iterator[Any]:
+    for result in results:
+        marks.popleft()
+        yield result
+
+
 class FilterFunction:
     """A generator function with all its arguments but the source; picklable."""
 
@@ -118,6 +123,16 @@ class FilterFunction:
 
     def __call__(self, source: Iterable[Any]) -> Iterable[Any]:
         return self.f(source, *self.args, **self.kw)
+
+    @property
+    def keeps_parts(self) -> bool:
+        """Whether the function hands on parts of shards."""
+        return getattr(self.f, "keeps_parts", False)
+
+    @property
+    def reads_parts(self) -> bool:
+        """Whether the function reads parts of shards."""
+        return getattr(self.f, "reads_parts", False)
 
     def __repr__(self) -> str:
         return f"<{self.f.__name__} {self.args} {self.kw}>"

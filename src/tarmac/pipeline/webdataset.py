@@ -11,9 +11,10 @@ from typing import Any, Self
 from tarmac import environment
 from tarmac.order import shuffling
 from tarmac.order.shardlists import DirectoryShardList, MultiShardSample, ResampledShards, SimpleShardList
-from tarmac.order.shuffling import ShardShuffle
-from tarmac.order.splitting import single_node_only, split_by_worker
-from tarmac.order.workers import current_place
+from tarmac.order.shares import EqualShares, Tail
+from tarmac.order.shuffling import Redeal, ShardShuffle
+from tarmac.order.splitting import is_splitter, single_node_only, split_by_node, split_by_worker
+from tarmac.pipeline.batching import Batched
 from tarmac.pipeline.datapipeline import DataPipeline
 from tarmac.pipeline.expanding import TarSamples, check_empty
 from tarmac.pipeline.fluid import FluidInterface
@@ -31,8 +32,10 @@ class WebDataset(DataPipeline, FluidInterface):
 
     >>> dataset = WebDataset("train-{000000..000099}.tar", shardshuffle=100).shuffle(1000).decode("rgb8")
 
-    `shardshuffle` shuffles the shards, differently on each pass and alike on every rank and worker, before
-    `nodesplitter` and `workersplitter` deal them out; with fewer shards than workers, these share shards.
+    `nodesplitter` and `workersplitter` deal out the shards, and `shardshuffle` shuffles the share of each reader,
+    differently on each pass. Which shards a reader gets follows from the list alone, so that every sample comes
+    once however often each reader has begun; `set_epoch` makes it another share in each epoch. With fewer shards
+    than readers, these share shards.
     `resampled` draws shards with replacement for ever. `cache_dir` keeps remote shards on disk, up to
     `cache_size` bytes. `handler` decides about damaged shards. `seed` makes all of it repeatable; without
     one, WDS_SEED or 0 is used.
@@ -62,14 +65,16 @@ class WebDataset(DataPipeline, FluidInterface):
         self.seed = environment.default_seed() if seed is None else seed
         resampled = resampled or mode == "resampled"
         self.append(_shard_source(urls, mode, resampled, self.seed, deterministic=seed is not None))
-        if shardshuffle and not resampled:
-            size = 100 if shardshuffle is True else shardshuffle  # as the webdataset library has it
+        shuffled = bool(shardshuffle) and not resampled
+        if shuffled:
+            self.append(Redeal())
+        splitters = [stage for stage in (nodesplitter, workersplitter) if stage is not None]
+        self.pipeline += splitters
+        self._front = len(self.pipeline)
+        if shuffled:
+            size = 100 if shardshuffle is True else int(shardshuffle or 0)  # as the webdataset library has it
             stage = shuffling.detshuffle(size, seed=self.seed)
             self.append(stage if detshuffle else ShardShuffle(shardshuffle, self.seed))
-        if nodesplitter is not None:
-            self.append(nodesplitter)
-        if workersplitter is not None:
-            self.append(workersplitter)
         cache = _cache(cache_dir, cache_size, url_to_name)
         self.append(TarSamples(handler, select_files, rename_files, cache=cache, verbose=verbose))
         if empty_check:
@@ -77,36 +82,37 @@ class WebDataset(DataPipeline, FluidInterface):
         if repeat:
             self.repetitions = sys.maxsize
 
-    def with_equal_batches(self, batchsize: int = 1, tail: str = "pad") -> Self:
-        """Give every rank and worker the same number of items in an epoch.
+    def with_equal_batches(self, batchsize: int | None = None, tail: Tail = "pad") -> Self:
+        """Give every rank and worker the same number of items in an epoch, whatever the sizes of the shards.
 
         The samples of all shards are counted now, once, from the headers of local shards without reading
-        payload. `tail="pad"` goes through the data again for the last batches, `tail="drop"` leaves the
-        remainder out. Put it at the end of the pipeline, with the batch size of the stage before it.
+        payload; then readers get equal shares, if need be parts of shards. `tail="pad"` gives every sample, and
+        fewer than readers · batchsize of them twice; `tail="drop"` gives none twice, and fewer than that many
+        not at all. Put it at the end of the pipeline; the batch size is that of its last `batched` stage.
         """
-        if tail not in ("pad", "drop"):
-            raise ValueError(f'tail must be "pad" or "drop", got {tail!r}')
-        source = self.pipeline[0]
+        source, splitters = self.pipeline[0], self.pipeline[1 : self._front]
         if not isinstance(source, SimpleShardList):
             raise ValueError(
                 f"{type(source).__name__} has no fixed set of shards to count; with_epoch(n) sets the same "
                 "number everywhere"
             )
-        return self.compose()._changed(_equal=(count_samples(source.urls), batchsize, tail))
+        if not all(isinstance(stage, Redeal) or is_splitter(stage) for stage in splitters):
+            raise ValueError("with_equal_batches() splits by itself and cannot follow splitters of your own")
+        size = _batch_size(self.pipeline, batchsize)
+        counts = {url: count_samples([url]) for url in dict.fromkeys(source.urls)}
+        shares = EqualShares(counts, size, tail, nodes=split_by_node in splitters)
+        made = self.compose()
+        kept = [s for s in made.pipeline[1 : self._front] if isinstance(s, Redeal) or s is single_node_only]
+        made.pipeline[1 : self._front] = [*kept, shares]
+        made._front = 2 + len(kept)
+        return made._changed(_equal=shares)
 
-    _equal: tuple[int, int, str] | None = None
+    _equal: EqualShares | None = None
 
     def __iter__(self) -> Iterator[Any]:
         if self._equal is not None:
-            total, batchsize, tail = self._equal
-            readers = current_place().count
-            share = readers * batchsize
-            self.repetitions = sys.maxsize
-            self.nsamples = -(-total // share) if tail == "pad" else total // share
-            if self.nsamples == 0:
-                raise ValueError(
-                    f"{total} samples are too few for a batch of {batchsize} on each of {readers} readers"
-                )
+            # A pass may be short of samples that handlers or stages have dropped: it goes on with the next.
+            self.repetitions, self.nsamples = sys.maxsize, self._equal.batches(self.pipeline[0].urls)
         return super().__iter__()
 
     def __enter__(self) -> Self:
@@ -123,6 +129,15 @@ class FluidWrapper(DataPipeline, FluidInterface):
 
     def __init__(self, initial: Any) -> None:
         super().__init__(initial)
+
+
+def _batch_size(stages: list[Any], given: int | None) -> int:
+    """The batch size of the last `batched` stage, which one that was given must agree with."""
+    sizes = [stage.batchsize for stage in stages if isinstance(stage, Batched)]
+    found = sizes[-1] if sizes else None
+    if given is not None and found is not None and given != found:
+        raise ValueError(f"the pipeline has batches of {found}, with_equal_batches() was given {given}")
+    return given or found or 1
 
 
 def _shard_source(urls: Any, mode: str | None, resampled: bool, seed: int, *, deterministic: bool) -> Any:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tarmac.errors import StateMismatch
+from tarmac.order.passes import PassCounter, Turn
 from tarmac.order.workers import assume_worker, current_place
 from tarmac.pipeline.datapipeline import DataPipeline
 from tarmac.pipeline.fluid import FluidInterface
@@ -55,26 +56,38 @@ class Tagged:
 
 
 class _InWorker:
-    """The dataset as a worker sees it: it takes up the role and the place of a worker of the saved run."""
+    """The dataset as a worker sees it: it takes up the role and the place of a worker of the saved run.
 
-    def __init__(self, dataset: Any, states: list[dict[str, Any] | None], first: int) -> None:
-        self.dataset, self.states, self.first = dataset, states, first
+    `turn` is the pass that the workers begin with. Those that live on come here once for each further pass.
+    """
+
+    def __init__(self, dataset: Any, states: list[dict[str, Any] | None], first: int, turn: Turn) -> None:
+        self.dataset, self.states, self.first, self.turn = dataset, states, first, turn
 
     def __iter__(self) -> Iterator[Tagged]:
-        place = current_place()
-        role = (place.worker + self.first) % place.workers
-        assume_worker(role)
-        try:
-            state = self.states[role] if self.states else None
-            # Persistent workers come here again on the next pass, which has no saved place.
-            self.states, self.first = [], 0
-            if state is not None:
-                self.dataset.load_state_dict(state)
-            for item in self.dataset:
-                yield Tagged(role, self.dataset.state_dict(), item)
-            yield Tagged(role, self.dataset.state_dict(), last=True, drops=self.dataset.drops())
-        finally:
-            assume_worker(None)
+        from torch.utils.data import get_worker_info
+
+        info = get_worker_info()
+        role = 0 if info is None else (info.id + self.first) % info.num_workers
+        if info is not None:
+            assume_worker(role)
+        state, turn = self.states[role] if self.states else None, self.turn
+        self.states, self.first, self.turn = [], 0, _following(turn)
+        self.dataset.set_pass(turn)
+        if state is not None:
+            self.dataset.load_state_dict(state)
+        return self._items(role)
+
+    def _items(self, role: int) -> Iterator[Tagged]:
+        for item in self.dataset:
+            yield Tagged(role, self.dataset.state_dict(), item)
+        drops = self.dataset.drops() if hasattr(self.dataset, "drops") else {}
+        yield Tagged(role, self.dataset.state_dict(), last=True, drops=drops)
+
+
+def _following(turn: Turn) -> Turn:
+    """The pass that comes after one, if nobody says otherwise."""
+    return replace(turn, number=turn.number + 1, agreed=None if turn.agreed is None else turn.agreed + 1)
 
 
 class _Collate:
@@ -95,65 +108,118 @@ class _Collate:
 
 
 class LoaderSource:
-    """A DataLoader that knows where each of its workers is."""
+    """A DataLoader that knows where each of its workers is.
 
-    resumes_itself = True
+    It resumes by itself over what resumes by itself, a pipeline or a mixture. Any other dataset is read again
+    from its beginning.
+    """
 
     def __init__(self, dataset: Any, *args: Any, **kw: Any) -> None:
         from torch.utils.data import DataLoader
 
-        self.stateful = isinstance(dataset, DataPipeline)
+        self.resumes_itself: bool = getattr(dataset, "resumes_itself", False)
         self.dataset, self.args, self.kw = dataset, args, kw
         # Made once here so that wrong arguments are reported at once, and for len().
         self.loader: Any = DataLoader(dataset, *args, **kw)
-        self._states: list[dict[str, Any] | None] = []
+        self._turn = Turn(0, None)
+        self._resume: dict[str, Any] | None = None
+        self._states: list[dict[str, Any] | None] = [None] * self._workers
         self._last = -1
         self._tagged: Any = None
+        self._expected: Turn | None = None
+        self._heard = 0
         self.dropped: dict[int, dict[str, Drops]] = {}
 
+    @property
+    def _workers(self) -> int:
+        return max(int(self.loader.num_workers), 1)
+
+    @property
+    def not_resumable(self) -> str | None:
+        """Say why there is no state: the dataset has none, or torch draws its order."""
+        if self.resumes_itself or not hasattr(self.dataset, "__getitem__"):
+            return getattr(self.dataset, "not_resumable", None)
+        from torch.utils.data import SequentialSampler
+
+        if isinstance(self.loader.sampler, SequentialSampler):
+            return None
+        return "the order comes from a sampler of torch, whose state is not known"
+
     def set_epoch(self, epoch: int) -> None:
-        """Tell the dataset, in all workers to come, which pass this is."""
+        """Tell the dataset, in all workers to come, which epoch this is, and forget a state that was loaded."""
+        self._resume = None
         if hasattr(self.dataset, "set_epoch"):
             self.dataset.set_epoch(epoch)
+
+    def set_pass(self, turn: Turn) -> None:
+        """Begin the next pass, of which the loader's workers know the number together."""
+        self._turn = turn
+        if not self.resumes_itself and hasattr(self.dataset, "set_epoch"):
+            self.dataset.set_epoch(turn.number)
+
+    def new_epoch(self) -> int | None:
+        """Return what the user has told the dataset since this was asked last."""
+        passes: PassCounter | None = getattr(self.dataset, "passes", None)
+        if passes is None or passes.tellings == self._heard:
+            return None
+        self._heard = passes.tellings
+        return passes.told
 
     def __len__(self) -> int:
         return len(self.loader)
 
     def __iter__(self) -> Iterator[Any]:
-        if not self.stateful:
-            yield from self.loader
-            return
-        workers = max(self.loader.num_workers, 1)
-        first = (self._last + 1) % workers
-        self._states = states = list(self._states) or [None] * workers
-        if self._tagged is None or not self.loader.persistent_workers:
-            self._tagged = self._tagged_loader(states, first)
-        for parts in self._tagged:
+        resume, self._resume = self._resume, None
+        if not self.resumes_itself:
+            return iter(self.loader)
+        self._states = list(resume["workers"]) if resume else [None] * self._workers
+        self._last = resume["last"] if resume else -1
+        turn = self._turn
+        if not (turn.told or current_place().world == 1):
+            turn = Turn(turn.number, None)  # other ranks may be in another pass
+        if resume or not self.loader.persistent_workers or self._tagged is None or turn != self._expected:
+            self._tagged = self._tagged_loader(turn)
+        self._expected = _following(turn)
+        return self._items(self._tagged, self._states)
+
+    def _items(self, loader: Any, states: list[dict[str, Any] | None]) -> Iterator[Any]:
+        for parts in loader:
             for tagged in parts:
-                states[tagged.worker], self._last = tagged.state, tagged.worker
+                states[tagged.worker] = tagged.state
+                if states is self._states:  # not of a pass that was broken off
+                    self._last = tagged.worker
                 if tagged.last:
                     self.dropped[tagged.worker] = tagged.drops or {}
                 else:
                     yield tagged.item
-        self._states, self._last = [], -1
 
-    def _tagged_loader(self, states: list[dict[str, Any] | None], first: int) -> Any:
+    def _tagged_loader(self, turn: Turn) -> Any:
         from torch.utils.data import DataLoader, IterableDataset
 
         IterableDataset.register(_InWorker)
         least = self.loader.batch_size if self.loader.batch_size and self.loader.drop_last else 1
         options = {**self.kw, "collate_fn": _Collate(self.loader.collate_fn, least)}
-        return DataLoader(_InWorker(self.dataset, list(states), first), *self.args, **options)
+        first = (self._last + 1) % self._workers
+        return DataLoader(_InWorker(self.dataset, list(self._states), first, turn), *self.args, **options)
+
+    def seeds(self) -> Any:
+        """Return what the dataset follows from beyond the number of a pass."""
+        return self.dataset.seeds() if hasattr(self.dataset, "seeds") else None
+
+    def load_seeds(self, seeds: Any) -> None:
+        """Make the dataset, in all workers to come, follow from what `seeds` returned."""
+        self.dataset.load_seeds(seeds)
+        self._tagged = None
 
     def state_dict(self) -> dict[str, Any]:
         """Where each worker is, and which one handed out the last item."""
-        return {"workers": list(self._states), "last": self._last}
+        return self._resume or {"workers": list(self._states), "last": self._last}
 
-    def load_state_dict(self, state: dict[str, Any], /) -> None:
+    def load_state_dict(self, state: Any, /) -> None:
         """Continue there at the next iteration."""
-        workers = max(self.loader.num_workers, 1)
-        if state["workers"] and len(state["workers"]) != workers:
-            raise StateMismatch(
-                f"the state is of {len(state['workers'])} workers, this loader has {workers}."
-            )
-        self._states, self._last, self._tagged = list(state["workers"]), state["last"], None
+        states, last = (state.get("workers"), state.get("last")) if isinstance(state, dict) else (None, None)
+        if not isinstance(states, list) or not isinstance(last, int):
+            raise StateMismatch("the state is damaged: it does not say where the workers of a loader are.")
+        if len(states) != self._workers or not -1 <= last < self._workers:
+            raise StateMismatch(f"the state is of {len(states)} workers, this loader has {self._workers}.")
+        self._resume = {"workers": states, "last": last}
