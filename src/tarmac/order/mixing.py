@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from tarmac.errors import NotResumable, StateMismatch
 from tarmac.order.passes import Source, Turn
-from tarmac.order.seeds import chosen_seed, make_seed
+from tarmac.order.seeds import all_seeds, chosen_seed, load_all_seeds, make_seed
 from tarmac.order.workers import current_place
 
 __all__ = ["RandomMix", "RoundRobin"]
@@ -107,8 +107,17 @@ class _Mix(Source, ABC):
         super().set_epoch(epoch)
         if self._resume is not None and self._resume["epoch"] == epoch:
             return  # a training loop says again what the state has said
-        self._resume = None
+        self.forget_state()
         self._progress = _Progress(Turn(epoch, epoch, told=True))
+
+    def forget_state(self) -> None:
+        """Forget a state that was loaded: the next pass begins at its beginning."""
+        self._resume = None
+
+    @property
+    def found(self) -> bool:
+        """Whether a dataset read anything in the last pass, be it that stages dropped all of it."""
+        return any(getattr(data, "found", False) for data in self.datasets)
 
     def set_pass(self, turn: Turn) -> None:
         """Begin the next pass as the pipeline around this mixture says."""
@@ -116,15 +125,11 @@ class _Mix(Source, ABC):
 
     def seeds(self) -> list[Any]:
         """Return what the datasets follow from beyond the number of a pass."""
-        return [data.seeds() if hasattr(data, "seeds") else None for data in self.datasets]
+        return all_seeds(self.datasets)
 
     def load_seeds(self, seeds: Any) -> None:
         """Make the datasets follow from what `seeds` returned."""
-        if not isinstance(seeds, list) or len(seeds) != len(self.datasets):
-            raise StateMismatch("the state is of a mixture of other datasets.")
-        for data, saved in zip(self.datasets, seeds, strict=True):
-            if saved is not None:
-                data.load_seeds(saved)
+        load_all_seeds(self.datasets, seeds)
 
     def state_dict(self) -> dict[str, Any]:
         """Tell how far the pass has come, as JSON."""

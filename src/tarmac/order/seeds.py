@@ -6,10 +6,13 @@ import hashlib
 import operator
 import os
 import struct
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from tarmac import environment
+from tarmac.errors import StateMismatch
 
-__all__ = ["chosen_seed", "drawn_seed", "make_seed", "Seed", "SeedPart"]
+__all__ = ["all_seeds", "chosen_seed", "drawn_seed", "load_all_seeds", "make_seed", "Seed", "SeedPart"]
 
 Seed = int | float | str | bytes
 """What users give as a seed."""
@@ -35,6 +38,26 @@ def chosen_seed(seed: int | None) -> int:
 def drawn_seed() -> int:
     """Draw a seed that nobody can foresee, for what is random on purpose."""
     return int.from_bytes(os.urandom(8), "big") >> 1
+
+
+def all_seeds(stages: Iterable[Any]) -> list[Any]:
+    """Return what each stage or dataset follows from beyond the number of a pass, as JSON; None for most."""
+    return [stage.seeds() if hasattr(stage, "seeds") else None for stage in stages]
+
+
+def load_all_seeds(stages: Sequence[Any], saved: object) -> None:
+    """Make stages or datasets follow from what `all_seeds` returned for those of a saved run."""
+    if not isinstance(saved, list) or len(saved) != len(stages):
+        raise StateMismatch("the state is of other stages or datasets.")
+    for stage, seeds in zip(stages, saved, strict=True):
+        if seeds is None:
+            continue
+        try:
+            stage.load_seeds(seeds)
+        except (AttributeError, TypeError, ValueError, OverflowError) as error:
+            if isinstance(error, StateMismatch):
+                raise
+            raise StateMismatch(f"the state does not fit {type(stage).__name__}: {error}.") from error
 
 
 def _encoded(part: object) -> bytes:

@@ -6,6 +6,7 @@ A shard is a dictionary with a `url`. These are sources: a pipeline begins with 
 from __future__ import annotations
 
 import logging
+import operator
 import os
 import random
 import sys
@@ -61,9 +62,9 @@ class SimpleShardList(Source):
         """Return the seed if it was drawn, so that a resumed pipeline has the same."""
         return self.seed if self._drawn else None
 
-    def load_seeds(self, seeds: Seed) -> None:
+    def load_seeds(self, seeds: int) -> None:
         """Take over a seed that was drawn."""
-        self.seed = seeds
+        self.seed = operator.index(seeds)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         epoch = self._begin()
@@ -132,9 +133,9 @@ class ResampledShards(Source):
         """Return the seed if it was drawn, so that a resumed pipeline has the same."""
         return None if self.deterministic else self._seed
 
-    def load_seeds(self, seeds: Seed) -> None:
+    def load_seeds(self, seeds: int) -> None:
         """Take over a seed that was drawn."""
-        self._seed = seeds
+        self._seed = operator.index(seeds)
 
     def state_dict(self) -> dict[str, Any]:
         """Tell what the draws of the current pass follow from."""
@@ -167,9 +168,9 @@ class Resample(Passing):
         """Return the seed if it was drawn, so that a resumed pipeline has the same."""
         return self.seed if self._drawn else None
 
-    def load_seeds(self, seeds: Seed) -> None:
+    def load_seeds(self, seeds: int) -> None:
         """Take over a seed that was drawn."""
-        self.seed = seeds
+        self.seed = operator.index(seeds)
 
     def __call__(self, src: Iterable[T]) -> Iterator[T]:
         place = current_place()

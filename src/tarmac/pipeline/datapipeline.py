@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from tarmac.errors import NotPicklable, NotResumable, StateMismatch
 from tarmac.order.passes import PassCounter, Passing, Source, Turn
+from tarmac.order.seeds import all_seeds, load_all_seeds
 from tarmac.order.splitting import is_splitter, with_parts
 from tarmac.order.workers import Place, current_place, remember_rank
 from tarmac.pipeline.handlers import Drops
@@ -79,9 +80,18 @@ class DataPipeline(PipelineStage, Source):
         """
         super().set_epoch(epoch)
         if self._resume is not None and epoch != self._resume["epoch"] - self._resume["pass"]:
-            self._resume = None
-            if self._source_resumes():
-                self.pipeline[0].set_epoch(epoch)
+            self.forget_state()
+
+    def forget_state(self) -> None:
+        """Forget a state that was loaded: the next iteration begins a new pass."""
+        self._resume = None
+        if self._source_resumes():
+            self.pipeline[0].forget_state()
+
+    @property
+    def found(self) -> bool:
+        """Whether anything was read in the last pass, be it that stages dropped all of it."""
+        return self._progress.found or getattr(self.pipeline[0], "found", False)
 
     def set_pass(self, turn: Turn) -> None:
         """Begin the next iteration with the pass that what is around this pipeline says."""
@@ -101,6 +111,8 @@ class DataPipeline(PipelineStage, Source):
             # An iteration that was complete when it was saved has used up its pass.
             turn = Turn(progress.epoch + (left <= 0), progress.told, told=progress.told is not None)
             self._passes.resume(turn, current_place().worker)
+            if left <= 0 or progress.number >= self.repetitions:
+                self.forget_state()
         items = self._all_passes(progress, resumed is not None)
         return islice(items, left) if left < sys.maxsize else items
 
@@ -116,7 +128,7 @@ class DataPipeline(PipelineStage, Source):
                 progress.emitted += 1
                 yield item
             empty = 0 if resumed or progress.emitted > before else empty + 1
-            if empty and not progress.found:
+            if empty and not self.found:
                 return  # nothing comes, and nothing will
             if empty == EMPTY_PASSES and progress.number + 1 < self.repetitions:
                 raise ValueError(
@@ -138,7 +150,7 @@ class DataPipeline(PipelineStage, Source):
             if is_splitter(stage):
                 stage = with_parts(stage, self.pipeline[number + 1 :])
             source = self.invoke(stage, source) if number else self.invoke(stage)
-            if number == reader and self.repetitions > 1:
+            if number == reader:
                 source = progress.watched(iter(source))
         items = iter(source)
         if progress.source is None:
@@ -302,20 +314,11 @@ class DataPipeline(PipelineStage, Source):
 
     def seeds(self) -> list[Any]:
         """Return what the stages follow from beyond the number of a pass, as JSON."""
-        return [stage.seeds() if hasattr(stage, "seeds") else None for stage in self.pipeline]
+        return all_seeds(self.pipeline)
 
     def load_seeds(self, seeds: Any) -> None:
         """Make the stages follow from what `seeds` returned."""
-        if not isinstance(seeds, list) or len(seeds) != len(self.pipeline):
-            raise StateMismatch("the state is of a pipeline with other stages.")
-        for stage, saved in zip(self.pipeline, seeds, strict=True):
-            if saved is not None:
-                try:
-                    stage.load_seeds(saved)
-                except (AttributeError, TypeError, ValueError, OverflowError) as error:
-                    if isinstance(error, StateMismatch):
-                        raise
-                    raise StateMismatch(f"the state does not fit {type(stage).__name__}: {error}.") from error
+        load_all_seeds(self.pipeline, seeds)
 
     def _check_resumable(self) -> None:
         for number, stage in enumerate(self.pipeline):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from tarmac.errors import StateMismatch
@@ -89,10 +89,10 @@ class Progress:
             yield item
 
     def watched(self, items: Iterator[Any]) -> Iterator[Any]:
-        """Note whether anything comes."""
-        for item in items:
-            self.found = True
-            yield item
+        """Note whether anything comes, at no cost for each item."""
+        first = list(islice(items, 1))
+        self.found = bool(first)
+        return chain(first, items)
 
     def position(self, stages: int | None = None) -> Position:
         """The place behind the last item that has left the first so many stages with threads, or all."""

@@ -48,6 +48,8 @@ class Tagged:
     item: Any = None
     last: bool = False
     drops: dict[str, Drops] | None = None
+    found: bool = False
+    """Whether the worker has read anything."""
 
     def pin_memory(self) -> Tagged:
         from torch.utils.data._utils.pin_memory import pin_memory
@@ -82,7 +84,15 @@ class _InWorker:
         for item in self.dataset:
             yield Tagged(role, self.dataset.state_dict(), item)
         drops = self.dataset.drops() if hasattr(self.dataset, "drops") else {}
-        yield Tagged(role, self.dataset.state_dict(), last=True, drops=drops)
+        found = getattr(self.dataset, "found", False)
+        yield Tagged(role, self.dataset.state_dict(), last=True, drops=drops, found=found)
+
+
+def _stages(dataset: Any) -> Iterator[Any]:
+    """The stages of a pipeline, and of the pipelines that it mixes or begins with."""
+    for stage in (*getattr(dataset, "pipeline", ()), *getattr(dataset, "datasets", ())):
+        yield stage
+        yield from _stages(stage)
 
 
 def _following(turn: Turn) -> Turn:
@@ -128,6 +138,7 @@ class LoaderSource:
         self._tagged: Any = None
         self._expected: Turn | None = None
         self._heard = 0
+        self.found = False
         self.dropped: dict[int, dict[str, Drops]] = {}
 
     @property
@@ -136,7 +147,9 @@ class LoaderSource:
 
     @property
     def not_resumable(self) -> str | None:
-        """Say why there is no state: the dataset has none, or torch draws its order."""
+        """Say why there is no state: the dataset has none, workers keep what it lacks, or torch draws the order."""
+        if self.loader.persistent_workers and any(hasattr(s, "filled_in") for s in _stages(self.dataset)):
+            return "samples that persistent workers keep in memory are lost with them"
         if self.resumes_itself or not hasattr(self.dataset, "__getitem__"):
             return getattr(self.dataset, "not_resumable", None)
         from torch.utils.data import SequentialSampler
@@ -146,10 +159,13 @@ class LoaderSource:
         return "the order comes from a sampler of torch, whose state is not known"
 
     def set_epoch(self, epoch: int) -> None:
-        """Tell the dataset, in all workers to come, which epoch this is, and forget a state that was loaded."""
-        self._resume = None
+        """Tell the dataset, in all workers to come, which epoch this is."""
         if hasattr(self.dataset, "set_epoch"):
             self.dataset.set_epoch(epoch)
+
+    def forget_state(self) -> None:
+        """Forget a state that was loaded: the next pass begins at its beginning."""
+        self._resume = None
 
     def set_pass(self, turn: Turn) -> None:
         """Begin the next pass, of which the loader's workers know the number together."""
@@ -172,6 +188,7 @@ class LoaderSource:
         resume, self._resume = self._resume, None
         if not self.resumes_itself:
             return iter(self.loader)
+        self.found = False
         self._states = list(resume["workers"]) if resume else [None] * self._workers
         self._last = resume["last"] if resume else -1
         turn = self._turn
@@ -190,6 +207,7 @@ class LoaderSource:
                     self._last = tagged.worker
                 if tagged.last:
                     self.dropped[tagged.worker] = tagged.drops or {}
+                    self.found = self.found or tagged.found
                 else:
                     yield tagged.item
 
