@@ -13,6 +13,7 @@ __all__ = [
     "aistore_schemes",
     "cache_dir",
     "cache_size",
+    "checks_ranks",
     "default_seed",
     "expanded",
     "hub_endpoint",
@@ -20,6 +21,8 @@ __all__ = [
     "inherited",
     "own_directory",
     "rank_and_world",
+    "rendezvous",
+    "restarts",
     "rewrite_rules",
     "s3_endpoint",
     "secure",
@@ -142,6 +145,22 @@ def own_directory() -> Path:
 def rank_and_world() -> tuple[int, int] | None:
     """Return which of how many processes this is, from `RANK` and `WORLD_SIZE`, if both are set."""
     return _pair("RANK", "WORLD_SIZE")
+
+
+def checks_ranks() -> bool:
+    """Whether ranks compare their shards and epochs; not if `TARMAC_CHECK_RANKS` is 0."""
+    return os.environ.get("TARMAC_CHECK_RANKS", "1").lower() not in ("0", "false", "no", "off")
+
+
+def rendezvous() -> tuple[str, int] | None:
+    """Return where the ranks of a torch program meet, from `MASTER_ADDR` and `MASTER_PORT`, if both are set."""
+    host, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
+    return (host, _number("MASTER_PORT", port)) if host and port else None
+
+
+def restarts() -> str:
+    """Return how often torchrun has restarted this program: `TORCHELASTIC_RESTART_COUNT`, or 0."""
+    return os.environ.get("TORCHELASTIC_RESTART_COUNT") or "0"
 
 
 def worker_and_workers() -> tuple[int, int] | None:

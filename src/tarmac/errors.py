@@ -10,7 +10,7 @@
     ├─ CodecError      EncodeFailed · DecodeFailed (Bomb) · NoCodec · UnsafeCodec
     ├─ WriteError      CommitFailed · DiskFull
     ├─ IndexProblem    BadCondition · IndexMissing · IndexStale · IndexDamaged · BadManifest · DigestMismatch
-    ├─ LoaderError     WorkerDied · WorkerFailed · TooManyBadSamples
+    ├─ LoaderError     WorkerDied · WorkerFailed · TooManyBadSamples · RanksDisagree
     ├─ JobError        JobBusy · JobMismatch
     └─ StateError      StateMismatch · NotPicklable · NotResumable
 
@@ -32,8 +32,9 @@ __all__ = [  # in few lines, so that the tree below fits into one file
     "ConnectFailed", "DecodeFailed", "DigestMismatch", "DiskFull", "DuplicateField", "EncodeFailed",
     "IndexDamaged", "IndexMissing", "IndexProblem", "IndexStale", "JobBusy", "JobError", "JobMismatch",
     "LimitExceeded", "LoaderError", "LoneZeroBlock", "MapFailed", "MismatchedBatch", "MissingField",
-    "NoCodec", "NotATar", "NotFound", "NotPicklable", "NotResumable", "ObjectChanged", "redact", "SampleError",
-    "ShortRead", "SplitSample", "Stalled", "StateError", "StateMismatch", "TarmacError", "TarmacWarning", "TimedOut",
+    "NoCodec", "NotATar", "NotFound", "NotPicklable", "NotResumable", "ObjectChanged", "RanksDisagree", "redact",
+    "SampleError", "ShortRead", "SplitSample", "Stalled", "StateError", "StateMismatch", "TarmacError",
+    "TarmacWarning", "TimedOut",
     "TooManyBadSamples", "TooManyShards", "TornTail", "TrailingData", "TransferError", "Truncated",
     "UnsafeCodec", "UnsafeUrl", "UnsupportedMember", "UnsupportedScheme", "UrlError", "WorkerDied",
     "WorkerFailed", "WriteError",
@@ -354,6 +355,10 @@ class TooManyBadSamples(LoaderError):
     """More samples were damaged than the budget allows."""
 
     hint = "tarmac check MANIFEST --decode lists them; Loader(bad=n) allows n of them."
+
+
+class RanksDisagree(LoaderError):
+    """Ranks that split one dataset have other shards, seeds or epochs."""
 
 
 class JobError(TarmacError, RuntimeError):

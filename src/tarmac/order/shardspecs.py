@@ -76,6 +76,11 @@ class MultiShardSample(Source):
         for source in self.sources:
             _log.info("%s: %d shards", source.name, len(source.urls))
 
+    @property
+    def urls(self) -> list[str]:
+        """The shards of all datasets."""
+        return [url for source in self.sources for url in source.urls]
+
     def shards_of(self, epoch: int) -> list[str]:
         """Return the shards of a pass, in order."""
         rng = random.Random(make_seed("shardspec", self.seed, epoch))

@@ -22,6 +22,7 @@ __all__ = [
     "split_all",
     "split_by_node",
     "split_by_worker",
+    "splits_nodes",
     "with_parts",
 ]
 
@@ -61,6 +62,12 @@ def is_splitter(stage: object) -> bool:
     """Whether a stage deals out shards among readers, as far as tarmac can tell."""
     stage = stage.func if isinstance(stage, functools.partial) else stage
     return any(stage is known for known in _SPLITTERS) or bool(getattr(stage, "splits", False))
+
+
+def splits_nodes(stage: object) -> bool:
+    """Whether a stage deals out shards among ranks."""
+    stage = stage.func if isinstance(stage, functools.partial) else stage
+    return stage is split_by_node or stage is split_all or bool(getattr(stage, "nodes", False))
 
 
 def with_parts(stage: Any, following: Sequence[object]) -> Callable[[Iterable[T]], Iterator[T]]:

@@ -11,10 +11,13 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any, Self
 
+import xxhash
+
 from tarmac.errors import NotPicklable, NotResumable, StateMismatch
+from tarmac.order.agreement import Site
 from tarmac.order.passes import PassCounter, Passing, Source, Turn
 from tarmac.order.seeds import all_seeds, load_all_seeds
-from tarmac.order.splitting import is_splitter, with_parts
+from tarmac.order.splitting import is_splitter, splits_nodes, with_parts
 from tarmac.order.workers import Place, current_place, remember_rank
 from tarmac.pipeline.handlers import Drops
 from tarmac.pipeline.progress import Position, Progress, check_state, skip
@@ -55,6 +58,7 @@ class DataPipeline(PipelineStage, Source):
         self.nsamples = -1
         self._progress = Progress()
         self._resume: dict[str, Any] | None = None
+        self._site = Site()
         self._front = 0  # stages of a subclass's that belong to the splitting, whatever they are
 
     # -- iteration --------------------------------------------------------------------------------
@@ -123,6 +127,7 @@ class DataPipeline(PipelineStage, Source):
             # The share stays the same within an iteration: readers make different numbers of passes in it.
             new = not resumed and (progress.number == 0 or self._is_alone(place))
             progress.begin(turn, self._agreed(turn, place) if new else progress.shared)
+            self.check_ranks(progress.told)
             before = progress.emitted
             for item in self._one_pass(progress):
                 progress.emitted += 1
@@ -197,6 +202,20 @@ class DataPipeline(PipelineStage, Source):
             return turn.agreed
         return 0
 
+    def check_ranks(self, epoch: int | None) -> None:
+        """Raise RanksDisagree if ranks split other shards, or by another seed or epoch, than this one does."""
+        place, before = current_place(), self.pipeline[: self._behind_splitters()]
+        if place.world == 1 or not any(map(splits_nodes, before)) or getattr(before[0], "per_reader", False):
+            return
+        facts = {}
+        if hasattr(before[0], "urls"):
+            digest = xxhash.xxh3_64("\n".join(before[0].urls).encode("utf-8", "surrogateescape"))
+            facts["shards"] = f"{len(before[0].urls)} shards (hash {digest.hexdigest()})"
+        for number, stage in enumerate(before):
+            if hasattr(stage, "seed"):
+                facts[f"seed of stage {number}, {type(stage).__name__}"] = str(stage.seed)
+        self._site.check(place, facts, epoch)
+
     def _source_resumes(self) -> bool:
         """Whether the source itself returns to a saved place, and nothing behind it must be run again."""
         return self._prompt_from() == 1 and getattr(self.pipeline[0], "resumes_itself", False)
@@ -250,7 +269,7 @@ class DataPipeline(PipelineStage, Source):
             copy.copy(stage) if hasattr(stage, "set_epoch") else stage for stage in self.pipeline
         ]
         result.pipeline += args
-        result._passes, result._progress = PassCounter(), Progress()
+        result._passes, result._progress, result._site = PassCounter(), Progress(), Site()
         return result
 
     def _changed(self, **attributes: Any) -> Self:

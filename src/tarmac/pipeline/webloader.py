@@ -188,6 +188,8 @@ class LoaderSource:
         resume, self._resume = self._resume, None
         if not self.resumes_itself:
             return iter(self.loader)
+        if hasattr(self.dataset, "check_ranks"):
+            self.dataset.check_ranks(self._turn.agreed if self._turn.told else None)
         self.found = False
         self._states = list(resume["workers"]) if resume else [None] * self._workers
         self._last = resume["last"] if resume else -1

@@ -1,0 +1,144 @@
+"""Ranks that disagree about what they split are found out where torch.distributed runs, and nobody waits."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from datetime import timedelta
+
+import pytest
+import torch.distributed as dist
+
+from pipeline.readers import World, make_shards
+
+PROGRAM = """
+import os, sys, warnings
+import torch.distributed as dist
+import tarmac
+warnings.simplefilter("ignore")
+rank = int(os.environ["RANK"])
+store = dist.TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]), is_master=False)
+dist.init_process_group("gloo", rank=rank, world_size=2, store=dist.PrefixStore("test", store))
+urls = sys.argv[1:]
+def key_of(sample): return sample["__key__"]
+def turn(step):
+    "Let the ranks come here one after the other, so that the second always finds what the first has left."
+    if rank == 1:
+        dist.barrier()
+    try:
+        step()
+    except tarmac.errors.RanksDisagree as error:
+        print("DISAGREE", error)
+    if rank == 0:
+        dist.barrier()
+    dist.barrier()
+def web(urls=urls, **options):
+    options = {"shardshuffle": True, "nodesplitter": tarmac.split_by_node, **options}
+    return tarmac.WebDataset(urls, **options).map(key_of)
+"""
+
+
+@pytest.fixture
+def store():
+    return dist.TCPStore(
+        "127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=60)
+    )
+
+
+def run(store, tmp_path, body, **extra):
+    """Run a program on two ranks; return what each printed."""
+    make_shards(tmp_path)
+    urls = World([5, 4, 3, 2, 5]).urls(tmp_path)
+    environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), **extra}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", PROGRAM + textwrap.dedent(body), *urls],
+            env={**environment, "RANK": str(rank), "WORLD_SIZE": "2"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    printed = []
+    for process in processes:
+        out, err = process.communicate(timeout=250)
+        assert process.returncode == 0, err
+        printed.append(out)
+    return printed
+
+
+def test_ranks_that_agree_may_look_and_shuffle_as_they_like(store, tmp_path):
+    body = """
+    train, other = web(seed=42 + rank), web(urls[:2])
+    if rank == 0:
+        next(iter(train))
+        next(iter(web(urls[:3])))
+    found = []
+    for epoch in range(3):
+        turn(lambda: found.append(list(train)))
+        turn(lambda: list(other))
+        train.set_epoch(epoch)
+    print(",".join(sorted(found[0])), ",".join(sorted(found[2])))
+    """
+    first, second = run(store, tmp_path, body)
+    assert "DISAGREE" not in first + second
+    for mine, theirs in zip(first.split(), second.split(), strict=True):
+        assert sorted(mine.split(",") + theirs.split(",")) == World([5, 4, 3, 2, 5]).keys
+
+
+CASES = {
+    "shards": ("web(urls[rank:])", "shards", "5 shards"),
+    "order": ("web(urls[::1 - 2 * rank])", "shards", "same list in the same order"),
+    "epoch": ("set_epoch(web(), 3 + rank)", "epoch", "4 and 3"),
+    "seed of a list": (
+        "tarmac.DataPipeline(tarmac.SimpleShardList(urls, seed=rank), tarmac.split_by_node)",
+        "seed",
+        "1 and 0",
+    ),
+    "seed of a shuffle": (
+        "tarmac.DataPipeline(tarmac.SimpleShardList(urls), tarmac.shuffle(3, seed=rank), tarmac.split_by_node)",
+        "seed",
+        "1 and 0",
+    ),
+    "in a loader": (
+        "tarmac.WebLoader(web(urls[rank:]), batch_size=None, num_workers=2)",
+        "shards",
+        "5 shards",
+    ),
+    "epoch in a loader": (
+        "set_epoch(tarmac.WebLoader(web(), batch_size=None, num_workers=2), 3 + rank)",
+        "epoch",
+        "4 and 3",
+    ),
+    "in a loader of torch": (
+        "torch.utils.data.DataLoader(web(urls[rank:]), batch_size=None, num_workers=2)",
+        "shards",
+        "5 shards",
+    ),
+    "equal batches": ("web(urls[rank:]).with_equal_batches(1)", "shards", "5 shards"),
+}
+
+
+def test_ranks_that_disagree_are_named(store, tmp_path):
+    lines = [
+        "import torch",
+        "def set_epoch(dataset, epoch):",
+        "    dataset.set_epoch(epoch)",
+        "    return dataset",
+    ]
+    for case, (made, _, _) in CASES.items():
+        lines += [f"dataset = {made}", f"print({case!r}, end=': ')", "turn(lambda: list(dataset))", "print()"]
+    first, second = run(store, tmp_path, "\n".join(lines))
+    assert "DISAGREE" not in first
+    found = dict(line.split(": ", 1) for line in second.splitlines() if line)
+    for case, (_, what, shown) in CASES.items():
+        assert "rank 1 and rank 0 disagree about the " + what in found[case]
+        assert shown in found[case]
+
+
+def test_the_check_can_be_switched_off(store, tmp_path):
+    printed = run(store, tmp_path, "turn(lambda: list(web(urls[rank:])))", TARMAC_CHECK_RANKS="0")
+    assert "DISAGREE" not in "".join(printed)
