@@ -130,10 +130,16 @@ def test_ranks_that_disagree_are_named(store, tmp_path):
         "    return dataset",
     ]
     for case, (made, _, _) in CASES.items():
-        lines += [f"dataset = {made}", f"print({case!r}, end=': ')", "turn(lambda: list(dataset))", "print()"]
+        lines += [
+            f"dataset = {made}",
+            f"print('CASE', {case!r}, end=': ')",
+            "turn(lambda: list(dataset))",
+            "print()",
+        ]
     first, second = run(store, tmp_path, "\n".join(lines))
     assert "DISAGREE" not in first
-    found = dict(line.split(": ", 1) for line in second.splitlines() if line)
+    printed = second.split("CASE ")[1:]
+    found = {part.partition(": ")[0]: part for part in printed}
     for case, (_, what, shown) in CASES.items():
         assert "rank 1 and rank 0 disagree about the " + what in found[case]
         assert shown in found[case]
