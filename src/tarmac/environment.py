@@ -153,7 +153,7 @@ def checks_ranks() -> bool:
 
 
 def rendezvous() -> tuple[str, int] | None:
-    """Return where the ranks of a torch program meet, from `MASTER_ADDR` and `MASTER_PORT`, if both are set."""
+    """Return where the ranks of a torch program meet: `MASTER_ADDR` and `MASTER_PORT`, if both are set."""
     host, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
     return (host, _number("MASTER_PORT", port)) if host and port else None
 

@@ -32,12 +32,11 @@ __all__ = [  # in few lines, so that the tree below fits into one file
     "ConnectFailed", "DecodeFailed", "DigestMismatch", "DiskFull", "DuplicateField", "EncodeFailed",
     "IndexDamaged", "IndexMissing", "IndexProblem", "IndexStale", "JobBusy", "JobError", "JobMismatch",
     "LimitExceeded", "LoaderError", "LoneZeroBlock", "MapFailed", "MismatchedBatch", "MissingField",
-    "NoCodec", "NotATar", "NotFound", "NotPicklable", "NotResumable", "ObjectChanged", "RanksDisagree", "redact",
-    "SampleError", "ShortRead", "SplitSample", "Stalled", "StateError", "StateMismatch", "TarmacError",
-    "TarmacWarning", "TimedOut",
-    "TooManyBadSamples", "TooManyShards", "TornTail", "TrailingData", "TransferError", "Truncated",
-    "UnsafeCodec", "UnsafeUrl", "UnsupportedMember", "UnsupportedScheme", "UrlError", "WorkerDied",
-    "WorkerFailed", "WriteError",
+    "NoCodec", "NotATar", "NotFound", "NotPicklable", "NotResumable", "ObjectChanged", "RanksDisagree",
+    "redact", "SampleError", "ShortRead", "SplitSample", "Stalled", "StateError", "StateMismatch",
+    "TarmacError", "TarmacWarning", "TimedOut", "TooManyBadSamples", "TooManyShards", "TornTail",
+    "TrailingData", "TransferError", "Truncated", "UnsafeCodec", "UnsafeUrl", "UnsupportedMember",
+    "UnsupportedScheme", "UrlError", "WorkerDied", "WorkerFailed", "WriteError",
 ]
 # fmt: on
 

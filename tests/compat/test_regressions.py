@@ -70,7 +70,10 @@ def test_issue_71_workers_are_not_tied_to_their_shards(shards, monkeypatch):
     monkeypatch.setenv("WORKER", "0")
     monkeypatch.setenv("NUM_WORKERS", "2")
     dataset = wds.WebDataset(shards, shardshuffle=100)
-    seen = [frozenset(key[0] for key in keys(dataset)) for _ in range(6)]
+    seen = []
+    for epoch in range(6):
+        dataset.set_epoch(epoch)  # from here it is known that all workers are in the same epoch
+        seen.append(frozenset(key[0] for key in keys(dataset)))
     assert len(set(seen)) > 1
     assert all(len(one) == 4 for one in seen)
 

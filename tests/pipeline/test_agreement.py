@@ -99,7 +99,8 @@ CASES = {
         "1 and 0",
     ),
     "seed of a shuffle": (
-        "tarmac.DataPipeline(tarmac.SimpleShardList(urls), tarmac.shuffle(3, seed=rank), tarmac.split_by_node)",
+        "tarmac.DataPipeline(tarmac.SimpleShardList(urls), tarmac.shuffle(3, seed=rank),"
+        " tarmac.split_by_node)",
         "seed",
         "1 and 0",
     ),

@@ -1,7 +1,7 @@
 """What comes after a saved place is what would have come, item for item, in random pipelines.
 
-Also in the passes after it, after passes that were broken off, and when a resumed pipeline is saved and resumed
-again. A pipeline that cannot return to a place says so when its state is asked for.
+Also in the passes after it, after passes that were broken off, and when a resumed pipeline is saved and
+resumed again. A pipeline that cannot return to a place says so when its state is asked for.
 """
 
 from __future__ import annotations

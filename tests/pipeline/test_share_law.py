@@ -1,4 +1,4 @@
-"""The union over all readers is every sample, once: whatever the shards, seeds, epochs and peeks of each reader."""
+"""The union over all readers is every sample, whatever the shards, seeds, epochs and peeks of each."""
 
 from __future__ import annotations
 
@@ -252,7 +252,7 @@ def test_workers_of_torch(shards, persistent, length):
 @pytest.mark.parametrize("told", [False, True])
 @TORCH
 def test_ranks_with_loaders(shards, told):
-    """Seven shards, two ranks with two workers each, epochs of a fixed length: every sample in every epoch."""
+    """Seven shards, two ranks of two workers, epochs of a fixed length: every sample in every epoch."""
     world = World([5] * 7)
     loaders = []
     for rank in range(2):

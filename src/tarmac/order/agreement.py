@@ -1,8 +1,8 @@
-"""Ranks that split one dataset must agree on its shards and on the epoch; where torch.distributed runs, check it.
+"""Check that ranks which split one dataset agree on its shards and epoch, where torch.distributed runs.
 
 The first rank to begin writes what it has into the store of torch.distributed, and the others compare. Nobody
-waits for anybody, so that a rank may look at a sample while the others do something else. Which datasets of two
-ranks belong together is known by the place in the program that made them.
+waits for anybody, so that a rank may look at a sample while the others do something else. Which datasets of
+two ranks belong together is known by the place in the program that made them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _made: Counter[str] = Counter()
 _clients: dict[int, Any] = {}
 
 _HINTS = {
-    "shards": "give all ranks the same list in the same order; a pattern may match other files on each machine.",
+    "shards": "give all ranks the same list in the same order; a pattern may match other files elsewhere.",
     "epoch": "call set_epoch with the same number on all ranks.",
     "seed": "give all ranks the same seed before the split; shuffle behind it with any.",
 }
@@ -78,14 +78,14 @@ def check_agreement(name: str, place: Place, facts: dict[str, Any]) -> None:
     for fact, value in facts.items():
         if theirs.get(fact) != value:
             raise RanksDisagree(
-                f"rank {place.rank} and rank {other} disagree about the {fact}: {value} and {theirs.get(fact)}. "
-                "Samples would be lost, or come twice.",
+                f"rank {place.rank} and rank {other} disagree about the {fact}: {value} and "
+                f"{theirs.get(fact)}. Samples would be lost, or come twice.",
                 hint=_HINTS.get(fact.partition(" ")[0]),
             )
 
 
 def _store() -> Any:
-    """The store of torch.distributed; in workers, which must not use their parent's connection, one of their own."""
+    """Return the store of torch.distributed; workers must not use their parent's and get a new client."""
     torch = sys.modules.get("torch")
     distributed = getattr(torch, "distributed", None)
     if distributed is None or not distributed.is_available():

@@ -39,7 +39,7 @@ class Turn:
     number: int
     """What this reader's own order follows from."""
     agreed: int | None
-    """A number that all readers know to be the same, on which their shares may depend; None if there is none."""
+    """A number that is the same for all readers, on which their shares may depend; None if unknown."""
     told: bool = False
     """Whether `set_epoch` said it, so that all ranks agree, and not only the workers of one loader."""
 
@@ -240,7 +240,7 @@ class Passing:
     shared = False
     """Whether the stage is before a split, where all readers must do the same; set by the pipeline."""
     per_reader = False
-    """Whether each reader draws for itself, so that the stage follows from the reader's own pass everywhere."""
+    """Whether each reader draws for itself, so that the number of its own pass counts everywhere."""
 
     def __init__(self) -> None:
         self._passes = PassCounter()

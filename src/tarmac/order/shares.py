@@ -1,7 +1,8 @@
 """Equal shares: every reader gets as many samples as every other, whatever the sizes of the shards.
 
-The samples of all shards are laid end to end and cut into pieces of equal length, one for each reader. A shard
-with `range=(start, stop)` stands for those of its samples whose number is from `start` to before `stop`.
+The samples of all shards are laid end to end and cut into pieces of equal length, one for each reader. A
+shard with `range=(start, stop)` stands for those of its samples whose number is from `start` to before
+`stop`.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ Tail = Literal["pad", "drop"]
 class EqualShares:
     """A stage in place of the splitters that gives every reader the same number of samples.
 
-    That number is a multiple of `batchsize`. With `tail="pad"` a reader goes on with the samples behind its share
-    until it is reached, so that all samples come, and fewer than readers · batchsize of them twice; with "drop"
-    it stops before its share ends, so that no sample comes twice, and fewer than that many do not come at all.
+    That number is a multiple of `batchsize`. With `tail="pad"` a reader goes on with the samples behind its
+    share until it is reached, so that all samples come, and fewer than readers · batchsize of them twice;
+    with "drop" it stops before its share ends, so that no sample comes twice, and fewer than that many do not
+    come at all.
     """
 
     counts: Mapping[str, int]

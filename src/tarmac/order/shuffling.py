@@ -101,7 +101,7 @@ def sample_bytes(sample: object) -> int:
 
 
 class _Placed(Passing):
-    """Base of stages whose random numbers differ by reader, except before a split, where readers must agree."""
+    """Base of stages whose random numbers differ by reader, except before a split."""
 
     def _rng(self, purpose: str, seed: int, epoch: int) -> random.Random:
         """Random numbers of one purpose, pass, rank and worker."""
@@ -112,9 +112,9 @@ class _Placed(Passing):
 class Shuffle(_Placed):
     """A stage that shuffles with a buffer of `bufsize` samples, or `max_bytes` bytes of them.
 
-    The order follows from the seed, the number of the pass, the rank and the worker; before a split, where all
-    readers need the same order, from the first two. Without a seed `WDS_SEED` is taken, or 0. With `rng` the
-    order follows from that generator alone.
+    The order follows from the seed, the number of the pass, the rank and the worker; before a split, where
+    all readers need the same order, from the first two. Without a seed `WDS_SEED` is taken, or 0. With `rng`
+    the order follows from that generator alone.
 
     When the source fails and there is a `handler`, it is called with the error, and what was buffered is
     handed out whatever it answers; if it answers yes, the source is asked again.
@@ -202,8 +202,8 @@ class detshuffle(Passing):  # noqa: N801 - the name it has in the library whose 
 class Redeal(Passing):
     """The stage before the splitters: another list for each epoch that all readers agree on.
 
-    It makes readers get other shards in each epoch. The order follows from nothing but the epoch, so that seeds
-    may differ between readers, and epoch 0 has the list as it is. A single reader needs no other deal.
+    It makes readers get other shards in each epoch. The order follows from nothing but the epoch, so that
+    seeds may differ between readers, and epoch 0 has the list as it is. A single reader needs no other deal.
     """
 
     keeps_parts = True

@@ -1,9 +1,9 @@
 """Who reads what: shards dealt out among ranks and workers, each to exactly one.
 
 When there are fewer shards than readers, a pipeline lets readers share shards: a shard with
-`part=(index, count)` stands for those of its samples whose number modulo `count` is `index`. Parts of parts are
-parts. Only a stage that knows about parts may read them, so the pipeline asks for them (`inside=True`) where
-nothing but such stages follows, and a splitter that is called by hand deals out whole shards.
+`part=(index, count)` stands for those of its samples whose number modulo `count` is `index`. Parts of parts
+are parts. Only a stage that knows about parts may read them, so the pipeline asks for them (`inside=True`)
+where nothing but such stages follows, and a splitter that is called by hand deals out whole shards.
 """
 
 from __future__ import annotations

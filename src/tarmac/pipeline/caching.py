@@ -33,12 +33,12 @@ class Cached(PipelineStage):
         self._filling = [0, 0]
 
     def filled_in(self, own: int, shared: int) -> tuple[int, int]:
-        """Return the numbers of the pass that the samples are from, as far as it is known; else of this one."""
+        """Return the numbers of the pass that filled the cache, or of this one, which will fill it."""
         self._filling = [own, shared] if self._filled is None else self._filled
         return self._filling[0], self._filling[1]
 
     def seeds(self) -> list[int] | None:
-        """Return the numbers of the pass that the samples are from, so that a resumed pipeline reads it again."""
+        """Return the numbers of the pass that filled the cache, for a resumed pipeline to read again."""
         return self._filled
 
     def load_seeds(self, seeds: list[int]) -> None:

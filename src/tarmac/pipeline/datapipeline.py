@@ -191,11 +191,11 @@ class DataPipeline(PipelineStage, Source):
         return max(self._front, *known, 0)
 
     def _is_alone(self, place: Place) -> bool:
-        """Whether this is the only reader, as far as can be known: splitters of the user's may divide more."""
+        """Whether this is the only reader; a custom splitter may know of others."""
         return place.count == 1 and all(map(is_splitter, self.pipeline[1 : self._front]))
 
     def _agreed(self, turn: Turn, place: Place) -> int:
-        """The number that all readers know to be the same: shares must not depend on how often each has read."""
+        """Return a number that is the same for all readers, however often each of them has iterated."""
         if self._is_alone(place):
             return turn.number
         if turn.agreed is not None and (turn.told or place.world == 1):
@@ -203,7 +203,7 @@ class DataPipeline(PipelineStage, Source):
         return 0
 
     def check_ranks(self, epoch: int | None) -> None:
-        """Raise RanksDisagree if ranks split other shards, or by another seed or epoch, than this one does."""
+        """Raise RanksDisagree if another rank splits other shards, or by another seed or epoch."""
         place, before = current_place(), self.pipeline[: self._behind_splitters()]
         if place.world == 1 or not any(map(splits_nodes, before)) or getattr(before[0], "per_reader", False):
             return

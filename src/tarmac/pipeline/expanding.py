@@ -23,9 +23,10 @@ class TarSamples(PipelineStage):
     """Read the samples of each shard, a dictionary with `url` (or a plain URL).
 
     A shard with `part: (index, count)` gives only every `count`-th sample, from number `index` on; that is
-    how more workers than shards share the work. One with `range: (start, stop)` gives these samples only. `rename_files(name)` and then `select_files(name)` see each
-    member's name. When a handler drops an error of the archive or the transfer, the rest of that shard is
-    lost and counted as one; the next shard starts clean.
+    how more workers than shards share the work. One with `range: (start, stop)` gives these samples only.
+    `rename_files(name)` and then `select_files(name)` see each member's name. When a handler drops an error
+    of the archive or the transfer, the rest of that shard is lost and counted as one; the next shard starts
+    clean.
     """
 
     reads_parts = True

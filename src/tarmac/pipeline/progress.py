@@ -1,8 +1,9 @@
 """How far an iteration of a pipeline has come, and the state that is made of it.
 
 A state says which pass it is, what the shares of readers follow from, how many items the prompt stages at the
-end have taken in this pass, and what the pass follows from beyond its number: seeds that were drawn. Where the
-source itself returns to a place and only prompt stages are behind it, the state of the source is in it instead.
+end have taken in this pass, and what the pass follows from beyond its number: seeds that were drawn. Where
+the source itself returns to a place and only prompt stages are behind it, the state of the source is in it
+instead.
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ class Progress:
 
 
 def check_state(state: object, place: Place, stages: int) -> dict[str, Any]:
-    """Return a state if it is one of a pipeline of so many stages at this place; raise StateMismatch if not."""
+    """Return the state if it fits a pipeline of so many stages at this place; else raise StateMismatch."""
     if not isinstance(state, Mapping):
         raise StateMismatch(f"a state is a dictionary, got {type(state).__name__}.")
     if state.get("version") != STATE_VERSION:
@@ -157,7 +158,8 @@ def _check_place(saved: object, place: Place) -> None:
             hint="resume streams on the same numbers; an indexed Dataset resumes on any.",
         )
     raise StateMismatch(
-        f"the state is of rank {saved[0]}, worker {saved[2]}, this is rank {place.rank}, worker {place.worker}.",
+        f"the state is of rank {saved[0]}, worker {saved[2]}, "
+        f"this is rank {place.rank}, worker {place.worker}.",
         hint="save a state on every rank; that of a Loader over an indexed Dataset is the same on all.",
     )
 

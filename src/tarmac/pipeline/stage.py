@@ -4,11 +4,12 @@ A stage is anything callable from an iterator to an iterator. Some things help t
 optional:
 - `set_epoch(n)` is called before pass n;
 - `drops` counts what a handler has dropped;
-- `prompt` says that the stage keeps nothing back between two items it hands out, so that a resumed pipeline need
-  not run it again over what came before;
+- `prompt` says that the stage keeps nothing back between two items it hands out, so that a resumed pipeline
+need not run it again over what came before;
 - `seeds()` and `load_seeds(seeds)` save and restore, as JSON, what a pass follows from beyond its number;
 - `not_resumable` is a sentence that says why a pipeline with this stage has no state;
-- `keeps_parts` and `reads_parts` say that the stage hands on, or reads, parts of shards (`order/splitting.py`).
+- `keeps_parts` and `reads_parts` say that the stage hands on, or reads, parts of shards
+(`order/splitting.py`).
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class Each(PipelineStage):
         return self._results(_unmarked(results, marks))
 
     def follow(self, position: Callable[[], Any], marks: deque[Any]) -> None:
-        """Keep in `marks` the positions before the items that are in work during the next run, oldest first."""
+        """Keep in `marks`, oldest first, the positions before the items in work during the next run."""
         self._follower = position, marks
 
     def _results(self, results: Iterable[tuple[Any, Exception | None]]) -> Iterator[Any]:

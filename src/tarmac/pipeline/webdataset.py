@@ -32,13 +32,12 @@ class WebDataset(DataPipeline, FluidInterface):
 
     >>> dataset = WebDataset("train-{000000..000099}.tar", shardshuffle=100).shuffle(1000).decode("rgb8")
 
-    `nodesplitter` and `workersplitter` deal out the shards, and `shardshuffle` shuffles the share of each reader,
-    differently on each pass. Which shards a reader gets follows from the list alone, so that every sample comes
-    once however often each reader has begun; `set_epoch` makes it another share in each epoch. With fewer shards
-    than readers, these share shards.
-    `resampled` draws shards with replacement for ever. `cache_dir` keeps remote shards on disk, up to
-    `cache_size` bytes. `handler` decides about damaged shards. `seed` makes all of it repeatable; without
-    one, WDS_SEED or 0 is used.
+    `nodesplitter` and `workersplitter` deal out the shards, and `shardshuffle` shuffles the share of each
+    reader, differently on each pass. Which shards a reader gets follows from the list alone, so that every
+    sample comes once however often each reader has begun; `set_epoch` makes it another share in each epoch.
+    With fewer shards than readers, these share shards. `resampled` draws shards with replacement for ever.
+    `cache_dir` keeps remote shards on disk, up to `cache_size` bytes. `handler` decides about damaged shards.
+    `seed` makes all of it repeatable; without one, WDS_SEED or 0 is used.
     """
 
     def __init__(
@@ -86,9 +85,10 @@ class WebDataset(DataPipeline, FluidInterface):
         """Give every rank and worker the same number of items in an epoch, whatever the sizes of the shards.
 
         The samples of all shards are counted now, once, from the headers of local shards without reading
-        payload; then readers get equal shares, if need be parts of shards. `tail="pad"` gives every sample, and
-        fewer than readers · batchsize of them twice; `tail="drop"` gives none twice, and fewer than that many
-        not at all. Put it at the end of the pipeline; the batch size is that of its last `batched` stage.
+        payload; then readers get equal shares, if need be parts of shards. `tail="pad"` gives every sample,
+        and fewer than readers · batchsize of them twice; `tail="drop"` gives none twice, and fewer than that
+        many not at all. Put it at the end of the pipeline; the batch size is that of its last `batched`
+        stage.
         """
         source, splitters = self.pipeline[0], self.pipeline[1 : self._front]
         if not isinstance(source, SimpleShardList):

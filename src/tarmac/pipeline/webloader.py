@@ -147,7 +147,7 @@ class LoaderSource:
 
     @property
     def not_resumable(self) -> str | None:
-        """Say why there is no state: the dataset has none, workers keep what it lacks, or torch draws the order."""
+        """Say why there is no state, if there is none."""
         if self.loader.persistent_workers and any(hasattr(s, "filled_in") for s in _stages(self.dataset)):
             return "samples that persistent workers keep in memory are lost with them"
         if self.resumes_itself or not hasattr(self.dataset, "__getitem__"):
