@@ -75,13 +75,13 @@ def read_range(
 
 
 class LocalSource(Source):
-    """A file opened for reading from front to back."""
+    """A file opened for reading from front to back; `fd` is one that is open already."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, fd: int | None = None) -> None:
         self._url = url
         self._map: mmap.mmap | None = None
         try:
-            self._fd = os.open(local_path(url), os.O_RDONLY | os.O_CLOEXEC)
+            self._fd = os.open(local_path(url), os.O_RDONLY | os.O_CLOEXEC) if fd is None else fd
         except OSError as error:
             raise _reading_failed(error, url) from error
         except ValueError:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Protocol, Self
 
+from tarmac.errors import TarmacError
+
 __all__ = ["DEFAULT_STORAGE", "ObjectInfo", "Sink", "Source", "StorageOptions", "WriteOptions"]
 
 
@@ -33,6 +35,9 @@ class Source:
     def content(self) -> bytes | None:
         """Return the whole content if it is in memory already."""
         return None
+
+    def blame(self, error: TarmacError) -> None:
+        """Hear that the bytes are not what they must be; a copy that was kept adds so to the error."""
 
     def __enter__(self) -> Self:
         return self
