@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tarmac.errors import (
     AccessDenied,
@@ -26,6 +26,10 @@ from tarmac.storage.failures import translate, translating
 from tarmac.storage.stores import is_web, locate
 from tarmac.storage.types import ObjectInfo, Sink, Source, StorageOptions, WriteOptions
 from tarmac.storage.upload import UploadSink
+from tarmac.storage.versions import check_version, if_match
+
+if TYPE_CHECKING:
+    from obstore import GetOptions
 
 __all__ = [
     "ObjectSource",
@@ -95,7 +99,10 @@ def stat(url: str, options: StorageOptions) -> ObjectInfo:
 
 
 def read_range(url: str, start: int, stop: int, options: StorageOptions, version: str | None = None) -> bytes:
-    """Return the bytes from `start` up to `stop`; fewer only at the end of the object."""
+    """Return the bytes from `start` up to `stop`; fewer only at the end of the object.
+
+    An answer with another ETag than `version` is an error, never part of a mixture.
+    """
     if _forked():
         return relay.call("read_range", url, start, stop, options, version)  # type: ignore[no-any-return]
     import obstore
@@ -105,7 +112,11 @@ def read_range(url: str, start: int, stop: int, options: StorageOptions, version
         if version is None:
             data = bytes(obstore.get_range(store, path, start=start, end=stop))
         else:
-            found = obstore.get(store, path, options={"range": (start, stop), "if_match": version})
+            asked: GetOptions = {"range": (start, stop)}
+            if condition := if_match(version):
+                asked["if_match"] = condition
+            found = obstore.get(store, path, options=asked)
+            check_version(found.meta["e_tag"], version, url)
             data = bytes(found.bytes())
     if len(data) > stop - start:
         # Seen when a broken reply was resumed and the server then sent more than was asked for.
