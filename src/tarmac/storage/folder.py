@@ -16,7 +16,6 @@ from typing import Self
 
 __all__ = ["Folder"]
 
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 # Without O_NONBLOCK, opening a named pipe would wait for somebody at its other end.
 _THERE = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
@@ -28,34 +27,40 @@ class Folder:
     def __init__(self, path: str | os.PathLike[str], dir_fd: int | None = None) -> None:
         """Open a directory; under another one, a link to a directory is not one."""
         self.path = Path(path)
-        self.fd = os.open(path, _DIRECTORY | (0 if dir_fd is None else os.O_NOFOLLOW), dir_fd=dir_fd)
+        flags = os.O_DIRECTORY | os.O_CLOEXEC | (0 if dir_fd is None else os.O_NOFOLLOW)
+        try:
+            self.fd = os.open(path, flags | os.O_RDONLY, dir_fd=dir_fd)
+        except PermissionError:  # it may not be listed, but names in it may be used
+            self.fd = os.open(path, flags | getattr(os, "O_PATH", 0), dir_fd=dir_fd)
 
     def inner(self, name: str, *, make: bool = False) -> Folder:
-        """Open a directory in this one; one that is made is for the same users."""
+        """Open a directory in this one, and make it if it is not there, shared as this one is."""
         made = False
         if make:
             with contextlib.suppress(FileExistsError):
-                os.mkdir(name, 0o700, dir_fd=self.fd)
+                os.mkdir(name, 0o777, dir_fd=self.fd)
                 made = True
         found = Folder(name, self.fd)
         found.path = self.path / name
         if made:
-            os.fchmod(found.fd, os.fstat(self.fd).st_mode & 0o7777)
+            self._share(found.fd, modes.S_IRWXG | modes.S_ISGID)
         return found
 
     def create(self, name: str) -> int:
-        """Create a file that was not there, to be read and written; return its descriptor.
-
-        Those may read and write it who may do so with the directory, whatever the umask is. In a directory
-        where everybody looks after his own files (/tmp), nobody else may write it.
-        """
-        fd = os.open(name, _NEW, 0o600, dir_fd=self.fd)
-        found = os.fstat(self.fd).st_mode
-        shared = found & (0o044 if found & modes.S_ISVTX else 0o064)
-        if shared:
-            with contextlib.suppress(OSError):  # a file system without modes
-                os.fchmod(fd, 0o600 | shared)
+        """Create a file that was not there, to be read and written; return its descriptor."""
+        fd = os.open(name, _NEW, 0o666, dir_fd=self.fd)
+        self._share(fd, modes.S_IRGRP | modes.S_IWGRP)
         return fd
+
+    def _share(self, fd: int, bits: int) -> None:
+        """Let the group use what is new where it may write to the directory, whatever the umask is.
+
+        Not where each user looks after his own files, as in /tmp.
+        """
+        here = os.fstat(self.fd).st_mode
+        if here & modes.S_IWGRP and not here & modes.S_ISVTX:
+            with contextlib.suppress(OSError):  # a file system without modes
+                os.fchmod(fd, modes.S_IMODE(os.fstat(fd).st_mode) | here & bits)
 
     def open(self, name: str, flags: int = os.O_RDONLY) -> int:
         """Open a file that is there; neither a link nor a pipe nor a directory is one."""
@@ -72,6 +77,14 @@ class Folder:
         except OSError:
             return None
         return found if modes.S_ISREG(found.st_mode) else None
+
+    def has(self, name: str) -> bool:
+        """Whether anything has this name, a link that leads nowhere included."""
+        try:
+            os.stat(name, dir_fd=self.fd, follow_symlinks=False)
+        except OSError:
+            return False
+        return True
 
     def names(self, prefix: str = "") -> list[str]:
         """Return the names that begin with `prefix`."""
@@ -100,4 +113,19 @@ class Folder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        os.close(self.fd)
+        self.close()
+
+    def sync(self) -> None:
+        """Make the names in it durable."""
+        try:
+            os.fsync(self.fd)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # a file system that has no such thing
+                raise
+
+    def close(self) -> None:
+        """Let the directory go; nothing was written through it that could fail now."""
+        fd, self.fd = self.fd, -1
+        with contextlib.suppress(OSError):
+            if fd >= 0:
+                os.close(fd)

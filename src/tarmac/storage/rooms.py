@@ -76,17 +76,17 @@ def open_rooms(path: Path, *, make: bool = False) -> Iterator[Rooms]:
     if make:
         path.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
-        root = stack.enter_context(Folder(path))
-        home = stack.enter_context(root.inner(".tarmac", make=make))
-        if is_secure():
-            _must_be_ours(root)
-            _must_be_ours(home)
+        root = stack.enter_context(_checked(Folder(path)))
+        home = stack.enter_context(_checked(root.inner(".tarmac", make=make)))
         inner = [stack.enter_context(home.inner(name, make=make)) for name in ("notes", "parts", "locks")]
         yield Rooms(root, home, *inner)
 
 
-def _must_be_ours(folder: Folder) -> None:
+def _checked(folder: Folder) -> Folder:
+    """Refuse, in secure mode, a directory that is another user's or that everybody may write to."""
     found = os.fstat(folder.fd)
-    if found.st_uid not in (0, os.geteuid()) or found.st_mode & modes.S_IWOTH:
+    if is_secure() and (found.st_uid not in (0, os.geteuid()) or found.st_mode & modes.S_IWOTH):
+        folder.close()
         what = "secure mode uses no cache directory of another user, or that all users may write to"
         raise PermissionError(errno.EPERM, what, str(folder.path))
+    return folder
