@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from storage.caches import read
-from tarmac.errors import CacheDisabled
+from tarmac.errors import AccessDenied, CacheDisabled
 from tarmac.storage import Cache, enforce_security
 
 DAY = 86_400
@@ -185,6 +185,26 @@ def test_secure_mode_uses_no_cache_that_others_can_fill(shared, origin):
 
 
 @as_root
+def test_a_cache_that_may_not_be_used_is_not_shown_as_empty(shared, origin):
+    def refused(work):
+        def attempt():
+            enforce_security()
+            try:
+                return work(Cache(shared / "cache", max_bytes=1))
+            except AccessDenied as error:
+                return f"{error}"
+
+        return attempt
+
+    os.chmod(shared, 0o777)
+    as_user(ALICE, use(shared / "cache", origin))
+    [entry] = Cache(shared / "cache").entries()
+    for work in (Cache.entries, Cache.clean, lambda cache: cache.is_sound(entry.name)):
+        assert as_user(BOB, refused(work)).startswith(f"{shared}/cache: secure mode uses no cache")
+    assert Cache(shared / "none").entries() == []
+    assert Cache(shared / "none").clean() == 0
+
+
 def test_notes_hold_no_secrets(tmp_path, origin):
     url = "mem://user:SECRET@host/x.tar?sig=SECRET"
     read(Cache(tmp_path), url)

@@ -18,11 +18,12 @@ import os
 import re
 import uuid
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tarmac.errors import (
+    AccessDenied,
     ArchiveError,
     CacheDisabled,
     IndexProblem,
@@ -45,6 +46,7 @@ from tarmac.storage.types import DEFAULT_STORAGE, Source, StorageOptions
 __all__ = ["Cache", "CacheEntry"]
 
 _NOT_CACHED = frozenset(("", "file", "-"))
+_NOTHING_THERE = contextlib.suppress(FileNotFoundError, NotADirectoryError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +140,7 @@ class Cache:
     def entries(self) -> list[CacheEntry]:
         """What is kept, that which was unused for longest first."""
         found = []
-        with contextlib.suppress(OSError), self._open() as rooms:
+        with _NOTHING_THERE, self._looked_after() as rooms:
             for name in rooms.notes.names():
                 file, note = rooms.root.stat(name), read_note(rooms.notes, name)
                 if file is not None:
@@ -153,14 +155,18 @@ class Cache:
 
     def is_sound(self, name: str) -> bool:
         """Whether an entry is a shard and still has the size and the digest that it was downloaded with."""
-        with self._open() as rooms:
+        with self._looked_after() as rooms:
             note = read_note(rooms.notes, name)
             if note is None:
                 return False
             try:
                 fd = rooms.root.open(name)
-            except OSError:
+            except FileNotFoundError:
                 raise NotFound("the entry is gone.", url=str(self._root / name)) from None
+            except OSError as error:
+                if isinstance(error, PermissionError):
+                    raise
+                return False  # a link, or a pipe
             with _Kept(self, name, fd) as source:
                 return self._sound(source, note)
 
@@ -189,7 +195,7 @@ class Cache:
     def clean(self) -> int:
         """Remove what killed downloads left behind and shrink to the budget; return the bytes freed."""
         freed = 0
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError), self._open() as rooms:
+        with _NOTHING_THERE, self._looked_after() as rooms:
             for part in rooms.parts.names():
                 with rooms.locked(part.rpartition(".")[0], wait=False) as owned:
                     if owned:
@@ -208,6 +214,15 @@ class Cache:
 
     def _open(self, *, make: bool = False) -> contextlib.AbstractContextManager[Rooms]:
         return open_rooms(self._root, make=make)
+
+    @contextlib.contextmanager
+    def _looked_after(self) -> Iterator[Rooms]:
+        """Open the directories for their own sake: that they may not be opened is an error."""
+        try:
+            with self._open() as rooms:
+                yield rooms
+        except PermissionError as error:
+            raise AccessDenied(f"{error.strerror or error}.", url=str(self._root)) from None
 
     def _cached(self, url: str, options: StorageOptions, version: str | None = None) -> Source | None:
         """Open the entry if it is there and is what it should be."""
