@@ -15,6 +15,7 @@ import pytest
 
 from storage.caches import read
 from tarmac.errors import AccessDenied, CacheDisabled
+from tarmac.pipeline.filecache import FileCache
 from tarmac.storage import Cache, enforce_security
 
 DAY = 86_400
@@ -147,6 +148,22 @@ def test_a_cache_that_is_not_shared_follows_the_umask(shared, origin, umask):
     assert as_user(BOB, use(root, origin)) == f"True {asked} {'disabled' if asked else 'used'}"
     assert as_user(BOB, use(root, origin, URLS[1])) == "True 1 disabled"
     assert sorted(map(str, root.rglob("*"))) == before
+
+
+@as_root
+@pytest.mark.parametrize("umask", [0o022, 0o077])
+def test_the_steps_of_webdataset_in_a_directory_of_another_user(shared, origin, umask):
+    def work() -> str:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", CacheDisabled)
+            [opened] = FileCache(shared / "cache", cache_size=10**6)([{"url": URLS[0]}])
+            return str(opened["stream"].read() == origin.body(URLS[0]))
+
+    os.chmod(shared, 0o777)
+    assert as_user(ALICE, work, umask=umask) == "True"
+    (shared / "cache/.tarmac/parts/half.0123").write_bytes(b"half")
+    assert as_user(BOB, work) == "True"
+    assert as_user(ALICE, work, umask=umask) == "True"
 
 
 @as_root

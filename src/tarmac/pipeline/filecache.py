@@ -141,7 +141,8 @@ class FileCache:
 
     def _clean(self) -> None:
         if time.monotonic() - self._cleaned >= self.interval:
-            self.cache.clean()
+            with contextlib.suppress(OSError):  # a directory of another user, who looks after it
+                self.cache.clean()
             self._cleaned = time.monotonic()
 
 

@@ -197,12 +197,14 @@ class Cache:
         freed = 0
         with _NOTHING_THERE, self._looked_after() as rooms:
             for part in rooms.parts.names():
-                with rooms.locked(part.rpartition(".")[0], wait=False) as owned:
-                    if owned:
-                        freed += rooms.parts.remove(part)
+                with (
+                    contextlib.suppress(PermissionError),  # another user's
+                    rooms.locked(part.rpartition(".")[0], wait=False) as owned,
+                ):
+                    freed += rooms.parts.remove(part) if owned else 0
             for name in rooms.locks.names():
                 held = FileLock(name, rooms.locks)
-                with contextlib.suppress(OSError):  # another user's
+                with contextlib.suppress(PermissionError):
                     if name != BUDGET and held.own(wait=False):
                         held.remove()
             with rooms.locked(BUDGET):
