@@ -72,7 +72,7 @@ ALLOWED = {
     ("order/passes.py", "json.loads"),
     ("loader/processes.py", "pickle.loads"),  # what our own child sent
     ("loader/worker.py", "pickle.loads"),  # to see whether our own error can be sent
-    ("storage/cache.py", "json.loads"),
+    ("storage/notes.py", "json.loads"),
     ("tools/export/values.py", "json.loads"),
     ("tools/duplicates.py", "np.load"),  # numbers that our own processes wrote; NumPy refuses objects
     ("tools/sources/jsonl.py", "json.loads"),

@@ -44,7 +44,9 @@ def faulty(fault: Fault, under: Path | None = None) -> Iterator[Fault]:
 
     def wrap(name: str) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
-            elsewhere = name == "open" and under is not None and not str(args[0]).startswith(str(under))
+            elsewhere = (
+                name == "open" and under is not None and not _path(*args, **kwargs).startswith(str(under))
+            )
             if elsewhere or not fault._hits(name):
                 return real[name](*args, **kwargs)
             fault.fired = name
@@ -64,6 +66,11 @@ def faulty(fault: Fault, under: Path | None = None) -> Iterator[Fault]:
         yield fault
 
 
+def _path(name: Any, *_: Any, dir_fd: int | None = None, **__: Any) -> str:
+    """Where the file is that is opened, also by its name in an open directory."""
+    return str(name) if dir_fd is None else os.path.join(os.readlink(f"/proc/self/fd/{dir_fd}"), str(name))
+
+
 def every_fault(kind: int | str, calls: tuple[str, ...] = CALLS, most: int = 1000) -> Iterator[Fault]:
     """Yield the first fault, the second, … until one was not reached by what the caller did with it."""
     for number in range(1, most):
@@ -77,3 +84,43 @@ def every_fault(kind: int | str, calls: tuple[str, ...] = CALLS, most: int = 100
 def descriptors() -> int:
     """How many files this process has open."""
     return len(os.listdir("/proc/self/fd"))
+
+
+BOUNDARIES = (
+    "open",
+    "mkdir",
+    "stat",
+    "fstat",
+    "listdir",
+    "write",
+    "replace",
+    "link",
+    "unlink",
+    "utime",
+    "close",
+)
+
+
+@contextmanager
+def interrupted(
+    number: int, action: Callable[[], object], calls: tuple[str, ...] = BOUNDARIES
+) -> Iterator[list[str]]:
+    """Do something just before the `number`-th (from 1) of the calls named, as another process could.
+
+    Yields the names of the calls seen until then; with fewer than `number` of them nothing was done.
+    """
+    real: dict[str, Callable[..., Any]] = {name: getattr(os, name) for name in calls}
+    seen: list[str] = []
+
+    def wrap(name: str) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if len(seen) < number:
+                seen.append(name)
+                if len(seen) == number:
+                    action()
+            return real[name](*args, **kwargs)
+
+        return call
+
+    with patch.multiple(os, **{name: wrap(name) for name in calls}):
+        yield seen

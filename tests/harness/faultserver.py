@@ -46,6 +46,7 @@ class Action:
     silent: bool = False  # close without a byte of reply (after `stall` seconds)
     status: int | None = None  # reply with this code and a short text
     headers: Mapping[str, str] = field(default_factory=dict)  # added to the reply, or replaced in it
+    body: bytes | None = field(default=None, repr=False)  # answer 200 with these bytes, as if all were well
     whole: bool = False  # answer 200 with the whole body, whatever Range was asked for
     widen: int = 0  # answer a Range with a true 206 of so many more bytes on either side
     shift: int = 0  # move the Content-Range by so much, but not the bytes
@@ -207,6 +208,8 @@ class FaultServer:
             return _plain(action.status, action.headers)
         if request.method not in ("GET", "HEAD"):
             return _plain(405, {"Connection": "close"})
+        if action.body is not None:
+            return _Reply(200, dict(action.headers), action.body)
         if self._honours_if_match and request.if_match not in (None, "*", etag):
             return _plain(412)
         stale = request.headers.get("if-range", etag) != etag

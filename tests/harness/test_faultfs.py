@@ -8,7 +8,7 @@ import os
 
 import pytest
 
-from harness.faultfs import SHORT, Fault, descriptors, every_fault, faulty
+from harness.faultfs import SHORT, Fault, descriptors, every_fault, faulty, interrupted
 
 
 def copy(path) -> None:
@@ -54,3 +54,17 @@ def test_an_operation_that_never_succeeds_is_reported():
     with pytest.raises(AssertionError, match="still failing"):
         for fault in every_fault(errno.EIO, most=5):
             fault.fired = "write"
+
+
+def test_something_happens_before_each_call(tmp_path):
+    for number in range(1, 4):
+        happened = []
+        with interrupted(number, lambda h=happened: h.append(sorted(os.listdir(tmp_path)))) as seen:
+            os.mkdir(tmp_path / "a")
+            os.close(os.open(tmp_path / "a", os.O_RDONLY))
+            os.rmdir(tmp_path / "a")
+        assert seen == ["mkdir", "open", "close"][:number]
+        assert happened == [[] if number == 1 else ["a"]]
+    with interrupted(9, lambda: happened.append("never")) as seen:
+        os.stat(tmp_path)
+    assert (seen, happened) == (["stat"], [["a"]])

@@ -345,3 +345,10 @@ def test_200_random_schedules_give_the_right_bytes_or_an_error(server):
         assert read == BODY, f"seed {seed}"
         whole += 1
     assert whole > 0
+
+
+def test_other_bytes_as_if_all_were_well(server, client):
+    server.script([Action(body=b"<html>")])
+    reply = ask(client, Range="bytes=0-1")
+    assert (reply.status, reply.read()) == (200, b"<html>")
+    assert ask(client).read() != b"<html>"

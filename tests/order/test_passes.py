@@ -243,3 +243,39 @@ def test_workers_made_anew_read_each_sample_once_in_each_epoch(workers, shards):
         assert sorted(epoch) == sorted((f"http://x/{s}.tar", n) for s in range(shards) for n in range(3))
     if shards == 10:
         assert len(set(map(tuple, epochs))) == 4
+
+
+@pytest.mark.parametrize(
+    "kind", ["link", "dangling link", "hard link", "another user's", "pipe", "directory"]
+)
+def test_a_file_that_somebody_put_there_is_not_counted_in(tmp_path, kind):
+    """The files lie where all users may put some; one that is not ours is neither read nor written."""
+    if kind == "another user's" and os.geteuid() != 0:
+        pytest.skip("only root can give files away")
+    counter = PassCounter()
+    path, precious = passes._path(counter._name, os.getpid()), tmp_path / "precious"
+    precious.write_bytes(b"mine too" * 4)  # as long as a count
+    before = precious.read_bytes()
+    if kind == "link":
+        os.symlink(precious, path)
+    elif kind == "dangling link":
+        os.symlink(tmp_path / "new", path)
+    elif kind == "hard link":
+        os.link(precious, path)
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "directory":
+        os.mkdir(path)
+    else:
+        with open(path, "wb") as file:
+            file.write(before)
+        os.chown(path, 60_001, 60_001)
+    try:
+        assert [counter.next(0, token=5) for _ in range(3)] == [0, 1, 2]
+        assert precious.read_bytes() == before
+        assert os.listdir(tmp_path) == ["precious"]
+        if kind == "another user's":
+            with open(path, "rb") as file:
+                assert file.read() == before
+    finally:
+        (os.rmdir if kind == "directory" else os.unlink)(path)

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from harness import rounds
+from storage.caches import shard_bytes
 from tarmac.storage import Cache, Source, StorageOptions, register_scheme, schemes
 
 FAST = StorageOptions(backoff=0.001, max_backoff=0.005, retries=2, idle=5)
@@ -43,7 +44,7 @@ class Counted(Source):
     """A slow source that notes, in a file, each time it is opened."""
 
     def __init__(self, url: str, ledger: Path, size: int) -> None:
-        self._data = io.BytesIO(random.Random(url).randbytes(size))
+        self._data = io.BytesIO(shard_bytes(url, size))
         with ledger.open("a") as file:
             file.write("x")
 
@@ -61,7 +62,7 @@ def race_worker(root: Path, seed: int, shards: int, size: int, budget: int, ledg
         with cache.open_read(url) as source:
             data = source.read(rng.choice((100, 1 << 20)))
             data += b"".join(iter(lambda s=source: s.read(1 << 20), b""))
-        if data != random.Random(url).randbytes(size):
+        if data != shard_bytes(url, size):
             os._exit(77)
         if rng.random() < 0.1:
             cache.clean()
@@ -120,5 +121,5 @@ def test_eight_processes_an_evictor_and_kills(tmp_path, monkeypatch):
         register_scheme("race", lambda url, ledger=ledger: Counted(url, ledger, size))
         for number in range(shards):
             url = f"race://host/{number}.tar"
-            assert read(Cache(root, max_bytes=budget), url) == random.Random(url).randbytes(size)
+            assert read(Cache(root, max_bytes=budget), url) == shard_bytes(url, size)
     assert kills >= rounds(6) * 10

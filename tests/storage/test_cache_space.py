@@ -5,12 +5,19 @@ from __future__ import annotations
 import errno
 import os
 import warnings
-from pathlib import Path
 
 import pytest
 
 from harness.faultserver import Action, FaultServer
-from storage.caches import Origin, entries, nothing_left_over, nothing_left_over_but_locks, read, total
+from storage.caches import (
+    Origin,
+    entries,
+    nothing_left_over,
+    nothing_left_over_but_locks,
+    read,
+    shard_bytes,
+    total,
+)
 from tarmac.errors import CacheDisabled
 from tarmac.storage import Cache
 
@@ -47,7 +54,7 @@ def test_entries_in_use_are_not_evicted(tmp_path, origin):
 
 
 def test_a_shard_larger_than_the_budget_is_streamed(tmp_path):
-    body = os.urandom(100_000)
+    body = shard_bytes("body", 100_000)
     with FaultServer(body) as server:
         cache = Cache(tmp_path, max_bytes=50_000)
         for action in (Action(), Action(framing="chunked")):
@@ -97,19 +104,7 @@ def test_a_directory_that_fails(tmp_path, origin, monkeypatch, call, error):
 
     cache = Cache(tmp_path)
     read(cache, "mem://a/before")
-    if call == "write":
-        real = Path.open
-
-        def opening(self, mode="r", *args, **kwargs):
-            if "parts" in str(self):
-                fail()
-            return real(self, mode, *args, **kwargs)
-
-        monkeypatch.setattr(Path, "open", opening)
-    elif call == "replace":
-        monkeypatch.setattr(Path, "replace", fail)
-    else:
-        monkeypatch.setattr("tarmac.storage.locks.os.open", fail)
+    monkeypatch.setattr(os, call, fail)
     streams_with_one_warning(cache, origin)
     monkeypatch.undo()
     nothing_left_over_but_locks(tmp_path)

@@ -20,11 +20,12 @@ import pytest
 import tarmac
 from harness import rounds
 from harness.faultserver import Action, FaultServer
+from storage.caches import shard_bytes
 from tarmac.errors import AccessDenied, NotFound, ShortRead, Stalled, TransferError
 from tarmac.storage import Cache, StorageOptions, WriteOptions, open_read, open_write, read_range, relay, stat
 from tarmac.urls import expand
 
-BODY = random.Random(9).randbytes(3_000_000)
+BODY = shard_bytes(9, 3_000_000)
 
 
 def fetch(url: str, options: StorageOptions) -> bytes:

@@ -1,4 +1,4 @@
-"""Uploads over plain HTTP: through redirects, whole, and to the right server only."""
+"""Plain HTTP without obstore: uploads through redirects to the right server only, and guarded reading."""
 
 from __future__ import annotations
 
@@ -10,9 +10,18 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from harness.faultserver import Action, FaultServer
 from harness.servers import redirector
-from tarmac.errors import AccessDenied, CommitFailed, ConnectFailed, Stalled, TransferError
-from tarmac.storage import WriteOptions, open_read, open_write
+from tarmac.errors import (
+    AccessDenied,
+    CommitFailed,
+    ConnectFailed,
+    NotFound,
+    ShortRead,
+    Stalled,
+    TransferError,
+)
+from tarmac.storage import WriteOptions, open_read, open_write, read_range, stat
 
 LARGE = random.Random(6).randbytes(5_000_000)
 
@@ -205,3 +214,76 @@ def test_a_status_line_that_comes_in_pieces(hasty):
         put(f"http://127.0.0.1:{port}/x", b"the body", hasty, WriteOptions(overwrite=True))
         thread.join()
     assert received == [b"the body"]
+
+
+# ---- secure mode reads web servers with this client alone
+
+
+@pytest.fixture
+def secure(monkeypatch):
+    monkeypatch.setenv("TARMAC_SECURE", "1")
+
+
+BODY = random.Random(8).randbytes(50_000)
+
+
+def test_ranges(secure, hasty):
+    with FaultServer(BODY) as server:
+        for start, stop in ((0, 1), (0, 50_000), (49_999, 50_000), (7, 4096)):
+            for version in (None, '"v1"'):
+                assert read_range(server.url, start, stop, hasty, version) == BODY[start:stop]
+        with pytest.raises(ShortRead):
+            read_range(server.url, 49_990, 50_010, hasty)
+        with pytest.raises(TransferError, match="416"):
+            read_range(server.url, 60_000, 60_010, hasty)
+
+
+@pytest.mark.parametrize(
+    "action",
+    [Action(whole=True), Action(shift=1), Action(widen=5), Action(headers={"Content-Range": "bytes 10-19/*"})]
+    + [
+        Action(headers={"Content-Range": text})
+        for text in ("", "bytes 10-9/5", "items 10-19/50", "bytes 10-29/50000")
+    ],
+)
+def test_answers_that_are_not_the_range_asked_for(secure, hasty, action):
+    with FaultServer(BODY) as server:
+        server.script([], then=action)
+        with pytest.raises(TransferError):
+            read_range(server.url, 10, 20, hasty)
+
+
+def test_a_range_that_breaks_off_is_asked_for_again(secure, hasty):
+    with FaultServer(BODY) as server:
+        server.script([Action(cut=5), Action(status=503), Action(cut=9, reset=True)])
+        assert read_range(server.url, 100, 900, hasty, '"v1"') == BODY[100:900]
+        server.script([], then=Action(cut=5))
+        with pytest.raises(ConnectFailed):
+            read_range(server.url, 100, 900, hasty)
+
+
+def test_size_and_version(secure, hasty):
+    with FaultServer(BODY) as server:
+        found = stat(server.url, hasty)
+        assert (found.size, found.version) == (50_000, '"v1"')
+        server.script([Action(status=403)])  # a URL that is signed for GET alone
+        assert stat(server.url, hasty) == found
+        server.script([Action(status=405), Action(whole=True)])  # and a server without ranges
+        assert stat(server.url, hasty) == found
+        server.script([], then=Action(status=403))
+        with pytest.raises(AccessDenied):
+            stat(server.url, hasty)
+        server.script([], then=Action(status=404))
+        with pytest.raises(NotFound):
+            stat(server.url, hasty)
+        for length in ("x", "-1", "9" * 40):
+            server.script([], then=Action(headers={"Content-Length": length}))
+            with pytest.raises(TransferError):
+                stat(server.url, hasty)
+
+
+def test_a_part_in_place_of_the_whole(secure, hasty):
+    with FaultServer(BODY) as server:
+        server.script([], then=Action(status=206))
+        with pytest.raises(TransferError, match="a part"):
+            open_read(server.url, hasty)

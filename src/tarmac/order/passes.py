@@ -13,6 +13,7 @@ import json
 import multiprocessing
 import os
 import secrets
+import stat
 import sys
 import tempfile
 import time
@@ -293,9 +294,16 @@ def _path(name: str, process: int) -> str:
 
 
 def _open_locked(path: str, *, create: bool) -> int:
-    """Open the file and wait until no one else is at it."""
+    """Open the file and wait until no one else is at it.
+
+    It lies where all users may put files. One that another user has put there is not ours to count in.
+    """
     flags = os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
     fd = os.open(path, flags | (os.O_CREAT if create else 0), 0o600)
+    found = os.fstat(fd)
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1 or found.st_uid != os.geteuid():
+        os.close(fd)
+        raise OSError(f"{path} is not a file of this user")
     deadline = time.monotonic() + _LOCK_SECONDS
     while not try_lock(fd):
         if time.monotonic() > deadline:

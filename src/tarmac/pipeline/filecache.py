@@ -103,7 +103,10 @@ class FileCache:
         self.url_to_name, self.validator, self.handler = url_to_name, validator, handler
         self.verbose, self.interval = verbose, cache_cleanup_interval
         self.cache = Cache(
-            self.cache_dir, max_bytes=int(cache_size) if cache_size > 0 else None, readable=url_to_name
+            self.cache_dir,
+            max_bytes=int(cache_size) if cache_size > 0 else None,
+            readable=url_to_name,
+            check=None,  # the validator knows which files are wanted
         )
         self._cleaned = -float("inf")
 
@@ -130,14 +133,16 @@ class FileCache:
         if not isinstance(source, LocalSource):  # larger than the directory may become: streamed
             return {"stream": ReadFile(source)}
         if self.validator is not None and not self.validator(str(entry)):
+            error = NotATar("the validator of the cache refuses this file.", url=url)
+            source.blame(error)
             source.close()
-            entry.unlink(missing_ok=True)
-            raise NotATar("this is not a tar archive.", url=url)
+            raise error
         return {"stream": ReadFile(source), "local_path": str(entry)}
 
     def _clean(self) -> None:
         if time.monotonic() - self._cleaned >= self.interval:
-            self.cache.clean()
+            with contextlib.suppress(OSError):  # a directory of another user, who looks after it
+                self.cache.clean()
             self._cleaned = time.monotonic()
 
 

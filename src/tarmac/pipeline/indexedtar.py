@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Iterator
 from typing import IO, Any
 
-from tarmac.errors import BadManifest, DigestMismatch, IndexProblem
+from tarmac.errors import BadManifest, DigestMismatch, IndexProblem, TarmacError
 from tarmac.index.entries import Entries
 from tarmac.index.sidecar import Sidecar, make_sidecar, read_sidecar
 from tarmac.samples.grouping import Grouping, Sample, group_members
@@ -50,6 +50,11 @@ class IndexedTarSamples:
         source = _addressable(open_read(name) if stream is None else stream)
         try:
             self._shard: IndexedShard | None = _indexed(source, name, md5sum, expected_size)
+        except TarmacError as error:
+            source.close()
+            if isinstance(stream, Source):
+                stream.blame(error)
+            raise
         except BaseException:
             source.close()
             raise

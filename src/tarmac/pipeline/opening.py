@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import IO, Any
 
+from tarmac.errors import ArchiveError
 from tarmac.pipeline.handlers import Handler, reraise_exception
 from tarmac.samples.grouping import Grouping, group_members
 from tarmac.samples.naming import first_dot
@@ -133,9 +134,14 @@ def _files(
             return False
 
     whole = fileobj.source.map() if isinstance(fileobj, ReadFile) else None
-    with contextlib.closing(read_members(whole or fileobj, url=url, wanted=wanted)) as members:
-        for _name, _offset, _size, data in members:
-            yield chosen, data
+    try:
+        with contextlib.closing(read_members(whole or fileobj, url=url, wanted=wanted)) as members:
+            for _name, _offset, _size, data in members:
+                yield chosen, data
+    except ArchiveError as error:
+        if isinstance(fileobj, ReadFile):
+            fileobj.source.blame(error)
+        raise
 
 
 def tar_file_expander(

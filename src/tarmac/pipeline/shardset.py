@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 from tarmac import environment
-from tarmac.errors import AccessDenied, IndexDamaged, IndexMissing, WriteError, redact
+from tarmac.errors import AccessDenied, IndexDamaged, IndexMissing, IndexStale, WriteError, redact
 from tarmac.index.manifest import Manifest, Shard
 from tarmac.index.sidecar import Sidecar, open_sidecar, sidecar_url, write_sidecar
 from tarmac.pipeline.threads import in_threads
@@ -82,7 +82,11 @@ class ShardSet:
 
     def open(self, number: int) -> IndexedShard:
         """Return a shard, opened now or before."""
-        return self._open.get(number, self._opened)
+        found = self._open.get(number, self._opened)
+        if found.damaged and self.opening.cache is not None:  # the cache has let go of it, so may we
+            self._open.drop(number)
+            found = self._open.get(number, self._opened)
+        return found
 
     def open_now(self, numbers: Sequence[int], holder: Holder) -> list[IndexedShard] | None:
         """Return shards if all of them are open and stay so: those of a cache may have to go.
@@ -120,25 +124,31 @@ class ShardSet:
         opening, url, sidecar = self.opening, self.url(number), self.sidecar(number)
         info = stat(url, opening.storage)
         sidecar.check_shard(info, url)
-        return IndexedShard(
-            url,
-            sidecar,
-            self._source(url),
-            storage=opening.storage,
-            fields=opening.fields,
-            verify=opening.verify,
-            version=info.version,
-            mapped=opening.mapped,
-            views=opening.views,
-        )
+        source = self._source(url, info.version)
+        try:
+            return IndexedShard(
+                url,
+                sidecar,
+                source,
+                storage=opening.storage,
+                fields=opening.fields,
+                verify=opening.verify,
+                version=info.version,
+                mapped=opening.mapped,
+                views=opening.views,
+            )
+        except IndexStale as error:
+            if source is not None:
+                source.blame(error)
+            raise
 
-    def _source(self, url: str) -> Source | None:
+    def _source(self, url: str, version: str | None) -> Source | None:
         opening = self.opening
         if opening.in_memory:
             with open_read(url, opening.storage) as source:
                 return _Held(source)
         if opening.cache is not None:
-            return opening.cache.open_read(url, opening.storage)
+            return opening.cache.open_read(url, opening.storage, version)
         return open_read(url, opening.storage) if is_local(url) else None
 
     def _checked_sidecar(self, number: int) -> Sidecar:

@@ -73,6 +73,8 @@ class IndexedShard:
         self._storage = storage
         self._map: mmap.mmap | bytes | memoryview | None = None
         self._file = source if isinstance(source, LocalSource) else None
+        self.damaged = False
+        """Whether bytes were found that are not those indexed, so that it has to be opened again."""
         if source is not None:
             # Other threads may still read when this shard is no longer kept, so its end closes the source.
             closing = weakref.finalize(self, source.close)
@@ -231,11 +233,15 @@ class IndexedShard:
         expected = self.sidecar.digests[members].tolist()
         for owner, name, digest in zip(owners.tolist(), names, expected, strict=True):
             if xxhash.xxh3_64_intdigest(found[owner][name]) != digest:
-                raise DigestMismatch(
+                error = DigestMismatch(
                     f'the bytes of the field "{name}" are not those that were indexed.',
                     url=self.url,
                     key=found[owner]["__key__"],
                 )
+                self.damaged = True
+                if self._file is not None:
+                    self._file.blame(error)
+                raise error
 
     def _bytes(self, starts: list[int], ends: list[int]) -> list[Any]:
         data = self._map

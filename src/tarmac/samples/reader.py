@@ -86,6 +86,7 @@ def read_shard(
             yield from group_members(named, url, grouping, skipped=skipped, **options)
         except (ArchiveError, SampleError) as error:
             error.at(url=url)
+            source.blame(error)
             raise
         finally:
             members.close()

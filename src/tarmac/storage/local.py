@@ -23,6 +23,7 @@ from tarmac.errors import (
     WriteError,
 )
 from tarmac.limits import MIB
+from tarmac.storage.folder import Folder
 from tarmac.storage.locks import try_lock
 from tarmac.storage.types import DEFAULT_WRITE, ObjectInfo, Source, StorageOptions, WriteOptions
 
@@ -75,13 +76,13 @@ def read_range(
 
 
 class LocalSource(Source):
-    """A file opened for reading from front to back."""
+    """A file opened for reading from front to back; `fd` is one that is open already."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, fd: int | None = None) -> None:
         self._url = url
         self._map: mmap.mmap | None = None
         try:
-            self._fd = os.open(local_path(url), os.O_RDONLY | os.O_CLOEXEC)
+            self._fd = os.open(local_path(url), os.O_RDONLY | os.O_CLOEXEC) if fd is None else fd
         except OSError as error:
             raise _reading_failed(error, url) from error
         except ValueError:
@@ -148,16 +149,21 @@ class LocalSink:
         self._parts: list[bytes] = []
         self._buffered = 0
         self._fd = -1
+        self._folder: Folder | None = None
         try:
             # A symbolic link stays one: what it points to is replaced.
             self._target = Path(os.path.realpath(local_path(url)))
         except ValueError:
             raise CommitFailed("a file name cannot contain a NUL character.", url=url) from None
         self._found = self._existing()
-        _remove_orphans(self._target)
         try:
-            self._fd, self._part = _begin_part(self._target)
+            # From here on the directory is this one, also if its name comes to lead elsewhere.
+            self._folder = Folder(self._target.parent)
+            _remove_orphans(self._folder, self._target.name)
+            self._fd, name = _begin_part(self._folder, self._target.name)
+            self._part = self._target.with_name(name)
         except OSError as error:
+            self._close()
             raise self._failed(error, "could not be created") from error
 
     def _existing(self) -> tuple[int, int, int] | None:
@@ -176,7 +182,7 @@ class LocalSink:
             )
         if self._options.overwrite is False:
             raise CommitFailed("the file exists.", url=self._url, hint="overwrite=True, or another name.")
-        return _identity(self._target)
+        return _identity(found)
 
     def write(self, data: bytes, /) -> None:
         """Take in bytes; they reach the system in larger pieces."""
@@ -236,48 +242,47 @@ class LocalSink:
             raise
 
     def _publish(self) -> None:
-        """Give the part file its name. The directory is opened first: later there is no way back."""
-        directory = _Directory(self._target.parent) if self._options.durable else None
-        try:
-            # Some file systems report a failed write only at close; the copy keeps the lock until the end.
-            written, self._fd = self._fd, os.dup(self._fd)
-            os.close(written)
-            fresh = self._rename()
-            if directory is not None:
-                try:
-                    directory.sync()
-                except OSError:
-                    if fresh:
-                        with contextlib.suppress(OSError):
-                            os.unlink(self._target)
-                    raise
-        finally:
-            if directory is not None:
-                directory.close()
+        """Give the part file its name."""
+        folder = self._folder
+        assert folder is not None
+        # Some file systems report a failed write only at close; the copy keeps the lock until the end.
+        written, self._fd = self._fd, os.dup(self._fd)
+        os.close(written)
+        fresh = self._rename(folder)
+        if folder.stat(self._target.name) is None:
+            raise CommitFailed(
+                "another process has put something else in the place of the file.", url=self._url
+            )
+        if self._options.durable:
+            try:
+                folder.sync()
+            except OSError:
+                if fresh:
+                    folder.remove(self._target.name)
+                raise
         self._close()
 
-    def _rename(self) -> bool:
+    def _rename(self, folder: Folder) -> bool:
         """Put the part file under its name, new or in place of what was found; say whether it is new."""
-        overwrite = self._options.overwrite
+        overwrite, part, name = self._options.overwrite, self._part.name, self._target.name
         if overwrite is False or (overwrite is None and self._found is None):
             # A hard link fails if the name exists, which makes "only if new" one atomic step.
             try:
-                os.link(self._part, self._target)
+                os.link(part, name, src_dir_fd=folder.fd, dst_dir_fd=folder.fd, follow_symlinks=False)
             except FileExistsError:
                 raise self._clash() from None
             except OSError as error:
                 if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EXDEV, errno.EMLINK):
                     raise
-                if self._target.exists():  # no hard links here: a check and a rename have to do
+                if folder.has(name):  # no hard links here: a check and a rename have to do
                     raise self._clash() from None
             else:
-                with contextlib.suppress(OSError):  # the next writer of this name tries again
-                    os.unlink(self._part)
+                folder.remove(part)  # if that fails, the next writer of this name tries again
                 return True
-        elif overwrite is None and _identity(self._target) not in (self._found, None):
+        elif overwrite is None and _identity(folder.stat(name)) not in (self._found, None):
             raise self._clash()
-        fresh = not self._target.exists()
-        os.replace(self._part, self._target)
+        fresh = not folder.has(name)
+        folder.move(part, folder, name)
         return fresh
 
     def _clash(self) -> CommitFailed:
@@ -290,86 +295,59 @@ class LocalSink:
     def abort(self) -> None:
         """Remove the part file; the target stays as it was."""
         self._parts.clear()
+        if self._folder is not None:
+            self._folder.remove(self._part.name)
         self._close()
-        with contextlib.suppress(OSError):
-            os.unlink(self._part)
 
     def _close(self) -> None:
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             with contextlib.suppress(OSError):
                 os.close(fd)
+        if self._folder is not None:
+            self._folder.close()
+            self._folder = None
 
     def _failed(self, error: OSError, what: str) -> WriteError:
         kind = DiskFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else CommitFailed
         return kind(f"the file {what}: {error.strerror or error}.", url=self._url)
 
 
-class _Directory:
-    """A directory opened to make the names in it durable."""
-
-    def __init__(self, path: Path) -> None:
-        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-
-    def sync(self) -> None:
-        try:
-            os.fsync(self._fd)
-        except OSError as error:
-            if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # a file system that has no such thing
-                raise
-
-    def close(self) -> None:
-        with contextlib.suppress(OSError):  # nothing was written through it
-            os.close(self._fd)
+def _identity(found: os.stat_result | None) -> tuple[int, int, int] | None:
+    return None if found is None else (found.st_dev, found.st_ino, found.st_mtime_ns)
 
 
-def _identity(path: Path) -> tuple[int, int, int] | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino, found.st_mtime_ns
-
-
-def _part_prefix(target: Path) -> str:
+def _part_prefix(name: str) -> str:
     """What all part files of a target begin with; hidden, so that `*.tar` does not find them."""
-    name = target.name
     if len(os.fsencode(name)) > 200:  # file systems allow 255 bytes, and a suffix follows
         name = hashlib.sha256(os.fsencode(name)).hexdigest()[:32]
     return f".{name}.part-"
 
 
-def _begin_part(target: Path) -> tuple[int, Path]:
+def _begin_part(folder: Folder, name: str) -> tuple[int, str]:
     """Create a part file and lock it."""
     for attempt in itertools.count():
-        part = target.with_name(f"{_part_prefix(target)}{uuid.uuid4().hex[:16]}")
-        fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        part = f"{_part_prefix(name)}{uuid.uuid4().hex[:16]}"
+        fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=folder.fd)
         # Some file systems know no locks; there nobody takes it for an orphan, either.
         if (try_lock(fd) or attempt == LOCK_ATTEMPTS) and os.fstat(fd).st_nlink:
             return fd, part
         os.close(fd)  # another writer took it for an orphan before it was locked
-        with contextlib.suppress(OSError):
-            os.unlink(part)
+        folder.remove(part)
     raise AssertionError("unreachable")
 
 
-def _remove_orphans(target: Path) -> None:
+def _remove_orphans(folder: Folder, name: str) -> None:
     """Delete part files of this target that no living writer holds."""
-    prefix = _part_prefix(target)
-    with contextlib.suppress(OSError), os.scandir(target.parent) as entries:
-        for entry in entries:
-            if entry.name.startswith(prefix):
-                with contextlib.suppress(OSError):
-                    _remove_if_free(entry.path)
-
-
-def _remove_if_free(path: str) -> None:
-    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-    try:
-        if try_lock(fd):
-            os.unlink(path)
-    finally:
-        os.close(fd)
+    with contextlib.suppress(OSError):
+        for part in folder.names(_part_prefix(name)):
+            with contextlib.suppress(OSError):
+                fd = folder.open(part, os.O_RDWR)
+                try:
+                    if try_lock(fd):
+                        folder.remove(part)
+                finally:
+                    os.close(fd)
 
 
 def _reading_failed(error: OSError, url: str) -> TarmacError:

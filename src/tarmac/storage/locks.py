@@ -6,6 +6,10 @@ import contextlib
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tarmac.storage.folder import Folder
 
 __all__ = ["claim", "FileLock", "try_lock"]
 
@@ -45,16 +49,21 @@ def claim(fd: int) -> bool:
 
 
 class FileLock:
-    """An exclusive lock under a name of its own, which its owner may remove when it is done with."""
+    """An exclusive lock under a name of its own, which its owner may remove when it is done with.
 
-    def __init__(self, path: Path) -> None:
+    The name is that of a file, in `folder` if one is given. It is not followed if it is a symbolic link.
+    """
+
+    def __init__(self, path: str | Path, folder: Folder | None = None) -> None:
         self._path = path
+        self._folder = folder
+        self._at = None if folder is None else folder.fd
         self._fd = -1
 
     def own(self, *, wait: bool = True) -> bool:
         """Take the lock, waiting for its holder if there is one; false if that was not wanted."""
         while True:
-            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            self._fd = self._open()
             try:
                 _lock(self._fd, shared=False, wait=wait)
             except BlockingIOError:
@@ -67,9 +76,22 @@ class FileLock:
                 return True
             self.release()  # its last owner removed the name while we waited: the lock is elsewhere now
 
+    def _open(self) -> int:
+        if self._folder is None:
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+            return os.open(self._path, flags, 0o666)
+        while True:
+            try:
+                return self._folder.open(str(self._path), os.O_RDWR)
+            except PermissionError:  # another user's, who lets us look but not write; that is enough
+                return self._folder.open(str(self._path))
+            except FileNotFoundError:
+                with contextlib.suppress(FileExistsError):
+                    return self._folder.create(str(self._path))
+
     def _is_current(self) -> bool:
         try:
-            found = os.stat(self._path)
+            found = os.stat(self._path, dir_fd=self._at, follow_symlinks=False)
         except OSError:
             return False
         mine = os.fstat(self._fd)
@@ -78,7 +100,7 @@ class FileLock:
     def remove(self) -> None:
         """Remove the name and let go; only for its owner."""
         with contextlib.suppress(OSError):
-            os.unlink(self._path)
+            os.unlink(self._path, dir_fd=self._at)
         self.release()
 
     def release(self) -> None:

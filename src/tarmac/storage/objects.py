@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tarmac.errors import (
     AccessDenied,
@@ -23,9 +23,14 @@ from tarmac.errors import (
 from tarmac.limits import MIB
 from tarmac.storage import relay, web
 from tarmac.storage.failures import translate, translating
+from tarmac.storage.security import is_secure
 from tarmac.storage.stores import is_web, locate
 from tarmac.storage.types import ObjectInfo, Sink, Source, StorageOptions, WriteOptions
 from tarmac.storage.upload import UploadSink
+from tarmac.storage.versions import check_version, if_match
+
+if TYPE_CHECKING:
+    from obstore import GetOptions
 
 __all__ = [
     "ObjectSource",
@@ -51,8 +56,15 @@ def _forked() -> bool:
     return _owner != os.getpid()
 
 
+def _guarded(url: str) -> bool:
+    """Whether redirects must be looked at before they are followed, which obstore does not do."""
+    return is_web(url) and is_secure()
+
+
 def open_read(url: str, options: StorageOptions) -> Source:
     """Open an object for reading from front to back."""
+    if _guarded(url):
+        return web.WebSource(url, options)
     if _forked():
         return relay.open_read(url, options)
     import obstore
@@ -74,6 +86,8 @@ def open_write(url: str, options: StorageOptions, write: WriteOptions) -> Sink:
 
 def stat(url: str, options: StorageOptions) -> ObjectInfo:
     """Return size and ETag."""
+    if _guarded(url):
+        return web.stat(url, options)
     if _forked():
         return relay.call("stat", url, options)  # type: ignore[no-any-return]
     import obstore
@@ -95,7 +109,12 @@ def stat(url: str, options: StorageOptions) -> ObjectInfo:
 
 
 def read_range(url: str, start: int, stop: int, options: StorageOptions, version: str | None = None) -> bytes:
-    """Return the bytes from `start` up to `stop`; fewer only at the end of the object."""
+    """Return the bytes from `start` up to `stop`; fewer only at the end of the object.
+
+    An answer with another ETag than `version` is an error, never part of a mixture.
+    """
+    if _guarded(url):
+        return web.read_range(url, start, stop, options, version)
     if _forked():
         return relay.call("read_range", url, start, stop, options, version)  # type: ignore[no-any-return]
     import obstore
@@ -105,7 +124,11 @@ def read_range(url: str, start: int, stop: int, options: StorageOptions, version
         if version is None:
             data = bytes(obstore.get_range(store, path, start=start, end=stop))
         else:
-            found = obstore.get(store, path, options={"range": (start, stop), "if_match": version})
+            asked: GetOptions = {"range": (start, stop)}
+            if condition := if_match(version):
+                asked["if_match"] = condition
+            found = obstore.get(store, path, options=asked)
+            check_version(found.meta["e_tag"], version, url)
             data = bytes(found.bytes())
     if len(data) > stop - start:
         # Seen when a broken reply was resumed and the server then sent more than was asked for.

@@ -1,4 +1,4 @@
-"""Secure mode: when on, no URL may start a command, whoever wrote it."""
+"""Secure mode: when on, no URL may start a command, and no redirect leads into a private network."""
 
 from __future__ import annotations
 

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Protocol, Self
 
+from tarmac.errors import TarmacError
+from tarmac.limits import GIB
+
 __all__ = ["DEFAULT_STORAGE", "ObjectInfo", "Sink", "Source", "StorageOptions", "WriteOptions"]
 
 
@@ -33,6 +36,9 @@ class Source:
     def content(self) -> bytes | None:
         """Return the whole content if it is in memory already."""
         return None
+
+    def blame(self, error: TarmacError) -> None:
+        """Hear that the bytes are not what they must be; a copy that was kept adds so to the error."""
 
     def __enter__(self) -> Self:
         return self
@@ -73,6 +79,8 @@ class StorageOptions:
     """How long a server may send nothing."""
     total: float = 6 * 3600.0
     """How long one request may take altogether."""
+    unannounced_bytes: int = 64 * GIB
+    """How many bytes a web server may send that does not say how many there are."""
     retries: int = 10
     retry_time: float = 180.0
     """How long retrying may go on before the error is raised."""
@@ -90,6 +98,10 @@ class StorageOptions:
         for name in ("connect", "idle", "total", "retry_time", "backoff", "max_backoff", "command_idle"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"StorageOptions.{name} must be positive, got {getattr(self, name)}")
+        if self.unannounced_bytes < 1:
+            raise ValueError(
+                f"StorageOptions.unannounced_bytes must be positive, got {self.unannounced_bytes}"
+            )
         if self.retries < 0:
             raise ValueError(f"StorageOptions.retries must not be negative, got {self.retries}")
         # Options are keys of the clients made from them, so they hold copies that nobody changes. The two

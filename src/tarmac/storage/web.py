@@ -1,7 +1,8 @@
-"""What obstore does not do over HTTP: bodies of unknown length, and uploads that follow a redirect.
+"""What obstore does not do over HTTP: bodies of unknown length, uploads and guarded redirects.
 
-Plain standard library: no resume, but nothing silent either. A chunked body ends with its last chunk
-or with an error; a body that ends when the connection closes is judged by the tar end mark.
+Plain standard library, and nothing silent: a chunked body ends with its last chunk or with an error; a body
+that ends when the connection closes is judged by the tar end mark. Secure mode reads all web servers this
+way, because obstore follows redirects wherever they lead.
 """
 
 from __future__ import annotations
@@ -9,56 +10,84 @@ from __future__ import annotations
 import contextlib
 import http.client
 import random
-import select
-import socket
-import ssl
+import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import IO, TypeVar
-from urllib.parse import quote, urljoin, urlsplit
 
-from tarmac.errors import ConnectFailed, ShortRead, Stalled
-from tarmac.limits import MIB
-from tarmac.storage.failures import refused
-from tarmac.storage.stores import login_of
-from tarmac.storage.types import Source, StorageOptions
+from tarmac.errors import (
+    AccessDenied,
+    ConnectFailed,
+    ShortRead,
+    Stalled,
+    TarmacError,
+    TransferError,
+)
+from tarmac.storage.exchange import Budget, Exchange, network_errors, request
+from tarmac.storage.types import ObjectInfo, Source, StorageOptions
+from tarmac.storage.versions import check_version, if_match
 
-__all__ = ["WebSource", "put"]
+__all__ = ["WebSource", "put", "read_range", "stat"]
 
-REDIRECTS = frozenset((301, 302, 303, 307, 308))
-MAX_REDIRECTS = 10
-GO_ON_SECONDS = 1.0
-"""How long a server may think about `Expect: 100-continue`; many do not know it and say nothing."""
-_KEPT = "/:;=&?~+!$,'@()*[]%-._"  # what a URL may hold as it is; the rest gets escaped
-
-Exchange = tuple[http.client.HTTPConnection, http.client.HTTPResponse]
+_CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)")
 T = TypeVar("T")
 
 
 class WebSource(Source):
-    """The body of a response that does not say how long it is."""
+    """The body of a response, also of one that does not say how long it is.
+
+    A body that breaks off is resumed if its length and version are known. Time and bytes are bounded:
+    the time by `StorageOptions.total`, the bytes by the length, or by `unannounced_bytes` without one.
+    """
 
     def __init__(self, url: str, options: StorageOptions) -> None:
-        self._url = url
-        self._connection, self._response = _patiently(options, lambda: _request("GET", url, options))
+        self._url, self._options = url, options
+        self._budget = Budget(url, options)
+        self._connection, self._response = self._ask({})
+        if self._response.status == 206:
+            self.close()
+            raise TransferError("the server gave a part where all was asked for.", url=url)
         self.version = self._response.getheader("ETag")
-        self.length = self._response.length  # asked a second time, a server may name it after all
+        self.length = self._response.length
         self._received = 0
+        self._resumes = options.retries
+
+    def _ask(self, headers: dict[str, str]) -> Exchange:
+        return _patiently(
+            self._options,
+            lambda: request("GET", self._url, self._options, self._budget, headers=headers),
+        )
 
     def read(self, size: int, /) -> bytes:
-        data = self._read(size)
+        while True:
+            try:
+                data = self._read(size)
+                if not data and self.length is not None and self._received < self.length:
+                    raise ShortRead(
+                        f"{self._received} bytes arrived, the server announced {self.length}.",
+                        url=self._url,
+                        offset=self._received,
+                    )
+                break
+            except (ShortRead, Stalled) as error:
+                self._resume(error)
         self._received += len(data)
-        if not data and self.length is not None and self._received < self.length:
-            raise ShortRead(
-                f"{self._received} bytes arrived, the server announced {self.length}.",
+        if self.length is None and self._received > self._options.unannounced_bytes:
+            raise TransferError(
+                f"more than {self._options.unannounced_bytes} bytes came from a server that does not say how "
+                "many there are.",
                 url=self._url,
                 offset=self._received,
+                hint="raise StorageOptions.unannounced_bytes, if the file is that large.",
             )
         return data
 
     def _read(self, size: int) -> bytes:
         try:
+            self._budget.wait()  # also where all bytes have come already, and only time goes by
             return self._response.read1(size)
+        except TarmacError:
+            raise
         except TimeoutError:
             raise Stalled("the server stopped sending.", url=self._url) from None
         except http.client.HTTPException:
@@ -66,20 +95,100 @@ class WebSource(Source):
         except OSError as error:
             raise ShortRead(f"the connection broke: {error.strerror}.", url=self._url) from None
 
+    def _resume(self, error: TransferError) -> None:
+        """Ask for the rest, if that can be told from the rest of another object; else raise."""
+        condition = if_match(self.version)
+        if self.length is None or condition is None or not self._resumes:
+            raise error
+        self._resumes -= 1
+        self.close()
+        rest = {"Range": f"bytes={self._received}-", "If-Match": condition}
+        self._connection, self._response = self._ask(rest)
+        check_version(self._response.getheader("ETag"), self.version, self._url)
+        if _span(self._response) != (self._received, self.length, self.length):
+            raise error
+
     def close(self) -> None:
         self._response.close()
         self._connection.close()
+
+
+def stat(url: str, options: StorageOptions) -> ObjectInfo:
+    """Return size and ETag."""
+    try:
+        response = _answer("HEAD", url, options, {})
+        size = response.getheader("Content-Length")
+    except TarmacError as refusal:
+        if type(refusal) not in (AccessDenied, TransferError):
+            raise
+        # A URL signed for GET answers to nothing else, so ask for the first byte instead.
+        try:
+            response = _answer("GET", url, options, {"Range": "bytes=0-0"})
+        except TarmacError:
+            raise refusal from None
+        span = _span(response)
+        size = response.getheader("Content-Length") if span is None else str(span[2])
+    if size is None or not re.fullmatch(r"[0-9]{1,18}", size):
+        raise TransferError("the server does not say how long the file is.", url=url)
+    return ObjectInfo(int(size), response.getheader("ETag"))
+
+
+def read_range(url: str, start: int, stop: int, options: StorageOptions, version: str | None = None) -> bytes:
+    """Return the bytes from `start` up to `stop`; fewer only at the end of the object."""
+    condition = if_match(version)
+    asked = {"Range": f"bytes={start}-{stop - 1}", **({} if condition is None else {"If-Match": condition})}
+    data = bytearray()
+
+    def attempt() -> None:
+        data.clear()
+        budget = Budget(url, options)
+        connection, response = request("GET", url, options, budget, headers=asked)
+        with contextlib.closing(connection), contextlib.closing(response), network_errors(url):
+            span = _span(response)
+            if span is None or span[0] != start or span[1] > stop or (span[1] < stop and span[1] != span[2]):
+                hint = "a cache, --cache DIR, which reads shards from front to back."
+                what = "the server does not give the ranges of bytes asked for."
+                raise TransferError(what, url=url, hint=hint)
+            check_version(response.getheader("ETag"), version, url)
+            while len(data) < span[1] - start and (piece := response.read1(span[1] - start - len(data))):
+                data.extend(piece)
+            if len(data) < span[1] - start:
+                raise ConnectFailed(f"{len(data)} bytes arrived of {span[1] - start}.", url=url)
+
+    _patiently(options, attempt)
+    return bytes(data)
 
 
 def put(url: str, file: IO[bytes], size: int, options: StorageOptions) -> None:
     """Upload a file with PUT. A server that redirects is asked first, so the body travels once."""
 
     def attempt() -> None:
-        connection, response = _request("PUT", url, options, file=file, size=size)
-        with contextlib.closing(connection), _network(url):
+        budget = Budget(url, options)
+        connection, response = request("PUT", url, options, budget, file=file, size=size)
+        with contextlib.closing(connection), network_errors(url):
             response.read()
 
     _patiently(options, attempt)
+
+
+def _answer(
+    method: str, url: str, options: StorageOptions, headers: dict[str, str]
+) -> http.client.HTTPResponse:
+    """Ask for what is in the head of an answer; its body is not read."""
+    connection, response = _patiently(
+        options, lambda: request(method, url, options, Budget(url, options), headers=headers)
+    )
+    response.close()
+    connection.close()
+    return response
+
+
+def _span(response: http.client.HTTPResponse) -> tuple[int, int, int] | None:
+    """Which bytes an answer holds: from, to, and of how many; None if it does not hold a part."""
+    found = _CONTENT_RANGE.fullmatch(response.getheader("Content-Range", ""))
+    if response.status != 206 or found is None or found[3] == "*":
+        return None
+    return int(found[1]), int(found[2]) + 1, int(found[3])
 
 
 def _patiently(options: StorageOptions, attempt: Callable[[], T]) -> T:
@@ -96,93 +205,3 @@ def _patiently(options: StorageOptions, attempt: Callable[[], T]) -> T:
             time.sleep(wait)
             pause = min(pause * 2, options.max_backoff)
     return attempt()
-
-
-@contextlib.contextmanager
-def _network(url: str) -> Iterator[None]:
-    try:
-        yield
-    except TimeoutError:
-        raise Stalled("the server does not answer.", url=url) from None
-    except OSError as error:
-        raise ConnectFailed(
-            f"the server cannot be reached: {error.strerror or 'no answer'}.", url=url
-        ) from None
-    except http.client.HTTPException as error:  # its text may quote the URL
-        raise ConnectFailed(
-            f"the server's answer makes no sense ({type(error).__name__}).", url=url
-        ) from None
-
-
-def _request(
-    method: str, url: str, options: StorageOptions, *, file: IO[bytes] | None = None, size: int = 0
-) -> Exchange:
-    """Send a request, follow redirects, and return what answered with success."""
-    target, login = login_of(url)
-    origin = urlsplit(target)[:2]
-    for _hop in range(MAX_REDIRECTS):
-        parts = urlsplit(target)
-        if parts.scheme not in ("http", "https") or not parts.netloc:
-            raise ConnectFailed("the server redirects to what is not a web address.", url=url)
-        # Credentials belong to the server they were given for, not to where it sends us.
-        headers = {**options.headers, **login} if parts[:2] == origin else {}
-        path = quote((parts.path or "/") + (f"?{parts.query}" if parts.query else ""), safe=_KEPT)
-        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        connection = kind(parts.netloc.rpartition("@")[2], timeout=options.connect)
-        try:
-            with _network(url):
-                connection.connect()
-                connection.sock.settimeout(options.idle)
-                if file is None:
-                    connection.request(method, path, headers=headers)
-                    response = connection.getresponse()
-                else:
-                    response = _send(connection, method, path, headers, file, size)
-        except BaseException:
-            connection.close()
-            raise
-        if response.status < 300:
-            return connection, response
-        connection.close()
-        if response.status not in REDIRECTS:
-            raise refused(response.status, url)
-        target = urljoin(target, response.getheader("Location", ""))
-    raise ConnectFailed(f"more than {MAX_REDIRECTS} redirects.", url=url)
-
-
-def _send(
-    connection: http.client.HTTPConnection,
-    method: str,
-    path: str,
-    headers: dict[str, str],
-    file: IO[bytes],
-    size: int,
-) -> http.client.HTTPResponse:
-    """Send a request with a body, but wait for the server's word on the headers first."""
-    connection.putrequest(method, path)
-    for name, value in {**headers, "Content-Length": str(size), "Expect": "100-continue"}.items():
-        connection.putheader(name, value)
-    connection.endheaders()
-    if _told_to_go_on(connection.sock):
-        file.seek(0)
-        # A server that refuses may stop listening before it has all; its answer says why.
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            while chunk := file.read(MIB):
-                connection.send(chunk)
-    return connection.getresponse()
-
-
-def _told_to_go_on(sock: socket.socket) -> bool:
-    """Peek at the reply to `Expect: 100-continue`; http.client itself skips a 100 later on.
-
-    Silence means yes. So does TLS, where nothing can be peeked at: there the body may travel twice.
-    """
-    deadline = time.monotonic() + GO_ON_SECONDS
-    while not isinstance(sock, ssl.SSLSocket) and (left := deadline - time.monotonic()) > 0:
-        if not select.select([sock], [], [], left)[0]:
-            return True
-        status = sock.recv(12, socket.MSG_PEEK)
-        if len(status) == 12 or not status:
-            return status.endswith(b" 100")
-        time.sleep(0.001)  # the rest of the line is on its way
-    return True

@@ -1,6 +1,6 @@
 """Bytes to members and back; nothing but the standard library."""
 
-from tarmac.tar.reader import Member, Readable, TarOptions, read_members
+from tarmac.tar.reader import Member, Readable, TarOptions, check_beginning, read_members
 from tarmac.tar.writer import TarFormat, member_block
 
-__all__ = ["Member", "member_block", "read_members", "Readable", "TarFormat", "TarOptions"]
+__all__ = ["check_beginning", "Member", "member_block", "read_members", "Readable", "TarFormat", "TarOptions"]

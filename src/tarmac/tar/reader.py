@@ -42,7 +42,7 @@ from tarmac.tar.header import (
     verify,
 )
 
-__all__ = ["Member", "Readable", "TarOptions", "read_members"]
+__all__ = ["Member", "Readable", "TarOptions", "check_beginning", "read_members"]
 
 Member = tuple[bytes, int, int, bytes]
 """Name, offset of the payload in the archive, its size, and its bytes (empty when not asked for)."""
@@ -232,6 +232,20 @@ def read_members(
         raise
 
 
+def check_beginning(source: bytes | mmap.mmap | Readable, limits: Limits = DEFAULT_LIMITS) -> None:
+    """Raise an ArchiveError unless the bytes begin as an archive does, compressed or not.
+
+    One block is looked at: enough to tell a shard from a web page, at no cost.
+    """
+    buffer, read = _begin(source, limits)
+    head = buffer[:BLOCK] if read is None else _read_on(buffer, 0, BLOCK, read, 0)[:BLOCK]
+    if len(head) < BLOCK:
+        raise NotATar(f"{len(head)} bytes are shorter than a tar header. {_guess(head)}")
+    if head != ZERO_BLOCK:
+        _must_be_tar(head)
+        verify(head)
+
+
 def _begin(
     source: bytes | mmap.mmap | Readable, limits: Limits
 ) -> tuple[bytes | mmap.mmap, Callable[[int], bytes] | None]:
@@ -342,11 +356,13 @@ def _must_be_tar(header: bytes) -> None:
     try:
         verify(header)
     except ArchiveError:
-        start = header.lstrip()[:9].lower()
-        if start.startswith((b"<!doctype", b"<html", b"<?xml")):
-            guess = "It looks like a web page, perhaps an error from the server."
-        elif header.startswith(b"PK\x03\x04"):
-            guess = "It looks like a zip file."
-        else:
-            guess = f"It begins with {header[:16]!r}."
-        raise NotATar(f"the file does not begin with a tar header. {guess}") from None
+        raise NotATar(f"the file does not begin with a tar header. {_guess(header)}") from None
+
+
+def _guess(head: bytes) -> str:
+    """Say what the first bytes of something that is not an archive look like."""
+    if head.lstrip()[:9].lower().startswith((b"<!doctype", b"<html", b"<?xml")):
+        return "It looks like a web page, perhaps an error from the server."
+    if head.startswith(b"PK\x03\x04"):
+        return "It looks like a zip file."
+    return f"It begins with {head[:16]!r}."

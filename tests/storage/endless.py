@@ -1,0 +1,52 @@
+"""A server that never stops sending."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+MOST = 1 << 28  # bytes after which a client counts as lost
+
+
+@dataclass
+class Endless:
+    """Where the server is, and how many bytes it has sent."""
+
+    url: str = ""
+    sent: int = 0
+    gave_up: bool = False
+
+
+@contextlib.contextmanager
+def endless(first: bytes, again: bytes) -> Iterator[Endless]:
+    """Answer each request with `first`, and then with `again` until the client hangs up."""
+    found = Endless()
+    listener = socket.create_server(("127.0.0.1", 0))
+    found.url = f"http://127.0.0.1:{listener.getsockname()[1]}/object.tar"
+    piece = again * max(1, 4096 // len(again))
+
+    def talk(connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):
+            connection.recv(1 << 16)
+            connection.sendall(first)
+            while found.sent < MOST:
+                connection.sendall(piece)
+                found.sent += len(piece)
+            found.gave_up = True
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                threading.Thread(target=talk, args=(listener.accept()[0],), daemon=True).start()
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield found
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join(10)
