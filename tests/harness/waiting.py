@@ -42,13 +42,18 @@ def _runs(process: psutil.Process | int) -> bool:
 
 
 class FakeClock:
-    """Stands in for the module `time` where the time that code waits for is under test."""
+    """Stands in for the module `time` where the time that code waits for is under test.
 
-    def __init__(self) -> None:
+    Time passes while code sleeps, and by `tick` whenever it looks at the clock.
+    """
+
+    def __init__(self, tick: float = 0.0) -> None:
         self.now = 1000.0
         self.slept: list[float] = []
+        self._tick = tick
 
     def monotonic(self) -> float:
+        self.now += self._tick
         return self.now
 
     def sleep(self, seconds: float) -> None:
