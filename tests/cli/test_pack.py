@@ -209,13 +209,15 @@ def test_interrupted(folder):
         "-j",
         "2",
     ]
-    with subprocess.Popen([*command, "--then", "sleep 0.05"], stderr=subprocess.PIPE, text=True) as child:
-        assert until(lambda: list(folder.glob("x-*.tar")))
+    then = "touch $$.then; until [ -e go ]; do sleep 0.05; done"
+    with subprocess.Popen([*command, "--then", then], stderr=subprocess.PIPE, text=True) as child:
+        assert until(lambda: len(list(folder.glob("*.then"))) == 2)
         child.send_signal(signal.SIGINT)
         _, err = child.communicate(timeout=PATIENCE)
     assert child.returncode == 130
     assert "Traceback" not in err
     assert 0 < len(list(folder.glob("x-*.tar"))) < 50
-    assert run("in", "-o", "x-{i}.tar", "--max-samples", 1, "--then", "sleep 0.05").exit_code == 0
+    (folder / "go").touch()
+    assert run("in", "-o", "x-{i}.tar", "--max-samples", 1, "--then", then).exit_code == 0
     assert len(list(folder.glob("x-*.tar"))) == 50
     assert not [name for name in os.listdir(folder) if ".part-" in name]
