@@ -111,6 +111,7 @@ CLOCK = re.compile(
 CLOCKS = {
     "harness/waiting.py",  # bounds against hanging
     "harness/crash.py",  # when to kill
+    "harness/test_waiting.py",
     "test_house.py",
 }
 
