@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # The accelerator needs a C compiler and the headers of libjpeg-turbo; without them everything works, slower.
 NATIVE := $(PIP) ./native || echo "tarmac-jpeg is not built: apt-get install gcc libjpeg-dev"
 
-.PHONY: demo test lint types unit heavy docs bench fuzz torture coverage clean
+.PHONY: demo test quick busy lint types unit heavy docs bench fuzz torture coverage clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python -m demo
@@ -28,6 +28,17 @@ unit: $(VENV)/.test $(VENV)/.servers
 
 heavy: $(VENV)/.test $(VENV)/.servers
 	$(BIN)/python -m pytest -m heavy
+
+# An answer in a minute: the rooms that everything stands on, without the files that take longest there.
+QUICK := tests/test_house.py tests/index tests/order tests/pipeline tests/samples tests/tar
+LATER := tests/order/test_passes.py tests/tar/test_reader_damage.py \
+  $(addprefix tests/pipeline/test_,dataset.py multiloader.py webloader.py)
+quick: lint
+	$(BIN)/python -m pytest -m "not heavy" -n 2 --dist loadfile $(QUICK) $(addprefix --ignore=,$(LATER))
+
+# Everything, with a busy loop on each core (LOAD=8: with eight of them) that ends with the tests.
+busy: $(VENV)/.test $(VENV)/.servers
+	$(BIN)/python -m tests.busy $(MAKE) test
 
 coverage: $(VENV)/.test $(VENV)/.servers
 	$(BIN)/python -m coverage run -m pytest -m "not heavy"

@@ -6,18 +6,32 @@ import atexit
 import gc
 import os
 import shutil
+import signal
 import tempfile
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+from hypothesis import HealthCheck, settings
+
+from harness.waiting import until
+
+# How long an example takes says nothing on a busy machine.
+settings.register_profile("tarmac", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tarmac")
+
+# A shell that runs the tests in the background ignores Ctrl-C, and programs that tests start inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Indexes that are made on first use belong to these tests alone.
 os.environ["TARMAC_HOME"] = tempfile.mkdtemp(prefix="tarmac-home-")
 atexit.register(shutil.rmtree, os.environ["TARMAC_HOME"], ignore_errors=True)
+
+
+LEAVING = 30.0
+"""Seconds that a child has to end after its test; on a quiet machine it needs none."""
 
 
 def _descriptors() -> dict[str, str]:
@@ -51,15 +65,16 @@ def no_leaks() -> Iterator[None]:
     before = _descriptors()
     children = {child.pid for child in psutil.Process().children()}
     yield
-    deadline = time.monotonic() + 3
-    while True:
+
+    def open_files() -> dict[str, str]:
         gc.collect()
-        files = {fd: name for fd, name in _descriptors().items() if before.get(fd) != name}
+        return {fd: name for fd, name in _descriptors().items() if before.get(fd) != name}
+
+    def running() -> list[psutil.Process]:
         left = [child for child in psutil.Process().children() if child.pid not in children]
-        left = [child for child in left if not _of_multiprocessing(child)]
-        if (not files and not left) or time.monotonic() > deadline:
-            break
-        time.sleep(0.05)
-    assert not files, f"left open: {files}"
-    assert not left, f"left running: {[child.cmdline() for child in left]}"
+        return [child for child in left if not _of_multiprocessing(child)]
+
+    if not until(lambda: not open_files() and not running(), LEAVING, 0.05):
+        assert not open_files(), f"left open: {open_files()}"
+        assert not running(), f"left running: {[child.cmdline() for child in running()]}"
     assert threading.active_count() < 50

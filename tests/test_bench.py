@@ -62,11 +62,11 @@ def test_command(tmp_path):
     options = ["--only", "zst", "--repeat", "2", "--data", str(tmp_path), "--small", "12"]
     command = [sys.executable, "-m", "bench", *options]
     environment = os.environ | {"COLUMNS": "200"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert "read 800 B text + class, zst" in done.stdout
 
-    done = subprocess.run([*command, "--json"], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([*command, "--json"], cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     [case] = json.loads(done.stdout)["cases"]
     assert len(case["sides"]["tarmac"]["rates"]) == 2

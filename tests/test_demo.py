@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 
 def run_demo(out, *options):
     command = [sys.executable, "-W", "error", "-m", "demo", "--out", str(out), *options]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
 
 
 def test_makes_shards_of_labelled_pictures_and_reads_them_back(tmp_path):

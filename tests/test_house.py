@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import pkgutil
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -104,6 +105,28 @@ def test_no_asserts_check_input_and_nothing_prints():
             if isinstance(node, ast.Assert):
                 # narrowing a type that the code itself made optional is all an assert may do
                 assert "is not None" in ast.unparse(node.test), f"{path}: {ast.unparse(node)}"
+
+
+CLOCK = re.compile(
+    r"\b(?:(?:monotonic|perf_counter|process_time|thread_time)\w*|timeit|cpu_times|time\.time)\b"
+)
+CLOCKS = {
+    "harness/waiting.py",  # bounds against hanging
+    "harness/crash.py",  # when to kill
+    "harness/test_waiting.py",
+    "test_house.py",
+}
+
+
+def test_tests_do_not_look_at_the_clock():
+    """How long something took says nothing on a busy machine: see CONTRIBUTING.md for what to do instead."""
+    tests = ROOT / "tests"
+    for path in sorted(tests.rglob("*.py")):
+        found = CLOCK.search(path.read_text())
+        assert found is None or str(path.relative_to(tests)) in CLOCKS, f"{path} looks at {found[0]}"
+    assert CLOCK.search("assert time.monotonic() - begun < 1")
+    assert CLOCK.search("from time import perf_counter_ns as now")
+    assert not CLOCK.search("time.sleep(1); time.time_ns")
 
 
 WRITE = "with tarmac.TarWriter(PATH + '.out') as shard: shard.write({'__key__': 'a', 'txt': b''})"

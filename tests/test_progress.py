@@ -6,12 +6,14 @@ import sys
 
 import pytest
 
+from harness.waiting import FOREVER
 from tarmac import progress as module
 from tarmac.progress import progress
 
 
 @pytest.mark.parametrize("show", [None, False, True])
-def test_the_items_pass(show, capsys):
+def test_the_items_pass(show, capsys, monkeypatch):
+    monkeypatch.setattr(module, "PATIENCE", float(FOREVER))
     assert list(progress(iter(range(5)), 5, "work", show=show)) == [0, 1, 2, 3, 4]
     captured = capsys.readouterr()
     assert captured.out == ""

@@ -8,11 +8,11 @@ import re
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
 from harness.shards import plain
+from harness.waiting import PATIENCE
 from tarmac.cli import exit_code
 from tarmac.errors import BadHeader, NotFound, ShortRead, TooManyShards
 
@@ -114,9 +114,9 @@ def test_interrupt(tmp_path):
     process = subprocess.Popen(
         [sys.executable, "-m", "tarmac", "show", "--allow-exec", f"pipe:cat {fifo}"], stderr=subprocess.PIPE
     )
-    time.sleep(1.5)
-    process.send_signal(signal.SIGINT)
-    _, stderr = process.communicate(timeout=10)
+    with open(fifo, "wb"):  # opens when the command reads
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
     assert b"Traceback" not in stderr
 
@@ -125,7 +125,7 @@ def completing(task, **more):
     """What a shell gets that asks `tarmac` for its script or for the words that fit."""
     script = [sys.executable, "-c", "import sys; sys.argv = ['tarmac']; from tarmac.cli import main; main()"]
     environment = os.environ | {"_TARMAC_COMPLETE": task} | more
-    return subprocess.run(script, env=environment, capture_output=True, text=True, timeout=60).stdout
+    return subprocess.run(script, env=environment, capture_output=True, text=True, timeout=PATIENCE).stdout
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

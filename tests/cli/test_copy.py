@@ -14,6 +14,7 @@ import pytest
 import tarmac
 from harness.servers import nginx, required
 from harness.shards import plain
+from harness.waiting import PATIENCE
 from tarmac.cli import main
 from tools.shards import content, keys, make
 
@@ -207,7 +208,9 @@ def test_mixing(here, capsys):
 
 
 def piped(command, **more):
-    return subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, timeout=60, **more)
+    return subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command], capture_output=True, timeout=PATIENCE, **more
+    )
 
 
 def shell(arguments):

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import psutil
 import pytest
@@ -15,6 +14,7 @@ from typer.testing import CliRunner
 
 from harness import rounds
 from harness.crash import crash, survive
+from harness.waiting import PATIENCE, gone, until
 from tarmac import TarWriter, read
 from tarmac.cli import app
 
@@ -167,10 +167,10 @@ def test_interrupted_it_leaves_nothing_behind(shards, tmp_path, jobs):
     work.mkdir()
     process, sleepers = _at_work(shards, tmp_path, work, jobs)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all of the group
-    _, said = process.communicate(timeout=20)
+    _, said = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
     assert b"Traceback" not in said
-    assert not psutil.wait_procs(sleepers, timeout=3)[1]
+    assert gone(sleepers)
     assert list(work.iterdir()) == []
     assert os.listdir(tmp_path / "out") == [".tarmac"]
 
@@ -192,10 +192,10 @@ def test_terminated_it_leaves_nothing_behind_either(shards, tmp_path):
     work.mkdir()
     process, sleepers = _at_work(shards, tmp_path, work, 2)
     process.terminate()
-    _, said = process.communicate(timeout=20)
+    _, said = process.communicate(timeout=PATIENCE)
     assert process.returncode == 143
     assert b"Traceback" not in said
-    assert not psutil.wait_procs(sleepers, timeout=3)[1]
+    assert gone(sleepers)
     assert list(work.iterdir()) == []
     assert os.listdir(tmp_path / "out") == [".tarmac"]
 
@@ -205,7 +205,7 @@ import os, time
 
 def f(sample):
     open(os.path.join(os.environ["PIDS"], str(os.getpid())), "w").close()
-    time.sleep(77)
+    time.sleep(10_000)
 """
 
 
@@ -223,34 +223,31 @@ def test_interrupted_functions_end_too(shards, tmp_path, jobs):
         cwd=tmp_path,
         start_new_session=True,
     )
-    deadline = time.monotonic() + 30
-    while len(os.listdir(pids)) < min(jobs, 4) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    assert until(lambda: len(os.listdir(pids)) >= min(jobs, 4))
     workers = [psutil.Process(int(name)) for name in os.listdir(pids)]
-    assert len(workers) >= min(jobs, 4)
     os.killpg(process.pid, signal.SIGINT)
-    _, said = process.communicate(timeout=20)
+    _, said = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
     assert b"Traceback" not in said
-    assert not psutil.wait_procs(workers, timeout=3)[1]
+    assert gone(workers)
     assert os.listdir(tmp_path / "out") == [".tarmac"]
 
 
 def _at_work(shards, tmp_path, work, jobs):
     """A job whose commands sleep, and those commands, when as many are running as can."""
     process = subprocess.Popen(
-        [sys.executable, *f"-m tarmac map {shards} -j {jobs} -o {tmp_path}/out/ -c".split(), "exec sleep 77"],
+        [
+            sys.executable,
+            *f"-m tarmac map {shards} -j {jobs} -o {tmp_path}/out/ -c".split(),
+            "exec sleep 10000",
+        ],
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=os.environ | {"TMPDIR": str(work)},
         start_new_session=True,
     )
-    deadline = time.monotonic() + 20
-    while len(_sleeping(process)) < min(jobs, 4) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    sleepers = _sleeping(process)
-    assert len(sleepers) >= min(jobs, 4)
-    return process, sleepers
+    assert until(lambda: len(_sleeping(process)) >= min(jobs, 4))
+    return process, _sleeping(process)
 
 
 def _sleeping(process):

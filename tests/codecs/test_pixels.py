@@ -160,7 +160,7 @@ def test_no_bomb_takes_memory(tmp_path):
         capture_output=True,
         text=True,
         check=True,
-        timeout=120,
+        timeout=1200,
     )
     lines = done.stdout.splitlines()
     assert not [line for line in lines if line.startswith("DECODED")]

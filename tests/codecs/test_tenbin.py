@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import struct
-import time
 
 import numpy as np
 import pytest
@@ -148,14 +147,12 @@ HOSTILE = [
 
 @pytest.mark.parametrize("data", HOSTILE, ids=range(len(HOSTILE)))
 def test_hostile_chunks(data):
-    started = time.monotonic()
     with pytest.raises(CodecError):
         tenbin.decode_buffer(data)
     with pytest.raises(CodecError):
         tenbin.read(io.BytesIO(data))
     with pytest.raises(CodecError, match='sample "k"'):
         Decoder([])({"__key__": "k", "tb": data})
-    assert time.monotonic() - started < 2
 
 
 def test_enough_hostile_chunks_and_a_good_one():

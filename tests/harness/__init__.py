@@ -7,25 +7,25 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import signal
 import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from http.client import HTTPException
 from pathlib import Path
 from typing import TypeVar
 
+import psutil
 from obstore.exceptions import BaseError
+
+from harness.waiting import gone, until
 
 T = TypeVar("T")
 Plan = tuple[list[str], Callable[[], object], T]  # a command, a check that raises until ready, the server
 
-_START_SECONDS = 60.0
-_STARTS = 3  # another process may take a port between our choice and the server's start
+_START_SECONDS = 300.0
 
 
 class MissingComponent(Exception):
@@ -49,53 +49,69 @@ def required(server: AbstractContextManager[T]) -> Iterator[T]:
         yield value
 
 
-def free_ports(count: int) -> list[int]:
-    """Pick distinct free ports below the range the system gives to outgoing connections."""
-    ports: set[int] = set()
-    while len(ports) < count:
-        port = random.SystemRandom().randrange(12000, 32000)
-        with contextlib.suppress(OSError), socket.socket() as probe:
-            probe.bind(("127.0.0.1", port))
-            ports.add(port)
-    return list(ports)
+@contextmanager
+def reserved_ports(count: int) -> Iterator[list[int]]:
+    """Hold free ports for servers of other programs; a connection to one without a server is refused.
+
+    The sockets are bound and do not listen. The system gives their ports to nobody, and a server that binds
+    one by its number, with SO_REUSEADDR as all servers here do, gets it.
+    """
+    with contextlib.ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            each.bind(("127.0.0.1", 0))
+        yield [each.getsockname()[1] for each in sockets]
 
 
 @contextmanager
-def running(plan: Callable[[Path], Plan[T]]) -> Iterator[T]:
+def running(plan: Callable[[Path, list[int]], Plan[T]], ports: int) -> Iterator[T]:
     """Run what `plan` says in a new directory and a new process group until the context exits.
 
-    The plan picks its ports; it is made anew after a failed start, as one may have been taken.
+    The plan gets the directory and as many ports as asked for.
     """
-    for _ in range(_STARTS):
-        with tempfile.TemporaryDirectory(prefix="tarmac-server-", ignore_cleanup_errors=True) as home:
-            command, ready, server = plan(Path(home))
-            log = Path(home, "output.log")
-            with log.open("wb") as output:
-                process = subprocess.Popen(
-                    command, cwd=home, start_new_session=True,
-                    stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-                )  # fmt: skip
-            try:
-                if _answers(process, ready):
-                    yield server
-                    return
-            finally:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-            end_of_log = log.read_text(errors="replace")[-2000:]
-    raise ServerFailed(f"{command[0]} did not start:\n{end_of_log}")
+    with (
+        reserved_ports(ports) as numbers,
+        tempfile.TemporaryDirectory(prefix="tarmac-server-", ignore_cleanup_errors=True) as home,
+    ):
+        command, ready, server = plan(Path(home), numbers)
+        log = Path(home, "output.log")
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                command, cwd=home, start_new_session=True,
+                stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+            )  # fmt: skip
+        try:
+            if not _answers(process, ready):
+                said = log.read_text(errors="replace")[-2000:]
+                raise ServerFailed(f"{command[0]} did not start:\n{said}")
+            yield server
+        finally:
+            _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Kill a server and what it started, and wait for all of them: any one may hold the port."""
+    family = []
+    with contextlib.suppress(psutil.NoSuchProcess):
+        family = psutil.Process(process.pid).children(recursive=True)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    gone(family)
 
 
 def _answers(process: subprocess.Popen[bytes], ready: Callable[[], object]) -> bool:
     """Wait until the server answers; False if it ended or took too long."""
-    deadline = time.monotonic() + _START_SECONDS
-    while process.poll() is None and time.monotonic() < deadline:
+
+    def answers() -> bool:
         with contextlib.suppress(OSError, HTTPException, BaseError, ServerFailed):
             ready()
             return True
-        time.sleep(0.02)
-    return False
+        return False
+
+    ended_or_up = until(lambda: process.poll() is not None or answers(), _START_SECONDS, 0.02)
+    return ended_or_up and process.poll() is None
 
 
 def rounds(count: int) -> int:

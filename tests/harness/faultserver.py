@@ -15,17 +15,17 @@ import socket
 import struct
 import sys
 import threading
-import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Literal
 
+from harness.waiting import PATIENCE, until
+
 _PIECE = 1 << 16  # bytes handed to the kernel at once
 _CHUNK = 1 << 14  # bytes in a chunk of chunked transfer
 _MAX_HEAD = 1 << 16  # longest request head we accept
-_PATIENCE = 30.0  # seconds a client may leave us waiting
 _SIOCOUTQNSD = 0x894B  # Linux: bytes of a socket not yet put on the wire
 
 
@@ -109,8 +109,15 @@ def parse_range(header: str | None, size: int) -> tuple[int, int] | None:
 class FaultServer:
     """Serves one body under every path; `script` says what the next requests suffer."""
 
-    def __init__(self, body: bytes, *, etag: str | None = '"v1"', if_match: bool = True) -> None:
-        """Set `if_match` to False for a server that ignores If-Match."""
+    def __init__(
+        self,
+        body: bytes,
+        *,
+        etag: str | None = '"v1"',
+        if_match: bool = True,
+        pause: Callable[[float], object] | None = None,
+    ) -> None:
+        """Set `if_match` to False for a server that ignores If-Match; `pause` waits in place of the clock."""
         self._body, self._etag = body, etag
         self._honours_if_match = if_match
         self._script: deque[Action] = deque()
@@ -118,6 +125,7 @@ class FaultServer:
         self._log: list[Request] = []
         self._lock = threading.Lock()
         self._closing = threading.Event()
+        self._pause = self._closing.wait if pause is None else pause
         self._connections: dict[socket.socket, threading.Thread] = {}
 
     def __enter__(self) -> FaultServer:
@@ -129,15 +137,15 @@ class FaultServer:
 
     def __exit__(self, *_: object) -> None:
         self._closing.set()
-        socket.create_connection(self._address, timeout=5).close()  # wakes accept()
-        self._accepting.join(5)
+        socket.create_connection(self._address, timeout=PATIENCE).close()  # wakes accept()
+        self._accepting.join(PATIENCE)
         self._listener.close()
         with self._lock:
             open_now = dict(self._connections)
         for connection in open_now:
             _shut(connection, socket.SHUT_RDWR)
         for thread in open_now.values():
-            thread.join(5)
+            thread.join(PATIENCE)
 
     @property
     def url(self) -> str:
@@ -174,7 +182,7 @@ class FaultServer:
     def _talk(self, connection: socket.socket) -> None:
         """Answer the requests of one connection until either side ends it."""
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection.settimeout(_PATIENCE)
+        connection.settimeout(PATIENCE)
         buffer = b""
         with connection, contextlib.suppress(OSError):  # the client may leave at any time
             while not self._closing.is_set():
@@ -230,7 +238,7 @@ class FaultServer:
         """Send the reply with its fault; False ends the connection."""
         action = request.action
         if action.silent:
-            self._closing.wait(action.stall)
+            self._pause(action.stall)
             return False
         reply = self._reply(request)
         if action.framing == "length":
@@ -253,7 +261,7 @@ class FaultServer:
             return
         for at in range(len(head)):
             connection.sendall(head[at : at + 1])
-            self._closing.wait(seconds / len(head))
+            self._pause(seconds / len(head))
 
     def _send_body(self, connection: socket.socket, request: Request, body: bytes | memoryview) -> None:
         """Send the body up to the cut, in the framing the action asks for."""
@@ -277,7 +285,7 @@ class FaultServer:
         before = action.stall_at - request.sent
         if action.stall and 0 <= before < len(data):
             self._push(connection, request, data[:before])
-            self._closing.wait(action.stall)
+            self._pause(action.stall)
             data = data[before:]
         self._push(connection, request, data)
 
@@ -293,7 +301,7 @@ class FaultServer:
                 request.sent += count
             rest = rest[count:]
             if rate:
-                self._closing.wait(count / rate)
+                self._pause(count / rate)
 
 
 def _plain(code: int, headers: Mapping[str, str] | None = None) -> _Reply:
@@ -314,7 +322,7 @@ def _read_head(connection: socket.socket, buffer: bytes) -> tuple[bytes, bytes]:
 def _wait_writable(connection: socket.socket) -> None:
     poll = select.poll()
     poll.register(connection, select.POLLOUT)
-    if not poll.poll(_PATIENCE * 1000):
+    if not poll.poll(PATIENCE * 1000):
         raise TimeoutError("the client does not read")
 
 
@@ -325,9 +333,7 @@ def _shut(connection: socket.socket, how: int) -> None:
 
 def _reset(connection: socket.socket) -> None:
     """Close with a reset, after what was sent has really left (a reset throws away the rest)."""
-    deadline = time.monotonic() + 1.0
-    while _unsent(connection) and time.monotonic() < deadline:
-        time.sleep(0.0005)
+    until(lambda: not _unsent(connection), pause=0.0005)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     connection.close()
 

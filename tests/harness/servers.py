@@ -33,8 +33,9 @@ from urllib.parse import unquote, urlsplit
 import obstore
 from obstore.store import S3Store
 
-from harness import MissingComponent, Plan, ServerFailed, free_ports, required, running
+from harness import MissingComponent, Plan, ServerFailed, required, running
 from harness.faultserver import Unsatisfiable, parse_range
+from harness.waiting import PATIENCE
 
 __all__ = [
     "AzureServer",
@@ -59,7 +60,7 @@ def _ask(
 ) -> None:
     """Send a request without a body; a status not in `accept` raises."""
     parts = urlsplit(url)
-    with contextlib.closing(HTTPConnection(parts.netloc, timeout=20)) as connection:
+    with contextlib.closing(HTTPConnection(parts.netloc, timeout=PATIENCE)) as connection:
         connection.request(method, f"{parts.path}?{parts.query}", headers=dict(headers or {}))
         status = connection.getresponse().status
     if status not in accept:
@@ -86,15 +87,15 @@ def nginx(root: Path) -> Iterator[str]:
         raise MissingComponent("nginx is not installed: install the system package nginx")
     user = "user root root;" if os.geteuid() == 0 else ""  # root's workers would else lose their rights
 
-    def plan(home: Path) -> Plan[str]:
-        [port] = free_ports(1)
+    def plan(home: Path, ports: list[int]) -> Plan[str]:
+        [port] = ports
         conf = home / "nginx.conf"
         conf.write_text(_NGINX_CONF.format(user=user, port=port, root=root.resolve()))
         url = f"http://127.0.0.1:{port}"
         command = [program, "-p", f"{home}/", "-e", f"{home}/error.log", "-c", str(conf)]
         return command, lambda: _ask("GET", f"{url}/", accept=(200, 403, 404)), url
 
-    with running(plan) as url:
+    with running(plan, 1) as url:
         yield url
 
 
@@ -143,7 +144,7 @@ class S3Server:
     def _store(self, bucket: str) -> S3Store:
         config: Any = self.config()
         return S3Store(
-            bucket, config=config, retry_config={"max_retries": 0, "retry_timeout": timedelta(seconds=5)}
+            bucket, config=config, retry_config={"max_retries": 0, "retry_timeout": timedelta(seconds=60)}
         )
 
 
@@ -176,10 +177,10 @@ def _weed_command(program: str, home: Path, ports: Mapping[str, int], *, anonymo
 def seaweed_s3(*, anonymous: bool = False) -> Iterator[S3Server]:
     """Run SeaweedFS's S3 server on an empty directory; `anonymous` suits `gcs_config`."""
     program, parts, sockets = _weed(), ("s3", "master", "volume", "filer"), list[Path]()
+    names = [f"{part}.port{kind}" for part in parts for kind in ("", ".grpc")]
 
-    def plan(home: Path) -> Plan[S3Server]:
-        names = [f"{part}.port{kind}" for part in parts for kind in ("", ".grpc")]
-        ports = dict(zip(names, free_ports(len(names)), strict=True))
+    def plan(home: Path, numbers: list[int]) -> Plan[S3Server]:
+        ports = dict(zip(names, numbers, strict=True))
         sockets.extend(
             Path(f"/tmp/seaweedfs-{part}-grpc-{ports[f'{part}.port.grpc']}.sock") for part in parts
         )
@@ -188,7 +189,7 @@ def seaweed_s3(*, anonymous: bool = False) -> Iterator[S3Server]:
         return _weed_command(program, home, ports, anonymous=anonymous), server.write_probe, server
 
     try:
-        with running(plan) as server:
+        with running(plan, len(names)) as server:
             yield server
     finally:
         for path in sockets:  # it puts these where it wants and, killed, leaves them there
@@ -245,8 +246,8 @@ def azurite(tools: Path = TOOLS) -> Iterator[AzureServer]:
     if node is None or not script.exists():
         raise MissingComponent(f"Azurite is not installed in {tools}: call harness.servers.install_azurite()")
 
-    def plan(home: Path) -> Plan[AzureServer]:
-        [port] = free_ports(1)
+    def plan(home: Path, ports: list[int]) -> Plan[AzureServer]:
+        [port] = ports
         server = AzureServer(f"http://127.0.0.1:{port}/{AzureServer.account}")
         command = [
             node,
@@ -261,7 +262,7 @@ def azurite(tools: Path = TOOLS) -> Iterator[AzureServer]:
         command += ["--silent", "--disableTelemetry", "--skipApiVersionCheck"]
         return command, lambda: server.make_container("probe"), server
 
-    with running(plan) as server:
+    with running(plan, 1) as server:
         yield server
 
 

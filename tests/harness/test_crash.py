@@ -8,23 +8,22 @@ import pytest
 
 from harness import rounds
 from harness.crash import Crash, Forked, crash, survive
+from harness.waiting import FOREVER
 
-SLEEPER = "import time; print('ready', flush=True); time.sleep(60)"
+SLEEPER = f"import time; print('ready', flush=True); time.sleep({FOREVER})"
 
 
 def test_a_child_is_killed_in_time():
-    started = time.monotonic()
     result = crash(SLEEPER, [], seed=1, longest=0.05)
     assert result.killed
     assert result.seconds == crash(SLEEPER, [], seed=1, longest=0.05).seconds < 0.05
-    assert time.monotonic() - started < 10
     assert crash("print('ready')", [], seed=1, longest=0.5).seconds < 0.5
     with pytest.raises(RuntimeError, match="printed b'oh"):
         crash("print('oh')", [], seed=1, longest=0.1)
 
 
 def test_a_forked_child_comes_to_its_end_or_is_killed():
-    assert Forked(lambda: time.sleep(60)).crash(1, 0.01).killed
+    assert Forked(lambda: time.sleep(FOREVER)).crash(1, 0.01).killed
     assert Forked(lambda: None).crash(2, 0.5).status in (0, -9)
     assert Forked(lambda: 1 / 0).crash(2, 1.0).status in (1, -9)
 
@@ -34,9 +33,9 @@ def test_a_failure_names_its_seed():
         raise AssertionError("half a file")
 
     with pytest.raises(AssertionError) as failed:
-        survive(3, lambda seed: Forked(lambda: time.sleep(60)).crash(seed, 0.01), check, 7)
+        survive(3, lambda seed: Forked(lambda: time.sleep(FOREVER)).crash(seed, 0.01), check, 7)
     assert "seed 7" in failed.value.__notes__[0]
-    assert survive(3, lambda seed: Forked(lambda: time.sleep(60)).crash(seed, 0.01), lambda: None) == 3
+    assert survive(3, lambda seed: Forked(lambda: time.sleep(FOREVER)).crash(seed, 0.01), lambda: None) == 3
     with pytest.raises(AssertionError, match="end too soon"):
         survive(1, lambda seed: Crash(seed, 0.0, 0), lambda: None)
 

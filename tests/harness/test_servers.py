@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import os
 import shutil
@@ -18,7 +19,7 @@ import pytest
 from obstore.exceptions import BaseError
 from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
 
-from harness import free_ports, running
+from harness import reserved_ports, running
 from harness.servers import (
     AzureServer,
     MissingComponent,
@@ -32,6 +33,7 @@ from harness.servers import (
     required,
     seaweed_s3,
 )
+from harness.waiting import PATIENCE
 
 BODY = bytes(range(256)) * 1000
 LARGE = os.urandom(12 << 20)  # three parts of a multipart upload
@@ -62,7 +64,7 @@ def azure():
 def fetch(method: str, url: str, body: bytes | None = None, **headers: str):
     """One request, no redirects followed: status, headers, body."""
     parts = urlsplit(url)
-    connection = http.client.HTTPConnection(parts.netloc, timeout=20)
+    connection = http.client.HTTPConnection(parts.netloc, timeout=PATIENCE)
     try:
         connection.request(method, f"{parts.path}?{parts.query}", body, headers)
         reply = connection.getresponse()
@@ -71,11 +73,26 @@ def fetch(method: str, url: str, body: bytes | None = None, **headers: str):
         connection.close()
 
 
+@pytest.fixture
+def held(monkeypatch):
+    """The ports of the servers that a test starts, held to its end: nobody else can listen there."""
+    ports: list[int] = []
+    with contextlib.ExitStack() as stack:
+
+        def holding(count: int):
+            more = stack.enter_context(reserved_ports(count))
+            ports.extend(more)
+            return contextlib.nullcontext(more)
+
+        monkeypatch.setattr("harness.reserved_ports", holding)
+        yield ports
+
+
 def refuses(url: str) -> bool:
-    """Whether nothing listens any more."""
+    """Whether nothing listens any more at a port that is held."""
     parts = urlsplit(url)
     try:
-        socket.create_connection((parts.hostname, parts.port), timeout=5).close()
+        socket.create_connection((parts.hostname, parts.port), timeout=PATIENCE).close()
     except ConnectionRefusedError:
         return True
     return False
@@ -98,7 +115,19 @@ def check_store(store) -> None:
         obstore.head(store, "a/small.bin")
 
 
-def test_nginx_serves_ranges_and_etags(tmp_path):
+def test_reserved_ports_are_refused_to_clients_and_others_and_open_to_a_server():
+    with reserved_ports(3) as ports:
+        assert len(set(ports)) == 3
+        for port in ports:
+            assert refuses(f"http://127.0.0.1:{port}")
+            with socket.socket() as other, pytest.raises(OSError, match="in use"):
+                other.bind(("127.0.0.1", port))
+            with socket.create_server(("127.0.0.1", port)):
+                assert not refuses(f"http://127.0.0.1:{port}")
+            assert refuses(f"http://127.0.0.1:{port}")
+
+
+def test_nginx_serves_ranges_and_etags(tmp_path, held):
     (tmp_path / "x.tar").write_bytes(BODY)
     with required(nginx(tmp_path)) as url:
         status, headers, body = fetch("GET", f"{url}/x.tar")
@@ -141,7 +170,7 @@ def test_nginx_runs_as_a_plain_user(tmp_path):
     if readable.returncode:
         pytest.skip("a plain user cannot read this checkout")
     with required(nginx(tmp_path)):
-        subprocess.run([*dropped, sys.executable, "-c", program], env=env, check=True, timeout=60)
+        subprocess.run([*dropped, sys.executable, "-c", program], env=env, check=True, timeout=600)
 
 
 def test_s3_does_all_operations(s3: S3Server):
@@ -175,20 +204,13 @@ def test_s3_makes_many_buckets_and_the_same_one_twice(s3: S3Server):
         obstore.put(S3Store(f"bucket{number}", config=s3.config()), "x", b"1")
 
 
-def test_s3_leaves_nothing_behind(monkeypatch):
-    ports: list[int] = []
-
-    def recorded(count: int) -> list[int]:
-        ports.extend(free_ports(count))
-        return ports
-
-    monkeypatch.setattr("harness.servers.free_ports", recorded)
+def test_s3_leaves_nothing_behind(held):
     before = set(psutil.Process().children(recursive=True))
     with required(seaweed_s3()) as server:
-        assert any(Path("/tmp").glob(f"seaweedfs-*-{port}.sock") for port in ports)
+        assert any(Path("/tmp").glob(f"seaweedfs-*-{port}.sock") for port in held)
         assert set(psutil.Process().children(recursive=True)) - before
     assert refuses(server.endpoint)
-    assert not [path for port in ports for path in Path("/tmp").glob(f"seaweedfs-*-{port}.sock")]
+    assert not [path for port in held for path in Path("/tmp").glob(f"seaweedfs-*-{port}.sock")]
     assert set(psutil.Process().children(recursive=True)) <= before
 
 
@@ -252,7 +274,7 @@ def test_aistore_takes_objects(tmp_path):
 def test_aistore_keeps_no_part_of_an_object(tmp_path):
     with aistore(tmp_path) as url:
         target = urlsplit(fetch("HEAD", f"{url}/v1/objects/bucket/x.tar")[1]["Location"])
-        with socket.create_connection((target.hostname, target.port), timeout=20) as client:
+        with socket.create_connection((target.hostname, target.port), timeout=PATIENCE) as client:
             head = f"PUT {target.path} HTTP/1.1\r\nHost: {target.netloc}\r\nContent-Length: 1000\r\n\r\n"
             client.sendall(head.encode() + b"only this")
             client.shutdown(socket.SHUT_WR)
@@ -301,11 +323,11 @@ def test_a_missing_program_skips_on_a_desk_and_fails_under_ci(tmp_path, monkeypa
 
 
 def test_a_program_that_ends_at_once_is_reported_with_its_output():
-    def plan(_: Path):
+    def plan(_home: Path, _ports: list[int]):
         return [sys.executable, "-c", "raise SystemExit('no port for me')"], refuse, None
 
     def refuse() -> None:
         raise ConnectionRefusedError
 
-    with pytest.raises(ServerFailed, match="no port for me"), running(plan):
+    with pytest.raises(ServerFailed, match="no port for me"), running(plan, 1):
         pass

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import time
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.memory import peak, reset_peak
+from harness.work import calls
 from storage.caches import Origin
 from tarmac.errors import BadManifest, NotFound, UnsafeUrl, UrlError
 from tarmac.index.manifest import Manifest, Shard, _resolver, read_manifest, relative_name, write_manifest
@@ -239,12 +239,11 @@ def test_a_hundred_thousand_shards(tmp_path):
     ]
     path = str(tmp_path / "m.json")
     write_manifest(Manifest(shards), path)
-    before, begun = reset_peak(), time.perf_counter()
+    before = reset_peak()
     found = read_manifest(path)
-    assert time.perf_counter() - begun < 1.5
     assert peak() - before < 250 << 20
     assert found.samples == 10**9
     assert found.shards == shards
-    begun = time.perf_counter()
     assert found.fingerprint == Manifest(shards).fingerprint
-    assert time.perf_counter() - begun < 1.5
+    assert calls(lambda: read_manifest(path)) < 20 * len(shards)
+    assert calls(lambda: Manifest(shards).fingerprint) < 20 * len(shards)

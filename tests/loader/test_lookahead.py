@@ -9,6 +9,7 @@ import pytest
 
 import tarmac
 from harness.servers import EndingServer
+from harness.waiting import until
 from loader.conftest import write_shards
 from tarmac.storage import Cache
 
@@ -73,12 +74,7 @@ def test_shards_are_fetched_before_they_are_needed(site, tmp_path):
     batches = iter(loader)
     next(batches)
     # One batch is in one or two shards; the next 32 batches are in seven.
-    deadline = threading.Event()
-    for _ in range(100):
-        if sum(name.endswith(".tar") for name in Quiet.fetched) >= 6:
-            break
-        deadline.wait(0.05)
-    assert sum(name.endswith(".tar") for name in Quiet.fetched) >= 6
+    assert until(lambda: sum(name.endswith(".tar") for name in list(Quiet.fetched)) >= 6)
     batches.close()
     dataset.close()
 

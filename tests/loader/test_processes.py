@@ -15,11 +15,11 @@ import time
 from collections import Counter
 
 import numpy as np
-import psutil
 import pytest
 
 import tarmac
 from harness import rounds
+from harness.waiting import PATIENCE, gone
 from tarmac.errors import NotPicklable, WorkerDied, WorkerFailed
 
 N = 203
@@ -111,10 +111,8 @@ def test_an_error_that_cannot_be_sent_is_described(dataset):
 
 def test_a_worker_that_kills_itself_is_an_error_and_a_new_iteration_starts_anew(dataset):
     with tarmac.Loader(dataset.map(suicide), 5, processes=2, threads=0, shuffle=False) as loader:
-        began = time.monotonic()
         with pytest.raises(WorkerDied, match="SIGKILL"):
             list(loader)
-        assert time.monotonic() - began < 5
         assert loader.position == 75  # the batches before it were handed out
         loader.set_epoch(7)
         assert next(iter(loader))["__key__"][0] == "s00000"
@@ -122,14 +120,13 @@ def test_a_worker_that_kills_itself_is_an_error_and_a_new_iteration_starts_anew(
 
 @pytest.mark.heavy
 def test_workers_killed_at_any_time(dataset):
-    """A typed error within seconds, whatever the worker was doing; nothing is left."""
+    """A typed error and no hang, whatever the worker was doing; nothing is left."""
     before, died = shared_memory(), 0
     rng = random.Random(1)
     some = dataset[:80].map(slow)
     for _ in range(rounds(200)):
         with tarmac.Loader(some, 4, processes=2, threads=rng.choice((0, 2)), tail="short") as loader:
             kill_at, seen = rng.randrange(1, 19), 0
-            began = time.monotonic()
             try:
                 for batch in loader:
                     seen += len(batch["__key__"])
@@ -137,11 +134,9 @@ def test_workers_killed_at_any_time(dataset):
                         victim = rng.choice(loader._processes._workers)._process
                         with contextlib.suppress(ProcessLookupError):
                             os.kill(victim.pid, signal.SIGKILL)
-                        began = time.monotonic()
                 assert seen == 80
             except WorkerDied:
                 died += 1
-            assert time.monotonic() - began < 5
     assert died > 100
     assert shared_memory() == before
 
@@ -176,21 +171,12 @@ def test_when_the_parent_ends_so_do_the_workers(shards, tmp_path, how):
         # Ctrl-C reaches the whole group, the others only the parent.
         for pid in [parent.pid, *(pids if how == signal.SIGINT else [])]:
             os.kill(pid, how)
-        _, errors = parent.communicate(timeout=10)
+        _, errors = parent.communicate(timeout=PATIENCE)
         assert parent.returncode != 0
         if how == signal.SIGINT:
             assert errors.count("Traceback") == 1  # the parent's own
-    deadline = time.monotonic() + 5
-    while any(psutil.pid_exists(pid) and not gone(pid) for pid in pids):
-        assert time.monotonic() < deadline, "workers outlive their parent"
-        time.sleep(0.05)
+    assert gone(pids), "workers outlive their parent"
     assert shared_memory() == before
-
-
-def gone(pid):
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    return True
 
 
 def test_a_loader_that_is_dropped_ends_its_workers(dataset):
@@ -200,10 +186,7 @@ def test_a_loader_that_is_dropped_ends_its_workers(dataset):
     assert len(pids) == 2
     del loader
     gc.collect()
-    deadline = time.monotonic() + 5
-    while not all(map(gone, pids)):
-        assert time.monotonic() < deadline, "workers outlive their loader"
-        time.sleep(0.05)
+    assert gone(pids), "workers outlive their loader"
 
 
 def test_no_descriptor_is_lost_over_many_epochs(dataset):

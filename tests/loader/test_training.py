@@ -6,7 +6,6 @@ import json
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import textwrap
@@ -16,6 +15,7 @@ from collections import Counter
 import pytest
 
 from harness import rounds
+from harness.waiting import until
 
 TRAIN = """
     import json, os, sys, time
@@ -57,9 +57,7 @@ def test_killed_a_hundred_times_and_every_sample_once_an_epoch(shards, tmp_path)
         before = written()
         with start(never) as child:
             # Not before it has begun to train, or many kills would hit the imports only.
-            deadline = time.monotonic() + 30
-            while written() <= before and child.poll() is None and time.monotonic() < deadline:
-                time.sleep(0.005)
+            assert until(lambda before=before, child=child: written() > before or child.poll() is not None)
             time.sleep(rng.uniform(0, 0.15))
             child.send_signal(signal.SIGKILL)
             child.wait()
@@ -67,7 +65,7 @@ def test_killed_a_hundred_times_and_every_sample_once_an_epoch(shards, tmp_path)
         killed += 1
     state = json.loads(log.read_bytes().split(b"\n")[-2])["state"]
     with start(state["epoch"] + 1) as child:
-        assert child.wait(60) == 0
+        assert child.wait(600) == 0
     steps = [json.loads(line) for line in log.read_text().splitlines()]
     assert len({step["epoch"] for step in steps}) == state["epoch"] + 1
     everything = Counter({f"s{number:05d}": 1 for number in range(203)})
@@ -80,8 +78,8 @@ DISTRIBUTED = """
     import torch, torch.distributed as dist
     import tarmac
 
-    rank, port, *shards = sys.argv[1:]
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=int(rank), world_size=2)
+    rank, meeting, *shards = sys.argv[1:]
+    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=int(rank), world_size=2)
     loader = tarmac.Loader(tarmac.Dataset(shards).decode(), 6, seed=1, threads=1)
     steps, keys = 0, []
     for epoch in range(2):
@@ -100,13 +98,10 @@ def test_two_processes_of_torch_distributed_end_in_step(shards, tmp_path):
     pytest.importorskip("torch")
     script = tmp_path / "train.py"
     script.write_text(textwrap.dedent(DISTRIBUTED))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
     environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
     ranks = [
         subprocess.Popen(
-            [sys.executable, script, str(rank), port, *shards],
+            [sys.executable, script, str(rank), tmp_path / "meeting", *shards],
             stdout=subprocess.PIPE,
             text=True,
             env=environment | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"},
@@ -114,7 +109,7 @@ def test_two_processes_of_torch_distributed_end_in_step(shards, tmp_path):
         for rank in range(2)
     ]
     try:
-        results = [json.loads(rank.communicate(timeout=120)[0].splitlines()[-1]) for rank in ranks]
+        results = [json.loads(rank.communicate(timeout=600)[0].splitlines()[-1]) for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()

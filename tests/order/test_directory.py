@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.waiting import FOREVER, PATIENCE, FakeClock
 from tarmac.errors import NotFound
 from tarmac.order import DirectoryShardList, ShardShuffle, directory, split_by_worker
 
@@ -75,7 +76,7 @@ def claim_and_wait(path, ready):
     stream = iter(DirectoryShardList(path, mode="unlink"))
     next(stream)
     ready.set()
-    time.sleep(60)
+    time.sleep(FOREVER)
 
 
 def test_what_a_dead_reader_claimed_is_read_by_another(queue):
@@ -83,7 +84,7 @@ def test_what_a_dead_reader_claimed_is_read_by_another(queue):
     ready = context.Event()
     process = context.Process(target=claim_and_wait, args=(queue, ready))
     process.start()
-    assert ready.wait(20)
+    assert ready.wait(PATIENCE)
     [claimed] = [name for name in names(queue) if name.endswith(f"._{process.pid}_")]
     assert len(read_all(DirectoryShardList(queue, poll=None, mode="keep"))) == 2
     assert claimed in names(queue)
@@ -153,7 +154,7 @@ def test_fate_decides_instead_of_the_mode(queue):
             os.utime(path)
 
     stream = iter(
-        DirectoryShardList(queue, mode="unlink", select="oldest", fate=fate, timeout=0.2, poll=0.01)
+        DirectoryShardList(queue, mode="unlink", select="oldest", fate=fate, timeout=PATIENCE, poll=0.01)
     )
     for name in ("b.tgz", "c.tar.tgz"):
         os.utime(queue / name, (1, 1))
@@ -165,22 +166,29 @@ def test_fate_decides_instead_of_the_mode(queue):
     assert names(queue) == ["a.tar", "ignored.txt", "moved"]
 
 
-def test_waiting_ends(tmp_path):
-    begun = time.monotonic()
-    assert list(DirectoryShardList(tmp_path, poll=0.01, timeout=0.1)) == []
-    assert 0.1 <= time.monotonic() - begun < 5
+def test_waiting_ends(tmp_path, monkeypatch):
+    clock = FakeClock()
+    monkeypatch.setattr(directory, "time", clock)
+    assert list(DirectoryShardList(tmp_path, poll=0.25, timeout=1)) == []
+    assert clock.slept == [0.25] * 4
     assert list(DirectoryShardList(tmp_path, poll=None)) == []
+    assert len(clock.slept) == 4
 
 
-def test_shards_that_come_later(tmp_path):
-    stream = iter(DirectoryShardList(tmp_path, poll=0.01, mode="unlink", timeout=30))
-    context = multiprocessing.get_context("fork")
-    writer = context.Process(target=lambda: (time.sleep(0.2), (tmp_path / "late.tar").write_text("late")))
-    writer.start()
+def test_shards_that_come_later(tmp_path, monkeypatch):
+    clock = FakeClock()
+
+    def sleep(seconds):
+        clock.now += seconds
+        if clock.now == 1008:
+            (tmp_path / "late.tar").write_text("late")
+
+    monkeypatch.setattr(clock, "sleep", sleep)
+    monkeypatch.setattr(directory, "time", clock)
+    stream = iter(DirectoryShardList(tmp_path, poll=1, mode="unlink", timeout=30))
     assert read_all([next(stream)]) == ["late"]
+    assert clock.now == 1008
     stream.close()
-    writer.join()
-    writer.close()
 
 
 def test_shards_are_not_passed_over_nor_held_back(queue, monkeypatch):

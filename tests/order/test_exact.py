@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import time
 import tracemalloc
 
 import numpy as np
@@ -11,6 +10,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from harness.work import calls
 from tarmac.order.exact import ExactOrder
 
 LENGTHS = st.lists(st.integers(0, 30), max_size=12)
@@ -200,9 +200,8 @@ def test_a_billion_samples_in_a_hundred_thousand_shards():
     lengths = np.full(100_000, 10_000)
     order = ExactOrder(lengths, seed=3)
     positions = np.array([0, 5, 10**9 - 1, 123_456_789])
-    began = time.perf_counter()
+    assert calls(lambda: order.at(0, positions)) < 10_000
     shards, rows = order.at(0, positions)
-    assert time.perf_counter() - began < 1
     assert (order.position_of(0, shards, rows) == positions).all()
     tracemalloc.start()
     try:

@@ -10,13 +10,13 @@ import os
 import pickle
 import secrets
 import tempfile
-import time
 from multiprocessing import forkserver, resource_tracker, synchronize, util
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.waiting import until
 from order.places import Numbered, Reading, Resuming
 from tarmac.order import PassCounter, passes
 from tarmac.order.passes import Turn
@@ -44,10 +44,7 @@ def nothing_left(monkeypatch):
     gc.collect()
     assert files() == []
     # The tracker removes the semaphores that are left when it ends, and their owners must not find them gone.
-    deadline = time.monotonic() + 5
-    while semaphores() and time.monotonic() < deadline:
-        gc.collect()
-        time.sleep(0.01)
+    until(lambda: gc.collect() is None or not semaphores(), 30)
     forkserver._forkserver._stop()
     resource_tracker._resource_tracker._stop()
 

@@ -18,6 +18,7 @@ import torch
 
 import tarmac
 from harness.shards import plain
+from harness.waiting import FOREVER, gone
 from tarmac.errors import NotPicklable, Truncated
 from tarmac.order.workers import current_place
 from tarmac.pipeline import multiloader
@@ -181,7 +182,7 @@ def gone_at_three(number, worker):
 def slow_first_and_killed_second(number, worker):
     if worker == 1:
         os.kill(os.getpid(), signal.SIGKILL)
-    time.sleep(60)
+    time.sleep(FOREVER)
 
 
 @pytest.mark.parametrize(
@@ -192,12 +193,9 @@ def slow_first_and_killed_second(number, worker):
         (slow_first_and_killed_second, r"worker 1 .*signal 9"),
     ],
 )
-def test_a_worker_that_dies_is_an_error_at_once(step, how, monkeypatch):
-    monkeypatch.setattr(multiloader, "_GRACE", 0.2)
-    began = time.monotonic()
+def test_a_worker_that_dies_is_an_error_at_once(step, how):
     with pytest.raises(WorkerFailed, match=how):
         list(MultiLoader(Steps(step), 2))
-    assert time.monotonic() - began < 10
 
 
 def endless(number, worker):
@@ -207,23 +205,21 @@ def endless(number, worker):
 def stubborn(number, worker):
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if number:
-        time.sleep(60)
+        time.sleep(FOREVER)
     return number
 
 
 @pytest.mark.parametrize("step", [endless, stubborn])
 def test_closing_early_ends_the_workers(step, monkeypatch):
-    monkeypatch.setattr(multiloader, "_GRACE", 10 if step is endless else 0.2)
+    monkeypatch.setattr(multiloader, "_GRACE", FOREVER if step is endless else 0.2)
     loader = MultiLoader(Steps(step, 10**9), 3)
     items = iter(loader)
     next(items)
     processes = [psutil.Process(process.pid) for process in loader.pids]
     assert len(processes) == 3
-    began = time.monotonic()
     items.close()
     assert not any(process.is_running() for process in processes)
     assert loader.pids == []
-    assert time.monotonic() - began < 5
 
 
 def test_workers_are_asked_before_they_are_ended(tmp_path):
@@ -265,9 +261,9 @@ def test_a_new_iteration_ends_the_one_before():
 def test_what_is_read_ahead_is_bounded(tmp_path):
     loader = MultiLoader(Steps(Noted(tmp_path / "log"), 1000), 1)
     items = iter(loader)
-    next(items)
-    time.sleep(0.2)
-    assert (tmp_path / "log").stat().st_size < 20
+    for taken in range(1, 101):
+        next(items)
+        assert (tmp_path / "log").stat().st_size <= taken + 1  # the one on its way
     items.close()
 
 
@@ -299,17 +295,7 @@ def test_workers_end_with_a_loader_that_is_killed(tmp_path):
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     workers = [int(pid) for pid in done.stdout.split()]
     assert len(workers) == 3
-    deadline = time.monotonic() + 10
-    while any(psutil.pid_exists(pid) and _runs(pid) for pid in workers):
-        assert time.monotonic() < deadline, "workers outlive their loader"
-        time.sleep(0.05)
-
-
-def _runs(pid):
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+    assert gone(workers), "workers outlive their loader"
 
 
 def test_arguments(shards, caplog):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import pickle
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 import tarmac
 from harness.shards import plain
+from harness.waiting import PATIENCE, gone
 from pipeline.datasets import write_shards
 from tarmac.errors import IndexDamaged, TarmacError, WriteError
 from tarmac.index.manifest import Manifest, Shard
@@ -73,7 +73,7 @@ def test_in_memory_everything_stays_and_nothing_is_open(manifest, tmp_path):
 
 def test_a_shard_is_opened_once_and_others_do_not_wait(manifest, monkeypatch):
     opened, real = [], shardset.stat
-    together = threading.Barrier(2, timeout=20)
+    together = threading.Barrier(2, timeout=PATIENCE)
 
     def slow(url, options):
         opened.append(url)
@@ -113,26 +113,23 @@ def test_a_fork_while_a_thread_opens_a_shard_does_not_hang(manifest, monkeypatch
 
     def slow(url, options):
         begun.set()
-        go.wait(20)
+        go.wait(PATIENCE)
         return real(url, options)
 
     monkeypatch.setattr(shardset, "stat", slow)
     thread = threading.Thread(target=shards.open, args=(0,))
     thread.start()
-    begun.wait(20)
+    assert begun.wait(PATIENCE)
     child = os.fork()
     if not child:
         go.set()
         os._exit(7 if shards.open(0).sample(0)["cls"] == b"0" else 1)
-    deadline = time.monotonic() + 20
-    while (ended := os.waitpid(child, os.WNOHANG)) == (0, 0) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    if ended == (0, 0):
+    if not gone([child]):
         os.kill(child, 9)
-        os.waitpid(child, 0)
+    ended = os.waitpid(child, 0)[1]
     go.set()
     thread.join()
-    assert os.waitstatus_to_exitcode(ended[1]) == 7
+    assert os.waitstatus_to_exitcode(ended) == 7
     shards.close()
 
 

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import threading
-import time
 
 import pytest
 
+from harness.waiting import PATIENCE
 from tarmac.pipeline.threads import AHEAD, in_threads
 
 
 def test_order_and_overlap():
-    seen, lock = [], threading.Lock()
+    together, later = threading.Barrier(4, timeout=PATIENCE), [threading.Event() for _ in range(40)]
 
-    def slow(i):
-        with lock:
-            seen.append(threading.get_ident())
-        time.sleep(0.002 * (5 - i % 5))
+    def work(i):
+        if i < 4:
+            together.wait()  # passes only if four are at work at the same time
+        elif i % 2 == 0:
+            assert later[i + 1].wait(PATIENCE)  # ends after the one that follows it
+        later[i].set()
         return i
 
-    assert list(in_threads(slow, range(40), 4)) == list(range(40))
-    assert len(set(seen)) == 4
+    assert list(in_threads(work, range(40), 4)) == list(range(40))
 
 
 def test_look_ahead_is_bounded():

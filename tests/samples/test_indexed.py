@@ -21,7 +21,7 @@ from tarmac.samples.indexed import IndexedShard, coalesced
 from tarmac.samples.indexing import IndexOptions, index_shard
 from tarmac.storage import Source, StorageOptions, open_read
 
-FAST = StorageOptions(backoff=0.001, max_backoff=0.005, retries=2, idle=5)
+FAST = StorageOptions(backoff=0.001, max_backoff=0.005, retries=2, idle=60)
 
 
 def index_of(url):

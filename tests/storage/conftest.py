@@ -9,12 +9,12 @@ from storage.caches import Origin
 from tarmac.storage import StorageOptions, register_scheme, schemes
 
 HASTY = {
-    "connect": 2.0,
-    "idle": 5.0,
+    "connect": 20.0,
+    "idle": 60.0,
     "backoff": 0.001,
     "max_backoff": 0.005,
     "retries": 4,
-    "retry_time": 20.0,
+    "retry_time": 600.0,
 }
 
 

@@ -17,7 +17,7 @@ from harness import rounds
 from storage.caches import shard_bytes
 from tarmac.storage import Cache, Source, StorageOptions, register_scheme, schemes
 
-FAST = StorageOptions(backoff=0.001, max_backoff=0.005, retries=2, idle=5)
+FAST = StorageOptions(backoff=0.001, max_backoff=0.005, retries=2, idle=60)
 
 
 def read(cache: Cache, url: str, options: StorageOptions = FAST) -> bytes:

@@ -10,6 +10,7 @@ import pytest
 
 import tarmac
 from harness.shards import plain
+from harness.waiting import FOREVER
 from tarmac.errors import CommandFailed, NotFound, UnsafeUrl, UnsupportedScheme
 from tarmac.storage import enforce_security
 from tarmac.storage.gopen import (
@@ -126,7 +127,7 @@ def test_arguments(tmp_path):
         gopen(str(tmp_path / "a"), "r")
     with pytest.raises(TypeError, match="speed"):
         gopen(str(tmp_path / "a"), speed=9)
-    with gopen("pipe:sleep 5", command_idle=0.01) as file, pytest.raises(tarmac.errors.Stalled):
+    with gopen(f"pipe:sleep {FOREVER}", command_idle=0.01) as file, pytest.raises(tarmac.errors.Stalled):
         file.read()
 
 

@@ -7,7 +7,6 @@ import itertools
 import os
 import subprocess
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -309,14 +308,13 @@ def check_shards(directory: Path) -> None:
 @pytest.mark.heavy
 def test_200_killed_writers_leave_whole_shards_or_none(tmp_path):
     pattern = str(tmp_path / "x-%02d.tar")
-    started = time.monotonic()
-    write_shards(pattern)
-    usual = time.monotonic() - started
+    writing = Forked(lambda: write_shards(pattern))
+    usual = writing.usual()
 
     def strike(seed: int) -> Crash:
         for path in tmp_path.glob("x-*"):
             path.unlink()
-        return Forked(lambda: write_shards(pattern)).crash(seed, usual)
+        return writing.crash(seed, usual)
 
     orphans: set[str] = set()
 

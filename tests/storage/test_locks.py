@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from harness.waiting import FOREVER, PATIENCE, until
 from tarmac.storage import locks
 from tarmac.storage.locks import FileLock, try_lock
 
@@ -24,29 +25,43 @@ def test_one_owner_at_a_time(tmp_path):
     b.release()
 
 
-def test_waiting(tmp_path):
+@pytest.fixture
+def waiting(monkeypatch):
+    """Set when a lock that may be waited for has been opened and is asked for."""
+    asked, real = threading.Event(), locks._lock
+
+    def lock(fd, *, shared, wait):
+        if wait:
+            asked.set()
+        real(fd, shared=shared, wait=wait)
+
+    monkeypatch.setattr(locks, "_lock", lock)
+    return asked
+
+
+def test_waiting(tmp_path, waiting):
     a, b = FileLock(tmp_path / "l"), FileLock(tmp_path / "l")
-    a.own()
+    a.own(wait=False)
     got = []
     thread = threading.Thread(target=lambda: got.append(b.own()))
     thread.start()
-    time.sleep(0.05)
+    assert waiting.wait(PATIENCE)
     assert got == []
     a.release()
-    thread.join(5)
+    thread.join(PATIENCE)
     assert got == [True]
     b.release()
 
 
-def test_a_lock_that_was_removed_while_we_waited_is_taken_anew(tmp_path):
+def test_a_lock_that_was_removed_while_we_waited_is_taken_anew(tmp_path, waiting):
     path = tmp_path / "l"
     a, b, c = (FileLock(path) for _ in range(3))
-    a.own()
+    a.own(wait=False)
     thread = threading.Thread(target=b.own)
     thread.start()
-    time.sleep(0.05)
+    assert waiting.wait(PATIENCE)
     a.remove()
-    thread.join(5)
+    thread.join(PATIENCE)
     assert path.exists()
     assert not c.own(wait=False)  # b holds the new one, not the removed one
     b.remove()
@@ -58,10 +73,9 @@ def test_a_dead_owner_lets_go(tmp_path):
     if pid == 0:
         FileLock(tmp_path / "l").own()
         (tmp_path / "ready").touch()
-        time.sleep(60)
+        time.sleep(FOREVER)
         os._exit(0)
-    while not (tmp_path / "ready").exists():
-        time.sleep(0.01)
+    assert until((tmp_path / "ready").exists)
     lock = FileLock(tmp_path / "l")
     assert not lock.own(wait=False)
     os.kill(pid, signal.SIGKILL)

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from harness.faultserver import NO_REPLY, REDIRECT_TO_FILE, REDIRECT_TO_SELF, Action, FaultServer
+from harness.waiting import FOREVER
 from storage.test_network import BODY, fetch
 from tarmac.errors import TarmacError
 from tarmac.storage import read_range, stat
@@ -42,7 +43,7 @@ def secret_urls(base: str) -> list[tuple[str, str]]:
         Action(status=503),
         Action(cut=10),
         Action(framing="chunked", cut=10),
-        Action(framing="close", stall=3),
+        Action(framing="close", stall=FOREVER),
         NO_REPLY,
         REDIRECT_TO_SELF,
         REDIRECT_TO_FILE,

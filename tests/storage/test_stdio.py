@@ -8,6 +8,7 @@ import sys
 import pytest
 
 import tarmac
+from harness.waiting import PATIENCE
 
 WRITE = """
 import tarmac
@@ -19,7 +20,7 @@ STAT = "from tarmac.storage import stat; print(stat('-').size)"
 
 
 def python(script: str, data: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run([sys.executable, "-c", script], input=data, capture_output=True, timeout=60)
+    return subprocess.run([sys.executable, "-c", script], input=data, capture_output=True, timeout=PATIENCE)
 
 
 def test_through_a_pipe():
@@ -41,14 +42,16 @@ def test_a_writer_that_fails_leaves_no_end_mark():
 def test_a_reader_that_leaves(tmp_path):
     script = WRITE.replace("range(100)", "range(100000)")
     command = f'{sys.executable} -c "$0" 2> {tmp_path}/err | head -c 1000 > /dev/null; true'
-    subprocess.run(["bash", "-c", command, script], timeout=60, check=True)
+    subprocess.run(["bash", "-c", command, script], timeout=PATIENCE, check=True)
     assert b"WriteError" in (tmp_path / "err").read_bytes()
 
 
 def test_stat(tmp_path):
     (tmp_path / "x").write_bytes(b"12345")
     with (tmp_path / "x").open("rb") as file:
-        found = subprocess.run([sys.executable, "-c", STAT], stdin=file, capture_output=True, timeout=60)
+        found = subprocess.run(
+            [sys.executable, "-c", STAT], stdin=file, capture_output=True, timeout=PATIENCE
+        )
     assert found.stdout == b"5\n"
     assert b"UnsupportedScheme" in python(STAT, b"x").stderr
     with pytest.raises(tarmac.errors.UnsupportedScheme):

@@ -10,8 +10,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from harness import reserved_ports
 from harness.faultserver import Action, FaultServer
 from harness.servers import redirector
+from harness.waiting import PATIENCE
 from tarmac.errors import (
     AccessDenied,
     CommitFailed,
@@ -130,7 +132,7 @@ def test_put_to_a_server_that_hangs(hasty):
     hang = threading.Event()
 
     def wait(_):
-        hang.wait(10)
+        hang.wait(PATIENCE)
         return True
 
     with upload_server(wait) as (url, _, _seen):
@@ -145,8 +147,8 @@ def test_put_in_a_circle_or_to_nowhere(hasty):
         with redirector(lambda _, target=target: target) as url:
             with pytest.raises(ConnectFailed, match="redirect"):
                 put(f"{url}/x", b"x", options, WriteOptions(overwrite=True))
-    with pytest.raises(ConnectFailed, match="reached"):
-        put("http://127.0.0.1:1/x", b"x", options)
+    with reserved_ports(1) as [port], pytest.raises(ConnectFailed, match="reached"):
+        put(f"http://127.0.0.1:{port}/x", b"x", options)
 
 
 def test_a_reader_without_length_follows_redirects(hasty):

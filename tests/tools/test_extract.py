@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from harness.faultfs import Fault, faulty
+from harness.waiting import PATIENCE
 from tarmac.errors import BadName, CommitFailed, DiskFull
 from tarmac.tools import extract
 from tarmac.tools.extract import Extractor, safe_parts
@@ -169,16 +170,16 @@ def test_two_writers_of_one_name(tmp_path, monkeypatch, overwrite):
         if data == b"first":
             write(fd, data)
             begun.set()
-            assert halfway.wait(10)
+            assert halfway.wait(PATIENCE)
         else:
-            assert begun.wait(10)
+            assert begun.wait(PATIENCE)
             write(fd, data[:3])
             halfway.set()
-            assert published.wait(10)
+            assert published.wait(PATIENCE)
             write(fd, data[3:])
 
     def second():
-        assert begun.wait(10)
+        assert begun.wait(PATIENCE)
         put(tmp_path, "a", overwrite, txt=b"second")
 
     monkeypatch.setattr(extract, "_write", slow)
@@ -190,10 +191,10 @@ def test_two_writers_of_one_name(tmp_path, monkeypatch, overwrite):
         finally:
             published.set()
         if overwrite:
-            other.result(10)
+            other.result(PATIENCE)
         else:
             with pytest.raises(CommitFailed, match="another"):
-                other.result(10)
+                other.result(PATIENCE)
     assert (tmp_path / "a.txt").read_bytes() == (b"second" if overwrite else b"first")
     assert os.listdir(tmp_path) == ["a.txt"]
 

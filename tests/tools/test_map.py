@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
-import time
 
 import pytest
 
 from harness.faultfs import Fault, faulty
+from harness.waiting import PATIENCE
 from tarmac import TarWriter, read
 from tarmac.errors import (
     JobMismatch,
@@ -63,9 +63,10 @@ def test_order_and_bytes_are_the_same_for_any_number_of_processes(shards, tmp_pa
 
 
 def test_one_shard_is_done_in_parallel_too(shards, tmp_path):
-    began = time.monotonic()
-    report = mapped(shards[:1], "sleep 0.4", Output(f"{tmp_path}/out/"), jobs=10)
-    assert time.monotonic() - began < 3
+    """Each command waits for nine others."""
+    (tmp_path / "here").mkdir()
+    together = f"cd {tmp_path}/here; touch $TARMAC_KEY; until [ $(ls | wc -l) = 10 ]; do sleep 0.02; done"
+    report = mapped(shards[:1], Command(together, timeout=PATIENCE), Output(f"{tmp_path}/out/"), jobs=10)
     assert report.written == 10
 
 
@@ -76,7 +77,7 @@ def test_samples_as_they_are_done(shards, tmp_path, monkeypatch, work):
     mark = tmp_path / "done"
     if work == "command":
         wait = f"until [ -e {mark} ]; do sleep 0.05; done"
-        how = Command(f"case $(cat sample.cls) in 9) touch {mark};; 0) {wait};; esac", timeout=20)
+        how = Command(f"case $(cat sample.cls) in 9) touch {mark};; 0) {wait};; esac", timeout=PATIENCE)
     else:
         (tmp_path / "f.py").write_text(WAITING.format(str(mark)))
         how = Function(f"{tmp_path}/f.py:f")
@@ -133,7 +134,7 @@ def test_how_many_may_fail(shards, tmp_path, jobs):
 
 
 def test_a_slow_sample_is_a_failed_one(shards, tmp_path):
-    work = Command("test $TARMAC_KEY != k02 || sleep 60", timeout=0.5)
+    work = Command("test $TARMAC_KEY != k02 || sleep 10000", timeout=3)
     with pytest.raises(TimedOut, match="k02"):
         mapped(shards[:1], work, Output(f"{tmp_path}/out/"), 4)
     report = mapped(shards[:1], work, Output(f"{tmp_path}/out/"), 4, on_error="skip")
@@ -271,8 +272,7 @@ import os, time
 def f(sample):
     # Wait until another process has been here, too.
     open(os.path.join(PLACE, str(os.getpid())), "w").close()
-    deadline = time.monotonic() + 20
-    while len(os.listdir(PLACE)) < 2 and time.monotonic() < deadline:
+    while len(os.listdir(PLACE)) < 2:
         time.sleep(0.02)
     return sample | {"pid": str(os.getpid())}
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import psutil
 import pytest
 
+from harness.waiting import FOREVER, PATIENCE, gone, until
 from tarmac.errors import BadName, WorkerDied
 from tarmac.jobs.engines import local
 from tarmac.jobs.engines.local import LocalEngine, worker_pool
@@ -90,7 +91,7 @@ from tarmac.jobs.task import Outcome, Unit
 def work(unit):
     try:
         open(f"{sys.argv[1]}/{unit.name}", "w").close()
-        time.sleep(60)
+        time.sleep(10_000)
     except KeyboardInterrupt:
         open(f"{sys.argv[1]}/{unit.name}.interrupted", "w").close()
         raise
@@ -107,15 +108,12 @@ except KeyboardInterrupt:
 def test_workers_end_with_their_parent(tmp_path, number):
     command = [sys.executable, "-c", SCRIPT, str(tmp_path)]
     child = subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE)
-    deadline = time.monotonic() + 20
-    while len(list(tmp_path.iterdir())) < 2 and time.monotonic() < deadline:
-        time.sleep(0.02)
+    assert until(lambda: len(list(tmp_path.iterdir())) == 2)
     workers = psutil.Process(child.pid).children()
     assert len(workers) == 2
     child.send_signal(number)  # the parent alone, as a batch system does it
-    errors = child.communicate(timeout=20)[1]
-    psutil.wait_procs(workers, timeout=10)
-    assert not any(worker.is_running() and worker.status() != "zombie" for worker in workers)
+    errors = child.communicate(timeout=PATIENCE)[1]
+    assert gone(workers)
     if number == signal.SIGINT:
         assert child.returncode == 130
         assert errors == b""
@@ -124,8 +122,9 @@ def test_workers_end_with_their_parent(tmp_path, number):
 
 def test_more_work_for_processes_that_have_died_is_the_same_error():
     def slowly():
+        before = len(psutil.Process().children())
         yield from units("kill", "x")
-        time.sleep(1)
+        assert until(lambda: len(psutil.Process().children()) <= before)
         yield from units("y", "z", "a", "b", "c")
 
     with contextlib.suppress(WorkerDied):
@@ -137,7 +136,7 @@ def test_processes_of_others_are_left_alone():
     """Those that are started while ours work, too."""
     with worker_pool(1, Work()) as submit:
         first = submit(units("x")[0])
-        other = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+        other = multiprocessing.get_context("fork").Process(target=time.sleep, args=(FOREVER,))
         other.start()
         first.result()
         with pytest.raises(ZeroDivisionError), worker_pool(1, Work()) as again:

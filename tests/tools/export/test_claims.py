@@ -6,6 +6,7 @@ import multiprocessing
 
 import pytest
 
+from harness.waiting import PATIENCE
 from tarmac.errors import WriteError
 from tarmac.tools.export.claims import Claims
 
@@ -29,7 +30,7 @@ def test_a_name_is_taken_once(tmp_path):
 
 def _take_all(path, begin, results):
     claims = Claims(path)
-    begin.wait(30)
+    begin.wait(300)
     results.put(sum(claims.take([f"{number}"]) is None for number in range(200)))
     claims.close()
 
@@ -41,9 +42,9 @@ def test_processes_share_them(tmp_path):
     processes = [context.Process(target=_take_all, args=arguments) for _ in range(3)]
     for process in processes:
         process.start()
-    won = [results.get(timeout=60) for _ in processes]
+    won = [results.get(timeout=PATIENCE) for _ in processes]
     for process in processes:
-        process.join(30)
+        process.join(PATIENCE)
     assert sum(won) == 200
 
 

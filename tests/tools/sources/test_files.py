@@ -6,9 +6,11 @@ import os
 
 import pytest
 
+from harness.waiting import FOREVER, PATIENCE, FakeClock
 from tarmac.errors import AccessDenied, CommandFailed, NotFound, ObjectChanged, Stalled, TransferError
 from tarmac.storage import StorageOptions
 from tarmac.storage.types import DEFAULT_STORAGE
+from tarmac.tools.sources import files
 from tarmac.tools.sources.files import file_at, loading, look_at, read_file
 from tarmac.tools.sources.source import UNSEEN
 
@@ -120,12 +122,15 @@ def test_a_large_file_comes_in_several_reads(tmp_path, monkeypatch):
     assert load(file)["bin"] == path.read_bytes()
 
 
-def test_commands():
-    storage = StorageOptions(command_idle=0.2)
+def test_commands(monkeypatch):
+    storage = StorageOptions(command_idle=PATIENCE)
     assert read_file(("txt", "pipe:printf abc", -1, None), storage) == b"abc"
     with pytest.raises(CommandFailed, match="status 3"):
         read_file(("txt", "pipe:echo abc; exit 3", -1, None), storage)
     with pytest.raises(Stalled):
-        read_file(("txt", "pipe:sleep 9", -1, None), storage)
-    with pytest.raises(Stalled, match="took more"):
-        read_file(("txt", "pipe:yes", -1, None), storage)
+        read_file(("txt", f"pipe:sleep {FOREVER}", -1, None), StorageOptions(command_idle=0.2))
+    clock = FakeClock(tick=1)  # a second for each piece
+    monkeypatch.setattr(files, "time", clock)
+    with pytest.raises(Stalled, match="took more than 120 seconds"):
+        read_file(("txt", "pipe:while echo; do true; done", -1, None), storage)
+    assert clock.now == 1122

@@ -1,0 +1,61 @@
+"""Waiting for what another thread or process does, and bounds against hanging.
+
+A test never asserts how long something took: on a busy machine anything may take long. It waits for the event
+itself. Nothing here is needed on a quiet machine for more than a tenth of these bounds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable
+
+import psutil
+
+PATIENCE = 120.0
+"""Seconds after which something that is waited for will not happen any more."""
+FOREVER = 10_000
+"""Seconds longer than any test may take: a test of something that must not be waited for hangs if it is."""
+
+
+def until(condition: Callable[[], object], patience: float = PATIENCE, pause: float = 0.01) -> bool:
+    """Wait until a condition holds; False if it does not come to that."""
+    deadline = time.monotonic() + patience
+    while not condition():
+        if time.monotonic() > deadline:
+            return bool(condition())
+        time.sleep(pause)
+    return True
+
+
+def gone(processes: Iterable[psutil.Process | int]) -> bool:
+    """Wait until processes have ended, reaped by their parent or not; False if one does not."""
+    left = list(processes)
+    return until(lambda: not any(map(_runs, left)))
+
+
+def _runs(process: psutil.Process | int) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        found = psutil.Process(process) if isinstance(process, int) else process
+        return found.is_running() and found.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+class FakeClock:
+    """Stands in for the module `time` where the time that code waits for is under test.
+
+    Time passes while code sleeps, and by `tick` whenever it looks at the clock.
+    """
+
+    def __init__(self, tick: float = 0.0) -> None:
+        self.now = 1000.0
+        self.slept: list[float] = []
+        self._tick = tick
+
+    def monotonic(self) -> float:
+        self.now += self._tick
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
