@@ -16,6 +16,7 @@ import tarmac
 from harness import rounds
 from pipeline.readers import WORLDS, World, epochs_of, make_shards, reader
 from tarmac.compat.webdataset import tariterators
+from tarmac.compat.webdataset.multi import MultiLoader
 
 LAW = settings(deadline=None, derandomize=True, max_examples=rounds(150))
 TORCH = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
@@ -247,6 +248,16 @@ def test_workers_of_torch(shards, persistent, length):
         assert set(orders[-1]) == set(world.keys)
         next(iter(loader))  # a look at the first item
     assert len(set(orders)) > 1
+
+
+@pytest.mark.parametrize("length", [None, 40])
+def test_workers_without_torch(shards, length):
+    world = World([5, 5, 5, 5, 5, 5, 5])
+    web = tarmac.WebDataset(world.urls(shards), shardshuffle=True).map(key_of)
+    loader = MultiLoader(web.with_epoch(length) if length else web, workers=2)
+    for _ in range(3):
+        assert set(loader) == set(world.keys)
+        next(iter(loader))
 
 
 @pytest.mark.parametrize("told", [False, True])
