@@ -6,6 +6,7 @@ A verb imports what it calls when it is called, so that `tarmac --help` answers 
 from __future__ import annotations
 
 import contextlib
+import functools
 import signal
 import sys
 import threading
@@ -66,12 +67,18 @@ def exit_code(error: TarmacError) -> int:
     return USAGE if isinstance(error, UrlError | BadCondition | JobError) else DAMAGED
 
 
+@functools.cache
+def _command() -> Callable[..., Any]:
+    """The program with all its verbs, which takes a tenth of a second to put together."""
+    return typer.main.get_command(app)
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line. Errors are one line on standard error, never a traceback."""
     output = sys.stdout
     with _ended_as_interrupted() as ended:
         try:
-            status: Any = _guarded(lambda: app(arguments, standalone_mode=True))
+            status: Any = _guarded(lambda: _command()(arguments, standalone_mode=True))
         except SystemExit as end:
             # Whoever reads our output may have seen enough, as `head` does: nothing is wrong with that. This
             # is what click leaves behind then.

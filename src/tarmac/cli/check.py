@@ -88,14 +88,13 @@ def check_command(
         all_errors,
         max_errors if all_errors else None,
     )
-    named = shards if len(shards) == 1 and shards[0].lower().endswith(".json") else None
-    urls = flags.sources(shards, allow_exec)
+    flags.manifests([against])
+    source = flags.manifest_or_sources(shards, allow_exec)
+    urls = flags.sources(shards) if isinstance(source, str) else source
     lines = _Lines(as_json, quiet, to_stderr=repair)
     with contextlib.ExitStack() as stack:
         keys = KeyFiles(stack.enter_context(tempfile.TemporaryDirectory())) if duplicates else None
-        for result in check(
-            named or urls, checks=checks, keys=keys, ledger=ledger or None, jobs=jobs, show=None
-        ):
+        for result in check(source, checks=checks, keys=keys, ledger=ledger or None, jobs=jobs, show=None):
             lines.verdict(result)
             if max_errors is not None and lines.problems > max_errors:
                 typer.echo(f"more than {max_errors} problems; what follows was not checked", err=True)
@@ -105,7 +104,8 @@ def check_command(
     lines.summary()
     if repair:
         damaged = [result.url for result in lines.bad if not result.unreachable]
-        lost = _repair(damaged, output, report, checks, regroup, overwrite, jobs, named)
+        manifest = against or (source if isinstance(source, str) else "")
+        lost = _repair(damaged, output, report, checks, regroup, overwrite, jobs, manifest)
         lines.bad = [result for result in lines.bad if lost or result.unreachable]
     if lines.bad or lines.doubled:
         raise typer.Exit(3 if all(result.unreachable for result in lines.bad) and not lines.doubled else 1)
@@ -156,7 +156,7 @@ def _repair(
     regroup: bool,
     overwrite: bool,
     jobs: int,
-    named: list[str] | None,
+    manifest: str,
 ) -> int:
     """Write clean copies, say what was lost, and return how much that is."""
     from tarmac.index.manifest import read_manifest
@@ -166,7 +166,6 @@ def _repair(
     from tarmac.tools.output import Output
     from tarmac.tools.repair import repair
 
-    manifest = checks.against or (named[0] if named else "")
     told = entries_of(read_manifest(manifest), urls) if manifest else None
     job = repair(
         urls,

@@ -12,12 +12,14 @@ import typer
 if TYPE_CHECKING:
     from tarmac.jobs.run import JobReport
     from tarmac.tools.remake import Run
+    from tarmac.urls import ShardUrl
 
 __all__ = [
     "AllowExec", "AsJson", "CacheDir", "Compress", "DryRun", "Fields", "Index", "Interleave", "Jobs",
-    "json_line", "Keys", "Manifest", "MaxBytes", "MaxErrors", "MaxSamples", "Missing", "OnError", "Only",
-    "only_data", "Output", "Overwrite", "Part", "Rekey", "Remove", "report_job", "run_flags", "Seed",
-    "Shards", "Shuffle", "Slice", "SliceShard", "sources", "Then", "Where",
+    "json_line", "Keys", "Manifest", "manifest_or_sources", "manifests", "MaxBytes", "MaxErrors",
+    "MaxSamples", "Missing", "OnError", "Only", "only_data", "Output", "Overwrite", "Part", "Rekey",
+    "Remove", "report_job", "run_flags", "Seed", "Shards", "Shuffle", "Slice", "SliceShard", "sources",
+    "Then", "Where",
 ]  # fmt: skip
 
 _SELECT, _ORDER, _WRITE, _RUN = "Select", "Order", "Write", "Run"
@@ -92,16 +94,27 @@ AllowExec = Annotated[bool, _flag(_RUN, "--allow-exec", help="Allow pipe: comman
 CORES = os.cpu_count() or 1
 
 
-def sources(shards: list[str], allow_exec: bool = False) -> list[str]:
+def sources(shards: list[str], allow_exec: bool = False) -> list[ShardUrl]:
     """The shards that are meant; commands only if they are allowed."""
-    from tarmac.errors import UnsafeUrl
-    from tarmac.storage import scheme_of
     from tarmac.urls import expand
 
-    for url in shards:
-        if scheme_of(url) == "pipe" and not allow_exec:
-            raise UnsafeUrl("this would run a command.", url=url, hint="--allow-exec, if you trust it.")
-    return expand(shards)
+    return expand(shards, commands=allow_exec)
+
+
+def manifests(names: list[str]) -> list[str]:
+    """The manifests that are meant, none of which is a command."""
+    from tarmac.urls import refuse_command
+
+    for name in names:
+        refuse_command(name)
+    return names
+
+
+def manifest_or_sources(shards: list[str], allow_exec: bool = False) -> str | list[ShardUrl]:
+    """The manifest, where one is all that was named: it says more than the shards it lists."""
+    if len(shards) == 1 and shards[0].partition("?")[0].lower().endswith(".json"):
+        return manifests(shards)[0]
+    return sources(shards, allow_exec)
 
 
 def run_flags(jobs: int, dry_run: bool = False, max_errors: int | None = None) -> Run:

@@ -53,7 +53,7 @@ def index_command(
         raise typer.BadParameter("--add needs the manifest to add to: -o FILE.json")
     plan = parse_meta(meta, on_bad="null" if bad_meta else "raise") if meta else None
     report = index(
-        shards,
+        flags.sources(shards),
         output,
         options=IndexOptions(digests=digest, meta=plan),
         directory=sidecars,
@@ -87,7 +87,7 @@ def _check(manifests: list[str], as_json: bool) -> None:
     from tarmac.tools.index import check_index
 
     bad = 0
-    for manifest in manifests:
+    for manifest in flags.manifests(manifests):
         for found in check_index(manifest):
             bad += 1
             if as_json:

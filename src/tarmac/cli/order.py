@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tarmac.cli import flags
 from tarmac.errors import IndexProblem, TarmacError
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def order_command(
             tail=last,  # which the options check
             shuffle=shuffle,
         )
-        found = audit(source[0] if len(source) == 1 else source, options, where=where)
+        found = audit(flags.manifest_or_sources(source), options, where=where)
         if step is not None:
             return _print_rows(found.what(step, rank), as_json)
         if key is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -68,7 +68,7 @@ def show_command(
     if len(wanted) > 1:
         raise typer.BadParameter(f"{' and '.join(wanted)} show different things; choose one")
     if info:
-        for manifest in shards:
+        for manifest in flags.manifests(shards):
             _describe(manifest, as_json)
         return
     from tarmac.storage import Cache
@@ -76,8 +76,8 @@ def show_command(
     from tarmac.tools.show import chosen
 
     select = Select(fields, missing, where, keys, slice_, slice_shard, part, only)
-    urls = flags.sources(shards, allow_exec)
-    source = shards[0] if len(shards) == 1 and shards[0].lower().endswith(".json") else urls
+    source = flags.manifest_or_sources(shards, allow_exec)
+    urls = flags.sources(shards) if isinstance(source, str) else source
     if (total or fields_only) and count is None and not at and _indexed(urls, source, select, total, as_json):
         return
     if raw or sheet:
@@ -142,7 +142,7 @@ def _extract(samples: Iterator[Sample], directory: str, *, overwrite: bool, as_j
         typer.echo(f"{count} samples, {files} files -> {directory}", err=True)
 
 
-def _indexed(urls: list[str], source: Any, select: Select, total: bool, as_json: bool) -> bool:
+def _indexed(urls: Sequence[str], source: Any, select: Select, total: bool, as_json: bool) -> bool:
     """Answer from the index, if there can be one: no sample has to be read."""
     from tarmac.tools.arrange import arranged, can_be_indexed
     from tarmac.tools.statistics import from_index

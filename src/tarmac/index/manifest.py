@@ -21,7 +21,7 @@ from tarmac.limits import DEFAULT_LIMITS, Limits
 from tarmac.storage import StorageOptions, is_local, open_write, scheme_of
 from tarmac.storage.local import local_path
 from tarmac.storage.types import DEFAULT_STORAGE
-from tarmac.urls import allowed_name, manifest_shards, parse_manifest, read_list
+from tarmac.urls import ShardUrl, allowed_name, manifest_shards, parse_manifest, read_list
 
 __all__ = ["Manifest", "Shard", "read_manifest", "write_manifest"]
 
@@ -104,17 +104,17 @@ _PLAIN = re.compile(r"\w[\w.-]*(?:/\w[\w.-]*)*", re.ASCII)
 _OURS = frozenset(("url", "nsamples", "filesize", "index", "fingerprint"))
 
 
-def _resolver(manifest: str) -> Callable[[str], str]:
+def _resolver(manifest: str) -> Callable[[str], ShardUrl]:
     """How names are resolved; plain ones, of which there may be a hundred thousand, without looking twice."""
     folder = allowed_name(manifest, "x").removesuffix("x")
 
-    def resolve(name: str) -> str:
-        return folder + name if _PLAIN.fullmatch(name) else allowed_name(manifest, name)
+    def resolve(name: str) -> ShardUrl:
+        return ShardUrl(folder + name) if _PLAIN.fullmatch(name) else allowed_name(manifest, name)
 
     return resolve
 
 
-def _shard(entry: dict[str, Any], resolve: Callable[[str], str]) -> Shard:
+def _shard(entry: dict[str, Any], resolve: Callable[[str], ShardUrl]) -> Shard:
     samples, size = entry.get("nsamples"), entry.get("filesize")
     if type(samples) is not int or not 0 <= samples < MOST:
         raise UrlError(f"{entry['url']!r} has no nsamples that is a number of 0 or more: {samples!r}.")

@@ -167,7 +167,7 @@ def check(
     again unless it has changed.
     """
     chosen = Checks(frozenset(require), tar=tar, storage=storage) if checks is None else checks
-    urls = expand(shards, limits=chosen.tar.limits, options=chosen.storage)
+    urls: list[str] = [*expand(shards, limits=chosen.tar.limits, options=chosen.storage)]
     if keys is not None and ledger is not None:
         raise UrlError("to find duplicates all keys have to be read, so a ledger would be of no use.")
     if chosen.against:
