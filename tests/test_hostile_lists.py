@@ -153,7 +153,7 @@ VERBS: dict[str, list[str]] = {
     "join": ["join", "SOURCE", "--with", "good.tar", "-o", "j-{i}.tar", "-j", "1"],
     "join-with": ["join", "good.tar", "--with", "SOURCE", "-o", "j-{i}.tar", "-j", "1"],
     "index": ["index", "SOURCE", "-o", "i.json", "-j", "1"],
-    "index-stale": ["index", "SOURCE", "--check"],
+    "index-stale": ["index", "SOURCE", "--stale"],
     "check": ["check", "SOURCE", "-j", "1"],
     "check-against": ["check", "good.tar", "--against", "SOURCE", "-j", "1"],
     "check-repair": ["check", "SOURCE", "--repair", "-o", "r/", "-j", "1"],

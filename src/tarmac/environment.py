@@ -13,6 +13,7 @@ __all__ = [
     "aistore_schemes",
     "cache_dir",
     "cache_size",
+    "debug",
     "default_seed",
     "expanded",
     "hub_endpoint",
@@ -36,6 +37,11 @@ _TRUE = frozenset(("1", "true", "yes", "on"))
 def secure() -> bool:
     """Whether `TARMAC_SECURE` or `WDS_SECURE` asks for secure mode."""
     return any(os.environ.get(name, "").lower() in _TRUE for name in ("TARMAC_SECURE", "WDS_SECURE"))
+
+
+def debug() -> bool:
+    """Whether `TARMAC_DEBUG` asks the command line for the traceback of an error."""
+    return os.environ.get("TARMAC_DEBUG", "").lower() in _TRUE
 
 
 def substitution(name: str) -> str | None:

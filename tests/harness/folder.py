@@ -78,11 +78,16 @@ def serving(handler: type[Handler]) -> Iterator[str]:
 
 
 @contextmanager
-def folder(root: Path, prefix: str = "/") -> Iterator[str]:
-    """Serve the files below `root` to GET, HEAD and PUT, with ranges and ETags; queries are ignored."""
+def folder(root: Path, prefix: str = "/", *, keep_alive: bool = True) -> Iterator[str]:
+    """Serve the files below `root` to GET, HEAD and PUT, with ranges and ETags; queries are ignored.
+
+    Without `keep_alive` no connection outlives its request, nor does its thread.
+    """
     base = root.resolve()
 
     class Folder(Handler):
+        protocol_version = "HTTP/1.1" if keep_alive else "HTTP/1.0"
+
         def path_of_object(self) -> Path:
             name = unquote(urlsplit(self.path).path).removeprefix(prefix)
             path = (base / name).resolve()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
 
 import typer
+
+from tarmac.cli.saying import say, say_json
 
 if TYPE_CHECKING:
     from tarmac.jobs.run import JobReport
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AllowExec", "AsJson", "CacheDir", "Compress", "DryRun", "Fields", "Index", "Interleave", "Jobs",
-    "json_line", "Keys", "Manifest", "manifest_or_sources", "manifests", "MaxBytes", "MaxErrors",
+    "Keys", "Manifest", "manifest_or_sources", "manifests", "MaxBytes", "MaxErrors",
     "MaxSamples", "Missing", "OnError", "Only", "only_data", "Output", "Overwrite", "Part", "Rekey",
     "Remove", "report_job", "run_flags", "Seed", "Shards", "Shuffle", "Slice", "SliceShard", "sources",
     "Then", "Where",
@@ -125,16 +126,6 @@ def run_flags(jobs: int, dry_run: bool = False, max_errors: int | None = None) -
     return Run(LocalEngine(jobs), dry_run, max_errors)
 
 
-def json_line(told: Any) -> str:
-    """JSON, readable where all of it is text; names that are not UTF-8 are written as numbers."""
-    text = json.dumps(told, ensure_ascii=False)
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return json.dumps(told)
-    return text
-
-
 def only_data(output: str, as_json: bool) -> None:
     """Keep all but data off standard output, if data goes there: reports, and what functions print."""
     if output == "-":
@@ -156,17 +147,17 @@ class Aside:
 def report_job(report: JobReport, as_json: bool, dry_run: bool = False, **more: Any) -> None:
     """Say what a job did: a line on standard error, or JSON on standard output; 1 if samples were lost."""
     if as_json:
-        typer.echo(json_line(report.facts() | more))
+        say_json(report.facts() | more)
     elif dry_run:
         before = f", {report.kept} done before" if report.kept else ""
-        typer.echo(f"{report.verb}: {report.units - report.kept} to do{before}", err=True)
+        say(f"{report.verb}: {report.units - report.kept} to do{before}", err=True)
     else:
         for error in report.errors:
-            typer.echo(f"FAILED {error}", err=True)
+            say(f"FAILED {error}", err=True)
         if more_failed := report.failed - len(report.errors):
-            typer.echo(f"FAILED … and {more_failed} more", err=True)
+            say(f"FAILED … and {more_failed} more", err=True)
         if report.left_over:
-            typer.echo(f"of an earlier job, and no part of this one: {', '.join(report.left_over)}", err=True)
-        typer.echo(str(report), err=True)
+            say(f"of an earlier job, and no part of this one: {', '.join(report.left_over)}", err=True)
+        say(str(report), err=True)
     if not report.ok:
         raise typer.Exit(1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,11 +17,12 @@ from urllib.parse import urlsplit
 
 import xxhash
 
-from tarmac.errors import BadManifest, UnsafeUrl, UrlError
+from tarmac.errors import BadManifest, SecretsWritten, UnsafeUrl, UrlError
 from tarmac.limits import DEFAULT_LIMITS, Limits
+from tarmac.showing import holds_secret, shown_url
 from tarmac.storage import StorageOptions, is_local, open_write, scheme_of
 from tarmac.storage.local import local_path
-from tarmac.storage.types import DEFAULT_STORAGE
+from tarmac.storage.types import DEFAULT_STORAGE, WriteOptions
 from tarmac.urls import ShardUrl, allowed_name, manifest_shards, parse_manifest, read_list
 
 __all__ = ["Manifest", "Shard", "read_manifest", "write_manifest"]
@@ -144,7 +146,8 @@ def write_manifest(manifest: Manifest, url: str, storage: StorageOptions = DEFAU
         "fingerprint": manifest.fingerprint,
     }
     found["shardlist"] = list(_entries(manifest.shards, url))
-    sink = open_write(url, storage)
+    private = any(holds_secret(name) for shard in manifest.shards for name in (shard.url, shard.index or ""))
+    sink = open_write(url, storage, WriteOptions(private=private))
     try:
         # Names that are not UTF-8 are written as JSON escapes, and read back as they were.
         text = json.dumps(found, ensure_ascii=False, indent=1) + "\n"
@@ -153,6 +156,10 @@ def write_manifest(manifest: Manifest, url: str, storage: StorageOptions = DEFAU
         sink.abort()
         raise
     sink.commit()
+    if private:
+        who = "only its owner can read it (mode 0600)" if is_local(url) else "mind who can read it"
+        text = f"{shown_url(url)} holds the credentials that are part of the shards' URLs; {who}."
+        warnings.warn(text, SecretsWritten, stacklevel=2)
 
 
 def _entries(shards: Iterable[Shard], manifest: str) -> Iterable[dict[str, Any]]:

@@ -23,8 +23,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from tarmac.errors import CacheDisabled, TarmacError, TransferError, redact
+from tarmac.errors import CacheDisabled, TarmacError, TransferError
 from tarmac.limits import MIB
+from tarmac.showing import shown_url
 from tarmac.storage import schemes
 from tarmac.storage.local import LocalSource
 from tarmac.storage.locks import FileLock, try_lock
@@ -88,7 +89,7 @@ class Cache:
     def path_of(self, url: str) -> Path:
         """Return where the entry of a URL is or would be."""
         # The tail is for people. It must not hold what a URL or a command may hide.
-        last = "" if url.startswith("pipe:") else redact(url).partition("?")[0].rpartition("/")[2]
+        last = "" if url.startswith("pipe:") else shown_url(url).partition("?")[0].rpartition("/")[2]
         last = last if self.readable is None else self.readable(url)
         tail = re.sub(r"[^A-Za-z0-9._-]+", "_", last)[-80:]
         return self._root / f"{_key(url)[:32]}-{tail}"
@@ -272,7 +273,7 @@ class Cache:
                     view = view[file.write(view) :]
             if os.fstat(file.fileno()).st_size != size:
                 raise TransferError(f"the part file does not hold the {size} bytes written to it.", url=url)
-        return _Note(_key(url), size, hasher.hexdigest(), remote.version, redact(url))
+        return _Note(_key(url), size, hasher.hexdigest(), remote.version, shown_url(url))
 
     def _publish(self, part: Path, entry: Path, note: _Note) -> Source:
         """Make room, give the part its name, and open it before anyone can evict it."""

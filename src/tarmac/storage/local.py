@@ -156,7 +156,7 @@ class LocalSink:
         self._found = self._existing()
         _remove_orphans(self._target)
         try:
-            self._fd, self._part = _begin_part(self._target)
+            self._fd, self._part = _begin_part(self._target, 0o600 if options.private else 0o666)
         except OSError as error:
             raise self._failed(error, "could not be created") from error
 
@@ -339,11 +339,11 @@ def _part_prefix(target: Path) -> str:
     return f".{name}.part-"
 
 
-def _begin_part(target: Path) -> tuple[int, Path]:
+def _begin_part(target: Path, mode: int) -> tuple[int, Path]:
     """Create a part file and lock it."""
     for attempt in itertools.count():
         part = target.with_name(f"{_part_prefix(target)}{uuid.uuid4().hex[:16]}")
-        fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         # Some file systems know no locks; there nobody takes it for an orphan, either.
         if (try_lock(fd) or attempt == LOCK_ATTEMPTS) and os.fstat(fd).st_nlink:
             return fd, part

@@ -153,25 +153,34 @@ class Extractor:
             os.replace(part, name, src_dir_fd=folder, dst_dir_fd=folder)
 
     def _folder(self, folders: tuple[str, ...]) -> int:
-        """The descriptor of a directory inside ours, made if need be, without following links."""
-        if not folders:
-            return self._root
-        found = self._open.get(folders)
-        if found is None:
-            above = self._folder(folders[:-1])
+        """The descriptor of a directory inside ours, made if need be, without following links.
+
+        It is reached one step at a time from the nearest directory that is open, by descriptors alone: a
+        directory that is swapped for a link meanwhile leads nowhere, and no depth is too deep.
+        """
+        found = self._open.get(folders, -1) if folders else self._root
+        if found >= 0:
+            return found
+        known = max((each for each in self._open if folders[: len(each)] == each), key=len, default=())
+        above, last = self._open.get(known, self._root), folders[-2:]
+        for depth, name in enumerate(folders[len(known) :], len(known) + 1):
             with contextlib.suppress(FileExistsError):
-                os.mkdir(folders[-1], dir_fd=above)
-            found = os.open(folders[-1], _DIRECTORY, dir_fd=above)
-            if len(self._open) > _OPEN_DIRECTORIES + len(folders):
-                self._let_go(folders)
-            self._open[folders] = found
+                os.mkdir(name, dir_fd=above)
+            try:
+                found = os.open(name, _DIRECTORY, dir_fd=above)
+            finally:
+                if depth > len(known) + 1 and folders[: depth - 1] not in self._open:
+                    os.close(above)
+            if depth > len(folders) - len(last):  # it and the one above are likely to be asked for again
+                self._keep(folders[:depth], found)
+            above = found
         return found
 
-    def _let_go(self, but: tuple[str, ...] = ()) -> None:
-        """Close the directories that are not on the way to this one."""
-        for folders in list(self._open):
-            if folders != but[: len(folders)]:
-                os.close(self._open.pop(folders))
+    def _keep(self, folders: tuple[str, ...], fd: int) -> None:
+        if len(self._open) >= _OPEN_DIRECTORIES:
+            oldest = next(iter(self._open))
+            os.close(self._open.pop(oldest))
+        self._open[folders] = fd
 
     def _failed(self, error: OSError, name: str) -> WriteError:
         where = f"{self._directory.rstrip('/')}/{name}"
@@ -184,7 +193,8 @@ class Extractor:
 
     def close(self) -> None:
         """Let go of the directory."""
-        self._let_go()
+        while self._open:
+            os.close(self._open.popitem()[1])
         if self._claims is not None:
             self._claims.close()
         if self._root >= 0:
