@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from tarmac.errors import BadSetting
+
 __all__ = [
     "aistore_endpoint",
     "aistore_schemes",
@@ -70,7 +72,7 @@ def rewrite_rules() -> list[tuple[str, str]]:
     for number, rule in enumerate(filter(None, os.environ.get("GOPEN_REWRITE", "").split(";")), 1):
         pattern, equals, replacement = rule.partition("=")
         if not equals or not pattern:  # the rule itself is not shown: it may hold a password
-            raise ValueError(
+            raise BadSetting(
                 f"rule {number} of the environment variable GOPEN_REWRITE must be pattern=replacement"
             )
         rules.append((pattern, replacement))
@@ -165,13 +167,13 @@ def _decimal(name: str, text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise ValueError(f"the environment variable {name} must be a number, got {text[:40]!r}") from None
+        raise BadSetting(f"the environment variable {name} must be a number, got {text[:40]!r}") from None
 
 
 def _number(name: str, text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise ValueError(
+        raise BadSetting(
             f"the environment variable {name} must be a whole number, got {text[:40]!r}"
         ) from None

@@ -1,7 +1,7 @@
 """Everything tarmac raises, as one tree.
 
     TarmacError
-    ├─ UrlError        UnsupportedScheme · UnsafeUrl · NotFound · AccessDenied · TooManyShards
+    ├─ UrlError        UnsupportedScheme · UnsafeUrl · NotFound · AccessDenied · TooManyShards · BadSetting
     ├─ TransferError   ConnectFailed · Stalled · ShortRead · ObjectChanged · CommandFailed
     ├─ ArchiveError    NotATar · BadChecksum · BadHeader · Truncated · TrailingData · UnsupportedMember
     │                  LimitExceeded · CompressionDamaged
@@ -29,7 +29,8 @@ from tarmac.showing import redact, shown_url, visible
 # fmt: off
 __all__ = [  # in few lines, so that the tree below fits into one file
     "AccessDenied", "ArchiveError", "BadChecksum", "BadCondition", "BadHeader", "BadManifest", "BadName",
-    "Bomb", "CacheDisabled", "CodecError", "CommandFailed", "CommitFailed", "CompressionDamaged",
+    "BadSetting", "Bomb", "CacheDisabled", "CodecError", "CommandFailed", "CommitFailed",
+    "CompressionDamaged",
     "ConnectFailed", "DecodeFailed", "DigestMismatch", "DiskFull", "DuplicateField", "EncodeFailed",
     "IndexDamaged", "IndexMissing", "IndexProblem", "IndexStale", "JobBusy", "JobError", "JobMismatch",
     "LimitExceeded", "LoaderError", "LoneZeroBlock", "MapFailed", "MismatchedBatch", "MissingField",
@@ -131,6 +132,10 @@ class AccessDenied(UrlError, PermissionError):
 
 class TooManyShards(UrlError):
     """A pattern stands for more shards than `Limits.shards` allows."""
+
+
+class BadSetting(UrlError):
+    """An environment variable holds what cannot be understood."""
 
 
 class TransferError(TarmacError, OSError):

@@ -20,7 +20,14 @@ from tarmac.cli import cache, check, copy, export, flags, index, join, map, orde
 from tarmac.cli.defects import unexpected
 from tarmac.cli.saying import say
 from tarmac.cli.signals import ending
-from tarmac.errors import BadCondition, JobError, TarmacError, TarmacWarning, TransferError, UrlError
+from tarmac.errors import (
+    BadCondition,
+    JobError,
+    TarmacError,
+    TarmacWarning,
+    TransferError,
+    UrlError,
+)
 from tarmac.showing import visible
 
 __all__ = ["app", "main"]

@@ -33,6 +33,8 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN_DIRECTORIES = 64
 _REMEMBERED = 50
+_LONGEST_PATH = 4096
+"""Bytes of a path that Linux takes, with the zero behind it; what is deeper is reached step by step only."""
 
 
 def safe_parts(name: str) -> list[str]:
@@ -130,9 +132,10 @@ class Extractor:
     @property
     def some(self) -> dict[str, int]:
         """The first and the last of the files, and their sizes: enough to notice that they are gone."""
-        return {
-            os.path.join(self._directory, name): size for name, size in [*self._first.items(), *self._last]
-        }
+        found = (
+            (os.path.join(self._directory, name), size) for name, size in [*self._first.items(), *self._last]
+        )
+        return {path: size for path, size in found if len(os.fsencode(path)) < _LONGEST_PATH}
 
     def _link(self, folder: int, part: str, name: str, data: bytes) -> None:
         """Give the file its name if that is free, which a hard link does in one step."""
@@ -162,17 +165,17 @@ class Extractor:
         if found >= 0:
             return found
         known = max((each for each in self._open if folders[: len(each)] == each), key=len, default=())
-        above, last = self._open.get(known, self._root), folders[-2:]
-        for depth, name in enumerate(folders[len(known) :], len(known) + 1):
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(name, dir_fd=above)
+        above, begun, kept = self._open.get(known, self._root), len(known), len(folders) - 2
+        for depth in range(begun, len(folders)):
             try:
-                found = os.open(name, _DIRECTORY, dir_fd=above)
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(folders[depth], dir_fd=above)
+                found = os.open(folders[depth], _DIRECTORY, dir_fd=above)
             finally:
-                if depth > len(known) + 1 and folders[: depth - 1] not in self._open:
+                if begun < depth <= kept:
                     os.close(above)
-            if depth > len(folders) - len(last):  # it and the one above are likely to be asked for again
-                self._keep(folders[:depth], found)
+            if depth >= kept:  # it and the one above are likely to be asked for again
+                self._keep(folders[: depth + 1], found)
             above = found
         return found
 
