@@ -91,7 +91,7 @@ def iter_urls(
         for url in _expand_one(spec, limits, options, commands):
             count += 1
             if not commands:
-                refuse_command(url)
+                _refuse_command(url)
             if count > limits.shards:
                 raise TooManyShards(
                     f"this stands for more than {limits.shards} shards.",
@@ -101,7 +101,7 @@ def iter_urls(
             yield url
 
 
-def refuse_command(url: str) -> None:
+def _refuse_command(url: str) -> None:
     """Raise if opening this URL would run a command."""
     if scheme_of(url) == "pipe":
         raise UnsafeUrl("this would run a command.", url=url, hint="--allow-exec, if you trust it.")
@@ -145,7 +145,7 @@ def _expand_one(spec: str, limits: Limits, options: StorageOptions, commands: bo
     for url in expand_braces(substituted(spec), limits):
         if url.startswith("@"):
             if not commands:
-                refuse_command(url[1:])
+                _refuse_command(url[1:])
             yield from _listed(url[1:], _lines, limits, options)
         elif scheme_of(url) == "pipe":
             yield ShardUrl(url)

@@ -120,7 +120,9 @@ def evict_command(
     if (bool(shards) + (max_bytes is not None) + everything) != 1:
         raise typer.BadParameter("say what is to go: shards, or --max-bytes N, or --all")
     cache = _cache(directory, max_bytes or None)
-    report = evict(cache, flags.sources(shards) if shards else [], everything=everything or max_bytes == 0)
+    report = evict(
+        cache, flags.sources(shards, None) if shards else [], everything=everything or max_bytes == 0
+    )
     freed = sum(entry.size for entry in report.removed)
     if as_json:
         told = {"removed": len(report.removed), "freed": freed, "left": report.left}

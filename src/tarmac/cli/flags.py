@@ -95,26 +95,37 @@ AllowExec = Annotated[bool, _flag(_RUN, "--allow-exec", help="Allow pipe: comman
 CORES = os.cpu_count() or 1
 
 
-def sources(shards: list[str], allow_exec: bool = False) -> list[ShardUrl]:
-    """The shards that are meant; commands only if they are allowed."""
+def sources(shards: list[str], allow_exec: bool | None = False) -> list[ShardUrl]:
+    """The shards that are meant; commands only if they are allowed. Verbs that can read none say None."""
+    from tarmac.errors import UnsafeUrl
     from tarmac.urls import expand
 
-    return expand(shards, commands=allow_exec)
+    try:
+        return expand(shards, commands=bool(allow_exec))
+    except UnsafeUrl as error:
+        if allow_exec is None and error.hint:
+            error.hint = "a file or an object; what a command prints can be saved to one first."
+        raise
 
 
 def manifests(names: list[str]) -> list[str]:
     """The manifests that are meant, none of which is a command."""
-    from tarmac.urls import refuse_command
+    from tarmac.errors import UnsafeUrl
+    from tarmac.storage import scheme_of
 
     for name in names:
-        refuse_command(name)
+        if scheme_of(name) == "pipe":
+            raise UnsafeUrl("a manifest is a file or an object, not a command.", url=name)
     return names
 
 
-def manifest_or_sources(shards: list[str], allow_exec: bool = False) -> str | list[ShardUrl]:
+def manifest_or_sources(shards: list[str], allow_exec: bool | None = False) -> str | list[ShardUrl]:
     """The manifest, where one is all that was named: it says more than the shards it lists."""
-    if len(shards) == 1 and shards[0].partition("?")[0].lower().endswith(".json"):
-        return manifests(shards)[0]
+    from tarmac.storage import scheme_of
+
+    name = shards[0].partition("?")[0].lower() if len(shards) == 1 else ""
+    if name.endswith(".json") and scheme_of(name) != "pipe":
+        return shards[0]
     return sources(shards, allow_exec)
 
 

@@ -55,7 +55,7 @@ def index_command(
         raise typer.BadParameter("--add needs the manifest to add to: -o FILE.json")
     plan = parse_meta(meta, on_bad="null" if bad_meta else "raise") if meta else None
     report = index(
-        flags.sources(shards),
+        flags.sources(shards, None),
         output,
         options=IndexOptions(digests=digest, meta=plan),
         directory=sidecars,

@@ -81,7 +81,7 @@ def order_command(
             tail=last,  # which the options check
             shuffle=shuffle,
         )
-        found = audit(flags.manifest_or_sources(source), options, where=where)
+        found = audit(flags.manifest_or_sources(source, None), options, where=where)
         if step is not None:
             return _print_rows(found.what(step, rank), as_json)
         if key is not None:
