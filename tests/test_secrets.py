@@ -120,6 +120,25 @@ def test_no_verb_prints_or_writes_a_secret(host, verb, tmp_path, monkeypatch, ca
         assert leaks(tmp_path) == [], url
 
 
+@pytest.mark.parametrize(
+    "verb",
+    [
+        ["map", "-c", f"true -u me:{SECRET}", "-o", "m-{i}.tar"],
+        ["map", "-c", f"TOKEN={SECRET} false", "-o", "m-{i}.tar", "--on-error", "skip"],
+        ["copy", "--then", f"true -u me:{SECRET}", "-o", "c-{i}.tar"],
+        ["copy", "--then", f"TOKEN={SECRET} false", "-o", "c-{i}.tar"],
+    ],
+)
+def test_no_ledger_holds_the_arguments_of_a_command(verb, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    command = [verb[0], *make(tmp_path, 2), *verb[1:], "-j", "1"]
+    for arguments in (command, command, [*command, "--max-samples", "1"]):  # the last is another job
+        run(arguments)
+        shown = capfd.readouterr()
+        assert SECRET not in shown.out + shown.err
+    assert leaks(tmp_path) == []
+
+
 def test_what_must_hold_a_secret_is_for_its_owner_and_said_to_be(host, tmp_path, monkeypatch, capfd):
     monkeypatch.setenv("TARMAC_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
