@@ -46,7 +46,7 @@ def shown_url(url: str) -> str:
 
 
 def _shown_command(text: str) -> str:
-    """There is no telling what the arguments and variables of a command hold."""
+    """Show the name of a command alone: its arguments and variables may hold anything."""
     match = _COMMAND.match(text)
     name = match[1] if match is not None else ""
     rest = text if match is None else text[match.end() :]
@@ -54,7 +54,7 @@ def _shown_command(text: str) -> str:
 
 
 def holds_secret(url: str) -> bool:
-    """Whether a URL may hold credentials: more than is shown of it."""
+    """Say whether a URL may hold credentials: more than is shown of it."""
     return shown_url(url) != url
 
 

@@ -82,7 +82,8 @@ def test_a_worker_that_has_not_begun_ends_without_a_word(tmp_path, number):
 
 def test_what_was_there_before_is_there_again():
     before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT), sys.unraisablehook
-    with pytest.raises(KeyboardInterrupt), ending() as came:
+    came: list[int] = []
+    with pytest.raises(KeyboardInterrupt), ending(came):
         os.kill(os.getpid(), signal.SIGTERM)
     assert came == [signal.SIGTERM]
     assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT), sys.unraisablehook) == before

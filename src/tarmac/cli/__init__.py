@@ -81,23 +81,28 @@ def exit_code(error: TarmacError) -> int:
 
 @functools.cache
 def _command() -> Callable[..., Any]:
-    """The program with all its verbs, which takes a tenth of a second to put together."""
+    """Put the program together, once: it takes a tenth of a second."""
     return typer.main.get_command(app)
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line. Errors are one line on standard error, never a traceback."""
-    output = sys.stdout
-    with ending() as signals, _warnings_as_lines():
-        try:
-            status: Any = _guarded(sys.argv[1:] if arguments is None else arguments)
-        except SystemExit as end:
-            # Whoever reads our output may have seen enough, as `head` does: nothing is wrong with that. This
-            # is what click leaves behind then.
-            status = 0 if type(sys.stdout).__name__ == "PacifyFlushWrapper" else end.code
+    output, status, signals = sys.stdout, INTERRUPTED, list[int]()
+    # A signal may come in the moment before a verb begins, or behind it.
+    with contextlib.suppress(KeyboardInterrupt), ending(signals), _warnings_as_lines():
+        status = _status(sys.argv[1:] if arguments is None else arguments)
     if isinstance(sys.stdout, flags.Aside):
         sys.stdout = output
     sys.exit(128 + signals[0] if signals else status)
+
+
+def _status(arguments: list[str]) -> Any:
+    try:
+        return _guarded(arguments)
+    except SystemExit as end:
+        # The reader of our output may have seen enough, as `head` does, and nothing is wrong with that. This
+        # is what click leaves behind then.
+        return 0 if type(sys.stdout).__name__ == "PacifyFlushWrapper" else end.code
 
 
 @contextlib.contextmanager

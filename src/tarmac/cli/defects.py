@@ -28,7 +28,7 @@ def unexpected(error: BaseException, arguments: Sequence[str]) -> str:
 
 
 def _place(trace: TracebackType | None) -> tuple[str, str]:
-    """The innermost line of tarmac, and the URL that was being worked on there or further out."""
+    """Find the innermost line of tarmac, and the URL that was being worked on there or further out."""
     line = shard = ""
     while trace is not None:
         frame = trace.tb_frame

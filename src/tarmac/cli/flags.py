@@ -96,7 +96,7 @@ CORES = os.cpu_count() or 1
 
 
 def sources(shards: list[str], allow_exec: bool | None = False) -> list[ShardUrl]:
-    """The shards that are meant; commands only if they are allowed. Verbs that can read none say None."""
+    """Return the shards that are meant; commands only if allowed. Verbs that can read none say None."""
     from tarmac.errors import UnsafeUrl
     from tarmac.urls import expand
 
@@ -109,7 +109,7 @@ def sources(shards: list[str], allow_exec: bool | None = False) -> list[ShardUrl
 
 
 def manifests(names: list[str]) -> list[str]:
-    """The manifests that are meant, none of which is a command."""
+    """Return the manifests that are meant; refuse a command."""
     from tarmac.errors import UnsafeUrl
     from tarmac.storage import scheme_of
 
@@ -120,7 +120,7 @@ def manifests(names: list[str]) -> list[str]:
 
 
 def manifest_or_sources(shards: list[str], allow_exec: bool | None = False) -> str | list[ShardUrl]:
-    """The manifest, where one is all that was named: it says more than the shards it lists."""
+    """Return the manifest, where one is all that was named: it says more than the shards it lists."""
     from tarmac.storage import scheme_of
 
     name = shards[0].partition("?")[0].lower() if len(shards) == 1 else ""

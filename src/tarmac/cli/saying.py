@@ -17,14 +17,14 @@ def say(line: str, *, err: bool = False) -> None:
     typer.echo(visible(redact(line, commands=False) if err else line, keep="\t"), err=err)
 
 
-def say_json(told: Any, *, err: bool = False) -> None:
+def say_json(value: Any, *, err: bool = False) -> None:
     """Print an object as one line of JSON."""
-    typer.echo(json_line(told), err=err)
+    typer.echo(json_line(value), err=err)
 
 
-def json_line(told: Any) -> str:
-    """JSON as people read it; what does not print, or is not Unicode, is written as numbers."""
-    text = json.dumps(told, ensure_ascii=False)
+def json_line(value: Any) -> str:
+    """Write JSON as people read it; what does not print, or is not Unicode, becomes numbers."""
+    text = json.dumps(value, ensure_ascii=False)
     if text.isprintable():
         return text
     return "".join(letter if letter.isprintable() else json.dumps(letter)[1:-1] for letter in text)

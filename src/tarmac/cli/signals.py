@@ -18,13 +18,12 @@ _MOMENT = 0.01
 
 
 @contextlib.contextmanager
-def ending() -> Iterator[list[int]]:
-    """Have the first signal raise KeyboardInterrupt in this block, to clear up; yield which came.
+def ending(came: list[int]) -> Iterator[None]:
+    """Have the first signal raise KeyboardInterrupt in this block, to clear up; put down which `came`.
 
     Batch systems send SIGTERM before they kill, which means the same as Ctrl-C. Further signals are
     ignored: they must not disturb the clearing up.
     """
-    came: list[int] = []
     process = os.getpid()
 
     def stop(number: int, _frame: Any) -> None:
@@ -45,13 +44,13 @@ def ending() -> Iterator[list[int]]:
         again.start()
 
     if threading.current_thread() is not threading.main_thread():
-        yield came
+        yield
         return
     others = sys.unraisablehook
     before = {number: signal.signal(number, stop) for number in _SIGNALS}
     sys.unraisablehook = lost
     try:
-        yield came
+        yield
     finally:
         sys.unraisablehook = others
         for number, handler in before.items():

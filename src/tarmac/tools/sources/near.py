@@ -108,5 +108,5 @@ def resolved(name: str, base: str, listed_in: str) -> str:
 
 
 def _leads_out(name: str) -> bool:
-    """Whether a name, put behind a directory, may be that of a file elsewhere."""
+    """Say whether a name, put behind a directory, may be that of a file elsewhere."""
     return name.startswith(("/", "~")) or ".." in name.split("/")
