@@ -154,6 +154,10 @@ def test_what_must_hold_a_secret_is_for_its_owner_and_said_to_be(host, tmp_path,
         assert not run(["index", url, "-o", "open.json", "--sidecars", "sidecars", "-j", "1"])
         assert "credentials" not in capfd.readouterr().err
         assert stat.S_IMODE(Path("open.json").stat().st_mode) == 0o644
+        beside = f"http://user:{SECRET}@{host}"  # names beside a manifest are relative, and hold nothing
+        assert not run(["index", f"{beside}/s0.tar", "-o", f"{beside}/beside.json", "-j", "1"])
+        assert "credentials" not in capfd.readouterr().err
+        assert SECRET not in tarmac.gopen(f"http://{host}/beside.json").read().decode()
         with pytest.warns(SecretsWritten, match=r"mode 0600"):
             tarmac.index.manifest.write_manifest(
                 tarmac.index.manifest.read_manifest("secret.json"), "again.json"

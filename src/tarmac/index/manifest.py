@@ -145,8 +145,8 @@ def write_manifest(manifest: Manifest, url: str, storage: StorageOptions = DEFAU
         "samples": manifest.samples,
         "fingerprint": manifest.fingerprint,
     }
-    found["shardlist"] = list(_entries(manifest.shards, url))
-    private = any(holds_secret(name) for shard in manifest.shards for name in (shard.url, shard.index or ""))
+    entries = found["shardlist"] = list(_entries(manifest.shards, url))
+    private = any(holds_secret(each["url"]) or holds_secret(each.get("index", "")) for each in entries)
     sink = open_write(url, storage, WriteOptions(private=private))
     try:
         # Names that are not UTF-8 are written as JSON escapes, and read back as they were.
