@@ -162,9 +162,8 @@ class Command:
 
     def options(self) -> dict[str, Any]:
         """What the result depends on, for a ledger."""
-        found: dict[str, Any] = (
-            {"command": identity(f"pipe:{self.text}")} if self.text else {"interpreter": self.interpreter}
-        )
+        command = identity(f"pipe:{self.text}").removeprefix("pipe:")  # whose arguments may hold a password
+        found: dict[str, Any] = {"command": command} if self.text else {"interpreter": self.interpreter}
         if self.script:
             with open(self.script, "rb") as file:
                 found["script"] = f"{self.script} {xxhash.xxh3_64_hexdigest(file.read())}"

@@ -143,7 +143,7 @@ class Output:
         """What the result depends on, for a ledger."""
         names = ("max_samples", "max_bytes", "rekey", "compress", "index")
         found = {name: getattr(self, name) for name in names if getattr(self, name)}
-        found |= {"then": identity(f"pipe:{self.then}")} if self.then else {}
+        found |= {"then": identity(f"pipe:{self.then}").removeprefix("pipe:")} if self.then else {}
         found |= {"manifest": identity(self.manifest)} if self.manifest else {}
         return {"pattern": identity(self.pattern)} | found
 
