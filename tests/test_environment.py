@@ -19,6 +19,13 @@ def test_secure(monkeypatch, name, value, on):
     assert environment.secure() is on
 
 
+def test_debug(monkeypatch):
+    monkeypatch.delenv("TARMAC_DEBUG", raising=False)
+    assert not environment.debug()
+    monkeypatch.setenv("TARMAC_DEBUG", "1")
+    assert environment.debug()
+
+
 def test_substitution_sees_only_variables_meant_for_it(monkeypatch):
     monkeypatch.setenv("WDS_ROOT", "/data")
     monkeypatch.setenv("SECRET", "x")

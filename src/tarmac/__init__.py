@@ -10,10 +10,10 @@ Every public name of the webdataset library is here too: `import tarmac as wds`.
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 
+TYPE_CHECKING = False  # importing it would import half of the standard library before any work
 if TYPE_CHECKING:  # the same names again, for type checkers and editors
     from tarmac import errors as errors
     from tarmac.codecs import tenbin as tenbin

@@ -1,5 +1,18 @@
-"""`python -m tarmac` is the command line."""
+"""The program: `python -m tarmac`, and the command `tarmac`."""
 
-from tarmac.cli import main
+from __future__ import annotations
 
-main()
+import signal
+
+
+def run() -> None:
+    """Run the command line. Until it has begun, and when it is over, a signal ends it without a word."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    from tarmac.cli import main
+
+    main()
+
+
+if __name__ == "__main__":
+    run()

@@ -8,12 +8,15 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from tarmac.errors import BadSetting
+
 __all__ = [
     "aistore_endpoint",
     "aistore_schemes",
     "cache_dir",
     "cache_size",
     "checks_ranks",
+    "debug",
     "default_seed",
     "expanded",
     "hub_endpoint",
@@ -39,6 +42,11 @@ _TRUE = frozenset(("1", "true", "yes", "on"))
 def secure() -> bool:
     """Whether `TARMAC_SECURE` or `WDS_SECURE` asks for secure mode."""
     return any(os.environ.get(name, "").lower() in _TRUE for name in ("TARMAC_SECURE", "WDS_SECURE"))
+
+
+def debug() -> bool:
+    """Whether `TARMAC_DEBUG` asks the command line for the traceback of an error."""
+    return os.environ.get("TARMAC_DEBUG", "").lower() in _TRUE
 
 
 def substitution(name: str) -> str | None:
@@ -67,7 +75,7 @@ def rewrite_rules() -> list[tuple[str, str]]:
     for number, rule in enumerate(filter(None, os.environ.get("GOPEN_REWRITE", "").split(";")), 1):
         pattern, equals, replacement = rule.partition("=")
         if not equals or not pattern:  # the rule itself is not shown: it may hold a password
-            raise ValueError(
+            raise BadSetting(
                 f"rule {number} of the environment variable GOPEN_REWRITE must be pattern=replacement"
             )
         rules.append((pattern, replacement))
@@ -178,13 +186,13 @@ def _decimal(name: str, text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise ValueError(f"the environment variable {name} must be a number, got {text[:40]!r}") from None
+        raise BadSetting(f"the environment variable {name} must be a number, got {text[:40]!r}") from None
 
 
 def _number(name: str, text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise ValueError(
+        raise BadSetting(
             f"the environment variable {name} must be a whole number, got {text[:40]!r}"
         ) from None

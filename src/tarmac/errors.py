@@ -1,7 +1,7 @@
 """Everything tarmac raises, as one tree.
 
     TarmacError
-    ├─ UrlError        UnsupportedScheme · UnsafeUrl · NotFound · AccessDenied · TooManyShards
+    ├─ UrlError        UnsupportedScheme · UnsafeUrl · NotFound · AccessDenied · TooManyShards · BadSetting
     ├─ TransferError   ConnectFailed · Stalled · ShortRead · ObjectChanged · CommandFailed
     ├─ ArchiveError    NotATar · BadChecksum · BadHeader · Truncated · TrailingData · UnsupportedMember
     │                  LimitExceeded · CompressionDamaged
@@ -16,53 +16,39 @@
 
 A message says where (URL, byte offset, member or sample key), what was expected and found, and what to try.
 Branches also inherit from the built-in exception that callers would reach for (`FileNotFoundError`,
-`OSError`, `ValueError`). Secrets inside URLs never reach a message. Warnings: `LoneZeroBlock`, `TornTail`,
-`CacheDisabled` under `TarmacWarning`.
+`OSError`, `ValueError`). Secrets inside URLs never reach a message; control characters are shown as
+numbers. Warnings: `LoneZeroBlock`, `TornTail`, `CacheDisabled`, `SecretsWritten` under `TarmacWarning`.
 """
 
 from __future__ import annotations
 
-import re
 from typing import Any
+
+from tarmac.showing import redact, shown_url, visible
 
 # fmt: off
 __all__ = [  # in few lines, so that the tree below fits into one file
     "AccessDenied", "ArchiveError", "BadChecksum", "BadCondition", "BadHeader", "BadManifest", "BadName",
-    "Bomb", "CacheDisabled", "CodecError", "CommandFailed", "CommitFailed", "CompressionDamaged",
+    "BadSetting", "Bomb", "CacheDisabled", "CodecError", "CommandFailed", "CommitFailed",
+    "CompressionDamaged",
     "ConnectFailed", "DecodeFailed", "DigestMismatch", "DiskFull", "DuplicateField", "EncodeFailed",
     "IndexDamaged", "IndexMissing", "IndexProblem", "IndexStale", "JobBusy", "JobError", "JobMismatch",
     "LimitExceeded", "LoaderError", "LoneZeroBlock", "MapFailed", "MismatchedBatch", "MissingField",
     "NoCodec", "NotATar", "NotFound", "NotPicklable", "NotResumable", "ObjectChanged", "RanksDisagree",
-    "redact", "SampleError", "ShortRead", "SplitSample", "Stalled", "StateError", "StateMismatch",
-    "TarmacError", "TarmacWarning", "TimedOut", "TooManyBadSamples", "TooManyShards", "TornTail",
+    "redact", "SampleError", "SecretsWritten", "ShortRead", "SplitSample", "Stalled", "StateError",
+    "StateMismatch", "TarmacError", "TarmacWarning", "TimedOut", "TooManyBadSamples", "TooManyShards", "TornTail",
     "TrailingData", "TransferError", "Truncated", "UnsafeCodec", "UnsafeUrl", "UnsupportedMember",
     "UnsupportedScheme", "UrlError", "WorkerDied", "WorkerFailed", "WriteError",
 ]
 # fmt: on
-
-_COMMAND = re.compile(r"(?s)\b(pipe:\s*\S+)\s.*")
-_USERINFO = re.compile(r"(?<=://)[^/\s]*@")
-_QUERY = re.compile(r"(?P<url>[a-zA-Z][a-zA-Z0-9+.-]*://[^\s?\"'<>]*)\?[^\s\"'<>]*")
-_BEARER = re.compile(
-    r"(?i)\b((?:authorization:?\s+)?(?:bearer|basic|token)|authorization:?)(\s+)[^\s\"',;]{6,}"
-)
-
-
-def redact(text: str) -> str:
-    """Remove what may be secret from a URL or a message: user info, query strings, credentials.
-
-    Of a command only its name is left: there is no telling what its arguments and variables hold.
-    """
-    text = _COMMAND.sub(r"\1 …", text)
-    text = _USERINFO.sub("…@", text)
-    text = _QUERY.sub(r"\g<url>?…", text)
-    return _BEARER.sub(r"\1\2…", text)
 
 
 class TarmacError(Exception):
     """Root of the tree; catch it to catch everything tarmac raises on purpose."""
 
     hint: str | None = None
+    in_lines = False
+    """Whether the message has line breaks of our own; those of data are shown as `\\n`."""
 
     def __init__(
         self,
@@ -74,8 +60,8 @@ class TarmacError(Exception):
         key: str | None = None,
         hint: str | None = None,
     ) -> None:
-        self.what = what
-        self.url = None if url is None else redact(url)
+        self.what = what = redact(what, commands=False)
+        self.url = None if url is None else shown_url(url)
         self.offset = offset
         self.member = member.decode("utf-8", "replace") if isinstance(member, bytes) else member
         self.key = key
@@ -99,14 +85,15 @@ class TarmacError(Exception):
     def at(self, *, url: str | None = None, key: str | None = None) -> TarmacError:
         """Add what only the caller knows, keep what is known already, and return the error."""
         if url is not None and self.url is None:
-            self.url = redact(url)
+            self.url = shown_url(url)
         if key is not None and self.key is None:
             self.key = key
         return self
 
     def __str__(self) -> str:
+        # Keys, names and URLs come from data: they must not act on the terminal or the log they end up in.
         text = f"{self.place}: {self.what}" if self.place else self.what
-        return f"{text} Try: {self.hint}" if self.hint else text
+        return visible(f"{text} Try: {self.hint}" if self.hint else text, keep="\n" if self.in_lines else "")
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self)!r})"
@@ -144,6 +131,10 @@ class AccessDenied(UrlError, PermissionError):
 
 class TooManyShards(UrlError):
     """A pattern stands for more shards than `Limits.shards` allows."""
+
+
+class BadSetting(UrlError):
+    """An environment variable holds what cannot be understood."""
 
 
 class TransferError(TarmacError, OSError):
@@ -307,6 +298,8 @@ class IndexProblem(TarmacError, ValueError):
 class BadCondition(IndexProblem):
     """A condition or a list of metadata that cannot be understood, or asks for what is not there."""
 
+    in_lines = True
+
 
 class IndexMissing(IndexProblem):
     """There is no index for a shard, and none was to be made."""
@@ -406,3 +399,7 @@ class TornTail(TarmacWarning):
 
 class CacheDisabled(TarmacWarning):
     """The cache directory cannot be used, so shards are streamed."""
+
+
+class SecretsWritten(TarmacWarning):
+    """A file that was written holds credentials: URLs with user info or a signature in it."""

@@ -6,6 +6,9 @@ remote globs; `~`; `${X}` (the variable `WDS_X`); `-`; `@list.txt`; a shardspec 
 A local name that exists is taken literally, whatever characters it contains. Lists, shardspecs and
 manifests are data, not code: a `pipe:` URL inside one is refused, and one that was itself fetched from
 a remote store may name no files of this machine.
+
+What comes out is of the type `ShardUrl`. It is final: expanding it again changes nothing, so that no name
+from a file can turn into a pattern, a variable, a list or a command on its way.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from tarmac.storage.schemes import LISTABLE
 from tarmac.storage.types import DEFAULT_STORAGE
 
 __all__ = [
+    "ShardUrl",
     "Shards",
     "allowed_name",
     "expand",
@@ -49,11 +53,21 @@ _SEPARATOR = re.compile(r"::(?![0-9a-fA-F:.%]*\])")  # not the one inside http:/
 _GLOB = re.compile(r"[*?\[]")
 
 
+class ShardUrl(str):
+    """The URL of one shard, as it is opened. It is not a pattern: `expand` returns it unchanged."""
+
+    __slots__ = ()
+
+
 def expand(
-    shards: Shards, *, limits: Limits = DEFAULT_LIMITS, options: StorageOptions = DEFAULT_STORAGE
-) -> list[str]:
+    shards: Shards,
+    *,
+    limits: Limits = DEFAULT_LIMITS,
+    options: StorageOptions = DEFAULT_STORAGE,
+    commands: bool = True,
+) -> list[ShardUrl]:
     """Return the URLs that `shards` stands for; at least one, or an error says why there is none."""
-    urls = list(iter_urls(shards, limits=limits, options=options))
+    urls = list(iter_urls(shards, limits=limits, options=options, commands=commands))
     if not urls:
         raise NotFound(
             "no shards were given.", hint="a path, a pattern like 'train-{000..009}.tar', or a list."
@@ -62,13 +76,22 @@ def expand(
 
 
 def iter_urls(
-    shards: Shards, *, limits: Limits = DEFAULT_LIMITS, options: StorageOptions = DEFAULT_STORAGE
-) -> Iterator[str]:
-    """Yield the URLs one by one, so that a pattern for a million shards costs nothing up front."""
+    shards: Shards,
+    *,
+    limits: Limits = DEFAULT_LIMITS,
+    options: StorageOptions = DEFAULT_STORAGE,
+    commands: bool = True,
+) -> Iterator[ShardUrl]:
+    """Yield the URLs one by one, so that a pattern for a million shards costs nothing up front.
+
+    Without `commands`, a URL that would run one is refused, however it was written.
+    """
     count = 0
     for spec in _specs(shards):
-        for url in _expand_one(spec, limits, options):
+        for url in _expand_one(spec, limits, options, commands):
             count += 1
+            if not commands:
+                _refuse_command(url)
             if count > limits.shards:
                 raise TooManyShards(
                     f"this stands for more than {limits.shards} shards.",
@@ -76,6 +99,12 @@ def iter_urls(
                     hint="raise Limits.shards.",
                 )
             yield url
+
+
+def _refuse_command(url: str) -> None:
+    """Raise if opening this URL would run a command."""
+    if scheme_of(url) == "pipe":
+        raise UnsafeUrl("this would run a command.", url=url, hint="--allow-exec, if you trust it.")
 
 
 def _specs(shards: Shards) -> Iterator[str]:
@@ -101,20 +130,25 @@ def _text(item: object) -> str:
     return name
 
 
-def _expand_one(spec: str, limits: Limits, options: StorageOptions) -> Iterator[str]:
+def _expand_one(spec: str, limits: Limits, options: StorageOptions, commands: bool) -> Iterator[ShardUrl]:
+    if isinstance(spec, ShardUrl):
+        yield spec
+        return
     if is_local(spec) and os.path.lexists(local_path(spec)) and not spec.startswith("@"):
         yield from _described(_home(spec), limits, options)
         return
     parts = _SEPARATOR.split(spec)
     if len(parts) > 1:
         for part in parts:
-            yield from _expand_one(_text(part), limits, options)
+            yield from _expand_one(_text(part), limits, options, commands)
         return
     for url in expand_braces(substituted(spec), limits):
         if url.startswith("@"):
+            if not commands:
+                _refuse_command(url[1:])
             yield from _listed(url[1:], _lines, limits, options)
         elif scheme_of(url) == "pipe":
-            yield url
+            yield ShardUrl(url)
         else:
             for found in expand_glob(_home(url), limits, options):
                 yield from _described(found, limits, options)
@@ -138,14 +172,14 @@ def substituted(spec: str) -> str:
     return _VARIABLE.sub(value, spec)
 
 
-def expand_glob(url: str, limits: Limits, options: StorageOptions) -> Iterator[str]:
+def expand_glob(url: str, limits: Limits, options: StorageOptions) -> Iterator[ShardUrl]:
     """Replace a glob by the files or objects it matches; anything else is a name itself."""
     local = is_local(url)
     if not _GLOB.search(url) or (local and os.path.lexists(local_path(url))):
-        yield url
+        yield ShardUrl(url)
         return
     if local:
-        found = sorted(glob.glob(local_path(url), recursive=True))
+        found = [_as_file(name) for name in sorted(glob.glob(local_path(url), recursive=True))]
     elif scheme_of(url) in LISTABLE:
         from tarmac.storage.objects import list_objects
 
@@ -155,11 +189,16 @@ def expand_glob(url: str, limits: Limits, options: StorageOptions) -> Iterator[s
             raise UrlError("the name of a bucket cannot be a pattern.", url=url)
         found = list_objects(f"{scheme}://{fixed}/", _glob_regex(url), limits.shards, options)
     else:
-        yield url  # web servers cannot be listed, and `?` is part of their URLs
+        yield ShardUrl(url)  # web servers cannot be listed, and `?` is part of their URLs
         return
     if not found:
         raise NotFound("no file matches this pattern.", url=url)
-    yield from found
+    yield from map(ShardUrl, found)
+
+
+def _as_file(name: str) -> str:
+    """Write the name of a file so that it cannot be taken for a URL: files called `pipe:x` and `-` exist."""
+    return name if not scheme_of(name) and not name.startswith("~") else f"./{name}"
 
 
 def _glob_regex(pattern: str) -> str:
@@ -181,7 +220,7 @@ def _glob_regex(pattern: str) -> str:
     return "(?s:" + "".join(parts) + ")"
 
 
-def _described(url: str, limits: Limits, options: StorageOptions) -> Iterator[str]:
+def _described(url: str, limits: Limits, options: StorageOptions) -> Iterator[ShardUrl]:
     """Replace a shardspec or manifest by the shards it lists; anything else is a shard itself."""
     name = url.partition("?")[0].lower() if not is_local(url) else url.lower()
     if name.endswith((".yaml", ".yml")):
@@ -189,10 +228,10 @@ def _described(url: str, limits: Limits, options: StorageOptions) -> Iterator[st
     elif name.endswith(".json"):
         yield from _listed(url, _manifest, limits, options)
     else:
-        yield url
+        yield ShardUrl(url)
 
 
-def _listed(url: str, parse: Parser, limits: Limits, options: StorageOptions) -> Iterator[str]:
+def _listed(url: str, parse: Parser, limits: Limits, options: StorageOptions) -> Iterator[ShardUrl]:
     """Read a file that lists shards, resolve relative names against it, and keep data from acting as code.
 
     What it lists are shards, not further lists, so that no list can lead in a circle.
@@ -202,7 +241,9 @@ def _listed(url: str, parse: Parser, limits: Limits, options: StorageOptions) ->
     try:
         text = read_list(url, limits, options).decode("utf-8")
         for name in parse(text, limits):
-            yield from expand_glob(allowed_name(url, name), limits, options)
+            found = allowed_name(url, name)
+            # Lists and shardspecs hold patterns. A manifest was made of shards that were there.
+            yield from (found,) if parse is _manifest else expand_glob(found, limits, options)
     except UnicodeDecodeError:
         raise UrlError("the list is not text in UTF-8.", url=url) from None
     except UrlError as error:
@@ -221,7 +262,7 @@ def read_list(url: str, limits: Limits, options: StorageOptions) -> bytes:
     return bytes(text)
 
 
-def allowed_name(base: str, name: str) -> str:
+def allowed_name(base: str, name: str) -> ShardUrl:
     """Resolve a name from a list, unless it asks for what only code may ask for."""
     name = _text(name.strip())
     resolved = _relative_to(base, name)
@@ -229,7 +270,7 @@ def allowed_name(base: str, name: str) -> str:
         raise UnsafeUrl(f"a file lists {name[:60]!r}; commands run only when code asks for them.", url=base)
     if is_local(resolved) and not is_local(base):
         raise UnsafeUrl(f"a remote file lists the local file {name[:60]!r}.", url=base)
-    return resolved
+    return ShardUrl(resolved)
 
 
 def _relative_to(base: str, name: str) -> str:

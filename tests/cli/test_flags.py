@@ -55,6 +55,9 @@ def test_commands_need_to_be_allowed():
     with pytest.raises(UnsafeUrl, match="--allow-exec"):
         flags.sources(["pipe:cat x"])
     assert flags.sources(["pipe:cat x"], True) == ["pipe:cat x"]
+    with pytest.raises(UnsafeUrl, match="saved to") as caught:  # a verb without that flag does not name it
+        flags.sources(["pipe:cat x"], None)
+    assert "--allow-exec" not in str(caught.value)
 
 
 def test_reports(capsys):

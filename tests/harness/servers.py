@@ -13,28 +13,24 @@ import hmac
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import sysconfig
-import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from http.client import HTTPConnection
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 import obstore
 from obstore.store import S3Store
 
 from harness import MissingComponent, Plan, ServerFailed, required, running
-from harness.faultserver import Unsatisfiable, parse_range
+from harness.folder import EndingServer, Handler, folder, serving
 from harness.waiting import PATIENCE
 
 __all__ = [
@@ -266,69 +262,11 @@ def azurite(tools: Path = TOOLS) -> Iterator[AzureServer]:
         yield server
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-    def reply(self, status: int, headers: Mapping[str, str] | None = None, length: int = 0) -> None:
-        self.send_response(status)
-        for name, value in {**(headers or {}), "Content-Length": str(length)}.items():
-            self.send_header(name, value)
-        self.end_headers()
-
-    def save(self, output: Any) -> bool:
-        """Copy the request's body to `output`; False if the client left in the middle."""
-        rest = int(self.headers.get("Content-Length", 0))
-        while rest and (piece := self.rfile.read(min(rest, 1 << 20))):
-            output.write(piece)
-            rest -= len(piece)
-        return not rest
-
-
-class EndingServer(ThreadingHTTPServer):
-    """Ends its open connections when it closes, so that no thread stays."""
-
-    daemon_threads = False
-
-    def __init__(self, handler: Any) -> None:
-        super().__init__(("127.0.0.1", 0), handler)
-        self.connections: set[socket.socket] = set()
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        self.connections.add(request)
-        super().process_request(request, client_address)
-
-    def shutdown_request(self, request: Any) -> None:
-        self.connections.discard(request)
-        super().shutdown_request(request)
-
-    def server_close(self) -> None:
-        for connection in list(self.connections):
-            with contextlib.suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
-        super().server_close()
-
-
-@contextmanager
-def _serving(handler: type[_Handler]) -> Iterator[str]:
-    with EndingServer(handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
-
-
 @contextmanager
 def redirector(locate: Callable[[str], str | None], status: int = 307) -> Iterator[str]:
     """Redirect each request to where `locate` sends its path and query (None: 404)."""
 
-    class Redirect(_Handler):
+    class Redirect(Handler):
         def do_GET(self) -> None:
             with open(os.devnull, "wb") as nowhere:
                 self.save(nowhere)
@@ -337,7 +275,7 @@ def redirector(locate: Callable[[str], str | None], status: int = 307) -> Iterat
 
         do_HEAD = do_PUT = do_GET
 
-    with _serving(Redirect) as url:
+    with serving(Redirect) as url:
         yield url
 
 
@@ -347,51 +285,11 @@ def aistore(root: Path) -> Iterator[str]:
 
     Objects are at `/v1/objects/BUCKET/OBJECT?provider=ais`, to GET, HEAD and PUT.
     """
-    base = root.resolve()
-
-    class Target(_Handler):
-        def path_of_object(self) -> Path:
-            name = unquote(urlsplit(self.path).path).removeprefix("/v1/objects/")
-            path = (base / name).resolve()
-            return path if path.is_relative_to(base) else base
-
-        def do_GET(self) -> None:
-            path = self.path_of_object()
-            if not path.is_file():
-                self.reply(404)
-                return
-            with path.open("rb") as file:
-                facts = os.fstat(file.fileno())
-                size, headers = facts.st_size, {"ETag": f'"{facts.st_mtime_ns:x}-{facts.st_size:x}"'}
-                try:
-                    span = parse_range(self.headers.get("Range"), size)
-                except Unsatisfiable:
-                    self.reply(416, {"Content-Range": f"bytes */{size}"})
-                    return
-                start, stop = span or (0, size)
-                if span:
-                    headers["Content-Range"] = f"bytes {start}-{stop - 1}/{size}"
-                self.reply(206 if span else 200, headers, stop - start)
-                if self.command == "GET":
-                    self.connection.sendfile(file, start, stop - start)
-
-        do_HEAD = do_GET
-
-        def do_PUT(self) -> None:
-            path = self.path_of_object()
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-                whole = self.save(file)
-            if whole:
-                os.replace(file.name, path)
-            else:
-                os.unlink(file.name)
-            self.reply(200 if whole else 400)
 
     def locate(path: str) -> str | None:
         if not path.startswith("/v1/objects/"):
             return None
         return f"{target}{path}{'&' if '?' in path else '?'}pid=p1&utm={time.time_ns()}"
 
-    with _serving(Target) as target, redirector(locate) as proxy:
+    with folder(root, "/v1/objects/") as target, redirector(locate) as proxy:
         yield proxy

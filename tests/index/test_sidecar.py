@@ -44,6 +44,9 @@ def written(path, entries, columns=None, info=INFO, digests=True):
         ("what?.tar", "what?.tar.arrow"),
         ("s3://b/a.tar", "s3://b/a.tar.arrow"),
         ("https://h/a.tar?sig=1", "https://h/a.tar.arrow?sig=1"),
+        ("https://h/a.tar#x", "https://h/a.tar.arrow#x"),
+        ("https://h/a.tar?sig=1#x?y", "https://h/a.tar.arrow?sig=1#x?y"),
+        ("s3://b/a#1.tar", "s3://b/a#1.tar.arrow"),
     ],
 )
 def test_names(shard, name):

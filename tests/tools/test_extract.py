@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import itertools
 import os
+import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
-from harness.faultfs import Fault, faulty
+import tarmac
+from harness.faultfs import Fault, descriptors, faulty
 from harness.waiting import PATIENCE
+from tarmac.cli import main
 from tarmac.errors import BadName, CommitFailed, DiskFull
 from tarmac.tools import extract
 from tarmac.tools.extract import Extractor, safe_parts
@@ -224,3 +230,74 @@ def test_a_part_file_that_cannot_be_told_from_a_living_one(tmp_path, monkeypatch
     assert sorted(os.listdir(tmp_path)) == [leftover, "a.txt", "b.txt"]
     assert (tmp_path / "b.txt").read_bytes() == b"whole"
     assert (tmp_path / leftover).read_bytes() == b"half"
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3, 63, 64, 65, 1500])
+def test_any_depth(tmp_path, depth):
+    """Directories are walked by descriptors, few at a time: neither the stack nor their number is a bound."""
+    before = descriptors()
+    with Extractor(str(tmp_path)) as extractor:
+        for key in ("a/" * depth + "x", "a/" * (depth - 1) + "b/x", "a/" * depth + "y", "c/" * depth + "x"):
+            assert extractor.add({"__key__": key, "txt": b"deep"}) == 4
+            assert descriptors() < before + 80
+        assert extractor.files == 4
+    assert descriptors() == before
+    folder = os.open(tmp_path, os.O_RDONLY)
+    for _ in range(depth):
+        below = os.open("a", os.O_RDONLY, dir_fd=folder)
+        os.close(folder)
+        folder = below
+    assert sorted(os.listdir(folder)) == ["x.txt", "y.txt"]
+    os.close(folder)
+    remove_deep(tmp_path)
+
+
+@pytest.mark.parametrize("verb", ["export", "show"])
+def test_deep_keys_on_the_command_line(tmp_path, monkeypatch, capfd, verb):
+    """Whatever the depth, it works or an error says why; running it again finds what is there."""
+    monkeypatch.chdir(tmp_path)
+    with tarmac.TarWriter("deep.tar") as writer:
+        writer.write({"__key__": "ab/" * 1500 + "x", "txt": "deep"})
+    arguments = {"export": ["--to", "dir", "-o", "out", "-j", "1"], "show": ["--extract", "out"]}[verb]
+    for _ in range(2):
+        with pytest.raises(SystemExit) as done:
+            main([verb, "deep.tar", *arguments])
+        assert done.value.code in (0, None), capfd.readouterr().err
+    remove_deep(tmp_path)
+
+
+def test_directories_that_become_links_while_files_are_written(tmp_path, monkeypatch):
+    """Between any two calls somebody swaps a directory for a link to elsewhere: nothing is written there."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    calls = ("mkdir", "open", "link", "replace")
+    for overwrite, moment in itertools.product((False, True), range(12)):
+        out = tmp_path / f"out-{overwrite}-{moment}"
+        (out / "a").mkdir(parents=True)
+        left = [moment]
+
+        def racing(inner, out=out, left=left):
+            def call(*args, **more):
+                left[0] -= 1
+                if left[0] == 0 and not (out / "a").is_symlink():
+                    os.rename(out / "a", out / "moved")
+                    os.symlink(elsewhere, out / "a")
+                return inner(*args, **more)
+
+            return call
+
+        with (
+            monkeypatch.context() as patch,
+            contextlib.suppress(CommitFailed),
+            Extractor(str(out), overwrite=overwrite) as extractor,
+        ):
+            for name in calls:
+                patch.setattr(f"tarmac.tools.extract.os.{name}", racing(getattr(os, name)))
+            for key in ("a/b/x", "a/y", "a/b/z"):
+                extractor.add({"__key__": key, "txt": b"mine"})
+        assert os.listdir(elsewhere) == []
+
+
+def remove_deep(folder: Path) -> None:
+    """Remove directories that are too deep for shutil, which calls itself for each."""
+    subprocess.run(["rm", "-rf", "--", *map(str, folder.iterdir())], check=True)

@@ -6,16 +6,29 @@ A verb imports what it calls when it is called, so that `tarmac --help` answers 
 from __future__ import annotations
 
 import contextlib
-import signal
+import functools
 import sys
-import threading
+import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
 import typer
 
+from tarmac import environment
 from tarmac.cli import cache, check, copy, export, flags, index, join, map, order, pack, show, sort
-from tarmac.errors import BadCondition, JobError, TarmacError, TransferError, UrlError
+from tarmac.cli.defects import unexpected
+from tarmac.cli.saying import say
+from tarmac.cli.signals import ending
+from tarmac.errors import (
+    BadCondition,
+    JobError,
+    TarmacError,
+    TarmacWarning,
+    TransferError,
+    UrlError,
+)
+from tarmac.showing import visible
 
 __all__ = ["app", "main"]
 
@@ -39,14 +52,14 @@ app.command("export")(export.export_command)
 app.add_typer(cache.app, name="cache")
 app.command("order")(order.order_command)
 
-DAMAGED, USAGE, UNREACHABLE, INTERRUPTED, TERMINATED = 1, 2, 3, 130, 143
+DAMAGED, USAGE, UNREACHABLE, DEFECT, INTERRUPTED = 1, 2, 3, 70, 130
 
 
 def _version(wanted: bool) -> None:
     if wanted:
         from tarmac import __version__
 
-        typer.echo(f"tarmac {__version__}")
+        say(f"tarmac {__version__}")
         raise typer.Exit
 
 
@@ -66,60 +79,77 @@ def exit_code(error: TarmacError) -> int:
     return USAGE if isinstance(error, UrlError | BadCondition | JobError) else DAMAGED
 
 
+@functools.cache
+def _command() -> Callable[..., Any]:
+    """Put the program together, once: it takes a tenth of a second."""
+    return typer.main.get_command(app)
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line. Errors are one line on standard error, never a traceback."""
-    output = sys.stdout
-    with _ended_as_interrupted() as ended:
-        try:
-            status: Any = _guarded(lambda: app(arguments, standalone_mode=True))
-        except SystemExit as end:
-            # Whoever reads our output may have seen enough, as `head` does: nothing is wrong with that. This
-            # is what click leaves behind then.
-            status = 0 if type(sys.stdout).__name__ == "PacifyFlushWrapper" else end.code
+    output, status, signals = sys.stdout, INTERRUPTED, list[int]()
+    # A signal may come in the moment before a verb begins, or behind it.
+    with contextlib.suppress(KeyboardInterrupt), ending(signals), _warnings_as_lines():
+        status = _status(sys.argv[1:] if arguments is None else arguments)
     if isinstance(sys.stdout, flags.Aside):
         sys.stdout = output
-    sys.exit(TERMINATED if ended else status)
+    sys.exit(128 + signals[0] if signals else status)
+
+
+def _status(arguments: list[str]) -> Any:
+    try:
+        return _guarded(arguments)
+    except SystemExit as end:
+        # The reader of our output may have seen enough, as `head` does, and nothing is wrong with that. This
+        # is what click leaves behind then.
+        return 0 if type(sys.stdout).__name__ == "PacifyFlushWrapper" else end.code
 
 
 @contextlib.contextmanager
-def _ended_as_interrupted() -> Iterator[list[int]]:
-    """Have what a batch system sends before it kills leave everything as Ctrl-C does; say whether it came."""
-    ended: list[int] = []
+def _warnings_as_lines() -> Iterator[None]:
+    """Show our own warnings as messages: where in the source they were given is nothing to users."""
+    with warnings.catch_warnings():
+        show = warnings.showwarning
 
-    def stop(number: int, _frame: Any) -> None:
-        ended.append(number)
-        if len(ended) == 1:  # the next one must not disturb the clearing up
-            raise KeyboardInterrupt
+        def shown(message: Any, category: type[Warning], *place: Any, **more: Any) -> None:
+            if issubclass(category, TarmacWarning):
+                say(f"tarmac: {message}", err=True)
+            else:
+                show(message, category, *place, **more)
 
-    if threading.current_thread() is not threading.main_thread():
-        yield ended
-        return
-    before = signal.signal(signal.SIGTERM, stop)
+        warnings.simplefilter("always", TarmacWarning)
+        warnings.showwarning = shown
+        yield
+
+
+def _guarded(arguments: list[str]) -> int:
+    """Run a verb and return its exit status; an error is a line, with its traceback only for debugging."""
     try:
-        yield ended
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _guarded(run: Callable[[], Any]) -> int:
-    try:
-        run()
+        _command()(arguments, prog_name="tarmac", standalone_mode=True)
     except TarmacError as error:
         if isinstance(error.__cause__, BrokenPipeError) and error.url == "-":
             sys.stdout = None
             return 0
-        typer.echo(f"tarmac: {error}", err=True)
-        return exit_code(error)
+        return _failed(f"tarmac: {error}", exit_code(error))
     except ImportError as error:
-        typer.echo(f"tarmac: {error}", err=True)
-        return USAGE
+        return _failed(visible(f"tarmac: {error}"), USAGE)
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
         sys.stdout = None
         return 0
     except OSError as error:  # of standard output, say
-        typer.echo(f"tarmac: {error.strerror or error}", err=True)
         sys.stdout = None
-        return DAMAGED
+        place = f"{error.filename}: " if error.filename else ""
+        return _failed(visible(f"tarmac: {place}{error.strerror or error}"), DAMAGED)
+    except Exception as error:
+        return _failed(visible(unexpected(error, arguments)), DEFECT)
     return 0
+
+
+def _failed(message: str, status: int) -> int:
+    if environment.debug():
+        traceback.print_exc()
+    for line in message.split("\n"):
+        say(line, err=True)
+    return status

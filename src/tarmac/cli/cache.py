@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tarmac.cli import flags
+from tarmac.cli.saying import say, say_json
+from tarmac.showing import shown_url
 
 if TYPE_CHECKING:
     from tarmac.storage import Cache
@@ -38,20 +39,19 @@ def warm_command(
     Exit status: 3 if some could not be fetched. Example: tarmac cache warm 's3://b/x-{000..099}.tar'
     """
     from tarmac.cli import exit_code
-    from tarmac.errors import redact
     from tarmac.tools.cache import warm
 
     report = warm(_cache(directory, max_bytes), flags.sources(shards, allow_exec), threads=jobs)
     counts = {name: len(getattr(report, name)) for name in ("fetched", "there", "not_kept", "failed")}
     if as_json:
         errors = [str(error) for error in report.failed.values()]
-        typer.echo(flags.json_line(counts | {"errors": errors}))
+        say_json(counts | {"errors": errors})
     else:
         for url in report.not_kept:
-            typer.echo(f"not kept: {redact(url)} is local or larger than the cache", err=True)
+            say(f"not kept: {shown_url(url)} is local or larger than the cache", err=True)
         for error in report.failed.values():
-            typer.echo(f"FAILED {error}", err=True)
-        typer.echo(
+            say(f"FAILED {error}", err=True)
+        say(
             f"{counts['fetched']} fetched, {counts['there']} were there already, "
             f"{counts['not_kept']} not kept, {counts['failed']} failed",
             err=True,
@@ -68,11 +68,11 @@ def ls_command(directory: _Directory = "", as_json: _AsJson = False) -> None:
         used = datetime.fromtimestamp(entry.used, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         told: dict[str, Any] = {"url": entry.url, "file": entry.name, "bytes": entry.size, "used": used}
         if as_json:
-            typer.echo(flags.json_line(told))
+            say_json(told)
         else:
-            typer.echo(f"{entry.size:>14}  {used}  {entry.url or entry.name}")
+            say(f"{entry.size:>14}  {used}  {entry.url or entry.name}")
     if not as_json:
-        typer.echo(f"{len(entries)} shards, {sum(entry.size for entry in entries)} bytes", err=True)
+        say(f"{len(entries)} shards, {sum(entry.size for entry in entries)} bytes", err=True)
 
 
 @app.command("verify")
@@ -91,10 +91,10 @@ def verify_command(
     for entry in report.damaged:
         gone = entry.name in report.removed
         if as_json:
-            typer.echo(json.dumps({"url": entry.url, "file": entry.name, "removed": gone}))
+            say_json({"url": entry.url, "file": entry.name, "removed": gone})
         else:
-            typer.echo(f"DAMAGED {entry.url or entry.name}{' (removed)' if gone else ''}")
-    typer.echo(f"{len(report.sound)} whole, {len(report.damaged)} damaged", err=True)
+            say(f"DAMAGED {entry.url or entry.name}{' (removed)' if gone else ''}")
+    say(f"{len(report.sound)} whole, {len(report.damaged)} damaged", err=True)
     if report.damaged:
         raise typer.Exit(1)
 
@@ -120,18 +120,18 @@ def evict_command(
     if (bool(shards) + (max_bytes is not None) + everything) != 1:
         raise typer.BadParameter("say what is to go: shards, or --max-bytes N, or --all")
     cache = _cache(directory, max_bytes or None)
-    report = evict(cache, shards or [], everything=everything or max_bytes == 0)
+    report = evict(
+        cache, flags.sources(shards, None) if shards else [], everything=everything or max_bytes == 0
+    )
     freed = sum(entry.size for entry in report.removed)
     if as_json:
         told = {"removed": len(report.removed), "freed": freed, "left": report.left}
-        typer.echo(json.dumps(told | {"in_use": len(report.in_use), "absent": len(report.absent)}))
+        say_json(told | {"in_use": len(report.in_use), "absent": len(report.absent)})
         return
     for entry in report.in_use:
-        typer.echo(f"in use: {entry.url or entry.name}", err=True)
+        say(f"in use: {entry.url or entry.name}", err=True)
     absent = f", {len(report.absent)} were not there" if report.absent else ""
-    typer.echo(
-        f"{len(report.removed)} removed, {freed} bytes freed, {report.left} bytes left{absent}", err=True
-    )
+    say(f"{len(report.removed)} removed, {freed} bytes freed, {report.left} bytes left{absent}", err=True)
 
 
 def _cache(directory: str, max_bytes: int | None) -> Cache:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import tempfile
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tarmac.cli import flags
+from tarmac.cli.saying import json_line, say, say_json
+from tarmac.showing import shown_url, visible
 
 if TYPE_CHECKING:
     from tarmac.errors import TarmacError
@@ -88,24 +89,24 @@ def check_command(
         all_errors,
         max_errors if all_errors else None,
     )
-    named = shards if len(shards) == 1 and shards[0].lower().endswith(".json") else None
-    urls = flags.sources(shards, allow_exec)
+    flags.manifests([against])
+    source = flags.manifest_or_sources(shards, allow_exec)
+    urls = flags.sources(shards) if isinstance(source, str) else source
     lines = _Lines(as_json, quiet, to_stderr=repair)
     with contextlib.ExitStack() as stack:
         keys = KeyFiles(stack.enter_context(tempfile.TemporaryDirectory())) if duplicates else None
-        for result in check(
-            named or urls, checks=checks, keys=keys, ledger=ledger or None, jobs=jobs, show=None
-        ):
+        for result in check(source, checks=checks, keys=keys, ledger=ledger or None, jobs=jobs, show=None):
             lines.verdict(result)
             if max_errors is not None and lines.problems > max_errors:
-                typer.echo(f"more than {max_errors} problems; what follows was not checked", err=True)
+                say(f"more than {max_errors} problems; what follows was not checked", err=True)
                 raise typer.Exit(1)
         for key, numbers in keys.duplicates() if keys is not None else ():
             lines.duplicate(key, [urls[number] for number in numbers])
     lines.summary()
     if repair:
         damaged = [result.url for result in lines.bad if not result.unreachable]
-        lost = _repair(damaged, output, report, checks, regroup, overwrite, jobs, named)
+        manifest = against or (source if isinstance(source, str) else "")
+        lost = _repair(damaged, output, report, checks, regroup, overwrite, jobs, manifest)
         lines.bad = [result for result in lines.bad if lost or result.unreachable]
     if lines.bad or lines.doubled:
         raise typer.Exit(3 if all(result.unreachable for result in lines.bad) and not lines.doubled else 1)
@@ -126,26 +127,27 @@ class _Lines:
         if not result.ok:
             self.bad.append(result)
         if self._json:
-            self._print(flags.json_line(_as_json(result)))
+            say_json(_as_json(result), err=self._stderr)
         elif not (self._quiet and result.ok):
             for line in _as_lines(result):
                 self._print(line)
 
     def duplicate(self, key: str, urls: list[str]) -> None:
         self.doubled += 1
+        urls = [shown_url(url) for url in urls]
         if self._json:
-            self._print(json.dumps({"duplicate": key, "shards": urls}))
+            say_json({"duplicate": key, "shards": urls}, err=self._stderr)
         else:
-            self._print(f"TWICE {_printable(key)}: {', '.join(urls)}")
+            self._print(f"TWICE {key}: {', '.join(urls)}")
 
     def summary(self) -> None:
         if not self._json:
             twice = f", {self.doubled} keys in several shards" if self.doubled else ""
             text = f"{self.shards} shards, {self.samples} samples, {len(self.bad)} not whole{twice}"
-            typer.echo(text, err=True)
+            say(text, err=True)
 
     def _print(self, line: str) -> None:
-        typer.echo(line, err=self._stderr)
+        say(line, err=self._stderr)
 
 
 def _repair(
@@ -156,7 +158,7 @@ def _repair(
     regroup: bool,
     overwrite: bool,
     jobs: int,
-    named: list[str] | None,
+    manifest: str,
 ) -> int:
     """Write clean copies, say what was lost, and return how much that is."""
     from tarmac.index.manifest import read_manifest
@@ -166,7 +168,6 @@ def _repair(
     from tarmac.tools.output import Output
     from tarmac.tools.repair import repair
 
-    manifest = checks.against or (named[0] if named else "")
     told = entries_of(read_manifest(manifest), urls) if manifest else None
     job = repair(
         urls,
@@ -178,41 +179,42 @@ def _repair(
         show=None,
     )
     losses = [loss for outcome in job.outcomes for loss in outcome.facts["losses"]]
-    text = "".join(json.dumps(loss) + "\n" for loss in losses)
     if report:
         sink = open_write(report, write=WriteOptions(overwrite=True))
-        sink.write(text.encode())
+        sink.write("".join(f"{json_line(loss)}\n" for loss in losses).encode())
         sink.commit()
     else:
-        typer.echo(text, nl=False)
+        for loss in losses:
+            say_json(loss)
     samples = sum(loss["what"] == "sample" for loss in losses)
     made = sum(len(outcome.outputs) for outcome in job.outcomes)
     kept = f"; {job.kept} were made before" if job.kept else ""
-    typer.echo(f"{made} clean copies of {job.written} samples, {samples} samples lost{kept}", err=True)
+    say(f"{made} clean copies of {job.written} samples, {samples} samples lost{kept}", err=True)
     return len(losses)
-
-
-def _printable(text: str) -> str:
-    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _as_lines(result: ShardCheck) -> list[str]:
     if result.error is not None:
         more = result.problems - len(result.errors)
-        lines = [f"BAD   {_printable(str(error))}" for error in result.errors]
-        return [*lines, f"BAD   {result.url}: and {more} more"] if more else lines
-    fields = " ".join(f"{_printable(name)}:{count}" for name, count in sorted(result.fields.items()))
+        lines = [f"BAD   {error}" for error in result.errors]
+        return [*lines, f"BAD   {shown_url(result.url)}: and {more} more"] if more else lines
+    fields = " ".join(f"{visible(name)}:{count}" for name, count in sorted(result.fields.items()))
     skipped = "".join(f", {count} x {reason} skipped" for reason, count in sorted(result.skipped.items()))
-    return [f"ok    {result.url}: {result.samples} samples, {result.payload} bytes, {fields}{skipped}"]
+    read = f"{result.samples} samples, {result.payload} bytes"
+    return [f"ok    {shown_url(result.url)}: {read}, {fields}{skipped}"]
 
 
 def _as_json(result: ShardCheck) -> dict[str, Any]:
-    names = ("url", "samples", "payload", "fields", "skipped", "problems")
-    return {name: getattr(result, name) for name in names} | {
-        "ok": result.ok,
-        "error": None if result.error is None else _error(result.error),
-        "errors": [_error(error) for error in result.errors],
-    }
+    names = ("samples", "payload", "fields", "skipped", "problems")
+    return (
+        {"url": shown_url(result.url)}
+        | {name: getattr(result, name) for name in names}
+        | {
+            "ok": result.ok,
+            "error": None if result.error is None else _error(result.error),
+            "errors": [_error(error) for error in result.errors],
+        }
+    )
 
 
 def _error(error: TarmacError) -> dict[str, Any]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from tarmac.cli import flags
+
+if TYPE_CHECKING:
+    from tarmac.urls import ShardUrl
 
 __all__ = ["copy_command"]
 
@@ -68,7 +71,7 @@ def copy_command(
     if bool(shards) == bool(named):
         raise typer.BadParameter("name the shards to copy, or the sources to --mix")
     if shards:
-        sources: list[str] | list[list[str]] = flags.sources(shards, allow_exec)
+        sources: list[ShardUrl] | list[list[ShardUrl]] = flags.sources(shards, allow_exec)
     else:
         sources = [flags.sources([source], allow_exec) for source in named]
     report = copy(

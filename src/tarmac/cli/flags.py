@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
 
 import typer
 
+from tarmac.cli.saying import say, say_json
+
 if TYPE_CHECKING:
     from tarmac.jobs.run import JobReport
     from tarmac.tools.remake import Run
+    from tarmac.urls import ShardUrl
 
 __all__ = [
     "AllowExec", "AsJson", "CacheDir", "Compress", "DryRun", "Fields", "Index", "Interleave", "Jobs",
-    "json_line", "Keys", "Manifest", "MaxBytes", "MaxErrors", "MaxSamples", "Missing", "OnError", "Only",
-    "only_data", "Output", "Overwrite", "Part", "Rekey", "Remove", "report_job", "run_flags", "Seed",
-    "Shards", "Shuffle", "Slice", "SliceShard", "sources", "Then", "Where",
+    "Keys", "Manifest", "manifest_or_sources", "manifests", "MaxBytes", "MaxErrors",
+    "MaxSamples", "Missing", "OnError", "Only", "only_data", "Output", "Overwrite", "Part", "Rekey",
+    "Remove", "report_job", "run_flags", "Seed", "Shards", "Shuffle", "Slice", "SliceShard", "sources",
+    "Then", "Where",
 ]  # fmt: skip
 
 _SELECT, _ORDER, _WRITE, _RUN = "Select", "Order", "Write", "Run"
@@ -92,16 +95,38 @@ AllowExec = Annotated[bool, _flag(_RUN, "--allow-exec", help="Allow pipe: comman
 CORES = os.cpu_count() or 1
 
 
-def sources(shards: list[str], allow_exec: bool = False) -> list[str]:
-    """The shards that are meant; commands only if they are allowed."""
+def sources(shards: list[str], allow_exec: bool | None = False) -> list[ShardUrl]:
+    """Return the shards that are meant; commands only if allowed. Verbs that can read none say None."""
     from tarmac.errors import UnsafeUrl
-    from tarmac.storage import scheme_of
     from tarmac.urls import expand
 
-    for url in shards:
-        if scheme_of(url) == "pipe" and not allow_exec:
-            raise UnsafeUrl("this would run a command.", url=url, hint="--allow-exec, if you trust it.")
-    return expand(shards)
+    try:
+        return expand(shards, commands=bool(allow_exec))
+    except UnsafeUrl as error:
+        if allow_exec is None and error.hint:
+            error.hint = "a file or an object; what a command prints can be saved to one first."
+        raise
+
+
+def manifests(names: list[str]) -> list[str]:
+    """Return the manifests that are meant; refuse a command."""
+    from tarmac.errors import UnsafeUrl
+    from tarmac.storage import scheme_of
+
+    for name in names:
+        if scheme_of(name) == "pipe":
+            raise UnsafeUrl("a manifest is a file or an object, not a command.", url=name)
+    return names
+
+
+def manifest_or_sources(shards: list[str], allow_exec: bool | None = False) -> str | list[ShardUrl]:
+    """Return the manifest, where one is all that was named: it says more than the shards it lists."""
+    from tarmac.storage import scheme_of
+
+    name = shards[0].partition("?")[0].lower() if len(shards) == 1 else ""
+    if name.endswith(".json") and scheme_of(name) != "pipe":
+        return shards[0]
+    return sources(shards, allow_exec)
 
 
 def run_flags(jobs: int, dry_run: bool = False, max_errors: int | None = None) -> Run:
@@ -110,16 +135,6 @@ def run_flags(jobs: int, dry_run: bool = False, max_errors: int | None = None) -
     from tarmac.tools.remake import Run
 
     return Run(LocalEngine(jobs), dry_run, max_errors)
-
-
-def json_line(told: Any) -> str:
-    """JSON, readable where all of it is text; names that are not UTF-8 are written as numbers."""
-    text = json.dumps(told, ensure_ascii=False)
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return json.dumps(told)
-    return text
 
 
 def only_data(output: str, as_json: bool) -> None:
@@ -143,17 +158,17 @@ class Aside:
 def report_job(report: JobReport, as_json: bool, dry_run: bool = False, **more: Any) -> None:
     """Say what a job did: a line on standard error, or JSON on standard output; 1 if samples were lost."""
     if as_json:
-        typer.echo(json_line(report.facts() | more))
+        say_json(report.facts() | more)
     elif dry_run:
         before = f", {report.kept} done before" if report.kept else ""
-        typer.echo(f"{report.verb}: {report.units - report.kept} to do{before}", err=True)
+        say(f"{report.verb}: {report.units - report.kept} to do{before}", err=True)
     else:
         for error in report.errors:
-            typer.echo(f"FAILED {error}", err=True)
+            say(f"FAILED {error}", err=True)
         if more_failed := report.failed - len(report.errors):
-            typer.echo(f"FAILED … and {more_failed} more", err=True)
+            say(f"FAILED … and {more_failed} more", err=True)
         if report.left_over:
-            typer.echo(f"of an earlier job, and no part of this one: {', '.join(report.left_over)}", err=True)
-        typer.echo(str(report), err=True)
+            say(f"of an earlier job, and no part of this one: {', '.join(report.left_over)}", err=True)
+        say(str(report), err=True)
     if not report.ok:
         raise typer.Exit(1)

@@ -8,7 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from tarmac.cli import flags
+from tarmac.cli.saying import say, say_json
 from tarmac.errors import UrlError
+from tarmac.showing import shown_url
 
 __all__ = ["index_command"]
 
@@ -53,7 +55,7 @@ def index_command(
         raise typer.BadParameter("--add needs the manifest to add to: -o FILE.json")
     plan = parse_meta(meta, on_bad="null" if bad_meta else "raise") if meta else None
     report = index(
-        shards,
+        flags.sources(shards, None),
         output,
         options=IndexOptions(digests=digest, meta=plan),
         directory=sidecars,
@@ -71,12 +73,17 @@ def index_command(
     found = report.manifest
     size = sum(shard.size or 0 for shard in found.shards)
     if as_json:
-        facts: dict[str, Any] = {"manifest": output, "shards": len(found.shards), "samples": found.samples}
+        shown = None if output is None else shown_url(output)
+        facts: dict[str, Any] = {
+            "manifest": shown,
+            "shards": len(found.shards),
+            "samples": found.samples,
+        }
         facts |= {"bytes": size, "made": len(report.made), "kept": len(report.kept)}
-        typer.echo(json.dumps(facts | {"fingerprint": found.fingerprint}))
+        say_json(facts | {"fingerprint": found.fingerprint})
     else:
-        where = "" if output is None else f" -> {output}"
-        typer.echo(
+        where = "" if output is None else f" -> {shown_url(output)}"
+        say(
             f"{len(found.shards)} shards, {found.samples} samples, {size} bytes; "
             f"{len(report.made)} indexed, {len(report.kept)} as they were{where}",
             err=True,
@@ -87,15 +94,15 @@ def _check(manifests: list[str], as_json: bool) -> None:
     from tarmac.tools.index import check_index
 
     bad = 0
-    for manifest in manifests:
+    for manifest in flags.manifests(manifests):
         for found in check_index(manifest):
             bad += 1
             if as_json:
                 kind = type(found.error).__name__
-                typer.echo(json.dumps({"url": found.url, "kind": kind, "text": str(found.error)}))
+                say_json({"url": shown_url(found.url), "kind": kind, "text": str(found.error)})
             else:
-                typer.echo(f"STALE {found.error}")
-    typer.echo(f"{bad} shards need indexing" if bad else "every index is of its shard", err=True)
+                say(f"STALE {found.error}")
+    say(f"{bad} shards need indexing" if bad else "every index is of its shard", err=True)
     if bad:
         raise typer.Exit(1)
 

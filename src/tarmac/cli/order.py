@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -10,7 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tarmac.cli import flags
+from tarmac.cli.saying import say, say_json
 from tarmac.errors import IndexProblem, TarmacError
+from tarmac.showing import visible
 
 if TYPE_CHECKING:
     from tarmac.tools.order import Coming, OrderAudit, Seen
@@ -79,7 +81,7 @@ def order_command(
             tail=last,  # which the options check
             shuffle=shuffle,
         )
-        found = audit(source[0] if len(source) == 1 else source, options, where=where)
+        found = audit(flags.manifest_or_sources(source, None), options, where=where)
         if step is not None:
             return _print_rows(found.what(step, rank), as_json)
         if key is not None:
@@ -97,7 +99,7 @@ def _usage() -> Iterator[None]:
     except TarmacError:
         raise
     except (ValueError, IndexError, KeyError) as error:
-        raise typer.BadParameter(str(error.args[0])) from None
+        raise typer.BadParameter(visible(str(error.args[0]))) from None
 
 
 def _seed(text: str) -> int | str:
@@ -111,26 +113,27 @@ def _seed(text: str) -> int | str:
 def _print_rows(rows: Iterable[Seen | Coming], as_json: bool) -> None:
     for row in map(asdict, rows):
         if as_json:
-            _echo(json.dumps(row, ensure_ascii=False))
+            say_json(row)
         else:
-            _echo("\t".join("-" if value is None else str(value) for value in row.values()))
+            say("\t".join("-" if value is None else visible(str(value)) for value in row.values()))
 
 
 def _print_summary(found: OrderAudit, buffer: int, as_json: bool) -> None:
     summary = asdict(found.summary())
     if as_json:
-        _echo(json.dumps(summary | {"stream_quality": found.stream_quality(buffer)}))
+        say_json(summary | {"stream_quality": found.stream_quality(buffer)})
         return
     for name, value in summary.items():
         shown = f"{value:.3f}" if isinstance(value, float) else value
-        _echo(f"{name.replace('_', ' '):<15} {shown}")
+        say(f"{name.replace('_', ' '):<15} {shown}")
 
 
 def _print_proof(proof: Proof, as_json: bool) -> None:
     if as_json:
-        _echo(json.dumps(asdict(proof) | {"ok": proof.ok}, ensure_ascii=False))
+        say_json(asdict(proof) | {"ok": proof.ok})
     else:
-        _echo("\n".join(_proof_lines(proof)))
+        for line in _proof_lines(proof):
+            say(line)
     if not proof.ok:
         raise typer.Exit(1)
 
@@ -156,8 +159,3 @@ def _proof_lines(proof: Proof) -> Iterator[str]:
     least, most = min(proof.steps), max(proof.steps)
     steps = f"{least} steps" if least == most else f"{least} or {most} steps"
     yield f"{'' if proof.equal else 'WRONG: '}each of {len(proof.steps)} ranks has {steps}"
-
-
-def _echo(text: str) -> None:
-    # Keys that are not text go out as the bytes they are in the shard.
-    typer.echo(text.encode("utf-8", "surrogateescape"))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from tarmac.cli import flags
+from tarmac.cli.saying import say
 
 if TYPE_CHECKING:
     from tarmac.tools.sources import Skipped
@@ -104,4 +105,4 @@ def pack_command(
 
 def _report_skipped(skipped: Skipped) -> None:
     if skipped:
-        typer.echo(f"left out, of no sample: {skipped}", err=True)
+        say(f"left out, of no sample: {skipped}", err=True)

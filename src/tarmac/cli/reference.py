@@ -19,7 +19,8 @@ What `tarmac --help` and `tarmac VERB --help` say, in one place; `make docs` wri
 
 Flags of the groups Select, Order, Write and Run mean the same on every verb that has them. Data goes to
 standard output, everything else to standard error. Exit status: 0 all is well, 1 data is damaged or was lost,
-2 the command makes no sense, 3 something could not be reached, 130 interrupted, 143 terminated.
+2 the command makes no sense, 3 something could not be reached, 70 a defect of tarmac
+(`TARMAC_DEBUG=1` shows its traceback), 130 interrupted, 143 terminated.
 """
 _GROUPS = ("Arguments", "Options", "Select", "Order", "Write", "Run")
 _KINDS = {int: "N", float: "X", str: "TEXT"}

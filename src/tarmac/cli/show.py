@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tarmac.cli import flags
+from tarmac.cli.saying import say, say_json
+from tarmac.showing import shown_url, visible
 
 if TYPE_CHECKING:
     from tarmac.samples.grouping import Sample
@@ -68,7 +70,7 @@ def show_command(
     if len(wanted) > 1:
         raise typer.BadParameter(f"{' and '.join(wanted)} show different things; choose one")
     if info:
-        for manifest in shards:
+        for manifest in flags.manifests(shards):
             _describe(manifest, as_json)
         return
     from tarmac.storage import Cache
@@ -76,8 +78,8 @@ def show_command(
     from tarmac.tools.show import chosen
 
     select = Select(fields, missing, where, keys, slice_, slice_shard, part, only)
-    urls = flags.sources(shards, allow_exec)
-    source = shards[0] if len(shards) == 1 and shards[0].lower().endswith(".json") else urls
+    source = flags.manifest_or_sources(shards, allow_exec)
+    urls = flags.sources(shards) if isinstance(source, str) else source
     if (total or fields_only) and count is None and not at and _indexed(urls, source, select, total, as_json):
         return
     if raw or sheet:
@@ -97,21 +99,23 @@ def show_command(
 
 def _listing(samples: Iterator[Sample], *, as_json: bool, content: bool) -> None:
     from tarmac.tools.show import content as content_of
-    from tarmac.tools.show import line_of, visible
+    from tarmac.tools.show import line_of
 
     for sample in samples:
         line = line_of(sample)
         if as_json:
-            told: dict[str, Any] = asdict(line)
+            told: dict[str, Any] = asdict(line) | {"url": shown_url(line.url)}
             if content:
                 told["content"] = {name: content_of(name, sample[name]) for name in line.sizes}
-            typer.echo(flags.json_line(told))
+            say_json(told)
             continue
         listed = "  ".join(f"{visible(name)} {size}" for name, size in line.sizes.items())
-        typer.echo(f"{visible(line.key)}\t{listed}")
+        say(f"{visible(line.key)}\t{listed}")
         for name in line.sizes if content else ():
-            text = content_of(name, sample[name]).replace("\n", "\n    ")
-            typer.echo(f"  {visible(name)}: {text}")
+            first, *more = content_of(name, sample[name]).split("\n")
+            say(f"  {visible(name)}: {first}")
+            for text in more:
+                say(f"    {text}")
 
 
 def _raw(samples: Iterator[Sample], field: str) -> None:
@@ -125,7 +129,7 @@ def _raw(samples: Iterator[Sample], field: str) -> None:
 def _sheet(samples: Iterator[Sample], path: str, images: int) -> None:
     from tarmac.tools.sheet import write_sheet
 
-    typer.echo(f"{write_sheet(samples, path, images=images)} images -> {path}", err=True)
+    say(f"{write_sheet(samples, path, images=images)} images -> {path}", err=True)
 
 
 def _extract(samples: Iterator[Sample], directory: str, *, overwrite: bool, as_json: bool) -> None:
@@ -137,12 +141,12 @@ def _extract(samples: Iterator[Sample], directory: str, *, overwrite: bool, as_j
             extractor.add(sample)
         files = extractor.files
     if as_json:
-        typer.echo(flags.json_line({"samples": count, "files": files, "directory": directory}))
+        say_json({"samples": count, "files": files, "directory": directory})
     else:
-        typer.echo(f"{count} samples, {files} files -> {directory}", err=True)
+        say(f"{count} samples, {files} files -> {directory}", err=True)
 
 
-def _indexed(urls: list[str], source: Any, select: Select, total: bool, as_json: bool) -> bool:
+def _indexed(urls: Sequence[str], source: Any, select: Select, total: bool, as_json: bool) -> bool:
     """Answer from the index, if there can be one: no sample has to be read."""
     from tarmac.tools.arrange import arranged, can_be_indexed
     from tarmac.tools.statistics import from_index
@@ -161,27 +165,25 @@ def _numbers(samples: Iterator[Sample], *, stats: bool, total: bool, as_json: bo
     if not stats:
         _print_numbers(found, total=total, as_json=as_json)
     elif as_json:
-        typer.echo(flags.json_line(found.facts()))
+        say_json(found.facts())
     else:
         for line in report_lines(found):
-            typer.echo(line)
+            say(line)
 
 
 def _print_numbers(found: Any, *, total: bool, as_json: bool) -> None:
-    from tarmac.tools.show import visible
-
     facts = found.facts(images=False)
     counts = {name: numbers["samples"] for name, numbers in facts["fields"].items()}
     told = {name: facts[name] for name in ("shards", "samples", "bytes")} if total else {}
     if as_json:
-        typer.echo(flags.json_line(told | {"fields": counts}))
+        say_json(told | {"fields": counts})
         return
     for name, value in told.items():
-        typer.echo(f"{name}\t{value}")
+        say(f"{name}\t{value}")
     if total:
-        typer.echo(f"fields\t{' '.join(map(visible, counts))}")
+        say(f"fields\t{' '.join(map(visible, counts))}")
     for name, value in counts.items() if not total else ():
-        typer.echo(f"{visible(name)}\t{value}")
+        say(f"{visible(name)}\t{value}")
 
 
 def _describe(manifest: str, as_json: bool) -> None:
@@ -189,7 +191,7 @@ def _describe(manifest: str, as_json: bool) -> None:
 
     found = asdict(describe(manifest))
     if as_json:
-        typer.echo(flags.json_line(found))
+        say_json(found)
     else:
         for name, value in found.items():
-            typer.echo(f"{name}\t{value}")
+            say(f"{name}\t{value}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,12 +17,13 @@ from urllib.parse import urlsplit
 
 import xxhash
 
-from tarmac.errors import BadManifest, UnsafeUrl, UrlError
+from tarmac.errors import BadManifest, SecretsWritten, UnsafeUrl, UrlError
 from tarmac.limits import DEFAULT_LIMITS, Limits
+from tarmac.showing import holds_secret, shown_url
 from tarmac.storage import StorageOptions, is_local, open_write, scheme_of
 from tarmac.storage.local import local_path
-from tarmac.storage.types import DEFAULT_STORAGE
-from tarmac.urls import allowed_name, manifest_shards, parse_manifest, read_list
+from tarmac.storage.types import DEFAULT_STORAGE, WriteOptions
+from tarmac.urls import ShardUrl, allowed_name, manifest_shards, parse_manifest, read_list
 
 __all__ = ["Manifest", "Shard", "read_manifest", "write_manifest"]
 
@@ -104,17 +106,17 @@ _PLAIN = re.compile(r"\w[\w.-]*(?:/\w[\w.-]*)*", re.ASCII)
 _OURS = frozenset(("url", "nsamples", "filesize", "index", "fingerprint"))
 
 
-def _resolver(manifest: str) -> Callable[[str], str]:
+def _resolver(manifest: str) -> Callable[[str], ShardUrl]:
     """How names are resolved; plain ones, of which there may be a hundred thousand, without looking twice."""
     folder = allowed_name(manifest, "x").removesuffix("x")
 
-    def resolve(name: str) -> str:
-        return folder + name if _PLAIN.fullmatch(name) else allowed_name(manifest, name)
+    def resolve(name: str) -> ShardUrl:
+        return ShardUrl(folder + name) if _PLAIN.fullmatch(name) else allowed_name(manifest, name)
 
     return resolve
 
 
-def _shard(entry: dict[str, Any], resolve: Callable[[str], str]) -> Shard:
+def _shard(entry: dict[str, Any], resolve: Callable[[str], ShardUrl]) -> Shard:
     samples, size = entry.get("nsamples"), entry.get("filesize")
     if type(samples) is not int or not 0 <= samples < MOST:
         raise UrlError(f"{entry['url']!r} has no nsamples that is a number of 0 or more: {samples!r}.")
@@ -143,8 +145,9 @@ def write_manifest(manifest: Manifest, url: str, storage: StorageOptions = DEFAU
         "samples": manifest.samples,
         "fingerprint": manifest.fingerprint,
     }
-    found["shardlist"] = list(_entries(manifest.shards, url))
-    sink = open_write(url, storage)
+    entries = found["shardlist"] = list(_entries(manifest.shards, url))
+    private = any(holds_secret(each["url"]) or holds_secret(each.get("index", "")) for each in entries)
+    sink = open_write(url, storage, WriteOptions(private=private))
     try:
         # Names that are not UTF-8 are written as JSON escapes, and read back as they were.
         text = json.dumps(found, ensure_ascii=False, indent=1) + "\n"
@@ -153,6 +156,10 @@ def write_manifest(manifest: Manifest, url: str, storage: StorageOptions = DEFAU
         sink.abort()
         raise
     sink.commit()
+    if private:
+        who = "only its owner can read it (mode 0600)" if is_local(url) else "mind who can read it"
+        text = f"{shown_url(url)} holds the credentials that are part of the shards' URLs; {who}."
+        warnings.warn(text, SecretsWritten, stacklevel=2)
 
 
 def _entries(shards: Iterable[Shard], manifest: str) -> Iterable[dict[str, Any]]:

@@ -20,7 +20,15 @@ from numpy.typing import NDArray
 
 from tarmac.errors import IndexDamaged, IndexMissing, IndexStale, NotFound, TarmacError
 from tarmac.index.entries import Entries
-from tarmac.storage import ObjectInfo, StorageOptions, WriteOptions, is_local, open_read, open_write
+from tarmac.storage import (
+    ObjectInfo,
+    StorageOptions,
+    WriteOptions,
+    is_local,
+    open_read,
+    open_write,
+    scheme_of,
+)
 from tarmac.storage.local import local_path
 from tarmac.storage.types import DEFAULT_STORAGE
 
@@ -34,9 +42,14 @@ _SCANS = 8
 
 
 def sidecar_url(shard: str) -> str:
-    """The name of a shard's sidecar, beside it; the query of a web URL stays behind."""
-    name, mark, query = shard.partition("?") if not is_local(shard) else (shard, "", "")
-    return f"{name}{SUFFIX}{mark}{query}"
+    """The name of a shard's sidecar, beside it; the query and the fragment of a web URL stay behind."""
+    if is_local(shard):
+        return f"{shard}{SUFFIX}"
+    # A server never sees a fragment: a suffix put behind it would name the shard itself.
+    end = shard.find("#") if scheme_of(shard) in ("http", "https") else -1
+    path = shard if end < 0 else shard[:end]
+    name = path.partition("?")[0]
+    return f"{name}{SUFFIX}{shard[len(name) :]}"
 
 
 @dataclass(frozen=True, slots=True)

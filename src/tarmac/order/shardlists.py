@@ -21,7 +21,7 @@ from tarmac.order.passes import Passing, Source
 from tarmac.order.seeds import Seed, SeedPart, drawn_seed, make_seed
 from tarmac.order.shardspecs import MultiShardSample
 from tarmac.order.workers import current_place
-from tarmac.urls import Shards, expand, iter_urls
+from tarmac.urls import Shards, ShardUrl, expand, iter_urls
 
 __all__ = [
     "DirectoryShardList",
@@ -200,12 +200,12 @@ def non_empty(src: Iterable[T]) -> Iterator[T]:
         raise ValueError("no data arrived here at all, and `non_empty` says that this is an error")
 
 
-def expand_urls(urls: Shards) -> list[str]:
+def expand_urls(urls: Shards) -> list[ShardUrl]:
     """Return the URLs that a pattern, or a list of patterns, stands for."""
     return expand(urls)
 
 
-def expand_source(source: Shards, max_urls: int = 1_000_000_000) -> list[str]:
+def expand_source(source: Shards, max_urls: int = 1_000_000_000) -> list[ShardUrl]:
     """Return the URLs of a pattern or an iterable, and no more than `max_urls` of them; there may be none."""
     urls = iter_urls(source)
     found = list(islice(urls, max_urls))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tarmac.index.manifest import Manifest, Shard, read_manifest
 from tarmac.index.meta import MetaPlan
@@ -12,7 +12,7 @@ from tarmac.pipeline.threads import in_threads
 from tarmac.progress import progress
 from tarmac.samples.indexing import IndexOptions
 from tarmac.storage import StorageOptions, is_local
-from tarmac.urls import Shards, expand
+from tarmac.urls import Shards, ShardUrl, expand
 
 __all__ = ["manifest_of"]
 
@@ -32,7 +32,7 @@ def manifest_of(
     """
     if isinstance(source, Manifest):
         return source
-    if isinstance(source, str | os.PathLike):
+    if isinstance(source, str | os.PathLike) and not isinstance(source, ShardUrl):
         name = os.fspath(source)
         if name.partition("?")[0].lower().endswith(".json"):
             return read_manifest(name, storage)
@@ -41,7 +41,7 @@ def manifest_of(
     return Manifest(list(progress(_indexed(urls, options, beside), len(urls), "indexing", show=show)))
 
 
-def _indexed(urls: list[str], options: IndexOptions, beside: bool) -> Iterator[Shard]:
+def _indexed(urls: Sequence[str], options: IndexOptions, beside: bool) -> Iterator[Shard]:
     def one(url: str) -> Shard:
         sidecar, place = find_or_make_index(url, options, beside=beside)
         facts = sidecar.facts

@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 from tarmac import environment
-from tarmac.errors import AccessDenied, IndexDamaged, IndexMissing, IndexStale, WriteError, redact
+from tarmac.errors import AccessDenied, IndexDamaged, IndexMissing, IndexStale, WriteError
 from tarmac.index.manifest import Manifest, Shard
 from tarmac.index.sidecar import Sidecar, open_sidecar, sidecar_url, write_sidecar
 from tarmac.pipeline.threads import in_threads
 from tarmac.samples.indexed import IndexedShard
 from tarmac.samples.indexing import IndexOptions, index_shard, usable_index
+from tarmac.showing import shown_url
 from tarmac.storage import Cache, Source, StorageOptions, is_local, open_read, stat
 from tarmac.storage.local import local_path
 from tarmac.storage.types import DEFAULT_STORAGE
@@ -306,6 +307,6 @@ def _reason(error: OSError) -> str:
 def _own_place(url: str) -> str:
     """Where our own index of a shard is kept: a name from the whole URL, since many end alike."""
     place = url if not is_local(url) else os.path.abspath(local_path(url))
-    name = re.sub(r"[^A-Za-z0-9._-]+", "_", redact(place).partition("?")[0].rpartition("/")[2])[-80:]
+    name = re.sub(r"[^A-Za-z0-9._-]+", "_", shown_url(place).partition("?")[0].rpartition("/")[2])[-80:]
     digest = hashlib.sha256(place.encode("utf-8", "surrogateescape")).hexdigest()[:32]
     return str(environment.own_directory() / "index" / f"{digest}-{name}.arrow")

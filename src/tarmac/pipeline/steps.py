@@ -9,10 +9,11 @@ from typing import Any, Self
 
 import numpy as np
 
-from tarmac.errors import MissingField, TarmacError, redact
+from tarmac.errors import MissingField, TarmacError
 from tarmac.pipeline.fields import Associate, Decode, Map, MapDict, MapTuple, Rename, ToTuple
 from tarmac.pipeline.handlers import reraise_exception
 from tarmac.pipeline.stage import Each
+from tarmac.showing import shown_url
 
 __all__ = ["apply_steps", "MapRandomly", "seeded_generator", "Steps"]
 
@@ -114,6 +115,6 @@ def apply_steps(steps: Sequence[Each], sample: Any, seed: int | None) -> Any:
         error.at(url=url, key=key)
         raise
     except Exception as error:
-        error.add_note(f'at sample "{key}" of {redact(url)}')
+        error.add_note(f'at sample "{key}" of {shown_url(url)}')
         raise
     return item

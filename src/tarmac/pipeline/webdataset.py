@@ -99,7 +99,7 @@ class WebDataset(DataPipeline, FluidInterface):
         if not all(isinstance(stage, Redeal) or is_splitter(stage) for stage in splitters):
             raise ValueError("with_equal_batches() splits by itself and cannot follow splitters of your own")
         size = _batch_size(self.pipeline, batchsize)
-        counts = {url: count_samples([url]) for url in dict.fromkeys(source.urls)}
+        counts: dict[str, int] = {url: count_samples([url]) for url in dict.fromkeys(source.urls)}
         shares = EqualShares(counts, size, tail, nodes=split_by_node in splitters)
         made = self.compose()
         kept = [s for s in made.pipeline[1 : self._front] if isinstance(s, Redeal) or s is single_node_only]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tarmac.errors import ArchiveError, SampleError
@@ -36,7 +36,7 @@ class SampleReader:
     strict: damage of any kind raises, with the place, and no partial sample is handed out.
     """
 
-    urls: list[str]
+    urls: Sequence[str]
     fields: frozenset[str] | None = None
     split: Splitter = first_dot
     lower: bool = True

@@ -160,7 +160,7 @@ class LocalSink:
             # From here on the directory is this one, also if its name comes to lead elsewhere.
             self._folder = Folder(self._target.parent)
             _remove_orphans(self._folder, self._target.name)
-            self._fd, name = _begin_part(self._folder, self._target.name)
+            self._fd, name = _begin_part(self._folder, self._target.name, 0o600 if options.private else 0o666)
             self._part = self._target.with_name(name)
         except OSError as error:
             self._close()
@@ -324,11 +324,11 @@ def _part_prefix(name: str) -> str:
     return f".{name}.part-"
 
 
-def _begin_part(folder: Folder, name: str) -> tuple[int, str]:
+def _begin_part(folder: Folder, name: str, mode: int) -> tuple[int, str]:
     """Create a part file and lock it."""
     for attempt in itertools.count():
         part = f"{_part_prefix(name)}{uuid.uuid4().hex[:16]}"
-        fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=folder.fd)
+        fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode, dir_fd=folder.fd)
         # Some file systems know no locks; there nobody takes it for an orphan, either.
         if (try_lock(fd) or attempt == LOCK_ATTEMPTS) and os.fstat(fd).st_nlink:
             return fd, part

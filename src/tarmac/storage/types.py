@@ -119,6 +119,8 @@ class WriteOptions:
     but not what another writer has put there meanwhile."""
     durable: bool = True
     """Flush to the disk before publishing, so that a power loss leaves the old file or the new one."""
+    private: bool = False
+    """Make a local file that only its owner can read, for what holds credentials."""
 
 
 DEFAULT_STORAGE = StorageOptions()

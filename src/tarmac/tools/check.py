@@ -29,6 +29,7 @@ from tarmac.jobs.task import Outcome, Task, Unit
 from tarmac.limits import Limits
 from tarmac.progress import progress
 from tarmac.samples.grouping import Grouping, group_members
+from tarmac.showing import identity
 from tarmac.storage import StorageOptions, open_read, scheme_of, stat
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.tar import Member, TarOptions, read_members
@@ -100,7 +101,9 @@ class Checks:
         """What the verdict depends on, for a ledger."""
         found: dict[str, Any] = {"require": sorted(self.require), "digests": self.digests}
         if self.against:
-            found["against"] = f"{self.against} {read_manifest(self.against, self.storage).fingerprint}"
+            found["against"] = (
+                f"{identity(self.against)} {read_manifest(self.against, self.storage).fingerprint}"
+            )
         return found | {"decode": self.decode, "end": self.tar.end, "concatenated": self.tar.concatenated}
 
 
@@ -123,7 +126,7 @@ class Checking(Task):
 
     def plan(self) -> Iterator[Unit]:
         for number, url in enumerate(self.urls):
-            yield Unit(url, number, self._inputs(url, self.told[number]) if self.known else "")
+            yield Unit(identity(url), number, self._inputs(url, self.told[number]) if self.known else "")
 
     def _inputs(self, url: str, told: Shard | None) -> str:
         """What the verdict on one shard depends on: its version, and what the manifest says of it."""
@@ -142,7 +145,7 @@ class Checking(Task):
     def run(self, unit: Unit) -> Outcome:
         number = unit.content
         keys: list[str] | None = None if self.keys is None else []
-        verdict = _check_one(unit.name, self.checks, self.told[number], keys)
+        verdict = _check_one(self.urls[number], self.checks, self.told[number], keys)
         if self.keys is not None and keys is not None:
             self.keys.save(number, keys)
         return Outcome(verdict.samples, bytes=verdict.payload, facts={"verdict": verdict})
@@ -167,7 +170,7 @@ def check(
     again unless it has changed.
     """
     chosen = Checks(frozenset(require), tar=tar, storage=storage) if checks is None else checks
-    urls = expand(shards, limits=chosen.tar.limits, options=chosen.storage)
+    urls: list[str] = [*expand(shards, limits=chosen.tar.limits, options=chosen.storage)]
     if keys is not None and ledger is not None:
         raise UrlError("to find duplicates all keys have to be read, so a ledger would be of no use.")
     if chosen.against:
@@ -209,7 +212,9 @@ def _with_ledger(task: Checking, engine: Engine, place: str | None) -> Iterator[
         for unit in task.plan():
             inputs, outcome = book.done.get(unit.name, ("", Outcome()))
             if unit.inputs and inputs == unit.inputs:
-                done[unit.content] = ShardCheck(unit.name, outcome.read, outcome.bytes, **outcome.facts)
+                done[unit.content] = ShardCheck(
+                    task.urls[unit.content], outcome.read, outcome.bytes, **outcome.facts
+                )
             else:
                 missing.append(unit)
         following = 0

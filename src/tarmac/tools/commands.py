@@ -39,6 +39,7 @@ from tarmac.errors import (
 from tarmac.limits import DEFAULT_LIMITS
 from tarmac.samples.grouping import Sample
 from tarmac.samples.naming import check_field, check_key, is_reserved
+from tarmac.showing import identity
 
 __all__ = ["Command", "Running"]
 
@@ -161,7 +162,8 @@ class Command:
 
     def options(self) -> dict[str, Any]:
         """What the result depends on, for a ledger."""
-        found: dict[str, Any] = {"command": self.text} if self.text else {"interpreter": self.interpreter}
+        command = identity(f"pipe:{self.text}").removeprefix("pipe:")  # whose arguments may hold a password
+        found: dict[str, Any] = {"command": command} if self.text else {"interpreter": self.interpreter}
         if self.script:
             with open(self.script, "rb") as file:
                 found["script"] = f"{self.script} {xxhash.xxh3_64_hexdigest(file.read())}"

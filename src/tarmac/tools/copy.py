@@ -32,7 +32,7 @@ from tarmac.tools.output import Output
 from tarmac.tools.remake import Remake, Run, remake
 from tarmac.tools.select import Select
 from tarmac.tools.streaming import remake_stream
-from tarmac.urls import Shards, expand
+from tarmac.urls import Shards, ShardUrl, expand
 
 __all__ = ["copy", "Ordering"]
 
@@ -122,7 +122,7 @@ def copy(
     return remake(Remake("copy", output, arrangements, facts=facts), run)
 
 
-def _groups(sources: Shards | Sequence[Shards], ordering: Ordering, select: Select) -> list[list[str]]:
+def _groups(sources: Shards | Sequence[Shards], ordering: Ordering, select: Select) -> list[list[ShardUrl]]:
     if not ordering.weights:
         return [expand(sources, options=select.storage)]  # type: ignore[arg-type]
     if select.slice:

@@ -33,6 +33,8 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN_DIRECTORIES = 64
 _REMEMBERED = 50
+_LONGEST_PATH = 4096
+"""Bytes of a path that Linux takes, with the zero behind it; what is deeper is reached step by step only."""
 
 
 def safe_parts(name: str) -> list[str]:
@@ -130,9 +132,10 @@ class Extractor:
     @property
     def some(self) -> dict[str, int]:
         """The first and the last of the files, and their sizes: enough to notice that they are gone."""
-        return {
-            os.path.join(self._directory, name): size for name, size in [*self._first.items(), *self._last]
-        }
+        found = (
+            (os.path.join(self._directory, name), size) for name, size in [*self._first.items(), *self._last]
+        )
+        return {path: size for path, size in found if len(os.fsencode(path)) < _LONGEST_PATH}
 
     def _link(self, folder: int, part: str, name: str, data: bytes) -> None:
         """Give the file its name if that is free, which a hard link does in one step."""
@@ -153,25 +156,34 @@ class Extractor:
             os.replace(part, name, src_dir_fd=folder, dst_dir_fd=folder)
 
     def _folder(self, folders: tuple[str, ...]) -> int:
-        """The descriptor of a directory inside ours, made if need be, without following links."""
-        if not folders:
-            return self._root
-        found = self._open.get(folders)
-        if found is None:
-            above = self._folder(folders[:-1])
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(folders[-1], dir_fd=above)
-            found = os.open(folders[-1], _DIRECTORY, dir_fd=above)
-            if len(self._open) > _OPEN_DIRECTORIES + len(folders):
-                self._let_go(folders)
-            self._open[folders] = found
+        """The descriptor of a directory inside ours, made if need be, without following links.
+
+        It is reached one step at a time from the nearest directory that is open, by descriptors alone: a
+        directory that is swapped for a link meanwhile leads nowhere, and no depth is too deep.
+        """
+        found = self._open.get(folders, -1) if folders else self._root
+        if found >= 0:
+            return found
+        known = max((each for each in self._open if folders[: len(each)] == each), key=len, default=())
+        above, begun, kept = self._open.get(known, self._root), len(known), len(folders) - 2
+        for depth in range(begun, len(folders)):
+            try:
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(folders[depth], dir_fd=above)
+                found = os.open(folders[depth], _DIRECTORY, dir_fd=above)
+            finally:
+                if begun < depth <= kept:
+                    os.close(above)
+            if depth >= kept:  # it and the one above are likely to be asked for again
+                self._keep(folders[: depth + 1], found)
+            above = found
         return found
 
-    def _let_go(self, but: tuple[str, ...] = ()) -> None:
-        """Close the directories that are not on the way to this one."""
-        for folders in list(self._open):
-            if folders != but[: len(folders)]:
-                os.close(self._open.pop(folders))
+    def _keep(self, folders: tuple[str, ...], fd: int) -> None:
+        if len(self._open) >= _OPEN_DIRECTORIES:
+            oldest = next(iter(self._open))
+            os.close(self._open.pop(oldest))
+        self._open[folders] = fd
 
     def _failed(self, error: OSError, name: str) -> WriteError:
         where = f"{self._directory.rstrip('/')}/{name}"
@@ -184,7 +196,8 @@ class Extractor:
 
     def close(self) -> None:
         """Let go of the directory."""
-        self._let_go()
+        while self._open:
+            os.close(self._open.popitem()[1])
         if self._claims is not None:
             self._claims.close()
         if self._root >= 0:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -121,7 +121,7 @@ def _usable(shard: Shard, options: IndexOptions) -> Sidecar | None:
     return usable_index(shard.url, _index_of(shard), options)
 
 
-def _planned(before: list[Shard], urls: list[str], directory: str | None) -> list[Shard]:
+def _planned(before: list[Shard], urls: Sequence[str], directory: str | None) -> list[Shard]:
     """The shards to be indexed, those of the manifest first; none twice."""
     found = _without_doubles([shard.url for shard in before])
     new = [url for name, url in _without_doubles(urls).items() if name not in found]
@@ -137,7 +137,7 @@ def _planned(before: list[Shard], urls: list[str], directory: str | None) -> lis
     return planned
 
 
-def _without_doubles(urls: list[str]) -> dict[str, str]:
+def _without_doubles(urls: Sequence[str]) -> dict[str, str]:
     """The shards by what identifies them, however their names are written."""
     found: dict[str, str] = {}
     for url in urls:

@@ -20,6 +20,7 @@ from tarmac.jobs.outputs import UNTOLD, sizes_there
 from tarmac.jobs.task import Outcome
 from tarmac.samples.grouping import Sample
 from tarmac.samples.writer import TarWriter
+from tarmac.showing import identity, shown_url
 from tarmac.storage import StorageOptions, WriteOptions, is_local, scheme_of, stat
 from tarmac.storage.local import local_path
 from tarmac.storage.types import DEFAULT_STORAGE
@@ -140,9 +141,11 @@ class Output:
 
     def options(self) -> dict[str, Any]:
         """What the result depends on, for a ledger."""
-        names = ("pattern", "max_samples", "max_bytes", "rekey", "compress", "index", "then")
+        names = ("max_samples", "max_bytes", "rekey", "compress", "index")
         found = {name: getattr(self, name) for name in names if getattr(self, name)}
-        return found | ({"manifest": self.manifest} if self.manifest else {})
+        found |= {"then": identity(f"pipe:{self.then}").removeprefix("pipe:")} if self.then else {}
+        found |= {"manifest": identity(self.manifest)} if self.manifest else {}
+        return {"pattern": identity(self.pattern)} | found
 
     def check_new(self, names: Iterable[str]) -> None:
         """Refuse to replace what is there already and was not made by this job, unless told to."""
@@ -176,7 +179,8 @@ class Output:
             quiet = subprocess.DEVNULL
             done = subprocess.run(command, shell=True, stdin=quiet, stdout=quiet)  # noqa: S602 - the user's own
             if done.returncode:
-                raise CommandFailed(f"--then ended with status {done.returncode}: {command[:200]}", url=path)
+                shown = shown_url(f"pipe:{self.then}").removeprefix("pipe:").strip()
+                raise CommandFailed(f"--then ended with status {done.returncode}: {shown}", url=path)
             if self.rm and is_local(path):
                 for gone in (plain, *map(local_path, outcome.facts.get("beside", ()))):
                     with contextlib.suppress(FileNotFoundError):  # the command may have moved it

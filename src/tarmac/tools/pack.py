@@ -21,6 +21,7 @@ from tarmac.jobs.run import JobReport, run_job
 from tarmac.jobs.task import Outcome, Task, Unit
 from tarmac.samples.grouping import Sample
 from tarmac.samples.naming import check_field, check_key
+from tarmac.showing import identity
 from tarmac.storage import WriteOptions, is_local, open_write
 from tarmac.storage.local import local_path
 from tarmac.tools.output import Output, fields_of, several_shards, write_shard
@@ -123,7 +124,7 @@ class Pack(Task):
         return {name: value for name, value in self.__dict__.items() if name != "planned"}
 
     def options(self) -> dict[str, Any]:
-        sources = [[source.kind, source.name] for source in self.sources]
+        sources = [[source.kind, identity(source.name)] for source in self.sources]
         found = {"sources": sources, "samples": self.planned.samples} | self.output.options()
         return found | self.making.options() | self.reading.options()
 

@@ -11,6 +11,7 @@ from tarmac.errors import MissingField, TarmacError, UrlError
 from tarmac.jobs.run import JobReport
 from tarmac.jobs.task import Outcome
 from tarmac.samples.grouping import Sample
+from tarmac.showing import identity
 from tarmac.tools.functions import load_function
 from tarmac.tools.output import Output, fields_of
 from tarmac.tools.pack import Making, check_sample, with_default_size
@@ -34,7 +35,7 @@ def pack_function(
     def samples(_: Any, outcome: Outcome) -> Iterator[Sample]:
         return _encoded(generated(function, arguments), making, outcome)
 
-    options = {"py": spec, "arguments": list(arguments)} | making.options()
+    options = {"py": spec, "arguments": [identity(each) for each in arguments]} | making.options()
     return remake_stream("pack", iter(()), output, samples, options=options, run=run)
 
 

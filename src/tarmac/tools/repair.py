@@ -20,6 +20,7 @@ from tarmac.jobs.ledger import ledger_place
 from tarmac.jobs.run import Engine, JobReport, run_job
 from tarmac.jobs.task import Outcome, Task, Unit
 from tarmac.samples.grouping import Sample
+from tarmac.showing import shown_url
 from tarmac.storage import Source, open_read, stat
 from tarmac.tar.compression import HEAD, Decompressing, detect
 from tarmac.tools.arrange import shard_stem
@@ -93,7 +94,7 @@ class Repairing(Task):
 
 
 def _as_json(url: str, loss: Loss) -> dict[str, Any]:
-    found = {"shard": url} | asdict(loss)
+    found = {"shard": shown_url(url)} | asdict(loss)
     return {name: value for name, value in found.items() if value is not None}
 
 

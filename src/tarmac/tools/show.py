@@ -18,6 +18,7 @@ from tarmac.limits import DEFAULT_LIMITS
 from tarmac.pipeline.dataset import Dataset
 from tarmac.samples.grouping import Sample
 from tarmac.samples.reader import read
+from tarmac.showing import visible
 from tarmac.storage import Cache, StorageOptions
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.tar import TarOptions
@@ -36,7 +37,6 @@ __all__ = [
     "SampleLine",
     "show",
     "show_at",
-    "visible",
 ]
 
 TEXT_SHOWN = 4000
@@ -190,16 +190,6 @@ def content(field: str, data: bytes) -> str:
     except Exception as error:  # whatever a library says of damaged data
         reason = " ".join(str(error).split())[:200]
         return visible(f"{len(data)} bytes that are no {extension_of(field)}: {reason}")
-
-
-def visible(text: str, keep: str = "") -> str:
-    """A text without what would act on a terminal or break a line: those letters as their numbers."""
-    if text.isprintable():
-        return text
-    return "".join(
-        letter if letter.isprintable() or letter in keep else letter.encode("unicode_escape").decode()
-        for letter in text
-    )
 
 
 def _content(field: str, data: bytes) -> str:

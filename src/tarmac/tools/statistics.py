@@ -16,7 +16,7 @@ from tarmac.codecs.images import IMAGE_EXTENSIONS
 from tarmac.index.attributes import read_field
 from tarmac.pipeline.dataset import Dataset
 from tarmac.samples.grouping import Sample
-from tarmac.tools.show import visible
+from tarmac.showing import visible
 
 __all__ = ["bars", "collect", "from_index", "report_lines", "Statistics", "summary"]
 

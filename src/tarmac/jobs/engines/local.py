@@ -72,7 +72,8 @@ def worker_pool(processes: int, work: Callable[[T], R]) -> Iterator[Callable[[T]
 
         def submit(item: T) -> Future[R]:
             try:
-                return pool.submit(_do, item)
+                with _signals_blocked():  # of a process that is started now, until it can tell what to do
+                    return pool.submit(_do, item)
             except BrokenProcessPool:
                 raise _died() from None
 

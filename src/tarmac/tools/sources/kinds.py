@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from tarmac.errors import NotFound, UrlError
+from tarmac.showing import identity
 from tarmac.storage import StorageOptions, is_local
 from tarmac.storage.local import local_path
 from tarmac.storage.types import DEFAULT_STORAGE
@@ -48,7 +49,7 @@ class Reading:
     def options(self) -> dict[str, Any]:
         """What the result depends on, for a ledger."""
         columns = self.columns
-        found: dict[str, Any] = {"from": self.kind, "base": self.base, "key": columns.key}
+        found: dict[str, Any] = {"from": self.kind, "base": identity(self.base), "key": columns.key}
         found |= {"files": dict(columns.files), "columns": dict(columns.plain)}
         return {name: value for name, value in found.items() if value}
 

@@ -91,14 +91,22 @@ def _chunks(url: str, packed: str | None, storage: StorageOptions) -> Iterator[b
 def resolved(name: str, base: str, listed_in: str) -> str:
     """The place of a file by the name that a list gives it: relative to `base`, or else to the list itself.
 
-    A list is data: it can name no commands, and one that came from a store no files of this machine.
+    A list is data: it can name no commands, and one that came from a store no files of this machine, except
+    below a `base` that the user named. Plans hold very many of these, so they are plain strings.
     """
     if scheme_of(name) or not name:
-        return allowed_name(listed_in, name)
+        return str(allowed_name(listed_in, name))
     if not base and is_local(listed_in):
         base = os.path.dirname(local_path(listed_in)) if listed_in != "-" else ""
     if base and not is_local(base):
-        return allowed_name(f"{base.rstrip('/')}/", name)
+        return str(allowed_name(f"{base.rstrip('/')}/", name))
     if not base and not is_local(listed_in) and listed_in != "-":
-        return allowed_name(listed_in, name)
+        return str(allowed_name(listed_in, name))
+    if not is_local(listed_in) and listed_in != "-" and _leads_out(name):
+        raise UnsafeUrl(f"a remote file lists the local file {name[:60]!r}.", url=listed_in)
     return os.path.join(local_path(base) if base else "", os.path.expanduser(name))
+
+
+def _leads_out(name: str) -> bool:
+    """Say whether a name, put behind a directory, may be that of a file elsewhere."""
+    return name.startswith(("/", "~")) or ".." in name.split("/")

@@ -1,0 +1,113 @@
+"""Keys, fields and names of files from data are shown on a terminal, and never act on it.
+
+Every verb reads shards whose keys and fields hold escape sequences, line breaks, C1 controls and overrides of
+the direction; whatever it prints, on success and in errors, is printable text in lines that it began itself.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tarmac.cli import main
+
+NASTY = [
+    "\x1b[31mred",
+    "\x1b]0;title\x07",
+    "line\nok    forged: 1 samples",
+    "c1\x9b31m",
+    "bidi\u202egnp",
+    "\r\x08\x7f",
+]
+
+
+def shard(path: Path, names: list[str], content: bytes = b"x") -> None:
+    with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as archive:
+        for name in names:
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TARMAC_HOME", str(tmp_path / "home"))
+    shard(Path("keys.tar"), [f"k{number}{name}.txt" for number, name in enumerate(NASTY)])
+    shard(Path("fields.tar"), [f"k{number}.f{name}" for number, name in enumerate(NASTY)])
+    shard(Path("twice.tar"), [f"a{NASTY[0]}.txt", f"b{NASTY[2]}.txt", f"a{NASTY[0]}.txt"])
+    shard(Path("same.tar"), [f"a{NASTY[1]}.txt{NASTY[3]}", f"a{NASTY[1]}.txt{NASTY[3]}"])
+    shard(Path("content.tar"), ["a.txt", "a.json", "a.cls", "a.jpg"], "".join(NASTY).encode())
+    shard(Path(f"name{NASTY[0]}{NASTY[2].replace('/', '')}.tar"), ["a.txt"])
+    whole = Path("keys.tar").read_bytes()
+    Path("torn.tar").write_bytes(whole[: len(whole) - 3000])
+    Path("list.txt").write_text("".join(f"missing{name}.tar\n" for name in NASTY))
+    Path("m.json").write_text(
+        json.dumps(
+            {"wids_version": 1, "shardlist": [{"url": f"x{name}.tar", "nsamples": 1} for name in NASTY]}
+        )
+    )
+    Path("t.csv").write_text("key,txt\n" + "".join(f'"{name}",1\n' for name in NASTY))
+    return sorted(str(path) for path in tmp_path.glob("*.tar"))
+
+
+VERBS: dict[str, list[str]] = {
+    "pack": ["pack", "t.csv", "--key", "key", "-o", "p-{i}.tar", "-j", "1"],
+    "pack-dir": ["pack", "DIR", "-o", "p-{i}.tar", "-j", "1"],
+    "copy": ["copy", "SOURCE", "-o", "c-{i}.tar", "-j", "1", "--fields", "nothing"],
+    "copy-where": ["copy", "SOURCE", "-o", "c-{i}.tar", "-j", "1", "--where", "nothing = 3"],
+    "sort": ["sort", "SOURCE", "-o", "s-{i}.tar", "-j", "1", "--unique", "error"],
+    "sort-by": ["sort", "SOURCE", "-o", "s-{i}.tar", "-j", "1", "--by", "txt", "--type", "int"],
+    "map": ["map", "SOURCE", "-c", "ls >&2; false", "-o", "m-{i}.tar", "-j", "1"],
+    "join": ["join", "SOURCE", "--with", "keys.tar", "-o", "j-{i}.tar", "-j", "1"],
+    "index": ["index", "SOURCE", "-o", "i.json", "-j", "1", "--meta", "cls"],
+    "check": ["check", "SOURCE", "-j", "1", "--require", "jpg", "--all-errors"],
+    "check-decode": ["check", "SOURCE", "-j", "1", "--decode"],
+    "check-twice": ["check", "SOURCE", "SOURCE", "-j", "1", "--duplicates"],
+    "check-json": ["check", "SOURCE", "-j", "1", "--require", "jpg", "--all-errors", "--json"],
+    "check-repair": ["check", "SOURCE", "-j", "1", "--repair", "-o", "r/"],
+    "show": ["show", "SOURCE"],
+    "show-content": ["show", "SOURCE", "--content"],
+    "show-json": ["show", "SOURCE", "--content", "--json"],
+    "show-at": ["show", "SOURCE", "--at", "nothing"],
+    "show-raw": ["show", "SOURCE", "--raw", "nothing"],
+    "show-stats": ["show", "SOURCE", "--stats"],
+    "show-total": ["show", "SOURCE", "--total"],
+    "show-fields": ["show", "SOURCE", "--fields-only"],
+    "show-extract": ["show", "SOURCE", "--extract", "x"],
+    "export": ["export", "SOURCE", "-o", "e.tsv", "-j", "1"],
+    "export-dir": ["export", "SOURCE", "--to", "dir", "-o", "e", "-j", "1"],
+    "order": ["order", "SOURCE", "--batch-size", "2", "--step", "0"],
+    "order-key": ["order", "SOURCE", "--batch-size", "2", "--key", "nothing\x1b"],
+    "cache": ["cache", "warm", "SOURCE", "--cache", "kept"],
+}
+
+
+def run(arguments: list[str]) -> Any:
+    with pytest.raises(SystemExit) as done:
+        main(arguments)
+    return done.value.code
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_what_is_printed_of_hostile_names_is_printable(here, verb, capfd):
+    Path("DIR").mkdir()
+    Path(f"DIR/a{NASTY[0]}.txt").touch()
+    Path(f"DIR/b{NASTY[2]}").touch()
+    made = {path.name for path in Path().iterdir()}
+    for source in [*here, "@list.txt", "m.json"]:
+        run([source if each == "SOURCE" else each for each in VERBS[verb]])
+        shown = capfd.readouterr()
+        for line in (shown.out + shown.err).split("\n"):
+            assert line.replace("\t", "").isprintable(), (source, line)
+            assert not line.startswith("ok    forged"), source
+        assert "Traceback" not in shown.err, source
+        for path in Path().iterdir():  # outputs of one source are in the way of the next
+            if path.name not in made:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()

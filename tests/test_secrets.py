@@ -1,0 +1,174 @@
+"""What a URL holds in confidence is never printed, and in no file but those that only their owner can read.
+
+Every verb, on sound, damaged and absent shards, with user info, a query or a fragment in the URL,
+beside letters that a regular expression over finished text would stop at.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+import tarmac
+from harness.folder import folder
+from tarmac.cli import main
+from tarmac.errors import SecretsWritten, TarmacError
+from tools.shards import make
+
+SECRET = "hunter2hunter2"
+NAMES = ["s0.tar", "a b.tar", "it's.tar", 'q"q.tar', "a<b>.tar", "torn one.tar", "not there.tar"]
+FORMS = [
+    "http://user:{0}@{host}/{name}",
+    "http://user:p@{0}@{host}/{name}",
+    "http://{host}/{name}?sig={0}",
+    "http://{host}/{name}?a='{0}'&b=\"{0}\"",
+    "http://{host}/{name}?a=b {0} <{0}>",
+    "http://{host}/{name}#{0}",
+    "http://{host}/{name}?x#{0}",
+    "http://u:{0}@{host}/{name}?sig={0}#{0}",
+]
+
+VERBS: dict[str, list[str]] = {
+    "pack": ["pack", "SOURCE", "--from", "lines", "-o", "p-{i}.tar"],
+    "copy": ["copy", "SOURCE", "-o", "c-{i}.tar", "--index"],
+    "copy-json": ["copy", "SOURCE", "-o", "dir/", "--json", "--manifest", "made.json"],
+    "sort": ["sort", "SOURCE", "-o", "s-{i}.tar", "--json"],
+    "map": ["map", "SOURCE", "-c", "true", "-o", "m-{i}.tar"],
+    "join": ["join", "SOURCE", "--with", "SOURCE", "-o", "j-{i}.tar", "--replace"],
+    "index": ["index", "SOURCE", "-o", "secret.json"],
+    "index-json": ["index", "SOURCE", "-o", "secret.json", "--json"],
+    "check": ["check", "SOURCE", "--ledger", "ledger.jsonl"],
+    "check-json": ["check", "SOURCE", "--json", "--all-errors", "--require", "nothing"],
+    "check-twice": ["check", "SOURCE", "SOURCE", "--duplicates"],
+    "check-twice-json": ["check", "SOURCE", "SOURCE", "--duplicates", "--json"],
+    "check-repair": ["check", "SOURCE", "--repair", "-o", "r/"],
+    "check-repair-report": ["check", "SOURCE", "--repair", "-o", "r/", "--report", "lost.jsonl"],
+    "show": ["show", "SOURCE"],
+    "show-json": ["show", "SOURCE", "--json"],
+    "show-at": ["show", "SOURCE", "--at", "99"],
+    "show-raw": ["show", "SOURCE", "--raw", "nothing"],
+    "show-extract": ["show", "SOURCE", "--extract", "x"],
+    "export": ["export", "SOURCE", "-o", "e.jsonl", "--json"],
+    "order": ["order", "SOURCE", "--batch-size", "2", "--step", "0"],
+    "order-json": ["order", "SOURCE", "--batch-size", "2", "--step", "0", "--json"],
+    "cache": ["cache", "warm", "SOURCE", "--cache", "kept"],
+    "cache-json": ["cache", "warm", "SOURCE", "--cache", "kept", "--json"],
+    "cache-ls": ["cache", "ls", "--cache", "kept", "--json"],
+    "cache-evict": ["cache", "evict", "SOURCE", "--cache", "kept", "--json"],
+}
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory):
+    root = tmp_path_factory.mktemp("secrets")
+    make(root, 3, name="s{}.tar")
+    whole = (root / "s0.tar").read_bytes()
+    for name in NAMES[1:-2]:
+        (root / name).write_bytes(whole)
+    (root / "torn one.tar").write_bytes(whole[: len(whole) // 2])
+    with folder(root, keep_alive=False) as url:
+        yield url.removeprefix("http://")
+
+
+def urls(host: str) -> list[str]:
+    """All forms with all names; spaces and quotes as they are, and as browsers would write them."""
+    names = [*NAMES, quote("torn one.tar"), quote("a b.tar")]
+    pairs = [
+        (form, name)
+        for number, form in enumerate(FORMS)
+        for name in (names if number in (0, 2) else NAMES[:6:5])
+    ]
+    return [form.replace("{0}", SECRET).format(host=host, name=name) for form, name in pairs]
+
+
+def run(arguments: list[str]) -> Any:
+    with pytest.raises(SystemExit) as done:
+        main(arguments)
+    return done.value.code
+
+
+def leaks(folder: Path) -> list[str]:
+    """Files with the secret in their name or content that others than their owner could read."""
+    found = []
+    for path in folder.rglob("*"):
+        content = path.read_bytes() if path.is_file() else b""
+        private = path.is_file() and stat.S_IMODE(path.stat().st_mode) == 0o600
+        if SECRET in path.name or (SECRET.encode() in content and not private):
+            found.append(str(path))
+    return found
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_no_verb_prints_or_writes_a_secret(host, verb, tmp_path, monkeypatch, capfd):
+    monkeypatch.setenv("TARMAC_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    for url in urls(host):
+        for path in tmp_path.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        jobs = ["-j", "1"] if VERBS[verb][0] not in ("show", "order", "cache") else []
+        for _ in range(2):  # the second time there is a ledger, an index, or a file in the way
+            status = run([url if each == "SOURCE" else each for each in VERBS[verb]] + jobs)
+            shown = capfd.readouterr()
+            assert SECRET not in shown.out + shown.err, (url, status)
+            assert "Traceback" not in shown.err, url
+        assert leaks(tmp_path) == [], url
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        ["map", "-c", f"true -u me:{SECRET}", "-o", "m-{i}.tar"],
+        ["map", "-c", f"TOKEN={SECRET} false", "-o", "m-{i}.tar", "--on-error", "skip"],
+        ["copy", "--then", f"true -u me:{SECRET}", "-o", "c-{i}.tar"],
+        ["copy", "--then", f"TOKEN={SECRET} false", "-o", "c-{i}.tar"],
+    ],
+)
+def test_no_ledger_holds_the_arguments_of_a_command(verb, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    command = [verb[0], *make(tmp_path, 2), *verb[1:], "-j", "1"]
+    for arguments in (command, command, [*command, "--max-samples", "1"]):  # the last is another job
+        run(arguments)
+        shown = capfd.readouterr()
+        assert SECRET not in shown.out + shown.err
+    assert leaks(tmp_path) == []
+
+
+def test_what_must_hold_a_secret_is_for_its_owner_and_said_to_be(host, tmp_path, monkeypatch, capfd):
+    monkeypatch.setenv("TARMAC_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    before = os.umask(0o022)
+    try:
+        url = f"http://{host}/s0.tar?sig={SECRET}"
+        assert not run(["index", url, "-o", "secret.json", "--sidecars", "sidecars", "-j", "1"])
+        assert "secret.json holds the credentials" in capfd.readouterr().err
+        assert stat.S_IMODE(Path("secret.json").stat().st_mode) == 0o600
+        assert SECRET in Path("secret.json").read_text()
+        assert len(tarmac.Dataset("secret.json")) == 3
+        url = url.partition("?")[0]
+        assert not run(["index", url, "-o", "open.json", "--sidecars", "sidecars", "-j", "1"])
+        assert "credentials" not in capfd.readouterr().err
+        assert stat.S_IMODE(Path("open.json").stat().st_mode) == 0o644
+        beside = f"http://user:{SECRET}@{host}"  # names beside a manifest are relative, and hold nothing
+        assert not run(["index", f"{beside}/s0.tar", "-o", f"{beside}/beside.json", "-j", "1"])
+        assert "credentials" not in capfd.readouterr().err
+        assert SECRET not in tarmac.gopen(f"http://{host}/beside.json").read().decode()
+        with pytest.warns(SecretsWritten, match=r"mode 0600"):
+            tarmac.index.manifest.write_manifest(
+                tarmac.index.manifest.read_manifest("secret.json"), "again.json"
+            )
+    finally:
+        os.umask(before)
+
+
+def test_no_error_of_the_library_tells_a_secret(host):
+    for url in urls(host):
+        with pytest.raises(TarmacError) as caught:
+            for source in (url, url.replace(host, "127.0.0.1:1")):
+                list(tarmac.read(source, storage=tarmac.StorageOptions(retries=0, connect=1)))
+        assert SECRET not in f"{caught.value} {caught.value!r} {caught.value.args} {caught.value.url}"
