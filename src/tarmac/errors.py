@@ -16,14 +16,16 @@
 
 A message says where (URL, byte offset, member or sample key), what was expected and found, and what to try.
 Branches also inherit from the built-in exception that callers would reach for (`FileNotFoundError`,
-`OSError`, `ValueError`). Secrets inside URLs never reach a message. Warnings: `LoneZeroBlock`, `TornTail`,
-`CacheDisabled` under `TarmacWarning`.
+`OSError`, `ValueError`). Secrets inside URLs never reach a message. Warnings, under `TarmacWarning`
+(warned.py): `LoneZeroBlock`, `TornTail`, `CacheDisabled`, `UnclosedWriter`.
 """
 
 from __future__ import annotations
 
 import re
 from typing import Any
+
+from tarmac.warned import CacheDisabled, LoneZeroBlock, TarmacWarning, TornTail, UnclosedWriter
 
 # fmt: off
 __all__ = [  # in few lines, so that the tree below fits into one file
@@ -35,8 +37,8 @@ __all__ = [  # in few lines, so that the tree below fits into one file
     "NoCodec", "NotATar", "NotFound", "NotPicklable", "ObjectChanged", "redact", "SampleError", "ShortRead",
     "SplitSample", "Stalled", "StateError", "StateMismatch", "TarmacError", "TarmacWarning", "TimedOut",
     "TooManyBadSamples", "TooManyShards", "TornTail", "TrailingData", "TransferError", "Truncated",
-    "UnsafeCodec", "UnsafeUrl", "UnsupportedMember", "UnsupportedScheme", "UrlError", "WorkerDied",
-    "WorkerFailed", "WriteError",
+    "UnclosedWriter", "UnsafeCodec", "UnsafeUrl", "UnsupportedMember", "UnsupportedScheme", "UrlError",
+    "WorkerDied", "WorkerFailed", "WriteError",
 ]
 # fmt: on
 
@@ -382,19 +384,3 @@ class NotPicklable(StateError, TypeError):
     """A stage cannot be sent to a worker process."""
 
     hint = "a function defined at the top of a module, with functools.partial for its parameters."
-
-
-class TarmacWarning(UserWarning):
-    """Root of tarmac's warnings."""
-
-
-class LoneZeroBlock(TarmacWarning):
-    """The end mark is one zero block instead of two; every member before it was read."""
-
-
-class TornTail(TarmacWarning):
-    """A lenient read stopped at a tear; the warning says where and what was left out."""
-
-
-class CacheDisabled(TarmacWarning):
-    """The cache directory cannot be used, so shards are streamed."""

@@ -249,18 +249,6 @@ def test_an_exception_inside_with_publishes_nothing(tmp_path, k):
     assert os.listdir(tmp_path) == []
 
 
-def test_a_writer_that_is_never_closed_publishes_nothing(tmp_path):
-    script = (
-        f"import tarmac; w = tarmac.TarWriter({str(tmp_path / 'a.tar')!r})\n"
-        "w.write({'__key__': 'a', 'txt': 'x'})"
-    )
-    done = subprocess.run(
-        [sys.executable, "-W", "always", "-c", script], capture_output=True, text=True, check=True
-    )
-    assert "never closed" in done.stderr
-    assert os.listdir(tmp_path) == []
-
-
 def test_the_same_samples_make_the_same_bytes(tmp_path):
     script = (
         "import tarmac, sys, numpy\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import random
 import threading
 from dataclasses import replace
@@ -11,8 +12,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from harness.servers import redirector
-from tarmac.errors import AccessDenied, CommitFailed, ConnectFailed, Stalled, TransferError
+from tarmac.errors import AccessDenied, CommitFailed, ConnectFailed, Stalled, TransferError, UnclosedWriter
+from tarmac.samples.writer import TarWriter
 from tarmac.storage import WriteOptions, open_read, open_write
+from tarmac.tar import read_members
 
 LARGE = random.Random(6).randbytes(5_000_000)
 
@@ -205,3 +208,11 @@ def test_a_status_line_that_comes_in_pieces(hasty):
         put(f"http://127.0.0.1:{port}/x", b"the body", hasty, WriteOptions(overwrite=True))
         thread.join()
     assert received == [b"the body"]
+
+
+def test_a_writer_that_is_never_closed_uploads_what_it_has():
+    with upload_server() as (url, kept, _), pytest.warns(UnclosedWriter, match="x.tar: .* is published now"):
+        TarWriter(f"{url}/x.tar").write({"__key__": "a", "txt": "x"})
+        gc.collect()
+    (content,) = kept.values()
+    assert [name for name, *_ in read_members(content)] == [b"a.txt"]
