@@ -6,7 +6,7 @@
     ├─ ArchiveError    NotATar · BadChecksum · BadHeader · Truncated · TrailingData · UnsupportedMember
     │                  LimitExceeded · CompressionDamaged
     ├─ SampleError     BadName · DuplicateField · SplitSample · MissingField · MismatchedBatch
-    │                  MapFailed (TimedOut)
+    │                  NoSamples · MapFailed (TimedOut)
     ├─ CodecError      EncodeFailed · DecodeFailed (Bomb) · NoCodec · UnsafeCodec
     ├─ WriteError      CommitFailed · DiskFull
     ├─ IndexProblem    BadCondition · IndexMissing · IndexStale · IndexDamaged · BadManifest · DigestMismatch
@@ -34,7 +34,8 @@ __all__ = [  # in few lines, so that the tree below fits into one file
     "ConnectFailed", "DecodeFailed", "DigestMismatch", "DiskFull", "DuplicateField", "EncodeFailed",
     "IndexDamaged", "IndexMissing", "IndexProblem", "IndexStale", "JobBusy", "JobError", "JobMismatch",
     "LimitExceeded", "LoaderError", "LoneZeroBlock", "MapFailed", "MismatchedBatch", "MissingField",
-    "NoCodec", "NotATar", "NotFound", "NotPicklable", "ObjectChanged", "redact", "SampleError", "ShortRead",
+    "NoCodec", "NoSamples", "NotATar", "NotFound", "NotPicklable", "ObjectChanged", "redact", "SampleError",
+    "ShortRead",
     "SplitSample", "Stalled", "StateError", "StateMismatch", "TarmacError", "TarmacWarning", "TimedOut",
     "TooManyBadSamples", "TooManyShards", "TornTail", "TrailingData", "TransferError", "Truncated",
     "UnclosedWriter", "UnsafeCodec", "UnsafeUrl", "UnsupportedMember", "UnsupportedScheme", "UrlError",
@@ -201,15 +202,18 @@ class Truncated(ArchiveError):
     torn = True
 
     hint = (
-        "fetch or write the shard again; for a shard whose writer was killed, "
-        'read the whole samples before the tear with end="lenient".'
+        "fetch or write the shard again. What is whole in it: tarmac check SHARD --repair -o DIR/, "
+        'or read it with tar=tarmac.TarOptions(end="lenient").'
     )
 
 
 class TrailingData(ArchiveError):
     """Something other than zeros follows the end mark."""
 
-    hint = "for archives joined with cat, read with concatenated=True."
+    hint = (
+        "for archives joined with cat, tarmac check SHARD --repair -o DIR/ makes one of them, "
+        "or read them with tar=tarmac.TarOptions(concatenated=True)."
+    )
 
 
 class UnsupportedMember(ArchiveError):
@@ -248,6 +252,12 @@ class SplitSample(SampleError):
 
 class MissingField(SampleError):
     """A sample lacks something it must have."""
+
+
+class NoSamples(SampleError):
+    """A pass over the data had no samples at all."""
+
+    hint = "check the shards, use fewer workers, or WebDataset(…, empty_check=False)."
 
 
 class MapFailed(SampleError):

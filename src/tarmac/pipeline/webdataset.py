@@ -20,6 +20,7 @@ from tarmac.pipeline.fluid import FluidInterface
 from tarmac.pipeline.handlers import Handler, reraise_exception
 from tarmac.samples.counting import count_samples
 from tarmac.storage import Cache, is_local
+from tarmac.tar import TarOptions
 
 __all__ = ["FluidWrapper", "WebDataset"]
 
@@ -34,8 +35,8 @@ class WebDataset(DataPipeline, FluidInterface):
     `shardshuffle` shuffles the shards, differently on each pass and alike on every rank and worker, before
     `nodesplitter` and `workersplitter` deal them out; with fewer shards than workers, these share shards.
     `resampled` draws shards with replacement for ever. `cache_dir` keeps remote shards on disk, up to
-    `cache_size` bytes. `handler` decides about damaged shards. `seed` makes all of it repeatable; without
-    one, WDS_SEED or 0 is used.
+    `cache_size` bytes. `handler` decides about damaged shards, `tar` how strictly they are read. `seed`
+    makes all of it repeatable; without one, WDS_SEED or 0 is used.
     """
 
     def __init__(
@@ -57,6 +58,8 @@ class WebDataset(DataPipeline, FluidInterface):
         empty_check: bool = True,
         verbose: bool = False,
         seed: int | None = None,
+        *,
+        tar: TarOptions | None = None,
     ) -> None:
         super().__init__()
         self.seed = environment.default_seed() if seed is None else seed
@@ -71,7 +74,7 @@ class WebDataset(DataPipeline, FluidInterface):
         if workersplitter is not None:
             self.append(workersplitter)
         cache = _cache(cache_dir, cache_size, url_to_name)
-        self.append(TarSamples(handler, select_files, rename_files, cache=cache, verbose=verbose))
+        self.append(TarSamples(handler, select_files, rename_files, cache=cache, verbose=verbose, tar=tar))
         if empty_check:
             self.append(check_empty)
         if repeat:
