@@ -23,6 +23,7 @@ class Overrides:
     """
 
     name: bytes | None = None
+    link: bytes | None = None
     size: int | None = None
     count: int = 0
 
@@ -31,17 +32,22 @@ class Overrides:
         self.count += 1
         if self.count > limits.extensions:
             raise LimitExceeded(f"more than {limits.extensions} extended headers before one member.")
-        if kind == GNU_NAME:
+        if kind in (GNU_NAME, GNU_LINK):
             name, end, _ = payload.partition(b"\0")
             if not end:
                 raise BadHeader("a long name does not end with NUL; readers disagree on where it ends.")
-            self._set_name(name)
+            if kind == GNU_NAME:
+                self._set_name(name)
+            else:
+                self._set_link(name)
         elif kind in (PAX, PAX_SOLARIS):
             records = parse_pax(payload)
             if any(key.startswith(b"GNU.sparse.") for key in records):
                 raise UnsupportedMember("this is a sparse file; its bytes are not stored in order.")
             if b"path" in records:
                 self._set_name(records[b"path"])
+            if b"linkpath" in records:
+                self._set_link(records[b"linkpath"])
             if b"size" in records:
                 self._set_size(records[b"size"])
         elif kind == PAX_GLOBAL:
@@ -60,6 +66,13 @@ class Overrides:
         if self.name is not None and self.name != name:
             raise BadHeader("two extended headers give different names to one member.")
         self.name = name
+
+    def _set_link(self, target: bytes) -> None:
+        if not target or b"\0" in target:
+            raise BadHeader(f"an extended header gives the link target {target[:80]!r}.")
+        if self.link is not None and self.link != target:
+            raise BadHeader("two extended headers give different targets to one link.")
+        self.link = target
 
     def _set_size(self, text: bytes) -> None:
         if not text.isdigit() or len(text) > 19:
