@@ -78,6 +78,8 @@ class Overrides:
         if not text.isdigit() or len(text) > 19:
             raise BadHeader(f"a PAX header gives the size {text[:40]!r}.")
         size = int(text)
+        if size >= 1 << 63:
+            raise BadHeader(f"a PAX header gives the size {size}, beyond any file.")
         if self.size is not None and self.size != size:
             raise BadHeader("two PAX headers give different sizes to one member.")
         self.size = size

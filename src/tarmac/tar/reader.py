@@ -59,6 +59,7 @@ _FIELDS = struct.Struct("100s24x12s12x8s").unpack  # name, size, checksum
 _ZERO_HEAD = ZERO_BLOCK[:156]
 OLD_FILE = b"\0"
 HARD_LINK = b"1"
+_TORN = "the archive ends in the middle of a member."
 _SKIPPED = {b"2": "symbolic link", b"3": "device", b"4": "device", b"5": "directory", b"6": "fifo"}
 _UNSUPPORTED = {b"S": "a sparse file", b"M": "a continued file of a multi-volume archive"}
 
@@ -113,6 +114,7 @@ def read_members(
     kind, prefix, regular, tail_sum = classify(last_tail)
     adler32, halves, fields = zlib.adler32, _HALVES, _FIELDS
     base = position = 0  # where `buffer` lies in the archive, and the next header in `buffer`
+    reach = 0  # where the last bytes end that were passed over
     mark: int | None = None  # where the end mark began, once it was seen
     files = None if _before is None else _before[1]  # what hard links may mean, once there are links
     name = b""
@@ -196,6 +198,7 @@ def read_members(
                 if files is not None:
                     files.add(name, base + position + BLOCK, size)
                 if wanted is not None and not wanted(name):
+                    reach = base + position + BLOCK + size
                     position += BLOCK + padded(size)
                     continue
             elif kind == HARD_LINK and not size:
@@ -241,6 +244,8 @@ def read_members(
                     if stop > end:
                         raise _early_end(base + end, torn=True, pending=None)
                 data = buffer[start:stop]
+            else:
+                reach = base + start + size
             if regular:
                 yield name, base + start, size, data
             else:
@@ -248,6 +253,8 @@ def read_members(
                 overrides.add(kind, data, limits)
             position = start + ((size + 511) & -512)
     except ArchiveError as error:
+        if isinstance(error, Truncated) and (error.offset or 0) < reach:
+            error.what, error.torn = _TORN, True
         if error.offset is None:
             error.offset = base + position
         if error.member is None and name:
@@ -287,8 +294,9 @@ def _let_go(mapped: mmap.mmap, position: int, release: int) -> int:
 
     They remain in the system's cache. Returns the position at which to do so again.
     """
-    passed = position // WINDOW * WINDOW
-    mapped.madvise(mmap.MADV_DONTNEED, release - WINDOW, passed - release + WINDOW)
+    passed = min(position, len(mapped)) // WINDOW * WINDOW  # a size may lead anywhere
+    if passed > release - WINDOW:
+        mapped.madvise(mmap.MADV_DONTNEED, release - WINDOW, passed - release + WINDOW)
     return passed + WINDOW
 
 
@@ -335,7 +343,7 @@ def _read_on(
 def _early_end(offset: int, *, torn: bool, pending: Overrides | None) -> Truncated:
     """The error for an archive that stops at `offset`; `torn` when a member or header is cut in two."""
     if torn:
-        what = "the archive ends in the middle of a member."
+        what = _TORN
     elif pending is not None:
         what, torn = "the archive ends behind an extended header.", True
     else:

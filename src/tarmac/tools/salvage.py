@@ -195,6 +195,7 @@ def _joined(buffer: Buffer, stretch: Stretch, before: list[Stretch]) -> bool:
 
 def _next_header(buffer: Buffer, position: int) -> int | None:
     """Where the next header is, block by block or between two blocks."""
+    position = min(position, len(buffer))  # a size may lead anywhere
     while True:
         magic = buffer.find(b"ustar", position + _MAGIC_AT)
         if magic < 0:
