@@ -138,7 +138,6 @@ def test_every_file_of_the_source_has_its_tests():
         "samples/counting.py": "pipeline/test_webdataset.py",
         "storage/types.py": "storage",
         "warned.py": "test_errors.py",
-        "tar/extended.py": "tar/test_reader.py",
         "tar/reader.py": "tar/test_reader.py",
     }
     for path in SOURCES:

@@ -11,6 +11,7 @@ __all__ = ["EXTENSIONS", "Overrides", "parse_pax"]
 
 GNU_NAME, GNU_LINK = b"L", b"K"
 PAX, PAX_GLOBAL, PAX_SOLARIS = b"x", b"g", b"X"
+_OF_ONE_MEMBER = frozenset((b"path", b"size", b"linkpath"))
 EXTENSIONS = frozenset((GNU_NAME, GNU_LINK, PAX, PAX_GLOBAL, PAX_SOLARIS))
 
 
@@ -42,7 +43,7 @@ class Overrides:
                 self._set_link(name)
         elif kind in (PAX, PAX_SOLARIS):
             records = parse_pax(payload)
-            if any(key.startswith(b"GNU.sparse.") for key in records):
+            if any(map(_rearranges, records)):
                 raise UnsupportedMember("this is a sparse file; its bytes are not stored in order.")
             if b"path" in records:
                 self._set_name(records[b"path"])
@@ -51,9 +52,9 @@ class Overrides:
             if b"size" in records:
                 self._set_size(records[b"size"])
         elif kind == PAX_GLOBAL:
-            forbidden = {b"path", b"size", b"linkpath"} & parse_pax(payload).keys()
+            forbidden = [key for key in parse_pax(payload) if key in _OF_ONE_MEMBER or _rearranges(key)]
             if forbidden:
-                names = ", ".join(sorted(key.decode() for key in forbidden))
+                names = ", ".join(sorted(key.decode("utf-8", "replace") for key in forbidden))
                 raise UnsupportedMember(f"a global header sets {names} for every member.")
 
     def apply(self, name: bytes, size: int) -> tuple[bytes, int]:
@@ -83,6 +84,11 @@ class Overrides:
         if self.size is not None and self.size != size:
             raise BadHeader("two PAX headers give different sizes to one member.")
         self.size = size
+
+
+def _rearranges(key: bytes) -> bool:
+    """Whether a record gives a member another name, size or bytes than its header: sparse and split files."""
+    return key.startswith((b"GNU.sparse.", b"GNU.volume.")) or key in (b"SCHILY.realsize", b"SUN.holesdata")
 
 
 def parse_pax(payload: bytes) -> dict[bytes, bytes]:
