@@ -358,3 +358,15 @@ def test_views_are_written_as_they_were_when_given(tmp_path):
     assert found["n"] == numbers.tobytes()
     assert found["s"] == fixed[::2]
     assert found["v"] == fixed[1000:]
+
+
+@pytest.mark.parametrize("kind", ["TarWriter", "ShardWriter"])
+def test_a_compression_that_cannot_be_had_leaves_nothing(kind, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "backports", None)
+    monkeypatch.setitem(sys.modules, "backports.zstd", None)
+    with pytest.raises(ImportError):
+        if kind == "TarWriter":
+            TarWriter(tmp_path / "x.tar.zst")
+        else:
+            tarmac.ShardWriter(str(tmp_path / "x-%d.tar.zst")).write({"__key__": "a", "txt": "x"})
+    assert os.listdir(tmp_path) == []

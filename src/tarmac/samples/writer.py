@@ -110,7 +110,11 @@ class TarWriter:
             self._sink: Sink = open_write(os.fspath(fileobj), storage, write)
         else:
             self._sink = FileSink(fileobj, close=_close)
-        self._compressor = compressing(self._sink, form) if form else None
+        try:
+            self._compressor = compressing(self._sink, form) if form else None
+        except BaseException:  # its library may be missing
+            self._sink.abort()
+            raise
         # A local file takes bytes from wherever they are; others may look at them again.
         self._views = isinstance(self._sink, LocalSink) and form is None
         self._append = (self._compressor or self._sink).write

@@ -41,7 +41,7 @@ def no_way_back(target: bytes) -> UnsupportedMember:
     """The error for a link in a stream, where what it means has gone by."""
     return UnsupportedMember(
         f"a hard link to {_shown(target)}, whose bytes have gone by in this stream.",
-        hint="read the shard from a local file that is not compressed; "
+        hint="read it from a local file that is not compressed, or a remote one with cache_dir=; "
         "tarmac copy LOCAL.tar -o NEW.tar makes plain files of links.",
     )
 
