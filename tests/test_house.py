@@ -165,7 +165,7 @@ def test_every_file_of_the_source_has_its_tests():
         "pipeline/progress.py": "pipeline/test_resume_law.py",
         "samples/counting.py": "pipeline/test_webdataset.py",
         "storage/types.py": "storage",
-        "tar/extended.py": "tar/test_reader.py",
+        "warned.py": "test_errors.py",
         "tar/reader.py": "tar/test_reader.py",
     }
     for path in SOURCES:

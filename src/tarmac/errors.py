@@ -6,7 +6,7 @@
     ├─ ArchiveError    NotATar · BadChecksum · BadHeader · Truncated · TrailingData · UnsupportedMember
     │                  LimitExceeded · CompressionDamaged
     ├─ SampleError     BadName · DuplicateField · SplitSample · MissingField · MismatchedBatch
-    │                  MapFailed (TimedOut)
+    │                  NoSamples · MapFailed (TimedOut)
     ├─ CodecError      EncodeFailed · DecodeFailed (Bomb) · NoCodec · UnsafeCodec
     ├─ WriteError      CommitFailed · DiskFull
     ├─ IndexProblem    BadCondition · IndexMissing · IndexStale · IndexDamaged · BadManifest · DigestMismatch
@@ -17,7 +17,8 @@
 A message says where (URL, byte offset, member or sample key), what was expected and found, and what to try.
 Branches also inherit from the built-in exception that callers would reach for (`FileNotFoundError`,
 `OSError`, `ValueError`). Secrets inside URLs never reach a message; control characters are shown as
-numbers. Warnings: `LoneZeroBlock`, `TornTail`, `CacheDisabled`, `SecretsWritten` under `TarmacWarning`.
+numbers. Warnings, under `TarmacWarning` (warned.py): `LoneZeroBlock`, `TornTail`, `CacheDisabled`,
+`SecretsWritten`, `UnclosedWriter`.
 """
 
 from __future__ import annotations
@@ -25,6 +26,14 @@ from __future__ import annotations
 from typing import Any
 
 from tarmac.showing import redact, shown_url, visible
+from tarmac.warned import (
+    CacheDisabled,
+    LoneZeroBlock,
+    SecretsWritten,
+    TarmacWarning,
+    TornTail,
+    UnclosedWriter,
+)
 
 # fmt: off
 __all__ = [  # in few lines, so that the tree below fits into one file
@@ -34,11 +43,12 @@ __all__ = [  # in few lines, so that the tree below fits into one file
     "ConnectFailed", "DecodeFailed", "DigestMismatch", "DiskFull", "DuplicateField", "EncodeFailed",
     "IndexDamaged", "IndexMissing", "IndexProblem", "IndexStale", "JobBusy", "JobError", "JobMismatch",
     "LimitExceeded", "LoaderError", "LoneZeroBlock", "MapFailed", "MismatchedBatch", "MissingField",
-    "NoCodec", "NotATar", "NotFound", "NotPicklable", "NotResumable", "ObjectChanged", "RanksDisagree",
-    "redact", "SampleError", "SecretsWritten", "ShortRead", "SplitSample", "Stalled", "StateError",
-    "StateMismatch", "TarmacError", "TarmacWarning", "TimedOut", "TooManyBadSamples", "TooManyShards", "TornTail",
-    "TrailingData", "TransferError", "Truncated", "UnsafeCodec", "UnsafeUrl", "UnsupportedMember",
-    "UnsupportedScheme", "UrlError", "WorkerDied", "WorkerFailed", "WriteError",
+    "NoCodec", "NoSamples", "NotATar", "NotFound", "NotPicklable", "NotResumable", "ObjectChanged",
+    "RanksDisagree", "redact", "SampleError", "SecretsWritten", "ShortRead", "SplitSample", "Stalled",
+    "StateError", "StateMismatch", "TarmacError", "TarmacWarning", "TimedOut", "TooManyBadSamples",
+    "TooManyShards", "TornTail", "TrailingData", "TransferError", "Truncated", "UnclosedWriter",
+    "UnsafeCodec", "UnsafeUrl", "UnsupportedMember", "UnsupportedScheme", "UrlError", "WorkerDied",
+    "WorkerFailed", "WriteError",
 ]
 # fmt: on
 
@@ -190,15 +200,18 @@ class Truncated(ArchiveError):
     torn = True
 
     hint = (
-        "fetch or write the shard again; for a shard whose writer was killed, "
-        'read the whole samples before the tear with end="lenient".'
+        "fetch or write the shard again. What is whole in it: tarmac check SHARD --repair -o DIR/, "
+        'or read it with tar=tarmac.TarOptions(end="lenient").'
     )
 
 
 class TrailingData(ArchiveError):
     """Something other than zeros follows the end mark."""
 
-    hint = "for archives joined with cat, read with concatenated=True."
+    hint = (
+        "for archives joined with cat, tarmac check SHARD --repair -o DIR/ makes one of them, "
+        "or read them with tar=tarmac.TarOptions(concatenated=True)."
+    )
 
 
 class UnsupportedMember(ArchiveError):
@@ -237,6 +250,12 @@ class SplitSample(SampleError):
 
 class MissingField(SampleError):
     """A sample lacks something it must have."""
+
+
+class NoSamples(SampleError):
+    """A pass over the data had no samples at all."""
+
+    hint = "check the shards, use fewer workers, or WebDataset(…, empty_check=False)."
 
 
 class MapFailed(SampleError):
@@ -383,23 +402,3 @@ class NotPicklable(StateError, TypeError):
 
 class NotResumable(StateError):
     """A pipeline has a stage that cannot return to a place."""
-
-
-class TarmacWarning(UserWarning):
-    """Root of tarmac's warnings."""
-
-
-class LoneZeroBlock(TarmacWarning):
-    """The end mark is one zero block instead of two; every member before it was read."""
-
-
-class TornTail(TarmacWarning):
-    """A lenient read stopped at a tear; the warning says where and what was left out."""
-
-
-class CacheDisabled(TarmacWarning):
-    """The cache directory cannot be used, so shards are streamed."""
-
-
-class SecretsWritten(TarmacWarning):
-    """A file that was written holds credentials: URLs with user info or a signature in it."""

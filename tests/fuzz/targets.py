@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from harness.oracle import digest, python_tarfile
 from tarmac.braces import expand_braces
-from tarmac.errors import BadName, TarmacError, TarmacWarning
+from tarmac.errors import BadName, TarmacError, TarmacWarning, UnsupportedMember
 from tarmac.limits import Limits
 from tarmac.samples.grouping import group_members
 from tarmac.samples.naming import check_field, check_key, first_dot
@@ -39,7 +39,8 @@ def reader(data: bytes) -> None:
     """Whole, as a stream, and skipping must agree; what is accepted, tarfile lists the same."""
     whole = outcome(lambda: list(read_members(data, OPTIONS)))
     streamed = outcome(lambda: list(read_members(io.BytesIO(data), OPTIONS)))
-    assert whole == streamed, (whole, streamed)
+    if streamed is not UnsupportedMember:  # of a hard link, what it means has gone by
+        assert whole == streamed, (whole, streamed)
     outcome(lambda: list(group_members(read_members(data, OPTIONS), "x")))
     if isinstance(whole, list):
         skipped = outcome(lambda: list(read_members(io.BytesIO(data), OPTIONS, payload=False)))

@@ -7,10 +7,12 @@ or a typed error after some of them in the right order, are the only outcomes th
 from __future__ import annotations
 
 import random
+import tarfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from harness.shards import reseal
 from tarmac.errors import TarmacError, TarmacWarning
 
 Reader = Callable[[bytes], Iterable[object]]
@@ -126,3 +128,72 @@ def expect_no_silence(
             tally.silent += 1
             raise AssertionError(f"{case.how}: {len(found)} of {len(expected)} samples and no error")
     return tally
+
+
+SIZES = (2**63 - 1, 2**63 - 512, 2**62, 2**40, 2**33, 10**6, 0, 1, 511, 512, 513)
+_PAX_KEYS = (b"size", b"path", b"linkpath", b"GNU.sparse.name", b"GNU.sparse.size", b"hdrcharset", b"mtime")
+_PAX_VALUES = (
+    b"9223372036854775807",
+    b"9999999999999999999",
+    b"5",
+    b"0",
+    b"-1",
+    b"a.txt",
+    b"\xff.txt",
+    b"a\0b",
+)
+_NAMES = (b"", b"a.txt", b"\xff.b", b"__x__", b"/", b"..", b"a/../b.c", b"x.", b"./s0.cls")
+
+
+def pax_header(key: bytes, value: bytes, kind: bytes = b"x") -> bytes:
+    """An extended header with one record."""
+    body = b" " + key + b"=" + value + b"\n"
+    length = len(body) + len(str(len(body)))
+    record = b"%d" % (len(body) + len(str(length))) + body
+    info = tarfile.TarInfo("pax")
+    info.type, info.size = kind, len(record)
+    return info.tobuf(tarfile.USTAR_FORMAT) + record.ljust(-(-len(record) // 512) * 512, b"\0")
+
+
+def sized(data: bytes, start: int, size: int) -> bytes:
+    """The same archive, in which the header at `start` gives this size."""
+    changed = bytearray(data)
+    changed[start + 124 : start + 136] = b"\x80" + size.to_bytes(11, "big")
+    reseal(changed, start)
+    return bytes(changed)
+
+
+def structural(data: bytes, rng: random.Random) -> bytes:
+    """Change an archive as an attacker would: headers that add up and lie, blocks elsewhere, one to three."""
+    for _ in range(rng.randint(1, 3)):
+        blocks = len(data) // 512
+        if blocks < 2:
+            return data
+        start, other = rng.randrange(blocks) * 512, rng.randrange(blocks) * 512
+        length = 512 * rng.randint(1, 3)
+        changed = bytearray(data)
+        action = rng.choice(("size", "type", "delete", "insert", "pax", "bit", "name", "cut", "zero"))
+        if action == "size":
+            changed = bytearray(sized(data, start, rng.choice(SIZES)))
+        elif action == "type":
+            changed[start + 156] = rng.choice(b"0123456789LKxXgSMDV\0")
+            reseal(changed, start)
+        elif action == "delete":
+            del changed[start : start + length]
+        elif action == "insert":
+            changed[start:start] = data[other : other + length]
+        elif action == "pax":
+            changed[start:start] = pax_header(
+                rng.choice(_PAX_KEYS), rng.choice(_PAX_VALUES), rng.choice((b"x", b"g"))
+            )
+        elif action == "bit":
+            changed[rng.randrange(len(changed))] ^= 1 << rng.randrange(8)
+        elif action == "name":
+            changed[start : start + 100] = rng.choice(_NAMES).ljust(100, b"\0")
+            reseal(changed, start)
+        elif action == "cut":
+            del changed[rng.randrange(len(changed)) :]
+        else:
+            changed[start : start + 512] = bytes(512)
+        data = bytes(changed)
+    return data

@@ -34,12 +34,12 @@ def python_tarfile(data: bytes) -> Verdict:
             fileobj=io.BytesIO(data), mode="r:*", encoding="utf-8", errors="surrogateescape"
         ) as archive:
             for info in archive:
-                if info.isreg():
+                if info.isreg() or info.islnk():
                     file = archive.extractfile(info)
                     assert file is not None
                     content = file.read()
-                    listing.append((info.name, info.size, digest(content)))
-    except (tarfile.TarError, EOFError, OSError, ValueError, OverflowError):
+                    listing.append((info.name, len(content), digest(content)))
+    except (tarfile.TarError, EOFError, OSError, ValueError, OverflowError, KeyError):
         return Verdict(listing, ok=False)
     return Verdict(listing, ok=True)
 

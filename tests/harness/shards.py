@@ -47,10 +47,28 @@ def members(
 
 
 def with_links() -> bytes:
-    """Files with a directory and a symbolic link before them and a hard link behind."""
+    """Files with a directory and a symbolic link before them."""
     files = [(tarfile.REGTYPE, name, data) for name, data in FILES[:4]]
     before = [(tarfile.DIRTYPE, "d", b""), (tarfile.SYMTYPE, "d/l.txt", b"s0.txt")]
-    return members([*before, *files, (tarfile.LNKTYPE, "h.txt", b"s0.txt")])
+    return members([*before, *files])
+
+
+def with_hard_links(form: int = tarfile.USTAR_FORMAT) -> bytes:
+    """Samples of which some fields are hard links: to a file, to a link, and to a file of a long name."""
+    files = [(tarfile.REGTYPE, name, data) for name, data in FILES[:4]]
+    link = tarfile.LNKTYPE
+    long = "directory/" * 4 + "n" * (30 if form == tarfile.USTAR_FORMAT else 150)
+    return members(
+        [
+            *files,
+            (link, "s2.cls", b"s0.cls"),
+            (link, "s2.txt", b"./s1.txt"),
+            (tarfile.REGTYPE, f"{long}.txt", b"far away"),
+            (link, "s3.cls", b"s2.cls"),
+            (link, "s3.txt", f"{long}.txt".encode()),
+        ],
+        form,
+    )
 
 
 def base256() -> bytes:

@@ -8,6 +8,7 @@ import pytest
 
 import tarmac
 from harness.shards import plain
+from tarmac.errors import NoSamples
 from tarmac.pipeline.expanding import TarSamples, check_empty, tarfile_samples, tarfile_to_samples
 from tarmac.pipeline.handlers import ignore_and_continue, ignore_and_stop
 
@@ -47,11 +48,11 @@ def test_a_missing_shard_and_handlers(shard, tmp_path):
 
 def test_a_stopping_handler_stops_at_a_torn_sample(tmp_path):
     path = tmp_path / "t.tar"
-    path.write_bytes(plain([(name, b"") for name in ("1.x", "2.x", "1.y", "3.x")]))
-    assert keys(TarSamples(ignore_and_stop)(iter([str(path), str(path)]))) == [1, 2]
+    path.write_bytes(plain([(name, b"") for name in ("0.x", "1.x", "2.x", "1.y", "3.x")]))
+    assert keys(TarSamples(ignore_and_stop)(iter([str(path), str(path)]))) == [0]
 
 
 def test_check_empty():
     assert list(check_empty(iter([1]))) == [1]
-    with pytest.raises(ValueError, match="fewer workers"):
+    with pytest.raises(NoSamples, match="fewer workers"):
         list(check_empty(iter([])))

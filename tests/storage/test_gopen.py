@@ -11,7 +11,7 @@ import pytest
 import tarmac
 from harness.shards import plain
 from harness.waiting import FOREVER
-from tarmac.errors import CommandFailed, NotFound, UnsafeUrl, UnsupportedScheme
+from tarmac.errors import CommandFailed, NotFound, UnclosedWriter, UnsafeUrl, UnsupportedScheme
 from tarmac.storage import enforce_security
 from tarmac.storage.gopen import (
     Pipe,
@@ -69,11 +69,12 @@ def test_a_failed_block_publishes_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_that_is_never_closed_is_not_published(tmp_path):
-    with pytest.warns(ResourceWarning, match="never closed"):
+def test_a_file_that_is_never_closed_is_published_with_a_warning(tmp_path):
+    with pytest.warns(UnclosedWriter, match="never closed"):
         gopen(str(tmp_path / "a.bin"), "wb").write(b"x")
         gc.collect()
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["a.bin"]
+    assert (tmp_path / "a.bin").read_bytes() == b"x"
 
 
 def test_a_command_that_fails_in_the_end_is_an_error_of_close():

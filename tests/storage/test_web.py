@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import random
 import threading
 from dataclasses import replace
@@ -22,8 +23,11 @@ from tarmac.errors import (
     ShortRead,
     Stalled,
     TransferError,
+    UnclosedWriter,
 )
+from tarmac.samples.writer import TarWriter
 from tarmac.storage import WriteOptions, open_read, open_write, read_range, stat
+from tarmac.tar import read_members
 
 LARGE = random.Random(6).randbytes(5_000_000)
 
@@ -289,3 +293,11 @@ def test_a_part_in_place_of_the_whole(secure, hasty):
         server.script([], then=Action(status=206))
         with pytest.raises(TransferError, match="a part"):
             open_read(server.url, hasty)
+
+
+def test_a_writer_that_is_never_closed_uploads_what_it_has():
+    with upload_server() as (url, kept, _), pytest.warns(UnclosedWriter, match="x.tar: .* is published now"):
+        TarWriter(f"{url}/x.tar").write({"__key__": "a", "txt": "x"})
+        gc.collect()
+    (content,) = kept.values()
+    assert [name for name, *_ in read_members(content)] == [b"a.txt"]

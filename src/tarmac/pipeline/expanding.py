@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
-from tarmac.errors import SampleError, TarmacError
+from tarmac.errors import NoSamples, SampleError, TarmacError
 from tarmac.pipeline.handlers import Drops, Handler, reraise_exception
 from tarmac.pipeline.stage import PipelineStage
 from tarmac.samples.reader import SampleReader, read_shard
 from tarmac.storage import Cache, is_local
 from tarmac.storage.local import local_path
+from tarmac.tar import TarOptions
+from tarmac.tar.reader import DEFAULT_OPTIONS
 
 __all__ = ["TarSamples", "check_empty", "tarfile_samples", "tarfile_to_samples"]
 
@@ -24,9 +26,11 @@ class TarSamples(PipelineStage):
 
     A shard with `part: (index, count)` gives only every `count`-th sample, from number `index` on; that is
     how more workers than shards share the work. One with `range: (start, stop)` gives these samples only.
-    `rename_files(name)` and then `select_files(name)` see each member's name. When a handler drops an error
-    of the archive or the transfer, the rest of that shard is lost and counted as one; the next shard starts
-    clean.
+    `rename_files(name)` and then `select_files(name)` see each member's name. `tar` says how strictly archives
+    are read. When a handler drops an error of the archive or the transfer, the rest of that shard is lost and
+    counted as one; the next shard starts clean. A sample whose files are not next to each other is dropped
+    whole from a plain local shard; in a stream, its first piece has gone out when the second comes, and the
+    rest of the shard is dropped.
     """
 
     reads_parts = True
@@ -39,9 +43,11 @@ class TarSamples(PipelineStage):
         *,
         cache: Cache | None = None,
         verbose: bool = False,
+        tar: TarOptions | None = None,
     ) -> None:
         self.handler, self.select_files, self.rename_files = handler, select_files, rename_files
         self.cache, self.verbose = cache, verbose
+        self.tar = DEFAULT_OPTIONS if tar is None else tar
         self.drops = Drops()
 
     def run(self, *args: Any) -> Iterator[Any]:
@@ -58,10 +64,13 @@ class TarSamples(PipelineStage):
 
     def _samples(self, shard: dict[str, Any]) -> Iterator[Any]:
         url = shard["url"]
-        reader = SampleReader([url], cache=self.cache, rename=self.rename_files, select=self.select_files)
+        reader = SampleReader(
+            [url], tar=self.tar, cache=self.cache, rename=self.rename_files, select=self.select_files
+        )
         if self.verbose:
             _log.info("reading %s", url)
-        samples: Iterable[Any] = read_shard(reader, url, on_error=self._on_error)
+        on_error = None if self.handler is reraise_exception else self._on_error
+        samples: Iterable[Any] = read_shard(reader, url, on_error=on_error)
         if "part" in shard:
             index, count = shard["part"]
             samples = islice(samples, index, None, count)
@@ -89,18 +98,22 @@ def tarfile_samples(
     handler: Handler = reraise_exception,
     select_files: Callable[[str], bool] | None = None,
     rename_files: Callable[[str], str] | None = None,
+    *,
+    tar: TarOptions | None = None,
 ) -> Iterator[Any]:
     """Read the samples of shards."""
-    return TarSamples(handler, select_files, rename_files).run(src)
+    return TarSamples(handler, select_files, rename_files, tar=tar).run(src)
 
 
 def tarfile_to_samples(
     handler: Handler = reraise_exception,
     select_files: Callable[[str], bool] | None = None,
     rename_files: Callable[[str], str] | None = None,
+    *,
+    tar: TarOptions | None = None,
 ) -> TarSamples:
-    """Make the stage that reads the samples of shards."""
-    return TarSamples(handler, select_files, rename_files)
+    """Make the stage that reads the samples of shards; `tar` says how strictly."""
+    return TarSamples(handler, select_files, rename_files, tar=tar)
 
 
 def check_empty(source: Iterable[Any]) -> Iterator[Any]:
@@ -110,7 +123,4 @@ def check_empty(source: Iterable[Any]) -> Iterator[Any]:
         empty = False
         yield sample
     if empty:
-        raise ValueError(
-            "no samples were found in this process; there may be fewer samples than workers. "
-            "Try: fewer workers, or WebDataset(…, empty_check=False)."
-        )
+        raise NoSamples("no samples were found in this process; there may be fewer samples than workers.")

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import IO, Any
 
-from tarmac.errors import ArchiveError
+from tarmac.errors import ArchiveError, SplitSample
 from tarmac.pipeline.handlers import Handler, reraise_exception
 from tarmac.samples.grouping import Grouping, group_members
 from tarmac.samples.naming import first_dot
@@ -53,6 +53,10 @@ class EndOfShard(dict[str, Any]):
 
 class _Stop(Exception):
     """A handler wished the stream to end."""
+
+
+class _RestDropped(Exception):
+    """What comes behind a sample in pieces is not read."""
 
 
 def base_plus_ext(path: str) -> tuple[str, str] | tuple[None, None]:
@@ -211,7 +215,8 @@ def group_by_keys(
     """Group files next to each other into samples, by the rule `keys(fname) -> (key, field)`.
 
     `lcase` reads field names in lower case, `suffixes` limits the fields. A field that comes twice in a
-    sample and a key that comes again later in its shard are errors; a handler drops what there is of it.
+    sample and a key that comes again later in its shard are errors. A handler that goes on drops the sample
+    with such a field, and all that follows such a key in its shard.
     """
     chosen = None if suffixes is None else {"__key__", "__url__", *suffixes}
     files = _Shards(data)
@@ -227,17 +232,23 @@ def group_by_keys(
     def ask(error: Exception) -> None:
         if not handler(error):
             raise _Stop
+        if isinstance(error, SplitSample):  # no telling what else in this shard is in pieces
+            raise _RestDropped
 
     grouping = Grouping(split=first_dot if keys is base_plus_ext else split, lower=lcase)
     try:
         while files.next_shard():
-            for sample in group_members(files.members(), files.url, grouping, on_error=ask):
-                if chosen is not None:
-                    sample = {name: value for name, value in sample.items() if name in chosen}
-                if files.local_path is not None:
-                    sample["__local_path__"] = files.local_path
-                if valid_sample(sample):
-                    yield sample
+            try:
+                for sample in group_members(files.members(), files.url, grouping, on_error=ask):
+                    if chosen is not None:
+                        sample = {name: value for name, value in sample.items() if name in chosen}
+                    if files.local_path is not None:
+                        sample["__local_path__"] = files.local_path
+                    if valid_sample(sample):
+                        yield sample
+            except _RestDropped:
+                for _ in files.members():
+                    pass
     except _Stop:
         return
 

@@ -21,6 +21,7 @@ from tarmac.pipeline.fluid import FluidInterface
 from tarmac.pipeline.handlers import Handler, reraise_exception
 from tarmac.samples.counting import count_samples
 from tarmac.storage import Cache, is_local
+from tarmac.tar import TarOptions
 
 __all__ = ["FluidWrapper", "WebDataset"]
 
@@ -36,8 +37,8 @@ class WebDataset(DataPipeline, FluidInterface):
     reader, differently on each pass. Which shards a reader gets follows from the list alone, so that every
     sample comes once however often each reader has begun; `set_epoch` makes it another share in each epoch.
     With fewer shards than readers, these share shards. `resampled` draws shards with replacement for ever.
-    `cache_dir` keeps remote shards on disk, up to `cache_size` bytes. `handler` decides about damaged shards.
-    `seed` makes all of it repeatable; without one, WDS_SEED or 0 is used.
+    `cache_dir` keeps remote shards on disk, up to `cache_size` bytes. `handler` decides about damaged shards,
+    `tar` how strictly they are read. `seed` makes all of it repeatable; without one, WDS_SEED or 0 is used.
     """
 
     def __init__(
@@ -59,6 +60,8 @@ class WebDataset(DataPipeline, FluidInterface):
         empty_check: bool = True,
         verbose: bool = False,
         seed: int | None = None,
+        *,
+        tar: TarOptions | None = None,
     ) -> None:
         super().__init__()
         self.seed = environment.default_seed() if seed is None else seed
@@ -75,7 +78,7 @@ class WebDataset(DataPipeline, FluidInterface):
             stage = shuffling.detshuffle(size, seed=self.seed)
             self.append(stage if detshuffle else ShardShuffle(shardshuffle, self.seed))
         cache = _cache(cache_dir, cache_size, url_to_name)
-        self.append(TarSamples(handler, select_files, rename_files, cache=cache, verbose=verbose))
+        self.append(TarSamples(handler, select_files, rename_files, cache=cache, verbose=verbose, tar=tar))
         if empty_check:
             self.append(check_empty)
         if repeat:

@@ -36,6 +36,7 @@ class Grouping:
 
 DEFAULT_GROUPING = Grouping()
 _SPLIT = "files of this sample came earlier in the shard, with others between them."
+_IN_PIECES = "the files of this sample are not next to each other in the shard."
 
 
 def _raise(error: SampleError) -> None:
@@ -49,19 +50,21 @@ def group_members(
     *,
     skipped: Counter[str] | None = None,
     on_error: Callable[[SampleError], None] = _raise,
+    in_pieces: frozenset[str] = frozenset(),
 ) -> Iterator[Sample]:
     """Yield one dictionary per sample: `__key__`, `__url__`, and the bytes of each field.
 
     Members that belong to no sample (no dot in the name, reserved names) are counted in `skipped`. A
     sample that has a field twice or comes in pieces is an error; an `on_error` that does not raise it drops
-    what there is of the sample.
+    what there is of the sample. Samples known to come in pieces are one error each, and dropped whole.
     """
     counts: Counter[str] = Counter() if skipped is None else skipped
     naming = _Naming(options, counts)
     known = naming.fields.get
     conventional = options.split is first_dot
     tracked = options.tracked_keys
-    seen: set[int] = set()
+    seen: set[int] = set(map(hash, in_pieces))
+    unreported = set(in_pieces)
     sample: Sample = {}
     current = b"\0"  # key of the sample being gathered; no member's name has a NUL
     try:
@@ -87,7 +90,10 @@ def group_members(
                 key = stem.decode("utf-8", "surrogateescape")
                 mark = hash(key)
                 if mark in seen:
-                    on_error(SplitSample(_SPLIT, url=url, member=name, key=key))
+                    if key in unreported or key not in in_pieces:
+                        unreported.discard(key)
+                        what = _IN_PIECES if in_pieces else _SPLIT
+                        on_error(SplitSample(what, url=url, member=name, key=key))
                     continue
                 if len(seen) < tracked:
                     seen.add(mark)

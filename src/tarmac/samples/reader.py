@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from mmap import mmap
+from typing import Any
 
-from tarmac.errors import ArchiveError, SampleError
+from tarmac.errors import ArchiveError, SampleError, SplitSample, TarmacWarning
 from tarmac.samples.grouping import Grouping, Sample, group_members
 from tarmac.samples.naming import Splitter, first_dot
 from tarmac.storage import Cache, Source, StorageOptions, open_read
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.tar import Member, TarOptions, read_members
+from tarmac.tar.compression import HEAD, detect
 from tarmac.tar.reader import DEFAULT_OPTIONS
 from tarmac.urls import Shards, expand
 
@@ -67,7 +72,12 @@ class SampleReader:
 def read_shard(
     reader: SampleReader, url: str, on_error: Callable[[SampleError], None] | None = None
 ) -> Iterator[Sample]:
-    """Yield the samples of one shard. What is known of a sample dies with its shard."""
+    """Yield the samples of one shard. What is known of a sample dies with its shard.
+
+    With an `on_error` that drops samples and goes on, the headers of a plain local shard are read first, so
+    that a sample that comes in pieces is dropped whole. In a stream it is found when its second piece
+    comes; then the rest of the shard is dropped, because there is no telling what else in it is in pieces.
+    """
     grouping = Grouping(
         split=reader.split,
         lower=reader.lower,
@@ -75,9 +85,14 @@ def read_shard(
         tracked_keys=reader.tar.limits.tracked_keys,
     )
     skipped = reader.report.skipped
-    options = {} if on_error is None else {"on_error": on_error}
     with reader.open(url) as source:
         whole = source.map() if reader.mmap else None
+        options: dict[str, Any] = {}
+        if on_error is not None:
+            known = whole is not None and detect(whole[:HEAD]) is None
+            options["on_error"] = on_error if known else _ending(on_error)
+            if whole is not None and known:
+                options["in_pieces"] = _in_pieces(reader, url, whole, grouping)
         members = read_members(
             whole or source, reader.tar, url=url, wanted=_selection(reader), skipped=skipped
         )
@@ -88,8 +103,40 @@ def read_shard(
             error.at(url=url)
             source.blame(error)
             raise
+        except _RestDropped:
+            return
         finally:
             members.close()
+
+
+class _RestDropped(Exception):
+    """What comes behind a sample in pieces is not read."""
+
+
+def _ending(on_error: Callable[[SampleError], None]) -> Callable[[SampleError], None]:
+    def dropping_the_rest(error: SampleError) -> None:
+        on_error(error)
+        if isinstance(error, SplitSample):
+            raise _RestDropped
+
+    return dropping_the_rest
+
+
+def _in_pieces(reader: SampleReader, url: str, whole: mmap, grouping: Grouping) -> frozenset[str]:
+    """The keys of samples whose files are not next to each other, from the headers alone."""
+    found = set()
+
+    def note(error: SampleError) -> None:
+        if isinstance(error, SplitSample) and error.key is not None:
+            found.add(error.key)
+
+    members = read_members(whole, reader.tar, url=url, wanted=_selection(reader), payload=False)
+    named = members if reader.rename is None else _renamed(members, reader.rename)
+    with contextlib.suppress(ArchiveError), warnings.catch_warnings():  # reading reports it again
+        warnings.simplefilter("ignore", TarmacWarning)
+        for _ in group_members(named, url, grouping, on_error=note):
+            pass
+    return frozenset(found)
 
 
 def _renamed(members: Iterator[Member], rename: Callable[[str], str]) -> Iterator[Member]:

@@ -14,6 +14,7 @@ from tarmac.samples.naming import Splitter, first_dot
 from tarmac.samples.writer import SampleEncoder, TarWriter
 from tarmac.storage import StorageOptions, WriteOptions
 from tarmac.storage.types import DEFAULT_STORAGE, DEFAULT_WRITE
+from tarmac.storage.unclosed import Watch
 
 if TYPE_CHECKING:
     from tarmac.index.manifest import Shard
@@ -46,6 +47,8 @@ class ShardWriter:
 
     A shard is full at `maxcount` samples or `maxsize` payload bytes. Each appears under its name when it
     is whole, and then `post(name)` is called. An exception inside `with` drops the shard being written.
+    A writer that is never closed is closed at the end of the program, with a warning, unless an exception
+    ended it.
     `verbose` logs each shard to the logger "tarmac"; `opener(name)` opens targets instead of tarmac. `index`
     writes the index of each shard too, and a manifest of all of them if it names one: `index="train.json"`.
     """
@@ -104,6 +107,7 @@ class ShardWriter:
         }
         self._manifest = None if isinstance(index, bool) else os.fspath(index)
         self._indexed: list[Shard] = []
+        self._watch = Watch(self, pattern)
 
     def write(self, sample: Mapping[str, Any]) -> int:
         """Append a sample and return its payload size."""
@@ -124,6 +128,7 @@ class ShardWriter:
             self.tarstream = TarWriter(name, **self._options)
         else:
             self.tarstream = TarWriter(self.opener(name), **self._options, _name=name, _close=True)
+        self._watch.renew()
         self.fname = name
         self.shard += 1
         self.count = self.size = 0
@@ -149,6 +154,7 @@ class ShardWriter:
 
     def close(self) -> None:
         """Publish the last shard, and the manifest; closing twice does nothing."""
+        self._watch.done()
         self.finish()
         if self._manifest is not None and self._indexed:
             from tarmac.index.manifest import Manifest, write_manifest
@@ -159,6 +165,7 @@ class ShardWriter:
 
     def abort(self) -> None:
         """Drop the shard being written; earlier ones stay."""
+        self._watch.done()
         if self.tarstream is not None:
             stream, self.tarstream = self.tarstream, None
             stream.abort()
@@ -171,5 +178,14 @@ class ShardWriter:
     ) -> None:
         if kind is None:
             self.close()
-        else:
-            self.abort()
+            return
+        if kind is GeneratorExit and self._holds_data():
+            self._watch.abandoned()
+        self.abort()
+
+    def _holds_data(self) -> bool:
+        return self.tarstream is not None or bool(self._indexed)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_watch") and self._holds_data():
+            self._watch.dropped(self)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import tarfile
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from mmap import mmap
 from types import TracebackType
@@ -19,6 +18,7 @@ from tarmac.storage import Sink, StorageOptions, WriteOptions, is_local, open_wr
 from tarmac.storage.local import LocalSink
 from tarmac.storage.schemes import FileSink
 from tarmac.storage.types import DEFAULT_STORAGE, DEFAULT_WRITE
+from tarmac.storage.unclosed import Watch
 from tarmac.tar.compression import FORMATS, compressing, format_of_name
 from tarmac.tar.header import BLOCK, padded
 from tarmac.tar.writer import END_MARK, PADDING, HeaderMaker, Owner, TarFormat
@@ -39,6 +39,7 @@ _FORMATS: dict[object, TarFormat] = {
 # What a reader says about a sample; stored in a shard it would only contradict the next reader.
 _SET_BY_READERS = frozenset(("__key__", "__url__", "__local_path__"))
 _NOT_ENCODED = "bytes or a string was expected, got {}; encoder=True turns Python objects into bytes."
+_TORN = "a sample was not written to its end, so the shard cannot be finished."
 
 COPIED = 1 << 15
 """Payloads below this are put together before they are passed on; above it, copying costs more than calls."""
@@ -54,7 +55,9 @@ class TarWriter:
     ...     shard.write({"__key__": "0001", "jpg": image, "cls": 3})
 
     The shard appears under its name when the writer is closed. Leaving the `with` block by an
-    exception publishes nothing. A key or field that would not read back as it was written is refused.
+    exception publishes nothing. A writer that is never closed is published at the end of the program,
+    with a warning, unless an exception ended it. A key or field that would not read back as it was written
+    is refused.
 
     `encoder` is True to encode by extension, False for samples that are bytes already, a dictionary
     from extension to function, or a function from sample to sample. `keep_meta` also stores `__x__`
@@ -83,8 +86,10 @@ class TarWriter:
         index: bool = False,
         _name: str | None = None,
         _close: bool = False,
+        _watched: bool = True,
     ) -> None:
         self._closed = True  # until there is something to close
+        self._torn = False
         self._headers = HeaderMaker(Owner(user, group, mode, int(mtime or 0)), _tar_format(format))
         self._encoder = _EncoderChoice(encoder)
         self._whole = self._encoder.whole
@@ -105,16 +110,23 @@ class TarWriter:
             self._sink: Sink = open_write(os.fspath(fileobj), storage, write)
         else:
             self._sink = FileSink(fileobj, close=_close)
-        self._compressor = compressing(self._sink, form) if form else None
+        try:
+            self._compressor = compressing(self._sink, form) if form else None
+        except BaseException:  # its library may be missing
+            self._sink.abort()
+            raise
         # A local file takes bytes from wherever they are; others may look at them again.
         self._views = isinstance(self._sink, LocalSink) and form is None
         self._append = (self._compressor or self._sink).write
+        self._watch = Watch(self, self.name) if _watched else None
+        self._process = os.getpid()
         self._closed = False
 
     def write(self, sample: Mapping[str, Any]) -> int:
         """Append a sample and return its payload size. A sample that fails leaves the shard as it was."""
-        if self._closed:
-            raise WriteError("the writer is closed.", url=self.name)
+        if self._closed or self._torn:
+            what = "the writer is closed." if self._closed else _TORN
+            raise WriteError(what, url=self.name)
         encoded = sample if self._whole is None else self._whole(dict(sample))
         if "__key__" not in encoded:
             raise MissingField("a sample needs a __key__.", url=self.name)
@@ -154,11 +166,13 @@ class TarWriter:
             raise BadName("this key was written before; its files would be read as one torn sample.", key=key)
         if len(self._keys) < DEFAULT_LIMITS.tracked_keys:
             self._keys.add(mark)
+        self._torn = True  # until all of it is there: an interrupt may come between two blocks
         if total < COPIED:
             self._append(b"".join(blocks))
         else:
             for block in blocks:
                 self._append(block)
+        self._torn = False
         if self._entries is not None and places:
             self._entries.add(key, places)
         self._position = position
@@ -196,8 +210,12 @@ class TarWriter:
         """Write the end mark and publish the shard."""
         if self._closed:
             return
-        self._closed = True
+        if not self._mine():
+            raise WriteError("the writer belongs to the process that opened it.", url=self.name)
+        self._end()
         try:
+            if self._torn:
+                raise WriteError(_TORN, url=self.name)
             self._append(END_MARK)
             if self._compressor is not None:
                 self._compressor.close()
@@ -222,8 +240,20 @@ class TarWriter:
     def abort(self) -> None:
         """Give up: nothing appears under the shard's name."""
         if not self._closed:
-            self._closed = True
-            self._sink.abort()
+            self._end()
+            if self._mine():  # what a forked process gives up is still written by its parent
+                self._sink.abort()
+
+    def _mine(self) -> bool:
+        return self._process == os.getpid()
+
+    def _end(self) -> None:
+        self._closed = True
+        if self._watch is not None:
+            self._watch.done()
+
+    def _holds_data(self) -> bool:
+        return bool(self._keys)
 
     def __enter__(self) -> Self:
         return self
@@ -233,15 +263,18 @@ class TarWriter:
     ) -> None:
         if kind is None:
             self.close()
-        else:
-            self.abort()
+            return
+        if kind is GeneratorExit and not self._closed and self._watch is not None:
+            self._watch.abandoned()
+        self.abort()
 
     def __del__(self) -> None:
-        if not getattr(self, "_closed", True):
-            warnings.warn(
-                f"{self.name}: a writer was never closed; nothing was published.", ResourceWarning, 2
-            )
+        if getattr(self, "_closed", True):
+            return
+        if self._watch is None:
             self.abort()
+        else:
+            self._watch.dropped(self)
 
 
 def _lasting(view: memoryview) -> bool:

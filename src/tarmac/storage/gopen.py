@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import re
 import subprocess
-import warnings
 from collections.abc import Callable, Iterator, MutableMapping
 from dataclasses import replace
 from functools import partial
@@ -22,6 +22,7 @@ from tarmac.storage import schemes
 from tarmac.storage.schemes import rewrite_url
 from tarmac.storage.security import is_secure
 from tarmac.storage.types import DEFAULT_STORAGE, Sink, Source
+from tarmac.storage.unclosed import Watch
 
 __all__ = [
     "Pipe",
@@ -75,11 +76,14 @@ class _RawSink(io.RawIOBase):
 
     def __init__(self, sink: Sink) -> None:
         self._sink: Sink | None = sink
+        self._process = os.getpid()
 
     def writable(self) -> bool:
         return True
 
     def write(self, data: Any, /) -> int:
+        if self._process != os.getpid():
+            raise WriteError("the file belongs to the process that opened it.")
         if self._sink is not None:
             try:
                 self._sink.write(bytes(data))
@@ -90,7 +94,7 @@ class _RawSink(io.RawIOBase):
 
     def abort(self) -> None:
         sink, self._sink = self._sink, None
-        if sink is not None:
+        if sink is not None and self._process == os.getpid():
             sink.abort()
 
     def close(self) -> None:
@@ -107,14 +111,23 @@ class _RawSink(io.RawIOBase):
 class WriteFile(io.BufferedWriter):
     """A Sink as a binary file. `close` publishes; `abort`, or an error inside `with`, leaves nothing."""
 
-    def __init__(self, sink: Sink, bufsize: int = BUFFER) -> None:
+    def __init__(self, sink: Sink, bufsize: int = BUFFER, name: str | None = None) -> None:
         self._raw = _RawSink(sink)
         super().__init__(self._raw, max(bufsize, 1))
+        self._watch = Watch(self, name)
 
     def abort(self) -> None:
         """Give up: nothing appears under the name."""
         self._raw.abort()
         self.close()
+
+    def close(self) -> None:
+        if not self.closed:
+            self._watch.done()
+            super().close()
+
+    def _holds_data(self) -> bool:
+        return not self.closed
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -126,8 +139,7 @@ class WriteFile(io.BufferedWriter):
 
     def __del__(self) -> None:
         if not self.closed:
-            warnings.warn("a file was never closed; nothing was published.", ResourceWarning, 2)
-            self.abort()
+            self._watch.dropped(self)
 
 
 def open_url(url: str, mode: str = "rb", bufsize: int = BUFFER, **kw: Any) -> IO[bytes]:
@@ -139,7 +151,7 @@ def open_url(url: str, mode: str = "rb", bufsize: int = BUFFER, **kw: Any) -> IO
     if mode == "rb":
         return ReadFile(schemes.open_read(url, options), bufsize)
     if mode == "wb":
-        return WriteFile(schemes.open_write(url, options), bufsize)
+        return WriteFile(schemes.open_write(url, options), bufsize, url)
     raise ValueError(f'mode must be "rb" or "wb", got {mode!r}')
 
 

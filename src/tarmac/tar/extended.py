@@ -11,6 +11,7 @@ __all__ = ["EXTENSIONS", "Overrides", "parse_pax"]
 
 GNU_NAME, GNU_LINK = b"L", b"K"
 PAX, PAX_GLOBAL, PAX_SOLARIS = b"x", b"g", b"X"
+_OF_ONE_MEMBER = frozenset((b"path", b"size", b"linkpath"))
 EXTENSIONS = frozenset((GNU_NAME, GNU_LINK, PAX, PAX_GLOBAL, PAX_SOLARIS))
 
 
@@ -23,6 +24,7 @@ class Overrides:
     """
 
     name: bytes | None = None
+    link: bytes | None = None
     size: int | None = None
     count: int = 0
 
@@ -31,23 +33,28 @@ class Overrides:
         self.count += 1
         if self.count > limits.extensions:
             raise LimitExceeded(f"more than {limits.extensions} extended headers before one member.")
-        if kind == GNU_NAME:
+        if kind in (GNU_NAME, GNU_LINK):
             name, end, _ = payload.partition(b"\0")
             if not end:
                 raise BadHeader("a long name does not end with NUL; readers disagree on where it ends.")
-            self._set_name(name)
+            if kind == GNU_NAME:
+                self._set_name(name)
+            else:
+                self._set_link(name)
         elif kind in (PAX, PAX_SOLARIS):
             records = parse_pax(payload)
-            if any(key.startswith(b"GNU.sparse.") for key in records):
+            if any(map(_rearranges, records)):
                 raise UnsupportedMember("this is a sparse file; its bytes are not stored in order.")
             if b"path" in records:
                 self._set_name(records[b"path"])
+            if b"linkpath" in records:
+                self._set_link(records[b"linkpath"])
             if b"size" in records:
                 self._set_size(records[b"size"])
         elif kind == PAX_GLOBAL:
-            forbidden = {b"path", b"size", b"linkpath"} & parse_pax(payload).keys()
+            forbidden = [key for key in parse_pax(payload) if key in _OF_ONE_MEMBER or _rearranges(key)]
             if forbidden:
-                names = ", ".join(sorted(key.decode() for key in forbidden))
+                names = ", ".join(sorted(key.decode("utf-8", "replace") for key in forbidden))
                 raise UnsupportedMember(f"a global header sets {names} for every member.")
 
     def apply(self, name: bytes, size: int) -> tuple[bytes, int]:
@@ -61,13 +68,27 @@ class Overrides:
             raise BadHeader("two extended headers give different names to one member.")
         self.name = name
 
+    def _set_link(self, target: bytes) -> None:
+        if not target or b"\0" in target:
+            raise BadHeader(f"an extended header gives the link target {target[:80]!r}.")
+        if self.link is not None and self.link != target:
+            raise BadHeader("two extended headers give different targets to one link.")
+        self.link = target
+
     def _set_size(self, text: bytes) -> None:
         if not text.isdigit() or len(text) > 19:
             raise BadHeader(f"a PAX header gives the size {text[:40]!r}.")
         size = int(text)
+        if size >= 1 << 63:
+            raise BadHeader(f"a PAX header gives the size {size}, beyond any file.")
         if self.size is not None and self.size != size:
             raise BadHeader("two PAX headers give different sizes to one member.")
         self.size = size
+
+
+def _rearranges(key: bytes) -> bool:
+    """Whether a record gives a member another name, size or bytes than its header: sparse and split files."""
+    return key.startswith((b"GNU.sparse.", b"GNU.volume.")) or key in (b"SCHILY.realsize", b"SUN.holesdata")
 
 
 def parse_pax(payload: bytes) -> dict[bytes, bytes]:

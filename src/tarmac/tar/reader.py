@@ -8,11 +8,12 @@ the part of the header that rarely changes is interpreted and summed only when i
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import struct
 import warnings
 import zlib
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -41,6 +42,7 @@ from tarmac.tar.header import (
     padded,
     verify,
 )
+from tarmac.tar.links import Files, no_way_back
 
 __all__ = ["Member", "Readable", "TarOptions", "check_beginning", "read_members"]
 
@@ -56,9 +58,9 @@ _HALVES = struct.Struct("156s356s").unpack_from
 _FIELDS = struct.Struct("100s24x12s12x8s").unpack  # name, size, checksum
 _ZERO_HEAD = ZERO_BLOCK[:156]
 OLD_FILE = b"\0"
-_SKIPPED = {b"1": "hard link", b"2": "symbolic link", b"3": "device", b"4": "device", b"5": "directory"} | {
-    b"6": "fifo"
-}
+HARD_LINK = b"1"
+_TORN = "the archive ends in the middle of a member."
+_SKIPPED = {b"2": "symbolic link", b"3": "device", b"4": "device", b"5": "directory", b"6": "fifo"}
 _UNSUPPORTED = {b"S": "a sparse file", b"M": "a continued file of a multi-volume archive"}
 
 
@@ -94,11 +96,13 @@ def read_members(
     wanted: Callable[[bytes], bool] | None = None,
     payload: bool = True,
     skipped: Counter[str] | None = None,
+    _before: tuple[int, Files] | None = None,
 ) -> Generator[Member, None, None]:
-    """Yield the regular members of an archive in order; links, directories and the like are counted.
+    """Yield the regular members of an archive in order; symbolic links, directories and the like are counted.
 
-    `wanted(name)` false skips a member without keeping its bytes; `payload=False` skips the bytes of
-    all of them. Compression is recognised from the first bytes.
+    A hard link is yielded with the place and the bytes of the file that it means. In a stream of which the
+    bytes are asked for, it is an error. `wanted(name)` false skips a member without keeping its bytes;
+    `payload=False` skips the bytes of all of them. Compression is recognised from the first bytes.
     """
     limits = options.limits
     counts: Counter[str] = Counter() if skipped is None else skipped
@@ -110,12 +114,16 @@ def read_members(
     kind, prefix, regular, tail_sum = classify(last_tail)
     adler32, halves, fields = zlib.adler32, _HALVES, _FIELDS
     base = position = 0  # where `buffer` lies in the archive, and the next header in `buffer`
+    reach = 0  # where the last bytes end that were passed over
     mark: int | None = None  # where the end mark began, once it was seen
+    files = None if _before is None else _before[1]  # what hard links may mean, once there are links
     name = b""
     try:
         buffer, read = _begin(source, limits)
-        end = len(buffer)
+        end = len(buffer) if _before is None else _before[0]
         mapped = buffer if isinstance(buffer, mmap.mmap) else None
+        if read is not None and not payload:
+            files = Files()  # there is no going back to look for them
         release = WINDOW
         while True:
             name = b""
@@ -187,9 +195,31 @@ def read_members(
                     counts["directory"] += 1  # how archives older than POSIX mark one
                     position += BLOCK
                     continue
+                if files is not None:
+                    files.add(name, base + position + BLOCK, size)
                 if wanted is not None and not wanted(name):
+                    reach = base + position + BLOCK + size
                     position += BLOCK + padded(size)
                     continue
+            elif kind == HARD_LINK and not size:
+                target = tail[1:101].partition(b"\0")[0]
+                if overrides is not None:
+                    name, _ = overrides.apply(name, 0)
+                    target = target if overrides.link is None else overrides.link
+                    overrides = None
+                if files is None and (wanted is None or wanted(name)):
+                    if read is not None:
+                        raise no_way_back(target)
+                    files = _files_before(buffer, position, options)
+                if files is not None:
+                    offset, length = files.find(target)
+                    files.add(name, offset, length)
+                    if wanted is None or wanted(name):
+                        if payload and length > limits.member_bytes:
+                            raise _too_large(length, limits)
+                        yield name, offset, length, buffer[offset : offset + length] if payload else b""
+                position += BLOCK
+                continue
             elif kind not in EXTENSIONS:
                 _pass_over(kind, size, counts)
                 overrides = None
@@ -204,10 +234,7 @@ def read_members(
             data = b""
             if payload or not regular:
                 if size > limits.member_bytes:
-                    raise LimitExceeded(
-                        f"the member is {size} bytes, the limit {limits.member_bytes}.",
-                        hint="raise Limits.member_bytes, or do not select this field.",
-                    )
+                    raise _too_large(size, limits)
                 stop = start + size
                 if stop > end:
                     if read is not None:
@@ -217,6 +244,8 @@ def read_members(
                     if stop > end:
                         raise _early_end(base + end, torn=True, pending=None)
                 data = buffer[start:stop]
+            else:
+                reach = base + start + size
             if regular:
                 yield name, base + start, size, data
             else:
@@ -224,6 +253,8 @@ def read_members(
                 overrides.add(kind, data, limits)
             position = start + ((size + 511) & -512)
     except ArchiveError as error:
+        if isinstance(error, Truncated) and (error.offset or 0) < reach:
+            error.what, error.torn = _TORN, True
         if error.offset is None:
             error.offset = base + position
         if error.member is None and name:
@@ -277,8 +308,9 @@ def _let_go(mapped: mmap.mmap, position: int, release: int) -> int:
 
     They remain in the system's cache. Returns the position at which to do so again.
     """
-    passed = position // WINDOW * WINDOW
-    mapped.madvise(mmap.MADV_DONTNEED, release - WINDOW, passed - release + WINDOW)
+    passed = min(position, len(mapped)) // WINDOW * WINDOW  # a size may lead anywhere
+    if passed > release - WINDOW:
+        mapped.madvise(mmap.MADV_DONTNEED, release - WINDOW, passed - release + WINDOW)
     return passed + WINDOW
 
 
@@ -325,7 +357,7 @@ def _read_on(
 def _early_end(offset: int, *, torn: bool, pending: Overrides | None) -> Truncated:
     """The error for an archive that stops at `offset`; `torn` when a member or header is cut in two."""
     if torn:
-        what = "the archive ends in the middle of a member."
+        what = _TORN
     elif pending is not None:
         what, torn = "the archive ends behind an extended header.", True
     else:
@@ -335,13 +367,28 @@ def _early_end(offset: int, *, torn: bool, pending: Overrides | None) -> Truncat
     return error
 
 
+def _files_before(buffer: bytes | mmap.mmap, position: int, options: TarOptions) -> Files:
+    """Find the files of an archive that lie before a position, from their headers."""
+    files = Files()
+    with contextlib.suppress(Truncated):  # that is how it ends there
+        deque(read_members(buffer, options, payload=False, _before=(position, files)), 0)
+    return files
+
+
+def _too_large(size: int, limits: Limits) -> LimitExceeded:
+    return LimitExceeded(
+        f"the member is {size} bytes, the limit {limits.member_bytes}.",
+        hint="raise Limits.member_bytes, or do not select this field.",
+    )
+
+
 def _pass_over(kind: bytes, size: int, counts: Counter[str]) -> None:
     """Count a member that is not a file, or refuse it when passing over it would be a guess."""
     if kind in _UNSUPPORTED:
         raise UnsupportedMember(f"the member is {_UNSUPPORTED[kind]}.")
     if kind == UNKNOWN_FORMAT:
         raise BadHeader("the magic bytes belong to no known format; readers disagree on the name.")
-    what = _SKIPPED.get(kind)
+    what = "hard link" if kind == HARD_LINK else _SKIPPED.get(kind)
     if what is None:
         raise UnsupportedMember(f"the member has the unknown type {kind!r}.")
     if size:

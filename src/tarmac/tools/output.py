@@ -295,6 +295,7 @@ def _writer(output: Output, name: str) -> TarWriter:
         storage=output.storage,
         write=_REPLACE,
         index=output.index or bool(output.manifest),
+        _watched=False,
     )
 
 

@@ -89,7 +89,7 @@ def scan(buffer: Buffer, options: TarOptions, *, deep: bool = False) -> tuple[li
             losses.append(Loss("bytes", "an archive inside a field", None, stretch.start, end))
             stretches.pop()
         inside = stretch.members and not stretch.certain and (deep or _misjudged(buffer, stretch, options))
-        behind = stretch.members[-1][1] if inside else end + 1
+        behind = max(stretch.members, key=_offset)[1] if inside else end + 1
         start = _next_header(buffer, behind if stretch.members else stretch.start + 1)
         stop = len(buffer) if start is None else start
         empty = not buffer[end:stop].strip(b"\0")
@@ -115,15 +115,20 @@ def _read(buffer: Buffer, stretch: Stretch, options: TarOptions) -> ArchiveError
 def _end_of(stretch: Stretch) -> int:
     if not stretch.members:
         return stretch.start
-    _, offset, size = stretch.members[-1]
+    _, offset, size = max(stretch.members, key=_offset)
     return offset + padded(size)
+
+
+def _offset(member: tuple[bytes, int, int]) -> int:
+    """Where a file is; of hard links, which come last and lie before, that is nowhere near the end."""
+    return member[1]
 
 
 def _judge(buffer: Buffer, stretch: Stretch, end: int) -> None:
     """Say whether the last member of a stretch ends where it should: what follows it must be a header."""
     if not stretch.members:
         return
-    _, offset, size = stretch.members[-1]
+    _, offset, size = max(stretch.members, key=_offset)
     if offset + size > len(buffer):
         stretch.certain = False
         return
@@ -142,7 +147,7 @@ def _misjudged(buffer: Buffer, stretch: Stretch, options: TarOptions) -> bool:
 
     Of a shard that was cut off nothing reaches its end.
     """
-    _, offset, size = stretch.members[-1]
+    _, offset, size = max(stretch.members, key=_offset)
     start = _next_header(buffer, offset) if offset + size > len(buffer) else None
     return start is not None and _read(buffer, Stretch(start), options) is None
 
@@ -190,6 +195,7 @@ def _joined(buffer: Buffer, stretch: Stretch, before: list[Stretch]) -> bool:
 
 def _next_header(buffer: Buffer, position: int) -> int | None:
     """Where the next header is, block by block or between two blocks."""
+    position = min(position, len(buffer))  # a size may lead anywhere
     while True:
         magic = buffer.find(b"ustar", position + _MAGIC_AT)
         if magic < 0:
