@@ -18,7 +18,7 @@ from tarmac.index.manifest import Manifest, Shard
 from tarmac.index.sidecar import Sidecar, open_sidecar, sidecar_url, write_sidecar
 from tarmac.pipeline.threads import in_threads
 from tarmac.samples.indexed import IndexedShard
-from tarmac.samples.indexing import IndexOptions, index_shard, usable_index
+from tarmac.samples.indexing import IndexOptions, index_shard, keeping, usable_index
 from tarmac.storage import Cache, Source, StorageOptions, is_local, open_read, stat
 from tarmac.storage.local import local_path
 from tarmac.storage.types import DEFAULT_STORAGE
@@ -118,12 +118,19 @@ class ShardSet:
 
     def _opened(self, number: int) -> IndexedShard:
         opening, url, sidecar = self.opening, self.url(number), self.sidecar(number)
-        info = stat(url, opening.storage)
-        sidecar.check_shard(info, url)
+        info, source = stat(url, opening.storage), self._source(url)
+        # What was downloaded or read into memory anyway need not be asked for again.
+        content = None if source is None or is_local(url) else source.map() or source.content()
+        try:
+            sidecar.check_shard(info, url, opening.storage, content)
+        except BaseException:
+            if source is not None:
+                source.close()
+            raise
         return IndexedShard(
             url,
             sidecar,
-            self._source(url),
+            source,
             storage=opening.storage,
             fields=opening.fields,
             verify=opening.verify,
@@ -269,7 +276,7 @@ def find_or_make_index(url: str, options: IndexOptions, *, beside: bool = True) 
         found = usable_index(url, place, options)
         if found is not None:
             return found, place
-    content = index_shard(url, options)
+    content = index_shard(url, keeping(options, near, own))
     if beside and is_local(url):
         try:
             write_sidecar(near, content)
