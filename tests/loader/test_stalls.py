@@ -21,10 +21,11 @@ from tarmac.loader import processes, segments
 N = 203
 
 
-def children():
-    return [
-        child for child in psutil.Process().children() if "resource_tracker" not in " ".join(child.cmdline())
-    ]
+@pytest.fixture
+def workers():
+    """The child processes that were started in this test: others may have left helpers behind."""
+    before = {child.pid for child in psutil.Process().children()}
+    return lambda: [child for child in psutil.Process().children() if child.pid not in before]
 
 
 def big(sample):
@@ -33,42 +34,43 @@ def big(sample):
 
 
 @pytest.mark.parametrize("step", [None, big])
-def test_a_stopped_worker_is_an_error(dataset, step):
+def test_a_stopped_worker_is_an_error(dataset, workers, monkeypatch, step):
     """Also when it was stopped in the middle of a message."""
+    monkeypatch.setattr(processes, "STOPPED", 5.0)
     ds = dataset if step is None else dataset.map(step)
-    with tarmac.Loader(ds, 10, threads=0, processes=2, stall=0.4) as loader:
+    with tarmac.Loader(ds, 10, threads=0, processes=2) as loader:
         batches = iter(loader)
         next(batches)
-        stopped = children()
+        stopped = workers()
         assert len(stopped) == 2
         for child in stopped:
             os.kill(child.pid, signal.SIGSTOP)
         with pytest.raises(WorkerFailed, match=r"was stopped \(SIGSTOP\)"):
             list(batches)
-        assert not children()
+        assert not workers()
         assert len(list(loader)) > 0  # new workers go on
 
 
-def test_closing_does_not_wait_for_stopped_workers(dataset, monkeypatch):
+def test_closing_does_not_wait_for_stopped_workers(dataset, workers, monkeypatch):
     monkeypatch.setattr(processes, "PATIENCE", 600.0)
     loader = tarmac.Loader(dataset, 10, threads=0, processes=3)
     next(iter(loader))
-    for child in children():
+    for child in workers():
         os.kill(child.pid, signal.SIGSTOP)
     loader.close()
-    assert not children()
+    assert not workers()
 
 
 def hang(sample):
     threading.Event().wait()
 
 
-def test_a_step_that_never_ends_is_an_error(dataset, monkeypatch):
+def test_a_step_that_never_ends_is_an_error(dataset, workers, monkeypatch):
     monkeypatch.setattr(processes, "PATIENCE", 0.1)
     with tarmac.Loader(dataset.map(hang), 10, threads=0, processes=1, stall=0.4) as loader:
         with pytest.raises(WorkerFailed, match=r"sent nothing for 0.4 s.*stall="):
             next(iter(loader))
-        assert not children()
+        assert not workers()
     for wrong in (0, -1, float("nan")):
         with pytest.raises(ValueError, match="stall"):
             tarmac.Loader(dataset, 10, stall=wrong)

@@ -88,7 +88,7 @@ def test_states_of_former_versions_have_no_step(dataset, make):
 
 
 def test_a_length_that_was_asked_for_too_early(dataset):
-    """Whoever took the length before the state was loaded would end the epoch too early: that is said."""
+    """A trainer that took the length before the state was loaded would end the epoch too early: a warning."""
     state = tarmac.Loader(dataset, 5).state_dict() | {"position": 100, "step": 20}
     loader = tarmac.Loader(dataset, 5, rank=0, world=2)
     assert len(loader) == 20

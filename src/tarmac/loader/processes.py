@@ -29,7 +29,7 @@ __all__ = ["Processes"]
 PATIENCE = 2.0
 """Seconds that workers get to end by themselves."""
 STALL = 1800.0
-"""Seconds after which a worker that gives nothing has stalled, unless the loader is told otherwise, ..."""
+"""Seconds after which a worker that sends nothing has stalled, by default, ..."""
 STOPPED = 60.0
 """... and after which one does that the system has stopped, as SIGSTOP does."""
 TICK = 1.0
