@@ -68,7 +68,7 @@ ALLOWED = {
     ("tools/join.py", "np.load"),  # without pickles, as are those of orders
     ("tools/orders.py", "np.load"),
     ("tools/output.py", "shell=True"),  # the user's own --then
-    ("index/sidecar.py", "json.loads"),
+    ("index/facts.py", "json.loads"),
     ("order/agreement.py", "json.loads"),
     ("order/passes.py", "json.loads"),
     ("loader/processes.py", "pickle.loads"),  # what our own child sent

@@ -112,6 +112,10 @@ def test_stale(folder):
     done = run("all.json", "--stale")
     assert (done.exit_code, done.stderr) == (0, "every index is of its shard\n")
     os.utime("s001.tar", ns=(5, 5))
+    assert run("all.json", "--stale").exit_code == 0  # a copy has another time
+    content = bytearray((folder / "s001.tar").read_bytes())
+    content[0] ^= 1
+    (folder / "s001.tar").write_bytes(content)
     done = run("all.json", "--stale")
     assert (done.exit_code, done.stderr) == (1, "1 shards need indexing\n")
     assert done.stdout.startswith("STALE ")
@@ -120,6 +124,8 @@ def test_stale(folder):
     record = json.loads(done.stdout)
     assert record["kind"] == "IndexStale"
     assert record["url"].endswith("s001.tar")
+    content[0] ^= 1
+    (folder / "s001.tar").write_bytes(content)
     assert run("all.json", "-o", "all.json", "-j", 1).exit_code == 0  # a manifest stands for its shards
     assert run("all.json", "--stale").exit_code == 0
 

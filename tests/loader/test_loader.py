@@ -291,12 +291,6 @@ def test_collate_makes_what_the_user_wants(dataset):
     assert all(key == f"s{number:05d}" for batch in batches for key, number in batch)
 
 
-def test_nothing_in_it_is_no_batches(dataset):
-    empty = dataset[:0]
-    assert list(tarmac.Loader(empty, 4)) == []
-    assert len(tarmac.Loader(empty, 4)) == 0
-
-
 def test_stats_say_where_the_time_went(dataset):
     loader = tarmac.Loader(dataset, 10, threads=1)
     assert loader.stats()["verdict"] == "nothing was loaded yet"

@@ -13,7 +13,7 @@ import xxhash
 from hypothesis import given, settings
 
 import tarmac
-from harness.shards import COMPRESSED_KINDS, PLAIN_KINDS, plain
+from harness.shards import COMPRESSED_KINDS, FILES, PLAIN_KINDS, plain
 from pipeline.datasets import archives
 from tarmac.errors import (
     ArchiveError,
@@ -217,7 +217,12 @@ def test_usable(tmp_path):
     assert len(usable_index(url, place, DIGESTS)) == 3
     assert len(usable_index(url, place, meta)) == 3
     os.utime(path, ns=(1, 1))
+    assert len(usable_index(url, place)) == 3  # a copy, by all that can be seen
+    assert usable_index(url, place, unchanged=True) is None
+    path.write_bytes(plain([("s0.cls", b"8"), *FILES[1:]]))
     assert usable_index(url, place) is None  # stale
+    path.write_bytes(plain())
+    assert usable_index(url, place, IndexOptions(keep=False)) is None  # it has more than is asked for
     (tmp_path / "a.tar.arrow").write_bytes(b"junk")
     assert usable_index(url, place) is None
     path.unlink()

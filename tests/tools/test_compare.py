@@ -66,8 +66,10 @@ def test_other_samples_than_indexed(shard):
     assert IndexStale in kinds([str(shard)], digests=True)
 
 
-def test_written_again(shard):
+def test_copied_and_written_again(shard):
     os.utime(shard, ns=(0, 0))
+    assert kinds([str(shard)], digests=True) == []
+    shard.write_bytes(plain(FILES, mtime=1))
     assert kinds([str(shard)], digests=True) == [IndexStale]
 
 

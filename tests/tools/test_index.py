@@ -167,10 +167,14 @@ def test_what_is_stale(urls, manifest, tmp_path):
         return [(os.path.basename(bad.url), type(bad.error)) for bad in check_index(manifest)]
 
     os.utime(urls[0], ns=(5, 5))
+    assert told() == []  # as it is with a copy
+    content = Path(urls[0]).read_bytes()
+    Path(urls[0]).write_bytes(content.replace(b"00000.cls", b"0000x.cls"))
     assert told() == [("s000.tar", IndexStale)]
     (tmp_path / "s001.tar.arrow").unlink()
     shutil.copy(tmp_path / "s000.tar.arrow", tmp_path / "s002.tar.arrow")
     assert told() == [("s000.tar", IndexStale), ("s001.tar", IndexMissing), ("s002.tar", IndexStale)]
+    Path(urls[0]).write_bytes(content)
     with open(urls[2], "wb") as file:
         file.write(plain([("other.x", b"")]))
     index(urls, None)

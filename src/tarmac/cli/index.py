@@ -23,6 +23,9 @@ def index_command(
     bad_meta: Annotated[
         bool, typer.Option("--bad-meta", help="Leave a column empty where a field is damaged.")
     ] = False,
+    drop: Annotated[
+        bool, typer.Option("--drop", help="Drop digests and columns that are there but not asked for.")
+    ] = False,
     add: Annotated[bool, typer.Option("--add", help="Keep the shards that the manifest has.")] = False,
     sidecars: Annotated[
         str | None, typer.Option(help="Directory for the indexes, instead of beside the shards.")
@@ -39,7 +42,8 @@ def index_command(
 ) -> None:
     """Index shards, so that samples can be read by number, by key and by condition.
 
-    Only what is new or has changed is read. Example: tarmac index 'train-*.tar' -o train.json
+    Only what is new or has changed is read; digests and columns that are there stay.
+    Example: tarmac index 'train-*.tar' -o train.json
     """
     from tarmac.index.meta import parse_meta
     from tarmac.jobs.run import JobReport
@@ -57,7 +61,7 @@ def index_command(
     report = index(
         flags.sources(shards, None),
         output,
-        options=IndexOptions(digests=digest, meta=plan),
+        options=IndexOptions(digests=digest, meta=plan, keep=not drop),
         directory=sidecars,
         add=add,
         dali=dali,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from tarmac.errors import IndexProblem
 from tarmac.index.entries import Entries, Place
+from tarmac.index.marks import take_marks
 from tarmac.index.sidecar import make_sidecar
 from tarmac.storage import StorageOptions, is_local, open_read, stat
 from tarmac.storage.types import DEFAULT_STORAGE
@@ -49,7 +50,8 @@ def read_dali(shard: str, storage: StorageOptions = DEFAULT_STORAGE) -> bytes:
                 entries.add(key, places)
         except (ValueError, IndexError, OverflowError) as error:
             raise IndexProblem(f"line {number} cannot be read: {error}.", url=url) from None
-    return make_sidecar(entries, info, {}, digests=False, local=is_local(shard))
+    marks = take_marks(shard, info, entries.offsets, storage)
+    return make_sidecar(entries, info, {}, digests=False, local=is_local(shard), marks=marks)
 
 
 def _sample(line: str) -> tuple[str, dict[str, Place]]:

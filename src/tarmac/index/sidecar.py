@@ -8,18 +8,18 @@ the details.
 from __future__ import annotations
 
 import io
-import json
 from array import array
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from tarmac.errors import IndexDamaged, IndexMissing, IndexStale, NotFound, TarmacError
+from tarmac.errors import IndexDamaged, IndexMissing, NotFound, TarmacError
 from tarmac.index.entries import Entries
+from tarmac.index.facts import Facts, facts_to_json, parse_facts
+from tarmac.index.marks import Mark
 from tarmac.storage import (
     ObjectInfo,
     StorageOptions,
@@ -34,7 +34,6 @@ from tarmac.storage.types import DEFAULT_STORAGE
 
 __all__ = ["Sidecar", "make_sidecar", "open_sidecar", "read_sidecar", "sidecar_url", "write_sidecar"]
 
-VERSION = 1
 SUFFIX = ".arrow"
 _METADATA = b"tarmac"
 _SCANS = 8
@@ -50,26 +49,6 @@ def sidecar_url(shard: str) -> str:
     path = shard if end < 0 else shard[:end]
     name = path.partition("?")[0]
     return f"{name}{SUFFIX}{shard[len(name) :]}"
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """What a sidecar knows of its shard as a whole."""
-
-    size: int
-    """Bytes of the shard when it was indexed."""
-    version: str | None
-    """Its modification time or ETag then."""
-    local: bool
-    """Whether it was a file of the machine that indexed it."""
-    samples: int
-    fingerprint: str
-    """Hash of all keys, fields, offsets and sizes: the same wherever the shard lies."""
-    digests: bool
-    layout: list[str] | None
-    """The fields of every sample, where all have the same in the same order."""
-    columns: dict[str, str]
-    """A hash of each metadata column."""
 
 
 class Sidecar:
@@ -193,39 +172,45 @@ class Sidecar:
             *(self.starts, self.field_of, self.offsets, self.sizes),
         )
 
-    def check_shard(self, info: ObjectInfo, url: str) -> None:
-        """Refuse a shard that is not the one that was indexed.
-
-        Versions are compared only where both are of the same kind, a file's time or a store's ETag: a
-        dataset that was copied to another store together with its index is known by its sizes.
-        """
-        if info.size != self.facts.size:
-            raise IndexStale(f"the shard has {info.size} bytes, {self.facts.size} when indexed.", url=url)
-        then = self.facts.version
-        if info.version and then and is_local(url) == self.facts.local and info.version != then:
-            raise IndexStale("the shard was written again after it was indexed.", url=url)
+    def check_shard(
+        self,
+        info: ObjectInfo,
+        url: str,
+        storage: StorageOptions = DEFAULT_STORAGE,
+        content: Any = None,
+    ) -> None:
+        """Refuse a shard that is not the one that was indexed; see `Facts.check_shard`."""
+        self.facts.check_shard(info, url, storage, content)
 
 
 def make_sidecar(
-    entries: Entries, info: ObjectInfo, columns: dict[str, Any], *, digests: bool, local: bool
+    entries: Entries,
+    info: ObjectInfo,
+    columns: dict[str, Any],
+    *,
+    digests: bool,
+    local: bool,
+    marks: Sequence[Mark] = (),
+    bad_meta: bool = False,
 ) -> bytes:
-    """Return the bytes of a sidecar for a shard of which `info` is known."""
+    """Return the bytes of a sidecar for a shard of which `info` is known; see `take_marks` for its marks."""
     import pyarrow as pa
 
     arrays = entries.columns() | columns
     batch = pa.RecordBatch.from_arrays(list(arrays.values()), list(arrays))
-    facts = {
-        "version": VERSION,
-        "shard_size": info.size,
-        "shard_version": info.version,
-        "local": local,
-        "samples": len(entries.keys),
-        "fingerprint": _fingerprint(entries),
-        "digests": "xxh3-64" if digests else None,
-        "layout": entries.layout(),
-        "columns": _column_hashes(batch, columns),
-    }
-    schema = batch.schema.with_metadata({_METADATA: json.dumps(facts)})
+    facts = Facts(
+        size=info.size,
+        version=info.version,
+        local=local,
+        samples=len(entries.keys),
+        fingerprint=_fingerprint(entries),
+        digests=digests,
+        layout=entries.layout(),
+        columns=_column_hashes(batch, columns),
+        marks=tuple(marks),
+        bad_meta=bad_meta,
+    )
+    schema = batch.schema.with_metadata({_METADATA: facts_to_json(facts)})
     sink = io.BytesIO()  # which grows by less than Arrow's own, and gives its content away uncopied
     with pa.ipc.new_file(sink, schema) as file:
         file.write_batch(batch.replace_schema_metadata(schema.metadata))
@@ -302,14 +287,23 @@ def read_sidecar(content: Any, url: str) -> Sidecar:
 
     try:
         file = pa.ipc.open_file(content)
-        facts = _facts(file.schema.metadata, url)
+        facts = parse_facts((file.schema.metadata or {})[_METADATA], url)
         batch = file.get_batch(0)
         batch.validate(full=True)
         sidecar = Sidecar(batch, facts)
         sound = _is_sound(sidecar)
     except TarmacError:
         raise
-    except (pa.ArrowException, LookupError, ValueError, TypeError, AttributeError, OSError) as error:
+    except (
+        pa.ArrowException,
+        LookupError,
+        ValueError,
+        TypeError,
+        AttributeError,
+        OSError,
+        ArithmeticError,
+        RecursionError,
+    ) as error:
         raise IndexDamaged(f"this is not an index that can be read ({_line(error)}).", url=url) from None
     if not sound:
         raise IndexDamaged("what the index says of its samples contradicts itself.", url=url)
@@ -319,26 +313,6 @@ def read_sidecar(content: Any, url: str) -> Sidecar:
 def _content(url: str, storage: StorageOptions) -> bytes:
     with open_read(url, storage) as source:
         return b"".join(iter(lambda: source.read(1 << 20), b""))
-
-
-def _facts(metadata: dict[bytes, bytes] | None, url: str) -> Facts:
-    found = json.loads((metadata or {})[_METADATA])
-    if found["version"] != VERSION:
-        raise IndexDamaged(
-            f"the index has version {found['version']!r}; this tarmac knows version {VERSION}.",
-            url=url,
-            hint="a newer tarmac, or tarmac index with this one.",
-        )
-    return Facts(
-        size=int(found["shard_size"]),
-        version=found["shard_version"],
-        local=bool(found["local"]),
-        samples=int(found["samples"]),
-        fingerprint=str(found["fingerprint"]),
-        digests=found["digests"] is not None,
-        layout=found["layout"],
-        columns=dict(found["columns"]),
-    )
 
 
 def _is_sound(sidecar: Sidecar) -> bool:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-import xxhash
-
 from tarmac.errors import AccessDenied, NotFound, UnsupportedScheme
+from tarmac.index.marks import digest_at
 from tarmac.pipeline.threads import in_threads
 from tarmac.storage import StorageOptions, is_local, stat
-from tarmac.storage.local import local_path
+from tarmac.storage.local import LocalSource, local_path
 from tarmac.storage.types import DEFAULT_STORAGE
 
 __all__ = ["marks_of", "sizes_there", "UNTOLD"]
@@ -48,9 +47,7 @@ def marks_of(urls: Iterable[str]) -> dict[str, str]:
 
 
 def _mark(path: str) -> str:
-    digest = xxhash.xxh3_64()
-    with open(path, "rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        for number in range(SPOTS):
-            digest.update(os.pread(file.fileno(), SPOT, size * number // SPOTS))
-    return digest.hexdigest()
+    size = os.path.getsize(path)
+    places = [size * number // SPOTS for number in range(SPOTS)]
+    with LocalSource(path) as source:
+        return digest_at(source.read_at, [(place, place + SPOT) for place in places])

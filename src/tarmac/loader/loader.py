@@ -13,7 +13,7 @@ from typing import Any
 from tarmac.errors import TooManyBadSamples
 from tarmac.loader.lookahead import LookAhead
 from tarmac.loader.maker import BadSample, BatchMaker, Result
-from tarmac.loader.processes import Processes
+from tarmac.loader.processes import STALL, Processes
 from tarmac.loader.stats import Stats
 from tarmac.loader.walk import EpochWalk, Request
 from tarmac.order.epochs import Tail
@@ -38,7 +38,8 @@ class Loader(EpochWalk):
     (default 0: in this process). `tail` says what becomes of the last samples that do not fill a batch on
     every rank: "drop", "pad" (begin the epoch again), or "short". So many `bad` samples may be replaced by
     their neighbours when a step raises; `loader.bad_samples` lists them. `collate` makes a batch of a list
-    of items.
+    of items. A worker process that sends nothing for `stall` seconds, or that the system has stopped, is an
+    error.
 
     Iterating goes on where the loader is; at the end of an epoch the next one begins.
     """
@@ -61,6 +62,7 @@ class Loader(EpochWalk):
         window: int = 16_384,
         ahead: int = AHEAD,
         start_method: str | None = None,
+        stall: float = STALL,
     ) -> None:
         for name, value, least in (
             ("threads", threads or 0, 0),
@@ -70,6 +72,8 @@ class Loader(EpochWalk):
         ):
             if value < least:
                 raise ValueError(f"{name} must be {least} or more, got {value}")
+        if not stall > 0:
+            raise ValueError(f"stall must be more than 0 seconds, got {stall}")
         super().__init__(
             dataset,
             batch_size,
@@ -84,7 +88,7 @@ class Loader(EpochWalk):
         self._threads = usable_cores() if threads is None else threads
         self._ahead = ahead
         self._maker = BatchMaker(dataset, self.order, seed=seed, collate=collate, bad=bad)
-        self._processes = Processes(self._maker, processes, self._threads, start_method)
+        self._processes = Processes(self._maker, processes, self._threads, start_method, stall)
         self._look_ahead = LookAhead(self._maker.together, self.order)
         self._stats = Stats()
         self.bad_samples: list[BadSample] = []

@@ -62,7 +62,13 @@ class BatchSampler(EpochWalk):
             yield [SeededIndex(index, seed) for index, seed in zip(indices, seeds, strict=True)]
         self._next_epoch()
 
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go where a state was saved; one that belongs to other data or another order is refused."""
+        super().load_state_dict(state)
+        self._begun = self._state
+
     def state_after(self, batches: int) -> dict[str, Any]:
         """The state after so many batches of this iteration, however many were handed out ahead."""
         position = self._begun.position + batches * self.batch_size * self.world
-        return replace(self._begun, position=min(position, self._begun.samples)).as_dict()
+        step = None if self._begun.step is None else self._begun.step + batches
+        return replace(self._begun, position=min(position, self._begun.samples), step=step).as_dict()

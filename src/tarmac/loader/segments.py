@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tarmac.errors import LoaderError
+
 __all__ = ["make_segment", "map_segment", "needed", "Segment", "watched"]
 
 ALIGNMENT = 64
@@ -24,13 +26,25 @@ ALIGNMENT = 64
 
 
 def make_segment(size: int) -> int:
-    """Return a descriptor for so many bytes of memory that has no name."""
-    if hasattr(os, "memfd_create"):
-        fd = os.memfd_create("tarmac", os.MFD_CLOEXEC)
-    else:
-        with tempfile.TemporaryFile() as file:
-            fd = os.dup(file.fileno())
-    os.ftruncate(fd, size)
+    """Return a descriptor for so many bytes of memory that has no name and no limit of its own."""
+    fd = -1
+    try:
+        if hasattr(os, "memfd_create"):  # which needs no room in /dev/shm
+            fd = os.memfd_create("tarmac", os.MFD_CLOEXEC)
+            os.ftruncate(fd, size)
+        else:
+            with tempfile.TemporaryFile() as file:
+                fd = os.dup(file.fileno())
+            # The system ends a process that writes to a mapped file for which the disk has no room.
+            file_room = getattr(os, "posix_fallocate", lambda fd, _start, size: os.ftruncate(fd, size))
+            file_room(fd, 0, max(size, 1))
+    except OSError as error:
+        if fd >= 0:
+            os.close(fd)
+        raise LoaderError(
+            f"there are no {size} bytes of shared memory for a batch: {error.strerror}.",
+            hint="smaller batches, fewer processes, or threads instead of them.",
+        ) from error
     return fd
 
 

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tarmac.errors import StateMismatch
+from tarmac.order.bijection import MAX_SIZE
 
 __all__ = ["LoaderState"]
 
@@ -26,6 +27,8 @@ class LoaderState:
     samples: int
     shards: int
     fingerprint: str
+    step: int | None = None
+    """Batches of the epoch that each rank has had so far, whatever their size was; None if nobody counted."""
 
     def as_dict(self) -> dict[str, Any]:
         """A dictionary that JSON can hold."""
@@ -42,10 +45,29 @@ class LoaderState:
                 hint="continue with the tarmac that saved it.",
             )
         names = cls.__dataclass_fields__
-        missing = names.keys() - state.keys()
+        missing = names.keys() - state.keys() - {"step"}  # which former versions did not count
         if missing:
             raise StateMismatch(f"the state lacks {', '.join(sorted(missing))}.")
-        return cls(**{name: state[name] for name in names})
+        values: dict[str, Any] = {name: state.get(name) for name in names}
+        found = cls(**values)
+        found._check_values()
+        return found
+
+    def _check_values(self) -> None:
+        """Refuse values that no loader can have saved."""
+        values = asdict(self)
+        kinds = {"shuffle": bool, "fingerprint": str, "seed": int | float | str}
+        wrong = [name for name, kind in kinds.items() if not isinstance(values[name], kind)]
+        counts = values.keys() - kinds - ({"step"} if self.step is None else set())
+        wrong += [name for name in counts if not _is_count(values[name])]
+        if not wrong:
+            # Positions are counted over epochs in mixtures, so both together are bounded.
+            wrong += [] if self.epoch * max(self.samples, 1) <= MAX_SIZE else ["epoch"]
+            wrong += [] if self.position <= self.samples else ["position"]
+            wrong += [] if (self.step or 0) <= self.position else ["step"]
+        if wrong:
+            found = ", ".join(f"{name} {repr(values[name])[:50]}" for name in sorted(wrong))
+            raise StateMismatch(f"no Loader can have saved this state: it has {found}.")
 
     def check(self, now: LoaderState) -> None:
         """Refuse to continue with other data or another order, saying what is different."""
@@ -61,5 +83,7 @@ class LoaderState:
                 f"the state was saved with other data or another order: {'; '.join(changed)}.",
                 hint="the dataset and the options of the Loader as they were, or begin without the state.",
             )
-        if self.position < 0:
-            raise StateMismatch(f"no epoch has a position {self.position}.")
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= MAX_SIZE

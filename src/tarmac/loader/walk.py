@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -9,8 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tarmac.errors import LoaderError, TarmacWarning
 from tarmac.loader.state import LoaderState
-from tarmac.order.bijection import mix_key
+from tarmac.order.bijection import MAX_SIZE, mix_key
 from tarmac.order.epochs import Tail, check_world, first_and_size, steps_left
 from tarmac.order.seeds import make_seed
 from tarmac.order.workers import current_place
@@ -71,10 +73,11 @@ class EpochWalk:
         self.dataset, self.batch_size, self.tail = dataset, batch_size, tail
         shards = len(dataset.together.lengths if isinstance(dataset, Mix) else dataset.lengths)
         self._state = LoaderState(
-            seed, 0, 0, shuffle, streams, window, len(dataset), shards, dataset.fingerprint
+            seed, 0, 0, shuffle, streams, window, len(dataset), shards, dataset.fingerprint, 0
         )
-        steps_left(len(dataset), 0, batch_size * self.world, tail)  # refuses an unknown tail
+        self._check_that_there_are_batches()
         self._finished = False
+        self._longest = 0  # the largest length that anybody was given
         self.order = self._new_order()
 
     def _new_order(self) -> EpochOrder:
@@ -83,9 +86,35 @@ class EpochWalk:
             self.dataset, seed=state.seed, shuffle=state.shuffle, streams=state.streams, window=state.window
         )
 
+    def _check_that_there_are_batches(self) -> None:
+        """Refuse an epoch without batches, which a training loop would take for a finished one.
+
+        With tail="short" it is what was asked for: every sample once, and nothing more, of none.
+        """
+        samples, world = self._state.samples, self.world
+        if steps_left(samples, 0, self.batch_size * world, self.tail) or self.tail == "short":
+            return
+        if not samples:
+            what = "there are no samples, so an epoch has no batches."
+            raise LoaderError(what, hint='another selection; tail="short" accepts an empty one.')
+        ranks = "" if world == 1 else f" on each of {world} ranks"
+        fits = f"batch_size={samples // world} or less, " if samples >= world else ""
+        raise LoaderError(
+            f"{samples} samples do not fill a batch of {self.batch_size}{ranks}, so an epoch has no batches.",
+            hint=f'{fits}tail="pad", or tail="short".',
+        )
+
     def __len__(self) -> int:
-        """How many steps a whole epoch has."""
-        return steps_left(self._state.samples, 0, self.batch_size * self.world, self.tail)
+        """How many steps the epoch under way has, those from before a state was loaded included.
+
+        It is the same number for every epoch, but for one that was begun with another number of ranks or
+        another batch size.
+        """
+        whole = steps_left(self._state.samples, 0, self.batch_size * self.world, self.tail)
+        step = None if self._finished else self._state.step
+        length = whole if step is None else step + self._steps_left()
+        self._longest = max(self._longest, length)
+        return length
 
     @property
     def epoch(self) -> int:
@@ -100,7 +129,9 @@ class EpochWalk:
     def set_epoch(self, epoch: int) -> None:
         """Go to the beginning of an epoch, unless it is the one under way."""
         if epoch != self._state.epoch:
-            self._state = replace(self._state, epoch=epoch, position=0)
+            if not 0 <= epoch * max(self._state.samples, 1) <= MAX_SIZE:
+                raise ValueError(f"epochs are numbered from 0, got {epoch}")
+            self._state = replace(self._state, epoch=epoch, position=0, step=0)
             self._finished = False
 
     def state_dict(self) -> dict[str, Any]:
@@ -115,6 +146,15 @@ class EpochWalk:
         self._state, self._finished = saved, False
         if reseeded:
             self.order = self._new_order()
+        before = self._longest
+        if 0 < before < len(self):
+            warnings.warn(
+                f"this epoch has {len(self)} steps, those before the state was saved included; len() was "
+                f"{before} before the state was loaded. A trainer that took that for the length ends the "
+                "epoch too early: load the state before the trainer gets the loader (docs/exact.md).",
+                TarmacWarning,
+                stacklevel=3,
+            )
 
     def _requests(self) -> Iterator[Request]:
         """The batches of this rank from where we are to the end of the epoch."""
@@ -134,7 +174,8 @@ class EpochWalk:
     def _advance(self) -> None:
         """One more batch was handed out, on every rank."""
         position = self._state.position + self.batch_size * self.world
-        self._state = replace(self._state, position=min(position, self._state.samples))
+        step = None if self._state.step is None else self._state.step + 1
+        self._state = replace(self._state, position=min(position, self._state.samples), step=step)
         self._finished = not self._steps_left()
 
     def _steps_left(self) -> int:
@@ -147,5 +188,5 @@ class EpochWalk:
             self._next_epoch()
 
     def _next_epoch(self) -> None:
-        self._state = replace(self._state, epoch=self._state.epoch + 1, position=0)
+        self._state = replace(self._state, epoch=self._state.epoch + 1, position=0, step=0)
         self._finished = False

@@ -7,13 +7,13 @@ import signal
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import send_handle
 from typing import Any, NamedTuple
 
-from tarmac.errors import WorkerFailed
+from tarmac.errors import NotPicklable, WorkerFailed
 from tarmac.loader.lookahead import LookAhead
 from tarmac.loader.maker import BatchMaker, Result
 from tarmac.loader.segments import Segment, needed
@@ -81,6 +81,37 @@ def _sendable(error: Exception) -> Exception:
     return error
 
 
+def _not_picklable(batch: Any, error: Exception) -> NotPicklable:
+    """Name the field of a batch that cannot be sent to another process, and what it is."""
+    fields = batch.items() if isinstance(batch, Mapping) else enumerate(batch) if _is_tuple(batch) else ()
+    for name, value in fields:
+        if not _can_be_pickled(value):
+            worst = (
+                next((one for one in value if not _can_be_pickled(one)), value) if _is_tuple(value) else value
+            )
+            return _cannot_be_sent(f'field "{name}" of the batch', worst, error)
+    return _cannot_be_sent("the batch", batch, error)
+
+
+def _cannot_be_sent(what: str, value: Any, error: Exception) -> NotPicklable:
+    return NotPicklable(
+        f"{what}, of type {type(value).__qualname__}, cannot be sent out of a worker process: {error}.",
+        hint="make arrays, numbers or text of it in a map(), or use threads, not processes.",
+    )
+
+
+def _is_tuple(value: Any) -> bool:
+    return isinstance(value, tuple | list)
+
+
+def _can_be_pickled(value: Any) -> bool:
+    try:
+        pickle.dumps(value)
+    except Exception:
+        return False
+    return True
+
+
 class _Segments:
     """The shared memory of this worker: which segments there are, and which are free."""
 
@@ -98,7 +129,10 @@ class _Segments:
         """Hand over a batch: its arrays in a segment, the rest in the message."""
         began = time.perf_counter()
         buffers: list[Any] = []
-        content = pickle.dumps(result, protocol=5, buffer_callback=buffers.append)
+        try:
+            content = pickle.dumps(result, protocol=5, buffer_callback=buffers.append)
+        except Exception as error:
+            raise _not_picklable(result.batch, error) from error
         segment, places, dropped = self._placed(buffers)
         handed = Handed(content, None if segment is None else segment.number, places, dropped)
         result_time = time.perf_counter() - began

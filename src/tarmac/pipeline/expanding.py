@@ -26,8 +26,8 @@ class TarSamples(PipelineStage):
 
     A shard with `part: (index, count)` gives only every `count`-th sample, from number `index` on; that is
     how more workers than shards share the work. One with `range: (start, stop)` gives these samples only.
-    `rename_files(name)` and then `select_files(name)` see each member's name. `tar` says how strictly archives
-    are read. When a handler drops an error of the archive or the transfer, the rest of that shard is lost and
+    `rename_files(name)` and then `select_files(name)` see each member's name. `tar` says how strictly to
+    read. When a handler drops an error of the archive or the transfer, the rest of that shard is lost and
     counted as one; the next shard starts clean. A sample whose files are not next to each other is dropped
     whole from a plain local shard; in a stream, its first piece has gone out when the second comes, and the
     rest of the shard is dropped.

@@ -18,7 +18,7 @@ from tarmac.index.manifest import Manifest, Shard
 from tarmac.index.sidecar import Sidecar, open_sidecar, sidecar_url, write_sidecar
 from tarmac.pipeline.threads import in_threads
 from tarmac.samples.indexed import IndexedShard
-from tarmac.samples.indexing import IndexOptions, index_shard, usable_index
+from tarmac.samples.indexing import IndexOptions, index_shard, keeping, usable_index
 from tarmac.showing import shown_url
 from tarmac.storage import Cache, Source, StorageOptions, is_local, open_read, stat
 from tarmac.storage.local import local_path
@@ -124,9 +124,11 @@ class ShardSet:
     def _opened(self, number: int) -> IndexedShard:
         opening, url, sidecar = self.opening, self.url(number), self.sidecar(number)
         info = stat(url, opening.storage)
-        sidecar.check_shard(info, url)
         source = self._source(url, info.version)
         try:
+            # What was downloaded or read into memory anyway need not be asked for again.
+            content = None if source is None or is_local(url) else source.map() or source.content()
+            sidecar.check_shard(info, url, opening.storage, content)
             return IndexedShard(
                 url,
                 sidecar,
@@ -138,9 +140,11 @@ class ShardSet:
                 mapped=opening.mapped,
                 views=opening.views,
             )
-        except IndexStale as error:
+        except BaseException as error:
             if source is not None:
-                source.blame(error)
+                if isinstance(error, IndexStale):
+                    source.blame(error)
+                source.close()
             raise
 
     def _source(self, url: str, version: str | None) -> Source | None:
@@ -280,7 +284,7 @@ def find_or_make_index(url: str, options: IndexOptions, *, beside: bool = True) 
         found = usable_index(url, place, options)
         if found is not None:
             return found, place
-    content = index_shard(url, options)
+    content = index_shard(url, keeping(options, near, own))
     if beside and is_local(url):
         try:
             write_sidecar(near, content)

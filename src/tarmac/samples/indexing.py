@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import xxhash
 
-from tarmac.errors import AccessDenied, IndexProblem, ObjectChanged, TarmacError
+from tarmac.errors import AccessDenied, BadCondition, IndexProblem, ObjectChanged, TarmacError
 from tarmac.index.entries import Entries
+from tarmac.index.marks import take_marks
 from tarmac.index.meta import Columns as MetaColumns
-from tarmac.index.meta import MetaPlan
+from tarmac.index.meta import MetaPlan, parse_meta
 from tarmac.index.sidecar import Sidecar, make_sidecar, open_sidecar
 from tarmac.samples.grouping import Grouping, group_members
 from tarmac.samples.naming import Splitter, first_dot
@@ -21,7 +22,7 @@ from tarmac.tar import Member, TarOptions, read_members
 from tarmac.tar.compression import HEAD, detect
 from tarmac.tar.reader import DEFAULT_OPTIONS
 
-__all__ = ["index_shard", "IndexOptions", "usable_index"]
+__all__ = ["index_shard", "IndexOptions", "keeping", "usable_index"]
 
 CHUNK = 1 << 20
 
@@ -37,6 +38,8 @@ class IndexOptions:
     lower: bool = True
     tar: TarOptions = DEFAULT_OPTIONS
     storage: StorageOptions = field(default=DEFAULT_STORAGE)
+    keep: bool = True
+    """Whether an index that is made again has the columns and digests of the one before, too."""
 
 
 DEFAULT_INDEXING = IndexOptions()
@@ -49,13 +52,21 @@ def index_shard(url: str, options: IndexOptions = DEFAULT_INDEXING) -> bytes:
     try:
         with open_read(url, options.storage) as source:
             _read(source, url, options, entries, columns)
+        marks = take_marks(url, before, entries.offsets, options.storage)
     except TarmacError as error:
         error.at(url=url)
         raise
     if stat(url, options.storage) != before:
         raise ObjectChanged("the shard was written while it was being indexed.", url=url)
-    arrays = {} if columns is None else columns.arrays()
-    return make_sidecar(entries, before, arrays, digests=options.digests, local=is_local(url))
+    return make_sidecar(
+        entries,
+        before,
+        {} if columns is None else columns.arrays(),
+        digests=options.digests,
+        local=is_local(url),
+        marks=marks,
+        bad_meta=columns is not None and columns.plan.on_bad == "null",
+    )
 
 
 def _read(
@@ -119,14 +130,54 @@ class _Peeked:
         return head or self._source.read(size)
 
 
-def usable_index(url: str, index: str, options: IndexOptions = DEFAULT_INDEXING) -> Sidecar | None:
-    """Open the sidecar of a shard if there is one that still holds and has all that is asked for."""
+def usable_index(
+    url: str, index: str, options: IndexOptions = DEFAULT_INDEXING, *, unchanged: bool = False
+) -> Sidecar | None:
+    """Open the sidecar of a shard if there is one that still holds and has all that is asked for.
+
+    With `unchanged`, a shard that has another time or ETag than when it was indexed needs a new index, even
+    if it looks like a copy.
+    """
     try:
         sidecar = open_sidecar(index, options.storage)
-        sidecar.check_shard(stat(url, options.storage), url)
+        info = stat(url, options.storage)
+        sidecar.check_shard(info, url, options.storage)
     except (IndexProblem, AccessDenied):  # some stores refuse what is not there
         return None
-    if options.digests and sidecar.digests is None:
+    if unchanged and sidecar.facts.same_version(info, url) is False:
         return None
     wanted = set() if options.meta is None else {column.name for column in options.meta.columns}
-    return sidecar if wanted <= set(sidecar.metadata) else None
+    there = set(sidecar.metadata)
+    if not options.keep:
+        return sidecar if (there, sidecar.facts.digests) == (wanted, options.digests) else None
+    return sidecar if wanted <= there and sidecar.facts.digests >= options.digests else None
+
+
+def keeping(options: IndexOptions, *indexes: str) -> IndexOptions:
+    """Add to the options what the indexes hold that a shard has now, however old: columns and digests."""
+    for index in indexes if options.keep else ():
+        try:
+            sidecar = open_sidecar(index, options.storage)
+        except (IndexProblem, AccessDenied):
+            continue
+        options = replace(
+            options,
+            digests=options.digests or sidecar.facts.digests,
+            meta=_joined(options.meta, sidecar, index),
+        )
+    return options
+
+
+def _joined(plan: MetaPlan | None, sidecar: Sidecar, index: str) -> MetaPlan | None:
+    """The columns of a plan and of an index."""
+    if not sidecar.metadata:
+        return plan
+    try:
+        before = parse_meta(sidecar.metadata, on_bad="null" if sidecar.facts.bad_meta else "raise")
+    except BadCondition as error:
+        error.hint = "tarmac index --drop makes an index without the columns that this one has."
+        raise error.at(url=index) from None
+    if plan is None:
+        return before
+    names = {column.name for column in plan.columns}
+    return replace(plan, columns=(*plan.columns, *(one for one in before.columns if one.name not in names)))

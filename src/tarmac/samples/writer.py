@@ -228,12 +228,14 @@ class TarWriter:
 
     def _write_index(self, entries: Entries) -> str:
         """Put the index beside the shard; what is in place already is whole, with an index or without."""
+        from tarmac.index.marks import take_marks
         from tarmac.index.sidecar import make_sidecar, sidecar_url, write_sidecar
 
         assert self.name is not None
         url = sidecar_url(self.name)
         info = stat(self.name, self._storage)
-        content = make_sidecar(entries, info, {}, digests=True, local=is_local(self.name))
+        marks = take_marks(self.name, info, entries.offsets, self._storage)
+        content = make_sidecar(entries, info, {}, digests=True, local=is_local(self.name), marks=marks)
         write_sidecar(url, content, self._storage)
         return url
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import IO, Any, Protocol
 
 from tarmac import environment
-from tarmac.errors import ShortRead, UnsafeUrl, UnsupportedScheme, UrlError, WriteError
+from tarmac.errors import ShortRead, TransferError, UnsafeUrl, UnsupportedScheme, UrlError, WriteError
 from tarmac.storage.local import local_path
 from tarmac.storage.security import is_secure
 from tarmac.storage.types import (
@@ -213,12 +213,17 @@ class _FileObjects:
     def read_range(
         self, url: str, start: int, stop: int, _options: StorageOptions, _version: str | None, /
     ) -> bytes:
-        file = self._reader(url)
+        file, parts = self._reader(url), []
         try:
             file.seek(start)
-            return file.read(stop - start)
+            while start < stop and (part := file.read(stop - start)):  # a raw file may give less at a time
+                parts.append(part)
+                start += len(part)
+        except io.UnsupportedOperation:
+            raise TransferError("this kind of file can only be read from front to back.", url=url) from None
         finally:
             file.close()
+        return b"".join(parts)
 
 
 class _FileSource(Source):

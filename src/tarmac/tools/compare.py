@@ -60,7 +60,7 @@ class Comparison:
         if self._need_digests and sidecar.digests is None:
             yield IndexMissing("the index has no digests.", url=place, hint="tarmac index --digest SHARDS")
         try:
-            sidecar.check_shard(stat(self._url, self._storage), self._url)
+            sidecar.check_shard(stat(self._url, self._storage), self._url, self._storage)
         except IndexStale as error:
             yield error
         self._sidecar = sidecar

@@ -14,7 +14,7 @@ from tarmac.index.sidecar import Sidecar, open_sidecar, sidecar_url, write_sidec
 from tarmac.jobs.engines.local import LocalEngine
 from tarmac.jobs.run import run_job
 from tarmac.jobs.task import Outcome, Task, Unit
-from tarmac.samples.indexing import DEFAULT_INDEXING, IndexOptions, index_shard, usable_index
+from tarmac.samples.indexing import DEFAULT_INDEXING, IndexOptions, index_shard, keeping, usable_index
 from tarmac.storage import is_local, stat
 from tarmac.storage.local import local_path
 from tarmac.urls import Shards, expand
@@ -104,7 +104,10 @@ class _Indexing(Task):
         made = sidecar is None
         if sidecar is None:
             url, place = shard.url, _index_of(shard)
-            content = read_dali(url, options.storage) if self.dali else index_shard(url, options)
+            wanted = keeping(options, place)
+            # DALI's files say nothing of columns and digests, so that for those the shard is read.
+            bare = wanted.meta is None and not wanted.digests
+            content = read_dali(url, options.storage) if self.dali and bare else index_shard(url, wanted)
             _write(place, content, options)
             sidecar = open_sidecar(place, options.storage)
         found = sidecar.facts
@@ -117,8 +120,12 @@ def _index_of(shard: Shard) -> str:
 
 
 def _usable(shard: Shard, options: IndexOptions) -> Sidecar | None:
-    """The index that a shard has, if it is of the shard as it is now."""
-    return usable_index(shard.url, _index_of(shard), options)
+    """The index that a shard has, if it is of the shard as it is now.
+
+    Who asks for an index wants a new one in case of doubt: a shard whose labels were corrected has the size
+    and most of the bytes that it had.
+    """
+    return usable_index(shard.url, _index_of(shard), options, unchanged=True)
 
 
 def _planned(before: list[Shard], urls: Sequence[str], directory: str | None) -> list[Shard]:
@@ -182,7 +189,7 @@ def check_index(manifest: str, *, options: IndexOptions = DEFAULT_INDEXING) -> I
     for shard in read_manifest(manifest, options.storage).shards:
         try:
             sidecar = open_sidecar(_index_of(shard), options.storage)
-            sidecar.check_shard(stat(shard.url, options.storage), shard.url)
+            sidecar.check_shard(stat(shard.url, options.storage), shard.url, options.storage)
             if sidecar.facts.fingerprint != shard.fingerprint and shard.fingerprint is not None:
                 raise IndexDamaged(
                     "this index is not the one that the manifest was made from.", url=shard.url

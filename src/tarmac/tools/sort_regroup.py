@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from tarmac.errors import DuplicateField, TarmacError
 from tarmac.index.entries import Entries, Place
+from tarmac.index.marks import take_marks
 from tarmac.index.meta import Columns, MetaPlan
 from tarmac.index.sidecar import make_sidecar
 from tarmac.samples.naming import first_dot, is_metadata, is_reserved
@@ -92,4 +93,5 @@ def regrouped(url: str, meta: MetaPlan | None = None) -> bytes:
             error.at(url=url)
             raise
     arrays = {} if columns is None else columns.arrays()
-    return make_sidecar(entries, info, arrays, digests=False, local=True)
+    marks = take_marks(url, info, entries.offsets, DEFAULT_STORAGE)
+    return make_sidecar(entries, info, arrays, digests=False, local=True, marks=marks)

@@ -1,0 +1,182 @@
+"""Worker processes that stop, batches that cannot cross, and little room in /dev/shm: errors that say so."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import psutil
+import pytest
+
+import tarmac
+from tarmac.errors import LoaderError, NotPicklable, WorkerFailed
+from tarmac.loader import processes, segments
+
+N = 203
+
+
+@pytest.fixture
+def workers():
+    """The child processes that were started in this test: others may have left helpers behind."""
+    before = {child.pid for child in psutil.Process().children()}
+    return lambda: [child for child in psutil.Process().children() if child.pid not in before]
+
+
+def big(sample):
+    """Text, which crosses in the message itself and not beside it."""
+    return {"__key__": sample["__key__"], "text": "x" * 100_000}
+
+
+@pytest.mark.parametrize("step", [None, big])
+def test_a_stopped_worker_is_an_error(dataset, workers, monkeypatch, step):
+    """Also when it was stopped in the middle of a message."""
+    monkeypatch.setattr(processes, "STOPPED", 5.0)
+    ds = dataset if step is None else dataset.map(step)
+    with tarmac.Loader(ds, 10, threads=0, processes=2) as loader:
+        batches = iter(loader)
+        next(batches)
+        stopped = workers()
+        assert len(stopped) == 2
+        for child in stopped:
+            os.kill(child.pid, signal.SIGSTOP)
+        with pytest.raises(WorkerFailed, match=r"was stopped \(SIGSTOP\)"):
+            list(batches)
+        assert not workers()
+        assert len(list(loader)) > 0  # new workers go on
+
+
+def test_closing_does_not_wait_for_stopped_workers(dataset, workers, monkeypatch):
+    monkeypatch.setattr(processes, "PATIENCE", 600.0)
+    loader = tarmac.Loader(dataset, 10, threads=0, processes=3)
+    next(iter(loader))
+    for child in workers():
+        os.kill(child.pid, signal.SIGSTOP)
+    loader.close()
+    assert not workers()
+
+
+def hang(sample):
+    threading.Event().wait()
+
+
+def test_a_step_that_never_ends_is_an_error(dataset, workers, monkeypatch):
+    monkeypatch.setattr(processes, "PATIENCE", 0.1)
+    with tarmac.Loader(dataset.map(hang), 10, threads=0, processes=1, stall=0.4) as loader:
+        with pytest.raises(WorkerFailed, match=r"sent nothing for 0.4 s.*stall="):
+            next(iter(loader))
+        assert not workers()
+    for wrong in (0, -1, float("nan")):
+        with pytest.raises(ValueError, match="stall"):
+            tarmac.Loader(dataset, 10, stall=wrong)
+
+
+def slow(sample):
+    time.sleep(0.02)
+    return sample
+
+
+def test_slow_is_not_stalled(dataset):
+    with tarmac.Loader(dataset.map(slow), 50, threads=0, processes=1, stall=60) as loader:
+        assert len(list(loader)) == 4
+
+
+class Odd:
+    """Something that can be sent but not received."""
+
+    def __reduce__(self):
+        return Odd, (1, 2, 3)
+
+
+def with_lock(sample):
+    return {"__key__": sample["__key__"], "lock": threading.Lock()}
+
+
+def with_function(sample):
+    return sample["__key__"], lambda: None
+
+
+def with_odd(sample):
+    return {"__key__": sample["__key__"], "odd": Odd()}
+
+
+@pytest.mark.parametrize(
+    ("step", "collate", "message"),
+    [
+        (with_lock, None, r'field "lock" of the batch, of type lock, cannot be sent .*map\(\)'),
+        (with_function, None, r'field "1" of the batch, of type function, cannot be sent'),
+        (with_lock, lambda items: iter(items), r"the batch, of type list_iterator, cannot be sent"),
+        (with_odd, None, r"from a worker process cannot be read: TypeError"),
+    ],
+)
+def test_batches_that_cannot_be_sent(dataset, step, collate, message):
+    ds = dataset.map(step)
+    with tarmac.Loader(ds, 10, threads=0, processes=2, collate=collate, start_method="fork") as loader:
+        for _ in range(2):
+            with pytest.raises(NotPicklable, match=message):
+                next(iter(loader))
+    assert next(iter(tarmac.Loader(ds, 10, threads=0, collate=collate)))  # threads need not send anything
+
+
+def test_no_memory_for_a_batch(dataset, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    for missing in ("memfd_create", None):
+        if missing:
+            monkeypatch.setattr(os, "ftruncate", full)
+        else:
+            monkeypatch.delattr(os, "memfd_create", raising=False)
+            monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
+        with pytest.raises(LoaderError, match=r"no 4096 bytes of shared memory.*No space left"):
+            segments.make_segment(4096)
+
+
+def test_memory_without_memfd(monkeypatch):
+    monkeypatch.delattr(os, "memfd_create", raising=False)
+    segment = segments.Segment(0, 100)
+    assert segment.place(memoryview(b"abc")) == (0, 3)
+    memory = segments.map_segment(os.dup(segment.fd))
+    assert memory[:3] == b"abc"
+    memory.close()
+    segment.forget_descriptor()
+
+
+SMALL = """
+import sys
+import numpy as np
+import tarmac
+
+def large(sample):
+    return np.full((500, 1000), sample["cls"], np.float32)
+
+with tarmac.Loader(tarmac.Dataset(sys.argv[1]).decode().map(large), 8, threads=0, processes=2) as loader:
+    seen = sorted(int(value) for batch in loader for value in batch[:, 0, 0])
+assert len(seen) == len(set(seen)) == 40, seen
+print("all there")
+"""
+
+
+def test_a_small_dev_shm(tmp_path):
+    """Batches of 16 MB cross where /dev/shm has room for one."""
+    unshare = shutil.which("unshare")
+    mount = "mount -t tmpfs -o size=1m tmpfs /dev/shm"
+    if unshare is None or subprocess.run([unshare, "-m", "sh", "-c", mount], capture_output=True).returncode:
+        pytest.skip("another /dev/shm cannot be mounted here")
+    with tarmac.TarWriter(tmp_path / "a.tar", index=True) as writer:
+        for number in range(40):
+            writer.write({"__key__": f"{number:02d}", "cls": number})
+    program = tmp_path / "program.py"
+    program.write_text(textwrap.dedent(SMALL))
+    command = f'{mount} && exec "$@"'
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [unshare, "-m", "sh", "-c", command, "sh", sys.executable, str(program), str(tmp_path / "a.tar")],
+        env=environment, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "all there\n"), done.stderr[-2000:]
