@@ -10,7 +10,8 @@ from functools import partial
 from typing import Any, Protocol
 
 from tarmac.errors import JobMismatch, TooManyBadSamples, UrlError
-from tarmac.jobs.ledger import Ledger, open_ledger
+from tarmac.jobs.claims import Claims
+from tarmac.jobs.ledger import Ledger, made_by_others, open_ledger
 from tarmac.jobs.outputs import UNTOLD, marks_of, sizes_there
 from tarmac.jobs.task import Outcome, Task, Unit
 from tarmac.progress import progress
@@ -18,7 +19,7 @@ from tarmac.storage import StorageOptions, is_local
 from tarmac.storage.local import local_path
 from tarmac.storage.types import DEFAULT_STORAGE
 
-__all__ = ["Engine", "JobReport", "run_job", "still_there"]
+__all__ = ["Engine", "JobReport", "refuse_others", "run_job", "still_there"]
 
 Work = Callable[[Unit], Outcome]
 Finished = tuple[Unit, Outcome | Exception]
@@ -109,9 +110,12 @@ def run_job(
     begun = time.monotonic()
     report = JobReport(task.verb)
     book = open_ledger(ledger, task.verb, task.options(), anew=anew, dry=dry, storage=storage)
+    claims = Claims(task.verb, book.job, anew, storage)
     try:
         outcomes: dict[str, Outcome] = {}
         units = _named_once(task.plan())
+        if not dry:  # before it looks whether names are free
+            claims.hold((name,) for name in task.writes(units))
         if book.new and not anew:
             task.begin(units)
         if not dry:
@@ -127,7 +131,10 @@ def run_job(
         if dry:
             return report
         missing = [unit for unit in units if unit.name not in outcomes]
+        if not (book.new or anew):
+            refuse_others(ledger, task.writes(missing))
         for unit, outcome in _until_error(engine, partial(_work, task), missing, show, task.verb):
+            claims.check()
             book.record(unit, outcome)
             outcomes[unit.name] = outcome
             report.done += 1
@@ -141,6 +148,7 @@ def run_job(
         task.finish(report.outcomes)
         report.left_over = _left_over(book, report.outcomes)
     finally:
+        claims.close()
         book.close()
         report.seconds = time.monotonic() - begun
     return report
@@ -201,6 +209,13 @@ def _done_before(
     if unit.name in book.done and book.done[unit.name][0] != task.inputs(unit):
         raise JobMismatch(f"what {unit.name} is made from has changed since it was made.", url=place)
     return still_there(unit.name, book, there)
+
+
+def refuse_others(ledger: str | None, names: Iterable[str]) -> None:
+    """Refuse to replace what another job has made since this one was begun."""
+    for name, verb in made_by_others(ledger, names).items():
+        hint = "another name, or --overwrite to replace it."
+        raise JobMismatch(f"`tarmac {verb}` made this file since this job was begun.", url=name, hint=hint)
 
 
 def _outputs(outcome: Outcome) -> dict[str, int]:

@@ -75,6 +75,11 @@ class Task(ABC):
     def plan(self) -> Iterable[Unit]:
         """Say what there is to do: the same units in the same order for the same options and inputs."""
 
+    def writes(self, units: Sequence[Unit]) -> Iterable[str]:
+        """Say which files it may write; no other job may write one of them meanwhile."""
+        del units
+        return ()
+
     @abstractmethod
     def run(self, unit: Unit) -> Outcome:
         """Do one unit. What it writes appears whole, by a rename or an upload that is completed."""

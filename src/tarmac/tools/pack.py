@@ -16,15 +16,14 @@ from typing import Any, Literal
 import xxhash
 
 from tarmac.errors import BadName, DuplicateField, MissingField, TarmacError, UrlError
-from tarmac.jobs.ledger import ledger_place
-from tarmac.jobs.run import JobReport, run_job
+from tarmac.jobs.run import JobReport
 from tarmac.jobs.task import Outcome, Task, Unit
 from tarmac.samples.grouping import Sample
 from tarmac.samples.naming import check_field, check_key
 from tarmac.storage import WriteOptions, is_local, open_write
 from tarmac.storage.local import local_path
 from tarmac.tools.output import Output, fields_of, several_shards, write_shard
-from tarmac.tools.remake import Run
+from tarmac.tools.remake import Run, run_writing
 from tarmac.tools.select import Select
 from tarmac.tools.sources import Skipped, Source, Where
 from tarmac.tools.sources.files import look_at
@@ -232,6 +231,9 @@ class Pack(Task):
         files = (file for number, _, where in rows for file in self.sources[number].files(where))
         return {file[1]: look_at(file[1]) for file in files if file[3] == UNSEEN}
 
+    def writes(self, units: Sequence[Unit]) -> Iterator[str]:
+        return self.output.names(unit.name for unit in units)
+
     def run(self, unit: Unit) -> Outcome:
         start, rows = unit.content
         outcome, seen = Outcome(), Seen()
@@ -386,14 +388,5 @@ def pack(
                 "pack", iter(()), output, lambda _, outcome: task.samples(rows, outcome, {}), run=run
             )
         else:
-            job = run_job(
-                task,
-                run.engine,
-                ledger=ledger_place(output.pattern, making.verb),
-                anew=output.overwrite,
-                most_failed=run.max_errors,
-                dry=run.dry,
-                storage=output.storage,
-                show=run.show,
-            )
+            job = run_writing(task, output, run, making.verb)
         return Packed(job, task.planned.skipped)

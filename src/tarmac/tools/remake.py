@@ -13,7 +13,7 @@ from tarmac.samples.grouping import Sample
 from tarmac.tools.arrange import Arrangement, Rows
 from tarmac.tools.output import Output, Sources, write_shard
 
-__all__ = ["Change", "close_change", "counted", "remake", "Remake", "Run"]
+__all__ = ["Change", "close_change", "counted", "remake", "Remake", "Run", "run_writing"]
 
 Change = Callable[[Iterator[Sample], Outcome], Iterable[Sample]]
 """What is done to the samples of a shard. It counts what it loses in the outcome; it must pickle."""
@@ -58,6 +58,9 @@ class Remake(Task):
                 sources.refuse(piece.name)
                 yield Unit(piece.name, (part, piece))
 
+    def writes(self, units: Sequence[Unit]) -> Iterator[str]:
+        return self.output.names(unit.name for unit in units)
+
     def run(self, unit: Unit) -> Outcome:
         part, piece = unit.content
         outcome, arrangement = Outcome(), self.arrangements[part]
@@ -97,11 +100,15 @@ def counted(samples: Iterator[Sample], outcome: Outcome) -> Iterator[Sample]:
 
 def remake(task: Remake, run: Run) -> JobReport:
     """Run the job; what it has made is remembered beside its output."""
-    output = task.output
+    return run_writing(task, task.output, run, task.verb)
+
+
+def run_writing(task: Task, output: Output, run: Run, name: str) -> JobReport:
+    """Run a job that writes shards; `name` is what its ledger is called beside them."""
     return run_job(
         task,
         run.engine,
-        ledger=ledger_place(output.pattern, task.verb),
+        ledger=ledger_place(output.pattern, name),
         anew=output.overwrite,
         most_failed=run.max_errors,
         dry=run.dry,

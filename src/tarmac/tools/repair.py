@@ -67,6 +67,9 @@ class Repairing(Task):
             info = stat(url, self.checks.storage)
             yield Unit(name, number, f"{info.size} {info.version}")
 
+    def writes(self, units: Sequence[Unit]) -> Iterator[str]:
+        return self.output.names(unit.name for unit in units)
+
     def run(self, unit: Unit) -> Outcome:
         url, outcome = self.urls[unit.content], Outcome()
         losses: list[Loss] = []

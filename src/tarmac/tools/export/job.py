@@ -87,6 +87,14 @@ class Export(Task):
                 name = piece.name if self.layout is None else self.layout.name(part, number, len(pieces))
                 yield Unit(name, (part, piece))
 
+    def writes(self, units: Sequence[Unit]) -> Iterator[str]:
+        if self.form.name == "dir":  # its files are claimed one by one, by their names on the disk
+            yield self.home
+            return
+        yield from (unit.name for unit in units)
+        if self.layout is not None:
+            yield self.layout.card
+
     def run(self, unit: Unit) -> Outcome:
         part, piece = unit.content
         outcome = Outcome()
