@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from tarmac.errors import DuplicateField, UrlError
+from tarmac.errors import DuplicateField, JobError, UrlError
 from tarmac.jobs.run import JobReport
 from tarmac.jobs.task import Outcome
 from tarmac.samples.grouping import Sample
@@ -29,6 +30,8 @@ __all__ = ["join", "Joining"]
 
 Integers = NDArray[np.int64]
 EVERYTHING = Select()
+EXAMPLES = 3
+"""Keys that are shown of either side when no two are equal."""
 
 
 @dataclass(frozen=True)
@@ -162,6 +165,7 @@ def join(
         left = gather(urls, home, select, cache=cache, show=run.show)
         used, alone = np.zeros(right.size, bool), 0
         rows: dict[str, Joined] = {}
+        examples: list[str] = []
         with KeyTable.made(f"{home}/keys.sqlite", right.keys(), joining.duplicates, source[0]) as table:
             for number, (part, chosen) in enumerate(parts.items()):
                 dataset = chosen.of_dataset(left.dataset())
@@ -183,6 +187,9 @@ def join(
                 )
                 partners = np.load(path, mmap_mode="r")
                 alone += before - int((partners >= 0).sum())
+                examples += itertools.islice(chosen.of_dataset(left.dataset()).keys(), EXAMPLES)
+        if not used.any() and examples:
+            raise _strangers(examples, right, source[0])
         facts = {"select": select.options(), "join": joining.options(right), "on_error": on_error}
         if output.stream:
             samples = rows[""].samples(Piece("-", 0, rows[""].size))
@@ -197,6 +204,16 @@ def join(
         "rows_not_used": int(right.size - used.sum()),
     }
     return report
+
+
+def _strangers(keys: Sequence[str], right: Source, url: str) -> JobError:
+    """Show keys of both sides of which no two are equal."""
+    theirs = list(itertools.islice(right.keys(), EXAMPLES))
+    shown = [", ".join(map(repr, some[:EXAMPLES])) or "no keys at all" for some in (keys, theirs)]
+    hint = "--key COLUMN, if another column of the table has the keys; keys are compared as text."
+    return JobError(
+        f"no sample has a partner here: the samples have {shown[0]}, this has {shown[1]}.", url=url, hint=hint
+    )
 
 
 def _marked(numbers: Iterator[int], used: NDArray[np.bool_]) -> Iterator[int]:

@@ -10,6 +10,7 @@ from tarmac.jobs.ledger import ledger_place
 from tarmac.jobs.run import Engine, JobReport, run_job
 from tarmac.jobs.task import Outcome, Task, Unit
 from tarmac.samples.grouping import Sample
+from tarmac.samples.naming import plain_key
 from tarmac.tools.arrange import Arrangement, Rows
 from tarmac.tools.output import Output, Sources, write_shard
 
@@ -91,11 +92,11 @@ def close_change(samples: Iterable[Sample]) -> None:
 
 
 def counted(samples: Iterator[Sample], outcome: Outcome) -> Iterator[Sample]:
-    """Count the samples that are looked at. `tar cf x.tar .` puts ./ before every name; that is no key."""
+    """Count the samples that are looked at, and give them keys that can be written."""
     for sample in samples:
         outcome.read += 1
         key = sample["__key__"]
-        yield sample if key[:2] != "./" else sample | {"__key__": key[2:]}
+        yield sample if key[:2] != "./" else sample | {"__key__": plain_key(key)}
 
 
 def remake(task: Remake, run: Run) -> JobReport:
