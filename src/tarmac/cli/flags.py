@@ -154,6 +154,8 @@ def report_job(report: JobReport, as_json: bool, dry_run: bool = False, **more: 
             typer.echo(f"FAILED … and {more_failed} more", err=True)
         if report.left_over:
             typer.echo(f"of an earlier job, and no part of this one: {', '.join(report.left_over)}", err=True)
+        for remark in report.remarks:
+            typer.echo(remark, err=True)
         typer.echo(str(report), err=True)
     if not report.ok:
         raise typer.Exit(1)

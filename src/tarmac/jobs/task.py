@@ -36,7 +36,14 @@ class Outcome:
     failed: int = 0
     """... and that were lost, each with its reason in `errors` or counted there."""
     dropped: int = 0
-    """Samples that were left out because that was asked for."""
+    """Samples that were left out because that was asked for, ..."""
+    left_out: int = 0
+    """... those that a selection did not choose, ..."""
+    added: int = 0
+    """... and those that were made of a sample beside its first one.
+
+    read + added = written + failed + dropped + left_out.
+    """
     bytes: int = 0
     """Payload that came out."""
     outputs: dict[str, int] = field(default_factory=dict)

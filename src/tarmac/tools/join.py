@@ -16,7 +16,7 @@ from tarmac.jobs.run import JobReport
 from tarmac.jobs.task import Outcome
 from tarmac.samples.grouping import Sample
 from tarmac.storage import Cache
-from tarmac.tools.arrange import AT_ONCE, Piece, parts_of
+from tarmac.tools.arrange import Piece, parts_of
 from tarmac.tools.join_keys import KeyTable
 from tarmac.tools.join_sources import Source, open_source
 from tarmac.tools.output import Output
@@ -25,6 +25,7 @@ from tarmac.tools.select import Select
 from tarmac.tools.sort_runs import write_numbers
 from tarmac.tools.sort_sources import GatheredRows, gather, workplace
 from tarmac.tools.streaming import remake_stream
+from tarmac.tools.tally import Tally
 
 __all__ = ["join", "Joining"]
 
@@ -103,14 +104,15 @@ class Joined(GatheredRows):
                 sample.update(fields)
         return samples
 
-    def samples(self, piece: Piece) -> Iterator[Sample]:
+    def samples(self, piece: Piece, tally: Tally | None = None) -> Iterator[Sample]:
         """The samples of a piece, cut to the fields that are wanted after they were joined."""
         if not self.skip:
-            return super().samples(piece)
-        return self._good_and_bad(piece)
+            return super().samples(piece, tally)
+        found = self._good_and_bad(piece, tally)
+        return found if tally is None else tally.let_pass(found)
 
-    def _good_and_bad(self, piece: Piece) -> Iterator[Sample]:
-        for sample in self._fetched(piece):
+    def _good_and_bad(self, piece: Piece, tally: Tally | None) -> Iterator[Sample]:
+        for sample in self._counted(piece, tally):
             yield from [sample] if "__error__" in sample else self.select.cut([sample])
 
 
@@ -163,13 +165,14 @@ def join(
             show=run.show,
         )
         left = gather(urls, home, select, cache=cache, show=run.show)
-        used, alone = np.zeros(right.size, bool), 0
+        used, alone, selected = np.zeros(right.size, bool), 0, 0
         rows: dict[str, Joined] = {}
         examples: list[str] = []
         with KeyTable.made(f"{home}/keys.sqlite", right.keys(), joining.duplicates, source[0]) as table:
             for number, (part, chosen) in enumerate(parts.items()):
                 dataset = chosen.of_dataset(left.dataset())
                 before = len(dataset)
+                selected += before
                 if joining.how == "inner":
                     dataset = dataset.with_keys(table)
                 path = f"{home}/partners-{number}.npy"
@@ -177,28 +180,31 @@ def join(
                 rows[part] = Joined(
                     dataset,
                     chosen,
-                    None,
-                    AT_ONCE,
-                    left.versions,
-                    right,
-                    path,
-                    joining.replace,
-                    on_error == "skip",
+                    versions=left.versions,
+                    source=right,
+                    partners=path,
+                    replace=joining.replace,
+                    skip=on_error == "skip",
                 )
                 partners = np.load(path, mmap_mode="r")
                 alone += before - int((partners >= 0).sum())
                 examples += itertools.islice(chosen.of_dataset(left.dataset()).keys(), EXAMPLES)
+        balance = select.balance(left.dataset(), selected)
         if not used.any() and examples:
             raise _strangers(examples, right, source[0])
         facts = {"select": select.options(), "join": joining.options(right), "on_error": on_error}
         if output.stream:
-            samples = rows[""].samples(Piece("-", 0, rows[""].size))
-            report = remake_stream("join", samples, output, _without_bad, run=run)
+            tally = Tally()
+            samples = rows[""].samples(Piece("-", 0, rows[""].size), tally)
+            report = remake_stream("join", samples, output, _without_bad, run=run, tally=tally)
         else:
             read = [*urls, *source]
             report = remake(Remake("join", output, dict(rows), _without_bad, facts, read), run)
     dropped = joining.how == "inner"
-    report.read += alone if dropped and not run.dry else 0
+    if not run.dry:
+        balance.book(report)
+        report.read += alone if dropped else 0
+        report.dropped += alone if dropped else 0
     report.notes = {
         "without_a_partner_dropped" if dropped else "without_a_partner": alone,
         "rows_not_used": int(right.size - used.sum()),

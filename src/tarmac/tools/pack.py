@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import xxhash
 
-from tarmac.errors import BadName, DuplicateField, MissingField, TarmacError, UrlError
+from tarmac.errors import BadName, DuplicateField, JobError, MissingField, TarmacError, UrlError
 from tarmac.jobs.run import JobReport
 from tarmac.jobs.task import Outcome, Task, Unit
 from tarmac.samples.grouping import Sample
@@ -31,6 +31,7 @@ from tarmac.tools.sources.imagefolder import ImageFolder
 from tarmac.tools.sources.kinds import Reading, make_sources
 from tarmac.tools.sources.source import UNSEEN, Seen, load_each
 from tarmac.tools.streaming import remake_stream
+from tarmac.tools.tally import Balance
 
 __all__ = ["check_sample", "Making", "pack", "Pack", "Packed"]
 
@@ -38,7 +39,6 @@ Row = tuple[int, str, Where]
 """A planned sample: the number of its source, its key, and where it is in there."""
 MAX_SAMPLES = 10_000
 """Samples of a shard, if the user says nothing about its size."""
-NO_PART = "in no part"
 
 
 @dataclass(frozen=True)
@@ -91,6 +91,8 @@ class _Plan:
     """By part."""
     sizes: dict[str, list[int]]
     skipped: Skipped
+    left_out: int = 0
+    """Samples of other parts than the one that is wanted."""
 
     @property
     def samples(self) -> int:
@@ -202,7 +204,9 @@ class Pack(Task):
                     plan.sizes[name].append(size)
                     break
             else:
-                skipped.add(NO_PART, row[1])
+                plan.left_out += 1
+        if not plan.samples:
+            raise JobError(f"--part {making.part} --only {making.only} chooses none of {len(rows)} samples.")
         return plan
 
     def plan(self) -> Iterator[Unit]:
@@ -389,4 +393,6 @@ def pack(
             )
         else:
             job = run_writing(task, output, run, making.verb)
+        if not run.dry:
+            Balance(task.planned.left_out).book(job)
         return Packed(job, task.planned.skipped)

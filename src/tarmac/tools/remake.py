@@ -13,6 +13,8 @@ from tarmac.samples.grouping import Sample
 from tarmac.samples.naming import plain_key
 from tarmac.tools.arrange import Arrangement, Rows
 from tarmac.tools.output import Output, Sources, write_shard
+from tarmac.tools.select import Select
+from tarmac.tools.tally import Balance, Tally, judged
 
 __all__ = ["Change", "close_change", "counted", "remake", "Remake", "Run", "run_writing"]
 
@@ -43,6 +45,9 @@ class Remake(Task):
     """What else the result depends on."""
     also_read: Sequence[str] = ()
     """Shards that are read besides those of the arrangements."""
+    select: Select | None = None
+    """What was chosen, where that shows only when the shards are read."""
+    balance: Balance = field(default_factory=Balance)
 
     def options(self) -> dict[str, Any]:
         inputs = {part: arrangement.fingerprint() for part, arrangement in self.arrangements.items()}
@@ -64,18 +69,15 @@ class Remake(Task):
 
     def run(self, unit: Unit) -> Outcome:
         part, piece = unit.content
-        outcome, arrangement = Outcome(), self.arrangements[part]
-        samples = counted(arrangement.samples(piece), outcome)
+        outcome, tally, arrangement = Outcome(), Tally(), self.arrangements[part]
+        samples = counted(arrangement.samples(piece, tally), outcome)
         made = samples if self.change is None else self.change(samples, outcome)
         last = piece.stop if isinstance(arrangement, Rows) and piece.stop < arrangement.size else None
         try:
             write_shard(self.output, piece.name, made, first=piece.start, last=last, outcome=outcome)
         finally:
             close_change(made)
-        if isinstance(arrangement, Rows):  # those without a field, where --missing passes over them
-            passed_over = piece.stop - piece.start - outcome.read
-            outcome.read += passed_over
-            outcome.dropped += passed_over
+        tally.book(outcome)
         return outcome
 
     def commit(self, unit: Unit, outcome: Outcome) -> None:
@@ -101,7 +103,11 @@ def counted(samples: Iterator[Sample], outcome: Outcome) -> Iterator[Sample]:
 
 def remake(task: Remake, run: Run) -> JobReport:
     """Run the job; what it has made is remembered beside its output."""
-    return run_writing(task, task.output, run, task.verb)
+    report = run_writing(task, task.output, run, task.verb)
+    if not run.dry:
+        task.balance.book(report)
+        report.remarks += judged(task.select, report)
+    return report
 
 
 def run_writing(task: Task, output: Output, run: Run, name: str) -> JobReport:

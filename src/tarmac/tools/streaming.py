@@ -20,6 +20,8 @@ from tarmac.jobs.task import Outcome, Unit
 from tarmac.samples.grouping import Sample
 from tarmac.tools.output import Output, Sources, fields_of, several_shards, write_shard
 from tarmac.tools.remake import Change, Run, close_change, counted
+from tarmac.tools.select import Select
+from tarmac.tools.tally import Tally
 
 __all__ = ["remake_stream"]
 
@@ -33,10 +35,13 @@ def remake_stream(
     options: dict[str, Any] | None = None,
     read: Sequence[str] = (),
     run: Run | None = None,
+    tally: Tally | None = None,
+    select: Select | None = None,
 ) -> JobReport:
     """Write samples as they come, to one stream or to shards; `options` are what the result depends on.
 
-    `read` are the shards that the samples come from.
+    `read` are the shards that the samples come from, and `tally` counts what came out of them; with `select`,
+    what it chose is judged at the end.
     """
     if "{part" in output.pattern:
         raise UrlError("one stream is not cut into parts.", url=output.pattern, hint="a name without {part}.")
@@ -57,7 +62,13 @@ def remake_stream(
         if book.new and not output.stream:
             output.check_new(output.taken())
         max_errors = None if run is None else run.max_errors
-        return _Streaming(verb, changed, total, output, book, claims, place, Sources(read), max_errors).run()
+        job = _Streaming(verb, changed, total, output, book, claims, place, Sources(read), max_errors)
+        report = job.run()
+        if tally is not None:
+            tally.book(total)
+            report.read, report.dropped, report.left_out = total.read, total.dropped, total.left_out
+            report.remarks += select.judged(tally) if select is not None else []
+        return report
     finally:
         close_change(changed)
         claims.close()
@@ -104,7 +115,7 @@ class _Streaming:
         self._check_budget()
         total = self._total
         report.read, report.failed, report.errors = total.read, total.failed, total.errors
-        report.dropped = total.dropped
+        report.dropped, report.added = total.dropped, total.added
         output.finish(report.outcomes)
         return report
 
