@@ -209,6 +209,11 @@ def test_an_empty_selection_is_an_error(here, capsys, verb, select, form):
     assert keys("out/*.tar") == []
 
 
+def test_asking_for_what_is_not_there_is_no_mistake(here, capsys):
+    assert tarmac_cli(capsys, "show", "in-0.tar", "--where", "cls = 99") == (0, "", "")
+    assert tarmac_cli(capsys, "show", "in-0.tar", "--where", "cls = 99", "--total")[0] == 0
+
+
 def test_nothing_to_do_is_said(here, capsys):
     status, _, said = tarmac_cli(capsys, "copy", "none-*.tar", "-o", "x.tar")
     assert (status != 0, "none-*.tar" in said) == (True, True)

@@ -258,8 +258,11 @@ class Select:
             found.example = next(whole.keys(), "")
         return Balance(found.seen - chosen, self.judged(found))
 
-    def judged(self, tally: Tally) -> list[str]:
-        """What to say about a selection, at its end; one that chose nothing is an error."""
+    def judged(self, tally: Tally, *, empty: bool = False) -> list[str]:
+        """What to say about a selection, at its end; one that chose nothing is an error.
+
+        `empty` allows that, but not what has a slip in it: keys and columns that nowhere exist.
+        """
         unknown = self.listed - tally.keys if self.keys else frozenset()
         if tally.seen and not tally.chosen:
             if unknown and not tally.keys:
@@ -271,6 +274,8 @@ class Select:
                 problem = found if tally.columns else None  # an index has looked for itself
                 if problem is not None:
                     raise problem
+            if empty:
+                return []
             flags = ("where", "keys", "slice", "slice_shard", "part", "only")
             given = [
                 f"--{name.replace('_', '-')} {getattr(self, name)}" for name in flags if getattr(self, name)
