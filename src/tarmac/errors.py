@@ -377,7 +377,7 @@ class JobError(TarmacError, RuntimeError):
 
 
 class JobBusy(JobError):
-    """Another process is doing the same job."""
+    """Another process is doing the same job, or may write the same files."""
 
 
 class JobMismatch(JobError):

@@ -47,7 +47,7 @@ def tarmac(*arguments, **options):
 def test_a_table_in_a_database(folder):
     done = run("s*.tar", "-o", "x.sqlite", "--fields", "cls", "--where", "cls >= 5")
     assert (done.exit_code, done.stdout) == (0, "")
-    assert done.stderr == "export: 2 samples in, 2 out, 2 bytes\n"
+    assert done.stderr == "export: 7 samples in, 2 selected, 2 out, 2 bytes\n"
     with closing(sqlite3.connect("x.sqlite")) as database:
         assert database.execute("SELECT key, cls FROM samples").fetchall() == [("00005", 5), ("00006", 6)]
     again = run("s*.tar", "-o", "x.sqlite", "--fields", "cls", "--where", "cls >= 5")

@@ -210,9 +210,9 @@ def test_parts():
 
 def test_what_can_be_read_shard_by_shard():
     assert shard_by_shard(Output("out/"), Select(slice_shard=":3", fields="cls"))
-    assert shard_by_shard(Output("out/"), Select(part="a=0.5", only="a"))
+    assert shard_by_shard(Output("out/"), Select(part="a=0.5,b=0.5", only="a"))
     assert not shard_by_shard(Output("out/"), Select(slice=":3"))
-    assert not shard_by_shard(Output("{part}/{name}.tar"), Select(part="a=0.5"))
+    assert not shard_by_shard(Output("{part}/{name}.tar"), Select(part="a=0.5,b=0.5"))
     assert not shard_by_shard(Output("x-{i}.tar"), Select())
     assert far(["a.tar", "s3://b/c.tar"])
     assert not far(["a.tar", "file:b.tar"])

@@ -19,7 +19,7 @@ from harness import rounds
 from harness.crash import Forked, survive
 from harness.servers import required, seaweed_s3
 from harness.shards import plain
-from tarmac.errors import DuplicateField, JobMismatch, SampleError, TooManyBadSamples, UrlError
+from tarmac.errors import DuplicateField, JobError, JobMismatch, SampleError, TooManyBadSamples, UrlError
 from tarmac.storage import StorageOptions, WriteOptions, open_write
 from tarmac.tools.join import Joined, Joining, join
 from tarmac.tools.output import Output
@@ -231,6 +231,10 @@ def test_it_is_a_join_of_dictionaries(tmp_path_factory, left, right, how):
     folder = tmp_path_factory.mktemp("law")
     one = write(folder / "l.tar", [(key, {"x": data}) for key, data in left.items()])
     two = write(folder / "r.tar", [(key, {"y": data}) for key, data in right.items()])
+    if left and not left.keys() & right.keys():
+        with pytest.raises(JobError, match="no sample has a partner"):
+            join([one], [two], Output(f"{folder}/o.tar"), run(), joining=Joining(how))
+        return
     report = join([one], [two], Output(f"{folder}/o.tar"), run(), joining=Joining(how))
     expected = {
         key: {"x": data} | ({"y": right[key]} if key in right else {})
@@ -310,3 +314,39 @@ def test_mistakes(tmp_path, urls):
     twin = write(same / "a.tar", [("k", {"cls": b""})])
     with pytest.raises(UrlError, match="would both be this"):
         join([urls[0], twin], [table(tmp_path, "csv")], Output(f"{tmp_path}/out/"), run())
+
+
+@pytest.mark.parametrize("how", ["left", "inner"])
+@pytest.mark.parametrize("left", ["./", ""])
+@pytest.mark.parametrize("right", ["./", "", None])
+def test_names_of_gnu_tar_are_the_same_keys(tmp_path, left, right, how):
+    """`tar cf x.tar .` puts ./ before every name."""
+    (tmp_path / "x.tar").write_bytes(plain((f"{left}s{i}.cls", b"1") for i in range(2)))
+    (tmp_path / "o.tar").write_bytes(plain((f"{right}s{i}.txt", b"x") for i in range(2)))
+    (tmp_path / "t.csv").write_text("key,txt\ns0,zero\ns1,one\n")
+    one, other = str(tmp_path / "x.tar"), str(tmp_path / ("t.csv" if right is None else "o.tar"))
+    report = join([one], [other], Output(f"{tmp_path}/out/"), run(), joining=Joining(how))
+    assert set(report.notes.values()) == {0}
+    assert {key: sorted(fields) for key, fields in found(tmp_path / "out/x.tar").items()} == {
+        "s0": ["cls", "txt"],
+        "s1": ["cls", "txt"],
+    }
+
+
+@pytest.mark.parametrize("dry", [False, True])
+@pytest.mark.parametrize("how", ["left", "inner"])
+def test_a_join_in_which_nothing_matches_shows_both_sides(tmp_path, how, dry):
+    one = write(tmp_path / "x.tar", [(f"{i:05d}", {"cls": b"1"}) for i in range(9)])
+    (tmp_path / "t.csv").write_text("key,txt\n" + "".join(f"{i},x\n" for i in range(9)))
+    with pytest.raises(JobError, match=r"samples have '00000', '00001', .* has '0', '1', .*--key COLUMN"):
+        join(
+            [one],
+            [str(tmp_path / "t.csv")],
+            Output(f"{tmp_path}/out/"),
+            run(dry=dry),
+            joining=Joining(how),
+        )
+    assert not (tmp_path / "out").exists()
+    (tmp_path / "t.csv").write_text("key,txt\n")
+    with pytest.raises(JobError, match="this has no keys at all"):
+        join([one], [str(tmp_path / "t.csv")], Output(f"{tmp_path}/out/"), run())

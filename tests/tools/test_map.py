@@ -154,7 +154,7 @@ def test_more_samples_than_before_and_new_shards(shards, tmp_path):
 def test_selected_samples(shards, tmp_path):
     select = Select(fields="caption=txt", slice="5:25", where="key != 'k10'")
     report = mapped(shards, "ls > sample.list", Output(f"{tmp_path}/out/"), 2, select)
-    assert (report.read, report.written) == (20, 20)
+    assert (report.read, report.left_out, report.written) == (30, 10, 20)
     first = next(iter(read(f"{tmp_path}/out/in-0.tar")))
     assert first["list"].split() == [b"sample.__key__", b"sample.caption", b"sample.list"]
     parts = Select(part="a=0.5,b=0.5")

@@ -166,20 +166,20 @@ def test_shuffle(tree, tmp_path):
 
 
 def test_parts_are_those_of_a_dataset(tree, tmp_path):
-    shares = "train=0.7,val=0.2"
+    shares = "train=0.7,val=0.3"
     packed = pack([str(tree)], to(tmp_path, "p/{part}-{i}.tar"), RUN, making=Making(part=shares))
     pack([str(tree)], to(tmp_path, "all/x-{i}.tar", index=True), RUN)
-    split = Dataset([str(path) for path in shards(tmp_path / "all")]).split(train=0.7, val=0.2)
+    split = Dataset([str(path) for path in shards(tmp_path / "all")]).split(train=0.7, val=0.3)
     found = {"train": [], "val": []}
     for path in shards(tmp_path / "p"):
         found[path.name.partition("-")[0]] += [s["__key__"] for s in tarmac.read(str(path))]
     assert sorted(found["train"]) == sorted(s["__key__"] for s in split.train)
     assert sorted(found["val"]) == sorted(s["__key__"] for s in split.val)
-    left_out = 100 - len(found["train"]) - len(found["val"])
-    assert packed.skipped.counts == {"in no part": left_out}
+    assert (packed.job.read, packed.job.left_out, packed.skipped.counts) == (100, 0, {})
     with pytest.raises(UrlError, match="name of its own"):
         pack([str(tree)], to(tmp_path), RUN, making=Making(part=shares))
-    pack([str(tree)], to(tmp_path, "v/x-{i}.tar"), RUN, making=Making(part=shares, only="val"))
+    job = pack([str(tree)], to(tmp_path, "v/x-{i}.tar"), RUN, making=Making(part=shares, only="val")).job
+    assert (job.read, job.left_out, job.written) == (100, len(found["train"]), len(found["val"]))
     assert sorted(keys(tmp_path / "v")) == sorted(found["val"])
 
 

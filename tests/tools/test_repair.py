@@ -304,3 +304,12 @@ def test_a_size_that_reaches_beyond_the_end_hides_nothing(tmp_path):
     assert found == ORIGINAL.keys() - {"s3"}
     assert [loss["key"] for loss in report.outcomes[0].facts["losses"]] == ["s3"]
     assert all(loss["stop"] <= len(data) for loss in report.outcomes[0].facts["losses"])
+
+
+def test_names_of_gnu_tar(tmp_path):
+    """`tar cf x.tar .` puts ./ before every name; clean copies are without it, as all copies are."""
+    (tmp_path / "x.tar").write_bytes(plain((f"./{name}", data) for name, data in FILES)[:-3000])
+    report = repair([str(tmp_path / "x.tar")], Output(f"{tmp_path}/clean/"), LocalEngine(), checks=Checks())
+    found = list(read(f"{tmp_path}/clean/x.tar"))
+    assert len(found) == report.written > 5
+    assert all(sample["txt"] == ORIGINAL[sample["__key__"]]["txt"] for sample in found)

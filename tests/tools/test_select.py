@@ -134,12 +134,31 @@ def test_parts_are_disjoint_and_whole(urls):
     split.train.close()
 
 
-@pytest.mark.parametrize("text", ["train=x", "train=0.9,val=0.2", "train=0", "a b=0.5", "", "train"])
+@pytest.mark.parametrize(
+    "text",
+    ["train=x", "train=0.9,val=0.2", "train=0.8,val=0.1", "train=0", "train=2,val=-1", "a b=1", "", "train"],
+)
 def test_what_are_no_parts(text):
     with pytest.raises(UrlError, match="--part"):
         parse_part(text)
     with pytest.raises(UrlError, match="--only nobody"):
-        Select(part="train=0.5", only="nobody")
+        Select(part="train=0.5,val=0.5", only="nobody")
+
+
+@pytest.mark.parametrize("text", ["train=0.8,val=0.1", "rest=0.3", "a=0.333333,b=0.333333", "a=0.1,b=0.2,"])
+def test_shares_that_leave_samples_in_no_part_are_refused_with_the_rest(text):
+    with pytest.raises(UrlError, match="must be positive and add up to 1") as refused:
+        Select(part=text, only="a")
+    parsed = parse_part(refused.value.hint.removeprefix("--part "))
+    assert sum(parsed.values()) == pytest.approx(1)
+    assert list(parsed.items())[:-1] == [
+        (name, float(share)) for name, share in (item.split("=") for item in text.strip(",").split(","))
+    ]
+
+
+def test_shares_may_be_rounded():
+    assert len(parse_part(",".join(f"p{i}={1 / 3!r}" for i in range(3)))) == 3
+    assert len(parse_part(",".join(f"p{i}=0.1" for i in range(10)))) == 10
 
 
 SAMPLE = {"__key__": "k", "__url__": "u", "jpg": b"1", "cls": b"2", "json": b"3"}

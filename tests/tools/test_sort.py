@@ -106,7 +106,7 @@ def test_samples_without_the_field(tmp_path):
     assert caught.value.key == "b"
     report = sort([url], output, run(), by=By("cls"), select=Select(missing="skip"))
     assert (report.read, report.written, report.failed) == (2, 1, 0)
-    assert report.notes["left_out"] == 1
+    assert report.dropped == 1
 
 
 def test_unique(tmp_path):

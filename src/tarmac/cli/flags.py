@@ -169,6 +169,8 @@ def report_job(report: JobReport, as_json: bool, dry_run: bool = False, **more: 
             say(f"FAILED … and {more_failed} more", err=True)
         if report.left_over:
             say(f"of an earlier job, and no part of this one: {', '.join(report.left_over)}", err=True)
+        for remark in report.remarks:
+            say(remark, err=True)
         say(str(report), err=True)
     if not report.ok:
         raise typer.Exit(1)

@@ -7,6 +7,8 @@ alternatives, `jpg;png.width`, the first field that a sample has decides.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,15 +16,17 @@ from difflib import get_close_matches
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, NoReturn
 
+from tarmac.codecs.basic import json_loads
 from tarmac.errors import BadCondition, CodecError, DecodeFailed
 from tarmac.index.attributes import Lookup, attributes_of, is_json, read_field
 from tarmac.index.promote import as_array
 from tarmac.limits import DEFAULT_LIMITS, Limits
 
-__all__ = ["Columns", "MetaColumn", "MetaPlan", "parse_meta"]
+__all__ = ["Columns", "MetaColumn", "MetaPlan", "names_in", "parse_meta"]
 
 _LONGEST_NAME = 1_000
 _REASON = 200
+_MOST_PATHS = 1_000
 
 
 class _Origin(NamedTuple):
@@ -123,6 +127,26 @@ def _what_there_is(name: str) -> str:
             guess = f"did you mean {near[0]}? " if near else ""
             return f"{guess}there is {', '.join(names)}"
     return f"of this kind of field there is only {name.partition('.')[0]}.size"
+
+
+def names_in(sample: Mapping[str, bytes]) -> list[str]:
+    """Names that a plan could have for this sample: its fields with their attributes, and paths into JSON."""
+    names: list[str] = []
+    for field, data in sample.items():
+        if field[:2] == "__":
+            continue
+        names += [f"{field}.{attribute}".strip(".") for attribute in attributes_of(field)]
+        names.append(field if is_json(field) else f"{field}.size")
+        if is_json(field):
+            with contextlib.suppress(Exception):  # damaged JSON has no names
+                names += itertools.islice(_paths(json_loads(bytes(data)), field), _MOST_PATHS)
+    return names
+
+
+def _paths(value: Any, before: str) -> Iterator[str]:
+    for name, inner in value.items() if isinstance(value, dict) else ():
+        yield f"{before}.{name}"
+        yield from _paths(inner, f"{before}.{name}")
 
 
 def _senseless(name: str, part: str, why: str) -> BadCondition:

@@ -7,13 +7,13 @@ a backslash takes the meaning from the character after it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
-from tarmac.errors import IndexProblem
-from tarmac.index.grammar import Node, parse
+from tarmac.errors import BadCondition, IndexProblem
+from tarmac.index.grammar import Column, Node, Unary, parse
 from tarmac.index.tokens import problem
 
 if TYPE_CHECKING:
@@ -40,6 +40,24 @@ class Condition:
     def columns(self) -> frozenset[str]:
         """The columns as written, among them `has:jpg` for each `has(jpg)`."""
         return frozenset(self.places)
+
+    @property
+    def compared(self) -> frozenset[str]:
+        """The columns whose values matter: those of which more is asked than whether they are null."""
+        return frozenset(name for name in _compared(self.tree) if not name.startswith(_HAS))
+
+    def nowhere(self, values: Mapping[str, int], samples: int, names: Iterable[str]) -> BadCondition | None:
+        """The error that no sample has a value in a column, if that is so: nobody can have meant that.
+
+        `values` are the numbers of samples that have one; `names` are those that there are instead.
+        """
+        for name in sorted(self.compared, key=self.places.__getitem__):
+            if not values.get(name, 0):
+                guess = _guess(name, [other for other in names if other != name]).strip()
+                what = f'"{name}" is missing in all {samples} samples{f"; {guess}" if guess else ""}'
+                hint = f"{name} is null, to choose samples without it."
+                return problem(self.text, self.places[name], what.removesuffix("?"), hint)
+        return None
 
     def resolve(self, available: Iterable[str]) -> dict[str, str]:
         """For each column as written its full name among those there are."""
@@ -69,6 +87,16 @@ class Condition:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return parse_where, (self.text,)
+
+
+def _compared(node: Node) -> Iterator[str]:
+    if isinstance(node, Column):
+        yield node.name
+    elif not (isinstance(node, Unary) and node.operator == "is null"):
+        for value in (getattr(node, each.name) for each in fields(node)):
+            for child in value if isinstance(value, tuple) else (value,):
+                if isinstance(child, Node):
+                    yield from _compared(child)
 
 
 def parse_where(text: str) -> Condition:

@@ -7,22 +7,24 @@ it is one small object for each unit. The first entry says which job it is: its 
 from __future__ import annotations
 
 import contextlib
+import glob
 import hashlib
 import json
 import os
-import weakref
+from collections.abc import Iterable
 from dataclasses import asdict, fields
 from typing import Any
 
 from tarmac.errors import JobBusy, JobMismatch, NotFound, TarmacError, WriteError
+from tarmac.jobs.outputs import marks_of
 from tarmac.jobs.task import Outcome, Unit
 from tarmac.limits import DEFAULT_LIMITS
 from tarmac.storage import StorageOptions, is_local, open_read, open_write
 from tarmac.storage.local import local_path
-from tarmac.storage.locks import claim
+from tarmac.storage.locks import claim, keep_from_children
 from tarmac.storage.types import DEFAULT_STORAGE, WriteOptions
 
-__all__ = ["Entry", "Ledger", "ledger_place", "open_ledger"]
+__all__ = ["Entry", "Ledger", "ledger_place", "made_by_others", "open_ledger"]
 
 FORMAT = "tarmac-ledger-1"
 Entry = tuple[str, Outcome]
@@ -48,6 +50,8 @@ class Ledger:
         """What was done by a job that is begun anew."""
         self.new = True
         """Whether the job was never begun before."""
+        self.job = os.urandom(12).hex()
+        """What tells the job from others; the same for the same verb and options where a ledger is kept."""
 
     def begin(self) -> None:
         """Write down that the job is begun."""
@@ -86,7 +90,27 @@ def open_ledger(
         return Ledger()
     # Through JSON, as it will be read again: tuples are lists then.
     head = json.loads(json.dumps({"format": FORMAT, "verb": verb, "options": options}))
-    return _File(place, head, anew) if is_local(place) else _Objects(place, head, anew, storage)
+    book = _File(place, head, anew) if is_local(place) else _Objects(place, head, anew, storage)
+    book.job = hashlib.sha256(json.dumps(head, sort_keys=True).encode()).hexdigest()[:24]
+    return book
+
+
+def made_by_others(place: str | None, names: Iterable[str]) -> dict[str, str]:
+    """Those of these files that another job made, as ledgers beside this one say, and its verb."""
+    there = marks_of(names) if place is not None and is_local(place) else {}
+    if not there or place is None:
+        return {}
+    made: dict[tuple[str, str], str] = {}
+    own = os.path.abspath(local_path(place))
+    for path in glob.glob(os.path.join(glob.escape(os.path.dirname(own)), "*.jsonl")):
+        if path != own:
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError, IndexError):
+                with open(path, "rb") as file:
+                    head, *lines = map(json.loads, file)
+                for name, mark in (pair for line in lines for pair in line["facts"]["marks"].items()):
+                    made[os.path.basename(name), mark] = head["verb"]
+    found = {name: made.get((os.path.basename(name), mark)) for name, mark in there.items()}
+    return {name: verb for name, verb in found.items() if verb is not None}
 
 
 def _check_head(found: dict[str, Any], head: dict[str, Any], place: str) -> None:
@@ -111,7 +135,7 @@ class _File(Ledger):
         super().__init__()
         self._place = place
         self._fd = -1
-        _open.add(self)
+        keep_from_children(self)
         path = local_path(place)
         try:
             os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
@@ -189,18 +213,7 @@ class _File(Ledger):
             fd, self._fd = self._fd, -1
             os.close(fd)
 
-
-_open: weakref.WeakSet[_File] = weakref.WeakSet()
-
-
-def _in_child() -> None:
-    """A forked worker must not hold the lock of a parent that was killed."""
-    for ledger in list(_open):
-        ledger.close()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_child)
+    forget = close
 
 
 class _Objects(Ledger):

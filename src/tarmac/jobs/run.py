@@ -10,7 +10,8 @@ from functools import partial
 from typing import Any, Protocol
 
 from tarmac.errors import JobMismatch, TooManyBadSamples, UrlError
-from tarmac.jobs.ledger import Ledger, open_ledger
+from tarmac.jobs.claims import Claims
+from tarmac.jobs.ledger import Ledger, made_by_others, open_ledger
 from tarmac.jobs.outputs import UNTOLD, marks_of, sizes_there
 from tarmac.jobs.task import Outcome, Task, Unit
 from tarmac.progress import progress
@@ -18,8 +19,10 @@ from tarmac.storage import StorageOptions, is_local
 from tarmac.storage.local import local_path
 from tarmac.storage.types import DEFAULT_STORAGE
 
-__all__ = ["Engine", "JobReport", "run_job", "still_there"]
+__all__ = ["Engine", "JobReport", "refuse_others", "run_job", "still_there"]
 
+DROPPED = ("doubles_left_out", "without_a_partner_dropped")
+"""Notes that say why samples were dropped."""
 Work = Callable[[Unit], Outcome]
 Finished = tuple[Unit, Outcome | Exception]
 
@@ -48,11 +51,16 @@ class JobReport:
     written: int = 0
     failed: int = 0
     dropped: int = 0
+    left_out: int = 0
+    """Samples that a selection did not choose. read + added = written + failed + dropped + left_out."""
+    added: int = 0
     bytes: int = 0
     seconds: float = 0.0
     errors: list[str] = field(default_factory=list)
     notes: dict[str, int] = field(default_factory=dict)
-    """What else was counted, by what it is: `left_out`, say."""
+    """What else was counted, by what it is; DROPPED are parts of `dropped`."""
+    remarks: list[str] = field(default_factory=list)
+    """What else people should know."""
     left_over: list[str] = field(default_factory=list)
     """What an earlier job of the same name made, and this one did not replace."""
     outcomes: list[Outcome] = field(default_factory=list)
@@ -69,25 +77,33 @@ class JobReport:
         self.written += outcome.written
         self.failed += outcome.failed
         self.dropped += outcome.dropped
+        self.left_out += outcome.left_out
+        self.added += outcome.added
         self.bytes += outcome.bytes
         self.errors += outcome.errors
 
     def facts(self) -> dict[str, Any]:
         """The numbers, for JSON."""
-        names = ("verb", "units", "done", "kept", "read", "written", "failed", "dropped", "bytes", "errors")
+        counts = ("read", "left_out", "added", "written", "failed", "dropped", "bytes")
+        names = ("verb", "units", "done", "kept", *counts, "errors")
         numbers = {name: getattr(self, name) for name in names} | self.notes
+        numbers |= {"remarks": self.remarks} if self.remarks else {}
         numbers |= {"left_over": self.left_over} if self.left_over else {}
         return numbers | {"seconds": round(self.seconds, 3)}
 
     def __str__(self) -> str:
         lost = f", {self.failed} FAILED" if self.failed else ""
-        lost += f", {self.dropped} dropped" if self.dropped else ""
+        dropped = self.dropped - sum(self.notes.get(name, 0) for name in DROPPED)
+        lost += f", {dropped} dropped" if dropped else ""
         for name, number in self.notes.items():
             lost += f", {number} {name.replace('_', ' ')}" if number else ""
         kept = f"; {self.kept} of {self.units} were done before" if self.kept else ""
         if self.kept == self.units and self.units:
             kept = f"; nothing to do, all {self.units} were done before"
-        return f"{self.verb}: {self.read} samples in, {self.written} out{lost}, {self.bytes} bytes{kept}"
+        chosen = f", {self.read - self.left_out} selected" if self.left_out else ""
+        empty = "; nothing to do: there are no samples" if not self.read else ""
+        counts = f"{self.read} samples in{chosen}, {self.written} out{lost}"
+        return f"{self.verb}: {counts}, {self.bytes} bytes{kept}{empty}"
 
 
 def run_job(
@@ -109,9 +125,12 @@ def run_job(
     begun = time.monotonic()
     report = JobReport(task.verb)
     book = open_ledger(ledger, task.verb, task.options(), anew=anew, dry=dry, storage=storage)
+    claims = Claims(task.verb, book.job, anew, storage)
     try:
         outcomes: dict[str, Outcome] = {}
         units = _named_once(task.plan())
+        if not dry:  # before it looks whether names are free
+            claims.hold((name,) for name in task.writes(units))
         if book.new and not anew:
             task.begin(units)
         if not dry:
@@ -127,7 +146,10 @@ def run_job(
         if dry:
             return report
         missing = [unit for unit in units if unit.name not in outcomes]
+        if not (book.new or anew):
+            refuse_others(ledger, task.writes(missing))
         for unit, outcome in _until_error(engine, partial(_work, task), missing, show, task.verb):
+            claims.check()
             book.record(unit, outcome)
             outcomes[unit.name] = outcome
             report.done += 1
@@ -141,6 +163,7 @@ def run_job(
         task.finish(report.outcomes)
         report.left_over = _left_over(book, report.outcomes)
     finally:
+        claims.close()
         book.close()
         report.seconds = time.monotonic() - begun
     return report
@@ -201,6 +224,13 @@ def _done_before(
     if unit.name in book.done and book.done[unit.name][0] != task.inputs(unit):
         raise JobMismatch(f"what {unit.name} is made from has changed since it was made.", url=place)
     return still_there(unit.name, book, there)
+
+
+def refuse_others(ledger: str | None, names: Iterable[str]) -> None:
+    """Refuse to replace what another job has made since this one was begun."""
+    for name, verb in made_by_others(ledger, names).items():
+        hint = "another name, or --overwrite to replace it."
+        raise JobMismatch(f"`tarmac {verb}` made this file since this job was begun.", url=name, hint=hint)
 
 
 def _outputs(outcome: Outcome) -> dict[str, int]:

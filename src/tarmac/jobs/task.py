@@ -36,7 +36,14 @@ class Outcome:
     failed: int = 0
     """... and that were lost, each with its reason in `errors` or counted there."""
     dropped: int = 0
-    """Samples that were left out because that was asked for."""
+    """Samples that were left out because that was asked for, ..."""
+    left_out: int = 0
+    """... those that a selection did not choose, ..."""
+    added: int = 0
+    """... and those that were made of a sample beside its first one.
+
+    read + added = written + failed + dropped + left_out.
+    """
     bytes: int = 0
     """Payload that came out."""
     outputs: dict[str, int] = field(default_factory=dict)
@@ -74,6 +81,11 @@ class Task(ABC):
     @abstractmethod
     def plan(self) -> Iterable[Unit]:
         """Say what there is to do: the same units in the same order for the same options and inputs."""
+
+    def writes(self, units: Sequence[Unit]) -> Iterable[str]:
+        """Say which files it may write; no other job may write one of them meanwhile."""
+        del units
+        return ()
 
     @abstractmethod
     def run(self, unit: Unit) -> Outcome:

@@ -258,8 +258,7 @@ class Dataset(Steps):
 
     def where(self, condition: str) -> Self:
         """Keep the samples of which the index says so: `where("width >= 512 and lang = 'en'")`."""
-        parsed = parse_where(condition)
-        return self.of_parts([by_condition(part, parsed) for part in self.parts])
+        return self.of_parts(by_condition(self.parts, parse_where(condition)))
 
     def with_keys(self, keys: Collection[str]) -> Self:
         """Keep the samples with these keys, in the order of the shards."""

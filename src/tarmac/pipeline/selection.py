@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,7 +12,8 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from tarmac.errors import IndexProblem
+from tarmac.errors import IndexProblem, TarmacError
+from tarmac.index.meta import names_in
 from tarmac.index.promote import common_types
 from tarmac.index.where import Condition
 from tarmac.pipeline.shardset import ShardSet
@@ -91,8 +94,39 @@ def by_numbers(part: Part, start: int, stop: int, step: int) -> Part:
     return _narrowed(part, chosen())
 
 
-def by_condition(part: Part, condition: Condition) -> Part:
-    """The samples for which the index says that the condition holds."""
+def by_condition(parts: Sequence[Part], condition: Condition) -> list[Part]:
+    """The samples for which the index says that the condition holds.
+
+    None at all because a column has no values, as one with a slip in its name has none, is an error.
+    """
+    found = [_fulfilling(part, condition) for part in parts]
+    samples = sum(part.samples for part in parts)
+    if samples and not any(part.samples for part in found):
+        values, names = Counter[str](), dict[str, None]()
+        for part in parts:
+            for (_, table), rows in zip(_tables(part, condition), part.rows, strict=True):
+                resolved = condition.resolve(table.schema.names)
+                for name in condition.compared:
+                    column = table.column(resolved[name])
+                    values[name] += len(column.drop_null() if rows is None else column.take(rows).drop_null())
+        if any(not values[name] for name in condition.compared):
+            for part in parts:
+                names |= dict.fromkeys(_names(part))
+            problem = condition.nowhere(values, samples, names)
+            if problem is not None:
+                raise problem
+    return found
+
+
+def _names(part: Part) -> Iterator[str]:
+    """What could have been asked for instead: columns of an index, and what is in a sample."""
+    for number, rows in zip(part.numbers.tolist()[:1], part.rows, strict=False):
+        yield from part.shards.sidecar(number).metadata
+        with contextlib.suppress(TarmacError):  # a hint is not worth another error
+            yield from names_in(part.shards.open(number).sample(0 if rows is None else int(rows[0])))
+
+
+def _fulfilling(part: Part, condition: Condition) -> Part:
     # The same column may have been taken for whole numbers in one shard and for text in another.
     types = common_types(table for _, table in _tables(part, condition))
     types.pop("key", None)  # text or bytes, which conditions see as text alike

@@ -21,6 +21,7 @@ __all__ = [
     "is_reserved",
     "known_fields",
     "last_dot",
+    "plain_key",
     "Splitter",
 ]
 
@@ -64,6 +65,11 @@ def _halves(name: str, dot: int) -> tuple[str, str] | None:
     if dot <= 0 or not field or key.endswith("/"):
         return None
     return key, field
+
+
+def plain_key(key: str) -> str:
+    """Return a key without the `./` that `tar cf x.tar .` puts before every name."""
+    return key.removeprefix("./")
 
 
 def is_metadata(name: bytes) -> bool:

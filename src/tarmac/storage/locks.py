@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import weakref
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from tarmac.storage.folder import Folder
 
-__all__ = ["claim", "FileLock", "try_lock"]
+__all__ = ["claim", "FileLock", "keep_from_children", "try_lock"]
 
 if sys.platform == "win32":  # pragma: no cover - the same calls through msvcrt, which has no shared locks
     import msvcrt
@@ -46,6 +47,27 @@ def claim(fd: int) -> bool:
     except OSError:
         return True
     return True
+
+
+class _Holder(Protocol):
+    def forget(self) -> None: ...
+
+
+_holders: weakref.WeakSet[_Holder] = weakref.WeakSet()
+
+
+def keep_from_children(holder: _Holder) -> None:
+    """Call `holder.forget()` in forked processes, which must not hold the locks of a parent that died."""
+    _holders.add(holder)
+
+
+def _in_child() -> None:
+    for holder in list(_holders):
+        holder.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
 
 
 class FileLock:

@@ -31,10 +31,12 @@ from tarmac.tar.compression import format_of_name
 from tarmac.tools.orders import Order, order_text
 from tarmac.tools.output import Output, several_shards
 from tarmac.tools.select import Select
+from tarmac.tools.tally import Balance, Tally
 
 __all__ = [
     "arranged",
     "Arrangement",
+    "balance",
     "can_be_indexed",
     "check_shard_by_shard",
     "far",
@@ -72,7 +74,7 @@ class Arrangement(Protocol):
     def pieces(self, output: Output, part: str = "") -> Iterator[Piece]:
         """The shards to make."""
 
-    def samples(self, piece: Piece) -> Iterator[Sample]:
+    def samples(self, piece: Piece, tally: Tally | None = None) -> Iterator[Sample]:
         """The samples of a piece, each with the fields it is to have."""
 
     def sources(self) -> Sequence[str]:
@@ -90,6 +92,8 @@ class Rows:
     select: Select
     order: Order | None = None
     at_once: int = AT_ONCE
+    whole: Dataset | None = None
+    """All samples, of which those of the dataset were chosen."""
 
     @property
     def size(self) -> int:
@@ -134,9 +138,13 @@ class Rows:
         """The numbers of the samples at these places."""
         return np.arange(start, stop) if self.order is None else self.order.at(start, stop)
 
-    def samples(self, piece: Piece) -> Iterator[Sample]:
+    def samples(self, piece: Piece, tally: Tally | None = None) -> Iterator[Sample]:
         """The samples of a piece, fetched some at a time."""
-        return self.select.cut(self._fetched(piece))
+        return self.select.cut(self._counted(piece, tally), tally)
+
+    def _counted(self, piece: Piece, tally: Tally | None) -> Iterator[Sample]:
+        samples = self._fetched(piece)
+        return samples if tally is None else tally.choose(tally.see(samples))
 
     def _fetched(self, piece: Piece) -> Iterator[Sample]:
         start = piece.start
@@ -182,9 +190,9 @@ class Streams:
         for number, url in enumerate(self.urls):
             yield Piece(output.name(number, shard_stem(url), part), 0, 0, number)
 
-    def samples(self, piece: Piece) -> Iterator[Sample]:
+    def samples(self, piece: Piece, tally: Tally | None = None) -> Iterator[Sample]:
         """The samples of one shard."""
-        return self.select.cut(self.select.of_stream([self._shard(self.urls[piece.source])]))
+        return self.select.cut(self.select.of_stream([self._shard(self.urls[piece.source])], tally), tally)
 
     def shards(self) -> Iterator[Iterator[Sample]]:
         """All samples of each shard."""
@@ -274,4 +282,14 @@ def arranged(
     source = urls[0] if len(urls) == 1 and os.fspath(urls[0]).lower().endswith(".json") else urls
     manifest = manifest_of(source, storage, meta=select.meta, beside=False, show=show)
     opening = Opening(cache=cache, storage=storage, views=views)
-    return Rows(select.of_dataset(Dataset.of_parts([whole(ShardSet(manifest, opening))])), select)
+    everything = Dataset.of_parts([whole(ShardSet(manifest, opening))])
+    return Rows(select.of_dataset(everything), select, whole=everything)
+
+
+def balance(select: Select, rows: Sequence[Rows]) -> Balance:
+    """What was left out of all samples by the arrangements of all parts; it is an error if that is all."""
+    everything = rows[0].whole
+    assert everything is not None
+    found = select.balance(everything, sum(each.size for each in rows))
+    empty = [each.select.only for each in rows if not each.size and len(everything)]
+    return replace(found, remarks=[*found.remarks, *(f"the part {name} has no samples" for name in empty)])

@@ -16,11 +16,11 @@ from tarmac.pipeline.dataset import Dataset
 from tarmac.samples.grouping import Sample
 from tarmac.storage import Cache
 from tarmac.tools.arrange import (
-    Arrangement,
     Piece,
     Rows,
     Streams,
     arranged,
+    balance,
     can_be_indexed,
     check_shard_by_shard,
     far,
@@ -32,6 +32,7 @@ from tarmac.tools.output import Output
 from tarmac.tools.remake import Remake, Run, remake
 from tarmac.tools.select import Select
 from tarmac.tools.streaming import remake_stream
+from tarmac.tools.tally import Tally
 from tarmac.urls import Shards, ShardUrl, expand
 
 __all__ = ["copy", "Ordering"]
@@ -111,15 +112,19 @@ def copy(
         ]
         datasets = [each.dataset for each in rows]
         together = Dataset.of_parts([part for dataset in datasets for part in dataset.parts])
-        return Rows(together, chosen, ordering.of(datasets))
+        wholes = [each.whole for each in rows if each.whole is not None]
+        everything = Dataset.of_parts([part for whole in wholes for part in whole.parts])
+        return Rows(together, chosen, ordering.of(datasets), whole=everything)
 
     if output.stream:
-        rows = one(select)
-        return remake_stream("copy", rows.samples(Piece("-", 0, rows.size)), output, run=run)
-    arrangements: dict[str, Arrangement] = {
-        part: one(chosen) for part, chosen in parts_of(select, output).items()
-    }
-    return remake(Remake("copy", output, arrangements, facts=facts), run)
+        rows, tally = one(select), Tally()
+        left, samples = balance(select, [rows]), rows.samples(Piece("-", 0, rows.size), tally)
+        report = remake_stream("copy", samples, output, run=run, tally=tally)
+        left.book(report)
+        return report
+    parts = {part: one(chosen) for part, chosen in parts_of(select, output).items()}
+    left = balance(select, list(parts.values()))
+    return remake(Remake("copy", output, dict(parts), facts=facts, balance=left), run)
 
 
 def _groups(sources: Shards | Sequence[Shards], ordering: Ordering, select: Select) -> list[list[ShardUrl]]:
@@ -140,24 +145,26 @@ def _copy_streams(
     select = streams.select
     if shard_by_shard(output, select) and ordering.as_it_is:
         check_shard_by_shard(streams.urls, output)
-        return remake(Remake("copy", output, {"": streams}, facts=facts), run)
+        return remake(Remake("copy", output, {"": streams}, facts=facts, select=select), run)
     in_another_order = ordering.weights or (ordering.interleave and select.slice)
     if output.by_shard or (select.part and not select.only) or in_another_order:
         raise UrlError(
             "standard input, commands and compressed shards are read once, from front to back.",
             hint="x-{i:06d}.tar; --only PART; plain shards for --mix, and for --slice with --interleave.",
         )
-    shards = select.of_each(streams.shards())
+    tally = Tally()
+    shards = select.of_each(streams.shards(), tally)
     ways = ordering.interleave
     if ways > 1:  # chosen first, as with an index; --slice, which counts all samples, is refused above
-        samples = _in_turn(map(select.of_all, shards), ways)
+        samples = _in_turn((select.of_all(shard, tally) for shard in shards), ways)
     else:
-        samples = select.of_all(chain.from_iterable(shards))
+        samples = select.of_all(chain.from_iterable(shards), tally)
     if ordering.shuffle:
         rng = random.Random(make_seed("copy", ordering.seed))
         samples = buffer_shuffle(samples, ordering.buffer, ordering.buffer, rng)
     facts = facts | {"buffer": ordering.buffer} if ordering.shuffle else facts
-    return remake_stream("copy", select.cut(samples), output, options=facts, read=streams.urls, run=run)
+    more: dict[str, Any] = {"options": facts, "read": streams.urls, "tally": tally, "select": select}
+    return remake_stream("copy", select.cut(samples, tally), output, run=run, **more)
 
 
 def _in_turn(shards: Iterator[Iterator[Sample]], ways: int) -> Iterator[Sample]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,12 +11,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from tarmac.errors import DuplicateField, UrlError
+from tarmac.errors import DuplicateField, JobError, UrlError
 from tarmac.jobs.run import JobReport
 from tarmac.jobs.task import Outcome
 from tarmac.samples.grouping import Sample
 from tarmac.storage import Cache
-from tarmac.tools.arrange import AT_ONCE, Piece, parts_of
+from tarmac.tools.arrange import Piece, parts_of
 from tarmac.tools.join_keys import KeyTable
 from tarmac.tools.join_sources import Source, open_source
 from tarmac.tools.output import Output
@@ -24,11 +25,14 @@ from tarmac.tools.select import Select
 from tarmac.tools.sort_runs import write_numbers
 from tarmac.tools.sort_sources import GatheredRows, gather, workplace
 from tarmac.tools.streaming import remake_stream
+from tarmac.tools.tally import Tally
 
 __all__ = ["join", "Joining"]
 
 Integers = NDArray[np.int64]
 EVERYTHING = Select()
+EXAMPLES = 3
+"""Keys that are shown of either side when no two are equal."""
 
 
 @dataclass(frozen=True)
@@ -100,14 +104,15 @@ class Joined(GatheredRows):
                 sample.update(fields)
         return samples
 
-    def samples(self, piece: Piece) -> Iterator[Sample]:
+    def samples(self, piece: Piece, tally: Tally | None = None) -> Iterator[Sample]:
         """The samples of a piece, cut to the fields that are wanted after they were joined."""
         if not self.skip:
-            return super().samples(piece)
-        return self._good_and_bad(piece)
+            return super().samples(piece, tally)
+        found = self._good_and_bad(piece, tally)
+        return found if tally is None else tally.let_pass(found)
 
-    def _good_and_bad(self, piece: Piece) -> Iterator[Sample]:
-        for sample in self._fetched(piece):
+    def _good_and_bad(self, piece: Piece, tally: Tally | None) -> Iterator[Sample]:
+        for sample in self._counted(piece, tally):
             yield from [sample] if "__error__" in sample else self.select.cut([sample])
 
 
@@ -160,12 +165,14 @@ def join(
             show=run.show,
         )
         left = gather(urls, home, select, cache=cache, show=run.show)
-        used, alone = np.zeros(right.size, bool), 0
+        used, alone, selected = np.zeros(right.size, bool), 0, 0
         rows: dict[str, Joined] = {}
+        examples: list[str] = []
         with KeyTable.made(f"{home}/keys.sqlite", right.keys(), joining.duplicates, source[0]) as table:
             for number, (part, chosen) in enumerate(parts.items()):
                 dataset = chosen.of_dataset(left.dataset())
                 before = len(dataset)
+                selected += before
                 if joining.how == "inner":
                     dataset = dataset.with_keys(table)
                 path = f"{home}/partners-{number}.npy"
@@ -173,30 +180,46 @@ def join(
                 rows[part] = Joined(
                     dataset,
                     chosen,
-                    None,
-                    AT_ONCE,
-                    left.versions,
-                    right,
-                    path,
-                    joining.replace,
-                    on_error == "skip",
+                    versions=left.versions,
+                    source=right,
+                    partners=path,
+                    replace=joining.replace,
+                    skip=on_error == "skip",
                 )
                 partners = np.load(path, mmap_mode="r")
                 alone += before - int((partners >= 0).sum())
+                examples += itertools.islice(chosen.of_dataset(left.dataset()).keys(), EXAMPLES)
+        balance = select.balance(left.dataset(), selected)
+        if not used.any() and examples:
+            raise _strangers(examples, right, source[0])
         facts = {"select": select.options(), "join": joining.options(right), "on_error": on_error}
         if output.stream:
-            samples = rows[""].samples(Piece("-", 0, rows[""].size))
-            report = remake_stream("join", samples, output, _without_bad, run=run)
+            tally = Tally()
+            samples = rows[""].samples(Piece("-", 0, rows[""].size), tally)
+            report = remake_stream("join", samples, output, _without_bad, run=run, tally=tally)
         else:
             read = [*urls, *source]
             report = remake(Remake("join", output, dict(rows), _without_bad, facts, read), run)
     dropped = joining.how == "inner"
-    report.read += alone if dropped and not run.dry else 0
+    if not run.dry:
+        balance.book(report)
+        report.read += alone if dropped else 0
+        report.dropped += alone if dropped else 0
     report.notes = {
         "without_a_partner_dropped" if dropped else "without_a_partner": alone,
         "rows_not_used": int(right.size - used.sum()),
     }
     return report
+
+
+def _strangers(keys: Sequence[str], right: Source, url: str) -> JobError:
+    """Show keys of both sides of which no two are equal."""
+    theirs = list(itertools.islice(right.keys(), EXAMPLES))
+    shown = [", ".join(map(repr, some[:EXAMPLES])) or "no keys at all" for some in (keys, theirs)]
+    hint = "--key COLUMN, if another column of the table has the keys; keys are compared as text."
+    return JobError(
+        f"no sample has a partner here: the samples have {shown[0]}, this has {shown[1]}.", url=url, hint=hint
+    )
 
 
 def _marked(numbers: Iterator[int], used: NDArray[np.bool_]) -> Iterator[int]:

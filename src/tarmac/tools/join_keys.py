@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Any, Literal
 
 from tarmac.errors import SampleError, WriteError
+from tarmac.samples.naming import plain_key
 
 __all__ = ["database", "KeyTable"]
 
@@ -105,6 +106,7 @@ class KeyTable(Set[str]):
 
 
 def _blob(key: str) -> bytes:
+    key = plain_key(key)
     return key.encode("utf-8", "surrogatepass" if _halves(key) else "surrogateescape")
 
 

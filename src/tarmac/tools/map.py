@@ -21,11 +21,11 @@ from tarmac.samples.grouping import Sample
 from tarmac.storage import Cache, StorageOptions
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.tools.arrange import (
-    Arrangement,
     Piece,
     Rows,
     Streams,
     arranged,
+    balance,
     can_be_indexed,
     check_shard_by_shard,
     far,
@@ -39,6 +39,7 @@ from tarmac.tools.output import Output
 from tarmac.tools.remake import Remake, Run, remake
 from tarmac.tools.select import Select
 from tarmac.tools.streaming import remake_stream
+from tarmac.tools.tally import Balance, Tally
 
 __all__ = ["map_samples", "Mapping"]
 
@@ -80,6 +81,7 @@ class Mapping:
                 self._failed(sample, found, outcome)
             else:
                 outcome.dropped += not found
+                outcome.added += max(len(found) - 1, 0)
                 yield from found
 
     def _failed(self, sample: Sample, error: Exception, outcome: Outcome) -> None:
@@ -189,24 +191,29 @@ def map_samples(
             raise UrlError("one stream cannot hold several parts; --only chooses one of them.")
         if not (mapping.ordered or output.stream):
             raise UrlError("--unordered: a stream that is cut anew would be cut elsewhere each time.")
-        found = one(select)
-        samples = (
-            select.cut(select.of_stream(found.shards()))
-            if isinstance(found, Streams)
-            else found.samples(Piece("", 0, found.size))
-        )
+        found, tally = one(select), Tally()
+        left = Balance()
+        if isinstance(found, Streams):
+            samples = select.cut(select.of_stream(found.shards(), tally), tally)
+        else:
+            left = balance(select, [found])
+            samples = found.samples(Piece("", 0, found.size), tally)
         change = replace(mapping, at_once=jobs)
         facts = mapping.options() | {"select": select.options()}
-        return remake_stream("map", samples, output, change, options=facts, read=urls, run=run)
+        judge = None if indexed else select
+        more: dict[str, Any] = {"options": facts, "read": urls, "tally": tally, "select": judge}
+        report = remake_stream("map", samples, output, change, run=run, **more)
+        left.book(report)
+        return report
     if not indexed:
         check_shard_by_shard(urls, output)
         if not shard_by_shard(output, select):
             what = "--slice and --part of shards that cannot be indexed need one output for all of them."
             raise UrlError(what)
-    arrangements: dict[str, Arrangement] = {
-        part: one(chosen) for part, chosen in parts_of(select, output).items()
-    }
-    task = Remake("map", output, arrangements)
+    parts = {part: one(chosen) for part, chosen in parts_of(select, output).items()}
+    task = Remake("map", output, dict(parts), select=None if indexed else select)
+    rows = [each for each in parts.values() if isinstance(each, Rows)]
+    task.balance = balance(select, rows) if rows else task.balance
     task.facts = mapping.options() | {"select": select.options()}
     shards = sum(1 for _ in task.plan())
     task.change = replace(mapping, at_once=max(jobs // max(shards, 1), 1))

@@ -16,6 +16,7 @@ from typing import Any
 from tarmac.errors import CommandFailed, CommitFailed, NotFound, UrlError
 from tarmac.index.manifest import Manifest, Shard, write_manifest
 from tarmac.index.sidecar import open_sidecar, sidecar_url
+from tarmac.jobs.claims import Names
 from tarmac.jobs.outputs import UNTOLD, sizes_there
 from tarmac.jobs.task import Outcome
 from tarmac.samples.grouping import Sample
@@ -23,7 +24,7 @@ from tarmac.samples.writer import TarWriter
 from tarmac.showing import identity, shown_url
 from tarmac.storage import StorageOptions, WriteOptions, is_local, scheme_of, stat
 from tarmac.storage.local import local_path
-from tarmac.storage.types import DEFAULT_STORAGE
+from tarmac.storage.types import DEFAULT_STORAGE, DEFAULT_WRITE
 from tarmac.tar.compression import FORMATS, format_of_name
 
 __all__ = ["fields_of", "make_directory", "Output", "several_shards", "Sources", "write_shard"]
@@ -156,12 +157,17 @@ class Output:
                 hint = "another name, or --overwrite to replace it."
                 raise UrlError("this file exists and was not made by this job.", url=name, hint=hint)
 
+    def names(self, shards: Iterable[str]) -> Iterator[str]:
+        """What is written with these shards."""
+        yield from shards
+        if self.manifest:
+            yield self.manifest
+
     def taken(self) -> list[str]:
         """The files there that have names which this may make, where those are counted."""
         if not is_local(self.pattern) or self.by_shard or "{part" in self.pattern:
             return []
-        find = _PERCENT if self._by_percent else _NUMBER
-        pieces = find.split(local_path(self.pattern))
+        pieces = self.pieces(local_path(self.pattern))
         pattern = re.compile(r"(\d+)".join(map(re.escape, pieces)))
         found = []
         for path in glob.glob("*".join(map(glob.escape, pieces))):
@@ -169,6 +175,10 @@ class Output:
             if match and path == local_path(self.name(int(match[1]) if pattern.groups else 0)):
                 found.append(path)
         return found
+
+    def pieces(self, pattern: str) -> Names:
+        """What comes before, between and after the numbers in the names that a pattern makes."""
+        return tuple((_PERCENT if self._by_percent else _NUMBER).split(pattern))
 
     def after(self, outcome: Outcome) -> None:
         """Run the command that each shard is for, and remove the shard if that is wanted."""
@@ -293,7 +303,8 @@ def _writer(output: Output, name: str) -> TarWriter:
         encoder=False,
         compress=output.compress or None,
         storage=output.storage,
-        write=_REPLACE,
+        # Whatever some other program puts there meanwhile stays; to ask a store costs requests.
+        write=_REPLACE if output.overwrite or not is_local(name) else DEFAULT_WRITE,
         index=output.index or bool(output.manifest),
         _watched=False,
     )

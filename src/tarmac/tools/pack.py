@@ -15,9 +15,8 @@ from typing import Any, Literal
 
 import xxhash
 
-from tarmac.errors import BadName, DuplicateField, MissingField, TarmacError, UrlError
-from tarmac.jobs.ledger import ledger_place
-from tarmac.jobs.run import JobReport, run_job
+from tarmac.errors import BadName, DuplicateField, JobError, MissingField, TarmacError, UrlError
+from tarmac.jobs.run import JobReport
 from tarmac.jobs.task import Outcome, Task, Unit
 from tarmac.samples.grouping import Sample
 from tarmac.samples.naming import check_field, check_key
@@ -25,7 +24,7 @@ from tarmac.showing import identity
 from tarmac.storage import WriteOptions, is_local, open_write
 from tarmac.storage.local import local_path
 from tarmac.tools.output import Output, fields_of, several_shards, write_shard
-from tarmac.tools.remake import Run
+from tarmac.tools.remake import Run, run_writing
 from tarmac.tools.select import Select
 from tarmac.tools.sources import Skipped, Source, Where
 from tarmac.tools.sources.files import look_at
@@ -33,6 +32,7 @@ from tarmac.tools.sources.imagefolder import ImageFolder
 from tarmac.tools.sources.kinds import Reading, make_sources
 from tarmac.tools.sources.source import UNSEEN, Seen, load_each
 from tarmac.tools.streaming import remake_stream
+from tarmac.tools.tally import Balance
 
 __all__ = ["check_sample", "Making", "pack", "Pack", "Packed"]
 
@@ -40,7 +40,6 @@ Row = tuple[int, str, Where]
 """A planned sample: the number of its source, its key, and where it is in there."""
 MAX_SAMPLES = 10_000
 """Samples of a shard, if the user says nothing about its size."""
-NO_PART = "in no part"
 
 
 @dataclass(frozen=True)
@@ -93,6 +92,8 @@ class _Plan:
     """By part."""
     sizes: dict[str, list[int]]
     skipped: Skipped
+    left_out: int = 0
+    """Samples of other parts than the one that is wanted."""
 
     @property
     def samples(self) -> int:
@@ -204,7 +205,9 @@ class Pack(Task):
                     plan.sizes[name].append(size)
                     break
             else:
-                skipped.add(NO_PART, row[1])
+                plan.left_out += 1
+        if not plan.samples:
+            raise JobError(f"--part {making.part} --only {making.only} chooses none of {len(rows)} samples.")
         return plan
 
     def plan(self) -> Iterator[Unit]:
@@ -232,6 +235,9 @@ class Pack(Task):
         """What reading these samples would see, in the same order."""
         files = (file for number, _, where in rows for file in self.sources[number].files(where))
         return {file[1]: look_at(file[1]) for file in files if file[3] == UNSEEN}
+
+    def writes(self, units: Sequence[Unit]) -> Iterator[str]:
+        return self.output.names(unit.name for unit in units)
 
     def run(self, unit: Unit) -> Outcome:
         start, rows = unit.content
@@ -387,14 +393,7 @@ def pack(
                 "pack", iter(()), output, lambda _, outcome: task.samples(rows, outcome, {}), run=run
             )
         else:
-            job = run_job(
-                task,
-                run.engine,
-                ledger=ledger_place(output.pattern, making.verb),
-                anew=output.overwrite,
-                most_failed=run.max_errors,
-                dry=run.dry,
-                storage=output.storage,
-                show=run.show,
-            )
+            job = run_writing(task, output, run, making.verb)
+        if not run.dry:
+            Balance(task.planned.left_out).book(job)
         return Packed(job, task.planned.skipped)

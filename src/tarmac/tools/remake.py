@@ -10,10 +10,13 @@ from tarmac.jobs.ledger import ledger_place
 from tarmac.jobs.run import Engine, JobReport, run_job
 from tarmac.jobs.task import Outcome, Task, Unit
 from tarmac.samples.grouping import Sample
+from tarmac.samples.naming import plain_key
 from tarmac.tools.arrange import Arrangement, Rows
 from tarmac.tools.output import Output, Sources, write_shard
+from tarmac.tools.select import Select
+from tarmac.tools.tally import Balance, Tally, judged
 
-__all__ = ["Change", "close_change", "counted", "remake", "Remake", "Run"]
+__all__ = ["Change", "close_change", "counted", "remake", "Remake", "Run", "run_writing"]
 
 Change = Callable[[Iterator[Sample], Outcome], Iterable[Sample]]
 """What is done to the samples of a shard. It counts what it loses in the outcome; it must pickle."""
@@ -42,6 +45,9 @@ class Remake(Task):
     """What else the result depends on."""
     also_read: Sequence[str] = ()
     """Shards that are read besides those of the arrangements."""
+    select: Select | None = None
+    """What was chosen, where that shows only when the shards are read."""
+    balance: Balance = field(default_factory=Balance)
 
     def options(self) -> dict[str, Any]:
         inputs = {part: arrangement.fingerprint() for part, arrangement in self.arrangements.items()}
@@ -58,20 +64,20 @@ class Remake(Task):
                 sources.refuse(piece.name)
                 yield Unit(piece.name, (part, piece))
 
+    def writes(self, units: Sequence[Unit]) -> Iterator[str]:
+        return self.output.names(unit.name for unit in units)
+
     def run(self, unit: Unit) -> Outcome:
         part, piece = unit.content
-        outcome, arrangement = Outcome(), self.arrangements[part]
-        samples = counted(arrangement.samples(piece), outcome)
+        outcome, tally, arrangement = Outcome(), Tally(), self.arrangements[part]
+        samples = counted(arrangement.samples(piece, tally), outcome)
         made = samples if self.change is None else self.change(samples, outcome)
         last = piece.stop if isinstance(arrangement, Rows) and piece.stop < arrangement.size else None
         try:
             write_shard(self.output, piece.name, made, first=piece.start, last=last, outcome=outcome)
         finally:
             close_change(made)
-        if isinstance(arrangement, Rows):  # those without a field, where --missing passes over them
-            passed_over = piece.stop - piece.start - outcome.read
-            outcome.read += passed_over
-            outcome.dropped += passed_over
+        tally.book(outcome)
         return outcome
 
     def commit(self, unit: Unit, outcome: Outcome) -> None:
@@ -88,20 +94,28 @@ def close_change(samples: Iterable[Sample]) -> None:
 
 
 def counted(samples: Iterator[Sample], outcome: Outcome) -> Iterator[Sample]:
-    """Count the samples that are looked at. `tar cf x.tar .` puts ./ before every name; that is no key."""
+    """Count the samples that are looked at, and give them keys that can be written."""
     for sample in samples:
         outcome.read += 1
         key = sample["__key__"]
-        yield sample if key[:2] != "./" else sample | {"__key__": key[2:]}
+        yield sample if key[:2] != "./" else sample | {"__key__": plain_key(key)}
 
 
 def remake(task: Remake, run: Run) -> JobReport:
     """Run the job; what it has made is remembered beside its output."""
-    output = task.output
+    report = run_writing(task, task.output, run, task.verb)
+    if not run.dry:
+        task.balance.book(report)
+        report.remarks += judged(task.select, report)
+    return report
+
+
+def run_writing(task: Task, output: Output, run: Run, name: str) -> JobReport:
+    """Run a job that writes shards; `name` is what its ledger is called beside them."""
     return run_job(
         task,
         run.engine,
-        ledger=ledger_place(output.pattern, task.verb),
+        ledger=ledger_place(output.pattern, name),
         anew=output.overwrite,
         most_failed=run.max_errors,
         dry=run.dry,

@@ -20,19 +20,18 @@ from tarmac.jobs.ledger import ledger_place
 from tarmac.jobs.run import Engine, JobReport, run_job
 from tarmac.jobs.task import Outcome, Task, Unit
 from tarmac.samples.grouping import Sample
+from tarmac.samples.naming import plain_key
 from tarmac.showing import shown_url
 from tarmac.storage import Source, open_read, stat
 from tarmac.tar.compression import HEAD, Decompressing, detect
 from tarmac.tools.arrange import shard_stem
 from tarmac.tools.check import Checks, sample_problems
 from tarmac.tools.output import Output, Sources, several_shards, write_shard
-from tarmac.tools.salvage import Buffer, Loss, SampleRun, Stretch, runs_of, scan
+from tarmac.tools.salvage import Buffer, Loss, SampleRun, Stretch, layout_of, runs_of, scan
 
 __all__ = ["repair", "Repairing", "salvaged"]
 
 CHUNK = 1 << 20
-WITNESSES = 2
-"""So many samples beyond doubt must agree on their fields before one in doubt is whole with the same."""
 _EMPTY = Loss("tail", "there is nothing in it.", None, 0, 0)
 Places = dict[str, tuple[int, int]]
 Kept = tuple[str, Places]
@@ -68,12 +67,16 @@ class Repairing(Task):
             info = stat(url, self.checks.storage)
             yield Unit(name, number, f"{info.size} {info.version}")
 
+    def writes(self, units: Sequence[Unit]) -> Iterator[str]:
+        return self.output.names(unit.name for unit in units)
+
     def run(self, unit: Unit) -> Outcome:
         url, outcome = self.urls[unit.content], Outcome()
         losses: list[Loss] = []
         with _opened(url, self.checks, losses) as buffer:
             samples = salvaged(buffer, url, self.checks, losses, self._index(unit.content), self.regroup)
-            write_shard(self.output, unit.name, samples, outcome=outcome)
+            named = (sample | {"__key__": plain_key(sample["__key__"])} for sample in samples)
+            write_shard(self.output, unit.name, named, outcome=outcome)
         outcome.failed = len(losses)
         outcome.facts["losses"] = [_as_json(url, loss) for loss in losses]
         return outcome
@@ -223,7 +226,7 @@ def _proven(buffer: Buffer, index: Sidecar, stretches: list[Stretch], losses: li
 
 def _beyond_doubt(buffer: Buffer, runs: list[SampleRun], losses: list[Loss], regroup: bool) -> Iterator[Kept]:
     """The samples that are whole as far as an archive can tell."""
-    layout = _layout(runs)
+    layout = layout_of(runs)
     by_key: dict[str, list[SampleRun]] = {}
     for run in runs:
         if run.doubt and not run.broken and tuple(run.fields) != layout:
@@ -235,12 +238,6 @@ def _beyond_doubt(buffer: Buffer, runs: list[SampleRun], losses: list[Loss], reg
             yield key, places
         else:
             losses.append(Loss("sample", reason, key, same[0].start, same[-1].stop))
-
-
-def _layout(runs: list[SampleRun]) -> tuple[str, ...] | None:
-    """The fields that all samples beyond doubt have, if they agree."""
-    found = Counter(tuple(run.fields) for run in runs if not run.doubt and not run.broken)
-    return next(iter(found)) if len(found) == 1 and found.total() >= WITNESSES else None
 
 
 def _settled(buffer: Buffer, runs: list[SampleRun], regroup: bool) -> tuple[Places | None, str]:

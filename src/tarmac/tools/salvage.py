@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -17,13 +18,16 @@ from tarmac.samples.naming import first_dot, is_metadata, is_reserved
 from tarmac.tar import TarOptions, read_members
 from tarmac.tar.header import BLOCK, UNKNOWN_FORMAT, ZERO_BLOCK, classify, octal, padded, verify
 
-__all__ = ["Buffer", "Found", "Loss", "runs_of", "SampleRun", "scan", "Stretch"]
+__all__ = ["Buffer", "Found", "layout_of", "Loss", "runs_of", "SampleRun", "scan", "Stretch"]
 
 Buffer = bytes | mmap.mmap
 Found = tuple[bytes, int, int]
 """The name of a member, where its bytes are, and how many."""
 
 _MAGIC_AT = 257
+WITNESSES = 2
+"""So many samples beyond doubt must agree on their fields before one in doubt is whole with the same."""
+_MAYBE = "what may be an archive inside a field"
 _ZEROS = "zeros between members; if archives were joined here, nothing is lost."
 _NUMBERS = ((100, 108), (108, 116), (116, 124), (124, 136), (136, 148), (148, 156))
 """Where a header has numbers: mode, owner, group, size, time, checksum."""
@@ -76,20 +80,28 @@ def scan(buffer: Buffer, options: TarOptions, *, deep: bool = False) -> tuple[li
     stretches: list[Stretch] = []
     losses: list[Loss] = []
     start: int | None = 0
+    inside, payload, nested = False, -1, False
     while start is not None:
         stretch = Stretch(start, torn_before=bool(start))
         error = _read(buffer, stretch, options)
         stretches.append(stretch)
+        end = _end_of(stretch)
+        if error is not None:
+            stretch.torn_after = True
+            _judge(buffer, stretch, end)
+        inner = isinstance(error, TrailingData) and _is_inner(buffer, stretch, end, stretches)
+        suspect = not deep and stretch.torn_before and (nested or inside or start == payload)
+        if inner or (suspect and not _alike(stretches)):
+            losses.append(Loss("bytes", "an archive inside a field" if inner else _MAYBE, None, start, end))
+            stretches.pop()
+        else:
+            nested = nested or (error is not None and _holds_archives(buffer, stretch))
         if error is None:
             break
-        stretch.torn_after = True
-        end = _end_of(stretch)
-        _judge(buffer, stretch, end)
-        if isinstance(error, TrailingData) and _is_inner(buffer, stretch, end, stretches):
-            losses.append(Loss("bytes", "an archive inside a field", None, stretch.start, end))
-            stretches.pop()
-        inside = stretch.members and not stretch.certain and (deep or _misjudged(buffer, stretch, options))
+        unsure = bool(stretch.members) and not stretch.certain
+        inside = unsure and (deep or _misjudged(buffer, stretch, options))
         behind = max(stretch.members, key=_offset)[1] if inside else end + 1
+        payload = end + BLOCK  # where the bytes of a member would begin whose header is destroyed
         start = _next_header(buffer, behind if stretch.members else stretch.start + 1)
         stop = len(buffer) if start is None else start
         empty = not buffer[end:stop].strip(b"\0")
@@ -145,7 +157,7 @@ def _judge(buffer: Buffer, stretch: Stretch, end: int) -> None:
 def _misjudged(buffer: Buffer, stretch: Stretch, options: TarOptions) -> bool:
     """Whether the last member says that it reaches beyond the end, and an archive goes on to its end in it.
 
-    Of a shard that was cut off nothing reaches its end.
+    Either its size is wrong, or the shard was cut inside a field that is an archive: `scan` tells them apart.
     """
     _, offset, size = max(stretch.members, key=_offset)
     start = _next_header(buffer, offset) if offset + size > len(buffer) else None
@@ -182,6 +194,26 @@ def _is_inner(buffer: Buffer, stretch: Stretch, end: int, before: list[Stretch])
     while buffer[behind : behind + BLOCK] == ZERO_BLOCK:
         behind += BLOCK
     return _is_header(buffer[behind : behind + BLOCK])
+
+
+def _holds_archives(buffer: Buffer, stretch: Stretch) -> bool:
+    """Whether a field of a stretch is itself an archive."""
+    return any(
+        size > BLOCK and _is_header(buffer[offset : offset + BLOCK]) for _, offset, size in stretch.members
+    )
+
+
+def _alike(stretches: list[Stretch]) -> bool:
+    """Whether a sample of the last stretch has the fields that all samples beyond doubt before it have."""
+    *before, last = stretches
+    layout = layout_of(list(runs_of(before)))
+    return layout is not None and any(tuple(run.fields) == layout for run in runs_of([last]))
+
+
+def layout_of(runs: list[SampleRun]) -> tuple[str, ...] | None:
+    """The fields that all samples beyond doubt have, if they agree."""
+    found = Counter(tuple(run.fields) for run in runs if not run.doubt and not run.broken)
+    return next(iter(found)) if len(found) == 1 and found.total() >= WITNESSES else None
 
 
 def _joined(buffer: Buffer, stretch: Stretch, before: list[Stretch]) -> bool:

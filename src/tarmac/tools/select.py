@@ -15,15 +15,17 @@ from typing import Any, Literal
 
 import xxhash
 
-from tarmac.errors import MissingField, UrlError
+from tarmac.errors import JobError, MissingField, UrlError
 from tarmac.index.meta import Columns, MetaPlan, parse_meta
 from tarmac.index.where import Condition, parse_where
 from tarmac.limits import DEFAULT_LIMITS
 from tarmac.pipeline.dataset import Dataset
 from tarmac.samples.grouping import Sample
+from tarmac.samples.naming import plain_key
 from tarmac.storage import StorageOptions
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.tools.handfuls import handfuls
+from tarmac.tools.tally import Balance, Tally, some_of
 from tarmac.urls import read_list
 
 __all__ = ["FieldRule", "parse_fields", "parse_part", "parse_slice", "read_keys", "Select"]
@@ -105,8 +107,13 @@ def parse_part(text: str) -> dict[str, float]:
             raise UrlError(f"--part: {item!r} is no share; train=0.9,val=0.1 are.") from None
         if not name.strip().isidentifier():
             raise UrlError(f"--part: {name!r} cannot be the name of a part.")
-    if not shares or min(shares.values()) <= 0 or sum(shares.values()) > 1 + 1e-9:
-        raise UrlError("--part: shares are positive and add up to 1 at most.")
+    total = round(sum(shares.values()), 9)
+    if not shares or min(shares.values()) <= 0 or total != 1:
+        rest = "rest" if "rest" not in shares else "others"
+        known = bool(shares) and min(shares.values()) > 0 and total < 1
+        hint = f"--part {text.strip(' ,')},{rest}={1 - total:.9g}" if known else "--part train=0.9,val=0.1"
+        what = f"--part {text}: shares must be positive and add up to 1, they add up to {total:.9g}."
+        raise UrlError(what, hint=hint)
     return shares
 
 
@@ -160,7 +167,12 @@ class Select:
     @cached_property
     def listed(self) -> frozenset[str]:
         """The keys that are listed in the file."""
-        return read_keys(self.keys, self.storage)
+        return frozenset(map(plain_key, read_keys(self.keys, self.storage)))
+
+    @cached_property
+    def _spellings(self) -> frozenset[str]:
+        """The keys that are listed, as shards may spell them."""
+        return self.listed | {f"./{key}" for key in self.listed}
 
     @cached_property
     def shares(self) -> dict[str, float]:
@@ -194,7 +206,7 @@ class Select:
         if self.slice_shard:
             dataset = _sliced_shards(dataset, parse_slice(self.slice_shard))
         if self.keys:
-            dataset = dataset.with_keys(self.listed)
+            dataset = dataset.with_keys(self._spellings)
         if self.where:
             dataset = dataset.where(self.where)
         if self.only:
@@ -203,30 +215,73 @@ class Select:
 
     # Of a stream
 
-    def of_each(self, shards: Iterable[Iterable[Sample]]) -> Iterator[Iterator[Sample]]:
+    def of_each(
+        self, shards: Iterable[Iterable[Sample]], tally: Tally | None = None
+    ) -> Iterator[Iterator[Sample]]:
         """Of each shard the samples that `slice_shard` chooses."""
+        shards = shards if tally is None else map(tally.see, shards)
         if not self.slice_shard:
             return map(iter, shards)
         chosen = _forward(parse_slice(self.slice_shard))
         return (itertools.islice(shard, *chosen) for shard in shards)
 
-    def of_stream(self, shards: Iterable[Iterable[Sample]]) -> Iterator[Sample]:
+    def of_stream(self, shards: Iterable[Iterable[Sample]], tally: Tally | None = None) -> Iterator[Sample]:
         """The samples that are chosen, shard after shard, with all their fields."""
-        return self.of_all(itertools.chain.from_iterable(self.of_each(shards)))
+        return self.of_all(itertools.chain.from_iterable(self.of_each(shards, tally)), tally)
 
-    def of_all(self, samples: Iterable[Sample]) -> Iterator[Sample]:
+    def of_all(self, samples: Iterable[Sample], tally: Tally | None = None) -> Iterator[Sample]:
         """Of the samples of all shards together those that are chosen, with all their fields."""
+        tally = Tally() if tally is None else tally
+        return tally.choose(self._of_all(samples, tally))
+
+    def _of_all(self, samples: Iterable[Sample], tally: Tally) -> Iterator[Sample]:
         if self.keys:
-            samples = (sample for sample in samples if sample["__key__"] in self.listed)
+            samples = _with_keys(samples, self.listed, tally)
         if self.condition is not None:
-            samples = _fulfilling(samples, self.condition, self.meta)
+            samples = _fulfilling(samples, self.condition, self.meta, tally)
         if self.bounds is not None:
             samples = _in_part(samples, self.bounds)
         return itertools.islice(samples, *_forward(parse_slice(self.slice))) if self.slice else iter(samples)
 
-    def cut(self, samples: Iterable[Sample]) -> Iterator[Sample]:
+    def cut(self, samples: Iterable[Sample], tally: Tally | None = None) -> Iterator[Sample]:
         """Samples with the fields they are to have."""
-        return iter(samples) if self.rule is None else filter(None, map(self.rule, samples))
+        left = iter(samples) if self.rule is None else filter(None, map(self.rule, samples))
+        return left if tally is None else tally.let_pass(left)
+
+    # What was chosen
+
+    def balance(self, whole: Dataset, chosen: int) -> Balance:
+        """What is left out of all samples, and what to say about it; none chosen is an error."""
+        found = Tally(len(whole), chosen)
+        if self.keys:
+            found.keys = set(map(plain_key, whole.with_keys(self._spellings).keys()))
+            found.example = next(whole.keys(), "")
+        return Balance(found.seen - chosen, self.judged(found))
+
+    def judged(self, tally: Tally, *, empty: bool = False) -> list[str]:
+        """What to say about a selection, at its end; one that chose nothing is an error.
+
+        `empty` allows that, but not what has a slip in it: keys and columns that nowhere exist.
+        """
+        unknown = self.listed - tally.keys if self.keys else frozenset()
+        if tally.seen and not tally.chosen:
+            if unknown and not tally.keys:
+                what = f"none of the {len(unknown)} keys that are listed is there"
+                hint = f"keys as tarmac show prints them, such as {tally.example!r}."
+                raise UrlError(f"{what}: {some_of(unknown)}.", url=self.keys, hint=hint)
+            if self.condition is not None:
+                found = self.condition.nowhere(tally.columns, tally.seen, tally.names)
+                problem = found if tally.columns else None  # an index has looked for itself
+                if problem is not None:
+                    raise problem
+            if empty:
+                return []
+            flags = ("where", "keys", "slice", "slice_shard", "part", "only")
+            given = [
+                f"--{name.replace('_', '-')} {getattr(self, name)}" for name in flags if getattr(self, name)
+            ]
+            raise JobError(f"the selection is empty: {' '.join(given)} chooses none of {tally.seen} samples.")
+        return [f"{len(unknown)} keys of {self.keys} are not there: {some_of(unknown)}"] if unknown else []
 
 
 def _forward(found: slice) -> tuple[int | None, int | None, int | None]:
@@ -241,7 +296,16 @@ def _sliced_shards(dataset: Dataset, chosen: slice) -> Dataset:
     return Dataset.of_parts([part for piece in pieces for part in piece.parts])
 
 
-def _fulfilling(samples: Iterable[Sample], condition: Condition, plan: MetaPlan | None) -> Iterator[Sample]:
+def _with_keys(samples: Iterable[Sample], listed: frozenset[str], tally: Tally) -> Iterator[Sample]:
+    for sample in samples:
+        if (key := plain_key(sample["__key__"])) in listed:
+            tally.keys.add(key)
+            yield sample
+
+
+def _fulfilling(
+    samples: Iterable[Sample], condition: Condition, plan: MetaPlan | None, tally: Tally
+) -> Iterator[Sample]:
     import pyarrow as pa
 
     for some in handfuls(samples, _AT_ONCE, _BYTES_AT_ONCE):
@@ -254,6 +318,8 @@ def _fulfilling(samples: Iterable[Sample], condition: Condition, plan: MetaPlan 
         for name in condition.columns:
             if name.startswith("has:"):
                 arrays[name] = pa.array([name[4:] in sample for sample in some])
+        for name in condition.compared:
+            tally.columns[name] += len(some) - arrays[name].null_count
         mask = condition.mask(pa.table(arrays))
         yield from (sample for sample, true in zip(some, mask.tolist(), strict=True) if true)
 

@@ -25,6 +25,7 @@ from tarmac.tar import TarOptions
 from tarmac.tar.reader import DEFAULT_OPTIONS
 from tarmac.tools.arrange import Piece, Streams, arranged, can_be_indexed
 from tarmac.tools.select import Select
+from tarmac.tools.tally import Tally
 from tarmac.urls import Shards, expand
 
 __all__ = [
@@ -123,8 +124,9 @@ def chosen(
 
 
 def _stream(urls: Sequence[str], select: Select, cache: Cache | None) -> Iterator[Sample]:
-    streams = Streams(urls, select, select.storage, cache)
-    return select.cut(select.of_stream(streams.shards()))
+    streams, tally = Streams(urls, select, select.storage, cache), Tally()
+    yield from select.cut(select.of_stream(streams.shards(), tally), tally)
+    select.judged(tally, empty=True)  # to ask for what is not there is no mistake
 
 
 def _at(shards: Shards, select: Select, at: Sequence[str], cache: Cache | None) -> Iterator[Sample]:

@@ -24,6 +24,7 @@ from tarmac.tools.sort_runs import Runs, write_numbers
 from tarmac.tools.sort_sources import Gathered, GatheredRows, disk_errors, gather, workplace
 from tarmac.tools.sort_values import By
 from tarmac.tools.streaming import remake_stream
+from tarmac.tools.tally import Tally
 
 __all__ = ["By", "sort"]
 
@@ -75,16 +76,20 @@ def sort(
             for number, (part, chosen) in enumerate(parts.items())
         }
         facts = {"select": select.options(), "sort": by.options(), "on_error": on_error}
+        left = select.balance(found.dataset(), sum(len(each.dataset) for each in rows.values()))
         if output.stream:
             report = _stream(rows[""], output, found, run)
         else:
             report = remake(
                 Sorting("sort", output, dict(rows), facts=facts, also_read=urls, found=found), run
             )
-    report.read += lost.bad + lost.missing + lost.doubles
+    if not run.dry:
+        left.book(report)
+        report.read += lost.bad + lost.missing + lost.doubles
+        report.dropped += lost.missing + lost.doubles
     report.failed += lost.bad
     report.errors = [*lost.reasons, *report.errors]
-    report.notes = {"left_out": lost.missing, "doubles_left_out": lost.doubles}
+    report.notes = {"doubles_left_out": lost.doubles}
     return report
 
 
@@ -101,7 +106,8 @@ def _sorted(
     """The samples of a part, in order."""
     dataset = select.of_dataset(found.dataset())
     if by.random:
-        return GatheredRows(dataset, select, Shuffled(len(dataset), by.seed), AT_ONCE, found.versions)
+        order = Shuffled(len(dataset), by.seed)
+        return GatheredRows(dataset, select, order, AT_ONCE, versions=found.versions)
     with disk_errors(home):
         os.makedirs(home)
     # Half of the memory is for what is read and written meanwhile.
@@ -115,7 +121,7 @@ def _sorted(
             _lose(value, lost, on_error, run.max_errors)
     path = f"{home}.npy"
     write_numbers(path, _chosen(runs, by, dataset, found, lost))
-    return GatheredRows(dataset, select, Listed(path), AT_ONCE, found.versions)
+    return GatheredRows(dataset, select, Listed(path), AT_ONCE, versions=found.versions)
 
 
 def _lose(error: TarmacError, lost: _Lost, on_error: str, most: int | None) -> None:
@@ -174,9 +180,9 @@ class Sorting(Remake):
 
 
 def _stream(rows: Rows, output: Output, found: Gathered, run: Run) -> JobReport:
-    piece = Piece("-", 0, rows.size)
+    piece, tally = Piece("-", 0, rows.size), Tally()
     try:
-        return remake_stream("sort", rows.samples(piece), output, run=run)
+        return remake_stream("sort", rows.samples(piece, tally), output, run=run, tally=tally)
     except BadName as error:
         raise _clash(rows, piece, error, found) from None
 

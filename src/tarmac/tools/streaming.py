@@ -12,13 +12,16 @@ from typing import Any
 import xxhash
 
 from tarmac.errors import JobMismatch, TooManyBadSamples, UrlError
+from tarmac.jobs.claims import Claims
 from tarmac.jobs.ledger import Ledger, ledger_place, open_ledger
 from tarmac.jobs.outputs import marks_of
-from tarmac.jobs.run import JobReport, still_there
+from tarmac.jobs.run import JobReport, refuse_others, still_there
 from tarmac.jobs.task import Outcome, Unit
 from tarmac.samples.grouping import Sample
 from tarmac.tools.output import Output, Sources, fields_of, several_shards, write_shard
 from tarmac.tools.remake import Change, Run, close_change, counted
+from tarmac.tools.select import Select
+from tarmac.tools.tally import Tally
 
 __all__ = ["remake_stream"]
 
@@ -32,10 +35,13 @@ def remake_stream(
     options: dict[str, Any] | None = None,
     read: Sequence[str] = (),
     run: Run | None = None,
+    tally: Tally | None = None,
+    select: Select | None = None,
 ) -> JobReport:
     """Write samples as they come, to one stream or to shards; `options` are what the result depends on.
 
-    `read` are the shards that the samples come from.
+    `read` are the shards that the samples come from, and `tally` counts what came out of them; with `select`,
+    what it chose is judged at the end.
     """
     if "{part" in output.pattern:
         raise UrlError("one stream is not cut into parts.", url=output.pattern, hint="a name without {part}.")
@@ -49,13 +55,23 @@ def remake_stream(
     place = None if output.stream else ledger_place(output.pattern, verb)
     facts = output.options() | (options or {})
     book = open_ledger(place, verb, facts, anew=output.overwrite, storage=output.storage)
+    claims = Claims(verb, book.job, output.overwrite, output.storage)
     try:
+        if not output.stream:
+            claims.hold([output.pieces(output.pattern), *((name,) for name in output.names(()))])
         if book.new and not output.stream:
             output.check_new(output.taken())
         max_errors = None if run is None else run.max_errors
-        return _Streaming(verb, changed, total, output, book, place, Sources(read), max_errors).run()
+        job = _Streaming(verb, changed, total, output, book, claims, place, Sources(read), max_errors)
+        report = job.run()
+        if tally is not None:
+            tally.book(total)
+            report.read, report.dropped, report.left_out = total.read, total.dropped, total.left_out
+            report.remarks += select.judged(tally) if select is not None else []
+        return report
     finally:
         close_change(changed)
+        claims.close()
         book.close()
 
 
@@ -69,13 +85,14 @@ class _Streaming:
         total: Outcome,
         output: Output,
         book: Ledger,
+        claims: Claims,
         place: str | None,
         sources: Sources,
         max_errors: int | None,
     ) -> None:
         self._samples, self._total, self._output = samples, total, output
         self._book, self._place, self._max_errors = book, place, max_errors
-        self._sources = sources
+        self._sources, self._claims = sources, claims
         self._report = JobReport(verb)
         self._digest = xxhash.xxh3_64()
         self._next: Sample | None = None
@@ -98,7 +115,7 @@ class _Streaming:
         self._check_budget()
         total = self._total
         report.read, report.failed, report.errors = total.read, total.failed, total.errors
-        report.dropped = total.dropped
+        report.dropped, report.added = total.dropped, total.added
         output.finish(report.outcomes)
         return report
 
@@ -122,9 +139,14 @@ class _Streaming:
             return before
         if not report.units:
             book.begin()
+        if not output.stream:
+            self._claims.hold([(name,)])
+        if not (book.new or output.overwrite):
+            refuse_others(self._place, [name])
         outcome = write_shard(output, name, self._cut(), first=report.written)
         output.after(outcome)
         outcome.facts["marks"] = marks_of(outcome.outputs)
+        self._claims.check()
         book.record(Unit(name, inputs=self._digest.hexdigest()), outcome)
         report.done += 1
         return outcome

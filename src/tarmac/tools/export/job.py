@@ -17,7 +17,7 @@ from tarmac.samples.grouping import Sample
 from tarmac.storage import Cache, is_local, scheme_of
 from tarmac.storage.local import local_path
 from tarmac.tar.compression import format_of_name
-from tarmac.tools.arrange import Arrangement, Piece, Rows, Streams, arranged, can_be_indexed, far
+from tarmac.tools.arrange import Arrangement, Piece, Rows, Streams, arranged, balance, can_be_indexed, far
 from tarmac.tools.export.directory import open_directory
 from tarmac.tools.export.form import FORMS, Form, Shape, Writer
 from tarmac.tools.export.hf import Layout
@@ -25,6 +25,7 @@ from tarmac.tools.export.pieces import EVERYTHING, Once, Target, Whole, columns_
 from tarmac.tools.export.publish import published_path, published_stream
 from tarmac.tools.remake import Run
 from tarmac.tools.select import Select
+from tarmac.tools.tally import Balance, Tally, judged
 from tarmac.urls import Shards, expand
 
 __all__ = ["Export", "export"]
@@ -49,6 +50,9 @@ class Export(Task):
     layout: Layout | None = None
     arrangements: dict[str, Arrangement] = field(default_factory=dict)
     """By part; one without a name where there are no parts."""
+    balance: Balance = field(default_factory=Balance)
+    select: Select | None = None
+    """What was chosen, where that shows only when the shards are read."""
     claims: str = ""
     """Where units of a directory that may replace files say which ones are theirs."""
 
@@ -87,10 +91,18 @@ class Export(Task):
                 name = piece.name if self.layout is None else self.layout.name(part, number, len(pieces))
                 yield Unit(name, (part, piece))
 
+    def writes(self, units: Sequence[Unit]) -> Iterator[str]:
+        if self.form.name == "dir":  # its files are claimed one by one, by their names on the disk
+            yield self.home
+            return
+        yield from (unit.name for unit in units)
+        if self.layout is not None:
+            yield self.layout.card
+
     def run(self, unit: Unit) -> Outcome:
         part, piece = unit.content
-        outcome = Outcome()
-        samples = self.arrangements[part].samples(piece)
+        outcome, tally = Outcome(), Tally()
+        samples = self.arrangements[part].samples(piece, tally)
         if self.form.name == "dir":
             place, overwrite = local_path(self.directory), self.target.overwrite
             writer = open_directory(place, overwrite=overwrite, claims=self.claims)
@@ -101,6 +113,7 @@ class Export(Task):
             self.write(unit.name, samples, outcome)
             local = is_local(unit.name)
             outcome.outputs[unit.name] = os.stat(local_path(unit.name)).st_size if local else -1
+        tally.book(outcome)
         return outcome
 
     def write(self, name: str, samples: Iterator[Sample], outcome: Outcome) -> None:
@@ -116,7 +129,6 @@ class Export(Task):
     def _fill(self, writer: Writer, samples: Iterator[Sample], outcome: Outcome) -> None:
         with closing(writer):
             for sample in samples:
-                outcome.read += 1
                 try:
                     outcome.bytes += writer.add(sample)
                 except (CodecError, SampleError) as error:
@@ -183,7 +195,8 @@ def export(
     def one(chosen: Select) -> Rows:
         return arranged(urls, chosen, storage=select.storage, cache=cache, show=run.show)
 
-    task.arrangements = dict(_by_part(one, select, task))
+    rows = dict(_by_part(one, select, task))
+    task.arrangements, task.balance = dict(rows), balance(select, list(rows.values()))
     if form.table and shape.columns is None:
         task.shape = replace(shape, columns=columns_of(task.arrangements.values(), select))
     return _done(task, run, task.home)
@@ -238,14 +251,24 @@ def _of_streams(task: Export, streams: Streams, run: Run) -> JobReport:
         raise UrlError("what is read once makes one file.", url=task.target.pattern, hint="no {i} or {name}.")
     arrangement: Arrangement = streams if several else Whole(streams)
     if task.form.table and task.shape.columns is None:
-        samples, columns = look_at(Whole(streams).samples(EVERYTHING))
+        tally = Tally()
+        samples, columns = look_at(Whole(streams).samples(EVERYTHING, tally))
         task.shape = replace(task.shape, columns=columns)
-        arrangement = Once(samples) if unnamed else arrangement
-    task.arrangements = {"": arrangement}
+        arrangement = Once(samples, tally) if unnamed else arrangement
+    task.arrangements, task.select = {"": arrangement}, select
     return _done(task, run, None if unnamed else task.home)
 
 
 def _done(task: Export, run: Run, place: str | None) -> JobReport:
+    """Run the job, and say what was left out."""
+    report = _run(task, run, place)
+    if not run.dry:
+        task.balance.book(report)
+        report.remarks += judged(task.select, report)
+    return report
+
+
+def _run(task: Export, run: Run, place: str | None) -> JobReport:
     """Run the job, and remember it beside its place if it has one."""
     if task.target.stream and not run.dry:
         return _to_stream(task)
@@ -277,8 +300,9 @@ def _to_stream(task: Export) -> JobReport:
     """Write to standard output, in this process, and remember nothing."""
     (rows,) = task.arrangements.values()
     piece = Piece("-", 0, rows.size) if isinstance(rows, Rows) else EVERYTHING
-    outcome = Outcome()
-    task.write(task.target.pattern, rows.samples(piece), outcome)
+    outcome, tally = Outcome(), Tally()
+    task.write(task.target.pattern, rows.samples(piece, tally), outcome)
+    tally.book(outcome)
     report = JobReport(task.verb, 1, 1, outcomes=[outcome])
     report.add(outcome)
     return report

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tarmac.samples.grouping import Sample
 from tarmac.tools.arrange import Arrangement, Piece, Rows, Streams
 from tarmac.tools.export.form import payload
 from tarmac.tools.output import Output
 from tarmac.tools.select import Select
+from tarmac.tools.tally import Tally
 
 __all__ = ["columns_of", "EVERYTHING", "look_at", "Once", "Target", "Whole"]
 
@@ -52,11 +53,11 @@ class Whole:
         """One."""
         yield Piece(output.name(0, part=part), 0, 0)
 
-    def samples(self, piece: Piece) -> Iterator[Sample]:
+    def samples(self, piece: Piece, tally: Tally | None = None) -> Iterator[Sample]:
         """All samples."""
         del piece
         select = self.streams.select
-        return select.cut(select.of_stream(self.streams.shards()))
+        return select.cut(select.of_stream(self.streams.shards(), tally), tally)
 
     def sources(self) -> Sequence[str]:
         """The shards."""
@@ -72,15 +73,19 @@ class Once:
     """Samples that cannot be read again, in one piece."""
 
     rest: Iterator[Sample]
+    tally: Tally = field(default_factory=Tally)
+    """What counts them."""
 
     def pieces(self, output: Output, part: str = "") -> Iterator[Piece]:
         """One."""
         yield Piece(output.name(0, part=part), 0, 0)
 
-    def samples(self, piece: Piece) -> Iterator[Sample]:
+    def samples(self, piece: Piece, tally: Tally | None = None) -> Iterator[Sample]:
         """All samples, once."""
         del piece
-        return self.rest
+        yield from self.rest
+        if tally is not None:
+            tally.add(self.tally)
 
     def sources(self) -> Sequence[str]:
         """Nobody knows them."""

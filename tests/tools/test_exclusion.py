@@ -1,0 +1,219 @@
+"""Two jobs, one output: one of them runs, whatever the verbs, and the other one says so before it writes."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import subprocess
+import sys
+
+import pytest
+
+from harness.servers import required, seaweed_s3
+from tarmac.cli import main
+from tools.shards import files, keys, make
+
+TARMAC = [sys.executable, "-m", "tarmac"]
+SLOW = """
+import os
+def slow(sample):
+    if sample["__key__"].endswith(os.environ["WAIT_AT"]):
+        with open("begun", "w"):
+            pass
+        open("go").close()
+    return sample
+"""
+VERBS = {
+    "copy": "copy b-*.tar",
+    "sort": "sort b-*.tar",
+    "map": "map b-*.tar --py quick.py:quick",
+    "join": "join b-*.tar --with b-0.tar --prefix n.",
+    "pack": "pack raw",
+    "copy of a stream": "copy b.tar.gz",
+    "export": "export b-*.tar --to jsonl",
+    "repair": "check cut.tar --repair",
+}
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """Shards `a-*` and `b-*` with different keys, and a function that waits until it may go on."""
+    make(tmp_path, 6, 6, name="a-{}.tar")
+    make(tmp_path, *(0, 0, 6, 6), name="b-{}.tar")
+    for old in ("b-0.tar", "b-1.tar"):
+        (tmp_path / old).unlink()
+    os.rename(tmp_path / "b-2.tar", tmp_path / "b-0.tar")
+    os.rename(tmp_path / "b-3.tar", tmp_path / "b-1.tar")
+    (tmp_path / "b.tar.gz").write_bytes(gzip.compress((tmp_path / "b-0.tar").read_bytes()))
+    (tmp_path / "cut.tar").write_bytes((tmp_path / "b-0.tar").read_bytes()[:-1024])
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw" / "one.txt").write_text("one")
+    (tmp_path / "slow.py").write_text(SLOW)
+    (tmp_path / "quick.py").write_text("def quick(sample):\n    return sample\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+class Held:
+    """A job that waits until it may finish, at its first sample, before it has opened a file."""
+
+    def __init__(self, *arguments, at="000"):
+        os.mkfifo("go")
+        os.mkfifo("begun")
+        command = [*TARMAC, "map", *arguments, "--py", "slow.py:slow", "-j", "1"]
+        self._process = subprocess.Popen(command, stderr=subprocess.PIPE, env=os.environ | {"WAIT_AT": at})
+        open("begun").close()  # waits until the job opens it
+
+    def __enter__(self):
+        return self
+
+    def finish(self):
+        open("go", "w").close()
+        os.unlink("begun")
+        os.symlink("/dev/null", "begun")  # the next shard does not wait
+        os.unlink("go")
+        os.symlink("/dev/null", "go")
+        return self._process.wait()
+
+    def __exit__(self, *_):
+        self._process.kill()
+        self._process.communicate()
+
+
+def tarmac(capsys, line, *more):
+    with pytest.raises(SystemExit) as done:
+        main([*line.split(), *more])
+    return done.value.code or 0, capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_no_verb_writes_what_another_is_about_to_write(here, capsys, verb):
+    output = "two/a-{i}.tar"
+    with Held("a-0.tar", "-o", output) as held:
+        status, told = tarmac(capsys, VERBS[verb], "-o", output)
+        assert (status, files(here / "two")) == (2, {})
+        assert "`tarmac map` (process" in told or "another process is doing this job now" in told
+        assert held.finish() == 0
+    assert keys("two/*.tar") == keys("a-0.tar")
+    assert sorted(os.listdir("two")) == [".tarmac", "a-0.tar"]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("two/", "two/a-{i}.tar"),
+        ("two/a-{i}.tar", "two/a-%d.tar"),
+        ("two/a-0.tar", "./two/a-{i:01d}.tar"),
+        ("two/a-{i}.tar", "two/../two/a-0.tar"),
+    ],
+)
+def test_patterns_that_make_one_name_exclude_each_other(here, capsys, one, other):
+    with Held("a-0.tar", "-o", one) as held:
+        status, told = tarmac(capsys, "copy b-0.tar", "-o", other)
+        assert (status, files(here / "two")) == (2, {})
+        assert "may write this name now" in told
+        assert held.finish() == 0
+    assert keys("two/*.tar") == keys("a-0.tar")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("other", ["two/b-{i}.tar", "two/a-{i}.tgz", "two/a-x{i}.tar", "two/deep/a-{i}.tar"])
+def test_names_that_differ_are_written_at_the_same_time(here, capsys, stream, other):
+    source = "b.tar.gz" if stream else "b-0.tar"
+    with Held("a-0.tar", "-o", "two/a-{i}.tar") as held:
+        assert tarmac(capsys, f"copy {source}", "-o", other)[0] == 0
+        assert held.finish() == 0
+    assert keys("two/a-0.tar") == keys("a-0.tar")
+    assert keys(other.replace("{i}", "0")) == keys("b-0.tar")
+
+
+def test_a_stream_does_not_know_how_far_it_counts(here, capsys):
+    os.rename("a-0.tar", "a-100.tar")
+    with Held("a-100.tar", "-o", "two/") as held:
+        status, told = tarmac(capsys, "copy b.tar.gz", "-o", "two/a-{i:03d}.tar")
+        assert (status, "may write this name now" in told) == (2, True)
+        assert tarmac(capsys, "copy b-0.tar", "-o", "two/a-{i:03d}.tar")[0] == 0  # a-000.tar, and no more
+        assert held.finish() == 0
+
+
+def test_invocations_that_share_a_job_run_at_the_same_time(here, capsys):
+    from tarmac.jobs.claims import Claims
+
+    with Claims("pack") as other:
+        other.hold([("two/x-1.tar",)])  # as --shard-id 1 does
+        share = "--max-samples", "1", "--total-shards", "2", "-o", "two/x-{i}.tar"
+        (here / "raw" / "two.txt").write_text("two")
+        assert tarmac(capsys, "pack raw --shard-id 0", *share)[0] == 0
+        assert tarmac(capsys, "pack raw --shard-id 1", *share)[0] == 2
+    assert sorted(files(here / "two")) == ["x-0.tar"]
+
+
+def test_what_another_verb_made_since_is_not_replaced(here, capsys):
+    """The first job finds its shards gone and others there, which it did not make."""
+    one, other = (("sort", "a-0.tar", "-o", "two/c-{i}.tar"), ("copy", "b-0.tar", "-o", "two/c-{i}.tar"))
+    assert tarmac(capsys, "", *one)[0] == 0
+    assert tarmac(capsys, "", *other)[0] == 2
+    assert keys("two/*.tar") == keys("a-0.tar")
+    os.unlink("two/c-0.tar")
+    assert tarmac(capsys, "", *other)[0] == 0
+    status, told = tarmac(capsys, "", *one)
+    assert (status, "`tarmac copy` made this file" in told) == (2, True)
+    assert keys("two/*.tar") == keys("b-0.tar")
+    assert tarmac(capsys, "", *one, "--overwrite")[0] == 0
+    assert keys("two/*.tar") == keys("a-0.tar")
+
+
+def test_what_another_program_puts_there_meanwhile_stays(here, capsys):
+    with Held("a-0.tar", "-o", "two/a-{i}.tar", at="001") as held:
+        (here / "two" / "a-0.tar").write_bytes(b"mine")
+        assert held.finish() == 1
+    assert files(here / "two") == {"a-0.tar": b"mine"}
+
+
+def together(first, second, env=None):
+    """Start two jobs at the same moment; which of them succeeded?"""
+    begun = [subprocess.Popen([*TARMAC, *each], stderr=subprocess.PIPE, env=env) for each in (first, second)]
+    told = [process.communicate()[1].decode() for process in begun]
+    return [process.returncode for process in begun], told
+
+
+@pytest.mark.parametrize(
+    "verbs", [("copy", "sort"), ("sort", "map --py quick.py:quick"), ("map --py quick.py:quick", "copy")]
+)
+@pytest.mark.parametrize("options", [(), ("--overwrite",)])
+def test_of_two_that_start_together_the_output_is_of_one(here, verbs, options):
+    """Each shard there is of the last job that succeeded; none is of one that failed."""
+    for turn in range(2):
+        out = f"out-{turn}/c-{{i}}.tar"
+        jobs = [
+            [*verb.split(), f"{name}-0.tar", f"{name}-1.tar", "-o", out, "--max-samples", "2", *options]
+            for verb, name in zip(verbs, "ab", strict=True)
+        ]
+        statuses, told = together(*jobs)
+        made = {name for name in "ab" if set(keys(f"out-{turn}/*.tar")) & set(keys(f"{name}-*.tar"))}
+        assert 0 in statuses, told
+        if not options:
+            assert sorted(statuses) == [0, 2], told
+            assert made == {"ab"[statuses.index(0)]}
+        assert len(made) == 1, told
+        (whole,) = made
+        assert sorted(keys(f"out-{turn}/*.tar")) == sorted(keys(f"{whole}-*.tar"))
+        assert statuses["ab".index(whole)] == 0
+
+
+def test_in_a_store_too(here):
+    with required(seaweed_s3()) as server:
+        server.make_bucket("shards")
+        env = os.environ | server.env()
+        for turn in range(2):
+            out = f"s3://shards/{turn}/"
+            jobs = [
+                [verb, f"{name}-0.tar", f"{name}-1.tar", "-o", out + "c-{i}.tar", "--max-samples", "2"]
+                for verb, name in (("copy", "a"), ("sort", "b"))
+            ]
+            statuses, told = together(*jobs, env=env)
+            assert sorted(statuses) == [0, 2], told
+            winner = "ab"[statuses.index(0)]
+            back = [*TARMAC, "copy", out + "*.tar", "-o", f"back-{turn}.tar"]
+            assert subprocess.run(back, env=env, stderr=subprocess.PIPE).returncode == 0
+            assert sorted(keys(f"back-{turn}.tar")) == sorted(keys(f"{winner}-*.tar"))
