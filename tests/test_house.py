@@ -164,6 +164,7 @@ def test_every_file_of_the_source_has_its_tests():
         "order/shares.py": "pipeline/test_share_law.py",
         "pipeline/fluid.py": "pipeline/test_webdataset.py",
         "pipeline/progress.py": "pipeline/test_resume_law.py",
+        "pipeline/shared_memory.py": "loader/test_stalls.py",
         "samples/counting.py": "pipeline/test_webdataset.py",
         "storage/types.py": "storage",
         "warned.py": "test_errors.py",

@@ -162,8 +162,30 @@ print("all there")
 """
 
 
-def test_a_small_dev_shm(tmp_path):
-    """Batches of 16 MB cross where /dev/shm has room for one."""
+STREAM = """
+import sys
+import numpy as np
+import tarmac
+
+rows, workers = int(sys.argv[2]), int(sys.argv[3])
+
+def large(sample):
+    return np.full((rows, 1000), sample["cls"], np.float32)
+
+dataset = tarmac.WebDataset(sys.argv[1]).decode().map(large)
+seen = []
+try:
+    for batch in tarmac.WebLoader(dataset, batch_size=None, num_workers=workers):
+        seen.append(int(batch[0, 0]))
+except tarmac.errors.LoaderError as error:
+    print("refused" if "/dev/shm, which has 1048576 bytes" in str(error) else error)
+else:
+    print("all there" if sorted(seen) == list(range(40)) else seen)
+"""
+
+
+def in_a_small_dev_shm(tmp_path, program, *arguments):
+    """Run a program where /dev/shm has one megabyte; return what it prints."""
     unshare = shutil.which("unshare")
     mount = "mount -t tmpfs -o size=1m tmpfs /dev/shm"
     if unshare is None or subprocess.run([unshare, "-m", "sh", "-c", mount], capture_output=True).returncode:
@@ -171,12 +193,28 @@ def test_a_small_dev_shm(tmp_path):
     with tarmac.TarWriter(tmp_path / "a.tar", index=True) as writer:
         for number in range(40):
             writer.write({"__key__": f"{number:02d}", "cls": number})
-    program = tmp_path / "program.py"
-    program.write_text(textwrap.dedent(SMALL))
-    command = f'{mount} && exec "$@"'
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    script = tmp_path / "program.py"
+    script.write_text(textwrap.dedent(program))
+    program_and_shard = [sys.executable, str(script), str(tmp_path / "a.tar")]
     done = subprocess.run(
-        [unshare, "-m", "sh", "-c", command, "sh", sys.executable, str(program), str(tmp_path / "a.tar")],
-        env=environment, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    assert (done.returncode, done.stdout) == (0, "all there\n"), done.stderr[-2000:]
+        [unshare, "-m", "sh", "-c", f'{mount} && exec "$@"', "sh", *program_and_shard, *arguments],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+def test_a_small_dev_shm(tmp_path):
+    """Batches of 16 MB cross where /dev/shm has room for one."""
+    assert in_a_small_dev_shm(tmp_path, SMALL) == "all there\n"
+
+
+@pytest.mark.parametrize(
+    ("rows", "workers", "fate"), [("40", "2", "all there"), ("300", "2", "refused"), ("2000", "1", "refused")]
+)
+def test_a_small_dev_shm_under_torch(tmp_path, rows, workers, fate):
+    """What never fits is an error, where torch would wait without end."""
+    assert in_a_small_dev_shm(tmp_path, STREAM, rows, workers) == f"{fate}\n"

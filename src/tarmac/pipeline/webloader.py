@@ -12,6 +12,7 @@ from tarmac.order.workers import assume_worker, current_place
 from tarmac.pipeline.datapipeline import DataPipeline
 from tarmac.pipeline.fluid import FluidInterface
 from tarmac.pipeline.handlers import Drops
+from tarmac.pipeline.shared_memory import to_shared_memory
 
 __all__ = ["LoaderSource", "WebLoader"]
 
@@ -103,18 +104,24 @@ def _following(turn: Turn) -> Turn:
 class _Collate:
     """Collate what is inside the tags."""
 
-    def __init__(self, collate: Any, least: int) -> None:
-        self.collate, self.least = collate, least
+    def __init__(self, collate: Any, least: int, workers: int) -> None:
+        self.collate, self.least, self.workers = collate, least, workers
 
     def __call__(self, tagged: Tagged | list[Tagged]) -> list[Tagged]:
         """Return a batch and, where a worker's pass ends with it, the tag that says so."""
         if isinstance(tagged, Tagged):
-            return [tagged if tagged.last else replace(tagged, item=self.collate(tagged.item))]
+            return [tagged if tagged.last else replace(tagged, item=self._collated(tagged.item))]
         whole = [one for one in tagged if not one.last]
         ends = [one for one in tagged if one.last]
         if len(whole) < self.least:  # the tag has made a batch look full that is to be left out
             return ends
-        return [replace(whole[-1], item=self.collate([one.item for one in whole])), *ends]
+        return [replace(whole[-1], item=self._collated([one.item for one in whole])), *ends]
+
+    def _collated(self, items: Any) -> Any:
+        batch = self.collate(items)
+        if self.workers:
+            to_shared_memory(batch)
+        return batch
 
 
 class LoaderSource:
@@ -218,7 +225,7 @@ class LoaderSource:
 
         IterableDataset.register(_InWorker)
         least = self.loader.batch_size if self.loader.batch_size and self.loader.drop_last else 1
-        options = {**self.kw, "collate_fn": _Collate(self.loader.collate_fn, least)}
+        options = {**self.kw, "collate_fn": _Collate(self.loader.collate_fn, least, self.loader.num_workers)}
         first = (self._last + 1) % self._workers
         return DataLoader(_InWorker(self.dataset, list(self._states), first, turn), *self.args, **options)
 
