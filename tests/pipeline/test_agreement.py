@@ -119,6 +119,9 @@ CASES = {
         "shards",
         "5 shards",
     ),
+    "seed of a Loader": ("tarmac.Loader(tarmac.Dataset(urls), 1, seed=42 + rank)", "seed", "43 and 42"),
+    "samples of a Loader": ("tarmac.Loader(tarmac.Dataset(urls)[rank:], 1)", "samples", "same selection"),
+    "batches of a Loader": ("tarmac.Loader(tarmac.Dataset(urls), 1 + rank)", "batches", "2 a rank"),
     "equal batches": ("web(urls[rank:]).with_equal_batches(1)", "shards", "5 shards"),
 }
 

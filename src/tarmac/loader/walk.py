@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from tarmac.errors import LoaderError, TarmacWarning
 from tarmac.loader.state import LoaderState
+from tarmac.order.agreement import Site
 from tarmac.order.bijection import MAX_SIZE, mix_key
 from tarmac.order.epochs import Tail, check_world, first_and_size, steps_left
 from tarmac.order.seeds import make_seed
-from tarmac.order.workers import current_place
+from tarmac.order.workers import Place, current_place
 from tarmac.pipeline.dataset import Dataset
 from tarmac.pipeline.epoch_order import EpochOrder
 from tarmac.pipeline.mix import Mix
@@ -77,6 +78,7 @@ class EpochWalk:
         )
         self._check_that_there_are_batches()
         self._finished = False
+        self._site = Site()
         self._longest = 0  # the largest length that anybody was given
         self.order = self._new_order()
 
@@ -186,6 +188,14 @@ class EpochWalk:
         """Go on to the next epoch if all of this one was handed out, by whoever stops at the last batch."""
         if self._finished:
             self._next_epoch()
+        state = self._state
+        facts = {
+            "samples": f"{state.samples} (fingerprint {state.fingerprint})",
+            "seed": str(state.seed),
+            "batches": f"{self.batch_size} a rank, tail {self.tail}",
+            "order": f"{state.streams} streams, window {state.window}, shuffle {state.shuffle}",
+        }
+        self._site.check(Place(self.rank, self.world), facts, None)
 
     def _next_epoch(self) -> None:
         self._state = replace(self._state, epoch=self._state.epoch + 1, position=0, step=0)

@@ -30,7 +30,10 @@ _clients: dict[int, Any] = {}
 _HINTS = {
     "shards": "give all ranks the same list in the same order; a pattern may match other files elsewhere.",
     "epoch": "call set_epoch with the same number on all ranks.",
-    "seed": "give all ranks the same seed before the split; shuffle behind it with any.",
+    "seed": "give all ranks the same seed; stages behind the split may have any.",
+    "samples": "give all ranks the same dataset, and make the same selection of it.",
+    "batches": "give all ranks the same batch_size and tail.",
+    "order": "give all ranks the same streams, window and shuffle.",
 }
 
 
