@@ -141,5 +141,9 @@ def _digests(
     def one(span: Span) -> str:
         return xxhash.xxh3_64_hexdigest(read_range(url, *span, storage, info.version))
 
-    with ThreadPoolExecutor(REQUESTS) as pool:
-        yield from pool.map(one, spans)
+    try:
+        with ThreadPoolExecutor(REQUESTS) as pool:
+            found = list(pool.map(one, spans))
+    except RuntimeError:  # no thread can be started while the interpreter ends
+        found = [one(span) for span in spans]
+    yield from found

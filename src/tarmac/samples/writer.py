@@ -101,7 +101,11 @@ class TarWriter:
         form = _compression(compress, self.name)  # before the target is touched
         self._entries = _entries(index, self.name, form)
         if index:
+            import pyarrow  # noqa: F401 - needed at the end, when Python may import nothing more
             from xxhash import xxh3_64_intdigest
+
+            import tarmac.index.marks
+            import tarmac.index.sidecar  # noqa: F401
 
             self._digest = xxh3_64_intdigest
         self._storage = storage

@@ -137,7 +137,8 @@ def _file_hash(path: str) -> str:
 
 
 def _failed(error: BaseException) -> MapFailed:
-    frames = traceback.extract_tb(error.__traceback__)
+    ours = os.path.dirname(os.path.dirname(__file__))  # the place of the user's that led here says more
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(ours)]
     where = f" ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno})" if frames else ""
     return MapFailed(f"the function raised {type(error).__name__}: {str(error)[:300]}{where}.")
 
