@@ -32,7 +32,7 @@ heavy: $(VENV)/.test $(VENV)/.servers
 # An answer in a minute: the rooms that everything stands on, without the files that take longest there.
 QUICK := tests/test_house.py tests/index tests/order tests/pipeline tests/samples tests/tar
 LATER := tests/order/test_passes.py tests/tar/test_reader_damage.py \
-  $(addprefix tests/pipeline/test_,dataset.py multiloader.py webloader.py)
+  $(addprefix tests/pipeline/test_,agreement.py dataset.py multiloader.py resume_law.py share_law.py webloader.py)
 quick: lint
 	$(BIN)/python -m pytest -m "not heavy" -n 2 --dist loadfile $(QUICK) $(addprefix --ignore=,$(LATER))
 
