@@ -138,6 +138,9 @@ SHAPES = {
     ),
     "last batch of a loader": lambda s: tarmac.WebLoader(web(s), batch_size=None).listed(3),
     "cache in memory": lambda s: web(s, shardshuffle=True).mcached().shuffle(3),
+    "cache filled ahead of an end": lambda s: (
+        web(s, shardshuffle=True).mcached().rsample(0.6).map(identity, threads=1).with_epoch(9)
+    ),
     "seed drawn by a list": lambda s: tarmac.DataPipeline(
         tarmac.SimpleShardList(World([5, 5, 5, 5]).urls(s), seed=True), tarmac.tarfile_to_samples()
     ),

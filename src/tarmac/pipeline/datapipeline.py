@@ -318,7 +318,10 @@ class DataPipeline(PipelineStage, Source):
             return dict(self._resume)
         if self._source_resumes():
             self._progress.source = self.pipeline[0].state_dict
-        return self._progress.to_state(current_place(), self.seeds())
+        state = self._progress.to_state(current_place(), self.seeds())
+        if 0 < self.nsamples <= self._progress.emitted:
+            state["stages"] = self.seeds()  # nothing of this pass is left: the next one follows from these
+        return state
 
     def load_state_dict(self, state: dict[str, Any], /) -> None:
         """Continue from a saved place at the next iteration, on the same rank and worker of as many."""
