@@ -76,6 +76,9 @@ def test_ranks_that_agree_may_look_and_shuffle_as_they_like(store, tmp_path):
     if rank == 0:
         next(iter(train))
         next(iter(web(urls[:3])))
+        train.set_epoch(9)
+        next(iter(train))
+        train.set_epoch(0)
     found = []
     for epoch in range(3):
         turn(lambda: found.append(list(train)))
@@ -113,6 +116,24 @@ CASES = {
         "set_epoch(tarmac.WebLoader(web(), batch_size=None, num_workers=2), 3 + rank)",
         "epoch",
         "4 and 3",
+    ),
+    "epoch on one rank only": ("web() if rank == 0 else set_epoch(web(), 5)", "epoch", "5 and 0"),
+    "epoch on one rank of a loader": (
+        "tarmac.WebLoader(web(), batch_size=None) if rank == 0 else"
+        " set_epoch(tarmac.WebLoader(web(), batch_size=None), 5)",
+        "epoch",
+        "5 and 0",
+    ),
+    "epoch in a loader of torch": (
+        "torch.utils.data.DataLoader(set_epoch(web(), 3 + rank), batch_size=None, num_workers=1)",
+        "epoch",
+        "4 and 3",
+    ),
+    "epochs of a mixture": (
+        "tarmac.FluidWrapper(tarmac.RandomMix([web(), web()], longest=True)) if rank == 0 else"
+        " set_epoch(tarmac.FluidWrapper(tarmac.RandomMix([web(), web()], longest=True)), 5)",
+        "epoch",
+        "5 and 0",
     ),
     "in a loader of torch": (
         "torch.utils.data.DataLoader(web(urls[rank:]), batch_size=None, num_workers=2)",

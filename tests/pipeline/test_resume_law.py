@@ -193,6 +193,45 @@ def test_set_epoch_after_a_state_of_this_epoch_keeps_it(shards):
     assert sorted(other) == sorted(head + rest)
 
 
+def test_a_state_before_the_first_item_is_the_beginning_of_that_pass(shards):
+    def make():
+        return web(shards, shardshuffle=True).shuffle(4)
+
+    counted = make()
+    epochs = [list(counted) for _ in range(5)]
+    made = make()
+    list(made)
+    items = iter(made)
+    states = {1: made.state_dict()}
+    del items
+    made.set_epoch(3)
+    states[3] = made.state_dict()
+    list(made)
+    made.set_epoch(2)
+    states[2] = made.state_dict()
+    for number, state in states.items():
+        resumed = make()
+        resumed.load_state_dict(json.loads(json.dumps(state)))
+        assert list(resumed) == epochs[number]
+        assert list(resumed) == epochs[number + 1]
+
+
+def test_a_state_of_another_pipeline_is_refused(shards):
+    made = web(shards, shardshuffle=True, seed=3).shuffle(4)
+    next(iter(made))
+    state = made.state_dict()
+    others = [
+        web(shards, shardshuffle=True, seed=4).shuffle(4),
+        web(shards, shardshuffle=True, seed=3).shuffle(5),
+        tarmac.WebDataset(World([5, 5, 5]).urls(shards), shardshuffle=True, seed=3).map(key_of).shuffle(4),
+    ]
+    for other in others:
+        with pytest.raises(StateMismatch, match="other shards, stages, sizes or seeds"):
+            other.load_state_dict(state)
+    with pytest.raises(StateMismatch, match="'told'"):
+        made.load_state_dict({name: value for name, value in state.items() if name != "told"})
+
+
 # What has no place to return to says so.
 
 

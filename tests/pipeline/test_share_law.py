@@ -58,13 +58,43 @@ def streams(world, shards, kind, shuffle):
         "own splitter": functools.partial(web, nodesplitter=by_hand),
         "shuffled list": lambda rank: pipeline(rank, tarmac.SimpleShardList(urls, seed=5)),
         "shuffle": lambda rank: pipeline(rank, tarmac.SimpleShardList(urls), tarmac.shuffle(3, seed=5)),
+        "shuffle before a splitter of one's own": lambda rank: tarmac.DataPipeline(
+            tarmac.SimpleShardList(urls, seed=7),
+            tarmac.shuffle(3, seed=5),
+            by_hand,
+            tarmac.split_by_worker,
+            tarmac.tarfile_to_samples(),
+            tarmac.map(key_of),
+        ),
+        "nested": lambda rank: pipeline(
+            rank, tarmac.DataPipeline(tarmac.SimpleShardList(urls), tarmac.shuffle(4, seed=3))
+        ),
+        "mixed lists": lambda rank: pipeline(
+            rank,
+            tarmac.RandomMix(
+                [tarmac.SimpleShardList(part, seed=2) for part in (urls[::2], urls[1::2]) if part],
+                longest=True,
+            ),
+        ),
         "spec": lambda rank: pipeline(
             rank, tarmac.MultiShardSample({"datasets": [{"shards": urls}]}, seed=3)
         ),
     }[kind]
 
 
-KINDS = st.sampled_from(["web", "detshuffle", "own splitter", "shuffled list", "shuffle", "spec"])
+KINDS = st.sampled_from(
+    [
+        "web",
+        "detshuffle",
+        "own splitter",
+        "shuffle before a splitter of one's own",
+        "shuffled list",
+        "shuffle",
+        "nested",
+        "mixed lists",
+        "spec",
+    ]
+)
 SHUFFLES = st.sampled_from([None, True, 1, 3])
 
 
@@ -144,6 +174,48 @@ def test_equal_batches_when_stages_drop_samples(shards):
 
     [epoch] = epochs_of(world, make)
     assert [len(items) for items in epoch] == [6, 6]
+
+
+def equal(kind, web):
+    """Ways to end a pipeline behind equal shares."""
+    partial = functools.partial(tarmac.split_by_node, group=None)
+    split = tarmac.WebDataset(web.pipeline[0].urls, nodesplitter=partial).map(key_of).listed(2)
+    return {
+        "loader batches": lambda: DataLoader(web.with_equal_batches(2), batch_size=2),
+        "unlisted": lambda: web.listed(2).with_equal_batches().unlisted().listed(2),
+        "twice": lambda: web.listed(2).with_equal_batches().with_equal_batches(),
+        "wrapped splitter": split.with_equal_batches,
+        "two of one": lambda: web.with_equal_batches(2).pipe(doubled).listed(4),
+        "two passes": lambda: web.listed(2).with_equal_batches().repeat(2),
+    }[kind]()
+
+
+def doubled(src):
+    for item in src:
+        yield from (item, item)
+
+
+EQUAL = ["loader batches", "unlisted", "twice", "wrapped splitter", "two of one", "two passes"]
+
+
+@pytest.mark.parametrize("kind", EQUAL)
+def test_equal_batches_wherever_the_batches_are_made(shards, kind):
+    """25 samples on two ranks are 13 batches of two on each, some of them twice, and none is missing."""
+    world = World([5] * 5, ranks=2)
+
+    def make(rank):
+        return equal(
+            kind, tarmac.WebDataset(world.urls(shards), nodesplitter=tarmac.split_by_node).map(key_of)
+        )
+
+    [epoch] = epochs_of(world, make)
+    assert [len(batches) for batches in epoch] == [7 * (1 + (kind == "two passes"))] * 2
+    assert {key for batches in epoch for batch in batches for key in batch} == set(world.keys)
+
+
+def test_a_length_set_behind_equal_shares_counts(shards):
+    web = tarmac.WebDataset(World([5] * 5).urls(shards)).map(key_of).listed(2).with_equal_batches()
+    assert len(list(web.with_epoch(3))) == 3
 
 
 def test_equal_batches_refuses_what_it_cannot_count(shards):

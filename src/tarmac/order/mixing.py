@@ -17,9 +17,9 @@ from itertools import accumulate, islice
 from typing import Any, Protocol
 
 from tarmac.errors import NotResumable, StateMismatch
-from tarmac.order.passes import Source, Turn
+from tarmac.order.passes import Passing, Source, Turn
 from tarmac.order.seeds import all_seeds, chosen_seed, load_all_seeds, make_seed
-from tarmac.order.workers import current_place
+from tarmac.order.workers import Place, current_place
 
 __all__ = ["RandomMix", "RoundRobin"]
 
@@ -94,7 +94,7 @@ class _Mix(Source, ABC):
         self._resume: dict[str, Any] | None = None
 
     @abstractmethod
-    def _choices(self, epoch: int) -> _Choices:
+    def _choices(self, turn: Turn) -> _Choices:
         """Begin the choices of a pass."""
 
     @property
@@ -164,7 +164,7 @@ class _Mix(Source, ABC):
         if resume is not None:
             progress.emitted, progress.ended = resume["emitted"], [list(end) for end in resume["ended"]]
             states = resume["datasets"]
-        choices = self._choices(progress.turn.number)
+        choices = self._choices(progress.turn)
         counts, left = _replay(choices, len(self.datasets), progress.emitted, progress.ended)
         return self._run(progress, choices, left, counts, states)
 
@@ -228,7 +228,7 @@ class RoundRobin(_Mix):
     def __init__(self, datasets: Iterable[Iterable[Any]], longest: bool = False) -> None:
         super().__init__(datasets, longest)
 
-    def _choices(self, epoch: int) -> _Choices:
+    def _choices(self, turn: Turn) -> _Choices:
         return _InTurn(len(self.datasets))
 
 
@@ -251,9 +251,9 @@ class RandomMix(_Mix):
         _check_weights(self.probs, len(self.datasets))
         self.seed = chosen_seed(seed)
 
-    def _choices(self, epoch: int) -> _Choices:
-        place = current_place()
-        seed = make_seed("mix", self.seed, epoch, place.rank, place.worker)
+    def _choices(self, turn: Turn) -> _Choices:
+        place = Place() if turn.shared else current_place()
+        seed = make_seed("mix", self.seed, turn.number, place.rank, place.worker)
         return _AtRandom(self.probs, random.Random(seed))
 
 
@@ -292,6 +292,8 @@ def _begun(dataset: Any, turn: Turn, taken: int, state: Any) -> Iterator[Any]:
         dataset.set_pass(turn)
     elif hasattr(dataset, "set_epoch"):
         dataset.set_epoch(turn.number)
+        if isinstance(dataset, Passing):
+            dataset.shared = turn.shared
     if state is not None and _resumes(dataset):
         dataset.load_state_dict(state)
         taken = 0

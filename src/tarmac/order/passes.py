@@ -43,6 +43,8 @@ class Turn:
     """A number that is the same for all readers, on which their shares may depend; None if unknown."""
     told: bool = False
     """Whether `set_epoch` said it, so that all ranks agree, and not only the workers of one loader."""
+    shared: bool = False
+    """Whether a split follows, so that everything in this pass must be the same for all readers."""
 
 
 class _Count:
@@ -52,6 +54,13 @@ class _Count:
         self.last = first - 1
         self.told: int | None = None
         self.runs: dict[int, _Run] = {}
+        self.compared: list[int] = [0, -1]  # how many epochs were compared with other ranks, and the last
+
+    def compare(self, epoch: int) -> int:
+        """Return the number of an epoch among those that were compared: a new one if it is another."""
+        if self.compared[1] != epoch:
+            self.compared = [self.compared[0] + 1, epoch]
+        return self.compared[0]
 
     def tell(self, epoch: int) -> None:
         """Make `epoch` the number of the next pass of whoever comes next."""
@@ -91,12 +100,12 @@ class _Count:
 
     def to_bytes(self) -> bytes:
         runs = [[token, run.base, run.passes] for token, run in self.runs.items()]
-        return json.dumps([self.last, self.told, runs]).encode()
+        return json.dumps([self.last, self.told, runs, self.compared]).encode()
 
     def load(self, data: bytes) -> None:
         """Take over what `to_bytes` wrote; nothing from an empty file."""
         if data:
-            self.last, self.told, runs = json.loads(data)
+            self.last, self.told, runs, self.compared = json.loads(data)
             self.runs = {token: _Run(base, passes) for token, base, passes in runs}
 
 
@@ -179,6 +188,11 @@ class PassCounter:
                 count.restart(turn.number, told)
             else:
                 count.restart_one(worker, run, turn.number, told)
+
+    def compared(self, epoch: int) -> int:
+        """Return the number of an epoch among those that were compared with other ranks."""
+        with self._current(create=loader_token() is not None) as count:
+            return count.compare(epoch)
 
     @property
     def last(self) -> int:

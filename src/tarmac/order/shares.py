@@ -35,6 +35,8 @@ class EqualShares:
     tail: Tail
     nodes: bool
     """Whether ranks share the data, or each of them reads all of it."""
+    group: Any = None
+    """The process group of torch.distributed whose ranks share it, if that is not the whole world."""
 
     splits = True
     keeps_parts = True
@@ -47,7 +49,7 @@ class EqualShares:
 
     def batches(self, urls: Iterable[str]) -> int:
         """Return how many batches every reader gets."""
-        total, readers = sum(self.counts[url] for url in urls), self._reader(current_place())[1]
+        total, readers = sum(self.counts[url] for url in urls), self._reader(current_place(self.group))[1]
         whole = readers * self.batchsize
         batches = -(-total // whole) if self.tail == "pad" else total // whole
         if batches == 0:
@@ -59,7 +61,7 @@ class EqualShares:
     def __call__(self, src: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         shards = list(src)
         ends = list(accumulate(self.counts[shard["url"]] for shard in shards))
-        reader, readers = self._reader(current_place())
+        reader, readers = self._reader(current_place(self.group))
         wanted = self.batches(shard["url"] for shard in shards) * self.batchsize
         return _pieces(shards, ends, ends[-1] * reader // readers, wanted)
 

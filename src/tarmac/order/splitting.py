@@ -17,6 +17,7 @@ from tarmac.order.workers import Place, current_place
 
 __all__ = [
     "is_claimed",
+    "is_foreign",
     "is_splitter",
     "single_node_only",
     "split_all",
@@ -62,6 +63,15 @@ def is_splitter(stage: object) -> bool:
     """Whether a stage deals out shards among readers, as far as tarmac can tell."""
     stage = stage.func if isinstance(stage, functools.partial) else stage
     return any(stage is known for known in _SPLITTERS) or bool(getattr(stage, "splits", False))
+
+
+def is_foreign(stage: object) -> bool:
+    """Whether a stage is a function or an object of the user's, of which nothing is known."""
+    while isinstance(stage, functools.partial):
+        stage = stage.func
+    stage = getattr(stage, "f", stage)  # of a stage that was made with pipelinefilter
+    module = getattr(stage, "__module__", None) or type(stage).__module__
+    return not str(module).startswith("tarmac.")
 
 
 def splits_nodes(stage: object) -> bool:

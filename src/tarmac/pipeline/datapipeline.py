@@ -14,17 +14,20 @@ from typing import Any, Self
 import xxhash
 
 from tarmac.errors import NotPicklable, NotResumable, StateMismatch
-from tarmac.order.agreement import Site
+from tarmac.order.agreement import Site, check_agreement
 from tarmac.order.passes import PassCounter, Passing, Source, Turn
 from tarmac.order.seeds import all_seeds, load_all_seeds
-from tarmac.order.splitting import is_splitter, splits_nodes, with_parts
+from tarmac.order.splitting import is_foreign, is_splitter, splits_nodes, with_parts
 from tarmac.order.workers import Place, current_place, remember_rank
+from tarmac.pipeline.batching import Batched
 from tarmac.pipeline.handlers import Drops
-from tarmac.pipeline.progress import Position, Progress, check_state, skip
-from tarmac.pipeline.stage import PipelineStage
+from tarmac.pipeline.progress import Position, Progress, check_state, identity_of, skip
+from tarmac.pipeline.stage import Each, PipelineStage
 
 __all__ = ["DataPipeline"]
 
+COMPARED_AFTER = 4
+"""Items after which ranks compare their epochs: a look at the first few is no epoch."""
 EMPTY_PASSES = 100
 """Passes in a row in which every sample was dropped, after which an endless pipeline gives up."""
 
@@ -83,6 +86,7 @@ class DataPipeline(PipelineStage, Source):
         A state that was loaded is kept if it is of this epoch, and forgotten otherwise.
         """
         super().set_epoch(epoch)
+        self._progress = Progress()
         if self._resume is not None and epoch != self._resume["epoch"] - self._resume["pass"]:
             self.forget_state()
 
@@ -95,7 +99,11 @@ class DataPipeline(PipelineStage, Source):
     @property
     def found(self) -> bool:
         """Whether anything was read in the last pass, be it that stages dropped all of it."""
-        return self._progress.found or getattr(self.pipeline[0], "found", False)
+        return self._progress.found or (self._reader() == 0 and getattr(self.pipeline[0], "found", False))
+
+    def _reader(self) -> int:
+        """The number of the stage whose items are samples: the one that reads shards, or the source."""
+        return next((n for n, stage in enumerate(self.pipeline) if getattr(stage, "reads_parts", False)), 0)
 
     def set_pass(self, turn: Turn) -> None:
         """Begin the next iteration with the pass that what is around this pipeline says."""
@@ -110,32 +118,35 @@ class DataPipeline(PipelineStage, Source):
             self.set_epoch(epoch)  # what the dataset of a loader was told holds for the loader
         resumed, self._resume = self._resume, None
         progress = self._progress = Progress.of(resumed)
-        left = self.nsamples - progress.emitted if self.nsamples > 0 else sys.maxsize
+        progress.repetitions, most = self._limits()
+        left = most - progress.emitted if most > 0 else sys.maxsize
         if resumed is not None:
             # An iteration that was complete when it was saved has used up its pass.
             turn = Turn(progress.epoch + (left <= 0), progress.told, told=progress.told is not None)
             self._passes.resume(turn, current_place().worker)
-            if left <= 0 or progress.number >= self.repetitions:
+            if left <= 0 or progress.number >= progress.repetitions:
                 self.forget_state()
-        items = self._all_passes(progress, resumed is not None)
+        items = self._all_passes(progress, progress.begun)
         return islice(items, left) if left < sys.maxsize else items
 
     def _all_passes(self, progress: Progress, resumed: bool) -> Iterator[Any]:
         place, empty = current_place(), 0
-        while progress.number < self.repetitions:
+        while progress.number < progress.repetitions:
             turn = self._passes.begin(place.worker)
             # The share stays the same within an iteration: readers make different numbers of passes in it.
             new = not resumed and (progress.number == 0 or self._is_alone(place))
             progress.begin(turn, self._agreed(turn, place) if new else progress.shared)
-            self.check_ranks(progress.told)
+            self.check_ranks()
             before = progress.emitted
             for item in self._one_pass(progress):
                 progress.emitted += 1
+                if progress.emitted == COMPARED_AFTER:
+                    self.check_epoch(progress.shared)
                 yield item
             empty = 0 if resumed or progress.emitted > before else empty + 1
             if empty and not self.found:
                 return  # nothing comes, and nothing will
-            if empty == EMPTY_PASSES and progress.number + 1 < self.repetitions:
+            if empty == EMPTY_PASSES and progress.number + 1 < progress.repetitions:
                 raise ValueError(
                     f"{empty} passes over the data in a row gave nothing: the stages drop every sample. "
                     "Try: look at select() and at drops()."
@@ -143,13 +154,17 @@ class DataPipeline(PipelineStage, Source):
             resumed = False
             progress.end()
 
+    def _limits(self) -> tuple[int, int]:
+        """How many passes an iteration has at most, and how many items; -1 for any number."""
+        return self.repetitions, self.nsamples
+
     def _one_pass(self, progress: Progress) -> Iterator[Any]:
         """One pass over the stages, from its beginning or from where a saved one was."""
         self._tell_stages(progress)
         split = self._prompt_from()
         progress.seeds = self.seeds()
         progress.source = self.pipeline[0].state_dict if self._source_resumes() else None
-        reader = next((n for n, stage in enumerate(self.pipeline) if getattr(stage, "reads_parts", False)), 0)
+        reader = self._reader()
         source: Iterable[Any] = ()
         for number, stage in enumerate(self.pipeline[:split]):
             if is_splitter(stage):
@@ -171,13 +186,14 @@ class DataPipeline(PipelineStage, Source):
 
     def _tell_stages(self, progress: Progress) -> None:
         """Tell the stages which pass comes: those before a split what all readers agree on."""
-        front = self._behind_splitters()
+        front = len(self.pipeline) if progress.all_shared else self._behind_splitters()
         own, shared = progress.epoch, progress.shared
         for number, stage in reversed(list(enumerate(self.pipeline))):
+            before = number < front and not getattr(stage, "per_reader", False)
             if hasattr(stage, "set_pass"):
-                stage.set_pass(Turn(own, shared, told=progress.told is not None))
+                told = progress.told is not None
+                stage.set_pass(Turn(shared if before else own, shared, told, shared=before))
             elif hasattr(stage, "set_epoch"):
-                before = number < front and not getattr(stage, "per_reader", False)
                 stage.set_epoch(shared if before else own)
                 if isinstance(stage, Passing):
                     stage.shared = before
@@ -186,9 +202,17 @@ class DataPipeline(PipelineStage, Source):
                 own, shared = stage.filled_in(own, shared)
 
     def _behind_splitters(self) -> int:
-        """The number of the first stage that sees only the share of this reader."""
+        """The number of the first stage that sees only the share of this reader.
+
+        Before shards are read, a function of the user's may be a splitter.
+        """
+        front = self._front
+        for number, stage in enumerate(self.pipeline[1:], 1):
+            if getattr(stage, "reads_parts", False) or isinstance(stage, Each | Batched):
+                break
+            front = number + 1 if is_foreign(stage) else front
         known = (number + 1 for number, stage in enumerate(self.pipeline) if is_splitter(stage))
-        return max(self._front, *known, 0)
+        return max(front, *known, 0)
 
     def _is_alone(self, place: Place) -> bool:
         """Whether this is the only reader; a custom splitter may know of others."""
@@ -196,16 +220,16 @@ class DataPipeline(PipelineStage, Source):
 
     def _agreed(self, turn: Turn, place: Place) -> int:
         """Return a number that is the same for all readers, however often each of them has iterated."""
-        if self._is_alone(place):
+        if turn.shared or self._is_alone(place):
             return turn.number
         if turn.agreed is not None and (turn.told or place.world == 1):
             return turn.agreed
         return 0
 
-    def check_ranks(self, epoch: int | None) -> None:
-        """Raise RanksDisagree if another rank splits other shards, or by another seed or epoch."""
+    def check_ranks(self) -> None:
+        """Raise RanksDisagree if another rank splits other shards, or by another seed."""
         place, before = current_place(), self.pipeline[: self._behind_splitters()]
-        if place.world == 1 or not any(map(splits_nodes, before)) or getattr(before[0], "per_reader", False):
+        if place.world == 1 or not self._splits_nodes():
             return
         facts = {}
         if hasattr(before[0], "urls"):
@@ -214,7 +238,18 @@ class DataPipeline(PipelineStage, Source):
         for number, stage in enumerate(before):
             if hasattr(stage, "seed"):
                 facts[f"seed of stage {number}, {type(stage).__name__}"] = str(stage.seed)
-        self._site.check(place, facts, epoch)
+        self._site.check(place, facts, None)
+
+    def check_epoch(self, epoch: int) -> None:
+        """Raise RanksDisagree if another rank deals out the shards of another epoch."""
+        place = current_place()
+        if place.world > 1 and self._splits_nodes():
+            number = self._passes.compared(epoch)
+            check_agreement(f"{self._site.name}/epoch {number}", place, {"epoch": epoch})
+
+    def _splits_nodes(self) -> bool:
+        stages = self.pipeline[: self._behind_splitters()]
+        return any(map(splits_nodes, stages)) and not getattr(stages[0], "per_reader", False)
 
     def _source_resumes(self) -> bool:
         """Whether the source itself returns to a saved place, and nothing behind it must be run again."""
@@ -250,7 +285,7 @@ class DataPipeline(PipelineStage, Source):
 
     def iterator(self) -> Iterator[Any]:
         """Make all passes."""
-        return self._all_passes(Progress(), resumed=False)
+        return self._all_passes(Progress(repetitions=self.repetitions), resumed=False)
 
     # -- building ---------------------------------------------------------------------------------
 
@@ -318,21 +353,27 @@ class DataPipeline(PipelineStage, Source):
             return dict(self._resume)
         if self._source_resumes():
             self._progress.source = self.pipeline[0].state_dict
+        self._progress.identity = self._progress.identity or self._identity()
+        if not self._progress.begun:
+            self._progress.epoch, self._progress.told = self._passes.last + 1, self._passes.told
         state = self._progress.to_state(current_place(), self.seeds())
-        if 0 < self.nsamples <= self._progress.emitted:
+        if 0 < self._limits()[1] <= self._progress.emitted:
             state["stages"] = self.seeds()  # nothing of this pass is left: the next one follows from these
         return state
 
     def load_state_dict(self, state: dict[str, Any], /) -> None:
         """Continue from a saved place at the next iteration, on the same rank and worker of as many."""
         self._check_resumable()
-        state = check_state(state, current_place(), len(self.pipeline))
+        state = check_state(state, current_place(), len(self.pipeline), self._identity())
         self.load_seeds(state["stages"])
         if self._source_resumes() != (state["source"] is not None):
             raise StateMismatch("the state is of a pipeline with other stages.")
         if state["source"] is not None and state["consumed"]:  # otherwise the pass has not begun
             self.pipeline[0].load_state_dict(state["source"])
         self._resume = state
+
+    def _identity(self) -> str:
+        return identity_of(self.pipeline[: self._prompt_from()])
 
     def seeds(self) -> list[Any]:
         """Return what the stages follow from beyond the number of a pass, as JSON."""

@@ -9,19 +9,22 @@ instead.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Any
+
+import xxhash
 
 from tarmac.errors import StateMismatch
 from tarmac.order.passes import Turn
 from tarmac.order.workers import Place
 
-__all__ = ["Position", "Progress", "check_state", "skip"]
+__all__ = ["Position", "Progress", "check_state", "identity_of", "skip"]
 
 STATE_VERSION = 2
 _LARGEST = 2**63
+_FACTS = ("bufsize", "initial", "max_bytes", "size", "p", "n", "nshards", "longest", "probs")
 _COUNTS = ("epoch", "pass", "emitted", "consumed", "shared")
 
 
@@ -50,12 +53,20 @@ class Progress:
     """Items of the last stage, in this iteration."""
     consumed: int = 0
     """Items that the prompt stages took, in this pass."""
+    begun: bool = False
+    """Whether anything was handed out or passed over, or is about to be."""
+    repetitions: int = 1
+    """Passes of this iteration."""
+    all_shared: bool = False
+    """Whether this pipeline is before a split, so that all its stages must be the same for all readers."""
     found: bool = False
     """Whether anything was read in this pass."""
     seeds: list[Any] | None = None
     """What the pass follows from, stage by stage; None between passes."""
     source: Callable[[], Any] | None = None
     """Where to ask a source that returns to a place by itself."""
+    identity: str = ""
+    """A hash of the pipeline, for its states."""
     marks: list[deque[Position]] = field(default_factory=list)
     """For each stage with threads the positions before the items in work."""
 
@@ -64,6 +75,7 @@ class Progress:
         """Return to a saved place, or begin."""
         if state is None:
             return cls()
+        begun = bool(state["pass"] or state["emitted"] or state["consumed"])
         return cls(
             state["pass"],
             state["epoch"],
@@ -71,12 +83,13 @@ class Progress:
             state["told"],
             state["emitted"],
             state["consumed"],
+            begun,
         )
 
     def begin(self, turn: Turn, shared: int) -> None:
         """Begin a pass, or go on with the one that was saved."""
         self.epoch, self.shared, self.told = turn.number, shared, turn.agreed if turn.told else None
-        self.marks, self.found = [], False
+        self.marks, self.found, self.begun, self.all_shared = [], False, True, turn.shared
 
     def end(self) -> None:
         """End a pass."""
@@ -114,12 +127,32 @@ class Progress:
             "emitted": self.emitted,
             "consumed": position.consumed,
             "place": [place.rank, place.world, place.worker, place.workers],
+            "pipeline": self.identity,
             "stages": seeds if self.seeds is None else self.seeds,
             "source": position.source,
         }
 
 
-def check_state(state: object, place: Place, stages: int) -> dict[str, Any]:
+def identity_of(stages: Iterable[Any]) -> str:
+    """Return a hash of what the order of items follows from: stages, their shards, sizes and given seeds."""
+    digest = xxhash.xxh3_64()
+    for stage in stages:
+        name = getattr(stage, "__name__", type(stage).__name__)
+        facts = [f"{fact}={getattr(stage, fact)!r}" for fact in _FACTS if hasattr(stage, fact)]
+        facts += [repr(value) for value in getattr(stage, "args", ()) if isinstance(value, int | float | str)]
+        if not getattr(stage, "_drawn", False):
+            facts.append(repr(getattr(stage, "seed", None)))
+        digest.update(f"{name} {' '.join(facts)}\n".encode())
+        for url in getattr(stage, "urls", ()):
+            digest.update(f"{url}\n".encode("utf-8", "surrogateescape"))
+        inner = getattr(stage, "dataset", None)
+        inside = getattr(stage, "pipeline", None) or getattr(stage, "datasets", None) or [inner]
+        if inside != [None]:
+            digest.update(identity_of(inside).encode())
+    return digest.hexdigest()
+
+
+def check_state(state: object, place: Place, stages: int, identity: str) -> dict[str, Any]:
     """Return the state if it fits a pipeline of so many stages at this place; else raise StateMismatch."""
     if not isinstance(state, Mapping):
         raise StateMismatch(f"a state is a dictionary, got {type(state).__name__}.")
@@ -129,13 +162,18 @@ def check_state(state: object, place: Place, stages: int) -> dict[str, Any]:
         )
     for name in _COUNTS:
         _check_count(state, name)
-    if state.get("told") is not None:
+    if state.get("told", -1) is not None:
         _check_count(state, "told")
     if "source" not in state or not isinstance(state.get("stages"), list):
         raise StateMismatch("the state is damaged: it has no stages or no source.")
     if len(state["stages"]) != stages:
         raise StateMismatch(f"the state is of {len(state['stages'])} stages, this pipeline has {stages}.")
     _check_place(state.get("place"), place)
+    if state.get("pipeline") != identity:
+        raise StateMismatch(
+            "the state is of a pipeline with other shards, stages, sizes or seeds.",
+            hint="make the pipeline as it was; stages behind the last shuffle may differ.",
+        )
     return dict(state)
 
 

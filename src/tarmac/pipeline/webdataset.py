@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Self
 
 from tarmac import environment
 from tarmac.order import shuffling
+from tarmac.order.passes import Passing
 from tarmac.order.shardlists import DirectoryShardList, MultiShardSample, ResampledShards, SimpleShardList
 from tarmac.order.shares import EqualShares, Tail
 from tarmac.order.shuffling import Redeal, ShardShuffle
-from tarmac.order.splitting import is_splitter, single_node_only, split_by_node, split_by_worker
+from tarmac.order.splitting import is_splitter, single_node_only, split_by_worker, splits_nodes
 from tarmac.pipeline.batching import Batched
 from tarmac.pipeline.datapipeline import DataPipeline
 from tarmac.pipeline.expanding import TarSamples, check_empty
 from tarmac.pipeline.fluid import FluidInterface
 from tarmac.pipeline.handlers import Handler, reraise_exception
+from tarmac.pipeline.stage import Each
 from tarmac.samples.counting import count_samples
 from tarmac.storage import Cache, is_local
 from tarmac.tar import TarOptions
@@ -103,7 +106,8 @@ class WebDataset(DataPipeline, FluidInterface):
             raise ValueError("with_equal_batches() splits by itself and cannot follow splitters of your own")
         size = _batch_size(self.pipeline, batchsize)
         counts: dict[str, int] = {url: count_samples([url]) for url in dict.fromkeys(source.urls)}
-        shares = EqualShares(counts, size, tail, nodes=split_by_node in splitters)
+        group = next((s.keywords.get("group") for s in splitters if isinstance(s, functools.partial)), None)
+        shares = EqualShares(counts, size, tail, nodes=any(map(splits_nodes, splitters)), group=group)
         made = self.compose()
         kept = [s for s in made.pipeline[1 : self._front] if isinstance(s, Redeal) or s is single_node_only]
         made.pipeline[1 : self._front] = [*kept, shares]
@@ -112,11 +116,14 @@ class WebDataset(DataPipeline, FluidInterface):
 
     _equal: EqualShares | None = None
 
-    def __iter__(self) -> Iterator[Any]:
-        if self._equal is not None:
-            # A pass may be short of samples that handlers or stages have dropped: it goes on with the next.
-            self.repetitions, self.nsamples = sys.maxsize, self._equal.batches(self.pipeline[0].urls)
-        return super().__iter__()
+    def _limits(self) -> tuple[int, int]:
+        repetitions, most = super()._limits()
+        if self._equal is None or repetitions != 1 or most > 0:  # a length that was set counts
+            return repetitions, most
+        samples = self._equal.batches(self.pipeline[0].urls) * self._equal.batchsize
+        items = _items_of(self.pipeline[self._front :], samples)
+        # A pass may be short of samples that handlers or stages have dropped: it goes on with the next.
+        return (1, -1) if items is None else (sys.maxsize, items)
 
     def __enter__(self) -> Self:
         return self
@@ -132,6 +139,16 @@ class FluidWrapper(DataPipeline, FluidInterface):
 
     def __init__(self, initial: Any) -> None:
         super().__init__(initial)
+
+
+def _items_of(stages: list[Any], samples: int) -> int | None:
+    """How many items stages make of so many samples if they drop none; None if that cannot be known."""
+    for stage in stages:
+        if isinstance(stage, Batched):
+            samples = -(-samples // stage.batchsize) if stage.partial else samples // stage.batchsize
+        elif not (isinstance(stage, Each | Passing | TarSamples) or stage is check_empty):
+            return None
+    return samples
 
 
 def _batch_size(stages: list[Any], given: int | None) -> int:

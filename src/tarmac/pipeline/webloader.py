@@ -9,7 +9,7 @@ from typing import Any
 from tarmac.errors import StateMismatch
 from tarmac.order.passes import PassCounter, Turn
 from tarmac.order.workers import assume_worker, current_place
-from tarmac.pipeline.datapipeline import DataPipeline
+from tarmac.pipeline.datapipeline import COMPARED_AFTER, DataPipeline
 from tarmac.pipeline.fluid import FluidInterface
 from tarmac.pipeline.handlers import Drops
 from tarmac.pipeline.shared_memory import to_shared_memory
@@ -196,7 +196,7 @@ class LoaderSource:
         if not self.resumes_itself:
             return iter(self.loader)
         if hasattr(self.dataset, "check_ranks"):
-            self.dataset.check_ranks(self._turn.agreed if self._turn.told else None)
+            self.dataset.check_ranks()
         self.found = False
         self._states = list(resume["workers"]) if resume else [None] * self._workers
         self._last = resume["last"] if resume else -1
@@ -209,7 +209,10 @@ class LoaderSource:
         return self._items(self._tagged, self._states)
 
     def _items(self, loader: Any, states: list[dict[str, Any] | None]) -> Iterator[Any]:
-        for parts in loader:
+        epoch = (self._turn.agreed or 0) if self._turn.told else 0
+        for number, parts in enumerate(loader):
+            if number == COMPARED_AFTER and hasattr(self.dataset, "check_epoch"):
+                self.dataset.check_epoch(epoch)
             for tagged in parts:
                 states[tagged.worker] = tagged.state
                 if states is self._states:  # not of a pass that was broken off
