@@ -14,7 +14,7 @@ import torch.distributed as dist
 from pipeline.readers import World, make_shards
 
 PROGRAM = """
-import os, sys, warnings
+import os, random, sys, warnings
 import torch.distributed as dist
 import tarmac
 warnings.simplefilter("ignore")
@@ -106,6 +106,12 @@ CASES = {
         " tarmac.split_by_node)",
         "seed",
         "1 and 0",
+    ),
+    "generator of a shuffle": (
+        "tarmac.DataPipeline(tarmac.SimpleShardList(urls), tarmac.shuffle(3, rng=random.Random(rank)),"
+        " tarmac.split_by_node)",
+        "seed",
+        "Shuffle",
     ),
     "in a loader": (
         "tarmac.WebLoader(web(urls[rank:]), batch_size=None, num_workers=2)",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import random
 from collections import Counter
 from itertools import chain, islice
 
@@ -66,6 +67,9 @@ def streams(world, shards, kind, shuffle):
             tarmac.tarfile_to_samples(),
             tarmac.map(key_of),
         ),
+        "generator": lambda rank: pipeline(
+            rank, tarmac.SimpleShardList(urls), tarmac.shuffle(3, rng=random.Random(4))
+        ),
         "nested": lambda rank: pipeline(
             rank, tarmac.DataPipeline(tarmac.SimpleShardList(urls), tarmac.shuffle(4, seed=3))
         ),
@@ -90,6 +94,7 @@ KINDS = st.sampled_from(
         "shuffle before a splitter of one's own",
         "shuffled list",
         "shuffle",
+        "generator",
         "nested",
         "mixed lists",
         "spec",

@@ -140,13 +140,15 @@ class Shuffle(_Placed):
         self.bufsize = bufsize
         self.initial = initial
         self.rng = rng
-        self.seed = chosen_seed(seed)
+        # Before a split, readers must agree however often each has read: the generator's state now counts.
+        self.seed = chosen_seed(seed) if rng is None else make_seed("rng", repr(rng.getstate()))
         self.handler = handler
         self.max_bytes = max_bytes
 
     def __call__(self, src: Iterable[T]) -> Iterator[T]:
         epoch = self._begin()
-        rng = self._rng("shuffle", self.seed, epoch) if self.rng is None else self.rng
+        given = None if self.shared else self.rng
+        rng = self._rng("shuffle", self.seed, epoch) if given is None else given
         data = src if self.handler is None else _handled(src, self.handler)
         return buffer_shuffle(data, self.bufsize, self.initial, rng, self.max_bytes)
 
