@@ -55,6 +55,8 @@ class Iteration:
     begun: LoaderState
     state: LoaderState
     place: Place
+    handed: int = 0
+    compared: bool = False
 
 
 class EpochWalk:
@@ -231,6 +233,12 @@ class EpochWalk:
         }
         self._site.check(place, facts, None)
 
+    def _compare_pass(self, iteration: Iteration) -> None:
+        if not iteration.compared and self._under_way is iteration:
+            iteration.compared = True
+            begun = iteration.begun
+            self._site.check_pass(iteration.place, {"epoch": begun.epoch, "position": begun.position})
+
     def _requests(self, iteration: Iteration) -> Iterator[Request]:
         """The batches of this rank from where the iteration began to the end of the epoch."""
         state, place, batch = iteration.begun, iteration.place, self.batch_size
@@ -247,11 +255,15 @@ class EpochWalk:
                 yield Request(state.epoch, first, size, place.world, state.samples)
 
     def _advance(self, iteration: Iteration) -> None:
-        """One more batch was handed out, on every rank."""
-        iteration.state = self._after(iteration, 1, iteration.state)
+        """One more batch is handed out, on every rank."""
+        state = self._after(iteration, 1, iteration.state)
+        finished = not self._steps_left(state.position, iteration.place.world)
+        if iteration.handed or finished:  # one batch alone may be a look at the data, on any rank
+            self._compare_pass(iteration)
+        iteration.handed += 1
+        iteration.state = state
         if self._under_way is iteration:
-            self._state = iteration.state
-            self._finished = not self._steps_left(self._state.position, iteration.place.world)
+            self._state, self._finished = state, finished
 
     def _after(self, iteration: Iteration, batches: int, state: LoaderState) -> LoaderState:
         """The state after so many more batches of an iteration."""
@@ -264,6 +276,7 @@ class EpochWalk:
 
     def _complete(self, iteration: Iteration) -> None:
         """All batches of an iteration were handed out, and somebody asked for one more."""
+        self._compare_pass(iteration)
         if self._under_way is iteration:
             self._go_to(iteration.begun.epoch + 1)
 
