@@ -17,7 +17,7 @@ from tarmac.order.agreement import Site
 from tarmac.order.bijection import MAX_SIZE, mix_key
 from tarmac.order.epochs import Tail, check_world, first_and_size, steps_left
 from tarmac.order.seeds import make_seed
-from tarmac.order.workers import Place, current_place, remember_rank
+from tarmac.order.workers import Place, rank_and_world
 from tarmac.pipeline.dataset import Dataset
 from tarmac.pipeline.epoch_order import EpochOrder
 from tarmac.pipeline.mix import Mix
@@ -118,13 +118,15 @@ class EpochWalk:
         return self._find_place() if self._under_way is None else self._under_way.place
 
     def _find_place(self) -> Place:
-        """Look up rank and world, and check them unless they are those of the last time."""
-        rank, world = self._given
-        if rank is None or world is None:
-            place = current_place()
-            rank = place.rank if rank is None else rank
-            world = place.world if world is None else world
-        if self._place is None or (rank, world) != (self._place.rank, self._place.world):
+        """Look up rank and world, and check them unless they are those of the last time.
+
+        Where nothing says them, those of the last time hold: in a worker process that this was sent to, and
+        when the process group has been destroyed.
+        """
+        last = (0, 1) if self._place is None else (self._place.rank, self._place.world)
+        found = last if None not in self._given else rank_and_world() or last
+        rank, world = (now if given is None else given for given, now in zip(self._given, found, strict=True))
+        if self._place is None or (rank, world) != last:
             check_world(self._state.streams, world, rank)
             self._check_that_there_are_batches(world)
             self._place, self._longest = Place(rank, world), 0
@@ -282,8 +284,3 @@ class EpochWalk:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_place": self._here(), "_under_way": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        if None in self._given:  # a fresh interpreter cannot ask torch.distributed for the rank of its parent
-            remember_rank(state["_place"].rank, state["_place"].world)
