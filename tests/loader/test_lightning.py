@@ -70,6 +70,39 @@ if __name__ == "__main__":
 """
 
 
+PLAIN = """
+def key_of(sample):
+    return sample["cls"]
+
+import lightning
+
+class Model(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.seen = torch.nn.Linear(1, 1), []
+
+    def training_step(self, batch, index):
+        self.seen.append((self.current_epoch, batch.tolist()))
+        return self.layer(torch.ones(1, 1)).sum()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.01)
+
+if __name__ == "__main__":
+    devices, peeks, name = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+    loader = tarmac.Loader(ds.decode().map(key_of), batch_size=64, threads=1)
+    for _ in range(peeks):
+        next(iter(loader))
+    model = Model()
+    lightning.Trainer(
+        max_epochs=2, devices=devices, strategy="ddp", accelerator="cpu", logger=False,
+        enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
+    ).fit(model, loader)
+    with open(f"{name}-{model.global_rank}.json", "w") as file:
+        json.dump((model.seen, 0), file)
+"""
+
+
 @pytest.fixture
 def folder(tmp_path):
     """A dataset, and the recipe of the document as a program that writes down what it has seen."""
@@ -108,3 +141,13 @@ def test_continued_on_another_number_of_devices(folder, before, after):
     for epoch in (0, 1):
         seen = [sample for number, batch in every if number == epoch for sample in batch]
         assert sorted(seen) == list(range(SAMPLES)), epoch
+
+
+def test_a_loader_made_before_the_devices_are_known(folder):
+    """`trainer.fit(model, loader)`, the loader having been looked at before: every sample once an epoch."""
+    (folder / "program.py").write_text(BEFORE + PLAIN)
+    found = run(folder, 2, 2, "plain")
+    for epoch in (0, 1):
+        seen = [[batch for number, batch in steps if number == epoch] for steps, _ in found]
+        assert [len(steps) for steps in seen] == [SAMPLES // BATCH // 2] * 2
+        assert sorted(sample for steps in seen for batch in steps for sample in batch) == list(range(SAMPLES))

@@ -92,6 +92,24 @@ def test_ranks_that_agree_may_look_and_shuffle_as_they_like(store, tmp_path):
         assert sorted(mine.split(",") + theirs.split(",")) == World([5, 4, 3, 2, 5]).keys
 
 
+def test_ranks_may_look_at_batches_and_begin_again(store, tmp_path):
+    body = """
+    loader = tarmac.Loader(tarmac.Dataset(urls), 1, tail="short")
+    found = []
+    for epoch in range(3):
+        if rank == epoch % 2:
+            next(iter(loader))
+        if rank == 0:
+            list(zip(range(3), loader))
+        turn(lambda: found.append([key for batch in loader for key in batch["__key__"]]))
+    print(*(",".join(sorted(keys)) for keys in found))
+    """
+    first, second = run(store, tmp_path, body)
+    assert "DISAGREE" not in first + second
+    for mine, theirs in zip(first.split(), second.split(), strict=True):
+        assert sorted(mine.split(",") + theirs.split(",")) == World([5, 4, 3, 2, 5]).keys
+
+
 CASES = {
     "shards": ("web(urls[rank:])", "shards", "5 shards"),
     "order": ("web(urls[::1 - 2 * rank])", "shards", "same list in the same order"),
@@ -149,6 +167,19 @@ CASES = {
     "seed of a Loader": ("tarmac.Loader(tarmac.Dataset(urls), 1, seed=42 + rank)", "seed", "43 and 42"),
     "samples of a Loader": ("tarmac.Loader(tarmac.Dataset(urls)[rank:], 1)", "samples", "same selection"),
     "batches of a Loader": ("tarmac.Loader(tarmac.Dataset(urls), 1 + rank)", "batches", "2 a rank"),
+    "epoch of a Loader": ("set_epoch(tarmac.Loader(tarmac.Dataset(urls), 1), 3 + rank)", "epoch", "4 and 3"),
+    "epoch of one batch": ("set_epoch(tarmac.Loader(tarmac.Dataset(urls), 8), rank)", "epoch", "1 and 0"),
+    "epoch of a BatchSampler": (
+        "set_epoch(tarmac.BatchSampler(tarmac.Dataset(urls), 1), 3 * rank)",
+        "epoch",
+        "3 and 0",
+    ),
+    "one more pass": ("read_on_rank_1(tarmac.Loader(tarmac.Dataset(urls), 1))", "epoch", "1 and 0"),
+    "state on one rank": (
+        "resume_on_rank_1(tarmac.Loader(tarmac.Dataset(urls), 1))",
+        "position",
+        "same state",
+    ),
     "equal batches": ("web(urls[rank:]).with_equal_batches(1)", "shards", "5 shards"),
 }
 
@@ -159,6 +190,14 @@ def test_ranks_that_disagree_are_named(store, tmp_path):
         "def set_epoch(dataset, epoch):",
         "    dataset.set_epoch(epoch)",
         "    return dataset",
+        "def read_on_rank_1(loader):",
+        "    if rank == 1:",
+        "        list(loader)",
+        "    return loader",
+        "def resume_on_rank_1(loader):",
+        "    if rank == 1:",
+        "        loader.load_state_dict(loader.state_dict() | {'position': 4, 'step': 2})",
+        "    return loader",
     ]
     for case, (made, _, _) in CASES.items():
         lines += [

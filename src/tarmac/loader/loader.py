@@ -33,7 +33,8 @@ class Loader(EpochWalk):
     >>> for images, labels in loader: ...
     >>> state = loader.state_dict()      # JSON; load it on any number of ranks, threads and processes
 
-    `batch_size` is per rank. `rank` and `world` come from torch.distributed or the environment unless given.
+    `batch_size` is per rank. `rank` and `world` come from torch.distributed or the environment unless given,
+    when an iteration begins.
     `threads` work on the samples of a batch (default: one per core; 0 for none), in each of `processes`
     (default 0: in this process). `tail` says what becomes of the last samples that do not fill a batch on
     every rank: "drop", "pad" (begin the epoch again), or "short". So many `bad` samples may be replaced by
@@ -41,7 +42,10 @@ class Loader(EpochWalk):
     of items. A worker process that sends nothing for `stall` seconds, or that the system has stopped, is an
     error.
 
-    Iterating goes on where the loader is; at the end of an epoch the next one begins.
+    Each iteration is an epoch from its start, and the next one after an epoch that was finished. One that is
+    abandoned is followed by the same epoch, so that looking at a batch loses nothing; `state_dict()` says
+    where it stopped until another begins. In the epoch of a state that was loaded, iterations begin there.
+    A loop that leaves epochs unfinished says `set_epoch(n)`, or it has the same batches each time.
     """
 
     def __init__(
@@ -106,22 +110,22 @@ class Loader(EpochWalk):
         return self._stats.as_dict()
 
     def __iter__(self) -> Iterator[Any]:
-        self._begin()
-        fetching = self._look_ahead.fetching(self._requests())
-        with closing(fetching) as requests, closing(self._results(requests)) as results:
-            while True:
-                began = time.perf_counter()
-                result = next(results, None)
-                arrived = time.perf_counter()
-                if result is None:
-                    break
-                self._account(result, arrived - began)
-                self._look_ahead.batch_done(result.request)
-                self._advance()
-                yield result.batch
-                del result  # the batch belongs to the caller alone
-                self._stats.consuming += time.perf_counter() - arrived
-        self._next_epoch()
+        with self._iteration() as iteration:
+            fetching = self._look_ahead.fetching(self._requests(iteration))
+            with closing(fetching) as requests, closing(self._results(requests)) as results:
+                while True:
+                    began = time.perf_counter()
+                    result = next(results, None)
+                    arrived = time.perf_counter()
+                    if result is None:
+                        break
+                    self._account(result, arrived - began)
+                    self._look_ahead.batch_done(result.request)
+                    self._advance(iteration)
+                    yield result.batch
+                    del result  # the batch belongs to the caller alone
+                    self._stats.consuming += time.perf_counter() - arrived
+            self._complete(iteration)
 
     def _account(self, result: Result, waited: float) -> None:
         result.stats.waiting = waited

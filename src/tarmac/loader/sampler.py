@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
-from tarmac.loader.walk import EpochWalk, seeds_of
+from tarmac.loader.walk import EpochWalk, Iteration, seeds_of
 from tarmac.order.epochs import Tail
 from tarmac.pipeline.dataset import Dataset, SeededIndex
 from tarmac.pipeline.mix import Mix
@@ -20,9 +19,10 @@ class BatchSampler(EpochWalk):
     >>> sampler = BatchSampler(dataset, batch_size=64, seed=1)
     >>> loader = torch.utils.data.DataLoader(dataset, batch_sampler=sampler, num_workers=4)
 
-    Its state is that of a Loader. It counts batches as they are handed out, which a DataLoader with workers
-    does ahead of time: save `state_after(batches)` with the number of batches trained on in this epoch, or
-    use torchdata's StatefulDataLoader, which keeps account of that.
+    It iterates as a Loader does, and its state is that of one. It counts batches as they are handed out,
+    which a DataLoader with workers does ahead of time: save `state_after(batches)` with the number of batches
+    trained on in this epoch, or use torchdata's StatefulDataLoader, which keeps account of that. Such a
+    DataLoader may have finished the epoch of the sampler when it is abandoned: say `set_epoch(n)`.
     """
 
     def __init__(
@@ -49,26 +49,25 @@ class BatchSampler(EpochWalk):
             streams=streams,
             window=window,
         )
-        self._begun = self._state
+        self._last: Iteration | None = None
 
     def __iter__(self) -> Iterator[list[SeededIndex]]:
-        self._begin()
-        self._begun = self._state
-        for request in self._requests():
-            positions = request.positions
-            indices = self.order.at(request.epoch, positions).tolist()
-            seeds = seeds_of(self._state.seed, request.epoch, positions)
-            self._advance()
-            yield [SeededIndex(index, seed) for index, seed in zip(indices, seeds, strict=True)]
-        self._next_epoch()
+        with self._iteration() as iteration:
+            self._last = iteration
+            for request in self._requests(iteration):
+                positions = request.positions
+                indices = self.order.at(request.epoch, positions).tolist()
+                seeds = seeds_of(iteration.begun.seed, request.epoch, positions)
+                self._advance(iteration)
+                yield [SeededIndex(index, seed) for index, seed in zip(indices, seeds, strict=True)]
+            self._complete(iteration)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go where a state was saved; one that belongs to other data or another order is refused."""
         super().load_state_dict(state)
-        self._begun = self._state
+        self._last = None
 
     def state_after(self, batches: int) -> dict[str, Any]:
         """The state after so many batches of this iteration, however many were handed out ahead."""
-        position = self._begun.position + batches * self.batch_size * self.world
-        step = None if self._begun.step is None else self._begun.step + batches
-        return replace(self._begun, position=min(position, self._begun.samples), step=step).as_dict()
+        last = self._last or Iteration(self._start, self._start, self._find_place())
+        return self._after(last, batches, last.begun).as_dict()

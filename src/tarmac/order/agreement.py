@@ -30,6 +30,7 @@ _clients: dict[int, Any] = {}
 _HINTS = {
     "shards": "give all ranks the same list in the same order; a pattern may match other files elsewhere.",
     "epoch": "call set_epoch with the same number on all ranks.",
+    "position": "load the same state on all ranks.",
     "seed": "give all ranks the same seed; stages behind the split may have any.",
     "samples": "give all ranks the same dataset, and make the same selection of it.",
     "batches": "give all ranks the same batch_size and tail.",
@@ -41,30 +42,48 @@ class Site:
     """The place in the program that made a dataset, and how many it had made before."""
 
     def __init__(self) -> None:
-        digest = xxhash.xxh3_64()
-        frame = sys._getframe(1)
-        for _ in range(_FRAMES):
-            code = frame.f_code
-            if not frame.f_globals.get("__name__", "").startswith("tarmac."):
-                digest.update(
-                    f"{os.path.basename(code.co_filename)}:{frame.f_lineno}:{code.co_name} ".encode()
-                )
-            if frame.f_back is None:
-                break
-            frame = frame.f_back
-        place = digest.hexdigest()
+        place = _place_in_program()
         self.name = f"{place}/{_made[place]}"
         _made[place] += 1
-        self._epochs: list[int] = []
+        self._turns: dict[str, tuple[int, dict[str, Any]]] = {}
 
     def check(self, place: Place, facts: dict[str, Any], epoch: int | None) -> None:
         """Compare what this rank has with what others have; raise RanksDisagree if that is not the same."""
         check_agreement(self.name, place, facts)
-        if epoch is None or loader_token() is not None:  # a worker does not know what was said before
+        if epoch is not None:
+            self._check_turn("", place, {"epoch": epoch})
+
+    def check_pass(self, place: Place, facts: dict[str, Any]) -> None:
+        """Compare what this pass has with the same pass of others.
+
+        Passes are counted as their facts change, once in the whole program, and once for the place in it
+        that reads: a rank that made one more pass elsewhere reads the same epochs, but not with the others.
+        """
+        self._check_turn("", place, facts)
+        self._check_turn(f"{_place_in_program()}/", place, facts)
+
+    def _check_turn(self, reader: str, place: Place, facts: dict[str, Any]) -> None:
+        if loader_token() is not None:  # a worker does not know what was said before
             return
-        if self._epochs[-1:] != [epoch]:
-            self._epochs.append(epoch)
-        check_agreement(f"{self.name}/{len(self._epochs)}", place, {"epoch": epoch})
+        count, before = self._turns.get(reader, (0, {}))
+        if before != facts:
+            count += 1
+            self._turns[reader] = count, facts
+        check_agreement(f"{self.name}/{reader}{count}", place, facts)
+
+
+def _place_in_program() -> str:
+    """Return a digest of the lines that led here, those of tarmac left out."""
+    digest = xxhash.xxh3_64()
+    frame = sys._getframe(1)
+    for _ in range(_FRAMES):
+        code = frame.f_code
+        if not frame.f_globals.get("__name__", "").startswith("tarmac."):
+            digest.update(f"{os.path.basename(code.co_filename)}:{frame.f_lineno}:{code.co_name} ".encode())
+        if frame.f_back is None:
+            break
+        frame = frame.f_back
+    return digest.hexdigest()
 
 
 def check_agreement(name: str, place: Place, facts: dict[str, Any]) -> None:

@@ -20,6 +20,7 @@ __all__ = [
     "Place",
     "pytorch_worker_info",
     "pytorch_worker_seed",
+    "rank_and_world",
     "remember_rank",
 ]
 
@@ -78,6 +79,13 @@ def pytorch_worker_seed(group: Any = None) -> int:
     return place.rank * 1000 + place.worker
 
 
+def rank_and_world() -> tuple[int, int] | None:
+    """Return rank and world if the environment, torch.distributed or the parent process say them."""
+    return (
+        environment.rank_and_world() or _torch_rank(None) or (_told_by_parent[0] if _told_by_parent else None)
+    )
+
+
 def remember_rank(rank: int, world: int) -> None:
     """Tell a worker process the rank of its parent, for start methods that begin with a fresh interpreter.
 
@@ -122,7 +130,7 @@ def _rank_and_world(group: Any) -> tuple[int, int]:
         found = _torch_rank(group)
         if found is not None:
             return found
-    return environment.rank_and_world() or _torch_rank(None) or (_told_by_parent or [(0, 1)])[0]
+    return rank_and_world() or (0, 1)
 
 
 def _torch_rank(group: Any) -> tuple[int, int] | None:
