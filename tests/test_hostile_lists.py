@@ -263,3 +263,60 @@ def test_a_recipe_from_elsewhere_stays_below_the_base_that_was_named(place, capf
     (place.root / "list.recipe").write_text("a.txt in.txt\n")
     assert not run(pack)
     assert [sample["txt"] for sample in tarmac.read("p.tar")] == [b"fine"]
+
+
+@pytest.mark.parametrize("door", [expand, tarmac.SimpleShardList])
+@pytest.mark.parametrize("kind", ["list", "manifest", "shardspec"])
+def test_names_from_a_list_stay_harmless_as_plain_strings(place, kind, door, monkeypatch):
+    """Code that copies names loses their type, and with it what keeps them from being expanded."""
+    mark, name, write = KINDS[kind]
+    monkeypatch.chdir(place.root)  # names are relative to the list, so that nothing stands before them
+    for entry in [*COMMANDS, *files(place), f"@pipe:touch {CANARY}", f"s0.tar::~/{OUTSIDE}"]:
+        Path(name).write_text(write(entry))
+        with watched_commands():
+            try:
+                found = door(f"{mark}{name}")
+                list(
+                    tarmac.read(["".join(each["url"] if isinstance(each, dict) else each) for each in found])
+                )
+            except TarmacError:
+                continue
+        assert entry in files(place), (kind, entry)
+
+
+@contextmanager
+def watched_commands() -> Iterator[None]:
+    """Fail if a command of a list starts; a local list may name any file."""
+    WATCH.on, WATCH.seen = True, []
+    try:
+        yield
+    finally:
+        WATCH.on = False
+    assert [each for each in WATCH.seen if not each.startswith("open ")] == []
+
+
+@pytest.mark.parametrize("kind", ["list", "manifest", "shardspec"])
+def test_names_with_separators_and_variables_are_refused(place, kind, tmp_path):
+    mark, name, write = KINDS[kind]
+    for entry in ("s0.tar::http://h/x.tar", "s0.tar::d/x.tar", "s0.tar::pipe:true", "http://h/a::/etc/x.tar"):
+        (tmp_path / name).write_text(write(entry))
+        with pytest.raises(UnsafeUrl, match="something else as a string of code"):
+            expand(f"{mark}{tmp_path / name}")
+    for entry in ("http://[::1]/a.tar", "http://[::1]:80/a.tar", "http://[fe80::1]/d/a.tar", "a::b.tar"):
+        (tmp_path / name).write_text(write(entry))
+        (found,) = expand(f"{mark}{tmp_path / name}")
+        assert found.endswith(entry)
+    if kind != "shardspec":  # where variables are replaced
+        (tmp_path / name).write_text(write("${WHERE}/s0.tar"))
+        with pytest.raises(UnsafeUrl, match="something else as a string of code"):
+            expand(f"{mark}{tmp_path / name}")
+
+
+def test_shards_in_directories_with_odd_names_can_be_listed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for number, name in enumerate(("a::b", "${X}")):
+        Path(name).mkdir()
+        (path,) = make(Path(name), 2)
+        assert not run(["index", path, "-o", f"m{number}.json", "-j", "1"])
+        assert len(tarmac.Dataset(f"m{number}.json")) == 2
+        assert len(list(tarmac.read([str(url) for url in expand(f"m{number}.json")]))) == 2

@@ -17,8 +17,9 @@ import pytest
 
 import tarmac
 from harness.folder import folder
+from harness.shards import plain
 from tarmac.cli import main
-from tarmac.errors import SecretsWritten, TarmacError
+from tarmac.errors import LoneZeroBlock, SecretsWritten, TarmacError, UnclosedWriter
 from tools.shards import make
 
 SECRET = "hunter2hunter2"
@@ -172,3 +173,56 @@ def test_no_error_of_the_library_tells_a_secret(host):
             for source in (url, url.replace(host, "127.0.0.1:1")):
                 list(tarmac.read(source, storage=tarmac.StorageOptions(retries=0, connect=1)))
         assert SECRET not in f"{caught.value} {caught.value!r} {caught.value.args} {caught.value.url}"
+
+
+WARNED = [f"?sig=AB {SECRET}", f"?a=b {SECRET} <{SECRET}>", f"#x {SECRET}"]
+
+
+@pytest.mark.parametrize("secret", WARNED)
+def test_no_warning_tells_a_secret(tmp_path, secret, capfd):
+    """Of an archive that ends in one zero block, by the command line and the library."""
+    (tmp_path / "s0.tar").write_bytes(plain([("a.txt", b"1"), ("b.txt", b"2")])[:-512])
+    with folder(tmp_path) as url:
+        with pytest.warns(LoneZeroBlock) as caught:
+            assert len(list(tarmac.read(f"{url}/s0.tar{secret}"))) == 2
+        assert [text for text in map(str, (each.message for each in caught)) if SECRET in text] == []
+        run(["check", f"{url}/s0.tar{secret}", "-j", "1"])
+    shown = capfd.readouterr()
+    assert "one zero block" in shown.out + shown.err
+    assert SECRET not in shown.out + shown.err
+
+
+def test_no_log_tells_a_secret(host, tmp_path, caplog):
+    caplog.set_level("INFO")
+    url = f"http://{host}/s0.tar?a=b {SECRET}"
+    assert len(list(tarmac.WebDataset(url, shardshuffle=False, verbose=True))) == 3
+    cached = tarmac.WebDataset(url, shardshuffle=False, verbose=True, cache_dir=str(tmp_path))
+    assert len(list(cached)) == 3
+    with tarmac.ShardWriter(f"http://{host}/made-%d.tar?a=b {SECRET}", verbose=1) as writer:
+        writer.write({"__key__": "a", "txt": "b"})
+    assert "s0.tar?…" in caplog.text
+    assert "made-0.tar?…" in caplog.text
+    assert SECRET not in caplog.text
+
+
+def test_a_writer_that_was_never_closed_tells_no_secret(host):
+    with pytest.warns(UnclosedWriter, match="never closed") as caught:
+        writer = tarmac.TarWriter(f"http://{host}/open.tar?a=b {SECRET}")
+        writer.write({"__key__": "a", "txt": "b"})
+        del writer
+    assert SECRET not in str(caught[0].message)
+
+
+@pytest.mark.parametrize("end", [f"?sig={SECRET}", f"?sig=a/{SECRET}", f"?sig={SECRET}#x", f"#{SECRET}"])
+def test_no_ledger_of_a_web_server_is_named_by_a_secret(tmp_path, end, capfd):
+    (path,) = make(tmp_path, 4)
+    root = tmp_path / "served"
+    root.mkdir()
+    with folder(root) as url:
+        target = f"http://user:{SECRET}@{url.removeprefix('http://')}/out/o-{{i}}.tar{end}"
+        for _ in range(2):
+            assert not run(["copy", path, "-o", target, "--max-samples", "2", "--index", "-j", "1"])
+    assert SECRET not in "".join(capfd.readouterr())
+    assert (root / "out/o-1.tar").exists()
+    assert len(list((root / "out/.tarmac").iterdir())) == 1
+    assert leaks(tmp_path) == []

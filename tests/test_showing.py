@@ -40,6 +40,7 @@ def test_urls_are_shown_without_what_they_hold_in_confidence(url, shown):
     assert holds_secret(url) == (url != shown)
     assert "SECRET" not in str(NotFound("x.", url=url))
     assert "SECRET" not in identity(url)
+    assert identity(identity(url)) == identity(url)
 
 
 LETTERS = st.text(st.characters(exclude_characters="/?#@", exclude_categories=["Cs"]), max_size=8)
@@ -56,6 +57,7 @@ def test_whatever_stands_around_a_secret(before, behind, path, scheme):
     ):
         error = NotFound("gone.", url=url)
         assert SECRET not in f"{shown_url(url)} {error} {error!r} {identity(url)}"
+        assert identity(identity(url)) == identity(url)
 
 
 def test_identities_tell_urls_apart():

@@ -20,6 +20,7 @@ _IN_TEXT = (
         r"\1\2…",
     ),
 )
+_IDENTITY = re.compile(r"(?s)(.*) \([0-9a-f]{16}\)")
 _COMMAND_IN_TEXT = re.compile(r"(?s)\bpipe:.*")
 
 
@@ -59,9 +60,12 @@ def holds_secret(url: str) -> bool:
 
 
 def identity(url: str) -> str:
-    """Return a name for what is read from a URL, to be written down: it tells URLs apart and no secrets."""
-    shown = shown_url(url)
-    if shown == url:
+    """Return a name for what is read from a URL, to be written down: it tells URLs apart and no secrets.
+
+    That of such a name is the name itself.
+    """
+    shown, known = shown_url(url), _IDENTITY.fullmatch(url)
+    if shown == url or (known is not None and shown_url(known[1]) == known[1]):
         return url
     return f"{shown} ({hashlib.sha256(url.encode(errors='surrogatepass')).hexdigest()[:16]})"
 

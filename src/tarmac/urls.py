@@ -50,6 +50,7 @@ Parser = Callable[[str, Limits], Iterator[str]]
 
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 _SEPARATOR = re.compile(r"::(?![0-9a-fA-F:.%]*\])")  # not the one inside http://[::1]/
+_BRACES_IN_SCHEME = re.compile(r"[^/:]*\{[^/]*:")  # {pipe,pipe}:x
 _GLOB = re.compile(r"[*?\[]")
 
 
@@ -266,11 +267,29 @@ def allowed_name(base: str, name: str) -> ShardUrl:
     """Resolve a name from a list, unless it asks for what only code may ask for."""
     name = _text(name.strip())
     resolved = _relative_to(base, name)
+    # A file that exists is taken literally, also from a plain string.
+    if _acts(name) and not (is_local(resolved) and os.path.lexists(local_path(resolved))):
+        raise UnsafeUrl(
+            f"a file lists {name[:60]!r}, which would mean something else as a string of code.",
+            url=base,
+            hint="list each shard by itself, without '::' and '${'.",
+        )
     if "pipe" in (scheme_of(name), scheme_of(resolved)) or "-" in (name, resolved):
         raise UnsafeUrl(f"a file lists {name[:60]!r}; commands run only when code asks for them.", url=base)
     if is_local(resolved) and not is_local(base):
         raise UnsafeUrl(f"a remote file lists the local file {name[:60]!r}.", url=base)
     return ShardUrl(resolved)
+
+
+def _acts(name: str) -> bool:
+    """Whether a name of one shard would be more than that if it were copied into a plain string."""
+    parts = _SEPARATOR.split(name)
+    return (
+        any(scheme_of(part) or "/" in part or part.startswith(("@", "~")) for part in parts[1:])
+        or any(_BRACES_IN_SCHEME.match(part) for part in parts)
+        or _VARIABLE.search(name) is not None
+        or (name.startswith("@") and bool(scheme_of(name[1:])))
+    )
 
 
 def _relative_to(base: str, name: str) -> str:

@@ -18,7 +18,7 @@ from tarmac.index import sidecar as module
 from tarmac.index.entries import Entries
 from tarmac.index.sidecar import make_sidecar, open_sidecar, read_sidecar, sidecar_url, write_sidecar
 from tarmac.samples.indexed import IndexedShard
-from tarmac.storage import ObjectInfo, Source, stat
+from tarmac.storage import ObjectInfo, Source, StorageOptions, stat
 
 INFO = ObjectInfo(10_000, "5f")
 KEYS = ["a", "b/c", "é"]
@@ -119,7 +119,8 @@ def test_stale(tmp_path):
     written(tmp_path / "x", entries_of())
     found = open_sidecar(str(tmp_path / "x"))
     found.check_shard(INFO, "a.tar")
-    found.check_shard(ObjectInfo(10_000, None), "a.tar")
+    # Where no version is known, the size is right, and the names of the members remain to be compared.
+    assert not found.facts.check_shard(ObjectInfo(10_000, None), "a.tar", StorageOptions())
     # Without marks, as in indexes of former versions, a copy in a store is known by its size.
     found.check_shard(ObjectInfo(10_000, '"etag"'), "s3://b/a.tar")
     with pytest.raises(IndexStale, match="9999 bytes, 10000 when indexed"):

@@ -45,16 +45,17 @@ class Facts:
             return None
         return self.version == info.version
 
-    def check_shard(self, info: ObjectInfo, url: str, storage: StorageOptions, content: Any = None) -> None:
+    def check_shard(self, info: ObjectInfo, url: str, storage: StorageOptions, content: Any = None) -> bool:
         """Refuse a shard that is not the one that was indexed; `content` is all of it, where it is at hand.
 
-        An unchanged size and version is enough. A copy has another version; it is known by its marks.
+        An unchanged size and version is enough. A copy has another version; it is known by its marks. These
+        say nothing of what lies between them: then the answer is False.
         """
         if info.size != self.size:
             raise IndexStale(f"the shard has {info.size} bytes, {self.size} when indexed.", url=url)
         same = self.same_version(info, url)
         if same:
-            return
+            return True
         try:
             if not self.marks:
                 raise LookupError("its index has no marks to know a copy by")
@@ -64,10 +65,11 @@ class Facts:
                 kind = "modification time" if self.local else "ETag"
                 what = f"the shard has another {kind} than when indexed, and {error.args[0]}."
                 raise IndexStale(what, url=url) from None
-            return  # a copy elsewhere, known by its size alone
+            return False  # a copy elsewhere, known by its size alone
         if differing is not None:
             place = f"between byte {differing.start} and byte {differing.stop}"
             raise IndexStale(f"the shard has other content than when indexed, {place}.", url=url)
+        return False
 
 
 def facts_to_json(facts: Facts) -> str:

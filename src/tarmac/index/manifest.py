@@ -17,7 +17,15 @@ from urllib.parse import urlsplit
 
 import xxhash
 
-from tarmac.errors import BadManifest, SecretsWritten, UnsafeUrl, UrlError
+from tarmac.errors import (
+    AccessDenied,
+    BadManifest,
+    NotFound,
+    SecretsWritten,
+    UnsafeUrl,
+    UnsupportedScheme,
+    UrlError,
+)
 from tarmac.limits import DEFAULT_LIMITS, Limits
 from tarmac.showing import holds_secret, shown_url
 from tarmac.storage import StorageOptions, is_local, open_write, scheme_of
@@ -25,7 +33,7 @@ from tarmac.storage.local import local_path
 from tarmac.storage.types import DEFAULT_STORAGE, WriteOptions
 from tarmac.urls import ShardUrl, allowed_name, manifest_shards, parse_manifest, read_list
 
-__all__ = ["Manifest", "Shard", "read_manifest", "write_manifest"]
+__all__ = ["Manifest", "Shard", "manifest_there", "read_manifest", "write_manifest"]
 
 KIND = "wids-shard-index-v1"
 VERSION = 1
@@ -86,6 +94,30 @@ def read_manifest(
     if not shards:
         raise BadManifest("the manifest lists no shards.", url=url)
     return Manifest(shards, str(found.get("name") or ""), found.get("info"))
+
+
+def manifest_there(url: str, storage: StorageOptions = DEFAULT_STORAGE) -> list[Shard] | None:
+    """Return the shards of a manifest that is about to be replaced; None if there is nothing to be lost.
+
+    UrlError is raised where there is something else. Whoever may write need not be allowed to look.
+    """
+    if scheme_of(url) in ("-", "pipe"):
+        return None
+    try:
+        text = read_list(url, DEFAULT_LIMITS, storage)
+        if not text:
+            return None
+        found = parse_manifest(text)
+        _check_kind(found, url)
+        resolve = _resolver(url)
+        return [_shard(entry, resolve) for entry in manifest_shards(found)]
+    except (UrlError, BadManifest) as error:
+        if isinstance(error, NotFound | UnsupportedScheme) or (
+            isinstance(error, AccessDenied) and not is_local(url)
+        ):
+            return None
+        what = f"this file exists and is not a manifest ({error.what.rstrip('.')})."
+        raise UrlError(what, url=url, hint="another name, or remove the file first.") from None
 
 
 def _check_kind(found: dict[str, Any], url: str) -> None:

@@ -20,6 +20,7 @@ from tarmac.errors import IndexDamaged, IndexMissing, NotFound, TarmacError
 from tarmac.index.entries import Entries
 from tarmac.index.facts import Facts, facts_to_json, parse_facts
 from tarmac.index.marks import Mark
+from tarmac.index.names import check_all_names
 from tarmac.storage import (
     ObjectInfo,
     StorageOptions,
@@ -178,9 +179,17 @@ class Sidecar:
         url: str,
         storage: StorageOptions = DEFAULT_STORAGE,
         content: Any = None,
-    ) -> None:
-        """Refuse a shard that is not the one that was indexed; see `Facts.check_shard`."""
-        self.facts.check_shard(info, url, storage, content)
+    ) -> bool:
+        """Refuse a shard that is not the one that was indexed; see `Facts.check_shard`.
+
+        Of a copy that is here, the names of all members are compared, too. False: they remain to be compared.
+        """
+        if self.facts.check_shard(info, url, storage, content):
+            return True
+        if content is None and not is_local(url):
+            return False
+        check_all_names(self, self.facts.fingerprint, info, url, content)
+        return True
 
 
 def make_sidecar(

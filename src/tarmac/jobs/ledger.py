@@ -19,7 +19,8 @@ from tarmac.errors import JobBusy, JobMismatch, NotFound, TarmacError, WriteErro
 from tarmac.jobs.outputs import marks_of
 from tarmac.jobs.task import Outcome, Unit
 from tarmac.limits import DEFAULT_LIMITS
-from tarmac.storage import StorageOptions, is_local, open_read, open_write
+from tarmac.showing import identity
+from tarmac.storage import StorageOptions, is_local, open_read, open_write, scheme_of
 from tarmac.storage.local import local_path
 from tarmac.storage.locks import claim, keep_from_children
 from tarmac.storage.types import DEFAULT_STORAGE, WriteOptions
@@ -34,11 +35,24 @@ _FIELDS = frozenset(field.name for field in fields(Outcome)) - {"inputs"}
 
 def ledger_place(output: str, verb: str) -> str:
     """Where the ledger of a job belongs that writes `output`, a file, a pattern or a directory."""
-    fixed = output.partition("{")[0].rpartition("/")[0]
-    directory, slash = (fixed, "/") if fixed or output.startswith("/") else ("", "")
-    name = output[len(directory) + len(slash) :]
+    path = output if is_local(output) else output.partition("?")[0]
+    if scheme_of(output) in ("http", "https"):
+        path = path.partition("#")[0]
+    fixed = path.partition("{")[0].rpartition("/")[0]
+    directory, slash = (fixed, "/") if fixed or path.startswith("/") else ("", "")
+    name = path[len(directory) + len(slash) :]
+    if path != output:  # which tells jobs apart, and may be a secret
+        name += f"-{hashlib.sha256(output.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
     safe = "".join(letter if letter.isalnum() or letter in "._-" else "_" for letter in name)
     return f"{directory}{slash}.tarmac/{verb}{'-' if safe else ''}{safe}.jsonl"
+
+
+def _written(name: str) -> str:
+    """How the name of a unit or an output is written down: without secrets.
+
+    Web servers, whose URLs have them, cannot be listed: nobody reads their ledgers to open such a name.
+    """
+    return name if is_local(name) else identity(name)
 
 
 class Ledger:
@@ -60,7 +74,11 @@ class Ledger:
         """Remember that a unit is done."""
         inputs = outcome.inputs or unit.inputs
         self.done[unit.name] = inputs, outcome
-        self._keep(unit.name, {"unit": unit.name} | asdict(outcome) | {"inputs": inputs})
+        line = {"unit": _written(unit.name)} | asdict(outcome) | {"inputs": inputs}
+        line["outputs"] = {_written(url): size for url, size in outcome.outputs.items()}
+        if beside := outcome.facts.get("beside"):
+            line["facts"] = outcome.facts | {"beside": {_written(url): size for url, size in beside.items()}}
+        self._keep(unit.name, line)
 
     def _keep(self, name: str, line: dict[str, Any]) -> None:
         """Write one entry down."""

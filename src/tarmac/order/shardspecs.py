@@ -15,7 +15,7 @@ from tarmac.errors import NotFound, UrlError
 from tarmac.limits import DEFAULT_LIMITS
 from tarmac.order.passes import Source
 from tarmac.order.seeds import Seed, make_seed
-from tarmac.showing import visible
+from tarmac.showing import shown_url, visible
 from tarmac.storage import is_local, scheme_of
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.urls import allowed_name, expand, expand_glob, read_list, substituted
@@ -75,7 +75,7 @@ class MultiShardSample(Source):
         else:
             self.sources = _read(os.path.expanduser(os.fspath(spec)))
         for source in self.sources:
-            _log.info("%s: %d shards", visible(source.name), len(source.urls))
+            _log.info("%s: %d shards", visible(shown_url(source.name)), len(source.urls))
 
     @property
     def urls(self) -> list[str]:

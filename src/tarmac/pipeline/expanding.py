@@ -11,6 +11,7 @@ from tarmac.errors import NoSamples, SampleError, TarmacError
 from tarmac.pipeline.handlers import Drops, Handler, reraise_exception
 from tarmac.pipeline.stage import PipelineStage
 from tarmac.samples.reader import SampleReader, read_shard
+from tarmac.showing import shown_url
 from tarmac.storage import Cache, is_local
 from tarmac.storage.local import local_path
 from tarmac.tar import TarOptions
@@ -68,7 +69,7 @@ class TarSamples(PipelineStage):
             [url], tar=self.tar, cache=self.cache, rename=self.rename_files, select=self.select_files
         )
         if self.verbose:
-            _log.info("reading %s", url)
+            _log.info("reading %s", shown_url(url))
         on_error = None if self.handler is reraise_exception else self._on_error
         samples: Iterable[Any] = read_shard(reader, url, on_error=on_error)
         if "part" in shard:

@@ -128,7 +128,7 @@ class ShardSet:
         try:
             # What was downloaded or read into memory anyway need not be asked for again.
             content = None if source is None or is_local(url) else source.map() or source.content()
-            sidecar.check_shard(info, url, opening.storage, content)
+            compared = sidecar.check_shard(info, url, opening.storage, content)
             return IndexedShard(
                 url,
                 sidecar,
@@ -139,6 +139,7 @@ class ShardSet:
                 version=info.version,
                 mapped=opening.mapped,
                 views=opening.views,
+                compare_names=not compared,
             )
         except BaseException as error:
             if source is not None:

@@ -18,6 +18,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from tarmac.errors import DigestMismatch, IndexProblem, IndexStale
+from tarmac.index.names import BEFORE, check_names_before, hard_links
 from tarmac.index.sidecar import Sidecar
 from tarmac.samples.grouping import Sample
 from tarmac.storage import Source, StorageOptions, read_range
@@ -51,7 +52,8 @@ class IndexedShard:
     what is read. With `verify` each field is compared with the digest in the index. A remote shard that no
     longer has `version` is refused. Without `mapped`, a local shard is read piece by piece: pages of a map
     count as memory in use, and after samples from all over a shard most of them do. With `views`, the fields
-    of a mapped shard are memoryviews of it instead of bytes: for whoever only passes them on.
+    of a mapped shard are memoryviews of it instead of bytes: for whoever only passes them on. With
+    `compare_names`, the header of each member that is fetched is fetched, too, and must have its name.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class IndexedShard:
         version: str | None = None,
         mapped: bool = True,
         views: bool = False,
+        compare_names: bool = False,
     ) -> None:
         self.url = url
         self._version = version
@@ -89,6 +92,10 @@ class IndexedShard:
             self._map = memoryview(self._map)
         self._wanted = None if fields is None else frozenset(fields)
         self._verify = verify
+        self._links: NDArray[np.bool_] | None = None
+        """Which members are hard links, where names are compared."""
+        if compare_names and self._map is None and self._file is None:
+            self._links = hard_links(sidecar.offsets, url)
         if verify and sidecar.digests is None:
             raise IndexProblem(
                 "the index has no digests to compare with.", url=url, hint="tarmac index --digest SHARDS"
@@ -221,8 +228,14 @@ class IndexedShard:
             )
             owners, members = owners[chosen], members[chosen]
         starts = sidecar.offsets[members]
-        payloads = self._bytes(starts.tolist(), (starts + sidecar.sizes[members]).tolist())
         names = [sidecar.fields[number] for number in sidecar.field_of[members].tolist()]
+        before = 0 if self._links is None else BEFORE
+        payloads = self._bytes((starts - before).tolist(), (starts + sidecar.sizes[members]).tolist())
+        if self._links is not None:
+            keys = (found[owner]["__key__"] for owner in owners.tolist())
+            expected = zip(keys, names, self._links[members].tolist(), starts.tolist(), strict=True)
+            check_names_before(payloads, expected, self.url)
+            payloads = [payload[before:] for payload in payloads]
         for owner, name, payload in zip(owners.tolist(), names, payloads, strict=True):
             found[owner][name] = payload
         if self._verify:

@@ -9,7 +9,7 @@ from typing import Any
 
 from tarmac.errors import IndexDamaged, TarmacError, UrlError, WriteError
 from tarmac.index.dali import read_dali
-from tarmac.index.manifest import Manifest, Shard, read_manifest, write_manifest
+from tarmac.index.manifest import Manifest, Shard, manifest_there, read_manifest, write_manifest
 from tarmac.index.sidecar import Sidecar, open_sidecar, sidecar_url, write_sidecar
 from tarmac.jobs.engines.local import LocalEngine
 from tarmac.jobs.run import run_job
@@ -64,6 +64,8 @@ def index(
     if dali and (options.digests or options.meta is not None):
         raise ValueError("DALI's files have neither digests nor metadata; index without dali for those")
     before = _existing(manifest, options) if add else None
+    if manifest is not None:
+        manifest_there(manifest, options.storage)  # raises if it is something else
     urls = expand(shards, options=options.storage)
     planned = _planned(before.shards if before else [], urls, directory)
     if dry:

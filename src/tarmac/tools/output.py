@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tarmac.errors import CommandFailed, CommitFailed, NotFound, UrlError
-from tarmac.index.manifest import Manifest, Shard, write_manifest
+from tarmac.index.manifest import Manifest, Shard, manifest_there, write_manifest
 from tarmac.index.sidecar import open_sidecar, sidecar_url
 from tarmac.jobs.claims import Names
 from tarmac.jobs.outputs import UNTOLD, sizes_there
@@ -154,8 +154,7 @@ class Output:
             return
         for name, size in sizes_there(names, self.storage).items():
             if size != UNTOLD:
-                hint = "another name, or --overwrite to replace it."
-                raise UrlError("this file exists and was not made by this job.", url=name, hint=hint)
+                raise _in_the_way(name)
 
     def names(self, shards: Iterable[str]) -> Iterator[str]:
         """What is written with these shards."""
@@ -198,15 +197,30 @@ class Output:
                 outcome.facts["removed"] = True
 
     def finish(self, outcomes: Sequence[Outcome]) -> None:
-        """Write the manifest of all shards that were made."""
+        """Write the manifest of all shards that were made; one of other shards is not replaced unasked."""
         if not self.manifest:
             return
         shards = []
         for name in (name for outcome in outcomes for name in outcome.outputs):
             facts = open_sidecar(sidecar_url(name), self.storage).facts
             shards.append(Shard(name, facts.samples, facts.size, None, facts.fingerprint))
+        try:
+            there = None if self.overwrite else manifest_there(self.manifest, self.storage)
+        except UrlError:
+            raise _in_the_way(self.manifest) from None
+        if there is not None:
+            before, now = ([(_place(one.url), one.fingerprint) for one in each] for each in (there, shards))
+            if before == now:
+                return
+            if [place for place, _ in before] != [place for place, _ in now]:
+                raise _in_the_way(self.manifest)
         title = os.path.basename(self.manifest).partition(".")[0]
         write_manifest(Manifest(shards, title), self.manifest, self.storage)
+
+
+def _in_the_way(name: str) -> UrlError:
+    hint = "another name, or --overwrite to replace it."
+    return UrlError("this file exists and was not made by this job.", url=name, hint=hint)
 
 
 class Sources:

@@ -130,7 +130,7 @@ class Pack(Task):
         return found | self.making.options() | self.reading.options()
 
     def begin(self, units: Sequence[Unit]) -> None:
-        self.output.check_new(unit.name for unit in units)
+        self.output.check_new(self.writes(units))
         place, text = self._classes()
         if text and is_local(place) and not self.output.overwrite and os.path.exists(local_path(place)):
             with open(local_path(place), "rb") as file:

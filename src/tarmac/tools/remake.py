@@ -54,7 +54,7 @@ class Remake(Task):
         return {"inputs": inputs} | self.output.options() | self.facts
 
     def begin(self, units: Sequence[Unit]) -> None:
-        self.output.check_new(unit.name for unit in units)
+        self.output.check_new(self.writes(units))
 
     def plan(self) -> Iterator[Unit]:
         read = [url for arrangement in self.arrangements.values() for url in arrangement.sources()]

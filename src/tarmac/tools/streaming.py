@@ -60,7 +60,7 @@ def remake_stream(
         if not output.stream:
             claims.hold([output.pieces(output.pattern), *((name,) for name in output.names(()))])
         if book.new and not output.stream:
-            output.check_new(output.taken())
+            output.check_new(output.names(output.taken()))
         max_errors = None if run is None else run.max_errors
         job = _Streaming(verb, changed, total, output, book, claims, place, Sources(read), max_errors)
         report = job.run()
