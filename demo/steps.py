@@ -22,8 +22,8 @@ from rich.table import Table
 
 import tarmac
 from demo.pictures import KINDS, draw
+from tarmac.exact.loader.loader import usable_cores
 from tarmac.jobs.engines.local import LocalEngine
-from tarmac.loader.loader import usable_cores
 from tarmac.tools.check import check
 from tarmac.tools.copy import Ordering, copy
 from tarmac.tools.output import Output

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from harness.memory import peak, reset_peak
 from harness.work import calls
-from tarmac.braces import expand_braces
 from tarmac.errors import TarmacError, TooManyShards, UrlError
 from tarmac.limits import DEFAULT_LIMITS, Limits
+from tarmac.storage.braces import expand_braces
 
 
 def names(spec: str, limits: Limits = DEFAULT_LIMITS) -> list[str]:

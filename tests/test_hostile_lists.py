@@ -21,9 +21,9 @@ import pytest
 import tarmac
 from harness.folder import folder
 from tarmac.cli import main
+from tarmac.compat.shardlist import ShardListDataset
 from tarmac.errors import TarmacError, UnsafeUrl
-from tarmac.pipeline.shardlist import ShardListDataset
-from tarmac.urls import ShardUrl, expand
+from tarmac.storage.urls import ShardUrl, expand
 from tools.shards import make
 
 CANARY = "canary-of-a-command"

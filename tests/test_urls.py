@@ -18,7 +18,7 @@ from harness.work import calls
 from tarmac.errors import NotFound, TarmacError, TooManyShards, UnsafeUrl, UrlError
 from tarmac.limits import Limits
 from tarmac.storage import register_scheme, schemes
-from tarmac.urls import _glob_regex, expand, iter_urls
+from tarmac.storage.urls import _glob_regex, expand, iter_urls
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from harness.work import calls
 from tarmac.errors import NotFound, TooManyShards, UrlError
 from tarmac.limits import Limits
-from tarmac.urls import expand, iter_urls
+from tarmac.storage.urls import expand, iter_urls
 from test_urls import manifest, touch
 
 

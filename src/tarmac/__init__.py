@@ -18,15 +18,15 @@ if TYPE_CHECKING:  # the same names again, for type checkers and editors
     from tarmac import errors as errors
     from tarmac.codecs import tenbin as tenbin
     from tarmac.compat.webdataset import utils as utils
-    from tarmac.pipeline.extras import MockDataset as MockDataset
-    from tarmac.pipeline.extras import repeatedly as repeatedly
-    from tarmac.pipeline.extras import with_epoch as with_epoch
-    from tarmac.pipeline.extras import with_length as with_length
-    from tarmac.pipeline.filecache import LRUCleanup as LRUCleanup
-    from tarmac.storage.gopen import gopen as gopen
-    from tarmac.storage.gopen import gopen_schemes as gopen_schemes
-    from tarmac.storage.gopen import pipe_cleaner as pipe_cleaner
-    from tarmac.pipeline import handlers as handlers
+    from tarmac.compat.extras import MockDataset as MockDataset
+    from tarmac.compat.extras import repeatedly as repeatedly
+    from tarmac.compat.extras import with_epoch as with_epoch
+    from tarmac.compat.extras import with_length as with_length
+    from tarmac.compat.filecache import LRUCleanup as LRUCleanup
+    from tarmac.compat.gopen import gopen as gopen
+    from tarmac.compat.gopen import gopen_schemes as gopen_schemes
+    from tarmac.compat.gopen import pipe_cleaner as pipe_cleaner
+    from tarmac.steps import handlers as handlers
     from tarmac.codecs import (
         Continue as Continue,
         Decoder as Decoder,
@@ -45,41 +45,40 @@ if TYPE_CHECKING:  # the same names again, for type checkers and editors
         write_manifest as write_manifest,
     )
     from tarmac.limits import Limits as Limits
-    from tarmac.loader import BatchSampler as BatchSampler, Loader as Loader
-    from tarmac.order import (
-        DirectoryShardList as DirectoryShardList,
-        MultiShardSample as MultiShardSample,
-        RandomMix as RandomMix,
+    from tarmac.exact.loader import BatchSampler as BatchSampler, Loader as Loader
+    from tarmac.stream.directory import DirectoryShardList as DirectoryShardList
+    from tarmac.stream.shardspecs import MultiShardSample as MultiShardSample
+    from tarmac.stream.mixing import RandomMix as RandomMix, RoundRobin as RoundRobin
+    from tarmac.stream.shardlists import (
         ResampledShards as ResampledShards,
-        RoundRobin as RoundRobin,
-        Rsample as rsample,
-        Shuffle as shuffle,
         SimpleShardList as SimpleShardList,
-        detshuffle as detshuffle,
         non_empty as non_empty,
         resampled as resampled,
         shardspec as shardspec,
+    )
+    from tarmac.stream.shuffling import Rsample as rsample, Shuffle as shuffle, detshuffle as detshuffle
+    from tarmac.stream.splitting import (
         single_node_only as single_node_only,
         split_by_node as split_by_node,
         split_by_worker as split_by_worker,
     )
-    from tarmac.pipeline.batching import (
+    from tarmac.stream.batching import (
         Batched as batched,
         default_collation_fn as default_collation_fn,
         slice_stage as slice,
         unbatched as unbatched,
         unlisted as unlisted,
     )
-    from tarmac.pipeline.caching import Cached as Cached, DBCache as DBCache, LMDBCached as LMDBCached
-    from tarmac.pipeline.crops import RandomResizedCrop as RandomResizedCrop
-    from tarmac.pipeline.datapipeline import DataPipeline as DataPipeline
-    from tarmac.pipeline.dataset import Dataset as Dataset
-    from tarmac.pipeline.mix import Mix as Mix
-    from tarmac.pipeline.expanding import (
+    from tarmac.stream.caching import Cached as Cached, DBCache as DBCache, LMDBCached as LMDBCached
+    from tarmac.steps.crops import RandomResizedCrop as RandomResizedCrop
+    from tarmac.stream.datapipeline import DataPipeline as DataPipeline
+    from tarmac.exact.dataset import Dataset as Dataset
+    from tarmac.exact.mix import Mix as Mix
+    from tarmac.stream.expanding import (
         tarfile_samples as tarfile_samples,
         tarfile_to_samples as tarfile_to_samples,
     )
-    from tarmac.pipeline.fields import (
+    from tarmac.steps.fields import (
         Associate as associate,
         Decode as decode,
         ExtractKeys as extract_keys,
@@ -94,18 +93,18 @@ if TYPE_CHECKING:  # the same names again, for type checkers and editors
         getfirst as getfirst,
         transform_with as transform_with,
     )
-    from tarmac.pipeline.fluid import FluidInterface as FluidInterface
-    from tarmac.pipeline.handlers import (
+    from tarmac.stream.fluid import FluidInterface as FluidInterface
+    from tarmac.steps.handlers import (
         ignore_and_continue as ignore_and_continue,
         ignore_and_stop as ignore_and_stop,
         reraise_exception as reraise_exception,
         warn_and_continue as warn_and_continue,
         warn_and_stop as warn_and_stop,
     )
-    from tarmac.pipeline.stage import PipelineStage as PipelineStage, pipelinefilter as pipelinefilter
-    from tarmac.pipeline.watching import info as info, log_keys as log_keys
-    from tarmac.pipeline.webdataset import FluidWrapper as FluidWrapper, WebDataset as WebDataset
-    from tarmac.pipeline.webloader import WebLoader as WebLoader
+    from tarmac.steps.stage import PipelineStage as PipelineStage, pipelinefilter as pipelinefilter
+    from tarmac.stream.watching import info as info, log_keys as log_keys
+    from tarmac.stream.webdataset import FluidWrapper as FluidWrapper, WebDataset as WebDataset
+    from tarmac.stream.webloader import WebLoader as WebLoader
     from tarmac.samples.naming import (
         first_dot as first_dot,
         known_fields as known_fields,
@@ -122,7 +121,7 @@ if TYPE_CHECKING:  # the same names again, for type checkers and editors
         register_scheme as register_scheme,
     )
     from tarmac.tar import TarOptions as TarOptions
-    from tarmac.urls import expand as expand
+    from tarmac.storage.urls import expand as expand
 
 # Names are imported when first used, so that `import tarmac` stays quick and light.
 # Home module: names, where NAME=THERE is called THERE at home.
@@ -132,41 +131,44 @@ _HOMES = {
     "codecs.arrays": "numpy_dumps=encode_npy torch_dumps=encode_torch",
     "index.manifest": "Manifest read_manifest write_manifest",
     "limits": "Limits",
-    "loader": "BatchSampler Loader",
-    "order": """DirectoryShardList MultiShardSample RandomMix ResampledShards RoundRobin SimpleShardList
-        detshuffle non_empty resampled rsample=Rsample shardspec shuffle=Shuffle single_node_only
-        split_by_node split_by_worker""",
-    "pipeline.batching": "batched=Batched default_collation_fn slice=slice_stage unbatched unlisted",
-    "pipeline.caching": "Cached DBCache LMDBCached",
-    "pipeline.crops": "RandomResizedCrop",
-    "pipeline.datapipeline": "DataPipeline",
-    "pipeline.dataset": "Dataset",
-    "pipeline.expanding": "tarfile_samples tarfile_to_samples",
-    "pipeline.fields": """associate=Associate decode=Decode extract_keys=ExtractKeys getfirst map=Map
+    "exact.loader": "BatchSampler Loader",
+    "stream.directory": "DirectoryShardList",
+    "stream.mixing": "RandomMix RoundRobin",
+    "stream.shardlists": "ResampledShards SimpleShardList non_empty resampled shardspec",
+    "stream.shardspecs": "MultiShardSample",
+    "stream.shuffling": "detshuffle rsample=Rsample shuffle=Shuffle",
+    "stream.splitting": "single_node_only split_by_node split_by_worker",
+    "stream.batching": "batched=Batched default_collation_fn slice=slice_stage unbatched unlisted",
+    "stream.caching": "Cached DBCache LMDBCached",
+    "steps.crops": "RandomResizedCrop",
+    "stream.datapipeline": "DataPipeline",
+    "exact.dataset": "Dataset",
+    "stream.expanding": "tarfile_samples tarfile_to_samples",
+    "steps.fields": """associate=Associate decode=Decode extract_keys=ExtractKeys getfirst map=Map
         map_dict=MapDict map_tuple=MapTuple rename=Rename rename_keys=RenameKeys select=Select
         to_tuple=ToTuple transform_with xdecode=XDecode""",
-    "pipeline.extras": "MockDataset repeatedly with_epoch with_length",
-    "pipeline.filecache": "LRUCleanup",
-    "pipeline.fluid": "FluidInterface",
-    "pipeline.mix": "Mix",
-    "pipeline.handlers": """ignore_and_continue ignore_and_stop reraise_exception warn_and_continue
+    "compat.extras": "MockDataset repeatedly with_epoch with_length",
+    "compat.filecache": "LRUCleanup",
+    "stream.fluid": "FluidInterface",
+    "exact.mix": "Mix",
+    "steps.handlers": """ignore_and_continue ignore_and_stop reraise_exception warn_and_continue
         warn_and_stop""",
-    "pipeline.stage": "PipelineStage pipelinefilter",
-    "pipeline.watching": "info log_keys",
-    "pipeline.webdataset": "FluidWrapper WebDataset",
-    "pipeline.webloader": "WebLoader",
+    "steps.stage": "PipelineStage pipelinefilter",
+    "stream.watching": "info log_keys",
+    "stream.webdataset": "FluidWrapper WebDataset",
+    "stream.webloader": "WebLoader",
     "samples.naming": "first_dot known_fields last_dot",
     "samples.reader": "SampleReader read",
     "samples.shards": "ShardWriter",
     "samples.writer": "TarWriter",
     "storage": "Cache StorageOptions WriteOptions enforce_security register_scheme",
-    "storage.gopen": "gopen gopen_schemes pipe_cleaner",
+    "compat.gopen": "gopen gopen_schemes pipe_cleaner",
     "tar": "TarOptions",
-    "urls": "expand",
+    "storage.urls": "expand",
 }
 _MODULES = {
     "errors": "errors",
-    "handlers": "pipeline.handlers",
+    "handlers": "steps.handlers",
     "tenbin": "codecs.tenbin",
     "utils": "compat.webdataset.utils",
 }

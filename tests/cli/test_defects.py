@@ -24,7 +24,7 @@ def run(*arguments: str) -> object:
 )
 @pytest.mark.parametrize(
     "point",
-    ["tarmac.cli.flags.sources", "tarmac.urls._expand_one", "tarmac.tools.check._check_one",
+    ["tarmac.cli.flags.sources", "tarmac.storage.urls._expand_one", "tarmac.tools.check._check_one",
      "tarmac.storage.local.LocalSource.map", "tarmac.jobs.engines.local.LocalEngine.run"],
 )  # fmt: skip
 def test_unexpected_errors_are_one_line(tmp_path, monkeypatch, capfd, point, error):

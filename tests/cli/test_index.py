@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 from harness.shards import plain
 from pipeline.datasets import write_shards
 from tarmac.cli import app, main
+from tarmac.exact.dataset import Dataset
 from tarmac.index.manifest import read_manifest
-from tarmac.pipeline.dataset import Dataset
 
 
 @pytest.fixture

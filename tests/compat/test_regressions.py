@@ -29,9 +29,9 @@ import torch
 
 import tarmac as wds
 from harness.shards import plain
+from tarmac.compat.filecache import StreamingOpen
+from tarmac.compat.opening import group_by_keys, tar_file_expander
 from tarmac.errors import CommandFailed, Truncated, UnsafeCodec
-from tarmac.pipeline.filecache import StreamingOpen
-from tarmac.pipeline.opening import group_by_keys, tar_file_expander
 
 
 @pytest.fixture

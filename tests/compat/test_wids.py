@@ -49,9 +49,9 @@ def test_imports_find_tarmac(installed):
     from wids.wids import IndexedTarSamples
     from wids.wids_specs import urldir
 
-    assert ShardListDataset is tarmac.pipeline.shardlist.ShardListDataset
+    assert ShardListDataset is tarmac.compat.shardlist.ShardListDataset
     assert wids.IndexedTarSamples is IndexedTarSamples
-    assert wids.wids_lru.LRUCache is tarmac.pipeline.lru.LRUCache
+    assert wids.wids_lru.LRUCache is tarmac.compat.lru.LRUCache
     assert urldir("a/b") == "a"
     with pytest.raises(ModuleNotFoundError):
         import wids.nothing

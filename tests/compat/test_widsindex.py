@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from harness.shards import plain
+from tarmac.compat.shardlist import ShardListDataset
 from tarmac.compat.widsindex import (
     AtomicJsonUpdate,
     format_with_suffix,
@@ -18,7 +19,6 @@ from tarmac.compat.widsindex import (
     urldirbase,
     urlfile,
 )
-from tarmac.pipeline.shardlist import ShardListDataset
 
 
 @pytest.fixture

@@ -11,11 +11,11 @@ import warnings
 from collections.abc import Callable
 
 from harness.oracle import digest, python_tarfile
-from tarmac.braces import expand_braces
 from tarmac.errors import BadName, TarmacError, TarmacWarning, UnsupportedMember
 from tarmac.limits import Limits
 from tarmac.samples.grouping import group_members
 from tarmac.samples.naming import check_field, check_key, first_dot
+from tarmac.storage.braces import expand_braces
 from tarmac.tar import TarOptions, read_members
 from tarmac.tar.compression import FORMATS, Decompressing
 from tarmac.tar.extended import parse_pax

@@ -6,8 +6,8 @@ import pytest
 
 from harness.shards import header_offsets, plain
 from tarmac.errors import IndexProblem, NotFound
+from tarmac.index.build import index_shard
 from tarmac.index.dali import dali_url, read_dali
-from tarmac.samples.indexing import index_shard
 
 FILES = [
     ("d/a b.jpg", b"one"),

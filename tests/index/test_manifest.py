@@ -15,7 +15,7 @@ from storage.caches import Origin
 from tarmac.errors import BadManifest, NotFound, UnsafeUrl, UrlError
 from tarmac.index.manifest import Manifest, Shard, _resolver, read_manifest, relative_name, write_manifest
 from tarmac.storage import register_scheme, schemes
-from tarmac.urls import allowed_name
+from tarmac.storage.urls import allowed_name
 
 
 def written(path, **content):

@@ -21,10 +21,10 @@ from harness.shards import header_offsets, plain
 from pipeline.datasets import archives, items, write_shards
 from tarmac.errors import ArchiveError, IndexStale, SampleError
 from tarmac.index import marks
+from tarmac.index.build import IndexOptions
 from tarmac.index.marks import MEMBERS, Mark, marked_spans, parse_marks
 from tarmac.index.meta import parse_meta
 from tarmac.index.sidecar import open_sidecar
-from tarmac.samples.indexing import IndexOptions
 from tarmac.storage import StorageOptions, open_read, open_write, stat
 from tarmac.tools.index import check_index, index
 

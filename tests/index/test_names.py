@@ -18,9 +18,9 @@ from harness.faultserver import FaultServer
 from harness.folder import folder as served
 from harness.shards import plain, with_hard_links
 from tarmac.errors import IndexDamaged, IndexStale
+from tarmac.exact.indexed import IndexedShard
 from tarmac.index.entries import Entries
 from tarmac.index.sidecar import make_sidecar, read_sidecar
-from tarmac.samples.indexed import IndexedShard
 from tarmac.storage import ObjectInfo
 from tarmac.tools.index import check_index, index
 

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from harness.damage import bit_flips, cuts
 from harness.shards import plain
 from tarmac.errors import IndexDamaged, IndexMissing, IndexProblem, IndexStale, TarmacError
+from tarmac.exact.indexed import IndexedShard
 from tarmac.index import sidecar as module
 from tarmac.index.entries import Entries
 from tarmac.index.sidecar import make_sidecar, open_sidecar, read_sidecar, sidecar_url, write_sidecar
-from tarmac.samples.indexed import IndexedShard
 from tarmac.storage import ObjectInfo, Source, StorageOptions, stat
 
 INFO = ObjectInfo(10_000, "5f")

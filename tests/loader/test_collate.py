@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tarmac.errors import MismatchedBatch
-from tarmac.loader.collate import BatchBuffer
-from tarmac.pipeline.batching import default_collation_fn
+from tarmac.exact.loader.collate import BatchBuffer
+from tarmac.stream.batching import default_collation_fn
 
 
 def collated(items):

@@ -205,7 +205,7 @@ def test_a_worker_killed_between_a_batch_and_its_memory(dataset, monkeypatch):
             child.kill()
         raise ConnectionResetError
 
-    monkeypatch.setattr("tarmac.loader.processes.recv_handle", killed)
+    monkeypatch.setattr("tarmac.exact.loader.processes.recv_handle", killed)
     with (
         tarmac.Loader(dataset.map(large), 20, threads=0, processes=1) as loader,
         pytest.raises(WorkerDied, match="SIGKILL"),

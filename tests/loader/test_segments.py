@@ -6,7 +6,7 @@ import pickle
 
 import numpy as np
 
-from tarmac.loader.segments import Segment, map_segment, needed, watched
+from tarmac.exact.loader.segments import Segment, map_segment, needed, watched
 
 
 def buffers_of(*arrays):

@@ -16,7 +16,7 @@ import pytest
 
 import tarmac
 from tarmac.errors import LoaderError, NotPicklable, WorkerFailed
-from tarmac.loader import processes, segments
+from tarmac.exact.loader import processes, segments
 
 N = 203
 

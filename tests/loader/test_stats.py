@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tarmac.loader.stats import Stats
+from tarmac.exact.loader.stats import Stats
 
 
 def test_they_add_up():

@@ -6,8 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest import mock
 
-from tarmac.order import Place, ShardShuffle, SimpleShardList, Source, current_place, split_all
-from tarmac.order.passes import Turn
+from tarmac.runtime.place import Place, current_place
+from tarmac.stream.passes import Source, Turn
+from tarmac.stream.shardlists import SimpleShardList
+from tarmac.stream.shuffling import ShardShuffle
+from tarmac.stream.splitting import split_all
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tarmac.order.bijection import MAX_SIZE, mix_key, permute, unpermute
+from tarmac.exact.order.bijection import MAX_SIZE, mix_key, permute, unpermute
 
 KEYS = st.integers(0, 2**64 - 1)
 

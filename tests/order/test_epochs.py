@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tarmac.order.epochs import batch_positions, check_world, first_and_size, steps_left
+from tarmac.exact.order.epochs import batch_positions, check_world, first_and_size, steps_left
 
 SHAPES = st.lists(
     st.tuples(st.integers(1, 5), st.sampled_from([1, 2, 3, 4, 8]), st.integers(0, 4)), min_size=1, max_size=6

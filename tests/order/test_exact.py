@@ -11,7 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from harness.work import calls
-from tarmac.order.exact import ExactOrder
+from tarmac.exact.order.exact import ExactOrder
 
 LENGTHS = st.lists(st.integers(0, 30), max_size=12)
 OPTIONS = st.fixed_dictionaries(

@@ -16,7 +16,10 @@ from hypothesis import strategies as st
 from harness.resume import assert_resumes
 from order.places import at, places
 from tarmac.errors import StateMismatch
-from tarmac.order import Place, RandomMix, ResampledShards, RoundRobin, SimpleShardList, mixing
+from tarmac.runtime.place import Place
+from tarmac.stream import mixing
+from tarmac.stream.mixing import RandomMix, RoundRobin
+from tarmac.stream.shardlists import ResampledShards, SimpleShardList
 
 LENGTHS = st.lists(st.integers(0, 8), min_size=1, max_size=4)
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tarmac.order.exact import ExactOrder
-from tarmac.order.mixture import MixedOrder, Quotas, counts_of
+from tarmac.exact.order.exact import ExactOrder
+from tarmac.exact.order.mixture import MixedOrder, Quotas, counts_of
 
 COUNTS = st.lists(st.integers(0, 60), min_size=1, max_size=7)
 

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from harness.waiting import until
 from order.places import Numbered, Reading, Resuming
-from tarmac.order import PassCounter, passes
-from tarmac.order.passes import Turn
+from tarmac.stream import passes
+from tarmac.stream.passes import PassCounter, Turn
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 

@@ -7,7 +7,7 @@ import pickle
 import pytest
 import torch
 
-from tarmac.order.samplers import (
+from tarmac.compat.samplers import (
     ChunkedSampler,
     DistributedChunkedSampler,
     DistributedLocalSampler,

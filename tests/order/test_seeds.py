@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tarmac.order import chosen_seed, drawn_seed, make_seed
+from tarmac.runtime.seeds import chosen_seed, drawn_seed, make_seed
 
 ATOMS = st.one_of(st.integers(), st.text(max_size=5), st.binary(max_size=5), st.none())
 PARTS = st.lists(st.recursive(ATOMS, lambda inner: st.lists(inner, max_size=3).map(tuple)), max_size=4).map(
@@ -47,7 +47,7 @@ def test_boundaries_between_parts_count():
 
 def test_the_same_in_every_process():
     assert make_seed("shuffle", 0, 1, 2, 3) == 8876914808561996348
-    code = "from tarmac.order import make_seed; print(make_seed('shuffle', 0, 1, 2, 3))"
+    code = "from tarmac.runtime.seeds import make_seed; print(make_seed('shuffle', 0, 1, 2, 3))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert int(done.stdout) == make_seed("shuffle", 0, 1, 2, 3)
 

@@ -15,21 +15,21 @@ from hypothesis import strategies as st
 
 from order.places import at, places
 from tarmac.errors import NotFound, UrlError
-from tarmac.order import (
-    DirectoryShardList,
-    MultiShardSample,
-    Place,
+from tarmac.runtime.place import Place
+from tarmac.runtime.seeds import make_seed
+from tarmac.stream import shardlists
+from tarmac.stream.directory import DirectoryShardList
+from tarmac.stream.shardlists import (
     ResampledShardList,
     ResampledShards,
     SimpleShardList,
     expand_source,
     expand_urls,
-    make_seed,
     non_empty,
     resampled,
-    shardlists,
     shardspec,
 )
+from tarmac.stream.shardspecs import MultiShardSample
 
 TEN = "http://x/{0..9}.tar"
 

@@ -9,7 +9,7 @@ import pytest
 
 from order.places import at, places
 from tarmac.errors import NotFound, UnsafeUrl, UrlError
-from tarmac.order import MultiShardSample
+from tarmac.stream.shardspecs import MultiShardSample
 
 SPEC = {
     "prefix": "http://",

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from order.places import at, places
-from tarmac.order import Place, Rsample, ShardShuffle, Shuffle, buffer_shuffle, detshuffle
-from tarmac.order.shuffling import sample_bytes
+from tarmac.runtime.place import Place
+from tarmac.stream.shuffling import Rsample, ShardShuffle, Shuffle, buffer_shuffle, detshuffle, sample_bytes
 
 SIZES = st.integers(0, 30)
 
@@ -241,7 +241,7 @@ def test_shards_without_end():
 
 
 def test_lists_too_long_to_hold(monkeypatch):
-    from tarmac.order import shuffling
+    from tarmac.stream import shuffling
 
     monkeypatch.setattr(shuffling, "LARGEST_LIST", 20)
     found = list(ShardShuffle(True)(range(100)))
@@ -253,7 +253,8 @@ def test_lists_too_long_to_hold(monkeypatch):
 
 def test_issue_62_shards_change_workers():
     """Issues 62, 71, 350, 492: each worker kept its shards for ever, as splitting came before shuffling."""
-    from tarmac.order import SimpleShardList, split_by_worker
+    from tarmac.stream.shardlists import SimpleShardList
+    from tarmac.stream.splitting import split_by_worker
 
     taken = set()
     for epoch in range(20):

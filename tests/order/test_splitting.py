@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from order.places import at, places, samples_of
-from tarmac.order import Place, single_node_only, split_all, split_by_node, split_by_worker
+from tarmac.runtime.place import Place
+from tarmac.stream.splitting import single_node_only, split_all, split_by_node, split_by_worker
 
 FEW = st.integers(1, 6)
 

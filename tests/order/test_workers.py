@@ -9,7 +9,7 @@ import pytest
 
 from order.places import at
 from tarmac import environment
-from tarmac.order import (
+from tarmac.runtime.place import (
     Place,
     assume_worker,
     become_worker,
@@ -144,7 +144,9 @@ def test_a_worker_takes_the_place_of_another():
 
 def test_torch_is_not_imported():
     code = (
-        "import sys, tarmac.order as o; list(o.split_all(o.Shuffle()(o.SimpleShardList(['a.tar'])))); "
+        "import sys; from tarmac.stream.shardlists import SimpleShardList; "
+        "from tarmac.stream.shuffling import Shuffle; from tarmac.stream.splitting import split_all; "
+        "list(split_all(Shuffle()(SimpleShardList(['a.tar'])))); "
         "print([n for n in ('torch', 'numpy', 'yaml') if n in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -152,7 +154,7 @@ def test_torch_is_not_imported():
 
 
 def test_a_process_of_our_own_knows_its_place_better_than_its_environment(monkeypatch):
-    monkeypatch.setattr("tarmac.order.workers._become", [])
+    monkeypatch.setattr("tarmac.runtime.place._become", [])
     with at(Place(1, 2, 3, 4)):
         become_worker(1, 2, token=99)
         assert current_place() == Place(1, 2, 1, 2)

@@ -10,11 +10,11 @@ import pytest
 
 from harness.resume import assert_resumes
 from tarmac.errors import StateMismatch
-from tarmac.order.shuffling import Shuffle
-from tarmac.pipeline.batching import Batched, unbatched
-from tarmac.pipeline.datapipeline import DataPipeline
-from tarmac.pipeline.fields import Map, Select
-from tarmac.pipeline.stage import PipelineStage
+from tarmac.steps.fields import Map, Select
+from tarmac.steps.stage import PipelineStage
+from tarmac.stream.batching import Batched, unbatched
+from tarmac.stream.datapipeline import DataPipeline
+from tarmac.stream.shuffling import Shuffle
 
 
 def double(x):

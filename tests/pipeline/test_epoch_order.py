@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness import rounds
+from tarmac.exact.dataset import Dataset
+from tarmac.exact.epoch_order import EpochOrder
+from tarmac.exact.mix import Mix
 from tarmac.index.manifest import Manifest, Shard
-from tarmac.pipeline.dataset import Dataset
-from tarmac.pipeline.epoch_order import EpochOrder
-from tarmac.pipeline.mix import Mix
 
 
 def of_lengths(lengths, name="a"):

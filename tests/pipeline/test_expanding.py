@@ -9,8 +9,8 @@ import pytest
 import tarmac
 from harness.shards import plain
 from tarmac.errors import NoSamples
-from tarmac.pipeline.expanding import TarSamples, check_empty, tarfile_samples, tarfile_to_samples
-from tarmac.pipeline.handlers import ignore_and_continue, ignore_and_stop
+from tarmac.steps.handlers import ignore_and_continue, ignore_and_stop
+from tarmac.stream.expanding import TarSamples, check_empty, tarfile_samples, tarfile_to_samples
 
 
 @pytest.fixture

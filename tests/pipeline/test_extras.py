@@ -9,8 +9,8 @@ import random
 import pytest
 from torch.utils.data import DataLoader, IterableDataset
 
-from tarmac.pipeline import extras
-from tarmac.pipeline.extras import (
+from tarmac.compat import extras
+from tarmac.compat.extras import (
     MockDataset,
     Repeated,
     compose,

@@ -14,8 +14,7 @@ import pytest
 import torch
 from PIL import Image
 
-from tarmac.errors import DecodeFailed, UnsafeCodec
-from tarmac.pipeline.fieldfiles import (
+from tarmac.compat.fieldfiles import (
     check_keys,
     decode_all_gz,
     decode_basic,
@@ -24,6 +23,7 @@ from tarmac.pipeline.fieldfiles import (
     default_decoder,
     interpret_transformations,
 )
+from tarmac.errors import DecodeFailed, UnsafeCodec
 
 
 def saved(save, *args, **kw):

@@ -7,8 +7,8 @@ import pickle
 import pytest
 
 from tarmac.errors import DuplicateField, MissingField, NoCodec, TarmacError
-from tarmac.pipeline import fields
-from tarmac.pipeline.handlers import (
+from tarmac.steps import fields
+from tarmac.steps.handlers import (
     ignore_and_continue,
     ignore_and_stop,
     reraise_exception,

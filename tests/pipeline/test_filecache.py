@@ -8,8 +8,7 @@ import pickle
 import pytest
 
 from harness.shards import plain
-from tarmac.errors import NotATar
-from tarmac.pipeline.filecache import (
+from tarmac.compat.filecache import (
     FileCache,
     LRUCleanup,
     StreamingOpen,
@@ -19,9 +18,10 @@ from tarmac.pipeline.filecache import (
     magic_filetype,
     url_to_cache_name,
 )
-from tarmac.pipeline.handlers import ignore_and_continue
-from tarmac.pipeline.opening import group_by_keys, tar_file_expander
-from tarmac.storage.gopen import gopen_schemes, open_url
+from tarmac.compat.gopen import gopen_schemes, open_url
+from tarmac.compat.opening import group_by_keys, tar_file_expander
+from tarmac.errors import NotATar
+from tarmac.steps.handlers import ignore_and_continue
 
 DATA = plain([("x.txt", b"1")])
 

@@ -11,9 +11,9 @@ from harness.faultserver import FaultServer
 from harness.shards import plain
 from pipeline.datasets import write_shards
 from tarmac.errors import BadManifest, NotFound, TransferError, Truncated
+from tarmac.index import build as indexing
+from tarmac.index.auto import manifest_of
 from tarmac.index.manifest import Manifest, Shard, write_manifest
-from tarmac.pipeline.first_use import manifest_of
-from tarmac.samples import indexing
 from tarmac.storage import StorageOptions
 from tarmac.storage.types import DEFAULT_STORAGE
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tarmac.pipeline.handlers import (
+from tarmac.steps.handlers import (
     EXAMPLES,
     Drops,
     ignore_and_continue,

@@ -9,6 +9,7 @@ import tarfile
 import pytest
 
 from harness.shards import COMPRESSED_KINDS, LONG, PLAIN_KINDS, plain
+from tarmac.compat.indexedtar import IndexedTarSamples, compute_file_md5sum, compute_num_samples
 from tarmac.errors import (
     BadManifest,
     DigestMismatch,
@@ -19,7 +20,6 @@ from tarmac.errors import (
     SplitSample,
     Truncated,
 )
-from tarmac.pipeline.indexedtar import IndexedTarSamples, compute_file_md5sum, compute_num_samples
 from tarmac.storage import open_read
 
 

@@ -1,6 +1,6 @@
 """A dictionary that lets go of what was used least recently."""
 
-from tarmac.pipeline.lru import LRUCache
+from tarmac.compat.lru import LRUCache
 
 
 def made(capacity=2):

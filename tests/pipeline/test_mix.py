@@ -7,9 +7,9 @@ import pickle
 import pytest
 
 from pipeline.datasets import write_shards
-from tarmac.pipeline.dataset import Dataset
-from tarmac.pipeline.first_use import manifest_of
-from tarmac.pipeline.mix import Mix
+from tarmac.exact.dataset import Dataset
+from tarmac.exact.mix import Mix
+from tarmac.index.auto import manifest_of
 from tarmac.storage.types import DEFAULT_STORAGE
 
 

@@ -19,11 +19,11 @@ import torch
 import tarmac
 from harness.shards import plain
 from harness.waiting import FOREVER, gone
+from tarmac.compat import multiloader
+from tarmac.compat.multiloader import MultiLoader, WorkerFailed
 from tarmac.errors import NotPicklable, Truncated
-from tarmac.order.workers import current_place
-from tarmac.pipeline import multiloader
-from tarmac.pipeline.multiloader import MultiLoader, WorkerFailed
-from tarmac.pipeline.webdataset import WebDataset
+from tarmac.runtime.place import current_place
+from tarmac.stream.webdataset import WebDataset
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
@@ -282,7 +282,7 @@ class Noted:
 def test_workers_end_with_a_loader_that_is_killed(tmp_path):
     script = (
         "import os, signal\n"
-        "from tarmac.pipeline.multiloader import MultiLoader\n"
+        "from tarmac.compat.multiloader import MultiLoader\n"
         "class Endless:\n"
         "    def __iter__(self):\n"
         "        while True: yield bytes(100_000)\n"

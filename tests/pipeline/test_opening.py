@@ -8,10 +8,7 @@ import pickle
 import pytest
 
 from harness.shards import plain
-from tarmac.errors import DuplicateField, SplitSample, TarmacError, Truncated
-from tarmac.pipeline.datapipeline import DataPipeline
-from tarmac.pipeline.handlers import ignore_and_continue, ignore_and_stop
-from tarmac.pipeline.opening import (
+from tarmac.compat.opening import (
     base_plus_ext,
     group_by_keys,
     tar_file_expander,
@@ -19,8 +16,11 @@ from tarmac.pipeline.opening import (
     url_opener,
     valid_sample,
 )
-from tarmac.pipeline.stage import pipelinefilter
-from tarmac.pipeline.webdataset import WebDataset
+from tarmac.errors import DuplicateField, SplitSample, TarmacError, Truncated
+from tarmac.steps.handlers import ignore_and_continue, ignore_and_stop
+from tarmac.steps.stage import pipelinefilter
+from tarmac.stream.datapipeline import DataPipeline
+from tarmac.stream.webdataset import WebDataset
 
 FILES = [(f"{i}.{field}", f"{i}{field}".encode()) for i in range(4) for field in ("cls", "TXT")]
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import tarmac
 from harness.shards import plain
+from tarmac.compat import opening
 from tarmac.errors import Truncated
-from tarmac.pipeline import opening
 
 NAMES = [f"{key}.{field}" for key in "abcde" for field in ("cls", "jpg", "txt")]
 

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 import tarmac
 from pipeline.datasets import write_shards
 from tarmac.errors import IndexDamaged, IndexProblem
+from tarmac.exact import shardset
+from tarmac.exact.dataset import Dataset
+from tarmac.exact.mix import Mix
+from tarmac.index.build import IndexOptions, index_shard
 from tarmac.index.meta import parse_meta
 from tarmac.index.sidecar import sidecar_url, write_sidecar
-from tarmac.pipeline import shardset
-from tarmac.pipeline.dataset import Dataset
-from tarmac.pipeline.mix import Mix
-from tarmac.samples.indexing import IndexOptions, index_shard
 
 META = IndexOptions(digests=True, meta=parse_meta("json.w,json.lang,txt.size"))
 

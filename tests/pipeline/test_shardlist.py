@@ -15,13 +15,13 @@ import torch
 
 from harness.shards import plain
 from pipeline.conftest import ALL, contents, keys, shard
-from tarmac.errors import BadManifest
-from tarmac.order.samplers import ChunkedSampler, DistributedChunkedSampler, ShardListSampler
-from tarmac.pipeline.shardlist import (
+from tarmac.compat.samplers import ChunkedSampler, DistributedChunkedSampler, ShardListSampler
+from tarmac.compat.shardlist import (
     LRUShards,
     ShardListDataset,
     hash_dataset_name,
 )
+from tarmac.errors import BadManifest
 
 # ---- samples
 

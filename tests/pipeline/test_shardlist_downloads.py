@@ -13,12 +13,12 @@ import pytest
 
 from harness.faultserver import Action, FaultServer
 from pipeline.conftest import ALL, keys, shard
-from tarmac.errors import NotATar, NotFound, ShortRead, TarmacError, UnsafeUrl
-from tarmac.pipeline.shardlist import (
+from tarmac.compat.shardlist import (
     CacheLocalname,
     DefaultLocalname,
     ShardListDataset,
 )
+from tarmac.errors import NotATar, NotFound, ShortRead, TarmacError, UnsafeUrl
 from tarmac.storage import register_scheme
 
 
@@ -142,7 +142,7 @@ def test_importing_it_makes_no_directories(tmp_path):
         import os, sys
         made = []
         sys.addaudithook(lambda event, args: made.append(args) if event == "os.mkdir" else None)
-        import tarmac.pipeline.shardlist as s
+        import tarmac.compat.shardlist as s
         s.ShardListDataset([{"url": "far://a/b.tar", "nsamples": 1}], cache_dir=sys.argv[1] + "/c")
         s.LRUShards(1)
         assert made == [] and os.listdir(sys.argv[1]) == []

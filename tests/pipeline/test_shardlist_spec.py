@@ -7,8 +7,7 @@ import json
 
 import pytest
 
-from tarmac.errors import BadManifest, NotFound, UnsafeUrl
-from tarmac.pipeline.shardlist_spec import (
+from tarmac.compat.shardlist_spec import (
     check_shards,
     load_dsdesc_and_resolve,
     rebase_shardlist,
@@ -17,6 +16,7 @@ from tarmac.pipeline.shardlist_spec import (
     urldir,
     urlmerge,
 )
+from tarmac.errors import BadManifest, NotFound, UnsafeUrl
 from tarmac.storage import register_scheme, schemes
 
 

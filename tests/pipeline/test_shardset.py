@@ -14,11 +14,11 @@ from harness.shards import plain
 from harness.waiting import PATIENCE, gone
 from pipeline.datasets import write_shards
 from tarmac.errors import IndexDamaged, TarmacError, WriteError
+from tarmac.exact import shardset
+from tarmac.exact.shardset import Opening, ShardSet, find_or_make_index
+from tarmac.index.auto import manifest_of
+from tarmac.index.build import IndexOptions
 from tarmac.index.manifest import Manifest, Shard
-from tarmac.pipeline import shardset
-from tarmac.pipeline.first_use import manifest_of
-from tarmac.pipeline.shardset import Opening, ShardSet, find_or_make_index
-from tarmac.samples.indexing import IndexOptions
 from tarmac.storage.types import DEFAULT_STORAGE
 
 

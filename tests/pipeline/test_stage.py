@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from tarmac.errors import MissingField
-from tarmac.pipeline.stage import Each, PipelineStage, located, pipelinefilter
+from tarmac.steps.stage import Each, PipelineStage, located, pipelinefilter
 
 
 @pipelinefilter

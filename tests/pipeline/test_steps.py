@@ -6,10 +6,10 @@ import pytest
 
 from pipeline.datasets import write_shards
 from tarmac.errors import DecodeFailed, MissingField, TarmacError
-from tarmac.pipeline.dataset import Dataset
-from tarmac.pipeline.fields import Map
-from tarmac.pipeline.mix import Mix
-from tarmac.pipeline.steps import apply_steps, seeded_generator
+from tarmac.exact.dataset import Dataset
+from tarmac.exact.mix import Mix
+from tarmac.exact.steps import apply_steps, seeded_generator
+from tarmac.steps.fields import Map
 
 GOLDEN = (0.564855755117524, 0.0940302526736706)
 

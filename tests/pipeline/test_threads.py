@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from harness.waiting import PATIENCE
-from tarmac.pipeline.threads import AHEAD, in_threads
+from tarmac.runtime.threads import AHEAD, in_threads
 
 
 def test_order_and_overlap():

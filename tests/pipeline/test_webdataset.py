@@ -16,9 +16,9 @@ from PIL import Image
 import tarmac
 from harness.resume import assert_resumes
 from harness.shards import header_offsets, plain
-from tarmac.order.splitting import split_by_node, split_by_worker
-from tarmac.pipeline.handlers import ignore_and_continue, ignore_and_stop, warn_and_continue
-from tarmac.pipeline.webdataset import FluidWrapper, WebDataset
+from tarmac.steps.handlers import ignore_and_continue, ignore_and_stop, warn_and_continue
+from tarmac.stream.splitting import split_by_node, split_by_worker
+from tarmac.stream.webdataset import FluidWrapper, WebDataset
 
 
 def reversed_items(source):

@@ -10,8 +10,8 @@ import tarmac
 from harness.resume import assert_resumes
 from harness.shards import plain
 from tarmac.errors import StateMismatch
-from tarmac.pipeline.webdataset import WebDataset
-from tarmac.pipeline.webloader import WebLoader
+from tarmac.stream.webdataset import WebDataset
+from tarmac.stream.webloader import WebLoader
 
 # Workers that are forked inherit the threads of the test runner's helpers; torch warns about slow machines.
 pytestmark = [

@@ -15,10 +15,10 @@ from harness.memory import peak, reset_peak
 from harness.shards import plain
 from pipeline.datasets import archives, items
 from tarmac.errors import DigestMismatch, IndexProblem, IndexStale, TransferError
+from tarmac.exact import indexed
+from tarmac.exact.indexed import IndexedShard, coalesced
+from tarmac.index.build import IndexOptions, index_shard
 from tarmac.index.sidecar import read_sidecar
-from tarmac.samples import indexed
-from tarmac.samples.indexed import IndexedShard, coalesced
-from tarmac.samples.indexing import IndexOptions, index_shard
 from tarmac.storage import Source, StorageOptions, open_read
 
 FAST = StorageOptions(backoff=0.001, max_backoff=0.005, retries=2, idle=60)

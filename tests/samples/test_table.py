@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from harness.shards import plain
+from tarmac.exact.indexed import LARGE, IndexedShard
+from tarmac.exact.table import Table
+from tarmac.index.build import IndexOptions, index_shard
 from tarmac.index.sidecar import read_sidecar
-from tarmac.samples.indexed import LARGE, IndexedShard
-from tarmac.samples.indexing import IndexOptions, index_shard
-from tarmac.samples.table import Table
 from tarmac.storage import open_read
 
 

@@ -21,11 +21,11 @@ from harness import rounds
 from harness.faultserver import Action, FaultServer
 from harness.shards import plain
 from storage.caches import FAST, entries
+from tarmac.compat.filecache import FileCache
+from tarmac.compat.opening import group_by_keys, tar_file_expander
+from tarmac.compat.shardlist import ShardListDataset
 from tarmac.errors import ArchiveError, DigestMismatch, IndexProblem, NotATar
-from tarmac.pipeline.filecache import FileCache
-from tarmac.pipeline.handlers import ignore_and_continue
-from tarmac.pipeline.opening import group_by_keys, tar_file_expander
-from tarmac.pipeline.shardlist import ShardListDataset
+from tarmac.steps.handlers import ignore_and_continue
 from tarmac.storage import Cache
 from tarmac.tools.cache import verify, warm
 

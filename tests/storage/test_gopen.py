@@ -11,9 +11,7 @@ import pytest
 import tarmac
 from harness.shards import plain
 from harness.waiting import FOREVER
-from tarmac.errors import CommandFailed, NotFound, UnclosedWriter, UnsafeUrl, UnsupportedScheme
-from tarmac.storage import enforce_security
-from tarmac.storage.gopen import (
+from tarmac.compat.gopen import (
     Pipe,
     WriteFile,
     gopen,
@@ -23,6 +21,8 @@ from tarmac.storage.gopen import (
     reader,
     set_options,
 )
+from tarmac.errors import CommandFailed, NotFound, UnclosedWriter, UnsafeUrl, UnsupportedScheme
+from tarmac.storage import enforce_security
 from tarmac.storage.schemes import scheme_of
 
 

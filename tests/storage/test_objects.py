@@ -20,7 +20,7 @@ from tarmac.errors import (
     WriteError,
 )
 from tarmac.storage import StorageOptions, WriteOptions, open_read, open_write, read_range, stat
-from tarmac.urls import expand
+from tarmac.storage.urls import expand
 
 BODY = random.Random(4).randbytes(300_000)
 LARGE = random.Random(5).randbytes(20 << 20)  # three parts of a multipart upload

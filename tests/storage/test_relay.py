@@ -24,7 +24,7 @@ from harness.waiting import FOREVER, until
 from storage.caches import shard_bytes
 from tarmac.errors import AccessDenied, NotFound, ShortRead, Stalled, TransferError
 from tarmac.storage import Cache, StorageOptions, WriteOptions, open_read, open_write, read_range, relay, stat
-from tarmac.urls import expand
+from tarmac.storage.urls import expand
 
 BODY = shard_bytes(9, 3_000_000)
 

@@ -9,9 +9,9 @@ import pytest
 import tarmac
 from harness.servers import aistore
 from harness.shards import plain
+from tarmac.compat.gopen import gopen, gopen_schemes, rewrite_url
 from tarmac.errors import UnsafeUrl, UnsupportedScheme, UrlError
 from tarmac.storage import Cache, enforce_security, open_read, open_write, read_range, schemes, stat
-from tarmac.storage.gopen import gopen, gopen_schemes, rewrite_url
 
 SHARD = plain([("a.txt", b"1"), ("b.txt", b"2")])
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from storage.caches import read
+from tarmac.compat.filecache import FileCache
 from tarmac.errors import AccessDenied, CacheDisabled
-from tarmac.pipeline.filecache import FileCache
 from tarmac.storage import Cache, enforce_security
 
 DAY = 86_400

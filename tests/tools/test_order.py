@@ -9,7 +9,7 @@ import pytest
 
 import tarmac
 from harness.shards import plain
-from tarmac.order.exact import ExactOrder
+from tarmac.exact.order.exact import ExactOrder
 from tarmac.tools.order import Coming, OrderOptions, audit
 
 LENGTHS = (30, 7, 51, 1, 44)

@@ -26,8 +26,8 @@ from tarmac.errors import (
     UrlError,
     WriteError,
 )
+from tarmac.exact.dataset import Dataset
 from tarmac.jobs.engines.local import LocalEngine
-from tarmac.pipeline.dataset import Dataset
 from tarmac.storage import StorageOptions, open_write
 from tarmac.tools.output import Output
 from tarmac.tools.pack import Making, Pack, pack

@@ -14,9 +14,9 @@ from harness.damage import mutations
 from harness.shards import PLAIN_KINDS, header_offsets, plain
 from tarmac import read
 from tarmac.errors import JobMismatch, UrlError
+from tarmac.index.build import IndexOptions
 from tarmac.index.sidecar import open_sidecar
 from tarmac.jobs.engines.local import LocalEngine
-from tarmac.samples.indexing import IndexOptions
 from tarmac.tools.check import Checks, check
 from tarmac.tools.index import index
 from tarmac.tools.output import Output

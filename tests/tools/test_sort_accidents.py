@@ -32,7 +32,7 @@ from tarmac.jobs.engines.local import LocalEngine
 from tarmac.tools.output import Output
 from tarmac.tools.remake import Run
 from tarmac.tools.sort import By, sort
-import tarmac.pipeline.dataset, pyarrow
+import tarmac.exact.dataset, pyarrow
 print("ready", flush=True)
 folder, *urls = sys.argv[1:]
 sort(urls, Output(folder + "/o-{i:03d}.tar", max_samples=5), Run(LocalEngine(2), show=False),

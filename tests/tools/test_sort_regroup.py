@@ -13,10 +13,10 @@ import tarmac
 from harness.shards import members, plain
 from pipeline.datasets import SAMPLES
 from tarmac.errors import DuplicateField, Truncated
+from tarmac.exact.indexed import IndexedShard
+from tarmac.index.build import index_shard
 from tarmac.index.meta import parse_meta
 from tarmac.index.sidecar import read_sidecar
-from tarmac.samples.indexed import IndexedShard
-from tarmac.samples.indexing import index_shard
 from tarmac.storage import open_read
 from tarmac.tools.sort_regroup import regrouped
 

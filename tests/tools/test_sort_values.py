@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import tarmac
 from tarmac.errors import DecodeFailed, MissingField, SampleError, UrlError
-from tarmac.pipeline.dataset import Dataset
+from tarmac.exact.dataset import Dataset
 from tarmac.tools.sort_values import By, number_bytes
 
 NUMBERS = st.one_of(

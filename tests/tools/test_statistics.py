@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 
 from harness.shards import plain
-from tarmac.pipeline.dataset import Dataset
+from tarmac.exact.dataset import Dataset
 from tarmac.samples.reader import read
 from tarmac.tools import statistics
 from tarmac.tools.statistics import bars, collect, from_index, report_lines, summary

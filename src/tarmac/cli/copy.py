@@ -9,7 +9,7 @@ import typer
 from tarmac.cli import flags
 
 if TYPE_CHECKING:
-    from tarmac.urls import ShardUrl
+    from tarmac.storage.urls import ShardUrl
 
 __all__ = ["copy_command"]
 

@@ -12,8 +12,8 @@ from tarmac.cli.saying import say, say_json
 
 if TYPE_CHECKING:
     from tarmac.jobs.run import JobReport
+    from tarmac.storage.urls import ShardUrl
     from tarmac.tools.remake import Run
-    from tarmac.urls import ShardUrl
 
 __all__ = [
     "AllowExec", "AsJson", "CacheDir", "Compress", "DryRun", "Fields", "Index", "Interleave", "Jobs",
@@ -98,7 +98,7 @@ CORES = os.cpu_count() or 1
 def sources(shards: list[str], allow_exec: bool | None = False) -> list[ShardUrl]:
     """Return the shards that are meant; commands only if allowed. Verbs that can read none say None."""
     from tarmac.errors import UnsafeUrl
-    from tarmac.urls import expand
+    from tarmac.storage.urls import expand
 
     try:
         return expand(shards, commands=bool(allow_exec))

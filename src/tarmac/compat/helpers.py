@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from tarmac import environment, urls
-from tarmac.braces import expand_braces
+from tarmac import environment
 from tarmac.codecs import (
     Decoder,
     basichandlers,
@@ -26,9 +25,11 @@ from tarmac.codecs import (
 from tarmac.codecs.images import image_encoder
 from tarmac.codecs.unsafe import pickle_loads
 from tarmac.limits import DEFAULT_LIMITS
-from tarmac.order.seeds import drawn_seed
-from tarmac.pipeline.batching import default_collation_fn
+from tarmac.runtime.seeds import drawn_seed
 from tarmac.samples.writer import SampleEncoder
+from tarmac.storage import urls
+from tarmac.storage.braces import expand_braces
+from tarmac.stream.batching import default_collation_fn
 
 __all__ = [
     "IterableStandIn",

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from tarmac.pipeline.filecache import download
+from tarmac.compat.filecache import download
 from tarmac.samples.naming import first_dot
 from tarmac.storage import scheme_of
 from tarmac.storage.locks import FileLock

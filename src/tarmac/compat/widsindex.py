@@ -12,11 +12,11 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-from tarmac.pipeline.indexedtar import compute_file_md5sum
-from tarmac.pipeline.shardlist import CacheLocalname, LRUShards, ShardListDataset
-from tarmac.pipeline.shardlist_spec import load_remote_dsdesc_raw, urldir
+from tarmac.compat.indexedtar import compute_file_md5sum
+from tarmac.compat.shardlist import CacheLocalname, LRUShards, ShardListDataset
+from tarmac.compat.shardlist_spec import load_remote_dsdesc_raw, urldir
 from tarmac.storage import open_write, scheme_of
-from tarmac.urls import expand, parse_manifest
+from tarmac.storage.urls import expand, parse_manifest
 
 __all__ = [
     "AtomicJsonUpdate",

@@ -31,7 +31,7 @@ from tarmac.showing import holds_secret, shown_url
 from tarmac.storage import StorageOptions, is_local, open_write, scheme_of
 from tarmac.storage.local import local_path
 from tarmac.storage.types import DEFAULT_STORAGE, WriteOptions
-from tarmac.urls import ShardUrl, allowed_name, manifest_shards, parse_manifest, read_list
+from tarmac.storage.urls import ShardUrl, allowed_name, manifest_shards, parse_manifest, read_list
 
 __all__ = ["Manifest", "Shard", "manifest_there", "read_manifest", "write_manifest"]
 

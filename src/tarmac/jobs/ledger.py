@@ -261,7 +261,7 @@ class _Objects(Ledger):
             self._put(f"{self._place}/head.json", self._head)
 
     def _read(self) -> None:
-        from tarmac.urls import expand_glob
+        from tarmac.storage.urls import expand_glob
 
         with contextlib.suppress(NotFound):
             for url in expand_glob(f"{self._units}/*.json", DEFAULT_LIMITS, self._storage):

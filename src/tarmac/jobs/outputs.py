@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from tarmac.errors import AccessDenied, NotFound, UnsupportedScheme
 from tarmac.index.marks import digest_at
-from tarmac.pipeline.threads import in_threads
+from tarmac.runtime.threads import in_threads
 from tarmac.storage import StorageOptions, is_local, stat
 from tarmac.storage.local import LocalSource, local_path
 from tarmac.storage.types import DEFAULT_STORAGE

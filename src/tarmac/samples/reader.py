@@ -15,10 +15,10 @@ from tarmac.samples.grouping import Grouping, Sample, group_members
 from tarmac.samples.naming import Splitter, first_dot
 from tarmac.storage import Cache, Source, StorageOptions, open_read
 from tarmac.storage.types import DEFAULT_STORAGE
+from tarmac.storage.urls import Shards, expand
 from tarmac.tar import Member, TarOptions, read_members
 from tarmac.tar.compression import HEAD, detect
 from tarmac.tar.reader import DEFAULT_OPTIONS
-from tarmac.urls import Shards, expand
 
 __all__ = ["ReadReport", "SampleReader", "read", "read_shard"]
 

@@ -19,10 +19,10 @@ import xxhash
 from numpy.typing import NDArray
 
 from tarmac.errors import UrlError
-from tarmac.pipeline.dataset import Dataset
-from tarmac.pipeline.first_use import manifest_of
-from tarmac.pipeline.selection import whole
-from tarmac.pipeline.shardset import Opening, ShardSet
+from tarmac.exact.dataset import Dataset
+from tarmac.exact.selection import whole
+from tarmac.exact.shardset import Opening, ShardSet
+from tarmac.index.auto import manifest_of
 from tarmac.samples.grouping import Sample
 from tarmac.samples.reader import SampleReader, read_shard
 from tarmac.storage import Cache, StorageOptions, is_local, scheme_of, stat

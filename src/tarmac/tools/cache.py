@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tarmac.errors import NotFound, TarmacError, UrlError, WriteError
-from tarmac.pipeline.threads import in_threads
 from tarmac.progress import progress
+from tarmac.runtime.threads import in_threads
 from tarmac.storage import Cache, StorageOptions
 from tarmac.storage.cache import CacheEntry
 from tarmac.storage.types import DEFAULT_STORAGE
-from tarmac.urls import Shards, expand
+from tarmac.storage.urls import Shards, expand
 
 __all__ = ["evict", "EvictReport", "verify", "VerifyReport", "warm", "WarmReport"]
 

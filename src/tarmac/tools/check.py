@@ -32,11 +32,11 @@ from tarmac.samples.grouping import Grouping, group_members
 from tarmac.showing import identity
 from tarmac.storage import StorageOptions, open_read, scheme_of, stat
 from tarmac.storage.types import DEFAULT_STORAGE
+from tarmac.storage.urls import Shards, expand
 from tarmac.tar import Member, TarOptions, read_members
 from tarmac.tar.reader import DEFAULT_OPTIONS
 from tarmac.tools.compare import Comparison, Place, entries_of
 from tarmac.tools.duplicates import KeyFiles
-from tarmac.urls import Shards, expand
 
 __all__ = ["check", "Checking", "Checks", "sample_problems", "ShardCheck"]
 

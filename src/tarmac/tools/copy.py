@@ -9,12 +9,13 @@ from itertools import chain, islice
 from typing import Any, Literal
 
 from tarmac.errors import UrlError
+from tarmac.exact.dataset import Dataset
 from tarmac.jobs.run import JobReport
-from tarmac.order.seeds import make_seed
-from tarmac.order.shuffling import buffer_shuffle
-from tarmac.pipeline.dataset import Dataset
+from tarmac.runtime.seeds import make_seed
 from tarmac.samples.grouping import Sample
 from tarmac.storage import Cache
+from tarmac.storage.urls import Shards, ShardUrl, expand
+from tarmac.stream.shuffling import buffer_shuffle
 from tarmac.tools.arrange import (
     Piece,
     Rows,
@@ -33,7 +34,6 @@ from tarmac.tools.remake import Remake, Run, remake
 from tarmac.tools.select import Select
 from tarmac.tools.streaming import remake_stream
 from tarmac.tools.tally import Tally
-from tarmac.urls import Shards, ShardUrl, expand
 
 __all__ = ["copy", "Ordering"]
 

@@ -8,16 +8,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tarmac.errors import IndexDamaged, TarmacError, UrlError, WriteError
+from tarmac.index.build import DEFAULT_INDEXING, IndexOptions, index_shard, keeping, usable_index
 from tarmac.index.dali import read_dali
 from tarmac.index.manifest import Manifest, Shard, manifest_there, read_manifest, write_manifest
 from tarmac.index.sidecar import Sidecar, open_sidecar, sidecar_url, write_sidecar
 from tarmac.jobs.engines.local import LocalEngine
 from tarmac.jobs.run import run_job
 from tarmac.jobs.task import Outcome, Task, Unit
-from tarmac.samples.indexing import DEFAULT_INDEXING, IndexOptions, index_shard, keeping, usable_index
 from tarmac.storage import is_local, stat
 from tarmac.storage.local import local_path
-from tarmac.urls import Shards, expand
+from tarmac.storage.urls import Shards, expand
 
 __all__ = ["check_index", "index", "IndexReport", "StaleShard"]
 

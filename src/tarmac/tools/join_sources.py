@@ -12,7 +12,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from tarmac.errors import BadName, CodecError, EncodeFailed, UrlError
-from tarmac.pipeline.dataset import Dataset
+from tarmac.exact.dataset import Dataset
 from tarmac.samples.naming import check_field
 from tarmac.storage import Cache, is_local, stat
 from tarmac.storage.local import local_path

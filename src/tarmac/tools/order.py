@@ -13,13 +13,13 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from tarmac.order.epochs import Tail, batch_positions, check_world, steps_left
-from tarmac.order.exact import ExactOrder
-from tarmac.pipeline.dataset import Dataset
-from tarmac.pipeline.epoch_order import EpochOrder
-from tarmac.pipeline.mix import Mix
+from tarmac.exact.dataset import Dataset
+from tarmac.exact.epoch_order import EpochOrder
+from tarmac.exact.mix import Mix
+from tarmac.exact.order.epochs import Tail, batch_positions, check_world, steps_left
+from tarmac.exact.order.exact import ExactOrder
+from tarmac.storage.urls import Shards
 from tarmac.tools.shuffle_quality import shuffle_quality, stream_order
-from tarmac.urls import Shards
 
 __all__ = ["audit", "Coming", "OrderAudit", "OrderOptions", "Seen", "Summary"]
 

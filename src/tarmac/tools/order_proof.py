@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tarmac.order.epochs import first_and_size
-from tarmac.pipeline.mix import Mix
+from tarmac.exact.mix import Mix
+from tarmac.exact.order.epochs import first_and_size
 from tarmac.tools.order import OrderAudit
 
 __all__ = ["Proof", "prove"]

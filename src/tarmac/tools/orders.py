@@ -10,8 +10,8 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from tarmac.order.bijection import permute
-from tarmac.order.seeds import make_seed
+from tarmac.exact.order.bijection import permute
+from tarmac.runtime.seeds import make_seed
 
 __all__ = ["Interleaved", "Listed", "Mixed", "Order", "order_text", "Shuffled"]
 

@@ -307,8 +307,8 @@ class Pack(Task):
 def _shuffled(size: int, seed: int) -> list[int]:
     import numpy as np
 
-    from tarmac.order.bijection import permute
-    from tarmac.order.seeds import make_seed
+    from tarmac.exact.order.bijection import permute
+    from tarmac.runtime.seeds import make_seed
 
     numbers: list[int] = permute(np.arange(size), size, make_seed("pack", seed)).tolist()
     return numbers

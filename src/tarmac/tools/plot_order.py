@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from tarmac.codecs.handlers import library
 from tarmac.errors import IndexProblem
+from tarmac.exact.dataset import Dataset
 from tarmac.index.where import resolve
-from tarmac.pipeline.dataset import Dataset
 from tarmac.storage import open_write
 from tarmac.tools.order import OrderAudit
 from tarmac.tools.shuffle_quality import ideal_order, shuffle_quality

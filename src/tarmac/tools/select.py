@@ -16,17 +16,17 @@ from typing import Any, Literal
 import xxhash
 
 from tarmac.errors import JobError, MissingField, UrlError
+from tarmac.exact.dataset import Dataset
 from tarmac.index.meta import Columns, MetaPlan, parse_meta
 from tarmac.index.where import Condition, parse_where
 from tarmac.limits import DEFAULT_LIMITS
-from tarmac.pipeline.dataset import Dataset
 from tarmac.samples.grouping import Sample
 from tarmac.samples.naming import plain_key
 from tarmac.storage import StorageOptions
 from tarmac.storage.types import DEFAULT_STORAGE
+from tarmac.storage.urls import read_list
 from tarmac.tools.handfuls import handfuls
 from tarmac.tools.tally import Balance, Tally, some_of
-from tarmac.urls import read_list
 
 __all__ = ["FieldRule", "parse_fields", "parse_part", "parse_slice", "read_keys", "Select"]
 

@@ -13,20 +13,20 @@ from tarmac.codecs.basic import json_loads
 from tarmac.codecs.handlers import extension_of
 from tarmac.codecs.images import FORMATS, IMAGE_EXTENSIONS, UNMARKED, open_image
 from tarmac.errors import MissingField, UrlError
+from tarmac.exact.dataset import Dataset
 from tarmac.index.manifest import read_manifest
 from tarmac.limits import DEFAULT_LIMITS
-from tarmac.pipeline.dataset import Dataset
 from tarmac.samples.grouping import Sample
 from tarmac.samples.reader import read
 from tarmac.showing import visible
 from tarmac.storage import Cache, StorageOptions
 from tarmac.storage.types import DEFAULT_STORAGE
+from tarmac.storage.urls import Shards, expand
 from tarmac.tar import TarOptions
 from tarmac.tar.reader import DEFAULT_OPTIONS
 from tarmac.tools.arrange import Piece, Streams, arranged, can_be_indexed
 from tarmac.tools.select import Select
 from tarmac.tools.tally import Tally
-from tarmac.urls import Shards, expand
 
 __all__ = [
     "chosen",

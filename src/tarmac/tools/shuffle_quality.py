@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tarmac.order.seeds import Seed, make_seed
-from tarmac.order.shuffling import ShardShuffle, buffer_shuffle
+from tarmac.runtime.seeds import Seed, make_seed
+from tarmac.stream.shuffling import ShardShuffle, buffer_shuffle
 
 __all__ = ["ideal_order", "shuffle_quality", "stream_order"]
 

@@ -11,9 +11,9 @@ from typing import Literal
 import numpy as np
 
 from tarmac.errors import BadName, MissingField, SampleError, TarmacError, TooManyBadSamples
+from tarmac.exact.dataset import Dataset
 from tarmac.jobs.run import JobReport
 from tarmac.jobs.task import MOST_REASONS, Outcome, Unit
-from tarmac.pipeline.dataset import Dataset
 from tarmac.storage import Cache
 from tarmac.tools.arrange import Piece, Rows, parts_of
 from tarmac.tools.orders import Listed, Shuffled

@@ -16,15 +16,16 @@ from dataclasses import dataclass, field, replace
 import xxhash
 
 from tarmac.errors import DiskFull, IndexProblem, SplitSample, TarmacError, UrlError, WriteError
+from tarmac.exact.dataset import Dataset
+from tarmac.exact.selection import whole
+from tarmac.exact.shardset import Opening, ShardSet
+from tarmac.index.auto import REQUESTS, find_or_make_index
+from tarmac.index.build import IndexOptions, index_shard
 from tarmac.index.manifest import Manifest, Shard
 from tarmac.index.sidecar import open_sidecar, sidecar_url, write_sidecar
 from tarmac.limits import DEFAULT_LIMITS
-from tarmac.pipeline.dataset import Dataset
-from tarmac.pipeline.selection import whole
-from tarmac.pipeline.shardset import REQUESTS, Opening, ShardSet, find_or_make_index
-from tarmac.pipeline.threads import in_threads
 from tarmac.progress import progress
-from tarmac.samples.indexing import IndexOptions, index_shard
+from tarmac.runtime.threads import in_threads
 from tarmac.storage import Cache, StorageOptions, is_local, open_read, scheme_of, stat
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.tar.compression import HEAD, Decompressing, detect

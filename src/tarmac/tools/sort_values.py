@@ -23,11 +23,11 @@ from tarmac.errors import (
     TarmacError,
     UrlError,
 )
+from tarmac.exact.dataset import Dataset
+from tarmac.exact.shardset import ShardSet
 from tarmac.index.attributes import read_field
 from tarmac.index.meta import MetaPlan, parse_meta
 from tarmac.index.promote import as_text
-from tarmac.pipeline.dataset import Dataset
-from tarmac.pipeline.shardset import ShardSet
 from tarmac.samples.grouping import Sample
 
 __all__ = ["By", "number_bytes"]

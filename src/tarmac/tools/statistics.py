@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from tarmac.codecs.handlers import extension_of
 from tarmac.codecs.images import IMAGE_EXTENSIONS
+from tarmac.exact.dataset import Dataset
 from tarmac.index.attributes import read_field
-from tarmac.pipeline.dataset import Dataset
 from tarmac.samples.grouping import Sample
 from tarmac.showing import visible
 

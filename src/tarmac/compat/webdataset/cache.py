@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tarmac import environment
-from tarmac.pipeline.filecache import (
+from tarmac.compat.filecache import (
     FileCache,
     LRUCleanup,
     StreamingOpen,
@@ -12,9 +12,9 @@ from tarmac.pipeline.filecache import (
     magic_filetype,
     url_to_cache_name,
 )
-from tarmac.pipeline.filecache import magic_filetype as get_filetype
+from tarmac.compat.filecache import magic_filetype as get_filetype
+from tarmac.compat.gopen import pipe_cleaner
 from tarmac.storage import is_local as islocal
-from tarmac.storage.gopen import pipe_cleaner
 
 __all__ = [
     "check_tar_format",

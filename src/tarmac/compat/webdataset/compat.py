@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tarmac.pipeline.expanding import check_empty
-from tarmac.pipeline.fluid import FluidInterface
-from tarmac.pipeline.webdataset import FluidWrapper, WebDataset
-from tarmac.pipeline.webloader import WebLoader
+from tarmac.stream.expanding import check_empty
+from tarmac.stream.fluid import FluidInterface
+from tarmac.stream.webdataset import FluidWrapper, WebDataset
+from tarmac.stream.webloader import WebLoader
 
 __all__ = ["check_empty", "FluidInterface", "FluidWrapper", "WebDataset", "WebLoader"]

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from tarmac.pipeline.extras import MockDataset, with_epoch, with_length
-from tarmac.pipeline.extras import Repeated as repeatedly
+from tarmac.compat.extras import MockDataset, with_epoch, with_length
+from tarmac.compat.extras import Repeated as repeatedly
 
 __all__ = ["MockDataset", "repeatedly", "with_epoch", "with_length"]

@@ -5,6 +5,9 @@
 
 from __future__ import annotations
 
+from tarmac.compat.extras import compose, compose2, pipeline
+from tarmac.compat.extras import rsample_data as _rsample
+from tarmac.compat.extras import shuffle_data as _shuffle
 from tarmac.compat.helpers import (
     Uncurried,
     combine_values,
@@ -15,35 +18,32 @@ from tarmac.compat.helpers import (
     parse_field_spec,
     tuple2dict,
 )
-from tarmac.order import Rsample as rsample
-from tarmac.order import Shuffle as shuffle
-from tarmac.order import detshuffle
-from tarmac.order.shuffling import _pick as pick
-from tarmac.pipeline.batching import Batched as batched
-from tarmac.pipeline.batching import default_collation_fn, unbatched, unlisted
-from tarmac.pipeline.batching import slice_stage as slice
-from tarmac.pipeline.caching import Cached, DBCache, LMDBCached
-from tarmac.pipeline.extras import compose, compose2, pipeline
-from tarmac.pipeline.extras import rsample_data as _rsample
-from tarmac.pipeline.extras import shuffle_data as _shuffle
-from tarmac.pipeline.fields import X_DECODERS as default_decoders
-from tarmac.pipeline.fields import Associate as associate
-from tarmac.pipeline.fields import Decode as decode
-from tarmac.pipeline.fields import ExtractKeys as extract_keys
-from tarmac.pipeline.fields import Map as map
-from tarmac.pipeline.fields import MapDict as map_dict
-from tarmac.pipeline.fields import MapTuple as map_tuple
-from tarmac.pipeline.fields import Rename as rename
-from tarmac.pipeline.fields import RenameKeys as rename_keys
-from tarmac.pipeline.fields import Select as select
-from tarmac.pipeline.fields import ToTuple as to_tuple
-from tarmac.pipeline.fields import XDecode as xdecode
-from tarmac.pipeline.fields import getfirst, transform_with
-from tarmac.pipeline.fields import read_bytes as decode_bin
-from tarmac.pipeline.fields import read_text as decode_text
-from tarmac.pipeline.handlers import reraise_exception
-from tarmac.pipeline.stage import FilterFunction, PipelineStage, RestCurried, pipelinefilter
-from tarmac.pipeline.watching import info, log_keys
+from tarmac.steps.fields import X_DECODERS as default_decoders
+from tarmac.steps.fields import Associate as associate
+from tarmac.steps.fields import Decode as decode
+from tarmac.steps.fields import ExtractKeys as extract_keys
+from tarmac.steps.fields import Map as map
+from tarmac.steps.fields import MapDict as map_dict
+from tarmac.steps.fields import MapTuple as map_tuple
+from tarmac.steps.fields import Rename as rename
+from tarmac.steps.fields import RenameKeys as rename_keys
+from tarmac.steps.fields import Select as select
+from tarmac.steps.fields import ToTuple as to_tuple
+from tarmac.steps.fields import XDecode as xdecode
+from tarmac.steps.fields import getfirst, transform_with
+from tarmac.steps.fields import read_bytes as decode_bin
+from tarmac.steps.fields import read_text as decode_text
+from tarmac.steps.handlers import reraise_exception
+from tarmac.steps.stage import FilterFunction, PipelineStage, RestCurried, pipelinefilter
+from tarmac.stream.batching import Batched as batched
+from tarmac.stream.batching import default_collation_fn, unbatched, unlisted
+from tarmac.stream.batching import slice_stage as slice
+from tarmac.stream.caching import Cached, DBCache, LMDBCached
+from tarmac.stream.shuffling import Rsample as rsample
+from tarmac.stream.shuffling import Shuffle as shuffle
+from tarmac.stream.shuffling import _pick as pick
+from tarmac.stream.shuffling import detshuffle
+from tarmac.stream.watching import info, log_keys
 
 __all__ = [
     "_associate",

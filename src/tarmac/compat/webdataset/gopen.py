@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from tarmac.storage.gopen import Pipe, gopen, gopen_error, gopen_schemes, reader, rewrite_url, set_options
-from tarmac.storage.gopen import open_url as gopen_ais
-from tarmac.storage.gopen import open_url as gopen_curl
-from tarmac.storage.gopen import open_url as gopen_file
-from tarmac.storage.gopen import open_url as gopen_gsutil
-from tarmac.storage.gopen import open_url as gopen_hf
-from tarmac.storage.gopen import open_url as gopen_htgs
-from tarmac.storage.gopen import open_url as gopen_pipe
+from tarmac.compat.gopen import Pipe, gopen, gopen_error, gopen_schemes, reader, rewrite_url, set_options
+from tarmac.compat.gopen import open_url as gopen_ais
+from tarmac.compat.gopen import open_url as gopen_curl
+from tarmac.compat.gopen import open_url as gopen_file
+from tarmac.compat.gopen import open_url as gopen_gsutil
+from tarmac.compat.gopen import open_url as gopen_hf
+from tarmac.compat.gopen import open_url as gopen_htgs
+from tarmac.compat.gopen import open_url as gopen_pipe
 
 __all__ = [
     "gopen",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tarmac.pipeline.handlers import (
+from tarmac.steps.handlers import (
     ignore_and_continue,
     ignore_and_stop,
     reraise_exception,

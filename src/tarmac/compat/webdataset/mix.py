@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tarmac.order import RandomMix, RoundRobin
-from tarmac.pipeline.extras import random_samples, round_robin_longest, round_robin_shortest
+from tarmac.compat.extras import random_samples, round_robin_longest, round_robin_shortest
+from tarmac.stream.mixing import RandomMix, RoundRobin
 
 __all__ = ["random_samples", "RandomMix", "round_robin_longest", "round_robin_shortest", "RoundRobin"]

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tarmac.pipeline.multiloader import MultiLoader
+from tarmac.compat.multiloader import MultiLoader
 
 __all__ = ["MultiLoader"]

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from tarmac.compat.helpers import Uncurried, envsubst, expand
-from tarmac.order import (
-    DirectoryShardList,
-    MultiShardSample,
+from tarmac.stream.directory import DirectoryShardList
+from tarmac.stream.shardlists import (
     Resample,
     ResampledShardList,
     ResampledShards,
@@ -15,10 +14,9 @@ from tarmac.order import (
     non_empty,
     resampled,
     shardspec,
-    single_node_only,
-    split_by_node,
-    split_by_worker,
 )
+from tarmac.stream.shardspecs import MultiShardSample
+from tarmac.stream.splitting import single_node_only, split_by_node, split_by_worker
 
 __all__ = [
     "DirectoryShardList",

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from tarmac.compat.helpers import shardlist
-from tarmac.pipeline.expanding import tarfile_samples, tarfile_to_samples
-from tarmac.pipeline.opening import (
+from tarmac.compat.opening import (
     base_plus_ext,
     group_by_keys,
     tar_file_expander,
@@ -12,6 +11,7 @@ from tarmac.pipeline.opening import (
     url_opener,
     valid_sample,
 )
+from tarmac.stream.expanding import tarfile_samples, tarfile_to_samples
 
 __all__ = [
     "base_plus_ext",

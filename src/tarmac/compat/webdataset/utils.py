@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from tarmac.compat.extras import guess_batchsize, repeatedly
 from tarmac.compat.helpers import (
     compute_sample_weights,
     fnmatch_with_braces,
@@ -13,9 +14,9 @@ from tarmac.compat.helpers import (
     repeatedly0,
 )
 from tarmac.compat.switches import UtilsModule
-from tarmac.order import make_seed, pytorch_worker_info, pytorch_worker_seed
-from tarmac.pipeline.extras import guess_batchsize, repeatedly
-from tarmac.pipeline.stage import PipelineStage
+from tarmac.runtime.place import pytorch_worker_info, pytorch_worker_seed
+from tarmac.runtime.seeds import make_seed
+from tarmac.steps.stage import PipelineStage
 
 __all__ = [
     "compute_sample_weights",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from tarmac.compat.wids_helpers import group_by_key, splitname
-from tarmac.order.samplers import (
+from tarmac.compat.fieldfiles import interpret_transformations
+from tarmac.compat.indexedtar import IndexedTarSamples, compute_file_md5sum, compute_num_samples
+from tarmac.compat.samplers import (
     ChunkedSampler,
     DistributedChunkedSampler,
     DistributedLocalSampler,
@@ -14,15 +15,14 @@ from tarmac.order.samplers import (
     iterate_ranges,
     lengths_to_ranges,
 )
-from tarmac.pipeline.fieldfiles import interpret_transformations
-from tarmac.pipeline.indexedtar import IndexedTarSamples, compute_file_md5sum, compute_num_samples
-from tarmac.pipeline.shardlist import (
+from tarmac.compat.shardlist import (
     CacheLocalname,
     DefaultLocalname,
     LRUShards,
     ShardListDataset,
     hash_dataset_name,
 )
+from tarmac.compat.wids_helpers import group_by_key, splitname
 
 __all__ = [
     "CacheLocalname",

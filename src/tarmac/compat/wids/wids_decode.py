@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tarmac.pipeline.fieldfiles import (
+from tarmac.compat.fieldfiles import (
     check_keys,
     decode_all_gz,
     decode_basic,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tarmac.pipeline.lru import (
+from tarmac.compat.lru import (
     LRUCache,
 )
 

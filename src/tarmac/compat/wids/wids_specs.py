@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tarmac.pipeline.shardlist_spec import (
+from tarmac.compat.shardlist_spec import (
     check_shards,
     load_dsdesc_and_resolve,
     load_remote_dsdesc_raw,

@@ -16,6 +16,7 @@ from tarmac.jobs.task import Outcome, Task, Unit
 from tarmac.samples.grouping import Sample
 from tarmac.storage import Cache, is_local, scheme_of
 from tarmac.storage.local import local_path
+from tarmac.storage.urls import Shards, expand
 from tarmac.tar.compression import format_of_name
 from tarmac.tools.arrange import Arrangement, Piece, Rows, Streams, arranged, balance, can_be_indexed, far
 from tarmac.tools.export.directory import open_directory
@@ -26,7 +27,6 @@ from tarmac.tools.export.publish import published_path, published_stream
 from tarmac.tools.remake import Run
 from tarmac.tools.select import Select
 from tarmac.tools.tally import Balance, Tally, judged
-from tarmac.urls import Shards, expand
 
 __all__ = ["Export", "export"]
 

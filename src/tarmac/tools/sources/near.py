@@ -14,8 +14,8 @@ from tarmac.limits import DEFAULT_LIMITS
 from tarmac.storage import StorageOptions, is_local, open_read, scheme_of, stat
 from tarmac.storage.local import local_path
 from tarmac.storage.types import DEFAULT_STORAGE
+from tarmac.storage.urls import allowed_name
 from tarmac.tar.compression import Decompressing, format_of_name
-from tarmac.urls import allowed_name
 
 __all__ = ["bring_near", "Near", "resolved"]
 

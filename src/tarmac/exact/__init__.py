@@ -1,0 +1,1 @@
+"""Door 2: indexed datasets, exact epochs, the Loader."""

@@ -1,0 +1,8 @@
+"""Batches for a training loop: threads and processes, collation, state."""
+
+from tarmac.exact.loader.loader import Loader
+from tarmac.exact.loader.maker import BadSample
+from tarmac.exact.loader.sampler import BatchSampler
+from tarmac.exact.loader.stats import Stats
+
+__all__ = ["BadSample", "BatchSampler", "Loader", "Stats"]

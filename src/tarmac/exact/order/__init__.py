@@ -1,0 +1,1 @@
+"""Which sample when, as arithmetic: bijections, windows, mixtures, epochs."""

@@ -1,0 +1,1 @@
+"""Threads, worker processes, rank and worker identity, seeds: what both doors and the jobs run on."""

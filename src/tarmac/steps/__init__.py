@@ -1,0 +1,1 @@
+"""What both doors do to one sample: fields, decoding, pictures, handlers."""

@@ -1,0 +1,265 @@
+"""A directory as a queue of shards: others put shards in, and each is read by one reader at a time.
+
+A reader claims a shard by renaming it to `NAME._PID_`, holding a lock on the file that the operating
+system releases when the reader dies. What a dead reader claimed is put back under its name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+import random
+import re
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from tarmac.errors import NotFound
+from tarmac.limits import DEFAULT_LIMITS
+from tarmac.runtime.place import current_place
+from tarmac.runtime.seeds import chosen_seed, make_seed
+from tarmac.storage.braces import expand_braces
+from tarmac.storage.local import local_path
+from tarmac.storage.locks import try_lock
+from tarmac.stream.passes import Source
+
+__all__ = ["DirectoryShardList"]
+
+_CLAIM = re.compile(r"(?P<name>.+)\._(?P<pid>\d+)_", re.DOTALL)
+_DONE = "._done_"
+_MODES = ("resample", "unlink", "keep")
+_SELECTIONS = ("random", "oldest")
+_MOMENT = 0.01
+
+
+class DirectoryShardList(Source):
+    """Claim and yield the shards of a directory, one after the other, waiting for more.
+
+    - `pattern`: which names are shards; braces and wildcards.
+    - `poll`: seconds between looks at an empty directory; None ends the pass when it is empty.
+    - `timeout`: end the pass after so many seconds without a shard.
+    - `mode`: what becomes of a shard when the next one is asked for: "resample" puts it back,
+      "unlink" deletes it, "keep" renames it to `NAME._done_`. None is "resample".
+    - `select`: which shard is next, "random" or "oldest".
+    - `fate(path)`: called with the claimed file instead of what `mode` says. It may move or delete the file;
+      a file that it leaves is put back.
+
+    A shard that was being read when the iterator was closed is put back, whatever the mode, as it may not
+    have been read to its end. Shards carry `claimed=True`: they belong to the process that claimed them,
+    and no splitter divides them among others.
+    """
+
+    per_reader = True
+    not_resumable = "a directory that others fill has no order to return to"
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        pattern: str = "*.{tar,tgz,tar.tgz}",
+        poll: float | None = 1,
+        timeout: float = 1e12,
+        mode: str | None = "resample",
+        select: str = "random",
+        fate: Callable[[str], object] | None = None,
+    ) -> None:
+        super().__init__()
+        self.path = local_path(os.fspath(path))
+        if not os.path.isdir(self.path):
+            raise NotFound("this is not a directory.", url=self.path)
+        self.mode = "resample" if mode is None else mode
+        if self.mode not in _MODES:
+            raise ValueError(f"mode must be one of {', '.join(_MODES)}, got {mode!r}")
+        if select not in _SELECTIONS:
+            raise ValueError(f"select must be one of {', '.join(_SELECTIONS)}, got {select!r}")
+        if poll is not None and poll < 0:
+            raise ValueError(f"poll must not be negative, got {poll}")
+        self.pattern = pattern
+        self.poll = poll
+        self.timeout = timeout
+        self.select = select
+        self.fate = fate
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        place = current_place()
+        seed = make_seed("directory", chosen_seed(None), self._begin(), place.rank, place.worker)
+        return self._run(random.Random(seed))
+
+    def _run(self, rng: random.Random) -> Iterator[dict[str, Any]]:
+        locks = _locks_work(self.path)
+        last = time.monotonic()
+        while True:
+            self._put_back_abandoned(locks=locks)
+            claim = self._claim_one(rng, locks=locks)
+            if claim is None:
+                waited = time.monotonic() - last
+                if waited >= self.timeout or (self.poll is None and self._is_empty(waited)):
+                    return
+                time.sleep(min(_MOMENT if self.poll is None else self.poll, self.timeout))
+                continue
+            used = False
+            try:
+                yield {"url": claim.path, "claimed": True}
+                used = True
+            finally:
+                # Closed here, the reader may have been in the middle of the shard.
+                if not used:
+                    claim.put_back()
+            with contextlib.closing(claim):
+                self._finish(claim)
+            last = time.monotonic()
+
+    def _candidates(self) -> list[str]:
+        """The shards that nobody claimed, by name."""
+        place = glob.escape(self.path)
+        found = {
+            path
+            for pattern in expand_braces(self.pattern, DEFAULT_LIMITS)
+            for path in glob.iglob(os.path.join(place, pattern))
+            if not path.endswith(_DONE) and not _CLAIM.fullmatch(path) and os.path.isfile(path)
+        }
+        return sorted(found)
+
+    def _is_empty(self, waited: float) -> bool:
+        """Whether nothing is left. For a moment a shard may be in the hands of one who looks who is alive."""
+        return waited > 100 * _MOMENT or not self._candidates()
+
+    def _claim_one(self, rng: random.Random, *, locks: bool) -> _Claim | None:
+        candidates = self._candidates()
+        if self.select == "oldest":
+            candidates.sort(key=_modified)
+        else:
+            rng.shuffle(candidates)
+        for path in candidates:
+            claim = _claim(path, locks=locks)
+            if claim is not None:
+                return claim
+        return None
+
+    def _finish(self, claim: _Claim) -> None:
+        if self.fate is not None:
+            self.fate(claim.path)
+            claim.put_back()
+        elif self.mode == "unlink":
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(claim.path)
+        elif self.mode == "keep":
+            with contextlib.suppress(FileNotFoundError):
+                os.replace(claim.path, claim.name + _DONE)
+        else:
+            claim.put_back()
+
+    def _put_back_abandoned(self, *, locks: bool) -> None:
+        """Put back what readers claimed that have died since."""
+        for path in glob.iglob(os.path.join(glob.escape(self.path), "*._*_")):
+            match = _CLAIM.fullmatch(path)
+            if match is None:
+                continue
+            if not locks:
+                if not _is_running(int(match["pid"])):
+                    _move_back(path, match["name"])
+                continue
+            with contextlib.suppress(OSError):
+                fd = _open(path)
+                try:
+                    if try_lock(fd):
+                        _move_back(path, match["name"])
+                finally:
+                    os.close(fd)
+
+
+@dataclass(slots=True)
+class _Claim:
+    """A shard that is ours until `close`."""
+
+    name: str
+    path: str
+    fd: int
+
+    def put_back(self) -> None:
+        """Give it its name again; if that is taken by a newer shard, whoever looks next does it."""
+        try:
+            _move_back(self.path, self.name)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Let go of the lock."""
+        if self.fd >= 0:
+            fd, self.fd = self.fd, -1
+            os.close(fd)
+
+
+def _claim(path: str, *, locks: bool) -> _Claim | None:
+    """Claim a shard, or return None if someone else was faster."""
+    try:
+        fd = _open(path)
+    except FileNotFoundError:
+        return None
+    claim = _Claim(path, _claimed_name(path), fd)
+    try:
+        # The lock comes first, so that no claim is ever seen without it.
+        if not locks or try_lock(fd):
+            os.rename(path, claim.path)
+            if os.path.samestat(os.fstat(fd), os.stat(claim.path)):
+                return claim
+            claim.put_back()  # a new shard took the name since it was opened
+    except FileNotFoundError:
+        pass  # someone else was faster
+    except BaseException:
+        claim.close()
+        raise
+    claim.close()
+    return None
+
+
+def _claimed_name(path: str) -> str:
+    """The name of our claim; with zeros in front of the number if we hold an older shard of that name."""
+    process = str(os.getpid())
+    while os.path.lexists(claimed := f"{path}._{process}_"):
+        process = f"0{process}"
+    return claimed
+
+
+def _open(path: str) -> int:
+    """Open for locking; network file systems lock only what is open for writing."""
+    flags = getattr(os, "O_CLOEXEC", 0)
+    try:
+        return os.open(path, os.O_RDWR | flags)
+    except PermissionError:
+        return os.open(path, os.O_RDONLY | flags)
+
+
+def _move_back(path: str, name: str) -> None:
+    """Rename, but not over a shard that took the name in the meantime."""
+    with contextlib.suppress(FileNotFoundError):
+        if not os.path.lexists(name):
+            os.rename(path, name)
+
+
+def _locks_work(directory: str) -> bool:
+    """Whether files in this directory can be locked; where not, claims are told by their process alone."""
+    try:
+        with tempfile.NamedTemporaryFile(dir=directory, prefix=".tarmac-") as probe:
+            return try_lock(probe.fileno())
+    except OSError:
+        return False
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _modified(path: str) -> float:
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        return float("inf")
