@@ -205,7 +205,7 @@ EQUAL = ["loader batches", "unlisted", "twice", "wrapped splitter", "two of one"
 
 @pytest.mark.parametrize("kind", EQUAL)
 def test_equal_batches_wherever_the_batches_are_made(shards, kind):
-    """25 samples on two ranks are 13 batches of two on each, some of them twice, and none is missing."""
+    """25 samples on two ranks are seven batches of two on each, some of them twice, and none is missing."""
     world = World([5] * 5, ranks=2)
 
     def make(rank):

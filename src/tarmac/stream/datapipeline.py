@@ -115,14 +115,16 @@ class DataPipeline(PipelineStage, Source):
         source = self.pipeline[0]
         epoch = source.new_epoch() if hasattr(source, "new_epoch") else None
         if epoch is not None:
-            self.set_epoch(epoch)  # what the dataset of a loader was told holds for the loader
+            self.set_epoch(epoch)  # an epoch given to the dataset of a loader holds for the loader
         resumed, self._resume = self._resume, None
         progress = self._progress = Progress.of(resumed)
         progress.repetitions, most = self._limits()
         left = most - progress.emitted if most > 0 else sys.maxsize
         if resumed is not None:
             # An iteration that was complete when it was saved has used up its pass.
-            turn = Turn(progress.epoch + (left <= 0), progress.told, told=progress.told is not None)
+            turn = Turn(
+                progress.epoch + (left <= 0), progress.user_epoch, explicit=progress.user_epoch is not None
+            )
             self._passes.resume(turn, current_place().worker)
             if left <= 0 or progress.number >= progress.repetitions:
                 self.forget_state()
@@ -160,7 +162,7 @@ class DataPipeline(PipelineStage, Source):
 
     def _one_pass(self, progress: Progress) -> Iterator[Any]:
         """One pass over the stages, from its beginning or from where a saved one was."""
-        self._tell_stages(progress)
+        self._begin_stages(progress)
         split = self._prompt_from()
         progress.seeds = self.seeds()
         progress.source = self.pipeline[0].state_dict if self._source_resumes() else None
@@ -184,15 +186,15 @@ class DataPipeline(PipelineStage, Source):
             source = self.invoke(stage, source)
         return iter(source)
 
-    def _tell_stages(self, progress: Progress) -> None:
-        """Tell the stages which pass comes: those before a split what all readers agree on."""
+    def _begin_stages(self, progress: Progress) -> None:
+        """Give each stage the number of the pass: before a split the one that all readers agree on."""
         front = len(self.pipeline) if progress.all_shared else self._behind_splitters()
         own, shared = progress.epoch, progress.shared
         for number, stage in reversed(list(enumerate(self.pipeline))):
             before = number < front and not getattr(stage, "per_reader", False)
             if hasattr(stage, "set_pass"):
-                told = progress.told is not None
-                stage.set_pass(Turn(shared if before else own, shared, told, shared=before))
+                explicit = progress.user_epoch is not None
+                stage.set_pass(Turn(shared if before else own, shared, explicit, shared=before))
             elif hasattr(stage, "set_epoch"):
                 stage.set_epoch(shared if before else own)
                 if isinstance(stage, Passing):
@@ -222,7 +224,7 @@ class DataPipeline(PipelineStage, Source):
         """Return a number that is the same for all readers, however often each of them has iterated."""
         if turn.shared or self._is_alone(place):
             return turn.number
-        if turn.agreed is not None and (turn.told or place.world == 1):
+        if turn.agreed is not None and (turn.explicit or place.world == 1):
             return turn.agreed
         return 0
 
@@ -355,7 +357,7 @@ class DataPipeline(PipelineStage, Source):
             self._progress.source = self.pipeline[0].state_dict
         self._progress.identity = self._progress.identity or self._identity()
         if not self._progress.begun:
-            self._progress.epoch, self._progress.told = self._passes.last + 1, self._passes.told
+            self._progress.epoch, self._progress.user_epoch = self._passes.last + 1, self._passes.user_epoch
         state = self._progress.to_state(current_place(), self.seeds())
         if 0 < self._limits()[1] <= self._progress.emitted:
             state["stages"] = self.seeds()  # nothing of this pass is left: the next one follows from these

@@ -108,7 +108,7 @@ class _Mix(Source, ABC):
         if self._resume is not None and self._resume["epoch"] == epoch:
             return  # a training loop says again what the state has said
         self.forget_state()
-        self._progress = _Progress(Turn(epoch, epoch, told=True))
+        self._progress = _Progress(Turn(epoch, epoch, explicit=True))
 
     def forget_state(self) -> None:
         """Forget a state that was loaded: the next pass begins at its beginning."""
@@ -141,7 +141,7 @@ class _Mix(Source, ABC):
         return {
             "epoch": progress.turn.number,
             "agreed": progress.turn.agreed or 0,
-            "told": progress.turn.told,
+            "explicit": progress.turn.explicit,
             "emitted": progress.emitted,
             "ended": [list(end) for end in progress.ended],
             "datasets": [data.state_dict() if _resumes(data) else None for data in self.datasets],
@@ -158,7 +158,7 @@ class _Mix(Source, ABC):
         resume, self._resume = self._resume, None
         worker = current_place().worker
         if resume is not None:
-            self._passes.resume(Turn(resume["epoch"], resume["agreed"], told=resume["told"]), worker)
+            self._passes.resume(Turn(resume["epoch"], resume["agreed"], explicit=resume["explicit"]), worker)
         progress = self._progress = _Progress(self._passes.begin(worker))
         states: Sequence[Any] = [None] * len(self.datasets)
         if resume is not None:
@@ -206,7 +206,7 @@ class _Progress:
 
 def _checked(state: object, datasets: int) -> dict[str, Any]:
     """Return a state if it is one of a mixture of so many datasets."""
-    names = ("epoch", "agreed", "told", "emitted", "ended", "datasets", "seeds")
+    names = ("epoch", "agreed", "explicit", "emitted", "ended", "datasets", "seeds")
     if not isinstance(state, Mapping) or any(name not in state for name in names):
         raise StateMismatch("this is not the state of a mixture.")
     if not isinstance(state["datasets"], list) or len(state["datasets"]) != datasets:

@@ -41,8 +41,8 @@ class Turn:
     """What this reader's own order follows from."""
     agreed: int | None
     """A number that is the same for all readers, on which their shares may depend; None if unknown."""
-    told: bool = False
-    """Whether `set_epoch` said it, so that all ranks agree, and not only the workers of one loader."""
+    explicit: bool = False
+    """Whether `set_epoch` gave it, so that all ranks agree, and not only the workers of one loader."""
     shared: bool = False
     """Whether a split follows, so that everything in this pass must be the same for all readers."""
 
@@ -52,7 +52,7 @@ class _Count:
 
     def __init__(self, first: int) -> None:
         self.last = first - 1
-        self.told: int | None = None
+        self.user_epoch: int | None = None
         self.runs: dict[int, _Run] = {}
         self.compared: list[int] = [0, -1]  # how many epochs were compared with other ranks, and the last
 
@@ -62,13 +62,13 @@ class _Count:
             self.compared = [self.compared[0] + 1, epoch]
         return self.compared[0]
 
-    def tell(self, epoch: int) -> None:
+    def set_epoch(self, epoch: int) -> None:
         """Make `epoch` the number of the next pass of whoever comes next."""
-        self.last, self.told, self.runs = epoch - 1, epoch, {}
+        self.last, self.user_epoch, self.runs = epoch - 1, epoch, {}
 
-    def restart(self, first: int, told: int | None) -> None:
+    def restart(self, first: int, user_epoch: int | None) -> None:
         """Make `first` the number of the next pass, as it was when a state was saved."""
-        self.last, self.told, self.runs = first - 1, told, {}
+        self.last, self.user_epoch, self.runs = first - 1, user_epoch, {}
 
     def advance(self, worker: int, run: int | None) -> int:
         """Return the number of the pass that a worker of a run begins, or the main process, which has none.
@@ -80,12 +80,12 @@ class _Count:
         self.last = max(self.last, number)
         return number
 
-    def restart_one(self, worker: int, run: int, first: int, told: int | None) -> None:
+    def restart_one(self, worker: int, run: int, first: int, user_epoch: int | None) -> None:
         """Make `first` the number of the next pass of one worker, or of all if it is the first of its run."""
         current = self._run(run, first)
         current.passes.extend([0] * (worker + 1 - len(current.passes)))
         current.passes[worker] = first - current.base
-        self.last, self.told = max(self.last, first - 1), told
+        self.last, self.user_epoch = max(self.last, first - 1), user_epoch
 
     def base(self, run: int) -> int:
         """The number of the first pass of a run, which its workers agree on."""
@@ -100,12 +100,12 @@ class _Count:
 
     def to_bytes(self) -> bytes:
         runs = [[token, run.base, run.passes] for token, run in self.runs.items()]
-        return json.dumps([self.last, self.told, runs, self.compared]).encode()
+        return json.dumps([self.last, self.user_epoch, runs, self.compared]).encode()
 
     def load(self, data: bytes) -> None:
         """Take over what `to_bytes` wrote; nothing from an empty file."""
         if data:
-            self.last, self.told, runs, self.compared = json.loads(data)
+            self.last, self.user_epoch, runs, self.compared = json.loads(data)
             self.runs = {token: _Run(base, passes) for token, base, passes in runs}
 
 
@@ -134,7 +134,7 @@ class PassCounter:
         self._name = secrets.token_hex(12)
         self._count = _Count(first)
         self._here: Turn | None = None
-        self.tellings = 0
+        self.epochs_set = 0
         weakref.finalize(self, _remove, self._name)
 
     def next(self, worker: int, token: int | None = None) -> int:
@@ -153,8 +153,8 @@ class PassCounter:
         run = loader_token() if token is None else token
         with self._current(create=run is not None) as count:
             number = count.advance(worker, run)
-            if count.told is not None:
-                return Turn(number, count.told, told=True)
+            if count.user_epoch is not None:
+                return Turn(number, count.user_epoch, explicit=True)
             return Turn(number, None if run is None else count.base(run))
 
     def set(self, epoch: int) -> None:
@@ -166,12 +166,12 @@ class PassCounter:
         if epoch < 0:
             raise ValueError(f"passes are numbered from 0, got {epoch}")
         if loader_token() is not None:
-            self.dictate(Turn(epoch, epoch, told=True))
+            self.dictate(Turn(epoch, epoch, explicit=True))
             return
         self._here = None
-        self.tellings += 1
+        self.epochs_set += 1
         with self._current(create=False) as count:
-            count.tell(epoch)
+            count.set_epoch(epoch)
 
     def dictate(self, turn: Turn) -> None:
         """Begin the next pass of this object, in this process, as the pipeline around it says."""
@@ -182,12 +182,12 @@ class PassCounter:
         if self._here is not None:
             self._here = turn
             return
-        run, told = loader_token(), turn.agreed if turn.told else None
+        run, user_epoch = loader_token(), turn.agreed if turn.explicit else None
         with self._current(create=run is not None) as count:
             if run is None:
-                count.restart(turn.number, told)
+                count.restart(turn.number, user_epoch)
             else:
-                count.restart_one(worker, run, turn.number, told)
+                count.restart_one(worker, run, turn.number, user_epoch)
 
     def compared(self, epoch: int) -> int:
         """Return the number of an epoch among those that were compared with other ranks."""
@@ -203,12 +203,12 @@ class PassCounter:
             return count.last
 
     @property
-    def told(self) -> int | None:
+    def user_epoch(self) -> int | None:
         """What `set_epoch` said last, in the main process."""
         if self._here is not None:
-            return self._here.agreed if self._here.told else None
+            return self._here.agreed if self._here.explicit else None
         with self._current(create=False) as count:
-            return count.told
+            return count.user_epoch
 
     @contextlib.contextmanager
     def _current(self, *, create: bool) -> Iterator[_Count]:
@@ -232,7 +232,7 @@ class PassCounter:
             "_name": self._name,
             "_count": self._count,
             "_here": self._here,
-            "tellings": self.tellings,
+            "epochs_set": self.epochs_set,
             "process": os.getpid(),
         }
 
@@ -288,7 +288,7 @@ class Source(Passing):
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
-        """The class. `isinstance` asks for it, so this is where torch, if it is in use, is told about it."""
+        """The class. `isinstance` asks for it, so this is where torch, if it is in use, learns about it."""
         data = sys.modules.get("torch.utils.data")
         if data is not None:
             data.IterableDataset.register(type(self))

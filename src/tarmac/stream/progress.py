@@ -47,8 +47,8 @@ class Progress:
     """Of the pass since the pipeline was made, or since `set_epoch`."""
     shared: int = 0
     """What the stages before a split follow from: the same for all readers."""
-    told: int | None = None
-    """What `set_epoch` said last."""
+    user_epoch: int | None = None
+    """The epoch that `set_epoch` gave last."""
     emitted: int = 0
     """Items of the last stage, in this iteration."""
     consumed: int = 0
@@ -80,7 +80,7 @@ class Progress:
             state["pass"],
             state["epoch"],
             state["shared"],
-            state["told"],
+            state["user_epoch"],
             state["emitted"],
             state["consumed"],
             begun,
@@ -88,7 +88,7 @@ class Progress:
 
     def begin(self, turn: Turn, shared: int) -> None:
         """Begin a pass, or go on with the one that was saved."""
-        self.epoch, self.shared, self.told = turn.number, shared, turn.agreed if turn.told else None
+        self.epoch, self.shared, self.user_epoch = turn.number, shared, turn.agreed if turn.explicit else None
         self.marks, self.found, self.begun, self.all_shared = [], False, True, turn.shared
 
     def end(self) -> None:
@@ -123,7 +123,7 @@ class Progress:
             "epoch": self.epoch,
             "pass": self.number,
             "shared": self.shared,
-            "told": self.told,
+            "user_epoch": self.user_epoch,
             "emitted": self.emitted,
             "consumed": position.consumed,
             "place": [place.rank, place.world, place.worker, place.workers],
@@ -162,8 +162,8 @@ def check_state(state: object, place: Place, stages: int, identity: str) -> dict
         )
     for name in _COUNTS:
         _check_count(state, name)
-    if state.get("told", -1) is not None:
-        _check_count(state, "told")
+    if state.get("user_epoch", -1) is not None:
+        _check_count(state, "user_epoch")
     if "source" not in state or not isinstance(state.get("stages"), list):
         raise StateMismatch("the state is damaged: it has no stages or no source.")
     if len(state["stages"]) != stages:

@@ -181,12 +181,12 @@ class LoaderSource:
             self.dataset.set_epoch(turn.number)
 
     def new_epoch(self) -> int | None:
-        """Return what the user has told the dataset since this was asked last."""
+        """Return the epoch that the user has set on the dataset since the last call."""
         passes: PassCounter | None = getattr(self.dataset, "passes", None)
-        if passes is None or passes.tellings == self._heard:
+        if passes is None or passes.epochs_set == self._heard:
             return None
-        self._heard = passes.tellings
-        return passes.told
+        self._heard = passes.epochs_set
+        return passes.user_epoch
 
     def __len__(self) -> int:
         return len(self.loader)
@@ -201,7 +201,7 @@ class LoaderSource:
         self._states = list(resume["workers"]) if resume else [None] * self._workers
         self._last = resume["last"] if resume else -1
         turn = self._turn
-        if not (turn.told or current_place().world == 1):
+        if not (turn.explicit or current_place().world == 1):
             turn = Turn(turn.number, None)  # other ranks may be in another pass
         if resume or not self.loader.persistent_workers or self._tagged is None or turn != self._expected:
             self._tagged = self._tagged_loader(turn)
@@ -209,7 +209,7 @@ class LoaderSource:
         return self._items(self._tagged, self._states)
 
     def _items(self, loader: Any, states: list[dict[str, Any] | None]) -> Iterator[Any]:
-        epoch = (self._turn.agreed or 0) if self._turn.told else 0
+        epoch = (self._turn.agreed or 0) if self._turn.explicit else 0
         for number, parts in enumerate(loader):
             if number == COMPARED_AFTER and hasattr(self.dataset, "check_epoch"):
                 self.dataset.check_epoch(epoch)
