@@ -30,9 +30,9 @@ heavy: $(VENV)/.test $(VENV)/.servers
 	$(BIN)/python -m pytest -m heavy
 
 # An answer in a minute: the rooms that everything stands on, without the files that take longest there.
-QUICK := tests/test_house.py tests/index tests/order tests/pipeline tests/samples tests/tar
-LATER := tests/order/test_passes.py tests/tar/test_reader_damage.py \
-  $(addprefix tests/pipeline/test_,agreement.py dataset.py multiloader.py resume_law.py share_law.py webloader.py)
+QUICK := tests/test_house.py tests/index tests/steps tests/samples tests/tar tests/stream tests/runtime
+LATER := tests/stream/test_passes.py tests/tar/test_reader_damage.py tests/runtime/test_agreement.py \
+  $(addprefix tests/stream/test_,resume_law.py share_law.py webloader.py)
 quick: lint
 	$(BIN)/python -m pytest -m "not heavy" -n 2 --dist loadfile $(QUICK) $(addprefix --ignore=,$(LATER))
 

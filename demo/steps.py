@@ -146,7 +146,7 @@ def train(manifest: str, count: int, bar: Bar) -> tuple[int, int]:
         take(bar("training", islice(batches, steps), steps))
     state = alone.state_dict()
     for rank in range(2):
-        half = loader(rank=rank, world=2)
+        half = loader(rank=rank, world_size=2)
         half.load_state_dict(state)
         take(half)
     if seen != Counter(pictures.keys()) or seen.total() != count:

@@ -78,3 +78,15 @@ def no_leaks() -> Iterator[None]:
         assert not open_files(), f"left open: {open_files()}"
         assert not running(), f"left running: {[child.cmdline() for child in running()]}"
     assert threading.active_count() < 50
+
+
+@pytest.fixture(autouse=True)
+def plain_environment(monkeypatch):
+    """Ignore the rank, worker and seed settings of the machine."""
+    for name in ("RANK", "WORLD_SIZE", "WORKER", "NUM_WORKERS", "WDS_SEED", "WDS_SHOW_SEED"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def pytest_make_parametrize_id(config, val, argname):
+    """Name byte strings by their length: compressed data may contain the time of day."""
+    return f"{argname}-{len(val)}-bytes" if isinstance(val, bytes) and not val.isalnum() else None

@@ -44,7 +44,7 @@ def test_at_adds_only_what_is_missing():
     error = errors.BadHeader("x.", url="first")
     error.at(url="second", key="k")
     assert (error.url, error.key) == ("first", "k")
-    assert TarmacError("x.").place == ""
+    assert TarmacError("x.").location == ""
 
 
 @pytest.mark.parametrize(

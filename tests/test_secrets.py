@@ -19,7 +19,7 @@ import tarmac
 from harness.folder import folder
 from harness.shards import plain
 from tarmac.cli import main
-from tarmac.errors import LoneZeroBlock, SecretsWritten, TarmacError, UnclosedWriter
+from tarmac.errors import SecretsWritten, SingleZeroBlock, TarmacError, UnclosedWriter
 from tools.shards import make
 
 SECRET = "hunter2hunter2"
@@ -183,7 +183,7 @@ def test_no_warning_tells_a_secret(tmp_path, secret, capfd):
     """Of an archive that ends in one zero block, by the command line and the library."""
     (tmp_path / "s0.tar").write_bytes(plain([("a.txt", b"1"), ("b.txt", b"2")])[:-512])
     with folder(tmp_path) as url:
-        with pytest.warns(LoneZeroBlock) as caught:
+        with pytest.warns(SingleZeroBlock) as caught:
             assert len(list(tarmac.read(f"{url}/s0.tar{secret}"))) == 2
         assert [text for text in map(str, (each.message for each in caught)) if SECRET in text] == []
         run(["check", f"{url}/s0.tar{secret}", "-j", "1"])

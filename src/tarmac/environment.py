@@ -18,11 +18,11 @@ __all__ = [
     "checks_ranks",
     "debug",
     "default_seed",
-    "expanded",
+    "expandvars",
     "hub_endpoint",
     "hub_token",
-    "inherited",
-    "own_directory",
+    "environ_copy",
+    "cache_home",
     "rank_and_world",
     "rendezvous",
     "restarts",
@@ -54,7 +54,7 @@ def substitution(name: str) -> str | None:
     return os.environ.get(f"WDS_{name}")
 
 
-def expanded(text: str) -> str:
+def expandvars(text: str) -> str:
     """Replace `$NAME` and `${NAME}` where they are set; only for text from code, never for data."""
     return os.path.expandvars(text)
 
@@ -99,7 +99,7 @@ def hub_token() -> str | None:
         return None
 
 
-def inherited() -> dict[str, str]:
+def environ_copy() -> dict[str, str]:
     """Return all variables, for a helper process that must see what this one sees."""
     return dict(os.environ)
 
@@ -143,7 +143,7 @@ def wids_cache() -> str | None:
     return os.environ.get("WIDS_CACHE") or None
 
 
-def own_directory() -> Path:
+def cache_home() -> Path:
     """Return where tarmac keeps what it makes for itself: `TARMAC_HOME`, or `tarmac` in the user's cache."""
     home = os.environ.get("TARMAC_HOME")
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"

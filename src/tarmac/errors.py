@@ -1,64 +1,115 @@
-"""Everything tarmac raises, as one tree.
+"""Define every error and warning that tarmac raises, as one tree.
 
     TarmacError
-    ├─ UrlError        UnsupportedScheme · UnsafeUrl · NotFound · AccessDenied · TooManyShards · BadSetting
-    ├─ TransferError   ConnectFailed · Stalled · ShortRead · ObjectChanged · CommandFailed
-    ├─ ArchiveError    NotATar · BadChecksum · BadHeader · Truncated · TrailingData · UnsupportedMember
-    │                  LimitExceeded · CompressionDamaged
-    ├─ SampleError     BadName · DuplicateField · SplitSample · MissingField · MismatchedBatch
-    │                  NoSamples · MapFailed (TimedOut)
-    ├─ CodecError      EncodeFailed · DecodeFailed (Bomb) · NoCodec · UnsafeCodec
-    ├─ WriteError      CommitFailed · DiskFull
-    ├─ IndexProblem    BadCondition · IndexMissing · IndexStale · IndexDamaged · BadManifest · DigestMismatch
-    ├─ LoaderError     WorkerDied · WorkerFailed · TooManyBadSamples · RanksDisagree
-    ├─ JobError        JobBusy · JobMismatch
-    └─ StateError      StateMismatch · NotPicklable · NotResumable
+    ├─ UsageError           BadSetting
+    ├─ UrlError             UnsupportedScheme · UnsafeUrl · NotFound · AccessDenied · TooManyShards
+    ├─ TransferError        ConnectFailed · Stalled · ShortRead · ObjectChanged · CommandFailed
+    ├─ ArchiveError         NotATar · BadChecksum · BadHeader · Truncated · TrailingData · UnsupportedMember
+    │                       LimitExceeded · CompressionDamaged
+    ├─ SampleError          BadName · DuplicateField · SplitSample · MissingField · MismatchedBatch
+    │                       NoSamples · TransformFailed (TimedOut)
+    ├─ CodecError           EncodeFailed · DecodeFailed (DecompressionBomb) · NoCodec · UnsafeCodec
+    ├─ WriteError           CommitFailed · DiskFull
+    ├─ IndexingError        BadCondition · IndexMissing · IndexStale · IndexDamaged · BadManifest
+    │                       DigestMismatch
+    ├─ LoaderError          WorkerDied · WorkerFailed · RanksDisagree
+    ├─ JobError             JobBusy · JobMismatch · HookFailed
+    ├─ StateError           StateMismatch · NotResumable
+    ├─ ErrorBudgetExceeded
+    └─ NotPicklable
 
-A message says where (URL, byte offset, member or sample key), what was expected and found, and what to try.
-Branches also inherit from the built-in exception that callers would reach for (`FileNotFoundError`,
-`OSError`, `ValueError`). Secrets inside URLs never reach a message; control characters are shown as
-numbers. Warnings, under `TarmacWarning` (warned.py): `LoneZeroBlock`, `TornTail`, `CacheDisabled`,
-`SecretsWritten`, `UnclosedWriter`.
+A message has a location (URL, byte offset, member or sample key), says what happened, and what to try.
+Branches also inherit from the built-in exception that callers would catch (`FileNotFoundError`, `OSError`,
+`ValueError`). Messages never contain secrets from URLs, and control characters are escaped.
+Warnings derive from `TarmacWarning`: `SingleZeroBlock`, `TruncatedTail`, `CacheDisabled`, `SecretsWritten`,
+`UnclosedWriter`.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from tarmac.showing import redact, shown_url, visible
-from tarmac.warned import (
-    CacheDisabled,
-    LoneZeroBlock,
-    SecretsWritten,
-    TarmacWarning,
-    TornTail,
-    UnclosedWriter,
-)
+from tarmac.display import display_url, redact, visible
 
-# fmt: off
-__all__ = [  # in few lines, so that the tree below fits into one file
-    "AccessDenied", "ArchiveError", "BadChecksum", "BadCondition", "BadHeader", "BadManifest", "BadName",
-    "BadSetting", "Bomb", "CacheDisabled", "CodecError", "CommandFailed", "CommitFailed",
+__all__ = [
+    "AccessDenied",
+    "ArchiveError",
+    "BadChecksum",
+    "BadCondition",
+    "BadHeader",
+    "BadManifest",
+    "BadName",
+    "BadSetting",
+    "CacheDisabled",
+    "CodecError",
+    "CommandFailed",
+    "CommitFailed",
     "CompressionDamaged",
-    "ConnectFailed", "DecodeFailed", "DigestMismatch", "DiskFull", "DuplicateField", "EncodeFailed",
-    "IndexDamaged", "IndexMissing", "IndexProblem", "IndexStale", "JobBusy", "JobError", "JobMismatch",
-    "LimitExceeded", "LoaderError", "LoneZeroBlock", "MapFailed", "MismatchedBatch", "MissingField",
-    "NoCodec", "NoSamples", "NotATar", "NotFound", "NotPicklable", "NotResumable", "ObjectChanged",
-    "RanksDisagree", "redact", "SampleError", "SecretsWritten", "ShortRead", "SplitSample", "Stalled",
-    "StateError", "StateMismatch", "TarmacError", "TarmacWarning", "TimedOut", "TooManyBadSamples",
-    "TooManyShards", "TornTail", "TrailingData", "TransferError", "Truncated", "UnclosedWriter",
-    "UnsafeCodec", "UnsafeUrl", "UnsupportedMember", "UnsupportedScheme", "UrlError", "WorkerDied",
-    "WorkerFailed", "WriteError",
+    "ConnectFailed",
+    "DecodeFailed",
+    "DecompressionBomb",
+    "DigestMismatch",
+    "DiskFull",
+    "DuplicateField",
+    "EncodeFailed",
+    "ErrorBudgetExceeded",
+    "HookFailed",
+    "IndexDamaged",
+    "IndexingError",
+    "IndexMissing",
+    "IndexStale",
+    "JobBusy",
+    "JobError",
+    "JobMismatch",
+    "LimitExceeded",
+    "LoaderError",
+    "MismatchedBatch",
+    "MissingField",
+    "NoCodec",
+    "NoSamples",
+    "NotATar",
+    "NotFound",
+    "NotPicklable",
+    "NotResumable",
+    "ObjectChanged",
+    "RanksDisagree",
+    "redact",
+    "SampleError",
+    "SecretsWritten",
+    "ShortRead",
+    "SingleZeroBlock",
+    "SplitSample",
+    "Stalled",
+    "StateError",
+    "StateMismatch",
+    "TarmacError",
+    "TarmacWarning",
+    "TimedOut",
+    "TooManyShards",
+    "TrailingData",
+    "TransferError",
+    "TransformFailed",
+    "Truncated",
+    "TruncatedTail",
+    "UnclosedWriter",
+    "UnsafeCodec",
+    "UnsafeUrl",
+    "UnsupportedMember",
+    "UnsupportedScheme",
+    "UrlError",
+    "UsageError",
+    "WorkerDied",
+    "WorkerFailed",
+    "WriteError",
 ]
-# fmt: on
 
 
 class TarmacError(Exception):
-    """Root of the tree; catch it to catch everything tarmac raises on purpose."""
+    """Base class of every error that tarmac raises on purpose."""
 
     hint: str | None = None
     in_lines = False
-    """Whether the message has line breaks of our own; those of data are shown as `\\n`."""
+    """Whether the message contains line breaks of its own; those in data are escaped."""
 
     def __init__(
         self,
@@ -71,7 +122,7 @@ class TarmacError(Exception):
         hint: str | None = None,
     ) -> None:
         self.what = what = redact(what, commands=False)
-        self.url = None if url is None else shown_url(url)
+        self.url = None if url is None else display_url(url)
         self.offset = offset
         self.member = member.decode("utf-8", "replace") if isinstance(member, bytes) else member
         self.key = key
@@ -80,8 +131,8 @@ class TarmacError(Exception):
         super().__init__(what)
 
     @property
-    def place(self) -> str:
-        """Where it happened: `s3://b/x.tar @ 0x00a1c000, member "000457.jpg"`."""
+    def location(self) -> str:
+        """Return where it happened: `s3://b/x.tar @ 0x00a1c000, member "000457.jpg"`."""
         where = self.url or ""
         if self.offset is not None:
             where = f"{where} @ {self.offset:#010x}".lstrip()
@@ -93,23 +144,23 @@ class TarmacError(Exception):
         return ", ".join(parts)
 
     def at(self, *, url: str | None = None, key: str | None = None) -> TarmacError:
-        """Add what only the caller knows, keep what is known already, and return the error."""
+        """Fill in the URL and key unless they are set, and return the error."""
         if url is not None and self.url is None:
-            self.url = shown_url(url)
+            self.url = display_url(url)
         if key is not None and self.key is None:
             self.key = key
         return self
 
     def __str__(self) -> str:
-        # Keys, names and URLs come from data: they must not act on the terminal or the log they end up in.
-        text = f"{self.place}: {self.what}" if self.place else self.what
+        # Keys, names and URLs come from data: they must not control a terminal or forge a log line.
+        text = f"{self.location}: {self.what}" if self.location else self.what
         return visible(f"{text} Try: {self.hint}" if self.hint else text, keep="\n" if self.in_lines else "")
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self)!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Errors travel out of worker processes, so they must survive pickling with their place.
+        # Errors are sent from worker processes, so they must survive pickling with their location.
         return _rebuild, (type(self), self.what, dict(self.__dict__))
 
 
@@ -119,8 +170,30 @@ def _rebuild(kind: type[TarmacError], what: str, state: dict[str, Any]) -> Tarma
     return error
 
 
+class UsageError(TarmacError, ValueError):
+    """An argument is invalid, or arguments contradict each other.
+
+    `field` is the name of the argument. Messages and hints write the names of arguments in backticks: the
+    command line shows them as its flags.
+    """
+
+    field: str | None = None
+
+    def __init__(self, what: str, *, field: str | None = None, **location: Any) -> None:
+        super().__init__(what, **location)
+        self.field = field
+
+    @property
+    def location(self) -> str:
+        return ", ".join(filter(None, (self.field and f"`{self.field}`", super().location)))
+
+
+class BadSetting(UsageError):
+    """An environment variable has an invalid value."""
+
+
 class UrlError(TarmacError, ValueError):
-    """What the user wrote does not name shards that can be opened."""
+    """A URL, path or pattern does not name shards that can be opened."""
 
 
 class UnsupportedScheme(UrlError):
@@ -128,7 +201,7 @@ class UnsupportedScheme(UrlError):
 
 
 class UnsafeUrl(UrlError):
-    """The URL would run a command or leave its store, and nobody with the right to ask did."""
+    """The URL would run a command or escape its store, and secure mode or its origin forbids that."""
 
 
 class NotFound(UrlError, FileNotFoundError):
@@ -136,31 +209,27 @@ class NotFound(UrlError, FileNotFoundError):
 
 
 class AccessDenied(UrlError, PermissionError):
-    """The store refused the credentials, or the file permissions forbid it."""
+    """The store rejected the credentials, or file permissions deny access."""
 
 
 class TooManyShards(UrlError):
-    """A pattern stands for more shards than `Limits.shards` allows."""
-
-
-class BadSetting(UrlError):
-    """An environment variable holds what cannot be understood."""
+    """A pattern expands to more shards than `Limits.shards` allows."""
 
 
 class TransferError(TarmacError, OSError):
-    """Bytes did not arrive as they are stored; trying again later may help."""
+    """Data could not be transferred; retrying later may help."""
 
 
 class ConnectFailed(TransferError):
-    """The server could not be reached, or kept failing, for all retries."""
+    """The server was unreachable or failed, on every retry."""
 
 
 class Stalled(TransferError):
-    """The server stopped sending for longer than the idle timeout."""
+    """The server sent nothing for longer than the idle timeout."""
 
 
 class ShortRead(TransferError):
-    """Fewer bytes arrived than the server announced, and they could not be fetched again."""
+    """Fewer bytes arrived than the server announced, and retries did not help."""
 
 
 class ObjectChanged(TransferError):
@@ -172,7 +241,7 @@ class CommandFailed(TransferError):
 
 
 class ArchiveError(TarmacError, ValueError):
-    """The bytes are not a well-formed tar archive; no sample of the damaged part was handed out."""
+    """The data is not a well-formed tar archive. No sample of the damaged part was returned."""
 
 
 class NotATar(ArchiveError):
@@ -180,62 +249,62 @@ class NotATar(ArchiveError):
 
 
 class BadChecksum(ArchiveError):
-    """A member header does not add up to its checksum."""
+    """The checksum of a member header is wrong."""
 
-    hint = "tarmac check SHARD; fetch or write the shard again."
+    hint = "tarmac check SHARD; download or write the shard again."
 
 
 class BadHeader(ArchiveError):
-    """A header's checksum is right but its contents make no sense."""
+    """A header has a valid checksum and invalid contents."""
 
-    hint = "tarmac check SHARD; fetch or write the shard again."
+    hint = "tarmac check SHARD; download or write the shard again."
 
 
 class Truncated(ArchiveError):
-    """The archive ends before its end mark: bytes are missing.
+    """The archive ends before its end-of-archive marker: bytes are missing.
 
-    `torn` is false when the end falls between two members, so that all members read are whole.
+    `torn` is false when the archive ends between two members, so every member that was read is complete.
     """
 
     torn = True
 
     hint = (
-        "fetch or write the shard again. What is whole in it: tarmac check SHARD --repair -o DIR/, "
+        "download or write the shard again. To keep its complete samples: tarmac check SHARD --repair -o DIR/, "
         'or read it with tar=tarmac.TarOptions(end="lenient").'
     )
 
 
 class TrailingData(ArchiveError):
-    """Something other than zeros follows the end mark."""
+    """Data other than zeros follows the end-of-archive marker."""
 
     hint = (
-        "for archives joined with cat, tarmac check SHARD --repair -o DIR/ makes one of them, "
+        "for archives joined with cat: tarmac check SHARD --repair -o DIR/ merges them, "
         "or read them with tar=tarmac.TarOptions(concatenated=True)."
     )
 
 
 class UnsupportedMember(ArchiveError):
-    """A kind of member that cannot be read without guessing (sparse, multi-volume)."""
+    """The archive has a member of an unsupported type (sparse, multi-volume)."""
 
     hint = "extract and pack the files again as plain members."
 
 
 class LimitExceeded(ArchiveError):
-    """A size or ratio is beyond `Limits`; raise the limit if the data is trusted."""
+    """A size or ratio exceeds `Limits`. Raise the limit if you trust the data."""
 
 
 class CompressionDamaged(ArchiveError):
-    """The compressed stream around the archive is corrupt or cut."""
+    """The compressed stream around the archive is corrupt or truncated."""
 
-    hint = "fetch or write the shard again."
+    hint = "download or write the shard again."
 
 
 class SampleError(TarmacError, ValueError):
-    """Members that do not form samples, or samples that cannot be written as members."""
+    """Members do not form samples, or samples cannot be written as members."""
 
 
 class BadName(SampleError):
-    """A key or field that would not read back as it was written."""
+    """A key or field name would not read back as it was written."""
 
 
 class DuplicateField(SampleError):
@@ -243,162 +312,188 @@ class DuplicateField(SampleError):
 
 
 class SplitSample(SampleError):
-    """The files of one sample are not next to each other in the shard."""
+    """The members of one sample are not contiguous in the shard."""
 
-    hint = "tarmac sort --by key puts them together again."
+    hint = "tarmac sort --by key makes the samples contiguous."
 
 
 class MissingField(SampleError):
-    """A sample lacks something it must have."""
+    """A sample lacks a required field."""
 
 
 class NoSamples(SampleError):
-    """A pass over the data had no samples at all."""
+    """An epoch had no samples."""
 
     hint = "check the shards, use fewer workers, or WebDataset(…, empty_check=False)."
 
 
-class MapFailed(SampleError):
-    """The command or the function that was to change a sample did not do so."""
+class TransformFailed(SampleError):
+    """A command or function failed on a sample."""
 
 
-class TimedOut(MapFailed):
-    """The command for a sample took too long, and was ended."""
+class TimedOut(TransformFailed):
+    """The command for a sample exceeded its timeout and was terminated."""
 
 
 class MismatchedBatch(SampleError):
-    """Samples that differ in fields or shapes cannot form one batch."""
+    """Samples with different fields or shapes cannot form a batch."""
 
 
 class CodecError(TarmacError, ValueError):
-    """A field could not be turned into bytes, or bytes into a field; `field` names it where it is known."""
+    """A field could not be encoded or decoded; `field` is its name, if known."""
 
     field: str | None = None
 
 
 class EncodeFailed(CodecError):
-    """The value does not fit the encoding that its field name asks for."""
+    """A value cannot be encoded in the format that its field name selects."""
 
 
 class DecodeFailed(CodecError):
-    """The bytes of a field are not what its extension promises."""
+    """The bytes of a field are not valid data of the format that its name selects."""
 
 
-class Bomb(DecodeFailed):
-    """A field claims or grows to more than `Limits` allows; refused before the memory is taken."""
+class DecompressionBomb(DecodeFailed):
+    """A field would decode to more than `Limits` allows; detected before memory is allocated."""
 
 
 class NoCodec(CodecError):
-    """No encoder or decoder belongs to the field name."""
+    """No encoder or decoder is registered for the field name."""
 
 
 class UnsafeCodec(CodecError):
-    """The codec can execute code from data and was not asked for in code."""
+    """The codec can execute code from data and was not enabled explicitly."""
 
 
 class WriteError(TarmacError, OSError):
-    """Nothing was published: the target is as it was before."""
+    """A write failed. The target is unchanged."""
 
 
 class CommitFailed(WriteError):
-    """The finished shard could not be put in place."""
+    """The finished shard could not be moved into place."""
 
 
 class DiskFull(WriteError):
-    """No space left for the shard."""
+    """No space is left for the shard."""
 
     hint = "free space and run again; nothing was published."
 
 
-class IndexProblem(TarmacError, ValueError):
-    """The index cannot answer, or does not belong to the shards; no sample was read by it."""
+class IndexingError(TarmacError, ValueError):
+    """An index is missing, invalid or does not match its shards."""
 
 
-class BadCondition(IndexProblem):
-    """A condition or a list of metadata that cannot be understood, or asks for what is not there."""
+class BadCondition(IndexingError):
+    """A `where` condition or metadata specification is invalid, or names a missing column."""
 
     in_lines = True
 
 
-class IndexMissing(IndexProblem):
-    """There is no index for a shard, and none was to be made."""
+class IndexMissing(IndexingError):
+    """A shard has no index, and building one was not allowed."""
 
     hint = "tarmac index SHARDS -o manifest.json"
 
 
-class IndexStale(IndexProblem):
+class IndexStale(IndexingError):
     """The shard has changed since it was indexed."""
 
-    hint = "tarmac index SHARDS -o manifest.json indexes again what has changed."
+    hint = "tarmac index SHARDS -o manifest.json rebuilds stale indexes."
 
 
-class IndexDamaged(IndexProblem):
-    """The index of a shard is cut, corrupt, of another version, or of another shard."""
+class IndexDamaged(IndexingError):
+    """The index of a shard is truncated, corrupt, of an unknown version, or belongs to another shard."""
 
     hint = "remove it and run tarmac index again."
 
 
-class BadManifest(IndexProblem):
-    """The manifest is not one, or its version is not known here."""
+class BadManifest(IndexingError):
+    """The manifest is invalid or of an unknown version."""
 
 
-class DigestMismatch(IndexProblem):
-    """The bytes of a field are not those that were indexed."""
+class DigestMismatch(IndexingError):
+    """The bytes of a field differ from those that were indexed."""
 
-    hint = "fetch or write the shard again; tarmac check MANIFEST finds all such fields."
+    hint = "download or write the shard again; tarmac check MANIFEST finds all such fields."
 
 
 class LoaderError(TarmacError, RuntimeError):
-    """A batch could not be made."""
+    """A batch could not be built."""
 
 
 class WorkerDied(LoaderError):
-    """A worker process ended without saying why: killed, out of memory, or crashed."""
+    """A worker process died without an exception: killed, out of memory, or crashed."""
 
-    hint = "look for the out-of-memory killer in the system log; use fewer processes, or threads."
+    hint = "check the system log for the out-of-memory killer; use fewer processes, or threads."
 
 
 class WorkerFailed(LoaderError):
-    """A worker process did not do its work; what it raised could not be sent, or nothing was."""
-
-
-class TooManyBadSamples(LoaderError):
-    """More samples were damaged than the budget allows."""
-
-    hint = "tarmac check MANIFEST --decode lists them; Loader(bad=n) allows n of them."
+    """A worker process failed, and its exception could not be sent or it sent none."""
 
 
 class RanksDisagree(LoaderError):
-    """Ranks that split one dataset have other shards, seeds or epochs."""
+    """Ranks that share a dataset have different shards, seeds or epochs."""
 
 
 class JobError(TarmacError, RuntimeError):
-    """A job cannot be done as asked."""
+    """A job cannot run as requested."""
 
 
 class JobBusy(JobError):
-    """Another process is doing the same job, or may write the same files."""
+    """Another process is running the same job, or may write the same files."""
 
 
 class JobMismatch(JobError):
-    """What was begun is not what is asked for now."""
+    """The existing output belongs to a job with other inputs or options."""
 
-    hint = "other options need another output; --overwrite begins anew and replaces what is there."
+    hint = "choose another output, or `overwrite` to start over and replace the existing files."
+
+
+class HookFailed(JobError):
+    """The command that runs after each shard failed."""
 
 
 class StateError(TarmacError, ValueError):
-    """A saved state cannot be continued from."""
+    """A saved state cannot be restored."""
 
 
 class StateMismatch(StateError):
-    """The state belongs to another pipeline, another split, or another version."""
-
-
-class NotPicklable(StateError, TypeError):
-    """A stage cannot be sent to a worker process."""
-
-    hint = "a function defined at the top of a module, with functools.partial for its parameters."
+    """The state belongs to another pipeline, split or version."""
 
 
 class NotResumable(StateError):
-    """A pipeline has a stage that cannot return to a place."""
+    """A pipeline has a stage that cannot resume."""
+
+
+class ErrorBudgetExceeded(TarmacError, RuntimeError):
+    """More samples failed than the error budget allows."""
+
+
+class NotPicklable(TarmacError, TypeError):
+    """An object cannot be sent to a worker process."""
+
+    hint = "use a function defined at module level, with functools.partial for its parameters."
+
+
+class TarmacWarning(UserWarning):
+    """Base class of tarmac's warnings."""
+
+
+class SingleZeroBlock(TarmacWarning):
+    """The archive ends with one zero block instead of two; all members were read."""
+
+
+class TruncatedTail(TarmacWarning):
+    """A lenient read stopped at damaged data; the warning says where, and what was skipped."""
+
+
+class CacheDisabled(TarmacWarning):
+    """The cache directory is unusable, so shards are streamed."""
+
+
+class SecretsWritten(TarmacWarning):
+    """A written file contains credentials: URLs with user info or a signature."""
+
+
+class UnclosedWriter(TarmacWarning):
+    """A writer was never closed; the warning says what happened to its data."""

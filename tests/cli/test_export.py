@@ -14,8 +14,8 @@ import lmdb
 import pytest
 from typer.testing import CliRunner
 
+from harness.datasets import write_shards
 from harness.shards import plain
-from pipeline.datasets import write_shards
 from tarmac.cli import app, main
 
 

@@ -8,8 +8,8 @@ import os
 import pytest
 from typer.testing import CliRunner
 
+from harness.datasets import write_shards
 from harness.shards import plain
-from pipeline.datasets import write_shards
 from tarmac.cli import app, main
 from tarmac.exact.dataset import Dataset
 from tarmac.index.manifest import read_manifest

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import tarmac
-from pipeline.datasets import write_shards
+from harness.datasets import write_shards
 from tarmac.cli import app, main
 
 

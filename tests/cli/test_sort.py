@@ -11,8 +11,8 @@ import typer
 from typer.testing import CliRunner
 
 import tarmac
+from harness.datasets import write_shards
 from harness.shards import plain
-from pipeline.datasets import write_shards
 from tarmac.cli import app, main
 from tarmac.cli.sort import parse_size
 

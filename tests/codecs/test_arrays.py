@@ -18,7 +18,7 @@ from hypothesis.extra import numpy as hnp
 
 from tarmac.codecs import Decoder, encode_field, encoders, find_encoder, npy_loads, npz_loads, torch_loads
 from tarmac.codecs import arrays as room
-from tarmac.errors import Bomb, CodecError, DecodeFailed, UnsafeCodec
+from tarmac.errors import CodecError, DecodeFailed, DecompressionBomb, UnsafeCodec
 from tarmac.limits import Limits
 
 SHAPES = hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4)
@@ -185,11 +185,11 @@ def npz(members, method=zipfile.ZIP_DEFLATED):
 def test_npz_bombs_and_damage():
     zeros = npy(np.zeros(100 << 20, "u1"))
     for members in ([("a.npy", zeros)], [("a.npy", zeros[: 40 << 20]), ("b.npy", zeros[: 40 << 20])]):
-        with pytest.raises(Bomb, match="claim to unpack"):
+        with pytest.raises(DecompressionBomb, match="claim to unpack"):
             npz_loads(npz(members))
     small = npz([("a.npy", npy(np.zeros(50 << 20, "u1")))])
     assert npz_loads(small)["a"].nbytes == 50 << 20  # an empty mask is no bomb
-    with pytest.raises(Bomb):
+    with pytest.raises(DecompressionBomb):
         Decoder([], limits=Limits(member_bytes=1000))({"npz": npz([("a.npy", npy(np.arange(1000)))])})
     with pytest.raises(DecodeFailed, match="not compressed as NumPy does"):
         npz_loads(npz([("a.npy", npy(np.arange(3)))], zipfile.ZIP_LZMA))
@@ -229,7 +229,7 @@ def test_torch_files():
     for bad in (b"", b"x" * 100, b"PK\x03\x04" + bytes(100), npz([("a/data.pkl", b"\x80\x02]q\x00.")])):
         with pytest.raises(CodecError, match='field "pth"'):
             Decoder([])({"pth": bad})
-    with pytest.raises(Bomb):
+    with pytest.raises(DecompressionBomb):
         torch_loads(npz([("archive/data.pkl", bytes(100 << 20))]))
 
 

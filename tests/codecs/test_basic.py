@@ -22,7 +22,7 @@ from tarmac.codecs import Decoder, basichandlers, decoders, encode_field, encode
 from tarmac.codecs.basic import gunzip, json_loads
 from tarmac.codecs.handlers import Settings
 from tarmac.codecs.images import IMAGE_EXTENSIONS
-from tarmac.errors import Bomb, CodecError, DecodeFailed
+from tarmac.errors import CodecError, DecodeFailed, DecompressionBomb
 from tarmac.limits import Limits
 
 DECODE = Decoder([])
@@ -156,18 +156,18 @@ def test_gzip_members_and_padding(parts, padding):
 def test_gzip_bombs():
     bomb = gzip.compress(bytes(200 << 20))
     assert len(bomb) < 1 << 20
-    with pytest.raises(Bomb, match="expand to more than"):
+    with pytest.raises(DecompressionBomb, match="expand to more than"):
         gunzip(bomb)
-    with pytest.raises(Bomb):
+    with pytest.raises(DecompressionBomb):
         DECODE({"txt.gz": bomb})
     half = gzip.compress(bytes(700_000))
     assert len(gunzip(half, SMALL)) == 700_000
-    with pytest.raises(Bomb):
+    with pytest.raises(DecompressionBomb):
         gunzip(half * 2, SMALL)  # members add up
-    with pytest.raises(Bomb):
+    with pytest.raises(DecompressionBomb):
         gunzip(gzip.compress(b"abcdef" * 10), Settings(limits=Limits(member_bytes=59)))
     # a limit given to the decoder reaches the filter
-    with pytest.raises(Bomb):
+    with pytest.raises(DecompressionBomb):
         Decoder([], limits=Limits(member_bytes=59))({"txt.gz": gzip.compress(b"abcdef" * 10)})
 
 
@@ -178,14 +178,14 @@ sys.path.insert(0, sys.argv[2])
 from harness.memory import peak
 import numpy, torch, zipfile
 from tarmac.codecs import Decoder
-from tarmac.errors import Bomb
+from tarmac.errors import DecompressionBomb
 decode = Decoder([])
 content = {path.name: path.read_bytes() for path in pathlib.Path(sys.argv[1]).iterdir()}
 before = peak()
 for name, data in content.items():
     try:
         decode({name: data})
-    except Bomb:
+    except DecompressionBomb:
         print("bomb")
 print((peak() - before) >> 20)
 """

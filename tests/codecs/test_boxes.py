@@ -14,7 +14,7 @@ from PIL import Image
 from harness import rounds
 from tarmac.codecs import boxes, imagehandler
 from tarmac.codecs.boxes import OpenImage
-from tarmac.errors import Bomb, DecodeFailed
+from tarmac.errors import DecodeFailed, DecompressionBomb
 from tarmac.limits import Limits
 
 
@@ -126,7 +126,7 @@ def test_what_was_cut_off_is_not_decoded_in_part():
 
 
 def test_too_many_pixels(way):
-    with pytest.raises(Bomb, match="200x200"):
+    with pytest.raises(DecompressionBomb, match="200x200"):
         OpenImage(jpeg(picture(200, 200)), Limits(pixels=30_000))
 
 

@@ -24,7 +24,7 @@ from tarmac.codecs import (
     images,
     imagespecs,
 )
-from tarmac.errors import Bomb, DecodeFailed, TarmacWarning
+from tarmac.errors import DecodeFailed, DecompressionBomb, TarmacWarning
 from tarmac.limits import Limits
 
 RNG = np.random.default_rng(7)
@@ -268,7 +268,7 @@ def test_the_pixel_limit_can_be_set_and_is_exact():
     for field, content in data.items():
         for spec in ("rgb8", "pil"):
             assert Decoder([imagehandler(spec)], limits=Limits(pixels=131 * 97))({field: content})
-            with pytest.raises(Bomb, match=r"131x97 pixels.*Limits\.pixels"):
+            with pytest.raises(DecompressionBomb, match=r"131x97 pixels.*Limits\.pixels"):
                 Decoder([imagehandler(spec)], limits=Limits(pixels=131 * 97 - 1))({field: content})
 
 

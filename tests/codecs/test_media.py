@@ -14,7 +14,7 @@ import soundfile
 import torch
 
 from tarmac.codecs import Decoder, torch_audio, torch_video
-from tarmac.errors import Bomb, CodecError, DecodeFailed
+from tarmac.errors import CodecError, DecodeFailed, DecompressionBomb
 from tarmac.limits import Limits
 
 TONE = (np.sin(np.arange(16_000) / 20) * 0.5).astype("f4")
@@ -165,14 +165,14 @@ def test_bounds():
         Limits(media_bytes=5 * 64 * 48 * 3),
         Limits(media_bytes=12 * 64 * 48 * 3 + 1),
     ):
-        with pytest.raises(Bomb, match='field "mp4"'):
+        with pytest.raises(DecompressionBomb, match='field "mp4"'):
             Decoder([torch_video], limits=limits)({"mp4": data})
     stream = io.BytesIO()
     soundfile.write(stream, np.zeros(3_000_000, "f4"), 16_000, format="FLAC")
     assert torch_audio(".flac", stream.getvalue())[0].shape == (1, 3_000_000)
-    with pytest.raises(Bomb):
+    with pytest.raises(DecompressionBomb):
         Decoder([torch_audio], limits=Limits(media_bytes=8_000_000))({"flac": stream.getvalue()})
-    with pytest.raises(Bomb):
+    with pytest.raises(DecompressionBomb):
         Decoder([torch_audio], limits=Limits(media_bytes=8_000))({"m4a": recording("mp4", "aac")})
 
 

@@ -15,7 +15,7 @@ from PIL import Image
 
 from tarmac.codecs import Decoder, imagehandler
 from tarmac.codecs.pixels import check_pixels, peek_size
-from tarmac.errors import Bomb
+from tarmac.errors import DecompressionBomb
 from tarmac.limits import Limits
 
 MOST = 64_000_000
@@ -131,7 +131,7 @@ sys.path.insert(0, sys.argv[2])
 from harness.memory import peak
 import numpy, PIL.Image, simplejpeg, torch
 from tarmac.codecs import Decoder, imagehandler
-from tarmac.errors import Bomb, DecodeFailed
+from tarmac.errors import DecompressionBomb, DecodeFailed
 warnings.simplefilter("ignore")
 PIL.Image.init()
 decoders = [Decoder([imagehandler(spec)]) for spec in ("rgb8", "l", "torchrgb", "pil")]
@@ -142,7 +142,7 @@ for path in sorted(pathlib.Path(sys.argv[1]).iterdir()):
         for field in ("jpg", "png"):
             try:
                 decode({"__key__": path.name, field: path.read_bytes()})
-            except Bomb:
+            except DecompressionBomb:
                 print("bomb", path.name)
             except DecodeFailed as error:
                 print("failed", path.name, error)
@@ -182,7 +182,7 @@ def test_sizes_are_read_from_the_first_bytes():
         "icns png",
         "icns j2k",
     ):
-        with pytest.raises(Bomb, match="pixels"):
+        with pytest.raises(DecompressionBomb, match="pixels"):
             peek_size(BOMBS[name], MOST)
     for harmless in (
         b"",
@@ -195,7 +195,7 @@ def test_sizes_are_read_from_the_first_bytes():
     ):
         peek_size(harmless, MOST)
     check_pixels(8000, 8000, MOST)
-    with pytest.raises(Bomb):
+    with pytest.raises(DecompressionBomb):
         check_pixels(8000, 8001, MOST)
 
 
@@ -215,5 +215,5 @@ def test_sizes_of_real_webp(kind, lossless):
 
 def test_the_limit_of_pillow_stays():
     decode = Decoder([imagehandler("pil")], limits=Limits(pixels=10**12))
-    with pytest.raises(Bomb, match=r'field "tif": Pillow: .*MAX_IMAGE_PIXELS'):
+    with pytest.raises(DecompressionBomb, match=r'field "tif": Pillow: .*MAX_IMAGE_PIXELS'):
         decode({"tif": BOMBS["tiff"]})

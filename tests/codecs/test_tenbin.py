@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from tarmac.codecs import Decoder, tenbin
-from tarmac.errors import Bomb, CodecError, DecodeFailed, EncodeFailed
+from tarmac.errors import CodecError, DecodeFailed, DecompressionBomb, EncodeFailed
 
 TYPES = ["f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8"]
 ARRAYS = st.sampled_from(TYPES).flatmap(
@@ -160,7 +160,7 @@ def test_enough_hostile_chunks_and_a_good_one():
     assert tenbin.decode_buffer(GOOD)[0].tolist() == [0]
     assert tenbin.decode_buffer(GOOD[:100])[0].tolist() == [0]  # nothing but filling is missing
     assert tenbin.decode_buffer(b"") == []
-    with pytest.raises(Bomb):
+    with pytest.raises(DecompressionBomb):
         tenbin.read(io.BytesIO(b"~TenBin~" + struct.pack("<q", 2**62)))
 
 

@@ -1,18 +1,19 @@
 """What hurt users of the webdataset library, one test each, named after the report where there is one.
 
 Proven elsewhere, close to the code:
-- tests/pipeline: equal batches on all ranks (#188, #194, #225, #250), every sample once over all workers
+- tests/stream: equal batches on all ranks (#188, #194, #225, #250), every sample once over all workers
   (#364, #487, #65, #68), another order in each pass (#172, #190, #299, PR 502), epochs and lengths
   (#260, #278, #303, #419, #47, #66), damaged shards (#142, #173, #286), lambdas in spawned workers
   (#251, #63), resuming (#177, #234, #271), sample caches with workers (#445), selecting files (#257);
-- tests/order: seeds, draws and mixtures (#453, #388, #429, #482), lists of URLs (#409), directories (#415),
+- tests/stream, tests/runtime: seeds, draws and mixtures (#453, #388, #429, #482), lists of URLs (#409),
+  directories (#415),
   splits (#72), shuffles (#62);
 - tests/storage: caches, their names, races and budgets (#84, #117, #145, #212, #402, PR 503), retries and
   commands (#411, #108), stores (#21, #46, #254, #433);
 - tests/samples: names with dots (#237, #288), selecting fields (#200), writers (#115, #207, #211, #216,
   #228, #262, #376);
 - tests/codecs: video and audio (#277, #189), pickles (#490);
-- tests/test_urls.py: globs (#156, #170).
+- tests/storage/test_urls.py: globs (#156, #170).
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from harness import rounds
-from tarmac.errors import Bomb, DecodeFailed
+from tarmac.errors import DecodeFailed, DecompressionBomb
 from tarmac.index.attributes import attributes_of, is_json, read_field
 from tarmac.limits import Limits
 
@@ -66,7 +66,7 @@ def test_pixels_are_not_decoded(field, monkeypatch):
 def test_images_beyond_the_limit_are_refused(field, form):
     data = image(form)
     assert read_field(field, data, Limits(pixels=600))("width") == 30
-    with pytest.raises(Bomb, match="30x20"):
+    with pytest.raises(DecompressionBomb, match="30x20"):
         read_field(field, data, Limits(pixels=599))
 
 

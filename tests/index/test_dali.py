@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harness.shards import header_offsets, plain
-from tarmac.errors import IndexProblem, NotFound
+from tarmac.errors import IndexingError, NotFound
 from tarmac.index.build import index_shard
 from tarmac.index.dali import dali_url, read_dali
 
@@ -87,6 +87,6 @@ def test_missing(shard):
 )
 def test_what_is_refused(shard, text, match):
     shard.with_suffix(".idx").write_text(text)
-    with pytest.raises(IndexProblem, match=match) as caught:
+    with pytest.raises(IndexingError, match=match) as caught:
         read_dali(str(shard))
     assert "a.idx" in str(caught.value)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tarmac.errors import IndexProblem
+from tarmac.errors import IndexingError
 from tarmac.index.where import parse_where
 
 BIG = (1 << 53) + 1
@@ -135,7 +135,7 @@ def test_what_is_true(text, found):
     ],
 )
 def test_kinds_that_do_not_fit(text, message):
-    with pytest.raises(IndexProblem, match=message) as caught:
+    with pytest.raises(IndexingError, match=message) as caught:
         rows(text)
     assert len(str(caught.value)) < 400
 
@@ -144,13 +144,13 @@ def test_shards_of_different_types_answer_alike():
     from tarmac.index.promote import common_types
 
     shards = [pa.table({"y": values}) for values in ([1999, None], ["n/a", "1999"], [0.5, 1.0])]
-    with pytest.raises(IndexProblem, match="cannot be compared"):
+    with pytest.raises(IndexingError, match="cannot be compared"):
         rows("y = '1999'", shards[0])
     types = common_types(shards)
     assert [rows("y = '1999'", shard, types=types) for shard in shards] == [[0], [1], []]
     assert [rows("y = '1.0'", shard, types=types) for shard in shards] == [[], [], [1]]
     for shard in shards:
-        with pytest.raises(IndexProblem, match=r"y \(text\) and 1999 \(a number\)"):
+        with pytest.raises(IndexingError, match=r"y \(text\) and 1999 \(a number\)"):
             rows("y = 1999", shard, types=types)
     numbers = common_types([shards[0], shards[2]])
     assert rows("y > 0.7", shards[0], types=numbers) == [0]

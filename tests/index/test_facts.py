@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import tarmac
 from harness.shards import plain
-from tarmac.errors import IndexDamaged, IndexProblem, IndexStale
+from tarmac.errors import IndexDamaged, IndexingError, IndexStale
 from tarmac.index.facts import facts_to_json, parse_facts
 from tarmac.index.sidecar import open_sidecar
 from tarmac.tools.index import index
@@ -79,13 +79,13 @@ KEYS = ["version", "shard_size", "shard_version", "local", "samples", "fingerpri
 @settings(max_examples=150, deadline=None)
 @given(name=st.sampled_from(KEYS), value=JSON)
 def test_any_value_anywhere(tmp_path_factory, name, value):
-    """Whatever a sidecar says: an IndexProblem, or the samples of the shard."""
+    """Whatever a sidecar says: an IndexingError, or the samples of the shard."""
     shard = tmp_path_factory.mktemp("any") / "a.tar"
     shard.write_bytes(plain())
     index(str(shard), str(shard.parent / "m.json"))
     edited(shard, lambda facts: facts.update({name: value}))
     try:
         found = list(tarmac.Dataset(shard.parent / "m.json"))
-    except IndexProblem:
+    except IndexingError:
         return
     assert found == list(tarmac.read(str(shard)))

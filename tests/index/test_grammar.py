@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tarmac.errors import IndexProblem
+from tarmac.errors import IndexingError
 from tarmac.index.grammar import Among, Between, Chain, Column, Comparison, Constant, Like, Unary, parse
 
 
@@ -92,13 +92,13 @@ def test_columns_and_where_they_are_first_named():
     ],
 )
 def test_errors_say_what_was_expected_and_found(text, message):
-    with pytest.raises(IndexProblem, match=message):
+    with pytest.raises(IndexingError, match=message):
         parse(text)
 
 
 @pytest.mark.parametrize("opening", ["(", "not ", "- ", "length(", "+ ", "(not (-"])
 def test_nesting_is_bounded(opening):
-    with pytest.raises(IndexProblem, match="levels of nesting"):
+    with pytest.raises(IndexingError, match="levels of nesting"):
         parse(opening * 1_000 + "a")
 
 
@@ -106,7 +106,7 @@ def test_length_is_bounded_and_long_chains_are_flat():
     text = " or ".join(["a=1"] * 1_400)
     tree, _ = parse(text)
     assert len(tree.operands) == 1_400
-    with pytest.raises(IndexProblem, match="10000 are allowed"):
+    with pytest.raises(IndexingError, match="10000 are allowed"):
         parse(text * 2)
 
 
@@ -120,7 +120,7 @@ PIECES = (
 def test_every_text_is_understood_or_refused(pieces):
     try:
         tree, _ = parse(" ".join(pieces))
-    except IndexProblem:
+    except IndexingError:
         return
     if "'" not in pieces:
         assert show(parse(" \n".join(pieces))[0]) == show(tree)

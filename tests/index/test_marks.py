@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tarmac
+from harness.datasets import archives, items, write_shards
 from harness.faultserver import FaultServer
 from harness.servers import required, seaweed_s3
 from harness.shards import header_offsets, plain
-from pipeline.datasets import archives, items, write_shards
 from tarmac.errors import ArchiveError, IndexStale, SampleError
 from tarmac.index import marks
 from tarmac.index.build import IndexOptions

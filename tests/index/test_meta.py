@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from PIL import Image
 
-from tarmac.errors import Bomb, DecodeFailed, IndexProblem
+from tarmac.errors import DecodeFailed, DecompressionBomb, IndexingError
 from tarmac.index.meta import Columns, MetaPlan, parse_meta
 from tarmac.limits import Limits
 
@@ -118,7 +118,7 @@ def test_names_come_as_a_text_or_a_list():
     ],
 )
 def test_names_that_mean_nothing_are_refused_before_any_sample(name, message):
-    with pytest.raises(IndexProblem, match=message) as caught:
+    with pytest.raises(IndexingError, match=message) as caught:
         parse_meta(f"cls,{name}")
     assert "--meta" in str(caught.value)
     assert len(str(caught.value)) < 400
@@ -177,7 +177,7 @@ def test_damage_is_an_error_with_its_place_or_a_counted_null(name, damaged):
 
 
 def test_bombs_stay_bombs():
-    with pytest.raises(Bomb, match=r'sample "k0".*30x20.*Limits\.pixels'):
+    with pytest.raises(DecompressionBomb, match=r'sample "k0".*30x20.*Limits\.pixels'):
         gather("jpg.width", SAMPLE, limits=Limits(pixels=599))
     assert gather("jpg.width", SAMPLE, limits=Limits(pixels=599), on_bad="null") == {"jpg.width": [None]}
 

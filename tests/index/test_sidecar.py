@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from harness.damage import bit_flips, cuts
 from harness.shards import plain
-from tarmac.errors import IndexDamaged, IndexMissing, IndexProblem, IndexStale, TarmacError
+from tarmac.errors import IndexDamaged, IndexingError, IndexMissing, IndexStale, TarmacError
 from tarmac.exact.indexed import IndexedShard
 from tarmac.index import sidecar as module
 from tarmac.index.entries import Entries
@@ -248,7 +248,7 @@ def outcomes(indexed, damaged):
     for case in damaged:
         try:
             samples, width = read(case.data)
-        except IndexProblem:
+        except IndexingError:
             tally["error"] += 1
             continue
         assert samples == expected[0], case.how

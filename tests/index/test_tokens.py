@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tarmac.errors import IndexProblem
+from tarmac.errors import IndexingError
 from tarmac.index.tokens import problem, tokens, unquote
 
 
@@ -52,7 +52,7 @@ def test_any_text_can_be_quoted(text):
 def test_every_text_is_read_with_its_places_or_refused(text):
     try:
         found = list(tokens(text))
-    except IndexProblem:
+    except IndexingError:
         return
     assert found[-1] == ("end", "", len(text), len(text))
     for token in found[:-1]:
@@ -71,7 +71,7 @@ def test_every_text_is_read_with_its_places_or_refused(text):
     ],
 )
 def test_what_cannot_be_read_is_pointed_at(text, message, at):
-    with pytest.raises(IndexProblem, match=message) as caught:
+    with pytest.raises(IndexingError, match=message) as caught:
         list(tokens(text))
     line, mark = str(caught.value).splitlines()[1:3]
     assert line[mark.index("^") :] == text[at - 1 :]

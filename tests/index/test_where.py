@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness import rounds
-from tarmac.errors import IndexProblem
+from tarmac.errors import IndexingError
 from tarmac.index.where import Condition, parse_where, resolve
 
 TABLE = pa.table(
@@ -93,18 +93,18 @@ def test_which_column_a_name_means():
     ],
 )
 def test_columns_that_are_not_there(text, message):
-    with pytest.raises(IndexProblem, match=message) as caught:
+    with pytest.raises(IndexingError, match=message) as caught:
         parse_where(text).mask(TABLE)
     assert "members" not in str(caught.value)
 
 
 def test_names_with_two_meanings_are_refused():
-    with pytest.raises(IndexProblem, match=r'"width" may be any of jpg.width, png.width, at character 7 '):
+    with pytest.raises(IndexingError, match=r'"width" may be any of jpg.width, png.width, at character 7 '):
         parse_where("1 = 2*width").mask(pa.table({"png.width": [1], "jpg.width": [2]}))
 
 
 def test_long_lists_of_columns_are_cut():
-    with pytest.raises(IndexProblem, match="and 80 more") as caught:
+    with pytest.raises(IndexingError, match="and 80 more") as caught:
         resolve("nothing", [f"json.c{number}" for number in range(100)])
     assert len(str(caught.value)) < 500
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tarmac.errors import BadName, JobMismatch, TooManyBadSamples, UrlError
+from tarmac.errors import BadName, ErrorBudgetExceeded, JobMismatch, UrlError
 from tarmac.jobs.engines.local import LocalEngine
 from tarmac.jobs.run import run_job
 from tarmac.jobs.task import Outcome, Task, Unit
@@ -166,7 +166,7 @@ def test_lost_samples_are_reported_and_limited(tmp_path):
     assert (report.failed, report.ok, len(report.errors)) == (6, False, 6)
     assert "6 FAILED" in str(report)
     assert report.facts()["failed"] == 6
-    with pytest.raises(TooManyBadSamples, match="4 samples failed, 3 may"):
+    with pytest.raises(ErrorBudgetExceeded, match="4 samples failed, 3 may"):
         run(Writing(tmp_path, lost=2), most_failed=3, anew=True)
 
 

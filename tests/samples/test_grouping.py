@@ -8,7 +8,7 @@ import pytest
 
 from harness.damage import bit_flips, cuts, expect_no_silence
 from harness.shards import PLAIN_KINDS, header_offsets, plain
-from tarmac.errors import DuplicateField, SplitSample, TornTail, Truncated
+from tarmac.errors import DuplicateField, SplitSample, Truncated, TruncatedTail
 from tarmac.samples.grouping import Grouping, group_members
 from tarmac.samples.naming import last_dot
 from tarmac.tar import read_members
@@ -99,10 +99,10 @@ def test_lenient_reading_stops_at_a_tear():
     data = pack("a.x", "a.y", "b.x", "b.y")
     starts = header_offsets(data)
     # torn inside b.y: b is left out
-    with pytest.warns(TornTail, match='"b" is left out'):
+    with pytest.warns(TruncatedTail, match='"b" is left out'):
         assert [s["__key__"] for s in samples(data[: starts[3] + 513], Grouping(lenient=True))] == ["a"]
     # between members: b may lack fields, and the warning says so
-    with pytest.warns(TornTail, match='"b", may lack fields'):
+    with pytest.warns(TruncatedTail, match='"b", may lack fields'):
         assert [s["__key__"] for s in samples(data[: starts[3]], Grouping(lenient=True))] == ["a", "b"]
     with pytest.raises(Truncated):
         samples(data[: starts[3]])

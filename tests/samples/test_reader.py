@@ -11,7 +11,7 @@ import pytest
 
 import tarmac
 from harness.shards import header_offsets, plain
-from tarmac.errors import BadChecksum, NotFound, TornTail, Truncated
+from tarmac.errors import BadChecksum, NotFound, Truncated, TruncatedTail
 from tarmac.samples.reader import read_shard
 
 
@@ -96,7 +96,7 @@ def test_lenient_reading_of_a_killed_writers_shard(shards, tmp_path):
     path.write_bytes(path.read_bytes()[:-1024])
     with pytest.raises(Truncated, match="lenient"):
         list(tarmac.read(path))
-    with pytest.warns(TornTail):
+    with pytest.warns(TruncatedTail):
         reader = tarmac.read(shards, tar=tarmac.TarOptions(end="lenient"))
         assert len(list(reader)) == 12
     assert reader.report.skipped["torn tail"] == 1

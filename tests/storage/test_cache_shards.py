@@ -24,7 +24,7 @@ from storage.caches import FAST, entries
 from tarmac.compat.filecache import FileCache
 from tarmac.compat.opening import group_by_keys, tar_file_expander
 from tarmac.compat.shardlist import ShardListDataset
-from tarmac.errors import ArchiveError, DigestMismatch, IndexProblem, NotATar
+from tarmac.errors import ArchiveError, DigestMismatch, IndexingError, NotATar
 from tarmac.steps.handlers import ignore_and_continue
 from tarmac.storage import Cache
 from tarmac.tools.cache import verify, warm
@@ -115,7 +115,7 @@ WAYS = [by_webdataset, by_read, by_one_cache, by_steps, by_unchecked_steps, afte
 def test_what_came_in_place_of_a_shard_is_gone_at_the_next_read(tmp_path, way, lie):
     with FaultServer(SHARD) as server:
         server.script([Action(body=(NOT_SHARDS | DAMAGED)[lie])])
-        with pytest.raises((ArchiveError, IndexProblem)) as caught:
+        with pytest.raises((ArchiveError, IndexingError)) as caught:
             way(server.url, tmp_path)
         assert "cache" in str(caught.value)
         assert entries(Cache(tmp_path)) == set()

@@ -41,7 +41,9 @@ def test_shards(tmp_path, data):
         assert digest_of(source) == before
 
 
-@pytest.mark.parametrize("data", [b"", b"<html>", b"{}" * 400, SHARD[:511], gzip.compress(b"<html>" * 200, mtime=0)])
+@pytest.mark.parametrize(
+    "data", [b"", b"<html>", b"{}" * 400, SHARD[:511], gzip.compress(b"<html>" * 200, mtime=0)]
+)
 def test_not_shards(tmp_path, data):
     (tmp_path / "x").write_bytes(data)
     with LocalSource(str(tmp_path / "x")) as source, pytest.raises(NotATar):

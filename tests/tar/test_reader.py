@@ -29,7 +29,7 @@ from tarmac.errors import (
     ArchiveError,
     BadHeader,
     LimitExceeded,
-    LoneZeroBlock,
+    SingleZeroBlock,
     TrailingData,
     Truncated,
     UnsupportedMember,
@@ -135,7 +135,7 @@ def test_signed_checksums_of_old_writers():
 
 def test_one_zero_block_is_enough_with_a_warning():
     data = plain()[:-512]
-    with pytest.warns(LoneZeroBlock):
+    with pytest.warns(SingleZeroBlock):
         assert len(contents(data)) == len(FILES)
 
 

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from harness.waiting import FOREVER, PATIENCE, until
-from tarmac.errors import BadName, DiskFull, MapFailed, TimedOut, UrlError, WriteError
+from tarmac.errors import BadName, DiskFull, TimedOut, TransformFailed, UrlError, WriteError
 from tarmac.tools.commands import Command, Running
 
 SAMPLE = {"__key__": "a/b", "__url__": "x.tar", "txt": b"hello", "seg.png": b"\0\xff"}
@@ -59,14 +59,16 @@ def test_environment_and_input(private):
 
 
 def test_a_failure_is_an_error_with_its_place_and_reason():
-    with pytest.raises(MapFailed, match=r'x\.tar, sample "a/b": the command ended with status 7.*it broke'):
+    with pytest.raises(
+        TransformFailed, match=r'x\.tar, sample "a/b": the command ended with status 7.*it broke'
+    ):
         Command("echo it broke >&2; exit 7")(SAMPLE)
-    with pytest.raises(MapFailed, match="signal 9"):
+    with pytest.raises(TransformFailed, match="signal 9"):
         Command("kill -9 $$")(SAMPLE)
 
 
 def test_of_long_complaints_the_end_is_told():
-    with pytest.raises(MapFailed) as caught:
+    with pytest.raises(TransformFailed) as caught:
         Command("yes no | head -c 100000; echo LAST; false")(SAMPLE)
     assert "LAST" in str(caught.value)
     assert len(str(caught.value)) < 1000
@@ -99,7 +101,7 @@ def test_several_samples_of_one():
         ("a/b/10", b"10\n"),
     ]
     assert Command("true", multi=True)(SAMPLE) == []
-    with pytest.raises(MapFailed, match="--multi"):
+    with pytest.raises(TransformFailed, match="--multi"):
         Command("touch sample-000000.txt")(SAMPLE)
 
 
@@ -134,7 +136,7 @@ def test_odd_names_are_safe():
 def test_no_field_leaves_the_directory(tmp_path):
     outside = tmp_path / "outside"
     for field in ("/../../outside", "x/../../../outside", "a/b", "n" * 300):
-        with pytest.raises(MapFailed, match="cannot be a file"):
+        with pytest.raises(TransformFailed, match="cannot be a file"):
             Command("true")({"__key__": "k", field: b"!"})
     assert not outside.exists()
 
@@ -143,7 +145,7 @@ def test_only_plain_files_are_taken(tmp_path):
     secret = tmp_path / "secret"
     secret.write_bytes(b"secret")
     for text in (f"ln -s {secret} sample.x", "mkdir sample.x", "mkfifo sample.x"):
-        with pytest.raises(MapFailed, match="no plain file"):
+        with pytest.raises(TransformFailed, match="no plain file"):
             Command(text)(SAMPLE)
     with pytest.raises(BadName):
         Command("echo > 'sample.a b'")(SAMPLE)
@@ -173,7 +175,7 @@ def test_failed_samples_are_kept_for_a_look(tmp_path):
     kept = tmp_path / "kept"
     command = Command("echo why; echo half > sample.new; false", keep_dir=str(kept))
     for _ in range(2):
-        with pytest.raises(MapFailed, match="its files are in"):
+        with pytest.raises(TransformFailed, match="its files are in"):
             command(SAMPLE)
     one, two = sorted(kept.iterdir())
     for place in (one, two):
@@ -188,7 +190,7 @@ def test_stopping_ends_what_runs_and_lets_nothing_begin():
     def work():
         try:
             Command(SLEEP)(SAMPLE, running)
-        except MapFailed as error:
+        except TransformFailed as error:
             problems.append(error)
 
     thread = threading.Thread(target=work)
@@ -198,7 +200,7 @@ def test_stopping_ends_what_runs_and_lets_nothing_begin():
     thread.join(PATIENCE)
     assert not thread.is_alive()
     assert "signal 9" in str(problems[0])
-    with pytest.raises(MapFailed, match="stopped"):
+    with pytest.raises(TransformFailed, match="stopped"):
         Command("true")(SAMPLE, running)
     assert no_sleepers()
 

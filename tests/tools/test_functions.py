@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tarmac.errors import BadName, CodecError, DecodeFailed, MapFailed, UrlError
+from tarmac.errors import BadName, CodecError, DecodeFailed, TransformFailed, UrlError
 from tarmac.tools.functions import Function, load_function
 
 
@@ -89,19 +89,19 @@ def test_compressed_fields(function):
 
 
 def test_what_goes_wrong_is_told(function):
-    with pytest.raises(MapFailed, match=r"ZeroDivisionError: division by zero \(m0\.py:2\)"):
+    with pytest.raises(TransformFailed, match=r"ZeroDivisionError: division by zero \(m0\.py:2\)"):
         function("return 1 / 0")(SAMPLE)
-    with pytest.raises(MapFailed, match="returned int"):
+    with pytest.raises(TransformFailed, match="returned int"):
         function("return 7")(SAMPLE)
-    with pytest.raises(MapFailed, match="returned bytes"):
+    with pytest.raises(TransformFailed, match="returned bytes"):
         function("return b'x'")(SAMPLE)
-    with pytest.raises(MapFailed, match="among samples"):
+    with pytest.raises(TransformFailed, match="among samples"):
         function("return [1]")(SAMPLE)
-    with pytest.raises(MapFailed, match="without fields"):
+    with pytest.raises(TransformFailed, match="without fields"):
         function("return {'__key__': 'b'}")(SAMPLE)
-    with pytest.raises(MapFailed, match="same key"):
+    with pytest.raises(TransformFailed, match="same key"):
         function("return [{'__key__': 'b', 'x': b''}] * 2")(SAMPLE)
-    with pytest.raises(MapFailed, match="ModuleNotFoundError"):
+    with pytest.raises(TransformFailed, match="ModuleNotFoundError"):
         function("import no_such_module_here")(SAMPLE)
     with pytest.raises(BadName):
         function("return {'a b': b''}")(SAMPLE)
@@ -183,9 +183,9 @@ def test_a_partial_of_a_function_from_elsewhere(tmp_path, monkeypatch):
 
 
 def test_a_function_cannot_end_the_command(function, tmp_path):
-    with pytest.raises(MapFailed, match=r"SystemExit: 0 \(m0\.py:2\)"):
+    with pytest.raises(TransformFailed, match=r"SystemExit: 0 \(m0\.py:2\)"):
         function("__import__('sys').exit(0)")(SAMPLE)
-    with pytest.raises(MapFailed, match="SystemExit: enough"):
+    with pytest.raises(TransformFailed, match="SystemExit: enough"):
         function("yield sample\nraise SystemExit('enough')")(SAMPLE)
     (tmp_path / "script.py").write_text("raise SystemExit(0)")
     with pytest.raises(UrlError, match="cannot be imported: SystemExit"):

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import tarmac
+from harness.datasets import write_shards
 from harness.servers import required, seaweed_s3
 from harness.shards import header_offsets, plain
-from pipeline.datasets import write_shards
 from tarmac.errors import BadManifest, IndexDamaged, IndexMissing, IndexStale, NotFound, Truncated, UrlError
 from tarmac.errors import WriteError as CannotWrite
 from tarmac.exact.dataset import Dataset

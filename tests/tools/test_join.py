@@ -19,7 +19,7 @@ from harness import rounds
 from harness.crash import Forked, survive
 from harness.servers import required, seaweed_s3
 from harness.shards import plain
-from tarmac.errors import DuplicateField, JobError, JobMismatch, SampleError, TooManyBadSamples, UrlError
+from tarmac.errors import DuplicateField, ErrorBudgetExceeded, JobError, JobMismatch, SampleError, UrlError
 from tarmac.storage import StorageOptions, WriteOptions, open_write
 from tarmac.tools.join import Joined, Joining, join
 from tarmac.tools.output import Output
@@ -145,7 +145,7 @@ def test_fields_that_are_there_already(tmp_path, urls):
     assert (report.read, report.written, report.failed) == (6, 5, 1)
     assert 'sample "a1"' in report.errors[0]
     assert sorted(found(tmp_path / "s/a.tar")) == ["a0", "a2"]
-    with pytest.raises(TooManyBadSamples):
+    with pytest.raises(ErrorBudgetExceeded):
         join(urls, [other], Output(f"{tmp_path}/t/"), run(max_errors=0), on_error="skip")
 
 

@@ -11,10 +11,10 @@ from harness.faultfs import Fault, faulty
 from harness.waiting import PATIENCE
 from tarmac import TarWriter, read
 from tarmac.errors import (
+    ErrorBudgetExceeded,
     JobMismatch,
-    MapFailed,
     TimedOut,
-    TooManyBadSamples,
+    TransformFailed,
     UrlError,
     WorkerDied,
     WriteError,
@@ -116,7 +116,7 @@ def test_filters_are_counted_and_failures_are_not_kept(shards, tmp_path):
 
 def test_a_failure_aborts_unless_told_otherwise(shards, tmp_path):
     text = "test $TARMAC_KEY != k15"
-    with pytest.raises(MapFailed, match='sample "k15"'):
+    with pytest.raises(TransformFailed, match='sample "k15"'):
         mapped(shards, text, Output(f"{tmp_path}/out/"))
     assert set(contents(tmp_path / "out")) == {"in-0.tar"}
     report = mapped(shards, text, Output(f"{tmp_path}/out/"), on_error="skip")
@@ -125,7 +125,7 @@ def test_a_failure_aborts_unless_told_otherwise(shards, tmp_path):
 
 @pytest.mark.parametrize("jobs", [1, 4])
 def test_how_many_may_fail(shards, tmp_path, jobs):
-    with pytest.raises(TooManyBadSamples, match="3 samples failed, 2 may"):
+    with pytest.raises(ErrorBudgetExceeded, match="3 samples failed, 2 may"):
         mapped(shards[:1], "false", Output(f"{tmp_path}/out/"), jobs, on_error="skip", max_errors=2)
     report = mapped(
         shards, "test $(cat sample.cls) != 1", Output(f"{tmp_path}/o/"), on_error="skip", max_errors=3
@@ -260,7 +260,7 @@ def test_a_function_that_fails(shards, tmp_path):
         "def f(sample):\n    assert sample['cls'] != 4, 'four'\n    return sample\n"
     )
     work = Function(f"{tmp_path}/f.py:f", "basic")
-    with pytest.raises(MapFailed, match="AssertionError: four"):
+    with pytest.raises(TransformFailed, match="AssertionError: four"):
         mapped(shards, work, Output(f"{tmp_path}/out/"), 2)
     report = mapped(shards, work, Output(f"{tmp_path}/out/"), 2, on_error="skip")
     assert (report.written, report.failed) == (27, 3)
@@ -303,7 +303,7 @@ def test_a_function_works_on_one_shard_in_several_processes(shards, tmp_path, mo
 def test_a_function_that_fails_in_another_process(shards, tmp_path):
     (tmp_path / "f.py").write_text("def f(sample):\n    return 1 / int(sample['cls']) and sample\n")
     work = Function(f"{tmp_path}/f.py:f")
-    with pytest.raises(MapFailed, match=r"in-0\.tar.*k00.*ZeroDivisionError"):
+    with pytest.raises(TransformFailed, match=r"in-0\.tar.*k00.*ZeroDivisionError"):
         mapped(shards[:1], work, Output(f"{tmp_path}/out/"), 2)
     report = mapped(shards[:1], work, Output(f"{tmp_path}/out/"), 2, on_error="skip")
     assert (report.written, report.failed) == (9, 1)

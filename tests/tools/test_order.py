@@ -47,7 +47,7 @@ def batches(dataset, options, rank, **more):
         seed=options.seed,
         shuffle=options.shuffle,
         rank=rank,
-        world=options.world,
+        world_size=options.world_size,
         threads=0,
         tail=options.tail,
         streams=options.streams,
@@ -81,19 +81,19 @@ OPTIONS = [
 def test_what_is_what_the_loader_hands_out(kind, options, request):
     data = request.getfixturevalue(kind)
     found = audit(data, options)
-    for rank in range(options.world):
+    for rank in range(options.world_size):
         assert answers(found, rank) == batches(data, options, rank)
 
 
 def test_a_loader_that_stops_and_goes_on_with_other_ranks(tmp_path):
     """The position of a real state, taken over by another number of ranks."""
     dataset = make(tmp_path / "a")
-    loader = tarmac.Loader(dataset, 4, rank=0, world=2, threads=0)
+    loader = tarmac.Loader(dataset, 4, rank=0, world_size=2, threads=0)
     for _ in zip(range(3), loader, strict=False):
         pass
     state = loader.state_dict()
     options = OrderOptions(6, 4, position=state["position"])
-    again = tarmac.Loader(dataset, 6, rank=3, world=4, threads=0)
+    again = tarmac.Loader(dataset, 6, rank=3, world_size=4, threads=0)
     again.load_state_dict(state)
     assert state["position"] == 24
     assert [list(batch["__key__"]) for batch in again] == answers(audit(dataset, options), 3)
@@ -105,7 +105,7 @@ def test_when_is_the_inverse_of_what(kind, options, request):
     found = audit(request.getfixturevalue(kind), options)
     comings = defaultdict(set)
     for step in range(found.steps):
-        for rank in range(options.world):
+        for rank in range(options.world_size):
             for place, seen in enumerate(found.what(step, rank)):
                 comings[seen.key].add(Coming(options.epoch, seen.position, step, rank, place))
     for key in list(found.together.keys())[::7]:
@@ -235,7 +235,9 @@ def test_shards_at_once_are_those_of_the_windows(tmp_path, options):
     order = ExactOrder(dataset.lengths, streams=4, window=options["window"])
 
     def around(position):
-        windows = [order.window_at(0, position - position % 4 + s) for s in range(0, 4, found.options.world)]
+        windows = [
+            order.window_at(0, position - position % 4 + s) for s in range(0, 4, found.options.world_size)
+        ]
         return len({shard for window in windows for shard in order.at(0, list(window))[0].tolist()})
 
     expected = max(around(2048 * part // 10) for part in (1, 3, 5, 7, 9))

@@ -25,20 +25,20 @@ DATASET = unread(30, 7, 51, 1, 0, 44)
 @pytest.mark.parametrize("tail", ["drop", "pad", "short"])
 @pytest.mark.parametrize(("batch", "world"), [(1, 1), (8, 1), (5, 4), (1, 64), (50, 2), (100, 4)])
 @pytest.mark.parametrize("position", [0, 37, 133])
-def test_epochs_are_whole(tail, batch, world, position):
-    options = OrderOptions(batch, world, tail=tail, position=position, epoch=3, window=16)
+def test_epochs_are_whole(tail, batch, world_size, position):
+    options = OrderOptions(batch, world_size, tail=tail, position=position, epoch=3, window=16)
     proof = prove(audit(DATASET, options))
     assert proof.ok
     assert proof.distinct
     assert proof.before == position
-    steps, rest = divmod(133 - position, batch * world)
+    steps, rest = divmod(133 - position, batch * world_size)
     if tail == "drop":
         assert (proof.left_out, proof.padded, set(proof.steps)) == (rest, 0, {steps})
     else:
         assert proof.left_out == 0
         assert max(proof.steps) == steps + bool(rest)
     if tail == "pad":
-        assert proof.padded == (batch * world - rest if rest else 0)
+        assert proof.padded == (batch * world_size - rest if rest else 0)
         assert len(set(proof.steps)) == 1
     assert proof.seen == 133 - position - proof.left_out
 
@@ -61,7 +61,7 @@ def test_steps_taken_at_once_are_the_steps(monkeypatch, at_once, tail):
     assert gone_through.tolist() == list(range(133))
     for rank in range(4):
         batches = [
-            batch_positions(133, 13, step, batch_size=5, rank=rank, world=4, tail=tail)
+            batch_positions(133, 13, step, batch_size=5, rank=rank, world_size=4, tail=tail)
             for step in range(found.steps)
         ]
         assert dealt[:, rank].sum() == sum(map(len, batches))

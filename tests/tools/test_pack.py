@@ -17,12 +17,12 @@ from harness.faultfs import Fault, faulty
 from harness.servers import seaweed_s3
 from tarmac.errors import (
     BadName,
+    ErrorBudgetExceeded,
     JobMismatch,
     MissingField,
     NotFound,
     ObjectChanged,
     TarmacError,
-    TooManyBadSamples,
     UrlError,
     WriteError,
 )
@@ -221,7 +221,7 @@ def test_a_file_that_cannot_be_read(tree, tmp_path):
     assert not list((tmp_path / "out").glob(".x*"))
     job = pack([str(tree)], to(tmp_path), RUN, making=Making(on_error="skip")).job
     assert (job.written, job.failed, job.kept) == (100, 1, 1)
-    with pytest.raises(TooManyBadSamples):
+    with pytest.raises(ErrorBudgetExceeded):
         pack([str(tree)], to(tmp_path, "n/x-{i}.tar"), Run(LocalEngine(1), max_errors=0),
              making=Making(on_error="skip"))  # fmt: skip
 

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 import tarmac
 from harness.shards import plain
-from tarmac.errors import IndexProblem, TarmacError
+from tarmac.errors import IndexingError, TarmacError
 from tarmac.index.build import IndexOptions, index_shard
 from tarmac.index.meta import parse_meta
 from tarmac.index.sidecar import sidecar_url, write_sidecar
@@ -83,7 +83,7 @@ def test_many_classes_are_taken_together(tmp_path):
 
 def test_a_label_that_the_index_does_not_have(tmp_path):
     found = audit(make(tmp_path), OrderOptions(4))
-    with pytest.raises(IndexProblem, match="no column") as caught:
+    with pytest.raises(IndexingError, match="no column") as caught:
         plot_order(found, tmp_path / "o.png", label="colour")
     assert "0.tar" in str(caught.value)
     assert not (tmp_path / "o.png").exists()

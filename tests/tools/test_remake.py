@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from tarmac.errors import JobMismatch, TooManyBadSamples, UrlError
+from tarmac.errors import ErrorBudgetExceeded, JobMismatch, UrlError
 from tarmac.jobs.engines.local import LocalEngine
 from tarmac.tools.arrange import arranged
 from tarmac.tools.output import Output
@@ -58,7 +58,7 @@ def test_what_a_change_loses_is_counted(urls, tmp_path):
     assert (report.read, report.written, report.failed) == (17, 14, 3)
     assert report.errors[0] == "s0/004 is no good"
     assert content(f"{tmp_path}/out/*.tar")[0]["txt"] == b"TEXT 0 OF 0 "
-    with pytest.raises(TooManyBadSamples):
+    with pytest.raises(ErrorBudgetExceeded):
         remake(task(urls, tmp_path / "other", shout), Run(LocalEngine(), max_errors=1))
 
 

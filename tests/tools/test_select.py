@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tarmac
-from tarmac.errors import IndexProblem, MissingField, UrlError
+from tarmac.errors import IndexingError, MissingField, UrlError
 from tarmac.tools.arrange import Piece, Streams, arranged
 from tarmac.tools.select import FieldRule, Select, parse_fields, parse_part, parse_slice, read_keys
 from tools.shards import make
@@ -121,7 +121,7 @@ def test_a_condition_on_a_stream_holds_few_large_samples():
 
 
 def test_a_condition_that_cannot_be_understood_is_told_at_once():
-    with pytest.raises(IndexProblem):
+    with pytest.raises(IndexingError):
         Select(where="width >>> 3")
 
 

@@ -42,7 +42,7 @@ def test_batches_from_few_places_are_in_between():
 def test_a_larger_buffer_is_better():
     lengths = np.full(100, 200)
     found = [
-        quality(stream_order(lengths, batch_size=50, world=1, buffer=buffer, seed=1, epoch=0), 50)
+        quality(stream_order(lengths, batch_size=50, world_size=1, buffer=buffer, seed=1, epoch=0), 50)
         for buffer in (1, 100, 1000, 20_000)
     ]
     assert found == sorted(found)
@@ -90,16 +90,16 @@ def test_a_stream_is_what_webdataset_does(tmp_path):
     dataset = tarmac.WebDataset(str(tmp_path / "{0..4}.tar"), shardshuffle=True, seed=7)
     stream = dataset.shuffle(120, seed=7)
     for epoch in range(2):
-        order = stream_order(lengths, batch_size=8, world=1, buffer=120, seed=7, epoch=epoch)
+        order = stream_order(lengths, batch_size=8, world_size=1, buffer=120, seed=7, epoch=epoch)
         assert [int(sample["__key__"]) for sample in stream] == order.tolist()
 
 
 @pytest.mark.parametrize("world", [1, 3, 8])
-def test_ranks_of_a_stream_take_turns(world):
+def test_ranks_of_a_stream_take_turns(world_size):
     lengths = np.array([40, 1, 30, 0, 25, 60])
-    order = stream_order(lengths, batch_size=4, world=world, buffer=10, seed=0, epoch=3)
+    order = stream_order(lengths, batch_size=4, world_size=world_size, buffer=10, seed=0, epoch=3)
     assert sorted(order.tolist()) == list(range(156))
-    if world == 3:
+    if world_size == 3:
         shard = np.searchsorted(np.cumsum(lengths), order[:12], side="right").reshape(3, 4)
         owners = [set(row) for row in shard.tolist()]
         assert not owners[0] & owners[1]

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tarmac
+from harness.datasets import SAMPLES
 from harness.shards import members, plain
-from pipeline.datasets import SAMPLES
 from tarmac.errors import DuplicateField, Truncated
 from tarmac.exact.indexed import IndexedShard
 from tarmac.index.build import index_shard

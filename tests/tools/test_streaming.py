@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from harness.crash import Forked, survive
-from tarmac.errors import JobMismatch, TooManyBadSamples, UrlError
+from tarmac.errors import ErrorBudgetExceeded, JobMismatch, UrlError
 from tarmac.tools.arrange import arranged
 from tarmac.tools.output import Output
 from tarmac.tools.remake import Remake, remake
@@ -93,7 +93,7 @@ def test_lost_samples_are_counted_and_limited(urls, tmp_path):
     report = remake_stream("copy", iter(content(*urls)), Output(str(tmp_path / "x.tar")), lossy)
     assert (report.read, report.written, report.failed) == (17, 14, 3)
     run = replace(RUN, max_errors=1)
-    with pytest.raises(TooManyBadSamples, match="3 samples failed, 1 may"):
+    with pytest.raises(ErrorBudgetExceeded, match="3 samples failed, 1 may"):
         remake_stream("copy", iter(content(*urls)), Output(str(tmp_path / "y.tar")), lossy, run=run)
 
 

@@ -20,6 +20,7 @@ from tarmac.cli import cache, check, copy, export, flags, index, join, map, orde
 from tarmac.cli.defects import unexpected
 from tarmac.cli.saying import say
 from tarmac.cli.signals import ending
+from tarmac.display import visible
 from tarmac.errors import (
     BadCondition,
     JobError,
@@ -28,7 +29,6 @@ from tarmac.errors import (
     TransferError,
     UrlError,
 )
-from tarmac.showing import visible
 
 __all__ = ["app", "main"]
 

@@ -9,7 +9,7 @@ import typer
 
 from tarmac.cli import flags
 from tarmac.cli.saying import say, say_json
-from tarmac.showing import shown_url
+from tarmac.display import display_url
 
 if TYPE_CHECKING:
     from tarmac.storage import Cache
@@ -48,7 +48,7 @@ def warm_command(
         say_json(counts | {"errors": errors})
     else:
         for url in report.not_kept:
-            say(f"not kept: {shown_url(url)} is local or larger than the cache", err=True)
+            say(f"not kept: {display_url(url)} is local or larger than the cache", err=True)
         for error in report.failed.values():
             say(f"FAILED {error}", err=True)
         say(

@@ -10,7 +10,7 @@ import typer
 
 from tarmac.cli import flags
 from tarmac.cli.saying import json_line, say, say_json
-from tarmac.showing import shown_url, visible
+from tarmac.display import display_url, visible
 
 if TYPE_CHECKING:
     from tarmac.errors import TarmacError
@@ -134,7 +134,7 @@ class _Lines:
 
     def duplicate(self, key: str, urls: list[str]) -> None:
         self.doubled += 1
-        urls = [shown_url(url) for url in urls]
+        urls = [display_url(url) for url in urls]
         if self._json:
             say_json({"duplicate": key, "shards": urls}, err=self._stderr)
         else:
@@ -197,17 +197,17 @@ def _as_lines(result: ShardCheck) -> list[str]:
     if result.error is not None:
         more = result.problems - len(result.errors)
         lines = [f"BAD   {error}" for error in result.errors]
-        return [*lines, f"BAD   {shown_url(result.url)}: and {more} more"] if more else lines
+        return [*lines, f"BAD   {display_url(result.url)}: and {more} more"] if more else lines
     fields = " ".join(f"{visible(name)}:{count}" for name, count in sorted(result.fields.items()))
     skipped = "".join(f", {count} x {reason} skipped" for reason, count in sorted(result.skipped.items()))
     read = f"{result.samples} samples, {result.payload} bytes"
-    return [f"ok    {shown_url(result.url)}: {read}, {fields}{skipped}"]
+    return [f"ok    {display_url(result.url)}: {read}, {fields}{skipped}"]
 
 
 def _as_json(result: ShardCheck) -> dict[str, Any]:
     names = ("samples", "payload", "fields", "skipped", "problems")
     return (
-        {"url": shown_url(result.url)}
+        {"url": display_url(result.url)}
         | {name: getattr(result, name) for name in names}
         | {
             "ok": result.ok,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from types import TracebackType
 
 import tarmac
-from tarmac.showing import shown_url
+from tarmac.display import display_url
 
 __all__ = ["unexpected"]
 
@@ -20,7 +20,7 @@ def unexpected(error: BaseException, arguments: Sequence[str]) -> str:
     verb = next((each for each in arguments if not each.startswith("-")), "")
     line, shard = _place(error.__traceback__)
     said = "".join(traceback.format_exception_only(type(error), error)).strip()
-    where = ", ".join(filter(None, (line and f"at {line}", shard and f"in {shown_url(shard)}")))
+    where = ", ".join(filter(None, (line and f"at {line}", shard and f"in {display_url(shard)}")))
     return (
         f"tarmac{' ' if verb else ''}{verb}: unexpected {said}{f' ({where})' if where else ''}. "
         "This is a defect of tarmac, please report it with this message. TARMAC_DEBUG=1 shows more."

@@ -9,8 +9,8 @@ import typer
 
 from tarmac.cli import flags
 from tarmac.cli.saying import say, say_json
+from tarmac.display import display_url
 from tarmac.errors import UrlError
-from tarmac.showing import shown_url
 
 __all__ = ["index_command"]
 
@@ -77,7 +77,7 @@ def index_command(
     found = report.manifest
     size = sum(shard.size or 0 for shard in found.shards)
     if as_json:
-        shown = None if output is None else shown_url(output)
+        shown = None if output is None else display_url(output)
         facts: dict[str, Any] = {
             "manifest": shown,
             "shards": len(found.shards),
@@ -86,7 +86,7 @@ def index_command(
         facts |= {"bytes": size, "made": len(report.made), "kept": len(report.kept)}
         say_json(facts | {"fingerprint": found.fingerprint})
     else:
-        where = "" if output is None else f" -> {shown_url(output)}"
+        where = "" if output is None else f" -> {display_url(output)}"
         say(
             f"{len(found.shards)} shards, {found.samples} samples, {size} bytes; "
             f"{len(report.made)} indexed, {len(report.kept)} as they were{where}",
@@ -103,7 +103,7 @@ def _check(manifests: list[str], as_json: bool) -> None:
             bad += 1
             if as_json:
                 kind = type(found.error).__name__
-                say_json({"url": shown_url(found.url), "kind": kind, "text": str(found.error)})
+                say_json({"url": display_url(found.url), "kind": kind, "text": str(found.error)})
             else:
                 say(f"STALE {found.error}")
     say(f"{bad} shards need indexing" if bad else "every index is of its shard", err=True)

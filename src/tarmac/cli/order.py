@@ -11,8 +11,8 @@ import typer
 
 from tarmac.cli import flags
 from tarmac.cli.saying import say, say_json
-from tarmac.errors import IndexProblem, TarmacError
-from tarmac.showing import visible
+from tarmac.display import visible
+from tarmac.errors import IndexingError, TarmacError
 
 if TYPE_CHECKING:
     from tarmac.tools.order import Coming, OrderAudit, Seen
@@ -26,7 +26,7 @@ def _condition(text: str | None) -> str | None:
 
     try:
         return None if text is None else parse_where(text).text
-    except IndexProblem as error:
+    except IndexingError as error:
         raise typer.BadParameter(str(error)) from None
 
 
@@ -35,7 +35,7 @@ def order_command(
         list[str], typer.Argument(metavar="MANIFEST_OR_SHARDS...", help="A manifest, or shards.")
     ],
     batch_size: Annotated[int, typer.Option(help="Samples in a batch of one rank.")],
-    world: Annotated[int, typer.Option(help="Number of ranks.")] = 1,
+    world_size: Annotated[int, typer.Option(help="Number of ranks.")] = 1,
     seed: Annotated[str, typer.Option(help="Seed of the loader.")] = "0",
     epoch: Annotated[int, typer.Option(help="Number of the epoch, from 0.")] = 0,
     position: Annotated[int, typer.Option(help="Where a saved state says the loader is.")] = 0,
@@ -72,7 +72,7 @@ def order_command(
         last: Any = tail
         options = OrderOptions(
             batch_size=batch_size,
-            world=world,
+            world_size=world_size,
             seed=_seed(seed),
             epoch=epoch,
             position=position,

@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from tarmac.showing import redact, visible
+from tarmac.display import redact, visible
 
 __all__ = ["json_line", "say", "say_json"]
 

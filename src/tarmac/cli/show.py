@@ -11,7 +11,7 @@ import typer
 
 from tarmac.cli import flags
 from tarmac.cli.saying import say, say_json
-from tarmac.showing import shown_url, visible
+from tarmac.display import display_url, visible
 
 if TYPE_CHECKING:
     from tarmac.samples.grouping import Sample
@@ -104,7 +104,7 @@ def _listing(samples: Iterator[Sample], *, as_json: bool, content: bool) -> None
     for sample in samples:
         line = line_of(sample)
         if as_json:
-            told: dict[str, Any] = asdict(line) | {"url": shown_url(line.url)}
+            told: dict[str, Any] = asdict(line) | {"url": display_url(line.url)}
             if content:
                 told["content"] = {name: content_of(name, sample[name]) for name in line.sizes}
             say_json(told)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tarmac.codecs.handlers import SAFE, Settings, library
 from tarmac.codecs.tenbin import plain_array
 from tarmac.codecs.unsafe import allow, full_torch_loads, object_array_loads
-from tarmac.errors import Bomb, DecodeFailed, EncodeFailed, UnsafeCodec
+from tarmac.errors import DecodeFailed, DecompressionBomb, EncodeFailed, UnsafeCodec
 from tarmac.limits import Limits
 from tarmac.storage.security import is_secure
 
@@ -194,7 +194,7 @@ def _check_zip(members: list[zipfile.ZipInfo], size: int, limits: Limits) -> Non
     """Refuse archives that would unpack to too much. A member cannot give more than its size here says."""
     total = sum(member.file_size for member in members)
     if total > limits.member_bytes or (total > limits.expansion_floor and total > limits.expansion * size):
-        raise Bomb(
+        raise DecompressionBomb(
             f"{size} bytes claim to unpack to {total}.",
             hint="raise Limits.expansion or Limits.member_bytes if the data is trusted.",
         )

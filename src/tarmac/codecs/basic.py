@@ -12,7 +12,7 @@ from tarmac.codecs.arrays import npy_loads, npz_loads, torch_loads
 from tarmac.codecs.handlers import SAFE, FieldHandler, Function, Settings, extension_of, library
 from tarmac.codecs.tenbin import tenbin_loads
 from tarmac.codecs.unsafe import pickle_field
-from tarmac.errors import Bomb, DecodeFailed
+from tarmac.errors import DecodeFailed, DecompressionBomb
 
 __all__ = [
     "basichandlers",
@@ -142,7 +142,7 @@ def gunzip(data: bytes, settings: Settings = SAFE) -> bytes:
             total += len(part)
             if total > most:
                 parts.clear()  # the error keeps this frame, and must not keep the bomb
-                raise Bomb(
+                raise DecompressionBomb(
                     f"{len(data)} bytes expand to more than {most}.",
                     hint="raise Limits.expansion or Limits.member_bytes if the data is trusted.",
                 )

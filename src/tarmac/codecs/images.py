@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tarmac.codecs.handlers import FieldHandler, Function, Settings, extension_of, library, words
 from tarmac.codecs.pixels import check_pixels, peek_size
-from tarmac.errors import Bomb, DecodeFailed, EncodeFailed, TarmacWarning
+from tarmac.errors import DecodeFailed, DecompressionBomb, EncodeFailed, TarmacWarning
 
 if TYPE_CHECKING:
     import numpy as np
@@ -208,7 +208,7 @@ def _jpeg(data: bytes, mode: str, most: int, fast: bool) -> Array | None:
             return None  # the luma channel of the file is rounded differently from Pillow's grey
         wanted = "GRAY" if mode == "L" else mode
         pixels: Array = simplejpeg.decode_jpeg(data, wanted, fastdct=fast, fastupsample=fast)
-    except Bomb:
+    except DecompressionBomb:
         raise
     except ValueError:
         return None  # damaged: Pillow decides whether it can still be read
@@ -233,7 +233,7 @@ def open_image(data: bytes, formats: str, most: int) -> Image:
         image = Image.open(io.BytesIO(data), formats=_known(formats))
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         what = f"Pillow: {error}".rstrip(".") + "."
-        raise Bomb(what, hint="PIL.Image.MAX_IMAGE_PIXELS, if the data is trusted.") from error
+        raise DecompressionBomb(what, hint="PIL.Image.MAX_IMAGE_PIXELS, if the data is trusted.") from error
     except UnidentifiedImageError as error:
         raise DecodeFailed(f"{len(data)} bytes are no image of a known format.") from error
     check_pixels(*image.size, most)

@@ -12,7 +12,7 @@ from typing import Any
 
 from tarmac.codecs.handlers import FieldHandler, Function, Settings, extension_of, library, words
 from tarmac.codecs.pixels import check_pixels
-from tarmac.errors import Bomb, DecodeFailed
+from tarmac.errors import DecodeFailed, DecompressionBomb
 from tarmac.limits import MIB, Limits
 
 __all__ = ["torch_audio", "torch_video"]
@@ -73,7 +73,7 @@ class _Budget:
     def take(self, size: int) -> None:
         self.used += size
         if self.used > self.most:
-            raise Bomb(
+            raise DecompressionBomb(
                 f"the recording decodes to more than {self.most} bytes.",
                 hint="cut it into shorter pieces, or raise Limits.media_bytes if the data is trusted.",
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import struct
 
-from tarmac.errors import Bomb
+from tarmac.errors import DecompressionBomb
 
 __all__ = ["check_pixels", "peek_size"]
 
@@ -19,7 +19,7 @@ _INSIDE_ICONS = re.compile(
 def check_pixels(width: int, height: int, most: int) -> None:
     """Refuse an image of more pixels than `Limits.pixels`."""
     if width * height > most:
-        raise Bomb(
+        raise DecompressionBomb(
             f"an image of {width}x{height} pixels; the limit is {most}.",
             hint="raise Limits.pixels if the data is trusted.",
         )

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 from typing import IO, TYPE_CHECKING, Any
 
-from tarmac.errors import Bomb, DecodeFailed, EncodeFailed
+from tarmac.errors import DecodeFailed, DecompressionBomb, EncodeFailed
 from tarmac.limits import DEFAULT_LIMITS, MIB
 
 if TYPE_CHECKING:
@@ -208,7 +208,9 @@ def _chunks_of(stream: IO[bytes], arrays: int) -> Iterator[bytes]:
             raise DecodeFailed("tenbin: the stream ends inside a chunk.")
         length = _length(front, stream.tell() - _FRONT.size if stream.seekable() else 0)
         if length > DEFAULT_LIMITS.member_bytes:
-            raise Bomb(f"tenbin: a chunk of {length} bytes; the limit is {DEFAULT_LIMITS.member_bytes}.")
+            raise DecompressionBomb(
+                f"tenbin: a chunk of {length} bytes; the limit is {DEFAULT_LIMITS.member_bytes}."
+            )
         # In pieces, so that memory grows with what is there and not with what is claimed.
         data = bytearray()
         while len(data) < length:

@@ -15,8 +15,8 @@ from urllib.parse import quote, urlsplit
 from tarmac import environment
 from tarmac.compat.gopen import ReadFile, gopen
 from tarmac.compat.opening import each_opened
+from tarmac.display import display_url
 from tarmac.errors import NotATar
-from tarmac.showing import shown_url
 from tarmac.steps.handlers import Handler, reraise_exception
 from tarmac.storage import Cache, is_local, open_read
 from tarmac.storage.local import LocalSource, local_path
@@ -54,7 +54,7 @@ class StreamingOpen:
 
     def _opened(self, url: str) -> dict[str, Any]:
         if self.verbose:
-            _log.info("reading %s", shown_url(url))
+            _log.info("reading %s", display_url(url))
         return {"stream": gopen(url)} | ({"local_path": local_path(url)} if is_local(url) else {})
 
 
@@ -129,7 +129,7 @@ class FileCache:
         self._clean()
         entry = self.cache.path_of(url)
         if self.verbose and not entry.exists():
-            _log.info("downloading %s to %s", shown_url(url), entry)
+            _log.info("downloading %s to %s", display_url(url), entry)
         source = self.cache.open_read(url)
         if not isinstance(source, LocalSource):  # larger than the directory may become: streamed
             return {"stream": ReadFile(source)}
@@ -216,7 +216,7 @@ def download(
 ) -> None:
     """Copy what a URL names to a file, which appears when it is whole."""
     if verbose:
-        _log.info("downloading %s to %s", shown_url(url), dest)
+        _log.info("downloading %s to %s", display_url(url), dest)
     with open_read(url) as source, gopen(os.fspath(dest), "wb") as file:
         while chunk := source.read(chunk_size):
             file.write(chunk)

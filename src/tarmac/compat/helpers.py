@@ -173,7 +173,7 @@ def envsubst(s: str) -> str:
 
 def expand(s: str) -> str:
     """Replace `~` and environment variables."""
-    return os.path.expanduser(environment.expanded(s))
+    return os.path.expanduser(environment.expandvars(s))
 
 
 def shardlist(urls: str | Iterable[str], *, shuffle: bool = False) -> Iterator[dict[str, str]]:

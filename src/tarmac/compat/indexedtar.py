@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Iterator
 from typing import IO, Any
 
-from tarmac.errors import BadManifest, DigestMismatch, IndexProblem, TarmacError
+from tarmac.errors import BadManifest, DigestMismatch, IndexingError, TarmacError
 from tarmac.exact.indexed import IndexedShard
 from tarmac.index.entries import Entries
 from tarmac.index.sidecar import Sidecar, make_sidecar, read_sidecar
@@ -118,7 +118,7 @@ def _indexed(source: _Addressable, url: str, md5sum: str | None, samples: int | 
 def _index_of(data: mmap.mmap | bytes, url: str) -> Sidecar:
     """Index a tar file in memory, strictly: damage raises, and nothing is indexed by halves."""
     if form := detect(data[:HEAD]):
-        raise IndexProblem(
+        raise IndexingError(
             f"the shard is compressed ({form}), so nothing in it has an address.", url=url, hint="unpack it."
         )
     entries = Entries()

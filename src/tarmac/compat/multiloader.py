@@ -24,8 +24,8 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from tarmac.errors import WorkerFailed
-from tarmac.runtime.place import become_worker
 from tarmac.runtime.seeds import make_seed
+from tarmac.runtime.worker_info import become_worker
 
 __all__ = ["MultiLoader"]
 

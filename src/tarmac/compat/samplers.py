@@ -11,7 +11,7 @@ import random
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from typing import Any
 
-from tarmac.runtime.place import Place, current_place
+from tarmac.runtime.worker_info import WorkerInfo, current_worker_info
 
 __all__ = [
     "ChunkedSampler",
@@ -157,7 +157,7 @@ def DistributedChunkedSampler(  # noqa: N802 (their name)
     """
     place = _place(rank, num_replicas)
     total = _bounds(num_samples, len(dataset))[1]
-    share = total // place.world if drop_last else -(-total // place.world)
+    share = total // place.world_size if drop_last else -(-total // place.world_size)
     bounds = (min(place.rank * share, total), min((place.rank + 1) * share, total))
     return ChunkedSampler(
         dataset,
@@ -186,12 +186,12 @@ class DistributedLocalSampler:
         drop_last: bool = False,
     ) -> None:
         place = _place(rank, num_replicas)
-        self.dataset, self.rank, self.num_replicas = dataset, place.rank, place.world
+        self.dataset, self.rank, self.num_replicas = dataset, place.rank, place.world_size
         self.shuffle, self.seed, self.drop_last = shuffle, seed, drop_last
         self.epoch = 0
         count = len(dataset)
-        self.num_samples = count // place.world if drop_last else -(-count // place.world)
-        self.total_size = self.num_samples * place.world
+        self.num_samples = count // place.world_size if drop_last else -(-count // place.world_size)
+        self.total_size = self.num_samples * place.world_size
 
     def set_epoch(self, epoch: int) -> None:
         """Say which epoch the next iteration is."""
@@ -216,10 +216,12 @@ class DistributedLocalSampler:
         return self.num_samples
 
 
-def _place(rank: int | None, world: int | None) -> Place:
+def _place(rank: int | None, world_size: int | None) -> WorkerInfo:
     """Rank and number of ranks: as given, 0 included, else those of this process."""
-    here = current_place() if rank is None or world is None else Place()
-    return Place(here.rank if rank is None else rank, here.world if world is None else world)
+    here = current_worker_info() if rank is None or world_size is None else WorkerInfo()
+    return WorkerInfo(
+        here.rank if rank is None else rank, here.world_size if world_size is None else world_size
+    )
 
 
 def _bounds(num_samples: int | tuple[int, int] | None, length: int) -> Range:

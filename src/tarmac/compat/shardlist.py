@@ -66,7 +66,7 @@ class DefaultLocalname(_InDirectory):
 
 
 def _default_directory() -> str:
-    return environment.wids_cache() or str(environment.own_directory() / "wids")
+    return environment.wids_cache() or str(environment.cache_home() / "wids")
 
 
 class LRUShards:

@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from typing import IO, Any
 from urllib.parse import urlsplit, urlunsplit
 
+from tarmac.display import display_url
 from tarmac.errors import BadManifest, TarmacError, UnsafeUrl, UrlError
 from tarmac.limits import DEFAULT_LIMITS
-from tarmac.showing import shown_url
 from tarmac.storage import is_local, scheme_of
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.storage.urls import parse_manifest, read_list
@@ -75,7 +75,7 @@ def check_shards(l: Any) -> list[Shard]:  # noqa: E741 (their name)
         samples = shard.get("nsamples")
         if not isinstance(samples, int) or samples < 0:
             raise BadManifest(
-                f"{shown_url(shard['url'])} needs `nsamples`, a number of 0 or more, not {samples!r}.",
+                f"{display_url(shard['url'])} needs `nsamples`, a number of 0 or more, not {samples!r}.",
                 hint="tarmac index SHARDS -o FILE.json counts them.",
             )
     return l

@@ -17,7 +17,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from tarmac.errors import DigestMismatch, IndexProblem, IndexStale
+from tarmac.errors import DigestMismatch, IndexingError, IndexStale
 from tarmac.index.names import BEFORE, check_names_before, hard_links
 from tarmac.index.sidecar import Sidecar
 from tarmac.samples.grouping import Sample
@@ -97,7 +97,7 @@ class IndexedShard:
         if compare_names and self._map is None and self._file is None:
             self._links = hard_links(sidecar.offsets, url)
         if verify and sidecar.digests is None:
-            raise IndexProblem(
+            raise IndexingError(
                 "the index has no digests to compare with.", url=url, hint="tarmac index --digest SHARDS"
             )
         # Reading one number from a memoryview is several times faster than from a numpy array.

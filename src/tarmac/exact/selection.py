@@ -12,7 +12,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from tarmac.errors import IndexProblem, TarmacError
+from tarmac.errors import IndexingError, TarmacError
 from tarmac.exact.shardset import ShardSet
 from tarmac.index.meta import names_in
 from tarmac.index.promote import common_types
@@ -135,7 +135,7 @@ def _fulfilling(part: Part, condition: Condition) -> Part:
         for (url, table), old in zip(_tables(part, condition), part.rows, strict=True):
             try:
                 mask = condition.mask(table, types)
-            except IndexProblem as error:
+            except IndexingError as error:
                 error.at(url=url)
                 raise
             yield _of_mask(old, mask)
@@ -156,7 +156,7 @@ def _tables(part: Part, condition: Condition) -> Iterator[tuple[str, Any]]:
             there = [*fields, "key", *sidecar.metadata]
             for name in {*condition.resolve(there).values(), "key"} - columns.keys():
                 columns[name] = sidecar.column(name)
-        except IndexProblem as error:
+        except IndexingError as error:
             error.at(url=url)
             raise
         yield url, pa.RecordBatch.from_arrays(list(columns.values()), list(columns))

@@ -9,8 +9,8 @@ from typing import Any, Self
 
 import numpy as np
 
+from tarmac.display import display_url
 from tarmac.errors import MissingField, TarmacError
-from tarmac.showing import shown_url
 from tarmac.steps.fields import Associate, Decode, Map, MapDict, MapTuple, Rename, ToTuple
 from tarmac.steps.handlers import reraise_exception
 from tarmac.steps.stage import Each
@@ -115,6 +115,6 @@ def apply_steps(steps: Sequence[Each], sample: Any, seed: int | None) -> Any:
         error.at(url=url, key=key)
         raise
     except Exception as error:
-        error.add_note(f'at sample "{key}" of {shown_url(url)}')
+        error.add_note(f'at sample "{key}" of {display_url(url)}')
         raise
     return item

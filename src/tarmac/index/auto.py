@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from tarmac import environment
+from tarmac.display import display_url
 from tarmac.errors import AccessDenied, WriteError
 from tarmac.index.build import IndexOptions, index_shard, keeping, usable_index
 from tarmac.index.manifest import Manifest, Shard, read_manifest
@@ -15,7 +16,6 @@ from tarmac.index.meta import MetaPlan
 from tarmac.index.sidecar import Sidecar, open_sidecar, sidecar_url, write_sidecar
 from tarmac.progress import progress
 from tarmac.runtime.threads import in_threads
-from tarmac.showing import shown_url
 from tarmac.storage import StorageOptions, is_local
 from tarmac.storage.local import local_path
 from tarmac.storage.urls import Shards, ShardUrl, expand
@@ -97,6 +97,6 @@ def _reason(error: OSError) -> str:
 def _own_place(url: str) -> str:
     """Where our own index of a shard is kept: a name from the whole URL, since many end alike."""
     place = url if not is_local(url) else os.path.abspath(local_path(url))
-    name = re.sub(r"[^A-Za-z0-9._-]+", "_", shown_url(place).partition("?")[0].rpartition("/")[2])[-80:]
+    name = re.sub(r"[^A-Za-z0-9._-]+", "_", display_url(place).partition("?")[0].rpartition("/")[2])[-80:]
     digest = hashlib.sha256(place.encode("utf-8", "surrogateescape")).hexdigest()[:32]
-    return str(environment.own_directory() / "index" / f"{digest}-{name}.arrow")
+    return str(environment.cache_home() / "index" / f"{digest}-{name}.arrow")

@@ -8,7 +8,7 @@ from typing import Any
 
 import xxhash
 
-from tarmac.errors import AccessDenied, BadCondition, IndexProblem, ObjectChanged, TarmacError
+from tarmac.errors import AccessDenied, BadCondition, IndexingError, ObjectChanged, TarmacError
 from tarmac.index.entries import Entries
 from tarmac.index.marks import take_marks
 from tarmac.index.meta import Columns as MetaColumns
@@ -75,7 +75,7 @@ def _read(
     """Go through a shard from front to back."""
     whole, stream = source.map(), _Peeked(source)
     if form := detect(whole[:HEAD] if whole else stream.peek(HEAD)):
-        raise IndexProblem(
+        raise IndexingError(
             f"the shard is compressed ({form}), so nothing in it has an address.",
             url=url,
             hint="unpack it: the images and arrays inside are mostly compressed already.",
@@ -142,7 +142,7 @@ def usable_index(
         sidecar = open_sidecar(index, options.storage)
         info = stat(url, options.storage)
         sidecar.check_shard(info, url, options.storage)
-    except (IndexProblem, AccessDenied):  # some stores refuse what is not there
+    except (IndexingError, AccessDenied):  # some stores refuse what is not there
         return None
     if unchanged and sidecar.facts.same_version(info, url) is False:
         return None
@@ -158,7 +158,7 @@ def keeping(options: IndexOptions, *indexes: str) -> IndexOptions:
     for index in indexes if options.keep else ():
         try:
             sidecar = open_sidecar(index, options.storage)
-        except (IndexProblem, AccessDenied):
+        except (IndexingError, AccessDenied):
             continue
         options = replace(
             options,

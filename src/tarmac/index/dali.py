@@ -7,7 +7,7 @@ jpg 22528 19870 0002.jpg cls 43008 1 0002.cls
 
 from __future__ import annotations
 
-from tarmac.errors import IndexProblem
+from tarmac.errors import IndexingError
 from tarmac.index.entries import Entries, Place
 from tarmac.index.marks import take_marks
 from tarmac.index.sidecar import make_sidecar
@@ -30,15 +30,15 @@ def read_dali(shard: str, storage: StorageOptions = DEFAULT_STORAGE) -> bytes:
     lines = text.removesuffix("\n").split("\n")  # names may contain other kinds of line ends
     head = lines[0].split()
     if len(head) != 2 or not head[1].isdigit():
-        raise IndexProblem("this is not an index of DALI.", url=url)
+        raise IndexingError("this is not an index of DALI.", url=url)
     if head[0] != "v1.2":
-        raise IndexProblem(
+        raise IndexingError(
             f"the index has version {head[0]}, which does not say what samples are called.",
             url=url,
             hint="tarmac index without --dali, or wds2idx of a newer DALI.",
         )
     if len(lines) - 1 != int(head[1]):
-        raise IndexProblem(f"the index says {head[1]} samples and lists {len(lines) - 1}.", url=url)
+        raise IndexingError(f"the index says {head[1]} samples and lists {len(lines) - 1}.", url=url)
     entries, info, seen = Entries(), stat(shard, storage), set()
     for number, line in enumerate(lines[1:], 2):
         try:
@@ -49,7 +49,7 @@ def read_dali(shard: str, storage: StorageOptions = DEFAULT_STORAGE) -> bytes:
                 seen.add(key)
                 entries.add(key, places)
         except (ValueError, IndexError, OverflowError) as error:
-            raise IndexProblem(f"line {number} cannot be read: {error}.", url=url) from None
+            raise IndexingError(f"line {number} cannot be read: {error}.", url=url) from None
     marks = take_marks(shard, info, entries.offsets, storage)
     return make_sidecar(entries, info, {}, digests=False, local=is_local(shard), marks=marks)
 

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 import xxhash
 
+from tarmac.display import display_url, holds_secret
 from tarmac.errors import (
     AccessDenied,
     BadManifest,
@@ -27,7 +28,6 @@ from tarmac.errors import (
     UrlError,
 )
 from tarmac.limits import DEFAULT_LIMITS, Limits
-from tarmac.showing import holds_secret, shown_url
 from tarmac.storage import StorageOptions, is_local, open_write, scheme_of
 from tarmac.storage.local import local_path
 from tarmac.storage.types import DEFAULT_STORAGE, WriteOptions
@@ -190,7 +190,7 @@ def write_manifest(manifest: Manifest, url: str, storage: StorageOptions = DEFAU
     sink.commit()
     if private:
         who = "only its owner can read it (mode 0600)" if is_local(url) else "mind who can read it"
-        text = f"{shown_url(url)} holds the credentials that are part of the shards' URLs; {who}."
+        text = f"{display_url(url)} holds the credentials that are part of the shards' URLs; {who}."
         warnings.warn(text, SecretsWritten, stacklevel=2)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
-from tarmac.errors import BadCondition, IndexProblem
+from tarmac.errors import BadCondition, IndexingError
 from tarmac.index.grammar import Column, Node, Unary, parse
 from tarmac.index.tokens import problem
 
@@ -66,7 +66,7 @@ class Condition:
         for name, place in self.places.items():
             try:
                 found[name] = resolve(name, there)
-            except IndexProblem as error:
+            except IndexingError as error:
                 quoted = self.text[place] == '"'
                 hint = f"single quotes for text: '{name}'" if quoted else error.hint
                 raise problem(self.text, place, error.what.rstrip("."), hint) from None
@@ -110,16 +110,16 @@ def resolve(name: str, available: Iterable[str]) -> str:
     if name in there:
         return name
     if name.startswith(_HAS):
-        raise IndexProblem(f'the table does not say which samples have the field "{name[len(_HAS) :]}".')
+        raise IndexingError(f'the table does not say which samples have the field "{name[len(_HAS) :]}".')
     there = [column for column in there if column != _INTERNAL and not column.startswith(_HAS)]
     found = [column for column in there if column.endswith(f".{name}")]
     if len(found) == 1:
         return found[0]
     if found:
-        raise IndexProblem(
+        raise IndexingError(
             f'"{name}" may be any of {", ".join(sorted(found))}.', hint="the whole name of the column."
         )
-    raise IndexProblem(
+    raise IndexingError(
         f'the index has no column "{name}"; {_guess(name, there)}there is {_listed(there)}.',
         hint=f"index again with it: tarmac index SHARDS --meta {name if '.' in name else f'FIELD.{name}'}",
     )

@@ -15,11 +15,11 @@ from collections.abc import Iterable
 from dataclasses import asdict, fields
 from typing import Any
 
+from tarmac.display import identity
 from tarmac.errors import JobBusy, JobMismatch, NotFound, TarmacError, WriteError
 from tarmac.jobs.outputs import marks_of
 from tarmac.jobs.task import Outcome, Unit
 from tarmac.limits import DEFAULT_LIMITS
-from tarmac.showing import identity
 from tarmac.storage import StorageOptions, is_local, open_read, open_write, scheme_of
 from tarmac.storage.local import local_path
 from tarmac.storage.locks import claim, keep_from_children

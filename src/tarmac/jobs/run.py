@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
-from tarmac.errors import JobMismatch, TooManyBadSamples, UrlError
+from tarmac.errors import ErrorBudgetExceeded, JobMismatch, UrlError
 from tarmac.jobs.claims import Claims
 from tarmac.jobs.ledger import Ledger, made_by_others, open_ledger
 from tarmac.jobs.outputs import UNTOLD, marks_of, sizes_there
@@ -155,7 +155,7 @@ def run_job(
             report.done += 1
             report.add(outcome)
             if most_failed is not None and report.failed > most_failed:
-                raise TooManyBadSamples(
+                raise ErrorBudgetExceeded(
                     f"{report.failed} samples failed, {most_failed} may; the last: {outcome.errors[-1:]}."
                 )
         report.outcomes = [outcomes[unit.name] for unit in units]

@@ -18,7 +18,7 @@ import xxhash
 
 from tarmac import environment
 from tarmac.errors import RanksDisagree
-from tarmac.runtime.place import Place, loader_token
+from tarmac.runtime.worker_info import WorkerInfo, loader_token
 
 __all__ = ["Site", "check_agreement"]
 
@@ -47,13 +47,13 @@ class Site:
         _made[place] += 1
         self._turns: dict[str, tuple[int, dict[str, Any]]] = {}
 
-    def check(self, place: Place, facts: dict[str, Any], epoch: int | None) -> None:
+    def check(self, place: WorkerInfo, facts: dict[str, Any], epoch: int | None) -> None:
         """Compare what this rank has with what others have; raise RanksDisagree if that is not the same."""
         check_agreement(self.name, place, facts)
         if epoch is not None:
             self._check_turn("", place, {"epoch": epoch})
 
-    def check_pass(self, place: Place, facts: dict[str, Any]) -> None:
+    def check_pass(self, place: WorkerInfo, facts: dict[str, Any]) -> None:
         """Compare what this pass has with the same pass of others.
 
         Passes are counted as their facts change, once in the whole program, and once for the place in it
@@ -62,7 +62,7 @@ class Site:
         self._check_turn("", place, facts)
         self._check_turn(f"{_place_in_program()}/", place, facts)
 
-    def _check_turn(self, reader: str, place: Place, facts: dict[str, Any]) -> None:
+    def _check_turn(self, reader: str, place: WorkerInfo, facts: dict[str, Any]) -> None:
         if loader_token() is not None:  # a worker does not know what was said before
             return
         count, before = self._turns.get(reader, (0, {}))
@@ -86,9 +86,9 @@ def _place_in_program() -> str:
     return digest.hexdigest()
 
 
-def check_agreement(name: str, place: Place, facts: dict[str, Any]) -> None:
+def check_agreement(name: str, place: WorkerInfo, facts: dict[str, Any]) -> None:
     """Compare facts, which JSON can hold, with those of the rank that came here first."""
-    store = _store() if place.world > 1 and place.worker == 0 and environment.checks_ranks() else None
+    store = _store() if place.world_size > 1 and place.worker == 0 and environment.checks_ranks() else None
     if store is None:
         return
     mine = json.dumps([place.rank, facts])

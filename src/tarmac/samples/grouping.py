@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tarmac.errors import DuplicateField, SampleError, SplitSample, TornTail, Truncated
+from tarmac.errors import DuplicateField, SampleError, SplitSample, Truncated, TruncatedTail
 from tarmac.limits import DEFAULT_LIMITS
 from tarmac.samples.naming import Splitter, first_dot, is_metadata, is_reserved
 from tarmac.tar import Member
@@ -161,4 +161,4 @@ def _report_tear(error: Truncated, sample: Sample, counts: Counter[str]) -> None
         fate = f'The sample "{sample["__key__"]}" is left out.'
     else:
         fate = f'The last sample, "{sample["__key__"]}", may lack fields.'
-    warnings.warn(f"{error.place}: {error.what} {fate}", TornTail, stacklevel=4)
+    warnings.warn(f"{error.location}: {error.what} {fate}", TruncatedTail, stacklevel=4)

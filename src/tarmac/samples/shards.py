@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Self
 
+from tarmac.display import display_url
 from tarmac.errors import UrlError
 from tarmac.samples.naming import Splitter, first_dot
 from tarmac.samples.writer import SampleEncoder, TarWriter
-from tarmac.showing import shown_url
 from tarmac.storage import StorageOptions, WriteOptions
 from tarmac.storage.types import DEFAULT_STORAGE, DEFAULT_WRITE
 from tarmac.storage.unclosed import Watch
@@ -149,7 +149,7 @@ class ShardWriter:
             facts = open_sidecar(stream.sidecar, self._options["storage"]).facts
             self._indexed.append(Shard(self.fname, facts.samples, facts.size, None, facts.fingerprint))
         if self.verbose:
-            _log.info("%s: %d samples, %d bytes", shown_url(self.fname), self.count, self.size)
+            _log.info("%s: %d samples, %d bytes", display_url(self.fname), self.count, self.size)
         if self.post is not None:
             self.post(self.fname)
 

@@ -22,11 +22,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tarmac.display import display_url
 from tarmac.errors import (
     AccessDenied,
     ArchiveError,
     CacheDisabled,
-    IndexProblem,
+    IndexingError,
     LimitExceeded,
     NotFound,
     TarmacError,
@@ -34,7 +35,6 @@ from tarmac.errors import (
     UnsupportedMember,
 )
 from tarmac.limits import MIB
-from tarmac.showing import shown_url
 from tarmac.storage import schemes
 from tarmac.storage.folder import Folder
 from tarmac.storage.local import LocalSource
@@ -91,7 +91,7 @@ class Cache:
     def path_of(self, url: str) -> Path:
         """Return where the entry of a URL is or would be."""
         # The tail is for people. It must not hold what a URL or a command may hide.
-        last = "" if url.startswith("pipe:") else shown_url(url).partition("?")[0].rpartition("/")[2]
+        last = "" if url.startswith("pipe:") else display_url(url).partition("?")[0].rpartition("/")[2]
         last = last if self.readable is None else self.readable(url)
         tail = re.sub(r"[^A-Za-z0-9._-]+", "_", last)[-80:]
         return self._root / f"{key_of(url)[:32]}-{tail}"
@@ -328,7 +328,7 @@ class Cache:
             raise error.at(url=url) from None
         os.lseek(fd, 0, os.SEEK_SET)
         kept.length = size
-        return Note(key_of(url), size, hasher.hexdigest(), remote.version, shown_url(url))
+        return Note(key_of(url), size, hasher.hexdigest(), remote.version, display_url(url))
 
     def _publish(self, rooms: Rooms, part: str, kept: _Kept, note: Note) -> None:
         """Make room and give the part its name, while it is open: nobody can evict or exchange it."""
@@ -380,7 +380,7 @@ class _Kept(LocalSource):
 
     def blame(self, error: TarmacError) -> None:
         """Remove what is damaged, so that it is downloaded again, and say so."""
-        wrong = isinstance(error, ArchiveError | IndexProblem)
+        wrong = isinstance(error, ArchiveError | IndexingError)
         if not wrong or isinstance(error, LimitExceeded | UnsupportedMember):
             return
         if self._cache.discard(self.name, self.identity):

@@ -38,7 +38,7 @@ class Relay:
         command = [sys.executable, "-m", "tarmac.storage.relay"]
         # The pipe is the helper's standard input: no other process inherits it, so its end is our end.
         pipe = [(os.POSIX_SPAWN_DUP2, theirs.fileno(), 0)]
-        self._pid = os.posix_spawn(sys.executable, command, environment.inherited(), file_actions=pipe)
+        self._pid = os.posix_spawn(sys.executable, command, environment.environ_copy(), file_actions=pipe)
         theirs.close()
 
     def call(self, name: str, *args: Any) -> Any:

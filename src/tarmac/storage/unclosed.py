@@ -21,8 +21,8 @@ import warnings
 import weakref
 from typing import Any, Protocol
 
-from tarmac.showing import redact, shown_url
-from tarmac.warned import UnclosedWriter
+from tarmac.display import display_url, redact
+from tarmac.errors import UnclosedWriter
 
 __all__ = ["Watch"]
 
@@ -127,7 +127,7 @@ class Watch:
                 self._warn("What was written to it is published now.")
 
     def _warn(self, fate: str) -> None:
-        name = "a file object" if self._target is None else shown_url(self._target)
+        name = "a file object" if self._target is None else display_url(self._target)
         text = f"{name}: the writer was never closed. {fate} Try: a with block, or close()."
         warnings.warn(text, UnclosedWriter, stacklevel=CALLERS + 1)
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from tarmac.errors import DecodeFailed, StateMismatch, UnsafeCodec
 from tarmac.limits import DEFAULT_LIMITS
-from tarmac.runtime.place import Place, current_place
+from tarmac.runtime.worker_info import WorkerInfo, current_worker_info
 from tarmac.steps.stage import PipelineStage
 from tarmac.storage import is_secure
 from tarmac.storage.locks import FileLock
@@ -86,7 +86,7 @@ class _OnDisk(PipelineStage):
             raise UnsafeCodec(
                 "secure mode reads no pickles, and a sample cache is made of them.", url=self.fname
             )
-        part, sealer = _part_name(current_place()), Sealer(self.fname)
+        part, sealer = _part_name(current_worker_info()), Sealer(self.fname)
         kept = self.count(part)
         if kept is not None:
             yield from self._kept(part, int(sealer.open(kept, "complete", part)), sealer)
@@ -116,7 +116,7 @@ class _OnDisk(PipelineStage):
             )
 
     def _holds_a_pass(self) -> bool:
-        return os.path.exists(self.fname) and self.count(_part_name(current_place())) is not None
+        return os.path.exists(self.fname) and self.count(_part_name(current_worker_info())) is not None
 
     def _kept(self, part: str, count: int, sealer: Sealer) -> Iterator[Any]:
         """Load the samples of a whole pass; one that is missing, changed or elsewhere is an error."""
@@ -161,9 +161,9 @@ class _OnDisk(PipelineStage):
         raise NotImplementedError
 
 
-def _part_name(place: Place) -> str:
+def _part_name(place: WorkerInfo) -> str:
     """Different splits of the data have different parts, so that none is mistaken for another."""
-    return f"{place.rank}/{place.world}/{place.worker}/{place.workers}"
+    return f"{place.rank}/{place.world_size}/{place.worker}/{place.workers}"
 
 
 _TABLES = {

@@ -15,8 +15,8 @@ import xxhash
 
 from tarmac.errors import NotPicklable, NotResumable, StateMismatch
 from tarmac.runtime.agreement import Site, check_agreement
-from tarmac.runtime.place import Place, current_place, remember_rank
 from tarmac.runtime.seeds import all_seeds, load_all_seeds
+from tarmac.runtime.worker_info import WorkerInfo, current_worker_info, remember_rank
 from tarmac.steps.handlers import Drops
 from tarmac.steps.stage import Each, PipelineStage
 from tarmac.stream.batching import Batched
@@ -71,9 +71,9 @@ class DataPipeline(PipelineStage, Source):
         if context is not None and context.get_spawning_popen() is not None:
             for number, stage in enumerate(self.pipeline):
                 _check_picklable(number, stage)
-        place = current_place()
+        place = current_worker_info()
         # What a source is asked for its state stays with the iteration that runs here.
-        return {**self.__dict__, "_rank": (place.rank, place.world), "_progress": Progress()}
+        return {**self.__dict__, "_rank": (place.rank, place.world_size), "_progress": Progress()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         # A worker in a fresh interpreter cannot ask torch.distributed for the rank of its parent.
@@ -125,14 +125,14 @@ class DataPipeline(PipelineStage, Source):
             turn = Turn(
                 progress.epoch + (left <= 0), progress.user_epoch, explicit=progress.user_epoch is not None
             )
-            self._passes.resume(turn, current_place().worker)
+            self._passes.resume(turn, current_worker_info().worker)
             if left <= 0 or progress.number >= progress.repetitions:
                 self.forget_state()
         items = self._all_passes(progress, progress.begun)
         return islice(items, left) if left < sys.maxsize else items
 
     def _all_passes(self, progress: Progress, resumed: bool) -> Iterator[Any]:
-        place, empty = current_place(), 0
+        place, empty = current_worker_info(), 0
         while progress.number < progress.repetitions:
             turn = self._passes.begin(place.worker)
             # The share stays the same within an iteration: readers make different numbers of passes in it.
@@ -216,22 +216,22 @@ class DataPipeline(PipelineStage, Source):
         known = (number + 1 for number, stage in enumerate(self.pipeline) if is_splitter(stage))
         return max(front, *known, 0)
 
-    def _is_alone(self, place: Place) -> bool:
+    def _is_alone(self, place: WorkerInfo) -> bool:
         """Whether this is the only reader; a custom splitter may know of others."""
         return place.count == 1 and all(map(is_splitter, self.pipeline[1 : self._front]))
 
-    def _agreed(self, turn: Turn, place: Place) -> int:
+    def _agreed(self, turn: Turn, place: WorkerInfo) -> int:
         """Return a number that is the same for all readers, however often each of them has iterated."""
         if turn.shared or self._is_alone(place):
             return turn.number
-        if turn.agreed is not None and (turn.explicit or place.world == 1):
+        if turn.agreed is not None and (turn.explicit or place.world_size == 1):
             return turn.agreed
         return 0
 
     def check_ranks(self) -> None:
         """Raise RanksDisagree if another rank splits other shards, or by another seed."""
-        place, before = current_place(), self.pipeline[: self._behind_splitters()]
-        if place.world == 1 or not self._splits_nodes():
+        place, before = current_worker_info(), self.pipeline[: self._behind_splitters()]
+        if place.world_size == 1 or not self._splits_nodes():
             return
         facts = {}
         if hasattr(before[0], "urls"):
@@ -244,8 +244,8 @@ class DataPipeline(PipelineStage, Source):
 
     def check_epoch(self, epoch: int) -> None:
         """Raise RanksDisagree if another rank deals out the shards of another epoch."""
-        place = current_place()
-        if place.world > 1 and self._splits_nodes():
+        place = current_worker_info()
+        if place.world_size > 1 and self._splits_nodes():
             number = self._passes.compared(epoch)
             check_agreement(f"{self._site.name}/epoch {number}", place, {"epoch": epoch})
 
@@ -358,7 +358,7 @@ class DataPipeline(PipelineStage, Source):
         self._progress.identity = self._progress.identity or self._identity()
         if not self._progress.begun:
             self._progress.epoch, self._progress.user_epoch = self._passes.last + 1, self._passes.user_epoch
-        state = self._progress.to_state(current_place(), self.seeds())
+        state = self._progress.to_state(current_worker_info(), self.seeds())
         if 0 < self._limits()[1] <= self._progress.emitted:
             state["stages"] = self.seeds()  # nothing of this pass is left: the next one follows from these
         return state
@@ -366,7 +366,7 @@ class DataPipeline(PipelineStage, Source):
     def load_state_dict(self, state: dict[str, Any], /) -> None:
         """Continue from a saved place at the next iteration, on the same rank and worker of as many."""
         self._check_resumable()
-        state = check_state(state, current_place(), len(self.pipeline), self._identity())
+        state = check_state(state, current_worker_info(), len(self.pipeline), self._identity())
         self.load_seeds(state["stages"])
         if self._source_resumes() != (state["source"] is not None):
             raise StateMismatch("the state is of a pipeline with other stages.")

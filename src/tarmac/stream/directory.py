@@ -19,8 +19,8 @@ from typing import Any
 
 from tarmac.errors import NotFound
 from tarmac.limits import DEFAULT_LIMITS
-from tarmac.runtime.place import current_place
 from tarmac.runtime.seeds import chosen_seed, make_seed
+from tarmac.runtime.worker_info import current_worker_info
 from tarmac.storage.braces import expand_braces
 from tarmac.storage.local import local_path
 from tarmac.storage.locks import try_lock
@@ -83,7 +83,7 @@ class DirectoryShardList(Source):
         self.fate = fate
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        place = current_place()
+        place = current_worker_info()
         seed = make_seed("directory", chosen_seed(None), self._begin(), place.rank, place.worker)
         return self._run(random.Random(seed))
 

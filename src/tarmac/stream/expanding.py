@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
+from tarmac.display import display_url
 from tarmac.errors import NoSamples, SampleError, TarmacError
 from tarmac.samples.reader import SampleReader, read_shard
-from tarmac.showing import shown_url
 from tarmac.steps.handlers import Drops, Handler, reraise_exception
 from tarmac.steps.stage import PipelineStage
 from tarmac.storage import Cache, is_local
@@ -69,7 +69,7 @@ class TarSamples(PipelineStage):
             [url], tar=self.tar, cache=self.cache, rename=self.rename_files, select=self.select_files
         )
         if self.verbose:
-            _log.info("reading %s", shown_url(url))
+            _log.info("reading %s", display_url(url))
         on_error = None if self.handler is reraise_exception else self._on_error
         samples: Iterable[Any] = read_shard(reader, url, on_error=on_error)
         if "part" in shard:

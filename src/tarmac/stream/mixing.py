@@ -17,8 +17,8 @@ from itertools import accumulate, islice
 from typing import Any, Protocol
 
 from tarmac.errors import NotResumable, StateMismatch
-from tarmac.runtime.place import Place, current_place
 from tarmac.runtime.seeds import all_seeds, chosen_seed, load_all_seeds, make_seed
+from tarmac.runtime.worker_info import WorkerInfo, current_worker_info
 from tarmac.stream.passes import Passing, Source, Turn
 
 __all__ = ["RandomMix", "RoundRobin"]
@@ -156,7 +156,7 @@ class _Mix(Source, ABC):
 
     def __iter__(self) -> Iterator[Any]:
         resume, self._resume = self._resume, None
-        worker = current_place().worker
+        worker = current_worker_info().worker
         if resume is not None:
             self._passes.resume(Turn(resume["epoch"], resume["agreed"], explicit=resume["explicit"]), worker)
         progress = self._progress = _Progress(self._passes.begin(worker))
@@ -252,7 +252,7 @@ class RandomMix(_Mix):
         self.seed = chosen_seed(seed)
 
     def _choices(self, turn: Turn) -> _Choices:
-        place = Place() if turn.shared else current_place()
+        place = WorkerInfo() if turn.shared else current_worker_info()
         seed = make_seed("mix", self.seed, turn.number, place.rank, place.worker)
         return _AtRandom(self.probs, random.Random(seed))
 

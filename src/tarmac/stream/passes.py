@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from tarmac.runtime.place import current_place, loader_token
+from tarmac.runtime.worker_info import current_worker_info, loader_token
 from tarmac.storage.locks import try_lock
 
 __all__ = ["Passing", "PassCounter", "Source", "Turn"]
@@ -274,7 +274,7 @@ class Passing:
 
     def _begin(self) -> int:
         """Begin a pass and return its number."""
-        return self._passes.next(current_place().worker)
+        return self._passes.next(current_worker_info().worker)
 
     def __copy__(self) -> Self:
         made = object.__new__(type(self))

@@ -17,7 +17,7 @@ from typing import Any
 import xxhash
 
 from tarmac.errors import StateMismatch
-from tarmac.runtime.place import Place
+from tarmac.runtime.worker_info import WorkerInfo
 from tarmac.stream.passes import Turn
 
 __all__ = ["Position", "Progress", "check_state", "identity_of", "skip"]
@@ -115,7 +115,7 @@ class Progress:
                 return marks[0]
         return Position(self.consumed, None if self.source is None else self.source())
 
-    def to_state(self, place: Place, seeds: list[Any]) -> dict[str, Any]:
+    def to_state(self, place: WorkerInfo, seeds: list[Any]) -> dict[str, Any]:
         """Return the place after the last item that was handed out, as JSON."""
         position = self.position()
         return {
@@ -126,7 +126,7 @@ class Progress:
             "user_epoch": self.user_epoch,
             "emitted": self.emitted,
             "consumed": position.consumed,
-            "place": [place.rank, place.world, place.worker, place.workers],
+            "place": [place.rank, place.world_size, place.worker, place.workers],
             "pipeline": self.identity,
             "stages": seeds if self.seeds is None else self.seeds,
             "source": position.source,
@@ -152,7 +152,7 @@ def identity_of(stages: Iterable[Any]) -> str:
     return digest.hexdigest()
 
 
-def check_state(state: object, place: Place, stages: int, identity: str) -> dict[str, Any]:
+def check_state(state: object, place: WorkerInfo, stages: int, identity: str) -> dict[str, Any]:
     """Return the state if it fits a pipeline of so many stages at this place; else raise StateMismatch."""
     if not isinstance(state, Mapping):
         raise StateMismatch(f"a state is a dictionary, got {type(state).__name__}.")
@@ -183,8 +183,8 @@ def _check_count(state: Mapping[str, Any], name: str) -> None:
         raise StateMismatch(f"the state is damaged: {name!r} must be a whole number, found {value!r}.")
 
 
-def _check_place(saved: object, place: Place) -> None:
-    here = [place.rank, place.world, place.worker, place.workers]
+def _check_place(saved: object, place: WorkerInfo) -> None:
+    here = [place.rank, place.world_size, place.worker, place.workers]
     if saved == here:
         return
     if not isinstance(saved, list) or len(saved) != 4 or not all(isinstance(each, int) for each in saved):
@@ -192,7 +192,7 @@ def _check_place(saved: object, place: Place) -> None:
     if saved[1::2] != here[1::2]:
         raise StateMismatch(
             f"the state is of {saved[1]} ranks with {saved[3]} workers, "
-            f"this is one of {place.world} with {place.workers}.",
+            f"this is one of {place.world_size} with {place.workers}.",
             hint="resume streams on the same numbers; an indexed Dataset resumes on any.",
         )
     raise StateMismatch(

@@ -76,7 +76,7 @@ def _check(found: os.stat_result, path: str, *, mode: bool) -> None:
 
 
 def _own_key() -> bytes:
-    path = environment.own_directory() / "sample-cache.key"
+    path = environment.cache_home() / "sample-cache.key"
     try:
         return _read(path) if path.exists() else _made(path)
     except OSError as error:

@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 
 from tarmac import environment
 from tarmac.errors import NotFound
-from tarmac.runtime.place import current_place
 from tarmac.runtime.seeds import Seed, SeedPart, drawn_seed, make_seed
+from tarmac.runtime.worker_info import current_worker_info
 from tarmac.storage.urls import Shards, ShardUrl, expand, iter_urls
 from tarmac.stream.directory import DirectoryShardList
 from tarmac.stream.passes import Passing, Source
@@ -117,7 +117,7 @@ class ResampledShards(Source):
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         self._epoch = self._begin()
-        place = current_place()
+        place = current_worker_info()
         worker = (place.rank, place.worker) if self.worker_seed is None else self.worker_seed()
         seed = make_seed("resample", worker, self._epoch, self._seed)
         if environment.show_seed():
@@ -173,7 +173,7 @@ class Resample(Passing):
         self.seed = operator.index(seeds)
 
     def __call__(self, src: Iterable[T]) -> Iterator[T]:
-        place = current_place()
+        place = current_worker_info()
         seed = make_seed("resampled", self.seed, self._begin(), place.rank, place.worker)
         return self._draw(src, random.Random(seed))
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from tarmac import environment
+from tarmac.display import display_url, visible
 from tarmac.errors import NotFound, UrlError
 from tarmac.limits import DEFAULT_LIMITS
 from tarmac.runtime.seeds import Seed, make_seed
-from tarmac.showing import shown_url, visible
 from tarmac.storage import is_local, scheme_of
 from tarmac.storage.braces import expand_braces
 from tarmac.storage.types import DEFAULT_STORAGE
@@ -75,7 +75,7 @@ class MultiShardSample(Source):
         else:
             self.sources = _read(os.path.expanduser(os.fspath(spec)))
         for source in self.sources:
-            _log.info("%s: %d shards", visible(shown_url(source.name)), len(source.urls))
+            _log.info("%s: %d shards", visible(display_url(source.name)), len(source.urls))
 
     @property
     def urls(self) -> list[str]:
@@ -140,7 +140,7 @@ def _shard_sets(spec: object, base: str | None) -> Iterator[ShardSet]:
 def _expanded(name: str, base: str | None) -> Iterator[str]:
     """Expand a pattern. One from a file is data: it may run no command and see no secrets."""
     if base is None:
-        yield from expand(environment.expanded(name))
+        yield from expand(environment.expandvars(name))
         return
     for url in expand_braces(substituted(name), DEFAULT_LIMITS):
         yield from expand_glob(_resolved(base, url), DEFAULT_LIMITS, DEFAULT_STORAGE)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Literal, get_args
 
-from tarmac.runtime.place import Place, current_place
+from tarmac.runtime.worker_info import WorkerInfo, current_worker_info
 
 __all__ = ["EqualShares", "Tail"]
 
@@ -49,7 +49,10 @@ class EqualShares:
 
     def batches(self, urls: Iterable[str]) -> int:
         """Return how many batches every reader gets."""
-        total, readers = sum(self.counts[url] for url in urls), self._reader(current_place(self.group))[1]
+        total, readers = (
+            sum(self.counts[url] for url in urls),
+            self._reader(current_worker_info(self.group))[1],
+        )
         whole = readers * self.batchsize
         batches = -(-total // whole) if self.tail == "pad" else total // whole
         if batches == 0:
@@ -61,11 +64,11 @@ class EqualShares:
     def __call__(self, src: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         shards = list(src)
         ends = list(accumulate(self.counts[shard["url"]] for shard in shards))
-        reader, readers = self._reader(current_place(self.group))
+        reader, readers = self._reader(current_worker_info(self.group))
         wanted = self.batches(shard["url"] for shard in shards) * self.batchsize
         return _pieces(shards, ends, ends[-1] * reader // readers, wanted)
 
-    def _reader(self, place: Place) -> tuple[int, int]:
+    def _reader(self, place: WorkerInfo) -> tuple[int, int]:
         return (place.index, place.count) if self.nodes else (place.worker, place.workers)
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
 from typing import Any, TypeVar
 
-from tarmac.runtime.place import Place, current_place
 from tarmac.runtime.seeds import Seed, chosen_seed, make_seed
+from tarmac.runtime.worker_info import WorkerInfo, current_worker_info
 from tarmac.stream.passes import PassCounter, Passing
 from tarmac.stream.splitting import is_claimed
 
@@ -105,7 +105,7 @@ class _Placed(Passing):
 
     def _rng(self, purpose: str, seed: int, epoch: int) -> random.Random:
         """Random numbers of one purpose, pass, rank and worker."""
-        place = Place() if self.shared else current_place()
+        place = WorkerInfo() if self.shared else current_worker_info()
         return random.Random(make_seed(purpose, seed, epoch, place.rank, place.worker))
 
 
@@ -212,7 +212,7 @@ class Redeal(Passing):
 
     def __call__(self, src: Iterable[T]) -> Iterator[T]:
         epoch = self._begin()
-        if epoch == 0 or current_place().count == 1:
+        if epoch == 0 or current_worker_info().count == 1:
             return iter(src)
         return _permuted(iter(src), LARGEST_LIST, random.Random(make_seed("deal", epoch)))
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Any, TypeVar
 
-from tarmac.runtime.place import Place, current_place
+from tarmac.runtime.worker_info import WorkerInfo, current_worker_info
 
 __all__ = [
     "is_claimed",
@@ -32,28 +32,28 @@ T = TypeVar("T")
 
 def split_by_node(src: Iterable[T], group: Any = None, *, inside: bool = False) -> Iterator[T]:
     """Take the share of this rank; `inside` divides shards when there are fewer shards than ranks."""
-    place = current_place(group)
-    return _share(src, place.rank, place.world, inside=inside)
+    place = current_worker_info(group)
+    return _share(src, place.rank, place.world_size, inside=inside)
 
 
 def split_by_worker(src: Iterable[T], *, inside: bool = False) -> Iterator[T]:
     """Take the share of this worker; `inside` divides shards when there are fewer shards than workers."""
-    place = current_place()
+    place = current_worker_info()
     return _share(src, place.worker, place.workers, inside=inside)
 
 
-def split_all(src: Iterable[T], place: Place | None = None, *, inside: bool = False) -> Iterator[T]:
+def split_all(src: Iterable[T], place: WorkerInfo | None = None, *, inside: bool = False) -> Iterator[T]:
     """Take the share of this worker of this rank, in one step, so that shares are as equal as can be."""
-    place = current_place() if place is None else place
+    place = current_worker_info() if place is None else place
     return _share(src, place.index, place.count, inside=inside)
 
 
 def single_node_only(src: Iterable[T], group: Any = None) -> Iterator[T]:
     """Pass everything on, but refuse to run on several nodes, where each would read the same."""
-    place = current_place(group)
-    if place.world > 1:
+    place = current_worker_info(group)
+    if place.world_size > 1:
         raise ValueError(
-            f"there are {place.world} ranks and nothing says how shards are split between them: "
+            f"there are {place.world_size} ranks and nothing says how shards are split between them: "
             "add an explicit nodesplitter, such as nodesplitter=tarmac.split_by_node"
         )
     yield from src

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import IO, Any
 
-from tarmac.runtime.place import current_place
+from tarmac.runtime.worker_info import current_worker_info
 from tarmac.steps.stage import pipelinefilter
 
 __all__ = ["info", "log_keys"]
@@ -42,7 +42,7 @@ def log_keys(data: Iterable[Any], logfile: str | None = None) -> Iterator[Any]:
     if not logfile:
         yield from data
         return
-    place = current_place()
+    place = current_worker_info()
     # One short write in append mode is atomic: lines of many workers do not mix.
     with open(logfile, "ab", buffering=0) as log:
         for number, sample in enumerate(data):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tarmac.errors import StateMismatch
-from tarmac.runtime.place import assume_worker, current_place
+from tarmac.runtime.worker_info import assume_worker, current_worker_info
 from tarmac.steps.handlers import Drops
 from tarmac.stream.datapipeline import COMPARED_AFTER, DataPipeline
 from tarmac.stream.fluid import FluidInterface
@@ -201,7 +201,7 @@ class LoaderSource:
         self._states = list(resume["workers"]) if resume else [None] * self._workers
         self._last = resume["last"] if resume else -1
         turn = self._turn
-        if not (turn.explicit or current_place().world == 1):
+        if not (turn.explicit or current_worker_info().world_size == 1):
             turn = Turn(turn.number, None)  # other ranks may be in another pass
         if resume or not self.loader.persistent_workers or self._tagged is None or turn != self._expected:
             self._tagged = self._tagged_loader(turn)

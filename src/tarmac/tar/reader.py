@@ -18,18 +18,18 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from tarmac.display import display_url, visible
 from tarmac.errors import (
     ArchiveError,
     BadHeader,
     LimitExceeded,
-    LoneZeroBlock,
     NotATar,
+    SingleZeroBlock,
     TrailingData,
     Truncated,
     UnsupportedMember,
 )
 from tarmac.limits import DEFAULT_LIMITS, MIB, Limits
-from tarmac.showing import shown_url, visible
 from tarmac.tar.compression import HEAD, Decompressing, detect
 from tarmac.tar.extended import EXTENSIONS, Overrides
 from tarmac.tar.header import (
@@ -141,8 +141,8 @@ def read_members(
                     if rest.strip(b"\0"):
                         raise TrailingData(f"data follows the end mark at {mark:#x}.")
                     if base + end - mark < 2 * BLOCK:
-                        place = "" if url is None else f"{visible(shown_url(url))}: "
-                        warnings.warn(f"{place}the end mark is one zero block, not two.", LoneZeroBlock, 2)
+                        place = "" if url is None else f"{visible(display_url(url))}: "
+                        warnings.warn(f"{place}the end mark is one zero block, not two.", SingleZeroBlock, 2)
                     return
             head, tail = halves(buffer, position)
             padded_name, field, checksum = fields(head)

@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from tarmac.codecs import Decoder, imagehandler
+from tarmac.display import identity
 from tarmac.errors import (
     IndexMissing,
     MissingField,
@@ -29,7 +30,6 @@ from tarmac.jobs.task import Outcome, Task, Unit
 from tarmac.limits import Limits
 from tarmac.progress import progress
 from tarmac.samples.grouping import Grouping, group_members
-from tarmac.showing import identity
 from tarmac.storage import StorageOptions, open_read, scheme_of, stat
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.storage.urls import Shards, expand

@@ -26,12 +26,13 @@ from typing import IO, Any
 import xxhash
 
 from tarmac import environment
+from tarmac.display import identity
 from tarmac.errors import (
     DiskFull,
-    MapFailed,
     MissingField,
     SampleError,
     TimedOut,
+    TransformFailed,
     UrlError,
     WriteError,
     redact,
@@ -39,7 +40,6 @@ from tarmac.errors import (
 from tarmac.limits import DEFAULT_LIMITS
 from tarmac.samples.grouping import Sample
 from tarmac.samples.naming import check_field, check_key, is_reserved
-from tarmac.showing import identity
 
 __all__ = ["Command", "Running"]
 
@@ -65,7 +65,7 @@ class Running:
         """Work on a sample: stopping waits until what was made for it is removed."""
         with self._changed:
             if self.stopped:
-                raise MapFailed("the job was stopped.")
+                raise TransformFailed("the job was stopped.")
             self._samples += 1
         try:
             yield
@@ -79,7 +79,7 @@ class Running:
         """Run a command; whatever it started has ended when this ends."""
         with self._changed:
             if self.stopped:
-                raise MapFailed("the job was stopped.")
+                raise TransformFailed("the job was stopped.")
             # A session of its own lets us end all that it started, not just the shell in front of it.
             process = subprocess.Popen(command, start_new_session=True, **options)
             self._commands.add(process)
@@ -199,17 +199,17 @@ class Command:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env=environment.inherited() | names,
+                env=environment.environ_copy() | names,
             ) as process:
                 in_time = _ended(process, self.timeout)
         except OSError as error:
-            raise MapFailed(f"the command cannot be started: {error.strerror}.") from None
+            raise TransformFailed(f"the command cannot be started: {error.strerror}.") from None
         if not in_time:
             raise TimedOut(f"the command did not end within {self.timeout:g} seconds.{_told(log)}")
         status = process.returncode
         if status:
             how = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
-            raise MapFailed(f"the command {how}.{_told(log)}")
+            raise TransformFailed(f"the command {how}.{_told(log)}")
 
     def _pack(self, sample: Sample, work: str) -> list[Sample]:
         """The samples that the files of a directory are."""
@@ -222,7 +222,7 @@ class Command:
             if number is None and self.multi:
                 continue  # what came in
             if number is not None and not self.multi:
-                raise MapFailed(f"the command made {name!r}, a sample of several: that needs --multi.")
+                raise TransformFailed(f"the command made {name!r}, a sample of several: that needs --multi.")
             groups.setdefault(number or "", {})[field] = _content(os.path.join(work, name), name)
         made = []
         for number in sorted(groups, key=lambda text: (int(text or 0), text)):
@@ -270,14 +270,14 @@ def _unpack(sample: Sample, work: str) -> None:
     fields[KEY] = sample[KEY].encode("utf-8", "surrogateescape")
     for field, value in fields.items():
         if "/" in field or "\0" in field:
-            raise MapFailed(f"the field {field!r} cannot be a file.")
+            raise TransformFailed(f"the field {field!r} cannot be a file.")
         try:
             with open(os.path.join(work, f"sample.{field}"), "xb") as file:
                 file.write(value)
         except OSError as error:
             if error.errno not in (errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ):
                 raise _no_room(error) from None
-            raise MapFailed(f"the field {field[:80]!r} cannot be a file: {error.strerror}.") from None
+            raise TransformFailed(f"the field {field[:80]!r} cannot be a file: {error.strerror}.") from None
 
 
 def _content(path: str, name: str) -> bytes:
@@ -286,15 +286,15 @@ def _content(path: str, name: str) -> bytes:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         if os.path.islink(path):
-            raise MapFailed(f"the command left {name!r}, which is no plain file.") from None
-        raise MapFailed(f"{name!r} cannot be read: {error.strerror}.") from None
+            raise TransformFailed(f"the command left {name!r}, which is no plain file.") from None
+        raise TransformFailed(f"{name!r} cannot be read: {error.strerror}.") from None
     found = os.fstat(fd)
     if not stat.S_ISREG(found.st_mode):
         os.close(fd)
-        raise MapFailed(f"the command left {name!r}, which is no plain file.")
+        raise TransformFailed(f"the command left {name!r}, which is no plain file.")
     with open(fd, "rb") as file:
         if found.st_size > DEFAULT_LIMITS.member_bytes:
-            raise MapFailed(f"{name!r} is {found.st_size} bytes, more than Limits.member_bytes.")
+            raise TransformFailed(f"{name!r} is {found.st_size} bytes, more than Limits.member_bytes.")
         return file.read()
 
 

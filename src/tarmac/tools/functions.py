@@ -17,7 +17,7 @@ from typing import Any
 import xxhash
 
 from tarmac.codecs import Decoder, encode_field, find_encoder, imagehandler, imagespecs
-from tarmac.errors import MapFailed, TarmacError, UrlError
+from tarmac.errors import TarmacError, TransformFailed, UrlError
 from tarmac.samples.grouping import Sample
 from tarmac.samples.naming import check_field, check_key, is_reserved
 
@@ -99,7 +99,7 @@ class Function:
             for number, one in enumerate(several)
         ]
         if len({one[KEY] for one in found}) != len(found):
-            raise MapFailed("the function gave the same key to two samples.")
+            raise TransformFailed("the function gave the same key to two samples.")
         return found
 
     def _encoded(self, made: Mapping[str, Any], key: str, sample: Sample, before: dict[str, Any]) -> Sample:
@@ -116,18 +116,18 @@ class Function:
             else:
                 found[field] = encode_field(field, value, find_encoder(field), key)
         if len(found) == 2:
-            raise MapFailed("the function returned a sample without fields; None drops a sample.")
+            raise TransformFailed("the function returned a sample without fields; None drops a sample.")
         return found
 
 
 def _items(made: Any) -> Iterable[Mapping[str, Any]]:
     if not isinstance(made, Iterable) or isinstance(made, str | bytes):
-        raise MapFailed(
+        raise TransformFailed(
             f"the function returned {type(made).__name__}, not a sample, None or several samples."
         )
     for one in made:
         if not isinstance(one, Mapping):
-            raise MapFailed(f"the function returned {type(one).__name__} among samples.")
+            raise TransformFailed(f"the function returned {type(one).__name__} among samples.")
         yield one
 
 
@@ -136,11 +136,11 @@ def _file_hash(path: str) -> str:
         return xxhash.xxh3_64_hexdigest(file.read())
 
 
-def _failed(error: BaseException) -> MapFailed:
+def _failed(error: BaseException) -> TransformFailed:
     ours = os.path.dirname(os.path.dirname(__file__))  # the place of the user's that led here says more
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(ours)]
     where = f" ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno})" if frames else ""
-    return MapFailed(f"the function raised {type(error).__name__}: {str(error)[:300]}{where}.")
+    return TransformFailed(f"the function raised {type(error).__name__}: {str(error)[:300]}{where}.")
 
 
 def _still(value: Any) -> Any:

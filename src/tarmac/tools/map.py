@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, TypeVar
 
-from tarmac.errors import CodecError, SampleError, TooManyBadSamples, UrlError
+from tarmac.errors import CodecError, ErrorBudgetExceeded, SampleError, UrlError
 from tarmac.jobs.engines.local import result_of, worker_pool
 from tarmac.jobs.run import JobReport
 from tarmac.jobs.task import Outcome
@@ -93,7 +93,7 @@ class Mapping:
         outcome.fail(str(error))
         if self.max_errors is not None and outcome.failed > self.max_errors:
             what = f"{outcome.failed} samples failed, {self.max_errors} may; the last: {error}"
-            raise TooManyBadSamples(what, hint="") from None
+            raise ErrorBudgetExceeded(what, hint="") from None
 
     def _each(self, samples: Iterator[Sample]) -> Iterator[tuple[Sample, Found]]:
         """Each sample with what becomes of it."""

@@ -34,7 +34,7 @@ class OrderOptions:
     """The options of a `Loader` that decide which sample comes when, and where in which epoch it starts."""
 
     batch_size: int
-    world: int = 1
+    world_size: int = 1
     seed: int | str = 0
     epoch: int = 0
     position: int = 0
@@ -49,13 +49,13 @@ class OrderOptions:
             raise ValueError(f"a batch holds at least 1 sample, not {self.batch_size}")
         if self.epoch < 0:
             raise ValueError(f"epochs are counted from 0, there is none with the number {self.epoch}")
-        check_world(self.streams, self.world, 0)
+        check_world(self.streams, self.world_size, 0)
         self.steps(0)
 
     @property
     def global_batch(self) -> int:
         """How many samples all ranks together take in a step."""
-        return self.batch_size * self.world
+        return self.batch_size * self.world_size
 
     def steps(self, samples: int) -> int:
         """How many steps there are from the position on."""
@@ -138,14 +138,14 @@ class OrderAudit:
     def what(self, step: int, rank: int | None = None) -> Iterator[Seen]:
         """Yield what a rank sees at a step, or rank after rank what all of them see."""
         options = self.options
-        for each in range(options.world) if rank is None else (rank,):
+        for each in range(options.world_size) if rank is None else (rank,):
             positions = batch_positions(
                 self.samples,
                 options.position,
                 step,
                 batch_size=options.batch_size,
                 rank=each,
-                world=options.world,
+                world_size=options.world_size,
                 tail=options.tail,
             )
             keys = self.together.keys_of(self.order.at(options.epoch, positions))
@@ -168,14 +168,14 @@ class OrderAudit:
     def _comings(self, epoch: int, position: int) -> list[Coming]:
         options, samples = self.options, self.samples
         start = options.position if epoch == options.epoch else 0
-        batch, world, tail = options.batch_size, options.world, options.tail
-        end = start + steps_left(samples, start, batch * world, tail) * batch * world
+        batch, world_size, tail = options.batch_size, options.world_size, options.tail
+        end = start + steps_left(samples, start, batch * world_size, tail) * batch * world_size
         found = []
         # A last batch that is filled up goes on at the beginning, as if the epoch followed itself.
         for unrolled in range(position, end if tail == "pad" else min(end, samples), samples):
             if unrolled >= start:
-                step, inside = divmod(unrolled - start, batch * world)
-                found.append(Coming(epoch, position, step, unrolled % world, inside // world))
+                step, inside = divmod(unrolled - start, batch * world_size)
+                found.append(Coming(epoch, position, step, unrolled % world_size, inside // world_size))
         return found or [Coming(epoch, position)]
 
     def summary(self) -> Summary:
@@ -212,7 +212,7 @@ class OrderAudit:
         return stream_order(
             self.dataset.lengths,
             batch_size=options.batch_size,
-            world=options.world,
+            world_size=options.world_size,
             buffer=buffer,
             seed=options.seed,
             epoch=options.epoch,
@@ -243,7 +243,9 @@ class OrderAudit:
             order = self._order_of(dataset)
             for moment in range(_MOMENTS):
                 drawn = self.options.epoch * taken + taken * (2 * moment + 1) // (2 * _MOMENTS)
-                counts[moment] += _shards_around(order, *divmod(drawn, order.samples), self.options.world)
+                counts[moment] += _shards_around(
+                    order, *divmod(drawn, order.samples), self.options.world_size
+                )
         return int(counts.max())
 
     def _order_of(self, dataset: Dataset) -> ExactOrder:
@@ -257,10 +259,10 @@ class OrderAudit:
         )
 
 
-def _shards_around(order: ExactOrder, epoch: int, position: int, world: int) -> int:
+def _shards_around(order: ExactOrder, epoch: int, position: int, world_size: int) -> int:
     """Count the shards of the windows of all streams of rank 0 when the epoch has come to a position."""
     begin = position - position % order.streams
-    turn = np.arange(begin, min(begin + order.streams, order.samples), world)
+    turn = np.arange(begin, min(begin + order.streams, order.samples), world_size)
     starts, _, sizes, _ = order.windows(epoch, turn)
     # Streams follow one another on the line, and so may their windows: a shard counts once.
     shards = [

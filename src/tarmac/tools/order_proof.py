@@ -58,7 +58,7 @@ class Proof:
 def prove(audit: OrderAudit) -> Proof:
     """Go through every step of every rank. Takes one bit of memory for each sample, two bytes in a mix."""
     options, samples, allowed = audit.options, audit.samples, _allowed_times(audit)
-    dealt = np.zeros((2, options.world), np.int64)
+    dealt = np.zeros((2, options.world_size), np.int64)
     few = many = np.zeros(0, np.int64)
     once = all(least == most == 1 for _, least, most in allowed) and _each_once(
         _numbers(audit, dealt), samples
@@ -94,11 +94,11 @@ def _numbers(audit: OrderAudit, dealt: Integers) -> Iterator[Integers]:
     for step in range(0, audit.steps, stride):
         start = options.position + step * options.global_batch
         batch = options.batch_size * min(stride, audit.steps - step)
-        for rank in range(options.world):
+        for rank in range(options.world_size):
             first, size = first_and_size(
-                samples, start, batch_size=batch, rank=rank, world=options.world, tail=options.tail
+                samples, start, batch_size=batch, rank=rank, world_size=options.world_size, tail=options.tail
             )
-            positions = first + options.world * np.arange(size, dtype=np.int64)
+            positions = first + options.world_size * np.arange(size, dtype=np.int64)
             fresh = positions[positions < samples]
             dealt[:, rank] += len(fresh), size - len(fresh)
             yield audit.order.at(options.epoch, fresh)

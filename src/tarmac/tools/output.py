@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tarmac.display import display_url, identity
 from tarmac.errors import CommandFailed, CommitFailed, NotFound, UrlError
 from tarmac.index.manifest import Manifest, Shard, manifest_there, write_manifest
 from tarmac.index.sidecar import open_sidecar, sidecar_url
@@ -21,7 +22,6 @@ from tarmac.jobs.outputs import UNTOLD, sizes_there
 from tarmac.jobs.task import Outcome
 from tarmac.samples.grouping import Sample
 from tarmac.samples.writer import TarWriter
-from tarmac.showing import identity, shown_url
 from tarmac.storage import StorageOptions, WriteOptions, is_local, scheme_of, stat
 from tarmac.storage.local import local_path
 from tarmac.storage.types import DEFAULT_STORAGE, DEFAULT_WRITE
@@ -188,7 +188,7 @@ class Output:
             quiet = subprocess.DEVNULL
             done = subprocess.run(command, shell=True, stdin=quiet, stdout=quiet)  # noqa: S602 - the user's own
             if done.returncode:
-                shown = shown_url(f"pipe:{self.then}").removeprefix("pipe:").strip()
+                shown = display_url(f"pipe:{self.then}").removeprefix("pipe:").strip()
                 raise CommandFailed(f"--then ended with status {done.returncode}: {shown}", url=path)
             if self.rm and is_local(path):
                 for gone in (plain, *map(local_path, outcome.facts.get("beside", ()))):

@@ -15,12 +15,12 @@ from typing import Any, Literal
 
 import xxhash
 
+from tarmac.display import identity
 from tarmac.errors import BadName, DuplicateField, JobError, MissingField, TarmacError, UrlError
 from tarmac.jobs.run import JobReport
 from tarmac.jobs.task import Outcome, Task, Unit
 from tarmac.samples.grouping import Sample
 from tarmac.samples.naming import check_field, check_key
-from tarmac.showing import identity
 from tarmac.storage import WriteOptions, is_local, open_write
 from tarmac.storage.local import local_path
 from tarmac.tools.output import Output, fields_of, several_shards, write_shard

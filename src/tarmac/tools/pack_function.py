@@ -7,11 +7,11 @@ from functools import lru_cache
 from typing import Any
 
 from tarmac.codecs import Encoder, encode_field, find_encoder
+from tarmac.display import identity
 from tarmac.errors import MissingField, TarmacError, UrlError
 from tarmac.jobs.run import JobReport
 from tarmac.jobs.task import Outcome
 from tarmac.samples.grouping import Sample
-from tarmac.showing import identity
 from tarmac.tools.functions import load_function
 from tarmac.tools.output import Output, fields_of
 from tarmac.tools.pack import Making, check_sample, with_default_size

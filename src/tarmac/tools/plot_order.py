@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tarmac.codecs.handlers import library
-from tarmac.errors import IndexProblem
+from tarmac.errors import IndexingError
 from tarmac.exact.dataset import Dataset
 from tarmac.index.where import resolve
 from tarmac.storage import open_write
@@ -95,7 +95,7 @@ def _column(part: Any, label: str) -> list[Any]:
         sidecar = part.shards.sidecar(shard)
         try:
             column = sidecar.column(resolve(label, sidecar.metadata))
-        except IndexProblem as error:
+        except IndexingError as error:
             error.at(url=part.shards.url(shard))
             raise
         found += (column if rows is None else column.take(rows)).to_pylist()

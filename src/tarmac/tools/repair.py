@@ -13,7 +13,8 @@ from typing import IO, Any
 
 import xxhash
 
-from tarmac.errors import CompressionDamaged, IndexProblem, TrailingData, UrlError
+from tarmac.display import display_url
+from tarmac.errors import CompressionDamaged, IndexingError, TrailingData, UrlError
 from tarmac.index.manifest import Shard
 from tarmac.index.sidecar import Sidecar, open_sidecar, sidecar_url
 from tarmac.jobs.ledger import ledger_place
@@ -21,7 +22,6 @@ from tarmac.jobs.run import Engine, JobReport, run_job
 from tarmac.jobs.task import Outcome, Task, Unit
 from tarmac.samples.grouping import Sample
 from tarmac.samples.naming import plain_key
-from tarmac.showing import shown_url
 from tarmac.storage import Source, open_read, stat
 from tarmac.tar.compression import HEAD, Decompressing, detect
 from tarmac.tools.arrange import shard_stem
@@ -88,7 +88,7 @@ class Repairing(Task):
             return None
         try:
             found = open_sidecar((told.index if told else None) or sidecar_url(url), self.checks.storage)
-        except IndexProblem:
+        except IndexingError:
             return None
         return found if found.digests is not None else None
 
@@ -97,7 +97,7 @@ class Repairing(Task):
 
 
 def _as_json(url: str, loss: Loss) -> dict[str, Any]:
-    found = {"shard": shown_url(url)} | asdict(loss)
+    found = {"shard": display_url(url)} | asdict(loss)
     return {name: value for name, value in found.items() if value is not None}
 
 

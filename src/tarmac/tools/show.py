@@ -12,13 +12,13 @@ from typing import Any
 from tarmac.codecs.basic import json_loads
 from tarmac.codecs.handlers import extension_of
 from tarmac.codecs.images import FORMATS, IMAGE_EXTENSIONS, UNMARKED, open_image
+from tarmac.display import visible
 from tarmac.errors import MissingField, UrlError
 from tarmac.exact.dataset import Dataset
 from tarmac.index.manifest import read_manifest
 from tarmac.limits import DEFAULT_LIMITS
 from tarmac.samples.grouping import Sample
 from tarmac.samples.reader import read
-from tarmac.showing import visible
 from tarmac.storage import Cache, StorageOptions
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.storage.urls import Shards, expand

@@ -68,7 +68,7 @@ def _random_unevenness(size: int, samples: int) -> float:
 
 
 def stream_order(
-    lengths: Integers, *, batch_size: int, world: int, buffer: int, seed: Seed, epoch: int
+    lengths: Integers, *, batch_size: int, world_size: int, buffer: int, seed: Seed, epoch: int
 ) -> Integers:
     """Return the samples in the order of a stream: shards shuffled and dealt out, then a buffer on each rank.
 
@@ -78,12 +78,12 @@ def stream_order(
     ends = np.cumsum(lengths).tolist()
     ranks = [
         buffer_shuffle(
-            _numbers(ends, lengths, islice(_shards(len(ends), seed, epoch), rank, None, world)),
+            _numbers(ends, lengths, islice(_shards(len(ends), seed, epoch), rank, None, world_size)),
             buffer,
             INITIAL,
             random.Random(make_seed("shuffle", seed, epoch, rank, 0)),
         )
-        for rank in range(world)
+        for rank in range(world_size)
     ]
     return np.fromiter(_in_turn(ranks, batch_size), np.int64, int(lengths.sum()))
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from tarmac.errors import BadName, MissingField, SampleError, TarmacError, TooManyBadSamples
+from tarmac.errors import BadName, ErrorBudgetExceeded, MissingField, SampleError, TarmacError
 from tarmac.exact.dataset import Dataset
 from tarmac.jobs.run import JobReport
 from tarmac.jobs.task import MOST_REASONS, Outcome, Unit
@@ -131,7 +131,7 @@ def _lose(error: TarmacError, lost: _Lost, on_error: str, most: int | None) -> N
     if len(lost.reasons) < MOST_REASONS:
         lost.reasons.append(str(error))
     if most is not None and lost.bad > most:
-        raise TooManyBadSamples(f"{lost.bad} samples cannot be sorted, {most} may; the last: {error}")
+        raise ErrorBudgetExceeded(f"{lost.bad} samples cannot be sorted, {most} may; the last: {error}")
 
 
 def _chosen(runs: Runs, by: By, dataset: Dataset, found: Gathered, lost: _Lost) -> Iterator[int]:

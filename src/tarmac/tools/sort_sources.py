@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 import xxhash
 
-from tarmac.errors import DiskFull, IndexProblem, SplitSample, TarmacError, UrlError, WriteError
+from tarmac.errors import DiskFull, IndexingError, SplitSample, TarmacError, UrlError, WriteError
 from tarmac.exact.dataset import Dataset
 from tarmac.exact.selection import whole
 from tarmac.exact.shardset import Opening, ShardSet
@@ -133,8 +133,8 @@ def _indexed(number: int, url: str, home: str, options: IndexOptions) -> tuple[S
         if is_local(url):
             return _indexed_here(url, url, place, options), str(stat(url, options.storage))
         return _unpacked(url, place, options)
-    except IndexProblem as error:
-        if type(error) is not IndexProblem:
+    except IndexingError as error:
+        if type(error) is not IndexingError:
             raise
         # What is compressed has no addresses, whatever its name says.
         return _unpacked(url, place, options)

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from tarmac.errors import (
     CodecError,
     DecodeFailed,
-    IndexProblem,
+    IndexingError,
     MissingField,
     SampleError,
     TarmacError,
@@ -76,7 +76,7 @@ class By:
     def _plan(self) -> MetaPlan | None:
         try:
             return parse_meta([self.what])
-        except IndexProblem:
+        except IndexingError:
             return None  # a field of which nothing is known but its bytes
 
     @cached_property

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from tarmac.codecs.handlers import extension_of
 from tarmac.codecs.images import IMAGE_EXTENSIONS
+from tarmac.display import visible
 from tarmac.exact.dataset import Dataset
 from tarmac.index.attributes import read_field
 from tarmac.samples.grouping import Sample
-from tarmac.showing import visible
 
 __all__ = ["bars", "collect", "from_index", "report_lines", "Statistics", "summary"]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import xxhash
 
-from tarmac.errors import JobMismatch, TooManyBadSamples, UrlError
+from tarmac.errors import ErrorBudgetExceeded, JobMismatch, UrlError
 from tarmac.jobs.claims import Claims
 from tarmac.jobs.ledger import Ledger, ledger_place, open_ledger
 from tarmac.jobs.outputs import marks_of
@@ -123,7 +123,7 @@ class _Streaming:
         failed, most = self._total.failed, self._max_errors
         if most is not None and failed > most:
             last = self._total.errors[-1:]
-            raise TooManyBadSamples(f"{failed} samples failed, {most} may; the last: {last}.")
+            raise ErrorBudgetExceeded(f"{failed} samples failed, {most} may; the last: {last}.")
 
     def _shard(self, name: str) -> Outcome:
         output, report, book = self._output, self._report, self._book

@@ -14,8 +14,8 @@ from tarmac.compat.helpers import (
     repeatedly0,
 )
 from tarmac.compat.switches import UtilsModule
-from tarmac.runtime.place import pytorch_worker_info, pytorch_worker_seed
 from tarmac.runtime.seeds import make_seed
+from tarmac.runtime.worker_info import pytorch_worker_info, pytorch_worker_seed
 from tarmac.steps.stage import PipelineStage
 
 __all__ = [

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
 
-from tarmac.errors import TooManyBadSamples
+from tarmac.errors import ErrorBudgetExceeded
 from tarmac.exact.dataset import Dataset
 from tarmac.exact.loader.lookahead import LookAhead
 from tarmac.exact.loader.maker import BadSample, BatchMaker, Result
@@ -56,7 +56,7 @@ class Loader(EpochWalk):
         seed: int | str = 0,
         shuffle: bool = True,
         rank: int | None = None,
-        world: int | None = None,
+        world_size: int | None = None,
         threads: int | None = None,
         processes: int = 0,
         tail: Tail = "drop",
@@ -84,7 +84,7 @@ class Loader(EpochWalk):
             seed=seed,
             shuffle=shuffle,
             rank=rank,
-            world=world,
+            world_size=world_size,
             tail=tail,
             streams=streams,
             window=window,
@@ -134,7 +134,7 @@ class Loader(EpochWalk):
         bad = len({(sample.url, sample.key) for sample in self.bad_samples}) if result.bad else 0
         if bad > self._maker.bad:
             worst = self.bad_samples[-1]
-            raise TooManyBadSamples(
+            raise ErrorBudgetExceeded(
                 f"{bad} samples could not be used, {self._maker.bad} are allowed; the last: {worst.error}",
                 url=worst.url,
                 key=worst.key,

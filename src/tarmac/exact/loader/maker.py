@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from tarmac.errors import TooManyBadSamples
+from tarmac.errors import ErrorBudgetExceeded
 from tarmac.exact.dataset import Dataset
 from tarmac.exact.epoch_order import EpochOrder
 from tarmac.exact.loader.collate import BatchBuffer
@@ -161,7 +161,7 @@ class _Filling:
                 )
             )
             return item
-        raise TooManyBadSamples(
+        raise ErrorBudgetExceeded(
             "no sample of the window can be used.", url=sample["__url__"], key=sample["__key__"]
         ) from error
 

@@ -19,8 +19,8 @@ from tarmac.exact.mix import Mix
 from tarmac.exact.order.bijection import MAX_SIZE, mix_key
 from tarmac.exact.order.epochs import Tail, check_world, first_and_size, steps_left
 from tarmac.runtime.agreement import Site
-from tarmac.runtime.place import Place, rank_and_world
 from tarmac.runtime.seeds import make_seed
+from tarmac.runtime.worker_info import WorkerInfo, rank_and_world
 
 __all__ = ["EpochWalk", "Iteration", "Request", "seeds_of"]
 
@@ -54,7 +54,7 @@ class Iteration:
 
     begun: LoaderState
     state: LoaderState
-    place: Place
+    place: WorkerInfo
     handed: int = 0
     compared: bool = False
 
@@ -74,7 +74,7 @@ class EpochWalk:
         seed: int | str,
         shuffle: bool,
         rank: int | None,
-        world: int | None,
+        world_size: int | None,
         tail: Tail,
         streams: int,
         window: int,
@@ -83,8 +83,8 @@ class EpochWalk:
             raise ValueError(f"a Dataset or a Mix is needed, got {type(dataset).__name__}")
         if batch_size < 1:
             raise ValueError(f"batch_size must be 1 or more, got {batch_size}")
-        self._given = rank, world
-        self._place: Place | None = None
+        self._given = rank, world_size
+        self._place: WorkerInfo | None = None
         self._under_way: Iteration | None = None
         self.dataset, self.batch_size, self.tail = dataset, batch_size, tail
         shards = len(dataset.together.lengths if isinstance(dataset, Mix) else dataset.lengths)
@@ -110,41 +110,43 @@ class EpochWalk:
         return self._here().rank
 
     @property
-    def world(self) -> int:
+    def world_size(self) -> int:
         """The number of ranks: of the iteration under way, or as it is now."""
-        return self._here().world
+        return self._here().world_size
 
-    def _here(self) -> Place:
+    def _here(self) -> WorkerInfo:
         return self._find_place() if self._under_way is None else self._under_way.place
 
-    def _find_place(self) -> Place:
+    def _find_place(self) -> WorkerInfo:
         """Look up rank and world, and check them unless they are those of the last time.
 
         Where nothing says them, those of the last time hold: in a worker process that this was sent to, and
         when the process group has been destroyed.
         """
-        last = (0, 1) if self._place is None else (self._place.rank, self._place.world)
+        last = (0, 1) if self._place is None else (self._place.rank, self._place.world_size)
         found = last if None not in self._given else rank_and_world() or last
-        rank, world = (now if given is None else given for given, now in zip(self._given, found, strict=True))
-        if self._place is None or (rank, world) != last:
-            check_world(self._state.streams, world, rank)
-            self._check_that_there_are_batches(world)
-            self._place, self._longest = Place(rank, world), 0
+        rank, world_size = (
+            now if given is None else given for given, now in zip(self._given, found, strict=True)
+        )
+        if self._place is None or (rank, world_size) != last:
+            check_world(self._state.streams, world_size, rank)
+            self._check_that_there_are_batches(world_size)
+            self._place, self._longest = WorkerInfo(rank, world_size), 0
         return self._place
 
-    def _check_that_there_are_batches(self, world: int) -> None:
+    def _check_that_there_are_batches(self, world_size: int) -> None:
         """Refuse an epoch without batches, which a training loop would take for a finished one.
 
         With tail="short" it is what was asked for: every sample once, and nothing more, of none.
         """
         samples = self._state.samples
-        if steps_left(samples, 0, self.batch_size * world, self.tail) or self.tail == "short":
+        if steps_left(samples, 0, self.batch_size * world_size, self.tail) or self.tail == "short":
             return
         if not samples:
             what = "there are no samples, so an epoch has no batches."
             raise LoaderError(what, hint='another selection; tail="short" accepts an empty one.')
-        ranks = "" if world == 1 else f" on each of {world} ranks"
-        fits = f"batch_size={samples // world} or less, " if samples >= world else ""
+        ranks = "" if world_size == 1 else f" on each of {world_size} ranks"
+        fits = f"batch_size={samples // world_size} or less, " if samples >= world_size else ""
         raise LoaderError(
             f"{samples} samples do not fill a batch of {self.batch_size}{ranks}, so an epoch has no batches.",
             hint=f'{fits}tail="pad", or tail="short".',
@@ -156,9 +158,11 @@ class EpochWalk:
         It is the same number for every epoch, but for one that was begun with another number of ranks or
         another batch size.
         """
-        world = self.world
+        world_size = self.world_size
         done, position = (0, 0) if self._finished else (self._start.step, self._start.position)
-        length = self._steps_left(0, world) if done is None else done + self._steps_left(position, world)
+        length = (
+            self._steps_left(0, world_size) if done is None else done + self._steps_left(position, world_size)
+        )
         self._longest = max(self._longest, length)
         return length
 
@@ -225,7 +229,7 @@ class EpochWalk:
             if self._under_way is iteration:
                 self._under_way = None
 
-    def _compare_ranks(self, place: Place) -> None:
+    def _compare_ranks(self, place: WorkerInfo) -> None:
         state = self._start
         facts = {
             "samples": f"{state.samples} (fingerprint {state.fingerprint})",
@@ -244,22 +248,22 @@ class EpochWalk:
     def _requests(self, iteration: Iteration) -> Iterator[Request]:
         """The batches of this rank from where the iteration began to the end of the epoch."""
         state, place, batch = iteration.begun, iteration.place, self.batch_size
-        for step in range(self._steps_left(state.position, place.world)):
+        for step in range(self._steps_left(state.position, place.world_size)):
             first, size = first_and_size(
                 state.samples,
-                state.position + step * batch * place.world,
+                state.position + step * batch * place.world_size,
                 batch_size=batch,
                 rank=place.rank,
-                world=place.world,
+                world_size=place.world_size,
                 tail=self.tail,
             )
             if size:  # with a short tail some ranks have no part in the last batch
-                yield Request(state.epoch, first, size, place.world, state.samples)
+                yield Request(state.epoch, first, size, place.world_size, state.samples)
 
     def _advance(self, iteration: Iteration) -> None:
         """One more batch is handed out, on every rank."""
         state = self._after(iteration, 1, iteration.state)
-        finished = not self._steps_left(state.position, iteration.place.world)
+        finished = not self._steps_left(state.position, iteration.place.world_size)
         if iteration.handed or finished:  # one batch alone may be a look at the data, on any rank
             self._compare_pass(iteration)
         iteration.handed += 1
@@ -269,12 +273,12 @@ class EpochWalk:
 
     def _after(self, iteration: Iteration, batches: int, state: LoaderState) -> LoaderState:
         """The state after so many more batches of an iteration."""
-        position = state.position + batches * self.batch_size * iteration.place.world
+        position = state.position + batches * self.batch_size * iteration.place.world_size
         step = None if state.step is None else state.step + batches
         return replace(state, position=min(position, state.samples), step=step)
 
-    def _steps_left(self, position: int, world: int) -> int:
-        return steps_left(self._state.samples, position, self.batch_size * world, self.tail)
+    def _steps_left(self, position: int, world_size: int) -> int:
+        return steps_left(self._state.samples, position, self.batch_size * world_size, self.tail)
 
     def _complete(self, iteration: Iteration) -> None:
         """All batches of an iteration were handed out, and somebody asked for one more."""

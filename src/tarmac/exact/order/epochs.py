@@ -18,15 +18,15 @@ Tail = Literal["drop", "pad", "short"]
 """What becomes of a last batch that is not full: left out, filled up from the epoch's start, or short."""
 
 
-def check_world(streams: int, world: int, rank: int) -> None:
+def check_world(streams: int, world_size: int, rank: int) -> None:
     """Raise unless `world` ranks can share the streams evenly, and this is one of them."""
-    if world < 1 or not 0 <= rank < world:
-        raise ValueError(f"rank {rank} of {world}: ranks are numbered from 0, and there is at least one")
-    if streams < 1 or streams % world:
+    if world_size < 1 or not 0 <= rank < world_size:
+        raise ValueError(f"rank {rank} of {world_size}: ranks are numbered from 0, and there is at least one")
+    if streams < 1 or streams % world_size:
         divisors = [number for number in range(1, streams + 1) if streams % number == 0]
         raise ValueError(
-            f"{streams} streams cannot be shared evenly by {world} ranks, only by "
-            f"{', '.join(map(str, divisors))}. Choose one of these, or streams= as a multiple of {world} "
+            f"{streams} streams cannot be shared evenly by {world_size} ranks, only by "
+            f"{', '.join(map(str, divisors))}. Choose one of these, or streams= as a multiple of {world_size} "
             "(the same for the whole training: another number of streams is another order)."
         )
 
@@ -39,34 +39,36 @@ def steps_left(samples: int, position: int, global_batch: int, tail: Tail) -> in
 
 
 def batch_positions(
-    samples: int, position: int, step: int, *, batch_size: int, rank: int, world: int, tail: Tail
+    samples: int, position: int, step: int, *, batch_size: int, rank: int, world_size: int, tail: Tail
 ) -> NDArray[np.int64]:
     """Return the positions of the rank's batch that comes `step` global batches after the position.
 
     With "pad" they go on at the beginning of the epoch; with "short" those beyond the end are left out, so a
     rank may get fewer than others, or none.
     """
-    steps = steps_left(samples, position, batch_size * world, tail)
+    steps = steps_left(samples, position, batch_size * world_size, tail)
     if not 0 <= step < steps:
         raise IndexError(f"step {step} is outside of the epoch: from position {position} on it has {steps}")
-    if not 0 <= rank < world:
-        raise ValueError(f"rank {rank} of {world}: ranks are numbered from 0")
-    start = position + step * batch_size * world
-    first, size = first_and_size(samples, start, batch_size=batch_size, rank=rank, world=world, tail=tail)
-    return (first + world * np.arange(size, dtype=np.int64)) % samples
+    if not 0 <= rank < world_size:
+        raise ValueError(f"rank {rank} of {world_size}: ranks are numbered from 0")
+    start = position + step * batch_size * world_size
+    first, size = first_and_size(
+        samples, start, batch_size=batch_size, rank=rank, world_size=world_size, tail=tail
+    )
+    return (first + world_size * np.arange(size, dtype=np.int64)) % samples
 
 
 def first_and_size(
-    samples: int, start: int, *, batch_size: int, rank: int, world: int, tail: Tail
+    samples: int, start: int, *, batch_size: int, rank: int, world_size: int, tail: Tail
 ) -> tuple[int, int]:
     """Return the first position of the rank in the global batch that begins at `start`, and how many it has.
 
     Any batch_size · world positions in a row hold batch_size of each remainder, wherever they start.
     """
-    first = start + (rank - start) % world
+    first = start + (rank - start) % world_size
     if tail == "pad":
         return first, batch_size
-    return first, min(batch_size, max(-(-(samples - first) // world), 0))
+    return first, min(batch_size, max(-(-(samples - first) // world_size), 0))
 
 
 def _check(samples: int, position: int, global_batch: int, tail: Tail) -> None:

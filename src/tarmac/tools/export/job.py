@@ -9,7 +9,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from tarmac.errors import CodecError, SampleError, TooManyBadSamples, UrlError, WriteError
+from tarmac.errors import CodecError, ErrorBudgetExceeded, SampleError, UrlError, WriteError
 from tarmac.jobs.ledger import ledger_place
 from tarmac.jobs.run import JobReport, run_job
 from tarmac.jobs.task import Outcome, Task, Unit
@@ -138,7 +138,7 @@ class Export(Task):
                     outcome.fail(str(error))
                     if self.max_errors is not None and outcome.failed > self.max_errors:
                         what = f"{outcome.failed} samples failed, {self.max_errors} may; the last: {error}"
-                        raise TooManyBadSamples(what, hint="") from None
+                        raise ErrorBudgetExceeded(what, hint="") from None
                 else:
                     outcome.written += 1
             writer.finish()

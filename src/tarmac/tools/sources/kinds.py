@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
+from tarmac.display import identity
 from tarmac.errors import NotFound, UrlError
-from tarmac.showing import identity
 from tarmac.storage import StorageOptions, is_local
 from tarmac.storage.local import local_path
 from tarmac.storage.types import DEFAULT_STORAGE

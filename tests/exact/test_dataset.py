@@ -1,0 +1,397 @@
+"""Datasets: what reading in order gives, by number, by key, in batches, however the shards are reached."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import random
+import re
+import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tarmac
+from harness import rounds
+from harness.datasets import archives, dataset_of, items, write_shards
+from harness.memory import peak, reset_peak
+from harness.servers import nginx, required
+from harness.shards import plain
+from harness.work import calls
+from tarmac.errors import (
+    DigestMismatch,
+    IndexDamaged,
+    IndexingError,
+    IndexMissing,
+    IndexStale,
+    NotFound,
+    TarmacError,
+)
+from tarmac.exact.dataset import FEW, Dataset
+from tarmac.exact.epoch_order import EpochOrder
+from tarmac.index.auto import manifest_of
+from tarmac.index.manifest import Manifest, Shard, write_manifest
+from tarmac.storage import Cache, StorageOptions
+
+FAST = StorageOptions(backoff=0.001, max_backoff=0.005, retries=2, idle=60)
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("TARMAC_HOME", str(tmp_path / "home"))
+
+
+def check_law(ds, expected, rows):
+    """The dataset gives what reading gives: in order, by number, by key, in batches."""
+    wanted = items(expected)
+    assert len(ds) == len(expected)
+    assert items(ds) == wanted
+    assert list(ds.keys()) == [sample["__key__"] for sample in expected]
+    for row in rows:
+        assert list(ds[row].items()) == wanted[row] == list(ds[row - len(ds)].items())
+        assert ds.key_of(row) == expected[row]["__key__"]
+        assert list(ds.get(expected[row]["__key__"]).items()) == wanted[row]
+    for some in (rows, rows * (FEW + 1), [row - len(ds) for row in rows], np.array(rows, np.uint64)):
+        numbers = np.asarray(some, np.int64).tolist()
+        assert items(ds.batch(some)) == [wanted[number] for number in numbers]
+        ds.close()  # once more, with shards that are not open: those have no table
+        assert items(ds.batch(some)) == [wanted[number] for number in numbers]
+        assert items(ds.__getitems__(some)) == [wanted[number] for number in numbers]
+
+
+@settings(max_examples=60, derandomize=True, deadline=None)
+@given(st.lists(archives(), min_size=1, max_size=3), st.data())
+def test_the_law(tmp_path_factory, contents, data):
+    folder = tmp_path_factory.mktemp("law")
+    paths = [folder / f"{number}.tar" for number in range(len(contents))]
+    for path, content in zip(paths, contents, strict=True):
+        path.write_bytes(content)
+    count = len(list(tarmac.read(paths)))
+    keys = [sample["__key__"] for sample in tarmac.read(paths)]
+    rows = data.draw(st.lists(st.integers(0, count - 1), max_size=4)) if count else []
+    rows = [row for row in rows if keys.index(keys[row]) == row]  # get() finds the first of equal keys
+    fields = data.draw(st.sampled_from([None, ["jpg", "CLS"], ["nothing"]]))
+    options = data.draw(st.sampled_from([{}, {"in_memory": True}, {"verify": True}]))
+    ds = Dataset(paths, fields=fields, **options)
+    check_law(
+        ds, list(tarmac.read(paths, fields=fields)) if fields is None else _limited(paths, fields), rows
+    )
+
+
+def _limited(paths, fields):
+    """Unlike a stream, an index also knows the samples that have none of the fields."""
+    low = [field.lower() for field in fields]
+    return [{k: v for k, v in s.items() if k[:2] == "__" or k in low} for s in tarmac.read(paths)]
+
+
+@pytest.fixture(scope="module")
+def web(tmp_path_factory):
+    root = tmp_path_factory.mktemp("web")
+    with required(nginx(root)) as url:
+        yield root, url
+
+
+@pytest.mark.parametrize("index", [True, False])
+@pytest.mark.parametrize("way", ["ranges", "cache", "memory", "verify"])
+def test_the_law_over_http(web, tmp_path, way, index):
+    root, url = web
+    folder = root / f"{way}-{index}"
+    folder.mkdir()
+    write_shards(folder, [3, 0, 40, 1], index=index)
+    options = {
+        "cache": {"cache": Cache(str(tmp_path / "cache"))},
+        "memory": {"in_memory": True},
+        "verify": {"verify": True},
+    }.get(way, {})
+    urls = [f"{url}/{folder.name}/s{number:03d}.tar" for number in range(4)]
+    ds = Dataset(urls, storage=FAST, **options)
+    check_law(ds, list(tarmac.read(urls, storage=FAST)), [0, 43, 7, 7, 2, 3, 20])
+    assert (len(list((tmp_path / "home/index").iterdir())) if not index else 4) == 4
+
+
+def test_a_manifest_in_a_store(web):
+    root, url = web
+    folder = root / "with-manifest"
+    folder.mkdir()
+    paths = write_shards(folder, [2, 3])
+    tarmac.write_manifest(Dataset(paths).parts[0].shards.manifest, str(folder / "m.json"))
+    ds = Dataset(f"{url}/with-manifest/m.json", storage=FAST)
+    assert [sample["cls"] for sample in ds] == [b"%d" % i for i in range(5)]
+
+
+def test_a_directory_can_be_moved(tmp_path):
+    (tmp_path / "old").mkdir()
+    paths = write_shards(tmp_path / "old", [2, 3])
+    write_manifest(Dataset(paths).parts[0].shards.manifest, str(tmp_path / "old/m.json"))
+    (tmp_path / "old").rename(tmp_path / "new")
+    ds = Dataset(tmp_path / "new/m.json")
+    assert [sample["cls"] for sample in ds] == [b"%d" % i for i in range(5)]
+    assert ds[0]["__url__"] == str(tmp_path / "new/s000.tar")
+
+
+@pytest.fixture(scope="module")
+def fifty(tmp_path_factory):
+    """Fifty samples in shards of odd lengths; `cls` is the number."""
+    return manifest_of(write_shards(tmp_path_factory.mktemp("fifty"), [7, 0, 1, 20, 22]), FAST)
+
+
+@pytest.fixture
+def numbers(fifty):
+    ds = Dataset(fifty)
+    yield ds
+    ds.parts[0].shards.close()
+
+
+def values(ds):
+    return [int(sample["cls"]) for sample in ds]
+
+
+SLICES = st.slices(50) | st.builds(slice, *[st.none() | st.integers(-120, 120)] * 2)
+POSITIVE = SLICES.filter(lambda piece: piece.step is None or piece.step > 0)
+
+
+@settings(max_examples=150, derandomize=True, deadline=None)
+@given(st.lists(POSITIVE, min_size=1, max_size=3), st.integers(0, 2))
+def test_slices_of_slices_are_those_of_lists(fifty, pieces, doubled):
+    ds, expected = Dataset(fifty), list(range(50))
+    if doubled:
+        ds, expected = ds[:30] + ds[10::doubled], expected[:30] + expected[10::doubled]
+    for piece in pieces:
+        ds, expected = ds[piece], expected[piece]
+        assert len(ds) == len(expected)
+    assert values(ds) == expected
+    assert values(ds.batch(range(len(ds)))) == expected
+    assert [int(ds.key_of(i)) for i in range(len(ds))] == expected == [int(key) for key in ds.keys()]  # noqa: SIM118
+    assert list(ds.lengths) == [n for n in ds.lengths if n]
+
+
+def test_what_is_no_number_of_a_sample(numbers):
+    for bad in (50, -51, 10**30):
+        with pytest.raises(IndexError, match="50 samples"):
+            numbers[bad]
+        with pytest.raises(IndexError):
+            numbers.key_of(bad)
+    for bad in ([50], [0, -51], [2**40], np.array([2**64 - 1], np.uint64)):
+        with pytest.raises(IndexError, match="50 samples"):
+            numbers.batch(bad)
+    for bad in ([0.5], ["a"], [True], [[1, 2]]):
+        with pytest.raises(TypeError):
+            numbers.batch(bad)
+    with pytest.raises(TypeError):
+        numbers["00001"]
+    with pytest.raises(ValueError, match="forwards"):
+        numbers[::-1]
+    with pytest.raises(IndexError, match="0 samples"):
+        numbers[:0][0]
+    assert numbers.batch([]) == [] == numbers.batch(np.array([])) == list(numbers[:0])
+    assert int(numbers[np.int32(3)]["cls"]) == 3
+    with pytest.raises(ValueError, match="list of names"):
+        Dataset("x.tar", fields="jpg")
+
+
+def test_by_key(numbers):
+    assert numbers.get("00042")["cls"] == b"42"
+    assert numbers[40:].map(lambda sample: int(sample["cls"])).get("00042") == 42
+    for ds, key in (
+        (numbers, "absent"),
+        (numbers, "\udc80"),
+        (numbers[:40], "00042"),
+        (numbers[::2], "00041"),
+    ):
+        with pytest.raises(KeyError, match=re.escape(repr(key))):
+            ds.get(key)
+
+
+def test_adding(numbers):
+    double = numbers[5:7].map(lambda sample: 0) + numbers[1:3]
+    assert double.batch([0, 1]) == [0, 0]
+    assert values(double[2:]) == [1, 2]
+    assert len((numbers + numbers).lengths) == 10
+    with pytest.raises(TypeError):
+        numbers + [1]  # noqa: RUF005
+
+
+def test_fingerprints(numbers, tmp_path):
+    again = Dataset(numbers.parts[0].shards.manifest)
+    assert numbers.fingerprint == again.fingerprint
+    assert again.map(values).fingerprint == again.fingerprint  # which samples, not what is done to them
+    others = [again[1:], again[:-1], again[::2], again + again, again.where("key > '00003'")]
+    assert len({ds.fingerprint for ds in [numbers, *others]}) == 6
+    assert again[:].fingerprint == again.where("key >= '0'").fingerprint == numbers.fingerprint
+    urls = write_shards(tmp_path, [7, 0, 1, 20, 22])
+    assert Dataset(urls).fingerprint == numbers.fingerprint  # wherever they lie
+
+
+def test_samples_of_open_shards_are_in_one_table(tmp_path):
+    shards = write_shards(tmp_path, [9, 9, 9])
+    ds = Dataset(shards)
+    wanted = items(ds)
+    ds.close()
+    assert ds.batch([3])[0] == ds[3]
+    assert ds._joined is None  # the other shards are not open
+    assert items(ds) == wanted
+    assert [sample["__key__"] for sample in ds.batch([0, -1])] == [ds.key_of(0), ds.key_of(-1)]
+    assert ds._joined
+    assert pickle.loads(pickle.dumps(ds))._joined is None
+    sharing = ds.map(dict)
+    assert items(sharing.batch([2])) == wanted[2:3]
+    assert sharing._joined
+    ds.close()  # those who share its shards let go of them, too
+    assert sharing._joined is None
+    assert items(sharing.batch([2, 20])) == [wanted[2], wanted[20]]
+    assert items(ds) == wanted
+    pair = ds.map(dict) + ds
+    assert len(pair.batch([0, len(ds)])) == 2
+    assert pair._joined is False  # its halves have different steps
+    ds.close()
+    assert ds._joined is None
+
+
+def test_pickles_are_small_and_work(numbers):
+    fresh = len(pickle.dumps(numbers))
+    assert values(numbers.batch([0, 49])) == [0, 49]
+    assert len(pickle.dumps(numbers)) == fresh  # what can be computed again stays at home
+    copy = pickle.loads(pickle.dumps(numbers))
+    manifest = len(pickle.dumps(numbers.parts[0].shards.manifest))
+    assert len(pickle.dumps(numbers)) < manifest + 3_000
+    assert values(copy) == values(numbers)
+    assert values(pickle.loads(pickle.dumps(numbers[3:40:3]))) == list(range(3, 40, 3))
+
+
+def keys_of(batch):
+    return [sample["__key__"] for sample in batch]
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_torch_takes_it_for_a_map_style_dataset(numbers, method):
+    from torch.utils.data import DataLoader
+
+    values(numbers)  # the parent has shards open
+    loader = DataLoader(
+        numbers,
+        batch_size=8,
+        num_workers=2 if method == "fork" else 1,  # a fresh interpreter imports torch first
+        collate_fn=keys_of,
+        multiprocessing_context=method,
+    )
+    assert [key for batch in loader for key in batch] == list(numbers.keys())
+
+
+def test_threads_share_a_dataset(tmp_path):
+    urls = write_shards(tmp_path, [5] * 12)
+    ds = dataset_of(urls, open_shards=2)
+    failures = []
+
+    def hammer(seed):
+        rng = random.Random(seed)
+        for _ in range(rounds(25)):
+            rows = [rng.randrange(60) for _ in range(rng.choice([1, 3, 30]))]
+            if values(ds.batch(rows)) != rows or int(ds[rows[0]]["cls"]) != rows[0]:
+                failures.append(rows)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(hammer, range(8)))
+    assert not failures
+    assert threading.active_count() < 20
+
+
+# What can be wrong with the files
+
+
+@pytest.fixture
+def pair(tmp_path):
+    urls = write_shards(tmp_path, [2, 2])
+    write_manifest(Dataset(urls).parts[0].shards.manifest, str(tmp_path / "m.json"))
+    return tmp_path
+
+
+def test_stale_shards(pair):
+    shard = pair / "s001.tar"
+    content = shard.read_bytes()
+    shard.write_bytes(content + bytes(512))
+    with pytest.raises(IndexStale, match="when indexed"):
+        list(Dataset(pair / "m.json"))
+    shard.write_bytes(content.replace(b"00003.txt", b"0000x.txt"))
+    with pytest.raises(IndexStale, match=r"other content.*tarmac index"):
+        Dataset(pair / "m.json")[3]
+    assert Dataset(pair / "m.json")[1]["cls"] == b"1"  # the other shard is fine
+    shard.write_bytes(plain())
+    assert list(Dataset([shard])) == list(tarmac.read(shard))  # without a manifest it is indexed again
+
+
+def test_missing_files(pair):
+    (pair / "s001.tar.arrow").unlink()
+    with pytest.raises(IndexMissing, match=r"s001\.tar\.arrow.*tarmac index"):
+        Dataset(pair / "m.json")[3]
+    (pair / "s000.tar").unlink()
+    with pytest.raises(NotFound, match=r"s000\.tar"):
+        Dataset(pair / "m.json")[0]
+    assert list(Dataset(pair / "m.json")[:2].keys()) == ["00000", "00001"]
+    with pytest.raises(NotFound):
+        Dataset(pair / "absent.json")
+    with pytest.raises(NotFound):
+        Dataset(pair / "absent.tar")
+
+
+def test_foreign_indexes(pair):
+    shutil.copy(pair / "s000.tar.arrow", pair / "s001.tar.arrow")
+    with pytest.raises(IndexDamaged, match="not the one that the manifest was made from"):
+        Dataset(pair / "m.json")[3]
+    lying = Manifest([Shard(str(pair / "s000.tar"), 3)])
+    with pytest.raises(IndexDamaged, match="manifest says 3 samples, the shard has 2"):
+        Dataset(lying)[0]
+
+
+def test_digests(pair):
+    shard = pair / "s001.tar"
+    times = shard.stat()
+    content = bytearray(shard.read_bytes())
+    content[512] ^= 1
+    shard.write_bytes(content)
+    os.utime(shard, ns=(times.st_atime_ns, times.st_mtime_ns))
+    ds = Dataset(pair / "m.json", verify=True)
+    assert ds[3]["cls"] == b"3"
+    for read in (lambda: ds[2], lambda: ds.batch([2]), lambda: list(ds), lambda: ds.get("00002")):
+        with pytest.raises(DigestMismatch, match='sample "00002"'):
+            read()
+    assert len(list(Dataset(pair / "m.json"))) == 4  # nobody looks unless asked to
+    assert len(list(Dataset(pair / "m.json", verify=True, fields=["txt"]))) == 4
+
+
+def test_digests_are_made_where_they_are_wanted(tmp_path):
+    urls = write_shards(tmp_path, [2], index=False)
+    plain_index = Dataset(urls)
+    assert len(list(plain_index)) == 2
+    with pytest.raises(IndexingError, match="no digests"):
+        Dataset(plain_index.parts[0].shards.manifest, verify=True)[0]
+    assert len(list(Dataset(urls, verify=True))) == 2
+    assert len(list(Dataset(Manifest([Shard(urls[0], 2)]), verify=True))) == 2
+
+
+def test_compressed_and_damaged_shards(tmp_path):
+    with tarmac.TarWriter(tmp_path / "a.tar.gz") as writer:
+        writer.write({"__key__": "a", "x": b""})
+    (tmp_path / "b.tar").write_bytes(plain()[:2000])
+    for name in ("a.tar.gz", "b.tar"):
+        with pytest.raises(TarmacError, match=name):
+            Dataset(tmp_path / name)
+    assert not list(tmp_path.glob("*.arrow"))
+
+
+def test_a_hundred_thousand_shards(tmp_path):
+    shards = [
+        Shard(f"{tmp_path}/train-{i:06d}.tar", 10_000, 10**9 + i, None, f"{i:032x}") for i in range(100_000)
+    ]
+    write_manifest(Manifest(shards), str(tmp_path / "m.json"))
+    before = reset_peak()
+    ds = Dataset(tmp_path / "m.json")
+    assert len(ds) == 10**9
+    assert peak() - before < 300 << 20
+    assert calls(lambda: Dataset(tmp_path / "m.json")) < 20 * len(shards)
+    assert calls(lambda: EpochOrder(ds, seed=1).at(0, np.arange(1000) * 999_983)) < len(shards)
+    assert calls(lambda: ds[5:-5]) < 10 * len(shards)
+    assert len(ds[5:-5]) == 10**9 - 10

@@ -1,0 +1,143 @@
+"""Batches of ranks: together they are the epoch, whatever changes on the way."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tarmac.exact.order.epochs import batch_positions, check_world, first_and_size, steps_left
+
+SHAPES = st.lists(
+    st.tuples(st.integers(1, 5), st.sampled_from([1, 2, 3, 4, 8]), st.integers(0, 4)), min_size=1, max_size=6
+)
+
+
+def served(samples, shapes, tail):
+    """Go through an epoch; after some steps the batch size and the number of ranks change. Yield batches."""
+    position = 0
+    for number, (batch_size, world_size, steps) in enumerate(shapes):
+        left = steps_left(samples, position, batch_size * world_size, tail)
+        last = number == len(shapes) - 1
+        for step in range(left if last else min(steps, left)):
+            yield [
+                batch_positions(
+                    samples,
+                    position,
+                    step,
+                    batch_size=batch_size,
+                    rank=rank,
+                    world_size=world_size,
+                    tail=tail,
+                )
+                for rank in range(world_size)
+            ]
+        position += batch_size * world_size * (left if last else min(steps, left))
+
+
+@settings(deadline=None, derandomize=True)
+@given(st.integers(0, 200), SHAPES)
+def test_short_serves_each_position_once(samples, shapes):
+    batches = list(served(samples, shapes, "short"))
+    assert sorted(int(p) for ranks in batches for mine in ranks for p in mine) == list(range(samples))
+
+
+@settings(deadline=None, derandomize=True)
+@given(st.integers(0, 200), SHAPES)
+def test_drop_serves_a_prefix_once_and_all_ranks_alike(samples, shapes):
+    batches = list(served(samples, shapes, "drop"))
+    found = sorted(int(p) for ranks in batches for mine in ranks for p in mine)
+    assert found == list(range(len(found)))
+    assert samples - shapes[-1][0] * shapes[-1][1] < len(found) <= samples
+    assert all(len({len(mine) for mine in ranks}) == 1 for ranks in batches)
+
+
+@settings(deadline=None, derandomize=True)
+@given(st.integers(1, 200), SHAPES)
+def test_pad_serves_everything_and_begins_again(samples, shapes):
+    batches = list(served(samples, shapes, "pad"))
+    found = sorted(int(p) for ranks in batches for mine in ranks for p in mine)
+    wrapped = len(found) - samples
+    assert 0 <= wrapped < max(batch_size * world_size for batch_size, world_size, _ in shapes)
+    assert found == sorted([*range(samples), *(number % samples for number in range(wrapped))])
+    assert all(len({len(mine) for mine in ranks}) == 1 for ranks in batches)
+
+
+@settings(deadline=None, derandomize=True)
+@given(st.integers(1, 200), st.integers(0, 100), st.integers(1, 5), st.sampled_from([1, 2, 4]))
+def test_a_rank_owns_its_remainder_and_keeps_the_order(samples, position, batch_size, world_size):
+    for step in range(steps_left(samples, position, batch_size * world_size, "short")):
+        start = position + step * batch_size * world_size
+        for rank in range(world_size):
+            mine = batch_positions(
+                samples, position, step, batch_size=batch_size, rank=rank, world_size=world_size, tail="short"
+            )
+            assert mine.dtype == np.int64
+            within = range(start, min(start + batch_size * world_size, samples))
+            assert mine.tolist() == [p for p in within if p % world_size == rank]
+
+
+@settings(deadline=None, derandomize=True)
+@given(st.integers(1, 60), st.integers(0, 59), st.sampled_from(["pad", "short"]), st.sampled_from([1, 2, 3]))
+def test_first_and_size_say_the_same_in_two_numbers(samples, start, tail, world_size):
+    start %= samples
+    for rank in range(world_size):
+        shape = {"batch_size": 4, "rank": rank, "world_size": world_size, "tail": tail}
+        first, size = first_and_size(samples, start, **shape)
+        numbers = range(first, first + size * world_size, world_size)
+        assert [number % samples for number in numbers] == batch_positions(
+            samples, start, 0, **shape
+        ).tolist()
+        assert all(
+            start <= number < start + 4 * world_size and number % world_size == rank for number in numbers
+        )
+
+
+def test_padding_is_dealt_out_before_it_wraps():
+    batches = [
+        batch_positions(3, 0, 0, batch_size=4, rank=rank, world_size=2, tail="pad").tolist()
+        for rank in (0, 1)
+    ]
+    assert batches == [[0, 2, 1, 0], [1, 0, 2, 1]]  # 0 2 4 6 and 1 3 5 7, modulo 3
+
+
+def test_steps():
+    for samples, position, drop, other in [(100, 0, 6, 7), (96, 0, 6, 6), (100, 95, 0, 1), (0, 0, 0, 0)]:
+        assert steps_left(samples, position, 16, "drop") == drop
+        assert steps_left(samples, position, 16, "pad") == steps_left(samples, position, 16, "short") == other
+    for tail in ("drop", "pad", "short"):
+        assert (
+            steps_left(100, 164, 16, tail) == 0
+        )  # a padded batch, larger than those asked for now, was last
+
+
+def test_there_is_no_step_beyond_the_end():
+    for step in (-1, 6):
+        with pytest.raises(IndexError, match=f"step {step} is outside of the epoch.* it has 6"):
+            batch_positions(100, 0, step, batch_size=8, rank=0, world_size=2, tail="drop")
+    with pytest.raises(ValueError, match="rank 2 of 2"):
+        batch_positions(100, 0, 0, batch_size=8, rank=2, world_size=2, tail="drop")
+
+
+@pytest.mark.parametrize(("samples", "position", "batch"), [(-1, 0, 1), (1, -1, 1), (1, 0, 0)])
+def test_impossible_numbers(samples, position, batch):
+    with pytest.raises(ValueError, match="positions count from 0"):
+        steps_left(samples, position, batch, "drop")
+
+
+def test_an_unknown_tail():
+    with pytest.raises(ValueError, match="one of drop, pad, short, not 'wrap'"):
+        steps_left(10, 0, 1, "wrap")
+
+
+def test_worlds():
+    for world_size in (1, 2, 4, 8, 16, 32, 64):
+        check_world(64, world_size, world_size - 1)
+    with pytest.raises(ValueError, match=r"by 3 ranks, only by 1, 2, 4, 8, 16, 32, 64\..*multiple of 3"):
+        check_world(64, 3, 0)
+    with pytest.raises(ValueError, match="by 128 ranks"):
+        check_world(64, 128, 0)
+    for world_size, rank in ((0, 0), (2, 2), (2, -1)):
+        with pytest.raises(ValueError, match=f"rank {rank} of {world_size}"):
+            check_world(64, world_size, rank)

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import http.server
+import threading
+from collections import Counter
+from functools import partial
+
+import pytest
+
+import tarmac
+from exact.conftest import write_shards
+from harness.servers import EndingServer
+from harness.waiting import until
+from tarmac.storage import Cache
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    """Serves a folder and counts what was fetched."""
+
+    fetched: Counter[str] = Counter()
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self):
+        self.fetched[self.path.rpartition("/")[2]] += 1
+        super().do_GET()
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def site(tmp_path):
+    """Twelve shards of forty samples behind a server."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    paths = write_shards(folder, [40] * 12)
+    Quiet.fetched = Counter()
+    server = EndingServer(partial(Quiet, directory=folder))
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    base = f"http://127.0.0.1:{server.server_port}"
+    yield [f"{base}/{path.rpartition('/')[2]}" for path in paths], folder
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def epoch(loader):
+    return sorted(key for batch in loader for key in batch["__key__"])
+
+
+@pytest.mark.parametrize("processes", [0, 1])
+def test_each_shard_is_fetched_once_though_the_cache_holds_a_third_of_them(site, tmp_path, processes):
+    urls, folder = site
+    size = (folder / "s-000.tar").stat().st_size
+    cache = Cache(tmp_path / "cache", max_bytes=4 * size)
+    dataset = tarmac.Dataset(urls, cache=cache)
+    options = {"streams": 1, "window": 20, "threads": 2, "tail": "short"}
+    with tarmac.Loader(dataset, 8, processes=processes, **options) as loader:
+        Quiet.fetched.clear()
+        assert epoch(loader) == [f"s{number:05d}" for number in range(480)]
+        shards = {name: count for name, count in Quiet.fetched.items() if name.endswith(".tar")}
+        assert shards == {f"s-{number:03d}.tar": 1 for number in range(12)}
+    held = sum(path.stat().st_size for path in (tmp_path / "cache").glob("*.tar"))
+    assert held <= 4 * size
+    dataset.close()
+
+
+def test_shards_are_fetched_before_they_are_needed(site, tmp_path):
+    urls, _ = site
+    dataset = tarmac.Dataset(urls, cache=Cache(tmp_path / "cache"))
+    Quiet.fetched.clear()
+    loader = tarmac.Loader(dataset, 8, streams=1, window=20, threads=0)
+    batches = iter(loader)
+    next(batches)
+    # One batch is in one or two shards; the next 32 batches are in seven.
+    assert until(lambda: sum(name.endswith(".tar") for name in list(Quiet.fetched)) >= 6)
+    batches.close()
+    dataset.close()
+
+
+def test_a_shard_that_is_gone_is_an_error_where_it_is_needed(site, tmp_path):
+    urls, folder = site
+    dataset = tarmac.Dataset(urls, cache=Cache(tmp_path / "cache"))
+    (folder / "s-007.tar").unlink()
+    with pytest.raises(FileNotFoundError, match=r"s-007\.tar"):
+        epoch(tarmac.Loader(dataset, 8, streams=1, window=20, threads=1))
+    dataset.close()
+
+
+def test_local_shards_are_left_alone(dataset, tmp_path):
+    cached = tarmac.Dataset(dataset.parts[0].shards.manifest, cache=Cache(tmp_path / "cache"))
+    assert len(epoch(tarmac.Loader(cached, 7, tail="short"))) == 203
+    assert not (tmp_path / "cache").exists()
+    cached.close()

@@ -1,0 +1,206 @@
+"""Choosing samples: by condition, from the index alone, and by the hash of their keys."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+import tarmac
+from harness.datasets import write_shards
+from tarmac.errors import IndexDamaged, IndexingError
+from tarmac.exact import shardset
+from tarmac.exact.dataset import Dataset
+from tarmac.exact.mix import Mix
+from tarmac.index.build import IndexOptions, index_shard
+from tarmac.index.meta import parse_meta
+from tarmac.index.sidecar import sidecar_url, write_sidecar
+
+META = IndexOptions(digests=True, meta=parse_meta("json.w,json.lang,txt.size"))
+
+
+def write_metadata(folder, *shards, options=META):
+    """Shards of samples given as JSON; None for a sample without."""
+    urls, number = [], 0
+    for count, values in enumerate(shards):
+        urls.append(str(folder / f"m{count}.tar"))
+        with tarmac.TarWriter(urls[-1]) as writer:
+            for value in values:
+                data = {} if value is None else {"json": value}
+                writer.write({"__key__": f"{number:03d}", "txt": "x" * number, **data})
+                number += 1
+        write_sidecar(sidecar_url(urls[-1]), index_shard(urls[-1], options))
+    return urls
+
+
+def chosen(ds, condition):
+    return [int(key) for key in ds.where(condition).keys()]  # noqa: SIM118
+
+
+@pytest.fixture
+def ds(tmp_path):
+    values = [{"w": i * 100, "lang": "en" if i % 2 else "de"} for i in range(10)]
+    values[3] = None
+    found = Dataset(write_metadata(tmp_path, values[:4], [], values[4:]))
+    yield found
+    found.parts[0].shards.close()
+
+
+@pytest.mark.parametrize(
+    ("condition", "expected"),
+    [
+        ("w >= 500", [5, 6, 7, 8, 9]),
+        ("json.w >= 500 and lang = 'en'", [5, 7, 9]),
+        ("w is null", [3]),
+        ("has(json)", [0, 1, 2, 4, 5, 6, 7, 8, 9]),
+        ("not has(json) or not has(txt)", [3]),
+        ("has(nothing)", []),
+        ("key like '%4'", [4]),
+        ("key in ('001', '009')", [1, 9]),
+        ("txt.size between 2 and 4", [2, 3, 4]),
+        ("1 = 1", list(range(10))),
+        ("w > 10000", []),
+    ],
+)
+def test_conditions(ds, condition, expected):
+    found = ds.where(condition)
+    assert chosen(ds, condition) == expected
+    assert len(found) == len(expected)
+    assert [int(sample["__key__"]) for sample in found] == expected
+    assert [int(sample["__key__"]) for sample in found.batch(range(len(found)))] == expected
+    assert int(found.lengths.sum()) == len(expected)
+
+
+def test_only_the_index_answers(ds, monkeypatch):
+    monkeypatch.setattr(shardset, "open_read", None)
+    monkeypatch.setattr(shardset, "stat", None)
+    assert chosen(ds, "w >= 800 and has(json)") == [8, 9]
+    with pytest.raises(TypeError):
+        ds.where("w >= 800")[0]
+
+
+def test_conditions_and_slices_combine(ds):
+    assert chosen(ds[1:8:2], "w >= 300") == [5, 7]
+    assert chosen(ds.where("w >= 300")[1:4], "lang = 'en'") == [5, 7]
+    assert chosen(ds.where("w >= 300"), "w < 600") == [4, 5]
+    assert chosen(ds[8:] + ds[:2], "w >= 100") == [8, 9, 1]
+    assert [s["__key__"] for s in Mix([ds.where("w > 700"), ds[:1]]).batch([0, 1, 2])] == [
+        "008",
+        "009",
+        "000",
+    ]
+
+
+def test_what_is_not_in_the_index(ds, tmp_path):
+    with pytest.raises(IndexingError, match=r'(?s)no column "height".*--meta FIELD\.height') as caught:
+        ds.where("height > 3")
+    assert caught.value.url.endswith("m0.tar")
+    with pytest.raises(IndexingError, match="cannot be compared"):
+        ds.where("w = 'x'")
+    with pytest.raises(IndexingError):
+        ds.where("w >")
+    plain = Dataset(write_shards(tmp_path, [3]))
+    with pytest.raises(IndexingError, match="no column"):
+        (ds + plain).where("w > 3")
+
+
+def test_shards_whose_types_differ_answer_alike(tmp_path):
+    """Whole numbers, fractions, text, nothing at all: what one shard holds must not decide for it alone."""
+    urls = write_metadata(tmp_path, [{"w": 1}, {"w": 20}], [{"w": 2.5}], [{"w": None}], [{}])
+    ds = Dataset(urls)
+    assert chosen(ds, "w > 1.5") == [1, 2]
+    assert chosen(ds, "w = 1 or w = 2.5") == [0, 2]
+    (tmp_path / "text").mkdir()
+    mixed = Dataset(urls + write_metadata(tmp_path / "text", [{"w": "n/a"}]))
+    assert chosen(mixed, "w = '20' or w = 'n/a'") == [1, 0]
+    assert chosen(mixed, "w like '2%'") == [1, 2]
+    with pytest.raises(IndexingError, match="cannot be compared"):
+        mixed.where("w > 1")  # also in the shards where it holds numbers
+
+
+def test_keys_that_are_not_text(tmp_path):
+    urls = []
+    for number, keys in enumerate((["a", "b\udcff"], ["c"])):
+        urls.append(str(tmp_path / f"{number}.tar"))
+        with tarmac.TarWriter(urls[-1], encoder=False, index=True) as writer:
+            for key in keys:
+                writer.write({"__key__": key, "x": b""})
+    ds = Dataset(urls)
+    assert list(ds.where("key like 'b%' or key = 'c'").keys()) == ["b\udcff", "c"]
+    assert len(ds.split(a=1.0).a) == 3
+
+
+def test_a_damaged_column_is_refused(tmp_path):
+    (url,) = write_metadata(tmp_path, [{"w": 123456789}, {"w": 2}])
+    path = tmp_path / "m0.tar.arrow"
+    content = path.read_bytes()
+    value = (123456789).to_bytes(8, "little")
+    assert content.count(value) == 1
+    path.write_bytes(content.replace(value, (123456788).to_bytes(8, "little")))
+    ds = Dataset(url)
+    assert len(list(ds)) == 2
+    with pytest.raises(IndexDamaged, match=r'column "json\.w".*not as it was written') as caught:
+        ds.where("w > 3")
+    assert caught.value.url == url
+
+
+# Splits
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("split")
+
+
+@pytest.fixture(scope="module")
+def many(folder):
+    return write_shards(folder, [700, 1, 800, 500])
+
+
+def keys(ds):
+    return list(ds.keys())
+
+
+@settings(max_examples=30, derandomize=True, deadline=None)
+@example([1e-30, 1.0], 1.0, "")
+@example([1.0, 1e-30], 1.0, "")
+@given(
+    st.lists(st.floats(1e-30, 1), min_size=1, max_size=4), st.sampled_from([0.5, 1.0]), st.text(max_size=3)
+)
+def test_splits_are_disjoint_and_complete(many, weights, total, salt):
+    shares = {f"s{i}": weight / sum(weights) * total for i, weight in enumerate(weights)}
+    if min(shares.values()) <= 0:
+        return
+    ds = Dataset(many)
+    parts = ds.split(salt=salt, **shares)
+    assert parts._fields == tuple(shares)
+    found = [keys(part) for part in parts]
+    together = [key for part in found for key in part]
+    assert len(set(together)) == len(together)
+    if total == 1.0:
+        assert sorted(together) == keys(ds)
+    for part, share in zip(found, shares.values(), strict=True):
+        assert abs(len(part) / 2001 - share) < 0.07  # six standard deviations
+        assert part == sorted(part)
+
+
+def test_a_sample_stays_on_its_side(many, tmp_path):
+    train, val = Dataset(many).split(train=0.9, val=0.1)
+    grown = Dataset(write_shards(tmp_path, [11] * 190)).split(train=0.9, val=0.1)  # packed anew, and more
+    assert keys(grown.val)[: len(val)] == keys(val)
+    assert set(keys(train)) < set(keys(grown.train))
+    some = Dataset(many)[100:900].split(train=0.9, val=0.1)
+    assert keys(some.val) == [key for key in keys(val) if 100 <= int(key) < 900]
+    wider = Dataset(many).split(train=0.8, val=0.2)
+    assert set(keys(wider.train)) < set(keys(train))
+
+
+def test_another_salt_is_another_split(many):
+    first, second = (set(keys(Dataset(many).split(salt=salt, val=0.5).val)) for salt in ("", "x"))
+    assert 300 < len(first & second) < 700
+
+
+@pytest.mark.parametrize("shares", [{}, {"a": 0}, {"a": -0.1, "b": 1}, {"a": 0.6, "b": 0.6}, {"a": 2}])
+def test_shares_that_make_no_sense(many, shares):
+    with pytest.raises(ValueError, match="add up"):
+        Dataset(many).split(**shares)

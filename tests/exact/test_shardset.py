@@ -1,0 +1,196 @@
+"""Opening shards: once, when needed, not too many, from several threads and processes."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+import tarmac
+from harness.datasets import write_shards
+from harness.shards import plain
+from harness.waiting import PATIENCE, gone
+from tarmac.errors import IndexDamaged, TarmacError, WriteError
+from tarmac.exact import shardset
+from tarmac.exact.shardset import Opening, ShardSet, find_or_make_index
+from tarmac.index.auto import manifest_of
+from tarmac.index.build import IndexOptions
+from tarmac.index.manifest import Manifest, Shard
+from tarmac.storage.types import DEFAULT_STORAGE
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("TARMAC_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def manifest(tmp_path):
+    return manifest_of(write_shards(tmp_path, [2] * 6), DEFAULT_STORAGE)
+
+
+def open_files(folder):
+    links = (os.path.join("/proc/self/fd", fd) for fd in os.listdir("/proc/self/fd"))
+    names = [os.readlink(link) for link in links if os.path.lexists(link)]
+    # The maps of indexes may be let go of a moment later, by a thread of Arrow.
+    return {name for name in names if name.startswith(str(folder)) and name.endswith(".tar")}
+
+
+def test_shards_are_opened_when_needed_and_kept(manifest, tmp_path):
+    shards = ShardSet(manifest, Opening(open_shards=2))
+    assert not open_files(tmp_path)
+    first = shards.open(0)
+    assert shards.open(0) is first
+    assert shards.sidecar(0) is first.sidecar
+    for number in range(6):
+        shards.open(number)
+    assert len(open_files(tmp_path)) == 3  # two, and `first`
+    assert first.sample(1)["cls"] == b"1"
+    del first
+    assert len(open_files(tmp_path)) == 2
+    shards.close()
+    assert not open_files(tmp_path)
+    assert shards.open(3).sample(0)["cls"] == b"6"
+    shards.close()
+
+
+def test_in_memory_everything_stays_and_nothing_is_open(manifest, tmp_path):
+    shards = ShardSet(manifest, Opening(open_shards=2, in_memory=True))
+    kept = [shards.open(number) for number in range(6)]
+    assert [shards.open(number) for number in range(6)] == kept
+    assert not open_files(tmp_path)
+    for name in os.listdir(tmp_path):
+        if name.endswith(".tar"):
+            (tmp_path / name).unlink()
+    assert [shard.sample(0)["cls"] for shard in kept] == [b"%d" % i for i in range(0, 12, 2)]
+    shards.after_fork()
+    assert shards.open(1) is kept[1]
+
+
+def test_a_shard_is_opened_once_and_others_do_not_wait(manifest, monkeypatch):
+    opened, real = [], shardset.stat
+    together = threading.Barrier(2, timeout=PATIENCE)
+
+    def slow(url, options):
+        opened.append(url)
+        together.wait()  # both shards must be on their way at the same time
+        return real(url, options)
+
+    monkeypatch.setattr(shardset, "stat", slow)
+    shards = ShardSet(manifest, Opening())
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(shards.open, [0, 1] * 4))
+    assert sorted(opened) == [manifest.shards[0].url, manifest.shards[1].url]
+    assert len(set(map(id, found))) == 2
+    shards.close()
+
+
+def test_a_failure_is_not_remembered(manifest, monkeypatch):
+    shards, real = ShardSet(manifest, Opening()), shardset.stat
+
+    def failing(url, options):
+        raise TarmacError("not now.")
+
+    monkeypatch.setattr(shardset, "stat", failing)
+    with pytest.raises(TarmacError, match="not now"):
+        shards.open(0)
+    monkeypatch.setattr(shardset, "stat", real)
+    assert len(shards.open(0)) == 2
+    shards.close()
+
+
+def test_a_fork_while_a_thread_opens_a_shard_does_not_hang(manifest, monkeypatch):
+    shards, real, begun, go = (
+        ShardSet(manifest, Opening()),
+        shardset.stat,
+        threading.Event(),
+        threading.Event(),
+    )
+
+    def slow(url, options):
+        begun.set()
+        go.wait(PATIENCE)
+        return real(url, options)
+
+    monkeypatch.setattr(shardset, "stat", slow)
+    thread = threading.Thread(target=shards.open, args=(0,))
+    thread.start()
+    assert begun.wait(PATIENCE)
+    child = os.fork()
+    if not child:
+        go.set()
+        os._exit(7 if shards.open(0).sample(0)["cls"] == b"0" else 1)
+    if not gone([child]):
+        os.kill(child, 9)
+    ended = os.waitpid(child, 0)[1]
+    go.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(ended) == 7
+    shards.close()
+
+
+def test_pickles_have_nothing_open(manifest):
+    shards = ShardSet(manifest, Opening(fields=frozenset(["cls"])))
+    before = len(pickle.dumps(shards))
+    shards.open(0)
+    assert len(pickle.dumps(shards)) == before
+    copy = pickle.loads(pickle.dumps(shards))
+    assert list(copy.open(0).sample(0)) == ["__key__", "__url__", "cls"]
+    copy.close()
+    shards.close()
+
+
+# Where indexes are found and put
+
+
+def test_an_index_is_made_beside_the_shard(tmp_path, home):
+    path = tmp_path / "a.tar"
+    path.write_bytes(plain())
+    found, place = find_or_make_index(str(path), IndexOptions())
+    assert (len(found), place) == (3, f"{path}.arrow")
+    written = (tmp_path / "a.tar.arrow").stat().st_mtime_ns
+    assert find_or_make_index(str(path), IndexOptions())[1] == place
+    assert (tmp_path / "a.tar.arrow").stat().st_mtime_ns == written
+    assert not home.exists()
+    path.write_bytes(plain([("z.x", b"")]))
+    assert len(find_or_make_index(str(path), IndexOptions())[0]) == 1  # of the shard as it is now
+
+
+def test_where_nothing_can_be_written_it_goes_to_our_own_files(tmp_path, home):
+    path = tmp_path / "a.tar"
+    path.write_bytes(plain())
+    (tmp_path / "a.tar.arrow").mkdir()  # stands for a directory that is read-only, which root may write to
+    found, place = find_or_make_index(str(path), IndexOptions())
+    assert len(found) == 3
+    assert place.startswith(str(home / "index"))
+    assert place.endswith("-a.tar.arrow")
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b/a.tar").write_bytes(plain([("z.x", b"")]))
+    (tmp_path / "b/a.tar.arrow").mkdir()
+    assert find_or_make_index(str(tmp_path / "b/a.tar"), IndexOptions())[1] != place
+    assert find_or_make_index(str(path), IndexOptions())[1] == place
+    assert list(tarmac.Dataset(path)) == list(tarmac.read(path))
+
+
+def test_nowhere_to_put_it(tmp_path, home):
+    path = tmp_path / "a.tar"
+    path.write_bytes(plain())
+    (tmp_path / "a.tar.arrow").mkdir()
+    home.write_text("in the way")
+    with pytest.raises(WriteError, match="TARMAC_HOME"):
+        find_or_make_index(str(path), IndexOptions())
+
+
+def test_manifests_without_indexes(tmp_path):
+    urls = write_shards(tmp_path, [2, 3], index=False)
+    manifest = Manifest([Shard(url, count) for url, count in zip(urls, [2, 3], strict=True)])
+    shards = ShardSet(manifest, Opening())
+    assert [len(shards.open(number)) for number in range(2)] == [2, 3]
+    assert (tmp_path / "s001.tar.arrow").exists()
+    shards.close()
+    with pytest.raises(IndexDamaged, match="manifest says 4 samples, the shard has 2"):
+        ShardSet(Manifest([Shard(urls[0], 4)]), Opening()).sidecar(0)

@@ -1,0 +1,103 @@
+"""What is done to each sample: the steps of a pipeline, for samples by number."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.datasets import write_shards
+from tarmac.errors import DecodeFailed, MissingField, TarmacError
+from tarmac.exact.dataset import Dataset
+from tarmac.exact.mix import Mix
+from tarmac.exact.steps import apply_steps, seeded_generator
+from tarmac.steps.fields import Map
+
+GOLDEN = (0.564855755117524, 0.0940302526736706)
+
+
+@pytest.fixture
+def ds(tmp_path):
+    found = Dataset(write_shards(tmp_path, [3, 2]))
+    yield found
+    found.parts[0].shards.close()
+
+
+def everywhere(ds):
+    """The same items by every way to get them."""
+    listed = list(ds)
+    assert [ds[i] for i in range(len(ds))] == listed
+    assert ds.batch(range(len(ds))) == listed
+    return listed
+
+
+def test_steps_one_after_the_other(ds):
+    done = (
+        ds.decode()
+        .rename(number="cls", text="txt")
+        .map_dict(number=lambda n: n + 1)
+        .associate(lambda key: {"more": key})
+        .map(lambda sample: sample | {"last": True})
+        .to_tuple("number", "more", "last")
+        .map_tuple(lambda n: n * 10, None, str)
+    )
+    assert everywhere(done) == [((i + 1) * 10, f"{i:05d}", "True") for i in range(5)]
+    assert done.get("00003") == (40, "00003", "True")
+    assert list(ds[0]) == ["__key__", "__url__", "cls", "txt"]  # the dataset before is as it was
+    assert repr(done).count("|") == 7
+
+
+def test_steps_stay_with_their_samples(ds):
+    a, b = ds[:2].map(lambda s: "a"), ds[2:].map(lambda s: "b")
+    assert everywhere(a + b) == list("aabbb")
+    assert everywhere((a + b).map(str.upper)) == list("AABBB")
+    assert everywhere(ds.map(lambda s: int(s["cls"])).where("key > '00002'")) == [3, 4]
+    assert Mix([a, b]).map(str.upper).batch([0, 4]) == ["A", "B"]
+
+
+def test_random_numbers_come_from_the_seed(ds):
+    drawn = ds.map(lambda s, rng: rng.random(), random=True)
+    twice = drawn.map(lambda x, rng: (x, rng.random()), random=True)
+    assert twice.batch([0, 1], seeds=[7, 8]) == twice.batch([3, 4], seeds=[7, 8])
+    (first,), (other,) = twice.batch([0], seeds=[7]), twice.batch([0], seeds=[8])
+    assert first != other
+    assert first[0] != first[1]  # one generator for all steps of a sample
+    assert tuple(seeded_generator(7).random(2)) == first
+    assert first == GOLDEN  # resumed epochs rely on these numbers
+    assert drawn[0] != drawn[0]  # outside of a loader nobody can foresee them
+    with pytest.raises(ValueError, match="zip"):
+        drawn.batch([0, 1], seeds=[7])
+
+
+def test_errors_say_which_sample_it_was(ds):
+    def fail(sample):
+        sample.clear()  # whatever a function does to its sample
+        raise RuntimeError("oh")
+
+    with pytest.raises(RuntimeError, match="oh") as caught:
+        ds.map(fail)[3]
+    assert caught.value.__notes__ == [f'at sample "00003" of {ds[3]["__url__"]}']
+    with pytest.raises(MissingField) as missing:
+        ds.to_tuple("jpg")[1]
+    assert (missing.value.key, missing.value.url) == ("00001", ds[1]["__url__"])
+    broken = ds.map(lambda sample: {"__key__": sample["__key__"], "npy": sample["txt"]})
+    with pytest.raises(DecodeFailed) as failed:
+        broken.decode()[1]
+    assert failed.value.key == "00001"
+
+
+def test_none_is_no_sample(ds):
+    with pytest.raises(MissingField, match=r"Map returned None.*every number") as caught:
+        ds.map(lambda s: None)[4]
+    assert caught.value.key == "00004"
+    assert "where()" in str(caught.value)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("x"), TarmacError("x.")])
+def test_secrets_stay_out_of_messages(error):
+    def fail(_sample):
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        apply_steps([Map(fail)], {"__key__": "a", "__url__": "https://host/a.tar?sig=secret"}, None)
+    told = f"{caught.value} {getattr(caught.value, '__notes__', '')}"
+    assert "host/a.tar" in told
+    assert "secret" not in told
