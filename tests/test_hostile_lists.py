@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 import tarmac
+import tarmac.webdataset as wds
 from harness.folder import folder
 from tarmac.cli import main
 from tarmac.compat.shardlist import ShardListDataset
@@ -217,12 +218,12 @@ DOORS: dict[str, Callable[[str], Any]] = {
     "read": lambda source: list(tarmac.read(source)),
     "WebDataset": lambda source: list(tarmac.WebDataset(source, shardshuffle=False)),
     "Dataset": lambda source: tarmac.Dataset(source)[0],
-    "SimpleShardList": lambda source: list(tarmac.read([s["url"] for s in tarmac.SimpleShardList(source)])),
+    "SimpleShardList": lambda source: list(tarmac.read([s["url"] for s in wds.SimpleShardList(source)])),
     "ShardListDataset": lambda source: ShardListDataset(source.removeprefix("@"))[0],
     "MultiShardSample": lambda source: list(
-        tarmac.read(tarmac.MultiShardSample(source.removeprefix("@")).get_shards_for_epoch())
+        tarmac.read(wds.MultiShardSample(source.removeprefix("@")).get_shards_for_epoch())
     ),
-    "ResampledShards": lambda source: list(tarmac.ResampledShards(source, 1)),
+    "ResampledShards": lambda source: list(wds.ResampledShards(source, 1)),
     "expanded twice": lambda source: list(tarmac.read(expand(expand(source)))),
 }
 
@@ -265,7 +266,7 @@ def test_a_recipe_from_elsewhere_stays_below_the_base_that_was_named(place, capf
     assert [sample["txt"] for sample in tarmac.read("p.tar")] == [b"fine"]
 
 
-@pytest.mark.parametrize("door", [expand, tarmac.SimpleShardList])
+@pytest.mark.parametrize("door", [expand, wds.SimpleShardList])
 @pytest.mark.parametrize("kind", ["list", "manifest", "shardspec"])
 def test_names_from_a_list_stay_harmless_as_plain_strings(place, kind, door, monkeypatch):
     """Code that copies names loses their type, and with it what keeps them from being expanded."""

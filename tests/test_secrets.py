@@ -16,6 +16,7 @@ from urllib.parse import quote
 import pytest
 
 import tarmac
+import tarmac.webdataset as wds
 from harness.folder import folder
 from harness.shards import plain
 from tarmac.cli import main
@@ -158,10 +159,10 @@ def test_what_must_hold_a_secret_is_for_its_owner_and_said_to_be(host, tmp_path,
         beside = f"http://user:{SECRET}@{host}"  # names beside a manifest are relative, and hold nothing
         assert not run(["index", f"{beside}/s0.tar", "-o", f"{beside}/beside.json", "-j", "1"])
         assert "credentials" not in capfd.readouterr().err
-        assert SECRET not in tarmac.gopen(f"http://{host}/beside.json").read().decode()
+        assert SECRET not in wds.gopen(f"http://{host}/beside.json").read().decode()
         with pytest.warns(SecretsWritten, match=r"mode 0600"):
-            tarmac.index.manifest.write_manifest(
-                tarmac.index.manifest.read_manifest("secret.json"), "again.json"
+            tarmac.indexing.manifest.write_manifest(
+                tarmac.indexing.manifest.read_manifest("secret.json"), "again.json"
             )
     finally:
         os.umask(before)

@@ -191,7 +191,7 @@ def indexing(side: str, places: list[str], samples: int, jobs: int) -> Work:
             create(options)
             os.unlink("/tmp/shard.tar")  # to which it copies each shard
     else:
-        from tarmac.index.build import IndexOptions
+        from tarmac.indexing.build import IndexOptions
         from tarmac.tools.index import index
 
         def make() -> None:

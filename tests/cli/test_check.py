@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from harness.shards import header_offsets, plain
 from tarmac import read
 from tarmac.cli import app
-from tarmac.index.build import IndexOptions
+from tarmac.indexing.build import IndexOptions
 from tarmac.tools.index import index
 
 FILES = [(f"s{n}.{field}", f"{n}".encode()) for n in range(6) for field in ("cls", "txt")]

@@ -12,7 +12,7 @@ from harness.datasets import write_shards
 from harness.shards import plain
 from tarmac.cli import app, main
 from tarmac.exact.dataset import Dataset
-from tarmac.index.manifest import read_manifest
+from tarmac.indexing.manifest import read_manifest
 
 
 @pytest.fixture

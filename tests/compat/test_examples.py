@@ -86,7 +86,7 @@ def module(name, **values):
     return made
 
 
-@pytest.fixture(params=["through compat", "import tarmac as wds"])
+@pytest.fixture(params=["through compat", "import tarmac.webdataset as wds"])
 def run(request, monkeypatch, tmp_path):
     """A function that runs an example with some names set, and returns its names."""
     monkeypatch.chdir(tmp_path)
@@ -96,7 +96,7 @@ def run(request, monkeypatch, tmp_path):
     def run(name, **names):
         code = (EXAMPLES / name).read_text()
         if request.param != "through compat":
-            code = code.replace("import webdataset as wds", "import tarmac as wds")
+            code = code.replace("import webdataset as wds", "import tarmac.webdataset as wds")
         names["__name__"] = "example"
         exec(compile(code, name, "exec"), names)
         return names

@@ -17,6 +17,7 @@ import pytest
 import torch
 
 import tarmac
+import tarmac.webdataset as wds
 from harness.shards import plain
 from harness.waiting import FOREVER, gone
 from tarmac.compat import multiloader
@@ -91,7 +92,7 @@ def test_a_pass_that_is_set_counts(shards):
 
 
 def test_in_a_pipeline(shards):
-    pipeline = tarmac.DataPipeline(MultiLoader(WebDataset(shards).map(key_of), 2), tarmac.batched(5, None))
+    pipeline = tarmac.DataPipeline(MultiLoader(WebDataset(shards).map(key_of), 2), wds.batched(5, None))
     assert sorted(itertools.chain.from_iterable(pipeline)) == ALL
 
 

@@ -28,7 +28,7 @@ import numpy as np
 import pytest
 import torch
 
-import tarmac as wds
+import tarmac.webdataset as wds
 from harness.shards import plain
 from tarmac.compat.filecache import StreamingOpen
 from tarmac.compat.opening import group_by_keys, tar_file_expander

@@ -104,7 +104,7 @@ def test_base(listed, tmp_path):
 
 
 def test_manifests_of_tarmac_are_lists(listed, tmp_path):
-    from tarmac.index.manifest import Manifest, Shard, write_manifest
+    from tarmac.indexing.manifest import Manifest, Shard, write_manifest
 
     shards = [Shard(item["url"], item["nsamples"]) for item in listed]
     write_manifest(Manifest(shards, "both"), str(tmp_path / "m.json"))

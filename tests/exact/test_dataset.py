@@ -33,8 +33,8 @@ from tarmac.errors import (
 )
 from tarmac.exact.dataset import FEW, Dataset
 from tarmac.exact.epoch_order import EpochOrder
-from tarmac.index.auto import manifest_of
-from tarmac.index.manifest import Manifest, Shard, write_manifest
+from tarmac.indexing.auto import manifest_of
+from tarmac.indexing.manifest import Manifest, Shard, write_manifest
 from tarmac.storage import Cache, StorageOptions
 
 FAST = StorageOptions(backoff=0.001, max_backoff=0.005, retries=2, idle=60)

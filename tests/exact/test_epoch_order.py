@@ -13,7 +13,7 @@ from harness import rounds
 from tarmac.exact.dataset import Dataset
 from tarmac.exact.epoch_order import EpochOrder
 from tarmac.exact.mix import Mix
-from tarmac.index.manifest import Manifest, Shard
+from tarmac.indexing.manifest import Manifest, Shard
 
 
 def of_lengths(lengths, name="a"):

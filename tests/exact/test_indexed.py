@@ -17,8 +17,8 @@ from harness.shards import plain
 from tarmac.errors import DigestMismatch, IndexingError, IndexStale, TransferError
 from tarmac.exact import indexed
 from tarmac.exact.indexed import IndexedShard, coalesced
-from tarmac.index.build import IndexOptions, index_shard
-from tarmac.index.sidecar import read_sidecar
+from tarmac.indexing.build import IndexOptions, index_shard
+from tarmac.indexing.sidecar import read_sidecar
 from tarmac.storage import Source, StorageOptions, open_read
 
 FAST = StorageOptions(backoff=0.001, max_backoff=0.005, retries=2, idle=60)

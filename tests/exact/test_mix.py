@@ -9,7 +9,7 @@ import pytest
 from harness.datasets import write_shards
 from tarmac.exact.dataset import Dataset
 from tarmac.exact.mix import Mix
-from tarmac.index.auto import manifest_of
+from tarmac.indexing.auto import manifest_of
 from tarmac.storage.types import DEFAULT_STORAGE
 
 

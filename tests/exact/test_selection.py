@@ -12,9 +12,9 @@ from tarmac.errors import IndexDamaged, IndexingError
 from tarmac.exact import shardset
 from tarmac.exact.dataset import Dataset
 from tarmac.exact.mix import Mix
-from tarmac.index.build import IndexOptions, index_shard
-from tarmac.index.meta import parse_meta
-from tarmac.index.sidecar import sidecar_url, write_sidecar
+from tarmac.indexing.build import IndexOptions, index_shard
+from tarmac.indexing.meta import parse_meta
+from tarmac.indexing.sidecar import sidecar_url, write_sidecar
 
 META = IndexOptions(digests=True, meta=parse_meta("json.w,json.lang,txt.size"))
 

@@ -16,9 +16,9 @@ from harness.waiting import PATIENCE, gone
 from tarmac.errors import IndexDamaged, TarmacError, WriteError
 from tarmac.exact import shardset
 from tarmac.exact.shardset import Opening, ShardSet, find_or_make_index
-from tarmac.index.auto import manifest_of
-from tarmac.index.build import IndexOptions
-from tarmac.index.manifest import Manifest, Shard
+from tarmac.indexing.auto import manifest_of
+from tarmac.indexing.build import IndexOptions
+from tarmac.indexing.manifest import Manifest, Shard
 from tarmac.storage.types import DEFAULT_STORAGE
 
 

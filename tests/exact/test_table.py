@@ -8,8 +8,8 @@ import pytest
 from harness.shards import plain
 from tarmac.exact.indexed import LARGE, IndexedShard
 from tarmac.exact.table import Table
-from tarmac.index.build import IndexOptions, index_shard
-from tarmac.index.sidecar import read_sidecar
+from tarmac.indexing.build import IndexOptions, index_shard
+from tarmac.indexing.sidecar import read_sidecar
 from tarmac.storage import open_read
 
 

@@ -11,6 +11,7 @@ import pytest
 from click.exceptions import Exit
 
 import tarmac
+import tarmac.webdataset as wds
 from harness import rounds
 from harness.damage import pax_header, sized, structural
 from harness.shards import KINDS, plain, with_hard_links
@@ -27,7 +28,7 @@ DOORS = {
     "read as a stream": lambda path: list(tarmac.read(path, mmap=False, fields=["txt"])),
     "WebDataset": lambda path: list(tarmac.WebDataset(path)),
     "WebDataset that goes on": lambda path: list(
-        tarmac.WebDataset(path, handler=tarmac.ignore_and_continue, empty_check=False)
+        tarmac.WebDataset(path, handler=wds.ignore_and_continue, empty_check=False)
     ),
     "Dataset": lambda path: list(tarmac.Dataset(path, progress=False)),
 }

@@ -13,8 +13,8 @@ from harness.shards import LONG, members
 from tarmac.exact.dataset import Dataset
 from tarmac.exact.selection import whole
 from tarmac.exact.shardset import Opening, ShardSet
-from tarmac.index.auto import manifest_of
-from tarmac.index.manifest import Manifest
+from tarmac.indexing.auto import manifest_of
+from tarmac.indexing.manifest import Manifest
 from tarmac.storage.types import DEFAULT_STORAGE
 
 NAMES = st.text(st.sampled_from("ab_- é€\udc80"), min_size=1, max_size=4)

@@ -9,6 +9,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 import tarmac
+import tarmac.webdataset as wds
 from harness.readers import World
 
 MOST = 40
@@ -73,12 +74,12 @@ def _source(source: tuple[Any, ...], shards: Path) -> Any:
         return tarmac.WebDataset(World(sizes).urls(shards), resampled=True, seed=seed).map(key_of)
     if kind == "list":
         (count,) = details
-        return tarmac.FluidWrapper(range(count))
+        return wds.FluidWrapper(range(count))
     first, second, longest = details
     datasets = [_source(first, shards), _source(second, shards)]
     if kind == "mix":
-        return tarmac.FluidWrapper(tarmac.RandomMix(datasets, [0.7, 0.3], longest=longest, seed=5))
-    return tarmac.FluidWrapper(tarmac.RoundRobin(datasets, longest=longest))
+        return wds.FluidWrapper(wds.RandomMix(datasets, [0.7, 0.3], longest=longest, seed=5))
+    return wds.FluidWrapper(wds.RoundRobin(datasets, longest=longest))
 
 
 def _extended(made: Any, stages: tuple[tuple[Any, ...], ...], length: tuple[str, int] | None) -> Any:

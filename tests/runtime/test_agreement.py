@@ -17,6 +17,7 @@ PROGRAM = """
 import os, random, sys, warnings
 import torch.distributed as dist
 import tarmac
+import tarmac.webdataset as wds
 warnings.simplefilter("ignore")
 rank = int(os.environ["RANK"])
 store = dist.TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]), is_master=False)
@@ -35,7 +36,7 @@ def turn(step):
         dist.barrier()
     dist.barrier()
 def web(urls=urls, **options):
-    options = {"shardshuffle": True, "nodesplitter": tarmac.split_by_node, **options}
+    options = {"shardshuffle": True, "nodesplitter": wds.split_by_node, **options}
     return tarmac.WebDataset(urls, **options).map(key_of)
 """
 
@@ -115,19 +116,18 @@ CASES = {
     "order": ("web(urls[::1 - 2 * rank])", "shards", "same list in the same order"),
     "epoch": ("set_epoch(web(), 3 + rank)", "epoch", "4 and 3"),
     "seed of a list": (
-        "tarmac.DataPipeline(tarmac.SimpleShardList(urls, seed=rank), tarmac.split_by_node)",
+        "tarmac.DataPipeline(wds.SimpleShardList(urls, seed=rank), wds.split_by_node)",
         "seed",
         "1 and 0",
     ),
     "seed of a shuffle": (
-        "tarmac.DataPipeline(tarmac.SimpleShardList(urls), tarmac.shuffle(3, seed=rank),"
-        " tarmac.split_by_node)",
+        "tarmac.DataPipeline(wds.SimpleShardList(urls), wds.shuffle(3, seed=rank), wds.split_by_node)",
         "seed",
         "1 and 0",
     ),
     "generator of a shuffle": (
-        "tarmac.DataPipeline(tarmac.SimpleShardList(urls), tarmac.shuffle(3, rng=random.Random(rank)),"
-        " tarmac.split_by_node)",
+        "tarmac.DataPipeline(wds.SimpleShardList(urls), wds.shuffle(3, rng=random.Random(rank)),"
+        " wds.split_by_node)",
         "seed",
         "Shuffle",
     ),
@@ -154,8 +154,8 @@ CASES = {
         "4 and 3",
     ),
     "epochs of a mixture": (
-        "tarmac.FluidWrapper(tarmac.RandomMix([web(), web()], longest=True)) if rank == 0 else"
-        " set_epoch(tarmac.FluidWrapper(tarmac.RandomMix([web(), web()], longest=True)), 5)",
+        "wds.FluidWrapper(wds.RandomMix([web(), web()], longest=True)) if rank == 0 else"
+        " set_epoch(wds.FluidWrapper(wds.RandomMix([web(), web()], longest=True)), 5)",
         "epoch",
         "5 and 0",
     ),

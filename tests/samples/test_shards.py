@@ -10,7 +10,7 @@ import pytest
 
 import tarmac
 from tarmac.errors import UrlError
-from tarmac.index.manifest import read_manifest
+from tarmac.indexing.manifest import read_manifest
 from tarmac.samples.shards import ShardWriter, shard_name
 
 

@@ -25,7 +25,7 @@ from tarmac.errors import (
     NoCodec,
     WriteError,
 )
-from tarmac.index.build import IndexOptions, index_shard
+from tarmac.indexing.build import IndexOptions, index_shard
 from tarmac.samples.writer import TarWriter
 
 

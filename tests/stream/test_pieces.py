@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tarmac
+import tarmac.webdataset as wds
 from harness.shards import plain
 from tarmac.compat import opening
 from tarmac.errors import Truncated
@@ -60,7 +61,7 @@ def test_a_local_shard_gives_whole_samples_only(tmp_path_factory, order):
     path = tmp_path_factory.mktemp("shards") / "x.tar"
     path.write_bytes(plain([(name, name.encode()) for name in order]))
     whole, pieces = whole_of(order)
-    for handler in (tarmac.ignore_and_continue, lambda error: True):
+    for handler in (wds.ignore_and_continue, lambda error: True):
         dataset = tarmac.WebDataset([str(path), str(path)], handler=handler, empty_check=False)
         assert samples_of(dataset) == [expected(key) for key in whole] * 2
         assert dropped(dataset) == 2 * len(pieces)
@@ -74,11 +75,11 @@ def test_a_stream_ends_where_the_first_sample_comes_again(tmp_path_factory, orde
     path.write_bytes(gzip.compress(plain([(name, name.encode()) for name in order]), 1))
     runs = [key for key, _ in itertools.groupby(order, lambda name: name[0])]
     first = next((number for number, key in enumerate(runs) if key in runs[:number]), len(runs))
-    dataset = tarmac.WebDataset(str(path), handler=tarmac.ignore_and_continue, empty_check=False)
+    dataset = tarmac.WebDataset(str(path), handler=wds.ignore_and_continue, empty_check=False)
     assert [key for key, _ in samples_of(dataset)] == runs[:first]
     assert dropped(dataset) == (first < len(runs))
     single = opening.group_by_keys(
-        opening.tar_file_expander(opening.url_opener([str(path)] * 2)), handler=tarmac.ignore_and_continue
+        opening.tar_file_expander(opening.url_opener([str(path)] * 2)), handler=wds.ignore_and_continue
     )
     assert [sample["__key__"] for sample in single] == runs[:first] * 2
 
@@ -86,7 +87,7 @@ def test_a_stream_ends_where_the_first_sample_comes_again(tmp_path_factory, orde
 def test_a_whole_sample_whose_key_comes_twice_is_dropped_and_the_rest_stays(tmp_path):
     path = tmp_path / "x.tar"
     path.write_bytes(plain([(f"{key}.txt", b"1") for key in "abcad"]))
-    dataset = tarmac.WebDataset(str(path), handler=tarmac.ignore_and_continue)
+    dataset = tarmac.WebDataset(str(path), handler=wds.ignore_and_continue)
     assert [sample["__key__"] for sample in dataset] == ["b", "c", "d"]
     with pytest.raises(tarmac.errors.SplitSample):
         list(tarmac.WebDataset(str(path)))
@@ -104,19 +105,19 @@ CONCATENATED = tarmac.TarOptions(concatenated=True)
     ids=["joined", "without an end"],
 )
 @pytest.mark.filterwarnings("ignore::tarmac.errors.TruncatedTail")
-@pytest.mark.parametrize("handler", [tarmac.reraise_exception, tarmac.ignore_and_continue])
+@pytest.mark.parametrize("handler", [wds.reraise_exception, wds.ignore_and_continue])
 def test_every_door_can_be_told_how_strictly_to_read(tmp_path, content, options, keys, handler):
     path = str(tmp_path / "x.tar")
     (tmp_path / "x.tar").write_bytes(content)
     doors = [
         tarmac.read(path, tar=options),
         tarmac.WebDataset(path, handler, tar=options),
-        tarmac.DataPipeline(tarmac.SimpleShardList(path), tarmac.tarfile_to_samples(handler, tar=options)),
-        tarmac.tarfile_samples([{"url": path}], handler, tar=options),
+        tarmac.DataPipeline(wds.SimpleShardList(path), wds.tarfile_to_samples(handler, tar=options)),
+        wds.tarfile_samples([{"url": path}], handler, tar=options),
     ]
     for door in doors:
         assert [sample["__key__"] for sample in door] == keys
-    if handler is tarmac.ignore_and_continue:
+    if handler is wds.ignore_and_continue:
         dataset = tarmac.WebDataset(path, handler)
         assert [sample["__key__"] for sample in dataset] == ["s0", "s1"]  # the last may lack fields
         assert dropped(dataset) == 1
@@ -145,5 +146,5 @@ def test_the_hints_of_errors_can_be_followed(tmp_path, content, capsys):
 
 def test_a_stream_without_a_name_is_read_in_pieces_too():
     files = opening.tar_file_iterator(io.BytesIO(plain([("a.x", b"1"), ("b.x", b"2"), ("a.y", b"3")])))
-    found = opening.group_by_keys(files, handler=tarmac.ignore_and_continue)
+    found = opening.group_by_keys(files, handler=wds.ignore_and_continue)
     assert [sample["__key__"] for sample in found] == ["a", "b"]

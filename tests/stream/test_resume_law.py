@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, Phase, given, reject, settings
 from hypothesis import strategies as st
 
 import tarmac
+import tarmac.webdataset as wds
 from harness import rounds
 from harness.random_pipelines import MOST, Pipeline, key_of, pipelines
 from harness.readers import World, make_shards
@@ -120,10 +121,10 @@ def identity(item):
 SHAPES = {
     "threads before a shuffle": lambda s: web(s).map(identity, threads=2).shuffle(5),
     "threads before a slice": lambda s: web(s).map(identity, threads=2).slice(15),
-    "threads behind a mixture": lambda s: tarmac.FluidWrapper(
-        tarmac.RandomMix([web(s), web(s, seed=2)], longest=True, seed=3)
+    "threads behind a mixture": lambda s: wds.FluidWrapper(
+        wds.RandomMix([web(s), web(s, seed=2)], longest=True, seed=3)
     ).map(identity, threads=2),
-    "threads behind turns": lambda s: tarmac.FluidWrapper(tarmac.RoundRobin([web(s), web(s)])).map(
+    "threads behind turns": lambda s: wds.FluidWrapper(wds.RoundRobin([web(s), web(s)])).map(
         identity, threads=1
     ),
     "threads behind a loader": lambda s: tarmac.WebLoader(web(s), batch_size=None).map(identity, threads=2),
@@ -141,7 +142,7 @@ SHAPES = {
         web(s, shardshuffle=True).mcached().rsample(0.6).map(identity, threads=1).with_epoch(9)
     ),
     "seed drawn by a list": lambda s: tarmac.DataPipeline(
-        tarmac.SimpleShardList(World([5, 5, 5, 5]).urls(s), seed=True), tarmac.tarfile_to_samples()
+        wds.SimpleShardList(World([5, 5, 5, 5]).urls(s), seed=True), wds.tarfile_to_samples()
     ),
 }
 
@@ -237,15 +238,15 @@ def test_a_state_of_another_pipeline_is_refused(shards):
 def test_pipelines_without_a_state(tmp_path):
     queue = tmp_path / "queue"
     queue.mkdir()
-    directory = tarmac.DataPipeline(tarmac.DirectoryShardList(queue), tarmac.tarfile_to_samples())
+    directory = tarmac.DataPipeline(wds.DirectoryShardList(queue), wds.tarfile_to_samples())
     with pytest.raises(NotResumable, match="directory"):
         directory.state_dict()
     with pytest.raises(NotResumable, match="sampler of torch"):
         tarmac.WebLoader(list(range(8)), shuffle=True).state_dict()
     assert tarmac.WebLoader(list(range(8))).state_dict()
     with pytest.raises(NotResumable, match="begins where the one before"):
-        tarmac.FluidWrapper(tarmac.with_epoch([1, 2, 3], 2)).state_dict()
-    mixed = tarmac.RoundRobin([directory, [1]])
+        wds.FluidWrapper(wds.with_epoch([1, 2, 3], 2)).state_dict()
+    mixed = wds.RoundRobin([directory, [1]])
     with pytest.raises(NotResumable, match="directory"):
         mixed.state_dict()
 
@@ -255,7 +256,7 @@ def test_a_state_of_another_rank_is_refused(shards, monkeypatch):
     states = []
     for rank in range(2):
         monkeypatch.setenv("RANK", str(rank))
-        made = web(shards, nodesplitter=tarmac.split_by_node)
+        made = web(shards, nodesplitter=wds.split_by_node)
         next(iter(made))
         states.append(made.state_dict())
     made.load_state_dict(states[1])

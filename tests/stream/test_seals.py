@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import tarmac
+import tarmac.webdataset as wds
 from harness.waiting import PATIENCE
 from tarmac.errors import DecodeFailed, TarmacError, UnsafeCodec
 
@@ -34,8 +34,8 @@ class Evil:
 
 def make(kind, path):
     if kind == "db":
-        return tarmac.DBCache(path / "c.db", chunksize=4)
-    return tarmac.LMDBCached(path / "lmdb", 1 << 26, chunksize=4)
+        return wds.DBCache(path / "c.db", chunksize=4)
+    return wds.LMDBCached(path / "lmdb", 1 << 26, chunksize=4)
 
 
 def filled(kind, path):

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 import tarmac
+import tarmac.webdataset as wds
 from harness import rounds
 from harness.readers import WORLDS, World, epochs_of, make_shards, reader
 from tarmac.compat.webdataset import tariterators
@@ -46,43 +47,41 @@ def streams(world, shards, kind, shuffle):
     urls = world.urls(shards)
 
     def web(rank, **options):
-        options = {"nodesplitter": tarmac.split_by_node, "empty_check": False, **options}
+        options = {"nodesplitter": wds.split_by_node, "empty_check": False, **options}
         return tarmac.WebDataset(urls, shardshuffle=shuffle, seed=world.seed(rank), **options).map(key_of)
 
     def pipeline(rank, *stages):
-        splitters = [tarmac.split_by_node, tarmac.split_by_worker]
-        return tarmac.DataPipeline(*stages, *splitters, tarmac.tarfile_to_samples(), tarmac.map(key_of))
+        splitters = [wds.split_by_node, wds.split_by_worker]
+        return tarmac.DataPipeline(*stages, *splitters, wds.tarfile_to_samples(), wds.map(key_of))
 
     return {
         "web": web,
         "detshuffle": functools.partial(web, detshuffle=True),
         "own splitter": functools.partial(web, nodesplitter=by_hand),
-        "shuffled list": lambda rank: pipeline(rank, tarmac.SimpleShardList(urls, seed=5)),
-        "shuffle": lambda rank: pipeline(rank, tarmac.SimpleShardList(urls), tarmac.shuffle(3, seed=5)),
+        "shuffled list": lambda rank: pipeline(rank, wds.SimpleShardList(urls, seed=5)),
+        "shuffle": lambda rank: pipeline(rank, wds.SimpleShardList(urls), wds.shuffle(3, seed=5)),
         "shuffle before a splitter of one's own": lambda rank: tarmac.DataPipeline(
-            tarmac.SimpleShardList(urls, seed=7),
-            tarmac.shuffle(3, seed=5),
+            wds.SimpleShardList(urls, seed=7),
+            wds.shuffle(3, seed=5),
             by_hand,
-            tarmac.split_by_worker,
-            tarmac.tarfile_to_samples(),
-            tarmac.map(key_of),
+            wds.split_by_worker,
+            wds.tarfile_to_samples(),
+            wds.map(key_of),
         ),
         "generator": lambda rank: pipeline(
-            rank, tarmac.SimpleShardList(urls), tarmac.shuffle(3, rng=random.Random(4))
+            rank, wds.SimpleShardList(urls), wds.shuffle(3, rng=random.Random(4))
         ),
         "nested": lambda rank: pipeline(
-            rank, tarmac.DataPipeline(tarmac.SimpleShardList(urls), tarmac.shuffle(4, seed=3))
+            rank, tarmac.DataPipeline(wds.SimpleShardList(urls), wds.shuffle(4, seed=3))
         ),
         "mixed lists": lambda rank: pipeline(
             rank,
-            tarmac.RandomMix(
-                [tarmac.SimpleShardList(part, seed=2) for part in (urls[::2], urls[1::2]) if part],
+            wds.RandomMix(
+                [wds.SimpleShardList(part, seed=2) for part in (urls[::2], urls[1::2]) if part],
                 longest=True,
             ),
         ),
-        "spec": lambda rank: pipeline(
-            rank, tarmac.MultiShardSample({"datasets": [{"shards": urls}]}, seed=3)
-        ),
+        "spec": lambda rank: pipeline(rank, wds.MultiShardSample({"datasets": [{"shards": urls}]}, seed=3)),
     }[kind]
 
 
@@ -132,7 +131,7 @@ def test_equal_batches_are_equal_and_complete(shards, world, shuffle, size, tail
 
     def make(rank):
         web = tarmac.WebDataset(
-            world.urls(shards), shardshuffle=shuffle, nodesplitter=tarmac.split_by_node, seed=world.seed(rank)
+            world.urls(shards), shardshuffle=shuffle, nodesplitter=wds.split_by_node, seed=world.seed(rank)
         )
         return web.map(key_of).listed(size, partial=partial).with_equal_batches(tail=tail)
 
@@ -150,7 +149,7 @@ def test_equal_batches_of_the_shape_that_lost_samples(shards):
     world = World([5, 5, 5, 5, 5], ranks=2, epochs=3)
 
     def make(rank):
-        web = tarmac.WebDataset(world.urls(shards), shardshuffle=True, nodesplitter=tarmac.split_by_node)
+        web = tarmac.WebDataset(world.urls(shards), shardshuffle=True, nodesplitter=wds.split_by_node)
         return web.map(key_of).listed(5).with_equal_batches(5)
 
     for epoch in epochs_of(world, make):
@@ -174,7 +173,7 @@ def test_equal_batches_when_stages_drop_samples(shards):
     world = World([4, 4, 4], ranks=2)
 
     def make(rank):
-        web = tarmac.WebDataset(world.urls(shards), nodesplitter=tarmac.split_by_node).map(key_of)
+        web = tarmac.WebDataset(world.urls(shards), nodesplitter=wds.split_by_node).map(key_of)
         return web.select(lambda key: key != "0-1").with_equal_batches(1)
 
     [epoch] = epochs_of(world, make)
@@ -183,7 +182,7 @@ def test_equal_batches_when_stages_drop_samples(shards):
 
 def equal(kind, web):
     """Ways to end a pipeline behind equal shares."""
-    partial = functools.partial(tarmac.split_by_node, group=None)
+    partial = functools.partial(wds.split_by_node, group=None)
     split = tarmac.WebDataset(web.pipeline[0].urls, nodesplitter=partial).map(key_of).listed(2)
     return {
         "loader batches": lambda: DataLoader(web.with_equal_batches(2), batch_size=2),
@@ -209,9 +208,7 @@ def test_equal_batches_wherever_the_batches_are_made(shards, kind):
     world = World([5] * 5, ranks=2)
 
     def make(rank):
-        return equal(
-            kind, tarmac.WebDataset(world.urls(shards), nodesplitter=tarmac.split_by_node).map(key_of)
-        )
+        return equal(kind, tarmac.WebDataset(world.urls(shards), nodesplitter=wds.split_by_node).map(key_of))
 
     [epoch] = epochs_of(world, make)
     assert [len(batches) for batches in epoch] == [7 * (1 + (kind == "two passes"))] * 2
@@ -246,7 +243,7 @@ def renaming(src):
 
 
 def own_splitter(src):
-    for shard in tarmac.split_by_worker(src):
+    for shard in wds.split_by_worker(src):
         yield {"url": shard["url"]}
 
 
@@ -260,22 +257,22 @@ def opened_by_hand(src):
 
 
 def after_split(kind, urls):
-    read = tarmac.tarfile_to_samples()
+    read = wds.tarfile_to_samples()
     stages = {
-        "map": [tarmac.split_by_node, tarmac.split_by_worker, tarmac.map(renamed), read],
-        "generator": [tarmac.split_by_node, tarmac.split_by_worker, renaming, read],
-        "opener": [tarmac.split_by_node, tarmac.split_by_worker, opened_by_hand],
-        "wrapped splitter": [tarmac.split_by_node, own_splitter, read],
-        "between splitters": [tarmac.split_by_node, renaming, tarmac.split_by_worker, read],
+        "map": [wds.split_by_node, wds.split_by_worker, wds.map(renamed), read],
+        "generator": [wds.split_by_node, wds.split_by_worker, renaming, read],
+        "opener": [wds.split_by_node, wds.split_by_worker, opened_by_hand],
+        "wrapped splitter": [wds.split_by_node, own_splitter, read],
+        "between splitters": [wds.split_by_node, renaming, wds.split_by_worker, read],
         "single steps": [
-            tarmac.split_by_node,
-            tarmac.split_by_worker,
+            wds.split_by_node,
+            wds.split_by_worker,
             tariterators.url_opener,
             tariterators.tar_file_expander,
             tariterators.group_by_keys,
         ],
     }[kind]
-    return tarmac.DataPipeline(tarmac.SimpleShardList(urls), *stages, tarmac.map(key_of))
+    return tarmac.DataPipeline(wds.SimpleShardList(urls), *stages, wds.map(key_of))
 
 
 OWN = ["map", "generator", "opener", "wrapped splitter", "between splitters", "single steps"]
@@ -293,7 +290,7 @@ def test_own_splitter_of_a_webdataset(shards, splitter):
     world = World([3, 4], ranks=2, workers=3)
 
     def make(rank):
-        options = {"nodesplitter": tarmac.split_by_node, splitter: renaming_split[splitter]}
+        options = {"nodesplitter": wds.split_by_node, splitter: renaming_split[splitter]}
         return tarmac.WebDataset(world.urls(shards), empty_check=False, **options).map(key_of)
 
     [epoch] = epochs_of(world, make)
@@ -301,7 +298,7 @@ def test_own_splitter_of_a_webdataset(shards, splitter):
 
 
 def own_node_splitter(src):
-    for shard in tarmac.split_by_node(src):
+    for shard in wds.split_by_node(src):
         yield {"url": shard["url"]}
 
 
@@ -345,7 +342,7 @@ def test_ranks_with_loaders(shards, told):
     loaders = []
     for rank in range(2):
         with ranked(rank):
-            web = tarmac.WebDataset(world.urls(shards), shardshuffle=True, nodesplitter=tarmac.split_by_node)
+            web = tarmac.WebDataset(world.urls(shards), shardshuffle=True, nodesplitter=wds.split_by_node)
             loaders.append(
                 tarmac.WebLoader(web.map(key_of), batch_size=None, num_workers=2).with_epoch(25 - rank)
             )

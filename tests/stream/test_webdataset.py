@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 
 import tarmac
+import tarmac.webdataset as wds
 from harness.resume import assert_resumes
 from harness.shards import header_offsets, plain
 from tarmac.steps.handlers import ignore_and_continue, ignore_and_stop, warn_and_continue
@@ -282,7 +283,7 @@ def test_without_torch(shards):
     script = f"""
 import sys
 sys.modules["torch"] = None
-import tarmac as wds
+import tarmac.webdataset as wds
 dataset = wds.WebDataset({shards!r}, shardshuffle=10).shuffle(5).decode("rgb8")
 dataset = dataset.to_tuple("png", "cls").batched(4)
 images, labels = next(iter(dataset))
@@ -325,7 +326,7 @@ def test_mixtures_resume_at_every_step(shards, longest, behind):
     def make():
         first = WebDataset(shards, shardshuffle=10, seed=1).shuffle(4, seed=1).to_tuple("__key__")
         second = WebDataset(shards, shardshuffle=10, seed=2).map(upper_key).to_tuple("__key__").slice(7)
-        mix = FluidWrapper(tarmac.RandomMix([first, second], [0.7, 0.3], longest=longest, seed=5))
+        mix = FluidWrapper(wds.RandomMix([first, second], [0.7, 0.3], longest=longest, seed=5))
         return mix if behind == "nothing" else mix.shuffle(5, seed=3).listed(3)
 
     assert assert_resumes(make) > 5

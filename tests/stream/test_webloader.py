@@ -7,6 +7,7 @@ import torch
 from torch.utils.data import DataLoader
 
 import tarmac
+import tarmac.webdataset as wds
 from harness.resume import assert_resumes
 from harness.shards import plain
 from tarmac.errors import StateMismatch
@@ -162,7 +163,7 @@ def fail_on_threes(sample):
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_drops_of_workers_are_reported(shards, workers):
-    dataset = WebDataset(shards).map(fail_on_threes, handler=tarmac.ignore_and_continue)
+    dataset = WebDataset(shards).map(fail_on_threes, handler=wds.ignore_and_continue)
     loader = WebLoader(dataset, batch_size=None, num_workers=workers)
     assert len(list(loader)) == 20
     counts = {stage: drops.count for stage, drops in loader.drops().items() if drops.count}

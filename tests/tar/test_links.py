@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tarmac
+import tarmac.webdataset as wds
 from harness.damage import bit_flips, cuts, expect_no_silence
 from harness.oracle import digest, external, python_tarfile
 from harness.shards import header_offsets, members, with_hard_links
@@ -110,7 +111,7 @@ def test_every_door_gives_the_same_fields(shard, tmp_path, capsys):
     assert expected["s2"]["txt"] == expected["s1"]["txt"]
     assert fields(tarmac.read(shard, fields=["txt"]))["s3"] == {"txt": b"far away"}
     assert fields(tarmac.WebDataset(str(shard))) == expected
-    assert fields(tarmac.WebDataset(str(shard), handler=tarmac.ignore_and_continue)) == expected
+    assert fields(tarmac.WebDataset(str(shard), handler=wds.ignore_and_continue)) == expected
     assert fields(tarmac.Dataset(str(shard), verify=True)) == expected
     assert run("check", shard) == 0
     assert run("copy", shard, "-o", tmp_path / "copy.tar") == 0

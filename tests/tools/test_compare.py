@@ -8,8 +8,8 @@ import pytest
 
 from harness.shards import plain
 from tarmac.errors import DigestMismatch, IndexDamaged, IndexMissing, IndexStale
-from tarmac.index.build import IndexOptions
-from tarmac.index.manifest import read_manifest
+from tarmac.indexing.build import IndexOptions
+from tarmac.indexing.manifest import read_manifest
 from tarmac.tools.check import Checks, check
 from tarmac.tools.compare import entries_of
 from tarmac.tools.index import index

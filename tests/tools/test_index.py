@@ -16,9 +16,9 @@ from harness.shards import header_offsets, plain
 from tarmac.errors import BadManifest, IndexDamaged, IndexMissing, IndexStale, NotFound, Truncated, UrlError
 from tarmac.errors import WriteError as CannotWrite
 from tarmac.exact.dataset import Dataset
-from tarmac.index.build import IndexOptions, index_shard
-from tarmac.index.manifest import Manifest, Shard, read_manifest, write_manifest
-from tarmac.index.meta import parse_meta
+from tarmac.indexing.build import IndexOptions, index_shard
+from tarmac.indexing.manifest import Manifest, Shard, read_manifest, write_manifest
+from tarmac.indexing.meta import parse_meta
 from tarmac.storage import StorageOptions, open_write, read_range
 from tarmac.tools.index import check_index, index
 

@@ -13,10 +13,10 @@ import tarmac
 from harness.shards import plain
 from tarmac.cli import app
 from tarmac.errors import BadCondition
-from tarmac.index.build import IndexOptions, index_shard
-from tarmac.index.entries import Entries
-from tarmac.index.meta import parse_meta
-from tarmac.index.sidecar import make_sidecar, open_sidecar, write_sidecar
+from tarmac.indexing.build import IndexOptions, index_shard
+from tarmac.indexing.entries import Entries
+from tarmac.indexing.meta import parse_meta
+from tarmac.indexing.sidecar import make_sidecar, open_sidecar, write_sidecar
 from tarmac.storage import ObjectInfo
 
 OLD = [("a.cls", b"1"), ("a.json", b'{"w": 5}'), ("b.cls", b"2"), ("b.json", b'{"w": 6}')]

@@ -8,7 +8,7 @@ import pytest
 import tarmac
 from harness.shards import plain
 from tarmac.exact.order.epochs import batch_positions
-from tarmac.index.manifest import Manifest, Shard
+from tarmac.indexing.manifest import Manifest, Shard
 from tarmac.tools import order_proof
 from tarmac.tools.order import OrderOptions, audit
 from tarmac.tools.order_proof import _each_once, _numbers, prove

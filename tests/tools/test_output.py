@@ -9,7 +9,7 @@ import pytest
 
 import tarmac
 from tarmac.errors import CommandFailed, CommitFailed, UrlError
-from tarmac.index.manifest import read_manifest
+from tarmac.indexing.manifest import read_manifest
 from tarmac.jobs.task import Outcome
 from tarmac.tools.output import Output, Sources, fields_of, write_shard
 

@@ -12,9 +12,9 @@ from matplotlib.figure import Figure
 import tarmac
 from harness.shards import plain
 from tarmac.errors import IndexingError, TarmacError
-from tarmac.index.build import IndexOptions, index_shard
-from tarmac.index.meta import parse_meta
-from tarmac.index.sidecar import sidecar_url, write_sidecar
+from tarmac.indexing.build import IndexOptions, index_shard
+from tarmac.indexing.meta import parse_meta
+from tarmac.indexing.sidecar import sidecar_url, write_sidecar
 from tarmac.tools.order import OrderOptions, audit
 from tarmac.tools.plot_order import class_shares, classes_of, plot_order
 

@@ -14,8 +14,8 @@ from harness.damage import mutations
 from harness.shards import PLAIN_KINDS, header_offsets, plain
 from tarmac import read
 from tarmac.errors import JobMismatch, UrlError
-from tarmac.index.build import IndexOptions
-from tarmac.index.sidecar import open_sidecar
+from tarmac.indexing.build import IndexOptions
+from tarmac.indexing.sidecar import open_sidecar
 from tarmac.jobs.engines.local import LocalEngine
 from tarmac.tools.check import Checks, check
 from tarmac.tools.index import index

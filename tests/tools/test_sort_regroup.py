@@ -14,9 +14,9 @@ from harness.datasets import SAMPLES
 from harness.shards import members, plain
 from tarmac.errors import DuplicateField, Truncated
 from tarmac.exact.indexed import IndexedShard
-from tarmac.index.build import index_shard
-from tarmac.index.meta import parse_meta
-from tarmac.index.sidecar import read_sidecar
+from tarmac.indexing.build import index_shard
+from tarmac.indexing.meta import parse_meta
+from tarmac.indexing.sidecar import read_sidecar
 from tarmac.storage import open_read
 from tarmac.tools.sort_regroup import regrouped
 

@@ -161,7 +161,7 @@ def _repair(
     manifest: str,
 ) -> int:
     """Write clean copies, say what was lost, and return how much that is."""
-    from tarmac.index.manifest import read_manifest
+    from tarmac.indexing.manifest import read_manifest
     from tarmac.jobs.engines.local import LocalEngine
     from tarmac.storage import WriteOptions, open_write
     from tarmac.tools.compare import entries_of

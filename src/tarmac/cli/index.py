@@ -45,8 +45,8 @@ def index_command(
     Only what is new or has changed is read; digests and columns that are there stay.
     Example: tarmac index 'train-*.tar' -o train.json
     """
-    from tarmac.index.build import IndexOptions
-    from tarmac.index.meta import parse_meta
+    from tarmac.indexing.build import IndexOptions
+    from tarmac.indexing.meta import parse_meta
     from tarmac.jobs.run import JobReport
     from tarmac.tools.index import index
 

@@ -22,7 +22,7 @@ __all__ = ["order_command"]
 
 
 def _condition(text: str | None) -> str | None:
-    from tarmac.index.where import parse_where
+    from tarmac.indexing.where import parse_where
 
     try:
         return None if text is None else parse_where(text).text

@@ -12,8 +12,8 @@ from typing import IO, Any
 
 from tarmac.errors import BadManifest, DigestMismatch, IndexingError, TarmacError
 from tarmac.exact.indexed import IndexedShard
-from tarmac.index.entries import Entries
-from tarmac.index.sidecar import Sidecar, make_sidecar, read_sidecar
+from tarmac.indexing.entries import Entries
+from tarmac.indexing.sidecar import Sidecar, make_sidecar, read_sidecar
 from tarmac.samples.grouping import Grouping, Sample, group_members
 from tarmac.storage import ObjectInfo, Source, open_read
 from tarmac.tar import read_members

@@ -19,9 +19,9 @@ from tarmac.exact.selection import Part, Rows, by_condition, by_key_hash, by_key
 from tarmac.exact.shardset import Opening, ShardSet
 from tarmac.exact.steps import Steps, apply_steps
 from tarmac.exact.table import Table
-from tarmac.index.auto import REQUESTS, manifest_of
-from tarmac.index.manifest import Manifest
-from tarmac.index.where import parse_where
+from tarmac.indexing.auto import REQUESTS, manifest_of
+from tarmac.indexing.manifest import Manifest
+from tarmac.indexing.where import parse_where
 from tarmac.runtime.threads import in_threads
 from tarmac.samples.grouping import Sample
 from tarmac.steps.stage import Each

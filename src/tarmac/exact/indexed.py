@@ -18,8 +18,8 @@ import xxhash
 from numpy.typing import NDArray
 
 from tarmac.errors import DigestMismatch, IndexingError, IndexStale
-from tarmac.index.names import BEFORE, check_names_before, hard_links
-from tarmac.index.sidecar import Sidecar
+from tarmac.indexing.names import BEFORE, check_names_before, hard_links
+from tarmac.indexing.sidecar import Sidecar
 from tarmac.samples.grouping import Sample
 from tarmac.storage import Source, StorageOptions, read_range
 from tarmac.storage.local import LocalSource

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from tarmac.errors import IndexingError, TarmacError
 from tarmac.exact.shardset import ShardSet
-from tarmac.index.meta import names_in
-from tarmac.index.promote import common_types
-from tarmac.index.where import Condition
+from tarmac.indexing.meta import names_in
+from tarmac.indexing.promote import common_types
+from tarmac.indexing.where import Condition
 from tarmac.steps.stage import Each
 
 __all__ = ["by_condition", "by_key_hash", "by_keys", "by_numbers", "Part", "whole"]

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 
 from tarmac.errors import AccessDenied, NotFound, UnsupportedScheme
-from tarmac.index.marks import digest_at
+from tarmac.indexing.marks import digest_at
 from tarmac.runtime.threads import in_threads
 from tarmac.storage import StorageOptions, is_local, stat
 from tarmac.storage.local import LocalSource, local_path

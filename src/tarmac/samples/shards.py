@@ -18,7 +18,7 @@ from tarmac.storage.types import DEFAULT_STORAGE, DEFAULT_WRITE
 from tarmac.storage.unclosed import Watch
 
 if TYPE_CHECKING:
-    from tarmac.index.manifest import Shard
+    from tarmac.indexing.manifest import Shard
 
 __all__ = ["ShardWriter", "shard_name"]
 
@@ -142,8 +142,8 @@ class ShardWriter:
         stream.close()
         assert self.fname is not None
         if self._manifest is not None:
-            from tarmac.index.manifest import Shard
-            from tarmac.index.sidecar import open_sidecar
+            from tarmac.indexing.manifest import Shard
+            from tarmac.indexing.sidecar import open_sidecar
 
             assert stream.sidecar is not None
             facts = open_sidecar(stream.sidecar, self._options["storage"]).facts
@@ -158,7 +158,7 @@ class ShardWriter:
         self._watch.done()
         self.finish()
         if self._manifest is not None and self._indexed:
-            from tarmac.index.manifest import Manifest, write_manifest
+            from tarmac.indexing.manifest import Manifest, write_manifest
 
             name = os.path.basename(self._manifest).partition(".")[0]
             write_manifest(Manifest(self._indexed, name), self._manifest, self._options["storage"])

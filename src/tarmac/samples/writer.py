@@ -11,7 +11,7 @@ from typing import IO, Any, Self
 
 from tarmac.codecs import Encoder, encode_field, encoders, find_encoder
 from tarmac.errors import BadName, DuplicateField, EncodeFailed, MissingField, WriteError
-from tarmac.index.entries import Entries, Place
+from tarmac.indexing.entries import Entries, Place
 from tarmac.limits import DEFAULT_LIMITS
 from tarmac.samples.naming import Splitter, check_field, check_key, first_dot, is_reserved
 from tarmac.storage import Sink, StorageOptions, WriteOptions, is_local, open_write, scheme_of, stat
@@ -104,8 +104,8 @@ class TarWriter:
             import pyarrow  # noqa: F401 - needed at the end, when Python may import nothing more
             from xxhash import xxh3_64_intdigest
 
-            import tarmac.index.marks
-            import tarmac.index.sidecar  # noqa: F401
+            import tarmac.indexing.marks
+            import tarmac.indexing.sidecar  # noqa: F401
 
             self._digest = xxh3_64_intdigest
         self._storage = storage
@@ -232,8 +232,8 @@ class TarWriter:
 
     def _write_index(self, entries: Entries) -> str:
         """Put the index beside the shard; what is in place already is whole, with an index or without."""
-        from tarmac.index.marks import take_marks
-        from tarmac.index.sidecar import make_sidecar, sidecar_url, write_sidecar
+        from tarmac.indexing.marks import take_marks
+        from tarmac.indexing.sidecar import make_sidecar, sidecar_url, write_sidecar
 
         assert self.name is not None
         url = sidecar_url(self.name)

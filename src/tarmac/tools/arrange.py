@@ -22,7 +22,7 @@ from tarmac.errors import UrlError
 from tarmac.exact.dataset import Dataset
 from tarmac.exact.selection import whole
 from tarmac.exact.shardset import Opening, ShardSet
-from tarmac.index.auto import manifest_of
+from tarmac.indexing.auto import manifest_of
 from tarmac.samples.grouping import Sample
 from tarmac.samples.reader import SampleReader, read_shard
 from tarmac.storage import Cache, StorageOptions, is_local, scheme_of, stat

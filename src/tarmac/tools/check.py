@@ -21,7 +21,7 @@ from tarmac.errors import (
     UnsafeCodec,
     UrlError,
 )
-from tarmac.index.manifest import Manifest, Shard, read_manifest
+from tarmac.indexing.manifest import Manifest, Shard, read_manifest
 from tarmac.jobs.engines.local import LocalEngine
 from tarmac.jobs.ledger import open_ledger
 from tarmac.jobs.outputs import sizes_there

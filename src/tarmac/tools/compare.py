@@ -9,8 +9,8 @@ from typing import Any
 import xxhash
 
 from tarmac.errors import DigestMismatch, IndexDamaged, IndexMissing, IndexStale, TarmacError
-from tarmac.index.manifest import Manifest, Shard
-from tarmac.index.sidecar import Sidecar, open_sidecar, sidecar_url
+from tarmac.indexing.manifest import Manifest, Shard
+from tarmac.indexing.sidecar import Sidecar, open_sidecar, sidecar_url
 from tarmac.storage import StorageOptions, is_local, stat
 from tarmac.storage.local import local_path
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tarmac.errors import IndexDamaged, TarmacError, UrlError, WriteError
-from tarmac.index.build import DEFAULT_INDEXING, IndexOptions, index_shard, keeping, usable_index
-from tarmac.index.dali import read_dali
-from tarmac.index.manifest import Manifest, Shard, manifest_there, read_manifest, write_manifest
-from tarmac.index.sidecar import Sidecar, open_sidecar, sidecar_url, write_sidecar
+from tarmac.indexing.build import DEFAULT_INDEXING, IndexOptions, index_shard, keeping, usable_index
+from tarmac.indexing.dali import read_dali
+from tarmac.indexing.manifest import Manifest, Shard, manifest_there, read_manifest, write_manifest
+from tarmac.indexing.sidecar import Sidecar, open_sidecar, sidecar_url, write_sidecar
 from tarmac.jobs.engines.local import LocalEngine
 from tarmac.jobs.run import run_job
 from tarmac.jobs.task import Outcome, Task, Unit

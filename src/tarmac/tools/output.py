@@ -15,8 +15,8 @@ from typing import Any
 
 from tarmac.display import display_url, identity
 from tarmac.errors import CommandFailed, CommitFailed, NotFound, UrlError
-from tarmac.index.manifest import Manifest, Shard, manifest_there, write_manifest
-from tarmac.index.sidecar import open_sidecar, sidecar_url
+from tarmac.indexing.manifest import Manifest, Shard, manifest_there, write_manifest
+from tarmac.indexing.sidecar import open_sidecar, sidecar_url
 from tarmac.jobs.claims import Names
 from tarmac.jobs.outputs import UNTOLD, sizes_there
 from tarmac.jobs.task import Outcome

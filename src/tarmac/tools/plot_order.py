@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tarmac.codecs.handlers import library
 from tarmac.errors import IndexingError
 from tarmac.exact.dataset import Dataset
-from tarmac.index.where import resolve
+from tarmac.indexing.where import resolve
 from tarmac.storage import open_write
 from tarmac.tools.order import OrderAudit
 from tarmac.tools.shuffle_quality import ideal_order, shuffle_quality

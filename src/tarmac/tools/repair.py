@@ -15,8 +15,8 @@ import xxhash
 
 from tarmac.display import display_url
 from tarmac.errors import CompressionDamaged, IndexingError, TrailingData, UrlError
-from tarmac.index.manifest import Shard
-from tarmac.index.sidecar import Sidecar, open_sidecar, sidecar_url
+from tarmac.indexing.manifest import Shard
+from tarmac.indexing.sidecar import Sidecar, open_sidecar, sidecar_url
 from tarmac.jobs.ledger import ledger_place
 from tarmac.jobs.run import Engine, JobReport, run_job
 from tarmac.jobs.task import Outcome, Task, Unit

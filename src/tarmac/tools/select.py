@@ -17,8 +17,8 @@ import xxhash
 
 from tarmac.errors import JobError, MissingField, UrlError
 from tarmac.exact.dataset import Dataset
-from tarmac.index.meta import Columns, MetaPlan, parse_meta
-from tarmac.index.where import Condition, parse_where
+from tarmac.indexing.meta import Columns, MetaPlan, parse_meta
+from tarmac.indexing.where import Condition, parse_where
 from tarmac.limits import DEFAULT_LIMITS
 from tarmac.samples.grouping import Sample
 from tarmac.samples.naming import plain_key

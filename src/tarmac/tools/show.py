@@ -15,7 +15,7 @@ from tarmac.codecs.images import FORMATS, IMAGE_EXTENSIONS, UNMARKED, open_image
 from tarmac.display import visible
 from tarmac.errors import MissingField, UrlError
 from tarmac.exact.dataset import Dataset
-from tarmac.index.manifest import read_manifest
+from tarmac.indexing.manifest import read_manifest
 from tarmac.limits import DEFAULT_LIMITS
 from tarmac.samples.grouping import Sample
 from tarmac.samples.reader import read

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tarmac.errors import DuplicateField, TarmacError
-from tarmac.index.entries import Entries, Place
-from tarmac.index.marks import take_marks
-from tarmac.index.meta import Columns, MetaPlan
-from tarmac.index.sidecar import make_sidecar
+from tarmac.indexing.entries import Entries, Place
+from tarmac.indexing.marks import take_marks
+from tarmac.indexing.meta import Columns, MetaPlan
+from tarmac.indexing.sidecar import make_sidecar
 from tarmac.samples.naming import first_dot, is_metadata, is_reserved
 from tarmac.storage import stat
 from tarmac.storage.local import LocalSource

@@ -19,10 +19,10 @@ from tarmac.errors import DiskFull, IndexingError, SplitSample, TarmacError, Url
 from tarmac.exact.dataset import Dataset
 from tarmac.exact.selection import whole
 from tarmac.exact.shardset import Opening, ShardSet
-from tarmac.index.auto import REQUESTS, find_or_make_index
-from tarmac.index.build import IndexOptions, index_shard
-from tarmac.index.manifest import Manifest, Shard
-from tarmac.index.sidecar import open_sidecar, sidecar_url, write_sidecar
+from tarmac.indexing.auto import REQUESTS, find_or_make_index
+from tarmac.indexing.build import IndexOptions, index_shard
+from tarmac.indexing.manifest import Manifest, Shard
+from tarmac.indexing.sidecar import open_sidecar, sidecar_url, write_sidecar
 from tarmac.limits import DEFAULT_LIMITS
 from tarmac.progress import progress
 from tarmac.runtime.threads import in_threads

@@ -25,9 +25,9 @@ from tarmac.errors import (
 )
 from tarmac.exact.dataset import Dataset
 from tarmac.exact.shardset import ShardSet
-from tarmac.index.attributes import read_field
-from tarmac.index.meta import MetaPlan, parse_meta
-from tarmac.index.promote import as_text
+from tarmac.indexing.attributes import read_field
+from tarmac.indexing.meta import MetaPlan, parse_meta
+from tarmac.indexing.promote import as_text
 from tarmac.samples.grouping import Sample
 
 __all__ = ["By", "number_bytes"]

@@ -15,7 +15,7 @@ from tarmac.codecs.handlers import extension_of
 from tarmac.codecs.images import IMAGE_EXTENSIONS
 from tarmac.display import visible
 from tarmac.exact.dataset import Dataset
-from tarmac.index.attributes import read_field
+from tarmac.indexing.attributes import read_field
 from tarmac.samples.grouping import Sample
 
 __all__ = ["bars", "collect", "from_index", "report_lines", "Statistics", "summary"]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from tarmac.index.meta import names_in
+from tarmac.indexing.meta import names_in
 from tarmac.jobs.run import JobReport
 from tarmac.jobs.task import Outcome
 from tarmac.samples.grouping import Sample

@@ -72,6 +72,7 @@ from tarmac.compat.webdataset.handlers import (
 from tarmac.compat.webdataset.mix import RandomMix, RoundRobin
 from tarmac.compat.webdataset.pipeline import DataPipeline
 from tarmac.compat.webdataset.shardlists import (
+    DirectoryShardList,
     MultiShardSample,
     ResampledShards,
     SimpleShardList,
@@ -85,10 +86,15 @@ from tarmac.compat.webdataset.shardlists import (
 from tarmac.compat.webdataset.tariterators import tarfile_samples, tarfile_to_samples
 from tarmac.compat.webdataset.utils import PipelineStage, repeatedly
 from tarmac.compat.webdataset.writer import ShardWriter, TarWriter, numpy_dumps, torch_dumps
+from tarmac.stream.batching import default_collation_fn
+from tarmac.stream.watching import log_keys
 
 __version__ = "1.0.2"
 
 __all__ = [
+    "DirectoryShardList",
+    "default_collation_fn",
+    "log_keys",
     "__version__",
     "associate",
     "autodecode",

@@ -8,9 +8,9 @@ jpg 22528 19870 0002.jpg cls 43008 1 0002.cls
 from __future__ import annotations
 
 from tarmac.errors import IndexingError
-from tarmac.index.entries import Entries, Place
-from tarmac.index.marks import take_marks
-from tarmac.index.sidecar import make_sidecar
+from tarmac.indexing.entries import Entries, Place
+from tarmac.indexing.marks import take_marks
+from tarmac.indexing.sidecar import make_sidecar
 from tarmac.storage import StorageOptions, is_local, open_read, stat
 from tarmac.storage.types import DEFAULT_STORAGE
 

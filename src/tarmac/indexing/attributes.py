@@ -15,7 +15,7 @@ from tarmac.codecs.basic import json_loads, text_loads
 from tarmac.codecs.handlers import extension_of
 from tarmac.codecs.images import FORMATS, IMAGE_EXTENSIONS, UNMARKED, open_image
 from tarmac.codecs.pixels import check_pixels
-from tarmac.index.promote import as_text
+from tarmac.indexing.promote import as_text
 from tarmac.limits import DEFAULT_LIMITS, Limits
 
 __all__ = ["attributes_of", "is_json", "read_field"]

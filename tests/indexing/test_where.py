@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from harness import rounds
 from tarmac.errors import IndexingError
-from tarmac.index.where import Condition, parse_where, resolve
+from tarmac.indexing.where import Condition, parse_where, resolve
 
 TABLE = pa.table(
     {
@@ -111,7 +111,7 @@ def test_long_lists_of_columns_are_cut():
 
 def test_parsing_does_not_import_pyarrow():
     script = (
-        "import sys; from tarmac.index.where import parse_where; parse_where('a > 1')\n"
+        "import sys; from tarmac.indexing.where import parse_where; parse_where('a > 1')\n"
         "print('pyarrow' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

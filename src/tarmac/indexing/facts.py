@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tarmac.errors import IndexDamaged, IndexStale
-from tarmac.index.marks import Mark, differing_mark, parse_marks
+from tarmac.indexing.marks import Mark, differing_mark, parse_marks
 from tarmac.storage import ObjectInfo, StorageOptions, is_local
 
 __all__ = ["Facts", "facts_to_json", "parse_facts"]

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tarmac.errors import IndexingError
-from tarmac.index.where import parse_where
+from tarmac.indexing.where import parse_where
 
 BIG = (1 << 53) + 1
 TABLE = pa.table(
@@ -141,7 +141,7 @@ def test_kinds_that_do_not_fit(text, message):
 
 
 def test_shards_of_different_types_answer_alike():
-    from tarmac.index.promote import common_types
+    from tarmac.indexing.promote import common_types
 
     shards = [pa.table({"y": values}) for values in ([1999, None], ["n/a", "1999"], [0.5, 1.0])]
     with pytest.raises(IndexingError, match="cannot be compared"):

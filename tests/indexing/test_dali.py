@@ -6,8 +6,8 @@ import pytest
 
 from harness.shards import header_offsets, plain
 from tarmac.errors import IndexingError, NotFound
-from tarmac.index.build import index_shard
-from tarmac.index.dali import dali_url, read_dali
+from tarmac.indexing.build import index_shard
+from tarmac.indexing.dali import dali_url, read_dali
 
 FILES = [
     ("d/a b.jpg", b"one"),

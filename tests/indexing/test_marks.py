@@ -20,11 +20,11 @@ from harness.faultserver import FaultServer
 from harness.servers import required, seaweed_s3
 from harness.shards import header_offsets, plain
 from tarmac.errors import ArchiveError, IndexStale, SampleError
-from tarmac.index import marks
-from tarmac.index.build import IndexOptions
-from tarmac.index.marks import MEMBERS, Mark, marked_spans, parse_marks
-from tarmac.index.meta import parse_meta
-from tarmac.index.sidecar import open_sidecar
+from tarmac.indexing import marks
+from tarmac.indexing.build import IndexOptions
+from tarmac.indexing.marks import MEMBERS, Mark, marked_spans, parse_marks
+from tarmac.indexing.meta import parse_meta
+from tarmac.indexing.sidecar import open_sidecar
 from tarmac.storage import StorageOptions, open_read, open_write, stat
 from tarmac.tools.index import check_index, index
 

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from tarmac.errors import DecodeFailed, DecompressionBomb, IndexingError
-from tarmac.index.meta import Columns, MetaPlan, parse_meta
+from tarmac.indexing.meta import Columns, MetaPlan, parse_meta
 from tarmac.limits import Limits
 
 
@@ -192,7 +192,7 @@ def test_a_failed_sample_leaves_the_columns_as_they_were():
 
 
 def test_a_field_is_read_once_for_all_its_columns(monkeypatch):
-    from tarmac.index import meta
+    from tarmac.indexing import meta
 
     seen = []
     read = meta.read_field

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from tarmac.errors import BadCondition
-from tarmac.index.tokens import Token, problem, tokens, unquote
+from tarmac.indexing.tokens import Token, problem, tokens, unquote
 
 __all__ = [
     "Among",

@@ -15,9 +15,9 @@ from harness.damage import bit_flips, cuts
 from harness.shards import plain
 from tarmac.errors import IndexDamaged, IndexingError, IndexMissing, IndexStale, TarmacError
 from tarmac.exact.indexed import IndexedShard
-from tarmac.index import sidecar as module
-from tarmac.index.entries import Entries
-from tarmac.index.sidecar import make_sidecar, open_sidecar, read_sidecar, sidecar_url, write_sidecar
+from tarmac.indexing import sidecar as module
+from tarmac.indexing.entries import Entries
+from tarmac.indexing.sidecar import make_sidecar, open_sidecar, read_sidecar, sidecar_url, write_sidecar
 from tarmac.storage import ObjectInfo, Source, StorageOptions, stat
 
 INFO = ObjectInfo(10_000, "5f")

@@ -14,7 +14,7 @@ from PIL import Image
 
 from harness import rounds
 from tarmac.errors import DecodeFailed, DecompressionBomb
-from tarmac.index.attributes import attributes_of, is_json, read_field
+from tarmac.indexing.attributes import attributes_of, is_json, read_field
 from tarmac.limits import Limits
 
 

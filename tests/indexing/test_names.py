@@ -19,8 +19,8 @@ from harness.folder import folder as served
 from harness.shards import plain, with_hard_links
 from tarmac.errors import IndexDamaged, IndexStale
 from tarmac.exact.indexed import IndexedShard
-from tarmac.index.entries import Entries
-from tarmac.index.sidecar import make_sidecar, read_sidecar
+from tarmac.indexing.entries import Entries
+from tarmac.indexing.sidecar import make_sidecar, read_sidecar
 from tarmac.storage import ObjectInfo
 from tarmac.tools.index import check_index, index
 
@@ -141,7 +141,7 @@ def test_copies_are_accepted_whatever_their_names(tmp_path, where, kind):
 def test_headers_are_read_once_and_not_at_all_where_the_version_is_the_same(place, monkeypatch):
     root, _ = place
     reads = []
-    from tarmac.index import names
+    from tarmac.indexing import names
 
     read = names.read_members
     monkeypatch.setattr(names, "read_members", lambda *a, **k: reads.append(1) or read(*a, **k))

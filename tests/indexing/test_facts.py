@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import tarmac
 from harness.shards import plain
 from tarmac.errors import IndexDamaged, IndexingError, IndexStale
-from tarmac.index.facts import facts_to_json, parse_facts
-from tarmac.index.sidecar import open_sidecar
+from tarmac.indexing.facts import facts_to_json, parse_facts
+from tarmac.indexing.sidecar import open_sidecar
 from tarmac.tools.index import index
 
 

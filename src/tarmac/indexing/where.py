@@ -13,8 +13,8 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from tarmac.errors import BadCondition, IndexingError
-from tarmac.index.grammar import Column, Node, Unary, parse
-from tarmac.index.tokens import problem
+from tarmac.indexing.grammar import Column, Node, Unary, parse
+from tarmac.indexing.tokens import problem
 
 if TYPE_CHECKING:
     import numpy as np
@@ -78,7 +78,7 @@ class Condition:
         `types`, from `promote.common_types`, are those of the columns in all shards together: with them
         the shards of a dataset answer alike although their own types differ.
         """
-        from tarmac.index.evaluate import evaluate
+        from tarmac.indexing.evaluate import evaluate
 
         return evaluate(self.tree, table, self.text, self.resolve(table.schema.names), types or {})
 

@@ -11,9 +11,9 @@ from harness.datasets import write_shards
 from harness.faultserver import FaultServer
 from harness.shards import plain
 from tarmac.errors import BadManifest, NotFound, TransferError, Truncated
-from tarmac.index import build as indexing
-from tarmac.index.auto import manifest_of
-from tarmac.index.manifest import Manifest, Shard, write_manifest
+from tarmac.indexing import build as indexing
+from tarmac.indexing.auto import manifest_of
+from tarmac.indexing.manifest import Manifest, Shard, write_manifest
 from tarmac.storage import StorageOptions
 from tarmac.storage.types import DEFAULT_STORAGE
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tarmac.index.promote import as_array, as_text, common_types, promote
+from tarmac.indexing.promote import as_array, as_text, common_types, promote
 
 BIG = 1 << 63
 

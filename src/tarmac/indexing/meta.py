@@ -18,8 +18,8 @@ from typing import Any, Literal, NamedTuple, NoReturn
 
 from tarmac.codecs.basic import json_loads
 from tarmac.errors import BadCondition, CodecError, DecodeFailed
-from tarmac.index.attributes import Lookup, attributes_of, is_json, read_field
-from tarmac.index.promote import as_array
+from tarmac.indexing.attributes import Lookup, attributes_of, is_json, read_field
+from tarmac.indexing.promote import as_array
 from tarmac.limits import DEFAULT_LIMITS, Limits
 
 __all__ = ["Columns", "MetaColumn", "MetaPlan", "names_in", "parse_meta"]

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tarmac.errors import BadName
-from tarmac.index.entries import Entries
+from tarmac.indexing.entries import Entries
 
 FIELDS = st.sampled_from(["cls", "jpg", "seg.png", "t\udc80xt"])
 PLACES = st.tuples(st.integers(0, 1 << 50), st.integers(0, 1 << 40), st.integers(0, (1 << 64) - 1))

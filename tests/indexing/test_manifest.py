@@ -13,7 +13,7 @@ from harness.memory import peak, reset_peak
 from harness.work import calls
 from storage.caches import Origin
 from tarmac.errors import BadManifest, NotFound, UnsafeUrl, UrlError
-from tarmac.index.manifest import Manifest, Shard, _resolver, read_manifest, relative_name, write_manifest
+from tarmac.indexing.manifest import Manifest, Shard, _resolver, read_manifest, relative_name, write_manifest
 from tarmac.storage import register_scheme, schemes
 from tarmac.storage.urls import allowed_name
 

@@ -17,10 +17,10 @@ import xxhash
 from numpy.typing import NDArray
 
 from tarmac.errors import IndexDamaged, IndexMissing, NotFound, TarmacError
-from tarmac.index.entries import Entries
-from tarmac.index.facts import Facts, facts_to_json, parse_facts
-from tarmac.index.marks import Mark
-from tarmac.index.names import check_all_names
+from tarmac.indexing.entries import Entries
+from tarmac.indexing.facts import Facts, facts_to_json, parse_facts
+from tarmac.indexing.marks import Mark
+from tarmac.indexing.names import check_all_names
 from tarmac.storage import (
     ObjectInfo,
     StorageOptions,

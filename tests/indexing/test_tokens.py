@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tarmac.errors import IndexingError
-from tarmac.index.tokens import problem, tokens, unquote
+from tarmac.indexing.tokens import problem, tokens, unquote
 
 
 def words(text):

@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tarmac.errors import BadCondition
-from tarmac.index.grammar import Among, Between, Chain, Column, Comparison, Constant, Like, Node, Unary
-from tarmac.index.promote import promote
-from tarmac.index.tokens import problem
+from tarmac.indexing.grammar import Among, Between, Chain, Column, Comparison, Constant, Like, Node, Unary
+from tarmac.indexing.promote import promote
+from tarmac.indexing.tokens import problem
 
 __all__ = ["evaluate"]
 

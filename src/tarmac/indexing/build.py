@@ -9,11 +9,11 @@ from typing import Any
 import xxhash
 
 from tarmac.errors import AccessDenied, BadCondition, IndexingError, ObjectChanged, TarmacError
-from tarmac.index.entries import Entries
-from tarmac.index.marks import take_marks
-from tarmac.index.meta import Columns as MetaColumns
-from tarmac.index.meta import MetaPlan, parse_meta
-from tarmac.index.sidecar import Sidecar, make_sidecar, open_sidecar
+from tarmac.indexing.entries import Entries
+from tarmac.indexing.marks import take_marks
+from tarmac.indexing.meta import Columns as MetaColumns
+from tarmac.indexing.meta import MetaPlan, parse_meta
+from tarmac.indexing.sidecar import Sidecar, make_sidecar, open_sidecar
 from tarmac.samples.grouping import Grouping, group_members
 from tarmac.samples.naming import Splitter, first_dot
 from tarmac.storage import Source, StorageOptions, is_local, open_read, stat

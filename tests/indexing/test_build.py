@@ -25,10 +25,10 @@ from tarmac.errors import (
     ObjectChanged,
     SplitSample,
 )
-from tarmac.index import build as indexing
-from tarmac.index.build import IndexOptions, index_shard, usable_index
-from tarmac.index.meta import parse_meta
-from tarmac.index.sidecar import read_sidecar, sidecar_url, write_sidecar
+from tarmac.indexing import build as indexing
+from tarmac.indexing.build import IndexOptions, index_shard, usable_index
+from tarmac.indexing.meta import parse_meta
+from tarmac.indexing.sidecar import read_sidecar, sidecar_url, write_sidecar
 from tarmac.samples.naming import last_dot
 from tarmac.storage import register_scheme, schemes
 

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from tarmac import environment
 from tarmac.display import display_url
 from tarmac.errors import AccessDenied, WriteError
-from tarmac.index.build import IndexOptions, index_shard, keeping, usable_index
-from tarmac.index.manifest import Manifest, Shard, read_manifest
-from tarmac.index.meta import MetaPlan
-from tarmac.index.sidecar import Sidecar, open_sidecar, sidecar_url, write_sidecar
+from tarmac.indexing.build import IndexOptions, index_shard, keeping, usable_index
+from tarmac.indexing.manifest import Manifest, Shard, read_manifest
+from tarmac.indexing.meta import MetaPlan
+from tarmac.indexing.sidecar import Sidecar, open_sidecar, sidecar_url, write_sidecar
 from tarmac.progress import progress
 from tarmac.runtime.threads import in_threads
 from tarmac.storage import StorageOptions, is_local

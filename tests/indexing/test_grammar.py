@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tarmac.errors import IndexingError
-from tarmac.index.grammar import Among, Between, Chain, Column, Comparison, Constant, Like, Unary, parse
+from tarmac.indexing.grammar import Among, Between, Chain, Column, Comparison, Constant, Like, Unary, parse
 
 
 def show(node):
