@@ -249,7 +249,7 @@ def test_urls_stay_as_they_are_once_they_are_expanded(place):
     assert expand(hostile) == hostile
     assert all(type(url) is ShardUrl for url in expand(["a::b", "{c,d}.tar", *hostile]))
     with pytest.raises(UnsafeUrl):
-        expand(hostile, commands=False)
+        expand(hostile, allow_exec=False)
 
 
 def test_a_recipe_from_elsewhere_stays_below_the_base_that_was_named(place, capfd):

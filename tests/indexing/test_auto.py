@@ -17,7 +17,7 @@ from tarmac.indexing.manifest import Manifest, Shard, write_manifest
 from tarmac.storage import StorageOptions
 from tarmac.storage.types import DEFAULT_STORAGE
 
-FAST = StorageOptions(backoff=0.001, max_backoff=0.005, retries=1, idle=60)
+FAST = StorageOptions(backoff=0.001, max_backoff=0.005, retries=1, idle_timeout=60)
 
 
 @pytest.fixture(autouse=True)

@@ -30,7 +30,7 @@ from tarmac.indexing.build import IndexOptions, index_shard, usable_index
 from tarmac.indexing.meta import parse_meta
 from tarmac.indexing.sidecar import read_sidecar, sidecar_url, write_sidecar
 from tarmac.samples.naming import last_dot
-from tarmac.storage import register_scheme, schemes
+from tarmac.storage import FileStore, register_scheme, schemes
 
 DIGESTS = IndexOptions(digests=True)
 
@@ -78,7 +78,7 @@ def test_streams_give_the_same_as_files(tmp_path, monkeypatch, kind):
     monkeypatch.setattr(schemes, "_registered", {})
     every = [IndexOptions(), DIGESTS, IndexOptions(meta=parse_meta("txt.size,cls.size"))]
     for piece, options in itertools.product((1, 700, 1 << 20), every):
-        register_scheme("mem", lambda _url, piece=piece: Slow(data, piece))
+        register_scheme("mem", FileStore(lambda _url, piece=piece: Slow(data, piece)))
         streamed = read_sidecar(index_shard("mem://a.tar", options), "x")
         mapped = read_sidecar(index_shard(str(path), options), "x")
         assert streamed.facts.fingerprint == mapped.facts.fingerprint
@@ -160,7 +160,7 @@ def test_compressed_shards_have_no_addresses(tmp_path, monkeypatch, kind):
     path = tmp_path / "a.tar"
     path.write_bytes(COMPRESSED_KINDS[kind]())
     monkeypatch.setattr(schemes, "_registered", {})
-    register_scheme("mem", lambda _url: Slow(path.read_bytes(), 1))
+    register_scheme("mem", FileStore(lambda _url: Slow(path.read_bytes(), 1)))
     for url in (str(path), "mem://a.tar"):
         with pytest.raises(IndexingError, match="compressed") as caught:
             index_shard(url)

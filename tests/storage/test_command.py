@@ -15,7 +15,7 @@ from harness.waiting import FOREVER, until
 from tarmac.errors import CommandFailed, Stalled, UnsafeUrl, UnsupportedScheme
 from tarmac.storage import StorageOptions, enforce_security, open_read, open_write, read_range, stat
 
-OPTIONS = StorageOptions(command_idle=60)
+OPTIONS = StorageOptions(command_timeout=60)
 
 
 def fetch(url: str, options: StorageOptions = OPTIONS) -> bytes:
@@ -101,7 +101,7 @@ def test_closing_early_ends_all_of_it(command):
 
 
 def test_a_stall():
-    options, mark = replace(OPTIONS, command_idle=0.3), mark_of_ours()
+    options, mark = replace(OPTIONS, command_timeout=0.3), mark_of_ours()
     for command in (
         f"echo a; sleep {FOREVER}.{mark}",
         f"sleep {FOREVER}.{mark}",
@@ -144,11 +144,11 @@ def test_a_command_that_fails_while_written_to(tmp_path):
 
 def test_a_command_that_does_not_read():
     mark = mark_of_ours()
-    sink = open_write(f"pipe:sleep {FOREVER}.{mark}", replace(OPTIONS, command_idle=0.3))
+    sink = open_write(f"pipe:sleep {FOREVER}.{mark}", replace(OPTIONS, command_timeout=0.3))
     with pytest.raises(Stalled, match="does not read"):
         for _ in range(100):
             sink.write(bytes(100_000))
-    sink = open_write(f"pipe:cat > /dev/null; sleep {FOREVER}.{mark}", replace(OPTIONS, total=0.3))
+    sink = open_write(f"pipe:cat > /dev/null; sleep {FOREVER}.{mark}", replace(OPTIONS, total_timeout=0.3))
     with pytest.raises(Stalled, match="did not end"):
         sink.commit()
     assert gone(mark)

@@ -296,21 +296,21 @@ def test_a_server_that_hangs_up(server, hasty):
 def test_a_stall_ends_with_the_idle_timeout(long_server, hasty, action):
     long_server.script([], then=action)
     with pytest.raises(Stalled):
-        fetch(long_server.url, replace(hasty, idle=1.0, retries=0))
+        fetch(long_server.url, replace(hasty, idle_timeout=1.0, retries=0))
     assert len(long_server.requests) <= 2  # obstore, and then web.py for a body without a length
     assert all(request.sent <= action.stall_at for request in long_server.requests)  # it still stalls
 
 
 def test_a_stall_that_passes_is_resumed(long_server, hasty):
     long_server.script([Action(stall=FOREVER, stall_at=1_200_000)])
-    assert fetch(long_server.url, replace(hasty, idle=2)) == LONG
+    assert fetch(long_server.url, replace(hasty, idle_timeout=2)) == LONG
     assert len(long_server.requests) == 2
 
 
 def test_the_total_time_is_bounded(long_server, hasty):
     long_server.script([], then=Action(rate=20_000))
     with pytest.raises(TransferError):
-        fetch(long_server.url, replace(hasty, total=1.0, retries=0))
+        fetch(long_server.url, replace(hasty, total_timeout=1.0, retries=0))
     [request] = long_server.requests
     assert request.sent < len(LONG)
 

@@ -11,7 +11,16 @@ from harness.servers import aistore
 from harness.shards import plain
 from tarmac.compat.gopen import gopen, gopen_schemes, rewrite_url
 from tarmac.errors import UnsafeUrl, UnsupportedScheme, UrlError
-from tarmac.storage import Cache, enforce_security, open_read, open_write, read_range, schemes, stat
+from tarmac.storage import (
+    Cache,
+    FileStore,
+    enforce_security,
+    open_read,
+    open_write,
+    read_range,
+    schemes,
+    stat,
+)
 
 SHARD = plain([("a.txt", b"1"), ("b.txt", b"2")])
 
@@ -163,6 +172,6 @@ def test_schemes_for_aistore(monkeypatch, tmp_path, hasty):
 def test_functions_of_ones_own_come_before_aistore(monkeypatch):
     monkeypatch.setenv("USE_AIS_FOR", "gs")
     monkeypatch.setattr(schemes, "_registered", {})
-    tarmac.register_scheme("gs", lambda url: io.BytesIO(b"own"))
+    tarmac.register_scheme("gs", FileStore(lambda url: io.BytesIO(b"own")))
     with open_read("gs://bucket/x") as source:
         assert source.read(10) == b"own"

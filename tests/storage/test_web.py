@@ -141,7 +141,7 @@ def test_put_to_a_server_that_hangs(hasty):
 
     with upload_server(wait) as (url, _, _seen):
         with pytest.raises(Stalled):
-            put(f"{url}/x.tar", b"x", replace(hasty, idle=0.3), WriteOptions(overwrite=True))
+            put(f"{url}/x.tar", b"x", replace(hasty, idle_timeout=0.3), WriteOptions(overwrite=True))
         hang.set()
 
 

@@ -14,7 +14,7 @@ from tarmac.indexing.build import IndexOptions, index_shard, keeping, usable_ind
 from tarmac.indexing.manifest import Manifest, Shard, read_manifest
 from tarmac.indexing.meta import MetaPlan
 from tarmac.indexing.sidecar import Sidecar, open_sidecar, sidecar_url, write_sidecar
-from tarmac.progress import progress
+from tarmac.progress import track
 from tarmac.runtime.threads import in_threads
 from tarmac.storage import StorageOptions, is_local
 from tarmac.storage.local import local_path
@@ -45,9 +45,9 @@ def manifest_of(
         name = os.fspath(source)
         if name.partition("?")[0].lower().endswith(".json"):
             return read_manifest(name, storage)
-    urls = expand(source, options=storage)
+    urls = expand(source, storage=storage)
     options = IndexOptions(digests=digests, meta=meta, storage=storage)
-    return Manifest(list(progress(_indexed(urls, options, beside), len(urls), "indexing", show=show)))
+    return Manifest(list(track(_indexed(urls, options, beside), len(urls), "indexing", progress=show)))
 
 
 def _indexed(urls: Sequence[str], options: IndexOptions, beside: bool) -> Iterator[Shard]:

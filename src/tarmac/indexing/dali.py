@@ -11,7 +11,7 @@ from tarmac.errors import IndexingError
 from tarmac.indexing.entries import Entries, Place
 from tarmac.indexing.marks import take_marks
 from tarmac.indexing.sidecar import make_sidecar
-from tarmac.storage import StorageOptions, is_local, open_read, stat
+from tarmac.storage import StorageOptions, is_local, read_all, stat
 from tarmac.storage.types import DEFAULT_STORAGE
 
 __all__ = ["dali_url", "read_dali"]
@@ -25,8 +25,7 @@ def dali_url(shard: str) -> str:
 def read_dali(shard: str, storage: StorageOptions = DEFAULT_STORAGE) -> bytes:
     """Return the content of a sidecar made from DALI's index, without reading the shard."""
     url = dali_url(shard)
-    with open_read(url, storage) as source:
-        text = b"".join(iter(lambda: source.read(1 << 20), b"")).decode("utf-8", "surrogateescape")
+    text = read_all(url, storage).decode("utf-8", "surrogateescape")
     lines = text.removesuffix("\n").split("\n")  # names may contain other kinds of line ends
     head = lines[0].split()
     if len(head) != 2 or not head[1].isdigit():

@@ -14,7 +14,7 @@ from tarmac.jobs.claims import Claims
 from tarmac.jobs.ledger import Ledger, made_by_others, open_ledger
 from tarmac.jobs.outputs import UNTOLD, marks_of, sizes_there
 from tarmac.jobs.task import Outcome, Task, Unit
-from tarmac.progress import progress
+from tarmac.progress import track
 from tarmac.storage import StorageOptions, is_local
 from tarmac.storage.local import local_path
 from tarmac.storage.types import DEFAULT_STORAGE
@@ -208,7 +208,7 @@ def _until_error(
                 return
             yield unit
 
-    for unit, outcome in progress(engine.run(work, wanted()), len(units), verb, show=show):
+    for unit, outcome in track(engine.run(work, wanted()), len(units), verb, progress=show):
         if isinstance(outcome, Exception):
             problem = problem or outcome
         else:

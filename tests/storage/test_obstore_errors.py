@@ -15,7 +15,7 @@ from tarmac.errors import (
     TransferError,
     UrlError,
 )
-from tarmac.storage.failures import refused, translate, translating
+from tarmac.storage.obstore_errors import status_error, translate, translating
 
 URL = "s3://bucket/x.tar"
 
@@ -45,7 +45,7 @@ def told(facts: str, kind: type[Exception] = Exception) -> Exception:
         (told("source: UnexpectedRange {"), TransferError, "range"),
         (told("nothing known"), TransferError, "Generic S3 error"),
         (FileNotFoundError("gone"), NotFound, "no such object"),
-        (PermissionError("no"), AccessDenied, "refused"),
+        (PermissionError("no"), AccessDenied, "status_error"),
         (type("AlreadyExistsError", (Exception,), {})("x"), CommitFailed, "exists"),
         (type("InvalidPathError", (Exception,), {})("x"), UrlError, "path"),
         (type("UnknownConfigurationKeyError", (Exception,), {})("x"), UrlError, "key"),
@@ -84,5 +84,5 @@ def test_a_panic_is_an_error_like_others():
     ],
 )
 def test_refusals(status, kind):
-    assert type(refused(status, URL)) is kind
-    assert str(status) in str(refused(status, URL))
+    assert type(status_error(status, URL)) is kind
+    assert str(status) in str(status_error(status, URL))
