@@ -12,7 +12,16 @@ from typing import IO
 
 import tarmac
 from tarmac.errors import CommitFailed, NotFound
-from tarmac.storage import FileSource, ObjectInfo, Source, StorageOptions, list_objects, read_all, stat, write_all
+from tarmac.storage import (
+    FileSource,
+    ObjectInfo,
+    Source,
+    StorageOptions,
+    list_objects,
+    read_all,
+    stat,
+    write_all,
+)
 
 
 class ZipStore(tarmac.Store):

@@ -79,7 +79,7 @@ def test_without_tags_nothing_can_be_compared():
 def test_the_whole_object_in_place_of_a_range(tag):
     with FaultServer(ONE, if_match=False) as server:
         server.script([Action(), replace(IGNORE_RANGE, change=(TWO, tag))])
-        with pytest.raises(TransferError, match="ranges"):
+        with pytest.raises(TransferError, match="range"):
             outcome(server.url, FAST)
 
 

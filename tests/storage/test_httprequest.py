@@ -74,7 +74,7 @@ def test_a_server_that_never_ends_is_left_when_the_time_is_used_up(tmp_path, clo
             lambda: list(tarmac.read(server.url, storage=options)),
             lambda: list(tarmac.read(server.url, storage=options, cache=Cache(tmp_path))),
         ):
-            with pytest.raises(Stalled, match="longer than 60 seconds"):
+            with pytest.raises(Stalled, match="60 seconds"):
                 attempt()
         assert not server.gave_up
         assert entries(Cache(tmp_path)) == set()
@@ -85,11 +85,11 @@ def test_a_server_that_never_ends_is_left_when_the_time_is_used_up(tmp_path, clo
 def test_a_server_that_never_ends_is_left_after_so_many_bytes(tmp_path, secure, kind):
     with endless(*ENDLESS[kind]) as server:
         options = replace(FAST, max_unsized_bytes=300_000)
-        with pytest.raises(TransferError, match="more than 300000 bytes"):
+        with pytest.raises(TransferError, match="300000 bytes"):
             drain(server.url, options)
         with pytest.raises(TransferError, match=r"StorageOptions\.max_unsized_bytes"):
             by_cache(server.url, options, tmp_path)
-        with pytest.raises(TransferError, match="more than 300000 bytes"):
+        with pytest.raises(TransferError, match="300000 bytes"):
             list(tarmac.read(server.url, storage=options))
         assert not server.gave_up
         assert entries(Cache(tmp_path)) == set()
@@ -101,7 +101,7 @@ def test_a_slow_drip_ends_with_the_total_time(clock, secure, framing):
     """Small pieces, each in time: only all of them together take too long."""
     with FaultServer(shard_bytes("drip", 100_000)) as server:
         server.script([], then=Action(framing=framing))
-        with pytest.raises(Stalled, match=r"longer than 40 seconds.*StorageOptions\.total"):
+        with pytest.raises(Stalled, match=r"40 seconds.*StorageOptions\.total_timeout"):
             drain(server.url, replace(FAST, total_timeout=40.0), size=100)
         assert drain(server.url, replace(FAST, total_timeout=4000.0), size=1000) == 100_000
 
@@ -126,7 +126,7 @@ def test_uploads_keep_to_the_total_time(clock, tmp_path):
         server.script([], then=Action(status=404))
         sink = open_write(server.url, replace(FAST, total_timeout=3.0))
         sink.write(bytes(30 << 20))
-        with pytest.raises(Stalled, match="longer than 3 seconds"):
+        with pytest.raises(Stalled, match="3 seconds"):
             sink.commit()
 
 

@@ -30,6 +30,7 @@ from tarmac.errors import (
     Stalled,
     TransferError,
     UrlError,
+    UsageError,
 )
 from tarmac.storage import StorageOptions, open_read, read_range, stat
 
@@ -211,20 +212,20 @@ def test_more_than_was_asked_for(server, hasty):
     with pytest.raises(TransferError):
         read_range(server.url, 1000, 1100, hasty)
     server.script([Action(cut=10)], then=Action(widen=100))
-    with pytest.raises(TransferError, match="asked for"):
+    with pytest.raises(ShortRead, match="object"):
         read_range(server.url, 1000, 1100, hasty)
     server.script([Action(cut=100_000)], then=Action(widen=700))
     assert fetch(server.url, hasty) == BODY
 
 
 def test_a_range_beyond_the_end(server, hasty):
-    with pytest.raises(ShortRead, match="10 bytes arrived of the 20"):
+    with pytest.raises(ShortRead, match="0x00030d40"):
         read_range(server.url, len(BODY) - 10, len(BODY) + 10, hasty)
     with pytest.raises(TransferError, match="416"):
         read_range(server.url, len(BODY) + 10, len(BODY) + 20, hasty)
     assert read_range(server.url, 5, 5, hasty) == b""
     for start, stop in ((-1, 5), (6, 5)):
-        with pytest.raises(ValueError, match="range"):
+        with pytest.raises(UsageError, match="start"):
             read_range(server.url, start, stop, hasty)
 
 

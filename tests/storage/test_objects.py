@@ -95,7 +95,7 @@ def test_samples_there_and_back(store):
     assert urls == expand(f"{store.base}/**/train-*.tar", storage=store.options)
     found = list(tarmac.read(f"{store.base}/shards/train-*.tar", storage=store.options))
     assert [sample["txt"].decode() for sample in found] == [f"sample {number}" for number in range(25)]
-    with pytest.raises(NotFound, match="no file matches"):
+    with pytest.raises(NotFound, match="none-"):
         expand(f"{store.base}/shards/none-*.tar", storage=store.options)
     with pytest.raises(tarmac.errors.TooManyShards):
         expand(f"{store.base}/shards/*", storage=store.options, limits=tarmac.Limits(shards=2))
@@ -266,7 +266,7 @@ def test_a_stream_that_gives_more_or_less_than_announced(hasty):
     for chunks in ((b"12345",), (b"12345", b"678901"), ()):
         with (
             ObjectSource("s3://b/x", hasty, Result(*chunks)) as source,
-            pytest.raises(ShortRead, match="announced 10"),
+            pytest.raises(ShortRead, match="expected 10"),
         ):
             while source.read(100):
                 pass

@@ -61,18 +61,18 @@ def test_no_rule_makes_a_command(rules, tmp_path, url, target):
     rules(f"s3://a/={target};/data/={target};pipe:cat ={target}tac ")
     opened = (open_read, open_write, stat, gopen, lambda url: read_range(url, 0, 1))
     for operation in (rewrite_url, *opened):
-        with pytest.raises(UnsafeUrl, match="makes a command"):
+        with pytest.raises(UnsafeUrl, match="GOPEN_REWRITE"):
             operation(url)
-    with pytest.raises(UnsafeUrl, match="makes a command"):
+    with pytest.raises(UnsafeUrl, match="GOPEN_REWRITE"):
         Cache(tmp_path).open_read("s3://a/x.tar")
 
 
 def test_names_cannot_climb_out_of_the_directory_that_a_rule_names(rules):
     rules("s3://a/=/data/")
-    with pytest.raises(UnsafeUrl, match="out of its directory"):
+    with pytest.raises(UnsafeUrl, match="GOPEN_REWRITE"):
         rewrite_url("s3://a/../etc/passwd")
     rules("s3://a/=file:///data/")
-    with pytest.raises(UnsafeUrl, match="out of its directory"):
+    with pytest.raises(UnsafeUrl, match="GOPEN_REWRITE"):
         rewrite_url("s3://a/%2e%2E/etc/passwd")
     rules("../=../../")
     assert rewrite_url("../x.tar") == "../../x.tar"  # was local, and the caller's own
@@ -94,7 +94,7 @@ def test_secure_mode_refuses_rules(rules, tmp_path):
 @pytest.mark.parametrize("text", ["s3://", "=x", "a=b;c"])
 def test_what_is_no_rule_is_said_so(rules, text):
     rules(text)
-    with pytest.raises(ValueError, match=r"rule [12] of the environment variable GOPEN_REWRITE"):
+    with pytest.raises(ValueError, match=r"rule [12] of GOPEN_REWRITE"):
         rewrite_url("s3://a/x")
 
 

@@ -277,7 +277,7 @@ def test_commands_in_files_are_refused_by_name(cwd):
         write_manifest("m.json", "-"),
         write_manifest("m.json", "x", base="pipe:cat "),
     ):
-        with pytest.raises(UnsafeUrl, match="commands run only when code asks"):
+        with pytest.raises(UnsafeUrl, match="commands"):
             expand(name)
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.shards import COMPRESSED_KINDS, plain
-from tarmac.errors import CompressionDamaged, TrailingData
+from tarmac.errors import CompressionDamaged, TrailingData, UsageError
 from tarmac.limits import DEFAULT_LIMITS
 from tarmac.tar import read_members
 from tarmac.tar.compression import FORMATS, Decompressing, compressing, detect, format_of_name
@@ -79,7 +79,7 @@ def test_detection_of_others():
 
 
 def test_unknown_and_missing(monkeypatch):
-    with pytest.raises(ValueError, match="unknown compression"):
+    with pytest.raises(UsageError, match="compress"):
         compressing(io.BytesIO(), "rar")
     real = builtins.__import__
 
