@@ -140,7 +140,7 @@ def test_a_list_runs_no_commands_and_a_remote_one_names_no_local_files(write, fa
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("[", "not JSON"),
+        ("[", "JSON"),
         ("[]", "object"),
         ("{}", "wids_version"),
         ('{"wids_version": 2, "shardlist": []}', "wids_version"),

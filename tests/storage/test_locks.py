@@ -57,7 +57,7 @@ def test_a_lock_that_was_removed_while_we_waited_is_taken_anew(tmp_path, waiting
     path = tmp_path / "l"
     a, b, c = (FileLock(path) for _ in range(3))
     a.acquire(wait=False)
-    thread = threading.Thread(target=b.own)
+    thread = threading.Thread(target=b.acquire)
     thread.start()
     assert waiting.wait(PATIENCE)
     a.remove()
