@@ -97,17 +97,17 @@ def run(arguments: list[str]) -> Any:
 
 def leaks(folder: Path) -> list[str]:
     """Files with the secret in their name or content that others than their owner could read."""
-    found = []
+    leaks = []
     for path in folder.rglob("*"):
         content = path.read_bytes() if path.is_file() else b""
         private = path.is_file() and stat.S_IMODE(path.stat().st_mode) == 0o600
         if SECRET in path.name or (SECRET.encode() in content and not private):
-            found.append(str(path))
-    return found
+            leaks.append(str(path))
+    return leaks
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_no_verb_prints_or_writes_a_secret(host, verb, tmp_path, monkeypatch, capfd):
+def test_verbs_neither_print_nor_write_secrets(host, verb, tmp_path, monkeypatch, capfd):
     monkeypatch.setenv("TARMAC_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     for url in urls(host):
@@ -131,7 +131,7 @@ def test_no_verb_prints_or_writes_a_secret(host, verb, tmp_path, monkeypatch, ca
         ["copy", "--then", f"TOKEN={SECRET} false", "-o", "c-{i}.tar"],
     ],
 )
-def test_no_ledger_holds_the_arguments_of_a_command(verb, tmp_path, monkeypatch, capfd):
+def test_ledgers_do_not_contain_arguments_of_commands(verb, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     command = [verb[0], *make(tmp_path, 2), *verb[1:], "-j", "1"]
     for arguments in (command, command, [*command, "--max-samples", "1"]):  # the last is another job
@@ -141,7 +141,7 @@ def test_no_ledger_holds_the_arguments_of_a_command(verb, tmp_path, monkeypatch,
     assert leaks(tmp_path) == []
 
 
-def test_what_must_hold_a_secret_is_for_its_owner_and_said_to_be(host, tmp_path, monkeypatch, capfd):
+def test_files_with_secrets_are_private_and_warn(host, tmp_path, monkeypatch, capfd):
     monkeypatch.setenv("TARMAC_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     before = os.umask(0o022)
@@ -168,7 +168,7 @@ def test_what_must_hold_a_secret_is_for_its_owner_and_said_to_be(host, tmp_path,
         os.umask(before)
 
 
-def test_no_error_of_the_library_tells_a_secret(host):
+def test_errors_contain_no_secrets(host):
     for url in urls(host):
         with pytest.raises(TarmacError) as caught:
             for source in (url, url.replace(host, "127.0.0.1:1")):
@@ -180,7 +180,7 @@ WARNED = [f"?sig=AB {SECRET}", f"?a=b {SECRET} <{SECRET}>", f"#x {SECRET}"]
 
 
 @pytest.mark.parametrize("secret", WARNED)
-def test_no_warning_tells_a_secret(tmp_path, secret, capfd):
+def test_warnings_contain_no_secrets(tmp_path, secret, capfd):
     """Of an archive that ends in one zero block, by the command line and the library."""
     (tmp_path / "s0.tar").write_bytes(plain([("a.txt", b"1"), ("b.txt", b"2")])[:-512])
     with folder(tmp_path) as url:
@@ -193,7 +193,7 @@ def test_no_warning_tells_a_secret(tmp_path, secret, capfd):
     assert SECRET not in shown.out + shown.err
 
 
-def test_no_log_tells_a_secret(host, tmp_path, caplog):
+def test_logs_contain_no_secrets(host, tmp_path, caplog):
     caplog.set_level("INFO")
     url = f"http://{host}/s0.tar?a=b {SECRET}"
     assert len(list(tarmac.WebDataset(url, shardshuffle=False, verbose=True))) == 3
@@ -206,7 +206,7 @@ def test_no_log_tells_a_secret(host, tmp_path, caplog):
     assert SECRET not in caplog.text
 
 
-def test_a_writer_that_was_never_closed_tells_no_secret(host):
+def test_warnings_of_unclosed_writers_contain_no_secrets(host):
     with pytest.warns(UnclosedWriter, match="never closed") as caught:
         writer = tarmac.TarWriter(f"http://{host}/open.tar?a=b {SECRET}")
         writer.write({"__key__": "a", "txt": "b"})
@@ -215,7 +215,7 @@ def test_a_writer_that_was_never_closed_tells_no_secret(host):
 
 
 @pytest.mark.parametrize("end", [f"?sig={SECRET}", f"?sig=a/{SECRET}", f"?sig={SECRET}#x", f"#{SECRET}"])
-def test_no_ledger_of_a_web_server_is_named_by_a_secret(tmp_path, end, capfd):
+def test_names_of_ledgers_contain_no_secrets(tmp_path, end, capfd):
     (path,) = make(tmp_path, 4)
     root = tmp_path / "served"
     root.mkdir()

@@ -112,21 +112,21 @@ def expect_no_silence(
     expected = list(read(good))
     tally = Tally()
     for case in damaged:
-        found: list[object] = []
+        result: list[object] = []
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", TarmacWarning)
-                found.extend(read(case.data))
+                result.extend(read(case.data))
         except TarmacError:
             tally.errors += 1
-            if early and found != expected[: len(found)] and not (accept and accept(case, found)):
+            if early and result != expected[: len(result)] and not (accept and accept(case, result)):
                 raise AssertionError(f"{case.how}: a wrong sample was handed out before the error") from None
             continue
-        if found == expected or (accept and accept(case, found)):
+        if result == expected or (accept and accept(case, result)):
             tally.intact += 1
         else:
             tally.silent += 1
-            raise AssertionError(f"{case.how}: {len(found)} of {len(expected)} samples and no error")
+            raise AssertionError(f"{case.how}: {len(result)} of {len(expected)} samples and no error")
     return tally
 
 

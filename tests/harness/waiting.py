@@ -36,8 +36,8 @@ def gone(processes: Iterable[psutil.Process | int]) -> bool:
 
 def _runs(process: psutil.Process | int) -> bool:
     with contextlib.suppress(psutil.NoSuchProcess):
-        found = psutil.Process(process) if isinstance(process, int) else process
-        return found.is_running() and found.status() != psutil.STATUS_ZOMBIE
+        target = psutil.Process(process) if isinstance(process, int) else process
+        return target.is_running() and target.status() != psutil.STATUS_ZOMBIE
     return False
 
 

@@ -71,9 +71,9 @@ def no_credentials(monkeypatch, tmp_path_factory):
 def origin(monkeypatch):
     """Shards behind a scheme of their own, `mem://`."""
     monkeypatch.setattr(schemes, "_registered", {})
-    found = Origin()
-    register_scheme("mem", FileStore(found.open))
-    return found
+    server = Origin()
+    register_scheme("mem", FileStore(server.open))
+    return server
 
 
 @pytest.fixture

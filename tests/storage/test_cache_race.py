@@ -72,7 +72,7 @@ def race_worker(root: Path, seed: int, shards: int, size: int, budget: int, ledg
 
 
 @pytest.mark.heavy
-def test_eight_processes_an_evictor_and_kills(tmp_path, monkeypatch):
+def test_eight_processes_with_evictions_and_kills(tmp_path, monkeypatch):
     monkeypatch.setattr(schemes, "_registered", {})
     shards, size, kills = 12, 40_000, 0
     for round_ in range(rounds(6)):
@@ -102,8 +102,8 @@ def test_eight_processes_an_evictor_and_kills(tmp_path, monkeypatch):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(rng.choice(list(workers)), signal.SIGKILL)
                     killed += 1
-            while workers and (found := os.waitpid(-1, os.WNOHANG))[0]:
-                pid, status = found
+            while workers and (exited := os.waitpid(-1, os.WNOHANG))[0]:
+                pid, status = exited
                 seed = workers.pop(pid)
                 code = os.waitstatus_to_exitcode(status)
                 assert code in (0, -signal.SIGKILL), f"seed {seed}: worker ended with {code}"

@@ -53,7 +53,7 @@ def test_waiting(tmp_path, waiting):
     b.release()
 
 
-def test_a_lock_that_was_removed_while_we_waited_is_taken_anew(tmp_path, waiting):
+def test_a_lock_removed_while_waiting_is_created_again(tmp_path, waiting):
     path = tmp_path / "l"
     a, b, c = (FileLock(path) for _ in range(3))
     a.acquire(wait=False)
@@ -68,7 +68,7 @@ def test_a_lock_that_was_removed_while_we_waited_is_taken_anew(tmp_path, waiting
     assert not path.exists()
 
 
-def test_a_dead_owner_lets_go(tmp_path):
+def test_a_dead_owner_releases_the_lock(tmp_path):
     pid = os.fork()
     if pid == 0:
         FileLock(tmp_path / "l").acquire()
@@ -98,7 +98,7 @@ def test_shared_and_exclusive(tmp_path):
     assert not try_lock(fds[2])
 
 
-def test_a_directory_that_is_not_there(tmp_path):
+def test_a_missing_directory(tmp_path):
     with pytest.raises(FileNotFoundError):
         FileLock(tmp_path / "none" / "l").acquire()
     with pytest.MonkeyPatch.context() as patch:
@@ -109,7 +109,7 @@ def test_a_directory_that_is_not_there(tmp_path):
             FileLock(tmp_path / "l").acquire()
 
 
-def test_claiming_needs_no_locks_where_there_are_none(tmp_path, monkeypatch):
+def test_claims_on_a_file_system_without_locks(tmp_path, monkeypatch):
     with open(tmp_path / "a", "wb") as one, open(tmp_path / "a", "rb") as two:
         assert locks.claim(one.fileno())
         assert not locks.claim(two.fileno())

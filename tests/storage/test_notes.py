@@ -15,7 +15,7 @@ from tarmac.storage.notes import MAX_NOTE, Note, check_shard, digest_of, read_no
 SHARD = plain()
 
 
-def test_a_note_comes_back(tmp_path):
+def test_notes_round_trip(tmp_path):
     note = Note("key", 3, "digest", None, "http://h/x.tar")
     with Folder(tmp_path) as folder:
         write_note(folder, "draft", folder, "x", note)

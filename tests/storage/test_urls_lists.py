@@ -72,7 +72,7 @@ def test_manifests(cwd):
         expand(write_manifest("d/m.json", "a.tar", base=[1]))
 
 
-def test_a_list_that_names_itself_is_no_circle(cwd):
+def test_a_list_that_contains_itself_is_read_once(cwd):
     assert expand(write_manifest("m.json", "m.json")) == ["m.json"]
     Path("l.txt").write_text("@l.txt\n")
     assert expand("@l.txt") == ["@l.txt"]

@@ -31,7 +31,7 @@ def listing(data: bytes) -> Listing | None:
 
 
 @pytest.mark.parametrize("kind", PLAIN_KINDS)
-def test_what_tarmac_accepts_tarfile_reads_the_same(kind):
+def test_tarfile_reads_the_same(kind):
     rng = random.Random(kind)
     accepted = 0
     for case in mutations(PLAIN_KINDS[kind](), rng, rounds(1500)):
@@ -44,7 +44,7 @@ def test_what_tarmac_accepts_tarfile_reads_the_same(kind):
 
 
 @pytest.mark.parametrize("tool", ["tar", "bsdtar"])
-def test_what_tarmac_accepts_other_tools_read_the_same(tool, tmp_path):
+def test_other_tools_read_the_same(tool, tmp_path):
     rng = random.Random(tool)
     compared = 0
     for kind in ("ustar", "gnu", "pax long names"):
@@ -109,7 +109,7 @@ def test_corpus_of_regressions(tmp_path):
         assert (result is None) == (".bad." in path.name), path.name
 
 
-def test_all_kinds_are_read_alike_by_bsdtar(tmp_path):
+def test_bsdtar_reads_all_formats_the_same(tmp_path):
     for number, make in enumerate(KINDS.values()):
         shard, into = tmp_path / f"{number}.tar", tmp_path / str(number)
         shard.write_bytes(make())

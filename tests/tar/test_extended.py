@@ -40,21 +40,21 @@ def ours(data):
 
 @pytest.mark.parametrize("kind", [b"x", b"g"])
 @pytest.mark.parametrize(("key", "value"), RECORDS, ids=[key.decode() for key, _ in RECORDS])
-def test_no_record_has_a_second_interpretation(kind, key, value, tmp_path):
+def test_records_are_unambiguous(kind, key, value, tmp_path):
     data = pax_header(key, value, kind) + plain(FILES)
     try:
-        found = ours(data)
+        listing = ours(data)
     except ArchiveError:
         return
-    assert found == python_tarfile(data).listing
+    assert listing == python_tarfile(data).listing
     (tmp_path / "x.tar").write_bytes(data)
     (tmp_path / "out").mkdir()
     listed = external("tar", tmp_path / "x.tar", tmp_path / "out")
-    assert listed.listing == found
+    assert listed.listing == listing
 
 
 @pytest.mark.parametrize("key", [key for key, _ in RECORDS[:12]], ids=str)
-def test_what_belongs_to_one_member_is_refused_in_a_global_header(key):
+def test_fields_of_one_member_are_rejected_in_global_headers(key):
     with pytest.raises(UnsupportedMember, match="a global header sets"):
         ours(pax_header(key, dict(RECORDS)[key], b"g") + plain(FILES))
 
@@ -71,5 +71,5 @@ def test_both_global_sparse_records_at_once():
 
 
 @pytest.mark.parametrize("key", [b"mtime", b"comment", b"uid", b"SCHILY.xattr.user.x"], ids=str)
-def test_harmless_records_are_read_over(key):
+def test_other_records_are_ignored(key):
     assert len(ours(pax_header(key, dict(RECORDS)[key], b"g") + plain(FILES))) == 2

@@ -51,7 +51,7 @@ def fast_sum(header):
     return (zlib.adler32(header[:156]) & 0xFFFF) + classify(header[156:]).sum
 
 
-def test_kinds():
+def test_classify():
     header = plain()[:512]
     assert classify(header[156:]).regular
     assert not classify(b"5" + header[157:]).regular
