@@ -1,4 +1,4 @@
-"""How URLs, messages and names from data are shown."""
+"""Display of URLs, messages and names from data."""
 
 from __future__ import annotations
 

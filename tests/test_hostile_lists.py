@@ -1,8 +1,7 @@
-"""Files that list shards are data: whatever they say, no command runs and no forbidden file is opened.
+"""Shard lists are data: whatever they contain, no command runs and no forbidden file is opened.
 
-Every verb and every door of the library, with every kind of list, near and far, with and without secure mode.
-Audit hooks see each command that is started and each file that is opened, so nothing depends on a verb's
-showing what it read.
+Every verb and every function of the library is tested with every type of list, local and remote, with and
+without secure mode. Audit hooks record all started commands and opened files.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ OUTSIDE = "not-for-lists"
 
 @dataclass
 class Watch:
-    """What happened that must not happen."""
+    """Forbidden actions that happened."""
 
     on: bool = False
     seen: list[str] = field(default_factory=list)
@@ -52,7 +51,7 @@ sys.addaudithook(WATCH)
 
 @contextmanager
 def watched() -> Iterator[None]:
-    """Fail if a command of a list starts, or a file opens that no list may name."""
+    """Fail if a command from a list starts, or a forbidden file is opened."""
     WATCH.on, WATCH.seen = True, []
     try:
         yield
@@ -63,14 +62,14 @@ def watched() -> Iterator[None]:
 
 @dataclass
 class Site:
-    """A directory with a sound shard and its index, and the same directory on a web server."""
+    """A directory with an intact shard and its index, which is also on a web server."""
 
     root: Path
     url: str
 
     @property
     def outside(self) -> str:
-        """A shard of this machine beside the directory."""
+        """A local shard outside of the directory."""
         return str(self.root.parent / OUTSIDE / "s0.tar")
 
 
@@ -108,11 +107,11 @@ COMMANDS = [
     "@more.txt",
     "./s0.tar::@more.txt",
 ]
-"""Entries that ask for a command, in so many words or after one more step."""
+"""Entries that would run a command, directly or after another expansion."""
 
 
 def files(site: Site) -> list[str]:
-    """Entries that ask for a file of this machine, which a remote list may not have."""
+    """Return entries that name local files, which a remote list must not contain."""
     name = site.outside
     quick = name.replace("/s0", "/s[0]")
     entries = [name, f"file://{name}", f"file:{name}", f"./s0.tar::{name}", f"s0.tar::file://{name}", quick]
@@ -169,7 +168,7 @@ VERBS: dict[str, list[str]] = {
     "cache-evict": ["cache", "evict", "SOURCE", "--cache", "kept"],
 }
 MAY_END_WELL = ("cache-warm", "cache-evict", "show-info", "index-stale", "order")
-"""These need not open a shard that a list names: they may only look for it, or at its manifest."""
+"""These may look for a shard or read its manifest without opening it."""
 
 
 def run(arguments: list[str]) -> Any:
@@ -204,7 +203,7 @@ TYPED = [
 
 @pytest.mark.parametrize("verb", [verb for verb in VERBS if not verb.startswith("pack")])
 def test_all_notations_of_commands_need_permission(site, verb, capfd):
-    """The gate looks at the URLs that would be opened. A file called `pipe:x` is a file."""
+    """The check applies to the URLs that would be opened. A file with the name `pipe:x` is a file."""
     Path(f"pipe:touch {CANARY}").touch()
     for entry in TYPED:
         source = entry.replace("CANARY", CANARY)
@@ -241,7 +240,7 @@ def test_library_functions_do_not_obey_lists(site, kind, door):
                     DOORS[door](source)
                 except TarmacError:
                     continue
-            assert door == "ResampledShards", (kind, remote, entry)  # which opens nothing
+            assert door == "ResampledShards", (kind, remote, entry)  # it opens nothing
 
 
 def test_expanding_twice_changes_nothing(site):
@@ -253,7 +252,7 @@ def test_expanding_twice_changes_nothing(site):
 
 
 def test_remote_recipes_stay_below_their_base(site, capfd):
-    """--base may be local although the recipe is not; names that lead out of it are refused."""
+    """--base may be local although the recipe is remote; names outside of it are rejected."""
     Path("base").mkdir()
     Path("base/in.txt").write_text("fine")
     pack = ["pack", f"{site.url}/list.recipe", "--base", "base", "-o", "p.tar", "-j", "1"]
@@ -269,9 +268,9 @@ def test_remote_recipes_stay_below_their_base(site, capfd):
 @pytest.mark.parametrize("door", [expand, wds.SimpleShardList])
 @pytest.mark.parametrize("kind", ["list", "manifest", "shardspec"])
 def test_names_from_a_list_stay_harmless_as_plain_strings(site, kind, door, monkeypatch):
-    """Code that copies names loses their type, and with it what keeps them from being expanded."""
+    """Code that copies names loses the type `ShardUrl`, which prevents another expansion."""
     mark, name, write = KINDS[kind]
-    monkeypatch.chdir(site.root)  # names are relative to the list, so that nothing stands before them
+    monkeypatch.chdir(site.root)  # names are relative to the list, so they have no prefix
     for entry in [*COMMANDS, *files(site), f"@pipe:touch {CANARY}", f"s0.tar::~/{OUTSIDE}"]:
         Path(name).write_text(write(entry))
         with watched_commands():
@@ -287,7 +286,7 @@ def test_names_from_a_list_stay_harmless_as_plain_strings(site, kind, door, monk
 
 @contextmanager
 def watched_commands() -> Iterator[None]:
-    """Fail if a command of a list starts; a local list may name any file."""
+    """Fail if a command from a list starts; a local list may name any file."""
     WATCH.on, WATCH.seen = True, []
     try:
         yield
@@ -307,7 +306,7 @@ def test_names_with_separators_and_variables_are_rejected(site, kind, tmp_path):
         (tmp_path / name).write_text(write(entry))
         (result,) = expand(f"{mark}{tmp_path / name}")
         assert result.endswith(entry)
-    if kind != "shardspec":  # where variables are replaced
+    if kind != "shardspec":  # which replaces variables
         (tmp_path / name).write_text(write("${WHERE}/s0.tar"))
         with pytest.raises(UnsafeUrl, match="special meaning"):
             expand(f"{mark}{tmp_path / name}")

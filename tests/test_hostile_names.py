@@ -1,7 +1,7 @@
-"""Keys, fields and names of files from data are shown on a terminal, and never act on it.
+"""Keys, fields and file names from data cannot control the terminal.
 
-Every verb reads shards whose keys and fields hold escape sequences, line breaks, C1 controls and overrides of
-the direction; whatever it prints, on success and in errors, is printable text in lines that it began itself.
+Every verb reads shards whose keys and fields contain escape sequences, line breaks, C1 controls and direction
+overrides. Its output, on success and in errors, must be printable text without additional lines.
 """
 
 from __future__ import annotations
@@ -108,6 +108,6 @@ def test_hostile_names_are_printed_escaped(names, verb, capfd):
             assert line.replace("\t", "").isprintable(), (source, line)
             assert not line.startswith("ok    forged"), source
         assert "Traceback" not in shown.err, source
-        for path in Path().iterdir():  # outputs of one source are in the way of the next
+        for path in Path().iterdir():  # outputs of one source would conflict with the next
             if path.name not in existing:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()

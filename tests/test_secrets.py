@@ -1,7 +1,7 @@
-"""What a URL holds in confidence is never printed, and in no file but those that only their owner can read.
+"""Secrets in URLs are never printed, and are written only to files that only their owner can read.
 
-Every verb, on sound, damaged and absent shards, with user info, a query or a fragment in the URL,
-beside letters that a regular expression over finished text would stop at.
+Every verb is tested on intact, damaged and missing shards, with user info, a query or a fragment in the URL,
+next to characters at which a regular expression over finished text would stop.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def host(tmp_path_factory):
 
 
 def urls(host: str) -> list[str]:
-    """All forms with all names; spaces and quotes as they are, and as browsers would write them."""
+    """Return all URL forms with all names; spaces and quotes unescaped, and escaped as by browsers."""
     names = [*NAMES, quote("torn one.tar"), quote("a b.tar")]
     pairs = [
         (form, name)
@@ -96,7 +96,7 @@ def run(arguments: list[str]) -> Any:
 
 
 def leaks(folder: Path) -> list[str]:
-    """Files with the secret in their name or content that others than their owner could read."""
+    """Return files with the secret in their name or content that other users can read."""
     leaks = []
     for path in folder.rglob("*"):
         content = path.read_bytes() if path.is_file() else b""
@@ -114,7 +114,7 @@ def test_verbs_neither_print_nor_write_secrets(host, verb, tmp_path, monkeypatch
         for path in tmp_path.iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         jobs = ["-j", "1"] if VERBS[verb][0] not in ("show", "order", "cache") else []
-        for _ in range(2):  # the second time there is a ledger, an index, or a file in the way
+        for _ in range(2):  # the second run has a ledger, an index, or an existing output
             status = run([url if each == "SOURCE" else each for each in VERBS[verb]] + jobs)
             shown = capfd.readouterr()
             assert SECRET not in shown.out + shown.err, (url, status)
@@ -156,7 +156,7 @@ def test_files_with_secrets_are_private_and_warn(host, tmp_path, monkeypatch, ca
         assert not run(["index", url, "-o", "open.json", "--sidecars", "sidecars", "-j", "1"])
         assert "credentials" not in capfd.readouterr().err
         assert stat.S_IMODE(Path("open.json").stat().st_mode) == 0o644
-        beside = f"http://user:{SECRET}@{host}"  # names beside a manifest are relative, and hold nothing
+        beside = f"http://user:{SECRET}@{host}"  # names beside a manifest are relative and contain no secret
         assert not run(["index", f"{beside}/s0.tar", "-o", f"{beside}/beside.json", "-j", "1"])
         assert "credentials" not in capfd.readouterr().err
         assert SECRET not in wds.gopen(f"http://{host}/beside.json").read().decode()
@@ -181,7 +181,7 @@ WARNED = [f"?sig=AB {SECRET}", f"?a=b {SECRET} <{SECRET}>", f"#x {SECRET}"]
 
 @pytest.mark.parametrize("secret", WARNED)
 def test_warnings_contain_no_secrets(tmp_path, secret, capfd):
-    """Of an archive that ends in one zero block, by the command line and the library."""
+    """The warning about one zero block, from the command line and the library."""
     (tmp_path / "s0.tar").write_bytes(plain([("a.txt", b"1"), ("b.txt", b"2")])[:-512])
     with folder(tmp_path) as url:
         with pytest.warns(SingleZeroBlock) as caught:

@@ -27,7 +27,7 @@ from harness.faultserver import (
     parse_range,
     random_script,
 )
-from harness.waiting import FOREVER, PATIENCE, until
+from harness.waiting import FOREVER, TIMEOUT, until
 
 BODY = random.Random(1).randbytes(200_000)
 
@@ -41,7 +41,7 @@ def server():
 @pytest.fixture
 def client(server):
     parts = urlsplit(server.url)
-    connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=PATIENCE)
+    connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=TIMEOUT)
     yield connection
     connection.close()
 
@@ -57,7 +57,7 @@ def ask(client: http.client.HTTPConnection, method: str = "GET", **headers: str)
 def connected(server: FaultServer, *headers: str):
     """A connection on which the object has been asked for."""
     parts = urlsplit(server.url)
-    with socket.create_connection((parts.hostname, parts.port), timeout=PATIENCE) as sock:
+    with socket.create_connection((parts.hostname, parts.port), timeout=TIMEOUT) as sock:
         sock.sendall("\r\n".join(["GET /object.tar HTTP/1.1", "Host: x", *headers, "", ""]).encode())
         yield sock
 
@@ -166,7 +166,7 @@ class Pauses:
 
     def __call__(self, seconds):
         self.seconds.append(seconds)
-        assert self.over.wait(PATIENCE)
+        assert self.over.wait(TIMEOUT)
 
 
 @pytest.fixture
@@ -191,7 +191,7 @@ def test_stall_then_go_on(slow, pauses):
         sock.setblocking(False)
         with pytest.raises(BlockingIOError):
             sock.recv(1)
-        sock.settimeout(PATIENCE)
+        sock.settimeout(TIMEOUT)
         pauses.over.set()
         while piece := sock.recv(65536):
             received += piece
@@ -203,7 +203,7 @@ def test_a_stall_ends_with_the_server():
     with FaultServer(BODY) as server:
         server.script([Action(stall=FOREVER, stall_at=10), Action(silent=True, stall=FOREVER)])
         parts = urlsplit(server.url)
-        clients = [http.client.HTTPConnection(parts.hostname, parts.port, timeout=PATIENCE) for _ in range(2)]
+        clients = [http.client.HTTPConnection(parts.hostname, parts.port, timeout=TIMEOUT) for _ in range(2)]
         clients[0].request("GET", "/")
         assert clients[0].getresponse().read(10) == BODY[:10]  # before the second could take its place
         clients[1].request("GET", "/")
@@ -216,7 +216,7 @@ def test_a_stall_ends_with_the_server():
 def test_a_client_that_does_not_read_stops_nobody_else():
     with FaultServer(BODY * 50) as server:
         parts = urlsplit(server.url)
-        clients = [http.client.HTTPConnection(parts.hostname, parts.port, timeout=PATIENCE) for _ in range(4)]
+        clients = [http.client.HTTPConnection(parts.hostname, parts.port, timeout=TIMEOUT) for _ in range(4)]
         for client in clients:
             client.request("GET", "/")
             assert client.getresponse().read(10) == BODY[:10]

@@ -33,7 +33,7 @@ from harness.servers import (
     required,
     seaweed_s3,
 )
-from harness.waiting import PATIENCE
+from harness.waiting import TIMEOUT
 
 BODY = bytes(range(256)) * 1000
 LARGE = os.urandom(12 << 20)  # three parts of a multipart upload
@@ -64,7 +64,7 @@ def azure():
 def fetch(method: str, url: str, body: bytes | None = None, **headers: str):
     """One request, no redirects followed: status, headers, body."""
     parts = urlsplit(url)
-    connection = http.client.HTTPConnection(parts.netloc, timeout=PATIENCE)
+    connection = http.client.HTTPConnection(parts.netloc, timeout=TIMEOUT)
     try:
         connection.request(method, f"{parts.path}?{parts.query}", body, headers)
         reply = connection.getresponse()
@@ -92,7 +92,7 @@ def refuses(url: str) -> bool:
     """Whether nothing listens any more at a port that is held."""
     parts = urlsplit(url)
     try:
-        socket.create_connection((parts.hostname, parts.port), timeout=PATIENCE).close()
+        socket.create_connection((parts.hostname, parts.port), timeout=TIMEOUT).close()
     except ConnectionRefusedError:
         return True
     return False
@@ -274,7 +274,7 @@ def test_aistore_takes_objects(tmp_path):
 def test_aistore_keeps_no_part_of_an_object(tmp_path):
     with aistore(tmp_path) as url:
         target = urlsplit(fetch("HEAD", f"{url}/v1/objects/bucket/x.tar")[1]["Location"])
-        with socket.create_connection((target.hostname, target.port), timeout=PATIENCE) as client:
+        with socket.create_connection((target.hostname, target.port), timeout=TIMEOUT) as client:
             head = f"PUT {target.path} HTTP/1.1\r\nHost: {target.netloc}\r\nContent-Length: 1000\r\n\r\n"
             client.sendall(head.encode() + b"only this")
             client.shutdown(socket.SHUT_WR)

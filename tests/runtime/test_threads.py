@@ -6,18 +6,18 @@ import threading
 
 import pytest
 
-from harness.waiting import PATIENCE
+from harness.waiting import TIMEOUT
 from tarmac.runtime.threads import AHEAD, in_threads
 
 
 def test_order_and_overlap():
-    together, later = threading.Barrier(4, timeout=PATIENCE), [threading.Event() for _ in range(40)]
+    together, later = threading.Barrier(4, timeout=TIMEOUT), [threading.Event() for _ in range(40)]
 
     def work(i):
         if i < 4:
             together.wait()  # passes only if four are at work at the same time
         elif i % 2 == 0:
-            assert later[i + 1].wait(PATIENCE)  # ends after the one that follows it
+            assert later[i + 1].wait(TIMEOUT)  # ends after the one that follows it
         later[i].set()
         return i
 

@@ -8,12 +8,12 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-MOST = 1 << 28  # bytes after which a client counts as lost
+MOST = 1 << 28  # bytes after which the test has failed
 
 
 @dataclass
 class Endless:
-    """Where the server is, and how many bytes it has sent."""
+    """The URL of the server, and the number of bytes that it has sent."""
 
     url: str = ""
     sent: int = 0
@@ -22,7 +22,7 @@ class Endless:
 
 @contextlib.contextmanager
 def endless(first: bytes, again: bytes) -> Iterator[Endless]:
-    """Answer each request with `first`, and then with `again` until the client hangs up."""
+    """Answer each request with `first`, then repeat `again` until the client disconnects."""
     server = Endless()
     listener = socket.create_server(("127.0.0.1", 0))
     server.url = f"http://127.0.0.1:{listener.getsockname()[1]}/object.tar"

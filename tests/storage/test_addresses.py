@@ -1,4 +1,4 @@
-"""In secure mode no server sends us into a network that the user did not name."""
+"""In secure mode, redirects cannot lead into private networks."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_all_notations_of_an_address_are_in_the_same_network(address):
 
 @pytest.fixture
 def never_dialled(monkeypatch):
-    """Real connections go to this machine only; what else is dialled is noted and fails."""
+    """Allow connections to this machine only; record the others and let them fail."""
     dialled = []
     real = socket.create_connection
 
@@ -118,7 +118,7 @@ def test_redirects_into_private_networks_are_rejected(tmp_path, monkeypatch, nev
 @pytest.mark.parametrize("kind", ["public", "private"])
 @pytest.mark.parametrize("hops", [1, 2])
 def test_host_names_are_resolved_before_the_check(tmp_path, monkeypatch, never_dialled, kind, hops):
-    """The first server stands for one outside; a name that leads to this machine is inside all the same."""
+    """The first server counts as public; a host name that resolves to this machine is private."""
     monkeypatch.setenv("TARMAC_SECURE", "1")
     real = socket.getaddrinfo
 
@@ -129,8 +129,10 @@ def test_host_names_are_resolved_before_the_check(tmp_path, monkeypatch, never_d
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
     if kind == "public":
-        first = iter([""])  # of the first connection only
-        monkeypatch.setattr("tarmac.storage.addresses.network_of", lambda directory: next(first, "this machine"))
+        first = iter([""])  # for the first connection only
+        monkeypatch.setattr(
+            "tarmac.storage.addresses.network_of", lambda directory: next(first, "this machine")
+        )
     with (
         FaultServer(SHARD) as server,
         redirector(lambda _: server.url.replace("127.0.0.1", "inside.example")) as last,
@@ -144,7 +146,7 @@ def test_host_names_are_resolved_before_the_check(tmp_path, monkeypatch, never_d
 
 
 def test_urls_of_the_user_may_be_private(monkeypatch):
-    """A store on this machine is the user's to name, and may send us on within its network."""
+    """A URL of the user may name this machine, and redirects may stay in its network."""
     monkeypatch.setenv("TARMAC_SECURE", "1")
     with FaultServer(SHARD) as server, redirector(lambda _: server.url) as url:
         assert len(list(tarmac.read(server.url, storage=FAST))) == 3

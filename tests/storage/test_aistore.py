@@ -1,4 +1,4 @@
-"""`ais://`: a proxy that redirects to where the object is."""
+"""`ais://`: a proxy that redirects to the node with the object."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Patterns with braces: what bash makes of them, lazily, and never too much."""
+"""Braces expand as in bash, lazily and within limits."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_bombs_are_rejected_without_expansion(bomb):
     def expand():
         try:
             few = list(itertools.islice(expand_braces(bomb, DEFAULT_LIMITS), 10))
-            assert few == [bomb]  # no group at all: only a name
+            assert few == [bomb]  # not a group: a literal name
         except UrlError as error:
             messages.append(str(error))
 

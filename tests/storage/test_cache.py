@@ -1,4 +1,4 @@
-"""The cache gives the bytes of the URL asked for, within its budget, whoever else uses it or dies."""
+"""The cache returns the bytes of the URL, also when other processes use it or die."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_the_same_basename_on_different_hosts(tmp_path, origin):
     assert sorted(origin.fetched) == sorted(urls)
 
 
-# ---- what is in the directory is checked
+# ---- entries are verified
 
 
 def test_a_second_process_uses_the_entry(tmp_path, origin):
@@ -197,7 +197,7 @@ def test_revalidation():
         assert read(careful, server.url) == one
         assert [request.method for request in server.requests] == ["GET", "HEAD"]
         server.script([Action(change=(two, '"v2"'))])
-        assert read(careful, server.url) == two  # also where the entry was made without looking
+        assert read(careful, server.url) == two  # also for an entry of a cache without revalidation
         assert read(lazy, server.url) == two
         server.clear()
         assert read(careful, server.url) == two
@@ -219,7 +219,7 @@ def test_an_entry_replaced_while_it_is_read(tmp_path):
         with cache.open_read(server.url, FAST) as first:
             assert first.read(10) == one[:10]
             server.script([Action(change=(two, '"v2"'))])
-            assert read(cache, server.url) == two  # in the same thread: nobody waits for anybody
+            assert read(cache, server.url) == two  # in the same thread: no lock blocks
             rest = b"".join(iter(lambda: first.read(1 << 16), b""))
             assert rest == one[10:]
 

@@ -1,4 +1,4 @@
-"""Only shards stay in a cache: whatever else came in place of one is gone at the next read."""
+"""Only shards are cached: other responses are discarded."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ NOT_SHARDS = {
     "half a header": SHARD[:300],
     "bad checksum": SHARD[:148] + b"777777" + SHARD[154:],
 }
-# These begin as shards do, so only reading them to their end can tell.
+# These begin like shards, so only reading them to the end detects the damage.
 DAMAGED = {
     "cut": SHARD[:-1500],
     "cut between members": SHARD[:1536],
@@ -131,7 +131,7 @@ def test_responses_that_are_not_shards_are_not_cached(tmp_path, way, lie):
 )
 @settings(deadline=None, derandomize=True, max_examples=rounds(60))
 def test_skipped_errors_are_not_cached_for_later_epochs(lies, form, passes):
-    """One shard of two is a lie in the first passes; once the server tells the truth nothing is missing."""
+    """One of two shards is wrong in the first epochs; once the server is correct, no sample is missing."""
     with tempfile.TemporaryDirectory() as root, FaultServer(FORMS[form](SHARD)) as server:
         good = server.url.replace("object", "good")
         server.script([Action(body=OTHER), *(Action(body=(NOT_SHARDS | DAMAGED)[lie]) for lie in lies)])
@@ -161,7 +161,7 @@ def test_an_archive_without_members_is_a_shard(tmp_path):
 
 
 def test_an_entry_damaged_while_in_use(tmp_path):
-    """The digest is compared once per process; what a reader finds later is removed all the same."""
+    """The digest is verified once per process; damage that a reader detects later removes the entry, too."""
     cache = Cache(tmp_path)
     with FaultServer(SHARD) as server:
         assert keys(tarmac.read(server.url, cache=cache)) == KEYS
@@ -179,7 +179,7 @@ def test_an_entry_damaged_while_in_use(tmp_path):
 
 
 def test_invalid_entries_of_earlier_versions_are_downloaded_again(tmp_path):
-    """A page that is in the cache with its note, as they were written before shards were looked at."""
+    """A web page with a note in the cache, as earlier versions wrote it."""
     with FaultServer(SHARD) as server:
         server.script([Action(body=NOT_SHARDS["long page"])])
         with Cache(tmp_path, check=None).open_read(server.url, FAST) as source:
@@ -202,7 +202,7 @@ def test_any_file_is_cached_without_a_check(tmp_path):
 
 
 def test_indexed_samples_never_come_from_an_older_object(tmp_path):
-    """The index is of the new object, the entry of the old one: same size, other bytes."""
+    """The index belongs to the new object, the entry to the old one: same size, other bytes."""
     new = plain([(f"s{number}.txt", b"%d" % (9 - number) * 700) for number in range(6)])
     cache = Cache(tmp_path)
     with FaultServer(SHARD) as server:

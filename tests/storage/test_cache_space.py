@@ -1,4 +1,4 @@
-"""The cache keeps to its budget, and a directory that cannot be used costs a warning and no sample."""
+"""The cache respects `max_bytes`; an unusable directory causes a warning and loses no sample."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_entries_in_use_are_not_evicted(tmp_path, origin):
         assert cache.path_of("mem://a/0").exists()
         assert held.read(10) == held_too.read(10) == origin.body("mem://a/0")[:10]
         with other.open_read("mem://a/9"):
-            read(cache, "mem://a/8")  # everything is in use: over the budget for as long as that lasts
+            read(cache, "mem://a/8")  # all entries are in use, so the limit is exceeded meanwhile
     assert cache.clean() > 0
     assert total(cache) <= 2 * origin.size
 
@@ -76,7 +76,7 @@ def test_max_bytes_can_shrink(tmp_path, origin):
     nothing_left_over(small)
 
 
-# ---- directories that cannot be used
+# ---- unusable directories
 
 
 def streams_with_one_warning(cache: Cache, origin: Origin) -> None:
@@ -125,6 +125,6 @@ def test_a_real_full_disk(tmp_path, origin):
         assert os.listdir(tmp_path / ".tarmac/parts") == []
         origin.fetched.clear()
         assert read(cache, "mem://f/0") == origin.body("mem://f/0")
-        assert origin.fetched == []  # what is there is still used
+        assert origin.fetched == []  # existing entries are still used
     finally:
         subprocess.run(["umount", str(tmp_path)], check=True)

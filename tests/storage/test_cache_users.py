@@ -1,4 +1,4 @@
-"""One cache, several users and a clock that jumps."""
+"""One cache with several users, and with a clock that changes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become oth
 @pytest.mark.parametrize("jump", [-DAY, DAY, -400 * DAY])
 @pytest.mark.parametrize("when", [1, 3])
 def test_the_order_of_use_survives_clock_changes(tmp_path, origin, monkeypatch, jump, when):
-    """Whatever the clock says, what was used last stays longest."""
+    """The order of eviction is the order of use, whatever the clock says."""
     real, offset = time.time_ns, [0]
     monkeypatch.setattr(time, "time_ns", lambda: real() + offset[0] * 10**9)
     cache = Cache(tmp_path, max_bytes=4 * origin.size)
@@ -64,14 +64,14 @@ def test_a_retired_entry_is_evicted_first(tmp_path, origin, monkeypatch):
 
 @pytest.fixture
 def shared():
-    """A directory that other users can reach, unlike those of pytest."""
+    """A directory that other users can access, unlike those of pytest."""
     with tempfile.TemporaryDirectory() as path:
         os.chmod(path, 0o755)
         yield Path(path)
 
 
 def as_user(user: int, work, *, umask: int = 0o022, groups: tuple[int, ...] = ()) -> str:
-    """Run `work` in a child process of another user; return what it returned, as text."""
+    """Run `work` in a child process of another user; return its result as text."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -94,7 +94,7 @@ def as_user(user: int, work, *, umask: int = 0o022, groups: tuple[int, ...] = ()
 
 
 def use(root: Path, origin, url: str = URLS[0]):
-    """Read through a cache: how often the origin was asked, and whether the cache could be used."""
+    """Read through a cache; report the number of downloads and whether the cache was usable."""
 
     def work() -> str:
         before = len(origin.fetched)
@@ -131,7 +131,7 @@ def test_a_group_shares_a_cache_whatever_the_umask(shared, origin, umask):
         assert not result.st_mode & 0o002
         if path.is_file():
             assert stat.S_IMODE(result.st_mode) & 0o060 == 0o060
-    assert as_user(BOB, use(root, origin), groups=()) == "True 1 disabled"  # not of the group
+    assert as_user(BOB, use(root, origin), groups=()) == "True 1 disabled"  # not a member of the group
 
 
 @as_root
@@ -142,7 +142,7 @@ def test_a_cache_that_is_not_shared_follows_the_umask(shared, origin, umask):
     assert as_user(ALICE, use(root, origin), umask=umask) == "True 1 used"
     for path in (root, *root.rglob("*")):
         assert not stat.S_IMODE(path.stat().st_mode) & umask, path
-    # Others use what they may read, stream the rest, and change nothing.
+    # Other users read accessible entries, stream the others, and change nothing.
     before = sorted(map(str, root.rglob("*")))
     asked = 0 if umask == 0o022 else 1
     assert as_user(BOB, use(root, origin)) == f"True {asked} {'disabled' if asked else 'used'}"
@@ -179,7 +179,7 @@ def test_read_only_entries(shared, origin):
 
 @as_root
 def test_secure_mode_rejects_caches_that_others_can_write(shared, origin):
-    """Users who may write to a cache decide what is read from it."""
+    """Users with write access control the content of a cache."""
 
     def securely(root):
         def work():

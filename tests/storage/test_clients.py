@@ -1,4 +1,4 @@
-"""From a URL to the client that serves it: one per place and options, made anew when those change."""
+"""Clients are cached by server, options and environment."""
 
 from __future__ import annotations
 

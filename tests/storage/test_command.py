@@ -1,4 +1,4 @@
-"""`pipe:` URLs: the exit status counts, nothing outlives its reader, and only code may start one."""
+"""`pipe:` URLs: the exit status is checked, and commands do not outlive their reader."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def fetch(url: str, options: StorageOptions = OPTIONS) -> bytes:
 
 
 def running(mark: str) -> list[int]:
-    """Processes whose command line or environment says they are ours."""
+    """Return the processes of this test, by command line or environment."""
     pids = []
     for process in psutil.process_iter(["cmdline"]):
         if process.pid != os.getpid() and any(mark in part for part in process.info["cmdline"] or []):
@@ -33,7 +33,7 @@ def running(mark: str) -> list[int]:
 
 
 def mark_of_ours() -> str:
-    """Digits that no other process on this machine has in its command line."""
+    """Return digits that no other process on this machine has in its command line."""
     return f"{os.getpid()}{random.SystemRandom().randrange(10**9)}"
 
 
@@ -46,7 +46,7 @@ def test_output_is_read_to_its_end():
     assert fetch("pipe:head -c 5000000 /dev/zero") == bytes(5_000_000)
     assert fetch("pipe:true") == b""
     assert fetch("pipe:printf a; sleep 0.2; printf b") == b"ab"
-    assert fetch("pipe:cat") == b""  # standard input is empty, not ours
+    assert fetch("pipe:cat") == b""  # standard input is empty, not inherited
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ def test_descriptors_above_1024():
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
     held = [os.open("/dev/null", os.O_RDONLY) for _ in range(1100)]
     try:
-        assert fetch("pipe:echo x") == b"x\n"  # select() knows only 1024
+        assert fetch("pipe:echo x") == b"x\n"  # select() supports only 1024
     finally:
         for fd in held:
             os.close(fd)

@@ -1,4 +1,4 @@
-"""The ETag of every answer is compared, so bytes of two objects never mix, whatever the server ignores."""
+"""The ETag of every response is compared, so bytes of two objects never mix."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TAGS = ['"v1"', 'W/"v1"']
 
 
 def in_child(work):
-    """Run `work` in a forked process, whose requests go through the relay; return what it printed."""
+    """Run `work` in a forked process, whose requests go through the relay; return its output."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -39,7 +39,7 @@ def in_child(work):
 
 
 def outcome(url: str, options: StorageOptions) -> str:
-    """What a range of an object says whose ETag was v1."""
+    """Classify the result of reading a range of an object whose ETag was v1."""
     try:
         result = read_range(url, 600, 700, options, stat(url, options).version)
     except ObjectChanged:
@@ -62,7 +62,7 @@ def test_a_range_of_another_version_is_an_error(honest, before, after, forked):
 @pytest.mark.parametrize("before", TAGS)
 @pytest.mark.parametrize("now", TAGS)
 def test_weak_and_strong_tags_are_compared_by_text(before, now):
-    """Some servers call one tag weak here and strong there; If-Match takes no weak ones."""
+    """Some servers send the same tag weak and strong; If-Match does not accept weak ones."""
     with FaultServer(ONE, etag=before, if_match=False) as server:
         server.script([Action(), Action(headers={"ETag": now})])
         assert outcome(server.url, FAST) == "old"

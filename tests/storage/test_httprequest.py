@@ -1,6 +1,6 @@
-"""Budgets of time and bytes hold whatever a server sends, in streams and in the cache alike.
+"""Limits on time and bytes hold whatever a server sends, in streams and in the cache.
 
-Time is that of a clock which moves on at each look, so nothing here waits.
+The clock advances at each call, so the tests do not wait.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NO_BODY = {
 
 @pytest.fixture
 def clock(monkeypatch):
-    """A clock that is a second later at each look."""
+    """A clock that advances by one second per call."""
     ticks = itertools.count(1000.0)
     monkeypatch.setattr(httprequest, "_now", lambda: next(ticks))
     return ticks
@@ -98,7 +98,7 @@ def test_endless_responses_stop_at_the_size_limit(tmp_path, secure, kind):
 
 @pytest.mark.parametrize("framing", ["close", "chunked"])
 def test_slow_responses_stop_at_the_total_timeout(clock, secure, framing):
-    """Small pieces, each in time: only all of them together take too long."""
+    """Each chunk arrives in time; only the total takes too long."""
     with FaultServer(shard_bytes("drip", 100_000)) as server:
         server.script([], then=Action(framing=framing))
         with pytest.raises(Stalled, match=r"40 seconds.*StorageOptions\.total_timeout"):
@@ -114,7 +114,7 @@ def test_bodies_up_to_the_size_limit_are_read(secure, tmp_path):
         with pytest.raises(TransferError):
             drain(server.url, replace(FAST, max_unsized_bytes=99_999))
         server.script([])
-        assert drain(server.url, replace(FAST, max_unsized_bytes=1)) == 100_000  # announced
+        assert drain(server.url, replace(FAST, max_unsized_bytes=1)) == 100_000  # with a Content-Length
     with pytest.raises(ValueError, match="max_unsized_bytes"):
         StorageOptions(max_unsized_bytes=0)
 
@@ -131,7 +131,7 @@ def test_uploads_stop_at_the_total_timeout(clock, tmp_path):
 
 
 def test_a_broken_body_is_resumed(monkeypatch):
-    """Secure mode has its own client, which resumes as the other one does."""
+    """Secure mode has its own client, which resumes like obstore."""
     monkeypatch.setenv("TARMAC_SECURE", "1")
     body = shard_bytes("resume", 300_000)
     with FaultServer(body) as server:

@@ -1,4 +1,4 @@
-"""`hf://`: the hub's addresses, and a token that goes to the hub and nowhere else."""
+"""`hf://`: URLs of the hub, and a token that is sent only to the hub."""
 
 from __future__ import annotations
 

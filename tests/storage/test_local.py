@@ -1,4 +1,4 @@
-"""Local files: a name on disk is a whole file, whatever fails and whenever the writer dies."""
+"""Local files: a name on disk is a complete file, whatever fails and whenever the writer dies."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_reads_to_the_end_and_maps(tmp_path):
         mapped = source.map()
         assert mapped is not None
         assert mapped[:] == DATA
-    source.close()  # twice does no harm
+    source.close()  # closing twice is allowed
 
 
 def test_unmappable_files_are_read(tmp_path):
@@ -147,7 +147,7 @@ def test_every_call_fails_once(tmp_path, kind, old, durable):
         assert isinstance(failed, DiskFull if kind in (errno.ENOSPC, errno.EDQUOT) else CommitFailed)
         assert str(path) in str(failed)
         now = path.read_bytes() if path.exists() else None
-        # Once the old name is replaced, a directory that fails to sync leaves the new file, whole.
+        # After the rename, a failed sync of the directory leaves the complete new file.
         assert now in ((old, DATA) if fault.fired == "fsync" and old else (old,)), fault
         put(path, options=options)
         assert path.read_bytes() == DATA
@@ -232,7 +232,7 @@ def test_a_full_disk(small_disk):
         for number in range(90):
             shard.write({"__key__": str(number), "txt": "x" * 10_000})
     assert len(list(tarmac.read(path))) == 90
-    with pytest.raises(DiskFull), tarmac.TarWriter(path) as shard:  # no room for old and new
+    with pytest.raises(DiskFull), tarmac.TarWriter(path) as shard:  # no space for both files
         for number in range(90):
             shard.write({"__key__": str(number), "txt": "y" * 10_000})
     assert next(iter(tarmac.read(path)))["txt"][:1] == b"x"
@@ -284,7 +284,7 @@ def test_a_part_file_mistaken_for_an_orphan_is_created_again(tmp_path, monkeypat
     real, taken = local.try_lock, []
 
     def late(fd, **kwargs):
-        if not taken:  # another writer comes between creation and lock
+        if not taken:  # another writer intervenes between creation and lock
             taken.extend(tmp_path.iterdir())
             taken[0].unlink()
         return real(fd, **kwargs)
@@ -360,7 +360,7 @@ def test_more_buffers_than_writev_accepts(tmp_path):
 
 @pytest.mark.parametrize("locks", [True, False])
 def test_a_part_file_locked_by_a_cleaner_is_not_used(tmp_path, monkeypatch, locks):
-    """A cleaner that has the lock is about to remove the file; where there are no locks nobody cleans."""
+    """A cleaner with the lock will remove the file; without locks, files are not cleaned."""
     from tarmac.storage import local
 
     tried = []

@@ -1,4 +1,4 @@
-"""Local files appear under their names when they are whole, and only over what they may replace."""
+"""Local files are published atomically, and replace only permitted targets."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_overwrite(tmp_path, overwrite, durable):
 def test_two_writers_of_one_name(tmp_path, second, old):
     path = tmp_path / "x.tar"
     if old and second is False:
-        return  # refused at once, see test_overwrite
+        return  # rejected immediately, see test_overwrite
     if old:
         path.write_bytes(old)
     a, b = LocalSink(str(path)), LocalSink(str(path), WriteOptions(second))

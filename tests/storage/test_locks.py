@@ -1,4 +1,4 @@
-"""Locks that the system releases when their holder dies."""
+"""File locks, which the system releases when their holder dies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from harness.waiting import FOREVER, PATIENCE, until
+from harness.waiting import FOREVER, TIMEOUT, until
 from tarmac.storage import locks
 from tarmac.storage.locks import FileLock, try_lock
 
@@ -27,7 +27,7 @@ def test_one_owner_at_a_time(tmp_path):
 
 @pytest.fixture
 def waiting(monkeypatch):
-    """Set when a lock that may be waited for has been opened and is asked for."""
+    """Return an event that is set when a blocking lock is requested."""
     asked, real = threading.Event(), locks._lock
 
     def lock(fd, *, shared, wait):
@@ -45,10 +45,10 @@ def test_waiting(tmp_path, waiting):
     got = []
     thread = threading.Thread(target=lambda: got.append(b.acquire()))
     thread.start()
-    assert waiting.wait(PATIENCE)
+    assert waiting.wait(TIMEOUT)
     assert got == []
     a.release()
-    thread.join(PATIENCE)
+    thread.join(TIMEOUT)
     assert got == [True]
     b.release()
 
@@ -59,9 +59,9 @@ def test_a_lock_removed_while_waiting_is_created_again(tmp_path, waiting):
     a.acquire(wait=False)
     thread = threading.Thread(target=b.acquire)
     thread.start()
-    assert waiting.wait(PATIENCE)
+    assert waiting.wait(TIMEOUT)
     a.remove()
-    thread.join(PATIENCE)
+    thread.join(TIMEOUT)
     assert path.exists()
     assert not c.acquire(wait=False)  # b holds the new one, not the removed one
     b.remove()

@@ -1,4 +1,4 @@
-"""Whatever the network does: the right bytes, or an error that says what happened. Never silence."""
+"""Network failures: the correct bytes or a typed error, never silent damage."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def fetch(url: str, options: StorageOptions, size: int = 1 << 20) -> bytes:
 
 
 def script_of(seed: int, size: int) -> list[Action]:
-    """The harness's faults, and some of the odd answers among them."""
+    """Return random faults, including some invalid responses."""
     rng = random.Random(seed)
     script = random_script(rng, size, 4)
     odd = [
@@ -86,7 +86,7 @@ def test_2000_random_schedules(server, hasty):
         else:
             assert result == BODY, f"seed {seed}: silent damage after {script}"
             whole += 1
-        # A resumed body begins where it broke: what is sent twice is what was on its way at a break.
+        # A resumed body starts where it broke: only bytes in flight at a break are sent twice.
         sent = sum(request.sent for request in server.requests)
         widened = sum(2 * action.widen for action in script)
         whole_again = len(BODY) * sum(a.whole or a.framing == "chunked" or a.shift != 0 for a in script)
@@ -185,7 +185,7 @@ def test_stat_of_a_url_signed_for_get(server, hasty):
     ]
 
 
-# ---- odd answers
+# ---- invalid responses
 
 
 def test_a_whole_body_in_response_to_a_range(server, hasty):
@@ -288,7 +288,7 @@ def test_closed_connections(server, hasty):
         Action(stall=FOREVER, stall_at=100),
         Action(stall=FOREVER, stall_at=2_500_000),
         Action(silent=True, stall=FOREVER),
-        Action(head_seconds=FOREVER, headers={"X-Long": "x" * 60_000}),  # six bytes a second
+        Action(head_seconds=FOREVER, headers={"X-Long": "x" * 60_000}),  # six bytes per second
         Action(stall=FOREVER, stall_at=100, framing="chunked"),
         Action(stall=FOREVER, stall_at=100, framing="close"),
     ],
@@ -316,7 +316,7 @@ def test_the_total_timeout(long_server, hasty):
     assert request.sent < len(LONG)
 
 
-# ---- bodies that do not say how long they are
+# ---- bodies without a length
 
 
 @pytest.mark.parametrize("framing", ["chunked", "close"])
@@ -354,13 +354,13 @@ def test_a_truncated_body_without_length_is_a_truncated_archive(hasty, tmp_path)
         assert len(list(tarmac.read(server.url, storage=hasty))) == 100
 
 
-# ---- hygiene
+# ---- resources
 
 
 def test_descriptors_stay_constant(long_server, hasty):
     def use(number: int) -> None:
         with open_read(long_server.url, hasty) as source:
-            source.read(100)  # and leave the rest
+            source.read(100)  # and abandon the rest
         fetch(f"{long_server.url}?n={number}", hasty)
         stat(long_server.url, hasty)
 

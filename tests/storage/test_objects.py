@@ -1,4 +1,4 @@
-"""Object stores and web servers for real: the same promises with every client."""
+"""Real object stores and web servers: the same guarantees for each."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LARGE = random.Random(5).randbytes(20 << 20)  # three parts of a multipart uploa
 class Store:
     base: str
     options: StorageOptions
-    wrong: StorageOptions | None  # with a credential that is not right
+    wrong: StorageOptions | None  # with wrong credentials
 
 
 @pytest.fixture(scope="session", params=["s3", "azure", "gcs"])
@@ -111,7 +111,7 @@ def test_missing_objects(store):
 
 def test_wrong_credentials(store):
     if store.wrong is None:
-        return  # an open server refuses nobody
+        return  # an anonymous server accepts all credentials
     put(f"{store.base}/x", b"1", store.options)
     for operation in (fetch, stat, lambda url, options: put(url, b"2", options)):
         with pytest.raises(AccessDenied, match="403"):

@@ -1,4 +1,4 @@
-"""obstore's errors to tarmac's: one for each thing a user can do about it."""
+"""Translation of obstore's errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A forked child reads and writes object stores through a helper, which never outlives it."""
+"""A forked child uses object stores through a helper process, which exits with it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def fetch(url: str, options: StorageOptions) -> bytes:
 
 
 def in_child(work: Callable[[], object], seconds: float = 300) -> object:
-    """Do the work in a forked child and return what it returned, or raise what it raised."""
+    """Run `work` in a forked child; return its result or raise its exception."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -77,7 +77,7 @@ def helpers() -> list[psutil.Process]:
 
 @pytest.fixture(autouse=True)
 def marked(monkeypatch):
-    """Tell our helpers from those of other test runs on this machine."""
+    """Distinguish our helpers from those of other test runs on this machine."""
     monkeypatch.setenv("TARMAC_TEST_RUN", str(os.getpid()))
 
 
@@ -111,7 +111,7 @@ def test_a_child_reads_through_a_helper(server, used):
     assert facts == ("RelaySource", len(BODY), '"v1"')
     assert part == BODY[10:1000]
     assert size == len(BODY)
-    assert relay._relay is None  # the parent needs none
+    assert relay._relay is None  # the parent has no helper
 
 
 def test_errors_keep_their_type_and_location(server, used):
@@ -248,7 +248,7 @@ def test_a_grandchild_has_its_own_helper(server, used):
 
 
 def test_a_fork_during_a_request(server, used):
-    """A lock that another thread holds at the moment of the fork does not stop the child."""
+    """A lock that another thread holds during the fork does not block the child."""
 
     def work():
         server_is_slow = open_read(server.url, used)
@@ -273,7 +273,7 @@ def test_the_helper_of_a_killed_child_exits(server, used, busy, tmp_path):
                 source.read(1000)
                 ready.touch()
                 if busy:
-                    server.script([])  # of no effect: the parent's copy counts
+                    server.script([])  # without effect: only the copy of the parent is used
                     stat(server.url.replace("object", "stall"), used)
                 time.sleep(FOREVER)
             os._exit(0)

@@ -1,4 +1,4 @@
-"""URLs that the environment sends elsewhere: wherever they are opened, and never to a command."""
+"""URLs that the environment rewrites: in all functions, and never into a command."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def rules(monkeypatch):
     [
         ("s3://a/=gs://b/", "s3://a/x.tar", "gs://b/x.tar"),
         ("s3://a/=gs://b/;s3://=az://", "s3://c/x.tar", "az://c/x.tar"),
-        ("s3://a/=s3://a/;s3://=az://", "s3://a/x.tar", "s3://a/x.tar"),  # the first rule that fits counts
+        ("s3://a/=s3://a/;s3://=az://", "s3://a/x.tar", "s3://a/x.tar"),  # the first matching rule applies
         ("s3://([a-z]+)/=https://host/\\1-copy/", "s3://data/x.tar", "https://host/data-copy/x.tar"),
         ("s3://a/=/data/;", "s3://a/x=1;y.tar", "/data/x=1;y.tar"),
         ("/data/=s3://a/", "/data/x.tar", "s3://a/x.tar"),
@@ -75,7 +75,7 @@ def test_names_cannot_leave_the_directory_of_a_rule(rules):
     with pytest.raises(UnsafeUrl, match="GOPEN_REWRITE"):
         rewrite_url("s3://a/%2e%2E/etc/passwd")
     rules("../=../../")
-    assert rewrite_url("../x.tar") == "../../x.tar"  # was local, and the caller's own
+    assert rewrite_url("../x.tar") == "../../x.tar"  # it was local before
 
 
 def test_secure_mode_rejects_rules(rules, tmp_path):

@@ -1,4 +1,4 @@
-"""Writers that a program never closes: published with a warning, unless an exception ended it."""
+"""Unclosed writers are published with a warning, unless an exception ended the program."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def run(code, cwd, library="tarmac", check=True):
 
 
 def content(directory):
-    """The samples of each shard, by its name; nothing but whole shards may lie there."""
+    """Return the samples of each shard by its name; all files must be complete shards."""
     return {
         name: [(s["__key__"], s["txt"], s["cls"]) for s in tarmac.read(str(directory / name))]
         for name in sorted(os.listdir(directory))
@@ -79,7 +79,9 @@ def test_at_least_the_data_of_webdataset_is_published(code, tmp_path):
     theirs.mkdir()
     run(code, ours)
     run(code, theirs, "webdataset")
-    lenient = tarmac.TarOptions(end="lenient")  # it may lose its last blocks and the end mark
+    lenient = tarmac.TarOptions(
+        end="lenient"
+    )  # webdataset may lose the last blocks and the end-of-archive marker
     assert sorted(os.listdir(ours)) == sorted(os.listdir(theirs))
     for name, samples_of_shard in content(ours).items():
         with warnings.catch_warnings():
@@ -198,7 +200,7 @@ def test_index_manifest_and_callback_as_after_close(tmp_path):
 
 
 def test_a_second_writer_for_the_same_name_wins(tmp_path):
-    """A cell of a notebook that is run twice."""
+    """A notebook cell that is run twice."""
     path = str(tmp_path / "x.tar")
     writer = tarmac.TarWriter(path)
     writer.write({"__key__": "old", "txt": "x"})
@@ -217,7 +219,7 @@ def test_a_failed_publication_is_reported(tmp_path):
 
 
 def test_an_interrupted_sample_is_never_published(tmp_path):
-    """An interrupt between two blocks of a sample: neither close() nor the end publishes half of it."""
+    """After an interrupt within a sample, neither close() nor the exit publishes half of it."""
     path = tmp_path / "x.tar"
 
     class Interrupting:

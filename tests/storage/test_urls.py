@@ -1,4 +1,4 @@
-"""From what the user wrote to shard URLs, without ever running what a data file says."""
+"""Patterns and lists expand to shard URLs, and data files cannot run commands."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def no_process(monkeypatch):
         monkeypatch.setattr(module, name, started)
 
 
-# ---- what may be given
+# ---- arguments
 
 
 def test_strings_paths_and_iterables(cwd):
@@ -172,7 +172,7 @@ def test_remote_globs_as_regular_expressions(pattern, matching, other):
     assert [name for name in other if compiled.fullmatch(name)] == []
 
 
-# ---- laziness
+# ---- lazy expansion
 
 
 def test_a_pattern_for_five_million_shards_is_expanded_lazily():
@@ -264,7 +264,7 @@ def test_no_string_in_a_file_starts_a_process(cwd, no_process, carrier):
 def test_expanding_alone_never_starts_a_process(cwd, no_process):
     for text in HOSTILE:
         if "@pipe" in text:
-            continue  # code asks for a list that a command prints
+            continue  # code may read a list from a command
         try:
             expand(text)
         except TarmacError:
@@ -294,7 +294,7 @@ def test_remote_lists_cannot_name_commands_or_local_files(no_process, name, form
         body, prefix = json.dumps({"datasets": [{"shards": name}]}), ""
     with FaultServer(body.encode()) as server:
         url = server.url.replace("object.tar", form)
-        if name == "/etc/passwd":  # on a web server an absolute path is that server's
+        if name == "/etc/passwd":  # an absolute path is relative to the web server
             assert expand(prefix + url) == [server.url.replace("/object.tar", name)]
         else:
             with pytest.raises(UnsafeUrl):

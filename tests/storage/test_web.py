@@ -1,4 +1,4 @@
-"""Plain HTTP without obstore: uploads through redirects to the right server only, and guarded reading."""
+"""HTTP without obstore: uploads with redirects, and reading in secure mode."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from harness import reserved_ports
 from harness.faultserver import Action, FaultServer
 from harness.servers import redirector
-from harness.waiting import PATIENCE
+from harness.waiting import TIMEOUT
 from tarmac.errors import (
     AccessDenied,
     CommitFailed,
@@ -34,7 +34,7 @@ LARGE = random.Random(6).randbytes(5_000_000)
 
 @contextlib.contextmanager
 def upload_server(behave=lambda handler: None, *, greets: bool = True):
-    """Keep what is PUT; `behave(handler)` may answer instead, by returning True."""
+    """Store uploads; `behave(handler)` may answer a request instead, by returning True."""
     kept: dict[str, bytes] = {}
     seen: list[dict[str, str]] = []
 
@@ -136,7 +136,7 @@ def test_put_to_a_stalled_server(hasty):
     hang = threading.Event()
 
     def wait(_):
-        hang.wait(PATIENCE)
+        hang.wait(TIMEOUT)
         return True
 
     with upload_server(wait) as (url, _, _seen):
@@ -222,7 +222,7 @@ def test_a_status_line_in_several_packets(hasty):
     assert received == [b"the body"]
 
 
-# ---- secure mode reads web servers with this client alone
+# ---- reading in secure mode
 
 
 @pytest.fixture
@@ -272,9 +272,9 @@ def test_size_and_version(secure, hasty):
     with FaultServer(BODY) as server:
         info = stat(server.url, hasty)
         assert (info.size, info.version) == (50_000, '"v1"')
-        server.script([Action(status=403)])  # a URL that is signed for GET alone
+        server.script([Action(status=403)])  # a URL that is signed for GET only
         assert stat(server.url, hasty) == info
-        server.script([Action(status=405), Action(whole=True)])  # and a server without ranges
+        server.script([Action(status=405), Action(whole=True)])  # a server without ranges
         assert stat(server.url, hasty) == info
         server.script([], then=Action(status=403))
         with pytest.raises(AccessDenied):

@@ -1,4 +1,4 @@
-"""Recognising, reading and writing compressed streams."""
+"""Detecting, reading and writing compressed streams."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_round_trip_in_chunks_of_any_size(data, form, size):
 
 @pytest.mark.parametrize("form", sorted(FORMATS))
 def test_compressors_write_checksums(form):
-    """A flipped bit is noticed, or (unused bits of a header) changes nothing."""
+    """A flipped bit is detected, or changes nothing (unused bits of a header)."""
     packed = pack(plain(), form)
     for position in range(len(packed)):
         changed = bytearray(packed)

@@ -1,4 +1,4 @@
-"""Records of extended headers: honoured as GNU tar and Python do, or refused, for one member and for all."""
+"""Records of extended headers are applied as by GNU tar and Python, or rejected."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_fields_of_one_member_are_rejected_in_global_headers(key):
 
 
 def test_both_global_sparse_records_at_once():
-    """GNU tar and Python list evil.txt of 3 bytes here; good.txt of 10 would be a second interpretation."""
+    """GNU tar and Python list evil.txt with 3 bytes; good.txt with 10 would be another interpretation."""
     data = (
         pax_header(b"GNU.sparse.name", b"evil.txt", b"g")
         + pax_header(b"GNU.sparse.size", b"3", b"g")

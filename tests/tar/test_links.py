@@ -1,4 +1,4 @@
-"""Hard links are data: every door gives their bytes, as the tools that unpack do, or says that it cannot."""
+"""Hard links are data: every reader returns their bytes, like tools that extract them, or raises."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ KEYS = st.sampled_from(["a", "b", "c", "d"])
     )
 )
 def test_links_resolve_as_in_tarfile(entries):
-    """A link means the last file of that name before it; one that means nothing is an error."""
+    """A link refers to the last preceding file of that name; a broken link is an error."""
     entries = [
         (tarfile.LNKTYPE, f"{name}.x", f"{before}{target}.x".encode())
         if link and before != "/"
@@ -125,7 +125,7 @@ def test_all_readers_return_the_same_fields(shard, tmp_path, capsys):
 
 
 def test_streams_and_ranges_of_a_shard_with_links(shard, tmp_path):
-    """Of a stream without its bytes the places are known; of a stream with them a link is an error."""
+    """Links in a stream have offsets, but reading their bytes is an error."""
     data = shard.read_bytes()
     extents = [member[:3] for member in read_members(data)]
     assert [member[:3] for member in read_members(io.BytesIO(data), payload=False)] == extents

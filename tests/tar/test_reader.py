@@ -52,7 +52,7 @@ def test_every_format_reads_like_tarfile(kind):
 
 
 def zstd_opened(data: bytes) -> bytes:
-    """tarfile knows no zstd before Python 3.14."""
+    """tarfile does not support zstd before Python 3.14."""
     if data[:4] != b"\x28\xb5\x2f\xfd":
         return data
     from backports import zstd as z

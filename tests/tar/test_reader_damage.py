@@ -1,4 +1,4 @@
-"""Cut at every byte, flip every header bit, on every kind of shard: nothing passes in silence."""
+"""Truncate at every byte and flip every header bit of every format: no damage is silent."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tarmac.tar import read_members
 
 
 class Trickle:
-    """A stream that gives at most seven hundred bytes at a time, so that every boundary is crossed."""
+    """A stream that returns at most 700 bytes per call, so that every boundary is crossed."""
 
     def __init__(self, data: bytes, piece: int = 700) -> None:
         self._data, self._piece = data, piece
@@ -34,7 +34,7 @@ def stream(data: bytes):
 
 
 def skipping(data: bytes):
-    """Payload is passed over; names, offsets and sizes remain."""
+    """Read names, offsets and sizes without payload."""
     return read_members(Trickle(data), payload=False)
 
 
@@ -53,7 +53,7 @@ def test_truncation_at_every_byte(kind, way):
     assert tally.silent == 0
     assert tally.total == len(good)
     if kind in PLAIN_KINDS:
-        # Only cuts behind the first zero block leave every member in place.
+        # Only truncation after the first zero block keeps every member.
         assert tally.intact == 512
 
 
@@ -64,7 +64,7 @@ def test_every_bit_of_every_header(kind):
     tally = expect_no_silence(whole, good, bit_flips(good, regions))
     assert tally.silent == 0
     assert tally.total == len(regions) * 4096
-    # Bits of the padding around the checksum's digits may differ without changing anything.
+    # Bits of the padding around the digits of the checksum have no meaning.
     assert tally.intact <= len(regions) * 16
 
 
@@ -88,7 +88,7 @@ def test_flips_in_compressed_shards(kind):
     flips = bit_flips(good, [(0, len(good))], step=1 if kind != "xz" else 2)
     tally = expect_no_silence(whole, good, flips, early=False)
     assert tally.silent == 0
-    # A few header bits mean nothing: time stamp and system in gz, and the like.
+    # A few header bits have no meaning, such as the time stamp and system in gz.
     assert tally.intact < 120
 
 
@@ -138,7 +138,7 @@ def test_truncation_is_reported_with_its_offset(kind):
 
 
 def test_two_flips_that_cancel_are_not_detected():
-    """tar's sum is weak: FORMAT.md promises detection of such damage only with an index."""
+    """The checksum of tar is weak: FORMAT.md promises detection of such damage only with an index."""
     data = bytearray(plain())
     data[0] += 1
     data[1] -= 1
@@ -164,7 +164,7 @@ def test_files_that_are_not_archives(data, words):
 
 
 def test_invalid_headers_with_valid_checksums():
-    """With the right checksum, an impossible size is still refused."""
+    """An invalid size is rejected even with a valid checksum."""
     data = bytearray(plain())
     data[124:136] = b"-0000000001\0"
     reseal(data, 0)

@@ -1,4 +1,4 @@
-"""Writing members: every tool reads them back, and the bytes never depend on the day."""
+"""Written members are readable by every tool, and their bytes are reproducible."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_limits_of_ustar():
 @pytest.mark.parametrize("form", ["auto", "gnu", "pax"])
 @pytest.mark.parametrize("size", [8**11 - 1, 8**11, 3 << 40])
 def test_sizes_beyond_eight_gibibytes(form, size):
-    """The header alone: nobody wants the payload in a test."""
+    """Test the header alone, without the huge payload."""
     header = HeaderBuilder(Owner(), form).header(b"big.bin", size)
     with tarfile.open(fileobj=io.BytesIO(header + END_MARKER)) as opened:
         assert opened.next().size == size
