@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from tarmac.codecs import kind_of
-from tarmac.codecs.handlers import extension_of
 from tarmac.codecs.images import open_image_field
 from tarmac.errors import UrlError
 from tarmac.samples.grouping import Sample
@@ -26,7 +25,6 @@ IMAGES = 64
 MOST = 1024
 """... and at most."""
 SIDE, GAP, LINE = 160, 8, 12
-_CAPTIONS = ("txt", "text", "caption", "cls", "class")
 _KINDS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
 
 
@@ -81,7 +79,7 @@ def _thumbnail(name: str, data: bytes) -> Any:
 
 def _caption(sample: Sample) -> str:
     for name in sample:
-        if extension_of(name) in _CAPTIONS and name[:2] != "__":
+        if kind_of(name) in ("text", "int") and name[:2] != "__":
             lines = bytes(sample[name]).decode("utf-8", "replace").splitlines()
             return lines[0] if lines else ""
     return ""
