@@ -153,11 +153,8 @@ class ImageHandler(FieldHandler):
         return f"ImageHandler({self.imagespec!r}{', fast=True' if self.fast else ''})"
 
 
-def imagehandler(
-    imagespec: str, extensions: str | Iterable[str] = IMAGE_EXTENSIONS, *, fast: bool = False
-) -> ImageHandler:
-    """Return a handler that decodes images according to `imagespec`."""
-    return ImageHandler(imagespec, extensions, fast=fast)
+imagehandler = ImageHandler
+"""The name in the webdataset library."""
 
 
 def decode_image(data: bytes, spec: str, formats: str, max_pixels: int, fast: bool = False) -> Any:

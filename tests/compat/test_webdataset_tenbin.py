@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from tarmac.codecs import Decoder, tenbin
+from tarmac.codecs import Decoder
+from tarmac.compat.webdataset import tenbin
 from tarmac.errors import CodecError, DecodeFailed, DecompressionBomb, EncodeFailed
 
 TYPES = ["f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8"]
