@@ -16,8 +16,8 @@ from tarmac.codecs.handlers import DecodeFunction, DecodeOptions, FieldHandler, 
 from tarmac.codecs.pixels import check_pixels, peek_size
 from tarmac.codecs.registry import Codec, find_codec, register_codec
 from tarmac.errors import DecodeFailed, DecompressionBomb, EncodeFailed, TarmacWarning
+from tarmac.extras import import_extra
 from tarmac.limits import DEFAULT_LIMITS, Limits
-from tarmac.runtime.extras import import_extra
 
 if TYPE_CHECKING:
     import numpy as np

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from tarmac.codecs.boxes import Box, OpenImage, mirror
 from tarmac.errors import UsageError
+from tarmac.extras import import_extra
 from tarmac.limits import DEFAULT_LIMITS, Limits
-from tarmac.runtime.extras import import_extra
 from tarmac.samples.grouping import Sample
 from tarmac.steps.fields import getfirst
 

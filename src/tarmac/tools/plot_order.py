@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from tarmac.errors import IndexingError
 from tarmac.exact.dataset import Dataset
+from tarmac.extras import import_extra
 from tarmac.indexing.where import resolve
-from tarmac.runtime.extras import import_extra
 from tarmac.storage import open_write
 from tarmac.tools.order import OrderAudit
 from tarmac.tools.shuffle_quality import ideal_order, shuffle_quality
