@@ -15,7 +15,7 @@ from tarmac.indexing.meta import Columns as MetaColumns
 from tarmac.indexing.meta import MetaPlan, parse_meta
 from tarmac.indexing.sidecar import Sidecar, make_sidecar, open_sidecar
 from tarmac.samples.grouping import Grouping, group_members
-from tarmac.samples.naming import SplitName, first_dot
+from tarmac.samples.naming import Splitter, first_dot
 from tarmac.storage import Source, StorageOptions, is_local, open_read, stat
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.tar import Member, TarOptions, read_members
@@ -34,7 +34,7 @@ class IndexOptions:
     digests: bool = False
     """Also a digest of each field, which costs reading every byte."""
     meta: MetaPlan | None = None
-    split: SplitName = first_dot
+    split: Splitter = first_dot
     lower: bool = True
     tar: TarOptions = DEFAULT_OPTIONS
     storage: StorageOptions = field(default=DEFAULT_STORAGE)

@@ -14,7 +14,7 @@ from typing import Any
 
 from tarmac.errors import DuplicateField, SampleError, SplitSample, Truncated, TruncatedTail
 from tarmac.limits import DEFAULT_LIMITS
-from tarmac.samples.naming import SplitName, first_dot, is_metadata, is_reserved
+from tarmac.samples.naming import Splitter, first_dot, is_metadata, is_reserved
 from tarmac.tar import Member
 
 __all__ = ["Grouping", "Sample", "group_members"]
@@ -27,7 +27,7 @@ Sample = dict[str, Any]
 class Grouping:
     """Options for grouping members."""
 
-    split_name: SplitName = first_dot
+    split_name: Splitter = first_dot
     lower: bool = True
     """Convert field names to lower case, so that `JPG` and `jpg` are one field."""
     lenient: bool = False

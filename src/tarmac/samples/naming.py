@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from tarmac.errors import BadName
 
 __all__ = [
-    "SplitName",
+    "Splitter",
     "check_field",
     "check_key",
     "first_dot",
@@ -24,7 +24,7 @@ __all__ = [
     "plain_key",
 ]
 
-SplitName = Callable[[str], tuple[str, str] | None]
+Splitter = Callable[[str], tuple[str, str] | None]
 
 _METADATA = re.compile(rb"__[^/]*__(?:$|/)")
 _RESERVED = re.compile(r"__.*__")
@@ -44,7 +44,7 @@ def last_dot(name: str) -> tuple[str, str] | None:
     return _split_at(name, name.rfind(".", name.rfind("/") + 1))
 
 
-def known_fields(fields: Iterable[str]) -> SplitName:
+def known_fields(fields: Iterable[str]) -> Splitter:
     """Return a rule that splits before the longest of the given fields: for dots in keys and fields."""
     suffixes = sorted(("." + field.lower() for field in fields), key=len, reverse=True)
 
@@ -80,7 +80,7 @@ def is_reserved(field: str) -> bool:
     return field.startswith("__") and _RESERVED.fullmatch(field) is not None
 
 
-def check_key(key: object, split_name: SplitName = first_dot) -> str:
+def check_key(key: object, split_name: Splitter = first_dot) -> str:
     """Return the key; raise if it would not read back."""
     if split_name is first_dot and type(key) is str and _PLAIN_KEY(key):
         return key
@@ -102,7 +102,7 @@ def check_key(key: object, split_name: SplitName = first_dot) -> str:
     return key
 
 
-def check_field(field: object, key: str, split_name: SplitName = first_dot) -> str:
+def check_field(field: object, key: str, split_name: Splitter = first_dot) -> str:
     """Return the field name; raise if it would not read back."""
     if not isinstance(field, str) or not _FIELD.fullmatch(field):
         raise BadName(f"expected a field name such as jpg or seg.png, got {field!r}.", key=key)

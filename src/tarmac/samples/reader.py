@@ -13,7 +13,7 @@ from typing import Any
 from tarmac.errors import ArchiveError, SampleError, SplitSample, TarmacWarning, UsageError
 from tarmac.limits import Limits
 from tarmac.samples.grouping import Grouping, Sample, group_members
-from tarmac.samples.naming import SplitName, first_dot
+from tarmac.samples.naming import Splitter, first_dot
 from tarmac.storage import Cache, Source, StorageOptions, open_read
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.storage.urls import Shards, expand
@@ -21,7 +21,7 @@ from tarmac.tar import Member, TarOptions, read_members
 from tarmac.tar.compression import HEAD, detect
 from tarmac.tar.reader import DEFAULT_OPTIONS
 
-__all__ = ["ReadReport", "SampleReader", "count_samples", "read", "read_shard"]
+__all__ = ["ReadReport", "SampleReader", "read", "read_shard"]
 
 
 @dataclass(slots=True)
@@ -44,7 +44,7 @@ class SampleReader:
 
     urls: Sequence[str]
     fields: frozenset[str] | None = None
-    split_name: SplitName = first_dot
+    split_name: Splitter = first_dot
     lower: bool = True
     tar: TarOptions = DEFAULT_OPTIONS
     storage: StorageOptions = DEFAULT_STORAGE
@@ -80,7 +80,7 @@ def read(
     shards: Shards,
     *,
     fields: Collection[str] | None = None,
-    split_name: SplitName = first_dot,
+    split_name: Splitter = first_dot,
     lower: bool = True,
     tar: TarOptions = DEFAULT_OPTIONS,
     storage: StorageOptions = DEFAULT_STORAGE,
@@ -201,10 +201,3 @@ def _selection(reader: SampleReader) -> Callable[[bytes], bool] | None:
         return named is not None and (named[1].lower() if lower else named[1]) in fields
 
     return wanted
-
-
-def count_samples(reader: SampleReader, url: str) -> int:
-    """Return the number of samples in a shard. Payload of local shards is not read."""
-    with reader.open(url) as source:
-        members = read_members(source.map() or source, reader.tar, url=url, payload=False)
-        return sum(1 for _ in group_members(members, url, Grouping(split_name=reader.split_name)))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from tarmac.display import display_url
 from tarmac.errors import UrlError, UsageError
-from tarmac.samples.naming import SplitName, first_dot
+from tarmac.samples.naming import Splitter, first_dot
 from tarmac.samples.patterns import fill_pattern
 from tarmac.samples.writer import SampleEncoder, TarWriter
 from tarmac.storage import StorageOptions, WriteOptions
@@ -59,7 +59,7 @@ class ShardWriter:
         group: str = "bigdata",
         mode: int = 0o444,
         keep_meta: bool = False,
-        split_name: SplitName = first_dot,
+        split_name: Splitter = first_dot,
         storage: StorageOptions = DEFAULT_STORAGE,
         write: WriteOptions = DEFAULT_WRITE,
     ) -> None:

@@ -13,7 +13,7 @@ from tarmac.errors import BadName, DuplicateField, EncodeFailed, MissingField, U
 from tarmac.indexing.entries import Entries, Place
 from tarmac.limits import DEFAULT_LIMITS
 from tarmac.samples.grouping import Sample
-from tarmac.samples.naming import SplitName, check_field, check_key, first_dot, is_reserved
+from tarmac.samples.naming import Splitter, check_field, check_key, first_dot, is_reserved
 from tarmac.storage import Sink, StorageOptions, WriteOptions, is_local, open_write, scheme_of, stat
 from tarmac.storage.local import LocalSink
 from tarmac.storage.schemes import FileSink
@@ -71,7 +71,7 @@ class TarWriter:
         group: str = "bigdata",
         mode: int = 0o444,
         keep_meta: bool = False,
-        split_name: SplitName = first_dot,
+        split_name: Splitter = first_dot,
         storage: StorageOptions = DEFAULT_STORAGE,
         write: WriteOptions = DEFAULT_WRITE,
         _name: str | None = None,

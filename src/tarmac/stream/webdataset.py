@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from tarmac import environment
-from tarmac.samples.reader import SampleReader, count_samples
+from tarmac.samples.counting import count_samples
 from tarmac.steps.handlers import Handler, reraise_exception
 from tarmac.steps.stage import Each
 from tarmac.storage import Cache, is_local
@@ -105,9 +105,7 @@ class WebDataset(DataPipeline, FluidInterface):
         if not all(isinstance(stage, Redeal) or is_splitter(stage) for stage in splitters):
             raise ValueError("with_equal_batches() splits by itself and cannot follow splitters of your own")
         size = _batch_size(self.pipeline, batchsize)
-        counts: dict[str, int] = {
-            url: count_samples(SampleReader([]), url) for url in dict.fromkeys(source.urls)
-        }
+        counts: dict[str, int] = {url: count_samples([url]) for url in dict.fromkeys(source.urls)}
         group = next((s.keywords.get("group") for s in splitters if isinstance(s, functools.partial)), None)
         shares = EqualShares(counts, size, tail, nodes=any(map(splits_nodes, splitters)), group=group)
         made = self.compose()
