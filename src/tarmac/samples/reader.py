@@ -101,7 +101,7 @@ def read(
     if isinstance(fields, str):
         raise UsageError(f'expected a list of names such as ["jpg", "cls"], got {fields!r}.', field="fields")
     selected = None if fields is None else frozenset(name.lower() if lower else name for name in fields)
-    urls = expand(shards, limits=limits or tar.limits, options=storage)
+    urls = expand(shards, limits=limits or tar.limits, storage=storage)
     return SampleReader(urls, selected, split_name, lower, tar, storage, limits, cache, mmap)
 
 
