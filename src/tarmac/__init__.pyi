@@ -22,7 +22,7 @@ from tarmac.storage import WriteOptions as WriteOptions
 from tarmac.storage import enforce_security as enforce_security
 from tarmac.storage import register_scheme as register_scheme
 from tarmac.storage.urls import expand as expand
-from tarmac.stream.datapipeline import DataPipeline as DataPipeline
+from tarmac.stream.pipeline import DataPipeline as DataPipeline
 from tarmac.stream.webdataset import WebDataset as WebDataset
 from tarmac.stream.webloader import WebLoader as WebLoader
 from tarmac.tar import TarOptions as TarOptions

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from unittest import mock
 
 from tarmac.runtime.worker_info import WorkerInfo, current_worker_info
-from tarmac.stream.passes import Source, Turn
-from tarmac.stream.shardlists import SimpleShardList
-from tarmac.stream.shuffling import ShardShuffle
-from tarmac.stream.splitting import split_all
+from tarmac.stream.epochs import Epoch, StreamSource
+from tarmac.stream.shards.lists import SimpleShardList
+from tarmac.stream.shards.split import split_all
+from tarmac.stream.shuffle import ShardShuffle
 
 
 @contextmanager
@@ -41,7 +41,7 @@ def samples_of(shard: dict, per_shard: int) -> list[tuple[str, int]]:
     return [(shard["url"], n) for n in range(per_shard) if n % count == index]
 
 
-class Numbered(Source):
+class Numbered(StreamSource):
     """What a DataLoader can iterate: each worker says who it is and which pass it thinks this is."""
 
     def __init__(self, repeats: int = 1) -> None:
@@ -60,11 +60,11 @@ class Resuming(Numbered):
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         if not self.resumed:
-            self._passes.resume(Turn(7, None), current_worker_info().worker)
+            self._epochs.resume(Epoch(7, None), current_worker_info().worker)
         yield from super().__iter__()
 
 
-class Reading(Source):
+class Reading(StreamSource):
     """A dataset as a pipeline would make it of these stages, with three samples in each shard."""
 
     def __init__(self, shards: int) -> None:

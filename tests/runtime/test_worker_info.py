@@ -147,8 +147,8 @@ def test_a_worker_takes_the_place_of_another():
 
 def test_torch_is_not_imported():
     code = (
-        "import sys; from tarmac.stream.shardlists import SimpleShardList; "
-        "from tarmac.stream.shuffling import Shuffle; from tarmac.stream.splitting import split_all; "
+        "import sys; from tarmac.stream.shards.lists import SimpleShardList; "
+        "from tarmac.stream.shuffle import Shuffle; from tarmac.stream.shards.split import split_all; "
         "list(split_all(Shuffle()(SimpleShardList(['a.tar'])))); "
         "print([n for n in ('torch', 'numpy', 'yaml') if n in sys.modules])"
     )

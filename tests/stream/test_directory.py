@@ -12,10 +12,10 @@ import pytest
 
 from harness.waiting import FOREVER, PATIENCE, FakeClock
 from tarmac.errors import NotFound
-from tarmac.stream import directory
-from tarmac.stream.directory import DirectoryShardList
-from tarmac.stream.shuffling import ShardShuffle
-from tarmac.stream.splitting import split_by_worker
+from tarmac.stream.shards import directory
+from tarmac.stream.shards.directory import DirectoryShardList
+from tarmac.stream.shards.split import split_by_worker
+from tarmac.stream.shuffle import ShardShuffle
 
 
 @pytest.fixture

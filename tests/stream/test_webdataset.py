@@ -18,7 +18,7 @@ import tarmac.webdataset as wds
 from harness.resume import assert_resumes
 from harness.shards import header_offsets, plain
 from tarmac.steps.handlers import ignore_and_continue, ignore_and_stop, warn_and_continue
-from tarmac.stream.splitting import split_by_node, split_by_worker
+from tarmac.stream.shards.split import split_by_node, split_by_worker
 from tarmac.stream.webdataset import FluidWrapper, WebDataset
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from tarmac.runtime.seeds import drawn_seed
 from tarmac.steps.handlers import Handler
-from tarmac.stream.mixing import RandomMix, RoundRobin
-from tarmac.stream.passes import Source, Turn
-from tarmac.stream.shuffling import Rsample, Shuffle
+from tarmac.stream.epochs import Epoch, StreamSource
+from tarmac.stream.mix import RandomMix, RoundRobin
+from tarmac.stream.shuffle import Rsample, Shuffle
 
 __all__ = [
     "Composed",
@@ -34,7 +34,7 @@ __all__ = [
 Function = Callable[[Any], Any]
 
 
-class MockDataset(Source):
+class MockDataset(StreamSource):
     """The same sample so many times, to time or to test what comes behind a dataset."""
 
     def __init__(self, sample: Any, length: int) -> None:
@@ -45,14 +45,14 @@ class MockDataset(Source):
         return (self.sample for _ in range(self.length))
 
 
-class with_length(Source):  # noqa: N801 - the name it has in the library whose calls we accept
+class with_length(StreamSource):  # noqa: N801 - the name it has in the library whose calls we accept
     """A dataset with a length for `len()`; how many items it has stays as it is."""
 
     def __init__(self, dataset: Iterable[Any], length: int) -> None:
         super().__init__()
         self.dataset, self.length = dataset, length
 
-    def set_pass(self, turn: Turn) -> None:
+    def begin_epoch(self, turn: Epoch) -> None:
         """Tell the dataset which pass comes."""
         _pass_on(self.dataset, turn)
 
@@ -63,9 +63,9 @@ class with_length(Source):  # noqa: N801 - the name it has in the library whose 
         return self.length
 
 
-def _pass_on(dataset: Any, turn: Turn) -> None:
-    if hasattr(dataset, "set_pass"):
-        dataset.set_pass(turn)
+def _pass_on(dataset: Any, turn: Epoch) -> None:
+    if hasattr(dataset, "begin_epoch"):
+        dataset.begin_epoch(turn)
     elif hasattr(dataset, "set_epoch"):
         dataset.set_epoch(turn.number)
 
@@ -133,7 +133,7 @@ def repeatedly(
         epochs += 1
 
 
-class Repeated(Source):
+class Repeated(StreamSource):
     """A dataset gone through again and again, as a dataset; `length` is what `len()` says."""
 
     def __init__(
@@ -146,7 +146,7 @@ class Repeated(Source):
         super().__init__()
         self.source, self.nepochs, self.nbatches, self.length = source, nepochs, nbatches, length
 
-    def set_pass(self, turn: Turn) -> None:
+    def begin_epoch(self, turn: Epoch) -> None:
         """Tell the dataset which pass comes first."""
         _pass_on(self.source, turn)
 

@@ -37,7 +37,7 @@ def located(error: TarmacError, sample: Any) -> TarmacError:
 class PipelineStage:
     """Base for stages written as classes: implement `run(source)`."""
 
-    prompt = False
+    stateless = False
 
     def run(self, *args: Any) -> Iterable[Any]:
         """Return the items of this stage, made from those of `source`; the first stage gets none."""
@@ -54,7 +54,7 @@ class Each(PipelineStage):
     time and still come out in order; it pays for work that lets go of Python's lock, as decoding images does.
     """
 
-    prompt = True
+    stateless = True
 
     def __init__(self, handler: Handler = reraise_exception, threads: int = 0) -> None:
         if threads < 0:

@@ -14,16 +14,16 @@ from tarmac.samples.counting import count_samples
 from tarmac.steps.handlers import Handler, reraise_exception
 from tarmac.steps.stage import Each
 from tarmac.storage import Cache, is_local
-from tarmac.stream import shuffling
-from tarmac.stream.batching import Batched
-from tarmac.stream.datapipeline import DataPipeline
-from tarmac.stream.expanding import TarSamples, check_empty
-from tarmac.stream.fluid import FluidInterface
-from tarmac.stream.passes import Passing
-from tarmac.stream.shardlists import DirectoryShardList, MultiShardSample, ResampledShards, SimpleShardList
-from tarmac.stream.shares import EqualShares, Tail
-from tarmac.stream.shuffling import Redeal, ShardShuffle
-from tarmac.stream.splitting import is_splitter, single_node_only, split_by_worker, splits_nodes
+from tarmac.stream import shuffle
+from tarmac.stream.batch import Batched
+from tarmac.stream.epochs import EpochAware
+from tarmac.stream.fluent import FluidInterface
+from tarmac.stream.pipeline import DataPipeline
+from tarmac.stream.read_shards import TarSamples, check_empty
+from tarmac.stream.shards.equal_split import EqualShares, Tail
+from tarmac.stream.shards.lists import DirectoryShardList, MultiShardSample, ResampledShards, SimpleShardList
+from tarmac.stream.shards.split import is_splitter, single_node_only, split_by_worker, splits_nodes
+from tarmac.stream.shuffle import Redeal, ShardShuffle
 from tarmac.tar import TarOptions
 
 __all__ = ["FluidWrapper", "WebDataset"]
@@ -78,7 +78,7 @@ class WebDataset(DataPipeline, FluidInterface):
         self._front = len(self.pipeline)
         if shuffled:
             size = 100 if shardshuffle is True else int(shardshuffle or 0)  # as the webdataset library has it
-            stage = shuffling.detshuffle(size, seed=self.seed)
+            stage = shuffle.detshuffle(size, seed=self.seed)
             self.append(stage if detshuffle else ShardShuffle(shardshuffle, self.seed))
         cache = _cache(cache_dir, cache_size, url_to_name)
         self.append(TarSamples(handler, select_files, rename_files, cache=cache, verbose=verbose, tar=tar))
@@ -146,7 +146,7 @@ def _items_of(stages: list[Any], samples: int) -> int | None:
     for stage in stages:
         if isinstance(stage, Batched):
             samples = -(-samples // stage.batchsize) if stage.partial else samples // stage.batchsize
-        elif not (isinstance(stage, Each | Passing | TarSamples) or stage is check_empty):
+        elif not (isinstance(stage, Each | EpochAware | TarSamples) or stage is check_empty):
             return None
     return samples
 

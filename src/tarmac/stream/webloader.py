@@ -9,9 +9,9 @@ from typing import Any
 from tarmac.errors import StateMismatch
 from tarmac.runtime.worker_info import assume_worker, current_worker_info
 from tarmac.steps.handlers import Drops
-from tarmac.stream.datapipeline import COMPARED_AFTER, DataPipeline
-from tarmac.stream.fluid import FluidInterface
-from tarmac.stream.passes import PassCounter, Turn
+from tarmac.stream.epochs import Epoch, EpochCounter
+from tarmac.stream.fluent import FluidInterface
+from tarmac.stream.pipeline import COMPARED_AFTER, DataPipeline
 from tarmac.stream.shared_memory import to_shared_memory
 
 __all__ = ["LoaderSource", "WebLoader"]
@@ -64,7 +64,7 @@ class _InWorker:
     `turn` is the pass that the workers begin with. Those that live on come here once for each further pass.
     """
 
-    def __init__(self, dataset: Any, states: list[dict[str, Any] | None], first: int, turn: Turn) -> None:
+    def __init__(self, dataset: Any, states: list[dict[str, Any] | None], first: int, turn: Epoch) -> None:
         self.dataset, self.states, self.first, self.turn = dataset, states, first, turn
 
     def __iter__(self) -> Iterator[Tagged]:
@@ -76,7 +76,7 @@ class _InWorker:
             assume_worker(role)
         state, turn = self.states[role] if self.states else None, self.turn
         self.states, self.first, self.turn = [], 0, _following(turn)
-        self.dataset.set_pass(turn)
+        self.dataset.begin_epoch(turn)
         if state is not None:
             self.dataset.load_state_dict(state)
         return self._items(role)
@@ -96,7 +96,7 @@ def _stages(dataset: Any) -> Iterator[Any]:
         yield from _stages(stage)
 
 
-def _following(turn: Turn) -> Turn:
+def _following(turn: Epoch) -> Epoch:
     """The pass that comes after one, if nobody says otherwise."""
     return replace(turn, number=turn.number + 1, agreed=None if turn.agreed is None else turn.agreed + 1)
 
@@ -138,12 +138,12 @@ class LoaderSource:
         self.dataset, self.args, self.kw = dataset, args, kw
         # Made once here so that wrong arguments are reported at once, and for len().
         self.loader: Any = DataLoader(dataset, *args, **kw)
-        self._turn = Turn(0, None)
+        self._turn = Epoch(0, None)
         self._resume: dict[str, Any] | None = None
         self._states: list[dict[str, Any] | None] = [None] * self._workers
         self._last = -1
         self._tagged: Any = None
-        self._expected: Turn | None = None
+        self._expected: Epoch | None = None
         self._heard = 0
         self.found = False
         self.dropped: dict[int, dict[str, Drops]] = {}
@@ -174,7 +174,7 @@ class LoaderSource:
         """Forget a state that was loaded: the next pass begins at its beginning."""
         self._resume = None
 
-    def set_pass(self, turn: Turn) -> None:
+    def begin_epoch(self, turn: Epoch) -> None:
         """Begin the next pass, of which the loader's workers know the number together."""
         self._turn = turn
         if not self.resumes_itself and hasattr(self.dataset, "set_epoch"):
@@ -182,7 +182,7 @@ class LoaderSource:
 
     def new_epoch(self) -> int | None:
         """Return the epoch that the user has set on the dataset since the last call."""
-        passes: PassCounter | None = getattr(self.dataset, "passes", None)
+        passes: EpochCounter | None = getattr(self.dataset, "passes", None)
         if passes is None or passes.epochs_set == self._heard:
             return None
         self._heard = passes.epochs_set
@@ -202,7 +202,7 @@ class LoaderSource:
         self._last = resume["last"] if resume else -1
         turn = self._turn
         if not (turn.explicit or current_worker_info().world_size == 1):
-            turn = Turn(turn.number, None)  # other ranks may be in another pass
+            turn = Epoch(turn.number, None)  # other ranks may be in another pass
         if resume or not self.loader.persistent_workers or self._tagged is None or turn != self._expected:
             self._tagged = self._tagged_loader(turn)
         self._expected = _following(turn)
@@ -223,7 +223,7 @@ class LoaderSource:
                 else:
                     yield tagged.item
 
-    def _tagged_loader(self, turn: Turn) -> Any:
+    def _tagged_loader(self, turn: Epoch) -> Any:
         from torch.utils.data import DataLoader, IterableDataset
 
         IterableDataset.register(_InWorker)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tarmac.runtime.seeds import Seed, make_seed
-from tarmac.stream.shuffling import ShardShuffle, buffer_shuffle
+from tarmac.stream.shuffle import ShardShuffle, buffer_shuffle
 
 __all__ = ["ideal_order", "shuffle_quality", "stream_order"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 
-from tarmac.stream.watching import info, log_keys
+from tarmac.stream.debug import info, log_keys
 
 SAMPLES = [{"__key__": f"k{i}", "x": i} for i in range(10)]
 

@@ -24,7 +24,7 @@ from tarmac.runtime.worker_info import current_worker_info
 from tarmac.storage.braces import expand_braces
 from tarmac.storage.local import local_path
 from tarmac.storage.locks import try_lock
-from tarmac.stream.passes import Source
+from tarmac.stream.epochs import StreamSource
 
 __all__ = ["DirectoryShardList"]
 
@@ -35,7 +35,7 @@ _SELECTIONS = ("random", "oldest")
 _MOMENT = 0.01
 
 
-class DirectoryShardList(Source):
+class DirectoryShardList(StreamSource):
     """Claim and yield the shards of a directory, one after the other, waiting for more.
 
     - `pattern`: which names are shards; braces and wildcards.

@@ -8,9 +8,9 @@ from typing import Any, Self
 from tarmac.limits import DEFAULT_LIMITS, Limits
 from tarmac.steps import fields
 from tarmac.steps.handlers import Handler, reraise_exception
-from tarmac.stream import batching, caching, watching
-from tarmac.stream.batching import Batched, default_collation_fn
-from tarmac.stream.shuffling import Rsample, Shuffle
+from tarmac.stream import batch, debug, sample_cache
+from tarmac.stream.batch import Batched, default_collation_fn
+from tarmac.stream.shuffle import Rsample, Shuffle
 
 __all__ = ["FluidInterface"]
 
@@ -37,7 +37,7 @@ class FluidInterface:
 
     def unbatched(self) -> Self:
         """Take batches apart."""
-        return self.compose(batching.unbatched())
+        return self.compose(batch.unbatched())
 
     def listed(self, batchsize: int, partial: bool = True) -> Self:
         """Gather items into lists."""
@@ -45,15 +45,15 @@ class FluidInterface:
 
     def unlisted(self) -> Self:
         """Take lists apart."""
-        return self.compose(batching.unlisted())
+        return self.compose(batch.unlisted())
 
     def log_keys(self, logfile: str | None = None) -> Self:
         """Append the key of each sample to a file."""
-        return self.compose(watching.log_keys(logfile))
+        return self.compose(debug.log_keys(logfile))
 
     def info(self, *args: Any, **kw: Any) -> Self:
         """Show some samples on standard error."""
-        return self.compose(watching.info(*args, **kw))
+        return self.compose(debug.info(*args, **kw))
 
     def shuffle(self, size: int, **kw: Any) -> Self:
         """Shuffle through a buffer of so many samples; below 1 does nothing."""
@@ -102,7 +102,7 @@ class FluidInterface:
 
     def slice(self, *args: int | None) -> Self:
         """Pass on some of the items, as itertools.islice does."""
-        return self.compose(batching.slice_stage(*args))
+        return self.compose(batch.slice_stage(*args))
 
     def rename(self, **kw: Any) -> Self:
         """Give fields new names."""
@@ -130,12 +130,12 @@ class FluidInterface:
 
     def mcached(self) -> Self:
         """Keep samples in memory after the first whole pass."""
-        return self.compose(caching.Cached())
+        return self.compose(sample_cache.Cached())
 
     def lmdb_cached(self, *args: Any, **kw: Any) -> Self:
         """Keep samples in an LMDB environment after the first whole pass."""
-        return self.compose(caching.LMDBCached(*args, **kw))
+        return self.compose(sample_cache.LMDBCached(*args, **kw))
 
     def db_cached(self, *args: Any, **kw: Any) -> Self:
         """Keep samples in an SQLite file after the first whole pass."""
-        return self.compose(caching.DBCache(*args, **kw))
+        return self.compose(sample_cache.DBCache(*args, **kw))

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from harness.places import Numbered, Reading, Resuming
 from harness.waiting import until
-from tarmac.stream import passes
-from tarmac.stream.passes import PassCounter, Turn
+from tarmac.stream import epochs
+from tarmac.stream.epochs import Epoch, EpochCounter
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
@@ -131,7 +131,7 @@ def test_seeding_torch_before_each_run_does_no_harm():
 
 
 def test_a_worker_that_was_ended_too_early_is_not_left_behind():
-    counter = PassCounter()
+    counter = EpochCounter()
     assert counter.next(0, token=11) == 0  # worker 1 was ended before it began
     assert counter.next(1, token=12) == 1
     assert counter.next(0, token=12) == 1
@@ -141,7 +141,7 @@ def test_a_worker_that_was_ended_too_early_is_not_left_behind():
 @settings(deadline=None, derandomize=True)
 @given(st.lists(st.lists(st.integers(0, 4), max_size=12), max_size=6))
 def test_workers_of_one_run_get_the_same_numbers(runs):
-    counter = PassCounter()
+    counter = EpochCounter()
     largest = -1
     for token, workers in enumerate(runs):
         made: dict[int, list[int]] = {}
@@ -169,13 +169,13 @@ def test_processes_that_are_no_workers_count_for_themselves():
 
 
 def test_a_single_process_needs_no_file():
-    counter = PassCounter()
+    counter = EpochCounter()
     assert [counter.next(0) for _ in range(3)] == [0, 1, 2]
     assert files() == []
 
 
 def test_the_file_goes_with_the_counter_and_counting_goes_on_without_it(monkeypatch):
-    counter = PassCounter()
+    counter = EpochCounter()
     counter.next(0, token=1)
     [path] = files()
     assert os.stat(path).st_mode & 0o777 == 0o600
@@ -191,9 +191,9 @@ def test_the_file_goes_with_the_counter_and_counting_goes_on_without_it(monkeypa
 
 
 def test_a_lock_that_cannot_be_had_is_no_end(monkeypatch):
-    monkeypatch.setattr(passes, "try_lock", lambda fd: False)
-    monkeypatch.setattr(passes, "_LOCK_SECONDS", 0.01)
-    counter = PassCounter()
+    monkeypatch.setattr(epochs, "try_lock", lambda fd: False)
+    monkeypatch.setattr(epochs, "_LOCK_SECONDS", 0.01)
+    counter = EpochCounter()
     assert [counter.next(0, token=1), counter.next(1, token=1), counter.next(0, token=2)] == [0, 0, 1]
 
 
@@ -208,7 +208,7 @@ def test_issue_compose_shares_stages():
 
 
 def test_copies_by_pickle_in_one_process_are_their_own():
-    counter = PassCounter()
+    counter = EpochCounter()
     counter.next(0, token=1)
     other = pickle.loads(pickle.dumps(counter))
     del other
@@ -217,13 +217,13 @@ def test_copies_by_pickle_in_one_process_are_their_own():
 
 
 def test_set_and_last():
-    counter = PassCounter(3)
+    counter = EpochCounter(3)
     assert counter.last == 2
     assert counter.next(0) == 3
     counter.set(10)
     assert counter.last == 9
     assert counter.next(0) == counter.last == 10
-    counter.resume(Turn(4, None), worker=0)
+    counter.resume(Epoch(4, None), worker=0)
     assert counter.next(0) == 4
     assert counter.next(0) == 5
     with pytest.raises(ValueError, match="from 0"):
@@ -249,8 +249,8 @@ def test_a_file_that_somebody_put_there_is_not_counted_in(tmp_path, kind):
     """The files lie where all users may put some; one that is not ours is neither read nor written."""
     if kind == "another user's" and os.geteuid() != 0:
         pytest.skip("only root can give files away")
-    counter = PassCounter()
-    path, precious = passes._path(counter._name, os.getpid()), tmp_path / "precious"
+    counter = EpochCounter()
+    path, precious = epochs._path(counter._name, os.getpid()), tmp_path / "precious"
     precious.write_bytes(b"mine too" * 4)  # as long as a count
     before = precious.read_bytes()
     if kind == "link":

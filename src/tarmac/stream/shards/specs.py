@@ -18,7 +18,7 @@ from tarmac.storage import is_local, scheme_of
 from tarmac.storage.braces import expand_braces
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.storage.urls import allowed_name, expand, expand_glob, read_list, substituted
-from tarmac.stream.passes import Source
+from tarmac.stream.epochs import StreamSource
 
 __all__ = ["MultiShardSample", "ShardSet"]
 
@@ -58,7 +58,7 @@ class ShardSet:
         return list(self.urls)
 
 
-class MultiShardSample(Source):
+class MultiShardSample(StreamSource):
     """The shards of several datasets, shuffled together; others in each pass where a dataset says so.
 
     `spec` is a dictionary or a YAML file: `prefix`, `buckets`, and `datasets` with `shards` (a pattern or a

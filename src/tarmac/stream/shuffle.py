@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 from tarmac.runtime.seeds import Seed, chosen_seed, make_seed
 from tarmac.runtime.worker_info import WorkerInfo, current_worker_info
-from tarmac.stream.passes import PassCounter, Passing
-from tarmac.stream.splitting import is_claimed
+from tarmac.stream.epochs import EpochAware, EpochCounter
+from tarmac.stream.shards.split import is_claimed
 
 __all__ = ["buffer_shuffle", "detshuffle", "Redeal", "Rsample", "sample_bytes", "ShardShuffle", "Shuffle"]
 
@@ -100,7 +100,7 @@ def sample_bytes(sample: object) -> int:
     return size if isinstance(size, int) else 0
 
 
-class _Placed(Passing):
+class _Placed(EpochAware):
     """Base of stages whose random numbers differ by reader, except before a split."""
 
     def _rng(self, purpose: str, seed: int, epoch: int) -> random.Random:
@@ -166,7 +166,7 @@ class Shuffle(_Placed):
             self.rng.setstate((version, tuple(words), gauss))
 
 
-class detshuffle(Passing):  # noqa: N801 - the name it has in the library whose calls we accept
+class detshuffle(EpochAware):  # noqa: N801 - the name it has in the library whose calls we accept
     """A stage that shuffles with a buffer, in the same way on all ranks and workers.
 
     The order follows from `seed` and `epoch`, the number of the last run, which advances with each run.
@@ -181,12 +181,12 @@ class detshuffle(Passing):  # noqa: N801 - the name it has in the library whose 
         self.bufsize = bufsize
         self.initial = initial
         self.seed = seed
-        self._passes = PassCounter(epoch + 1)
+        self._epochs = EpochCounter(epoch + 1)
 
     @property
     def epoch(self) -> int:
         """The number of the last run; -1 before the first."""
-        return self._passes.last
+        return self._epochs.last
 
     @epoch.setter
     def epoch(self, epoch: int) -> None:
@@ -201,7 +201,7 @@ class detshuffle(Passing):  # noqa: N801 - the name it has in the library whose 
     __call__ = run
 
 
-class Redeal(Passing):
+class Redeal(EpochAware):
     """The stage before the splitters: another list for each epoch that all readers agree on.
 
     It makes readers get other shards in each epoch. The order follows from nothing but the epoch, so that
@@ -217,7 +217,7 @@ class Redeal(Passing):
         return _permuted(iter(src), LARGEST_LIST, random.Random(make_seed("deal", epoch)))
 
 
-class ShardShuffle(Passing):
+class ShardShuffle(EpochAware):
     """The stage behind the splitters that orders the shards of a reader, differently in each pass.
 
     A list of up to `size` shards is permuted as a whole, of any length if `size` is True; of a longer

@@ -10,7 +10,7 @@ import tarmac
 from harness.shards import plain
 from tarmac.errors import NoSamples
 from tarmac.steps.handlers import ignore_and_continue, ignore_and_stop
-from tarmac.stream.expanding import TarSamples, check_empty, tarfile_samples, tarfile_to_samples
+from tarmac.stream.read_shards import TarSamples, check_empty, tarfile_samples, tarfile_to_samples
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 
 from harness.places import at, places
 from tarmac.errors import NotFound, UnsafeUrl, UrlError
-from tarmac.stream.shardspecs import MultiShardSample
+from tarmac.stream.shards.specs import MultiShardSample
 
 SPEC = {
     "prefix": "http://",

@@ -25,7 +25,7 @@ from tarmac.runtime.worker_info import WorkerInfo, current_worker_info
 from tarmac.steps.stage import PipelineStage
 from tarmac.storage import is_secure
 from tarmac.storage.locks import FileLock
-from tarmac.stream.seals import Sealer, check_owner
+from tarmac.stream.signing import Sealer, check_owner
 
 __all__ = ["Cached", "DBCache", "LMDBCached"]
 

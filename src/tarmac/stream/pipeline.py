@@ -19,10 +19,10 @@ from tarmac.runtime.seeds import all_seeds, load_all_seeds
 from tarmac.runtime.worker_info import WorkerInfo, current_worker_info, remember_rank
 from tarmac.steps.handlers import Drops
 from tarmac.steps.stage import Each, PipelineStage
-from tarmac.stream.batching import Batched
-from tarmac.stream.passes import PassCounter, Passing, Source, Turn
-from tarmac.stream.progress import Position, Progress, check_state, identity_of, skip
-from tarmac.stream.splitting import is_foreign, is_splitter, splits_nodes, with_parts
+from tarmac.stream.batch import Batched
+from tarmac.stream.epochs import Epoch, EpochAware, EpochCounter, StreamSource
+from tarmac.stream.shards.split import is_foreign, is_splitter, splits_nodes, with_parts
+from tarmac.stream.state import Position, Progress, check_state, identity_of, skip
 
 __all__ = ["DataPipeline"]
 
@@ -32,7 +32,7 @@ EMPTY_PASSES = 100
 """Passes in a row in which every sample was dropped, after which an endless pipeline gives up."""
 
 
-class DataPipeline(PipelineStage, Source):
+class DataPipeline(PipelineStage, StreamSource):
     """Run stages one after the other.
 
     The first stage is an iterable (a shard list, a dataset, a DataLoader, a list) or a function without
@@ -105,9 +105,9 @@ class DataPipeline(PipelineStage, Source):
         """The number of the stage whose items are samples: the one that reads shards, or the source."""
         return next((n for n, stage in enumerate(self.pipeline) if getattr(stage, "reads_parts", False)), 0)
 
-    def set_pass(self, turn: Turn) -> None:
+    def begin_epoch(self, turn: Epoch) -> None:
         """Begin the next iteration with the pass that what is around this pipeline says."""
-        self._passes.dictate(turn)
+        self._epochs.dictate(turn)
 
     def __iter__(self) -> Iterator[Any]:
         if not self.pipeline:
@@ -122,10 +122,10 @@ class DataPipeline(PipelineStage, Source):
         left = most - progress.emitted if most > 0 else sys.maxsize
         if resumed is not None:
             # An iteration that was complete when it was saved has used up its pass.
-            turn = Turn(
+            turn = Epoch(
                 progress.epoch + (left <= 0), progress.user_epoch, explicit=progress.user_epoch is not None
             )
-            self._passes.resume(turn, current_worker_info().worker)
+            self._epochs.resume(turn, current_worker_info().worker)
             if left <= 0 or progress.number >= progress.repetitions:
                 self.forget_state()
         items = self._all_passes(progress, progress.begun)
@@ -134,7 +134,7 @@ class DataPipeline(PipelineStage, Source):
     def _all_passes(self, progress: Progress, resumed: bool) -> Iterator[Any]:
         place, empty = current_worker_info(), 0
         while progress.number < progress.repetitions:
-            turn = self._passes.begin(place.worker)
+            turn = self._epochs.begin(place.worker)
             # The share stays the same within an iteration: readers make different numbers of passes in it.
             new = not resumed and (progress.number == 0 or self._is_alone(place))
             progress.begin(turn, self._agreed(turn, place) if new else progress.shared)
@@ -192,12 +192,12 @@ class DataPipeline(PipelineStage, Source):
         own, shared = progress.epoch, progress.shared
         for number, stage in reversed(list(enumerate(self.pipeline))):
             before = number < front and not getattr(stage, "per_reader", False)
-            if hasattr(stage, "set_pass"):
+            if hasattr(stage, "begin_epoch"):
                 explicit = progress.user_epoch is not None
-                stage.set_pass(Turn(shared if before else own, shared, explicit, shared=before))
+                stage.begin_epoch(Epoch(shared if before else own, shared, explicit, shared=before))
             elif hasattr(stage, "set_epoch"):
                 stage.set_epoch(shared if before else own)
-                if isinstance(stage, Passing):
+                if isinstance(stage, EpochAware):
                     stage.shared = before
             if hasattr(stage, "filled_in"):
                 # What a cache in memory gives was made in another pass, and a resumed one makes it again.
@@ -220,7 +220,7 @@ class DataPipeline(PipelineStage, Source):
         """Whether this is the only reader; a custom splitter may know of others."""
         return place.count == 1 and all(map(is_splitter, self.pipeline[1 : self._front]))
 
-    def _agreed(self, turn: Turn, place: WorkerInfo) -> int:
+    def _agreed(self, turn: Epoch, place: WorkerInfo) -> int:
         """Return a number that is the same for all readers, however often each of them has iterated."""
         if turn.shared or self._is_alone(place):
             return turn.number
@@ -246,7 +246,7 @@ class DataPipeline(PipelineStage, Source):
         """Raise RanksDisagree if another rank deals out the shards of another epoch."""
         place = current_worker_info()
         if place.world_size > 1 and self._splits_nodes():
-            number = self._passes.compared(epoch)
+            number = self._epochs.compared(epoch)
             check_agreement(f"{self._site.name}/epoch {number}", place, {"epoch": epoch})
 
     def _splits_nodes(self) -> bool:
@@ -260,7 +260,7 @@ class DataPipeline(PipelineStage, Source):
     def _prompt_from(self) -> int:
         """The number of the first stage from which on all stages keep nothing back between items."""
         split = len(self.pipeline)
-        while split > 1 and getattr(self.pipeline[split - 1], "prompt", False):
+        while split > 1 and getattr(self.pipeline[split - 1], "stateless", False):
             split -= 1
         return split
 
@@ -306,7 +306,7 @@ class DataPipeline(PipelineStage, Source):
             copy.copy(stage) if hasattr(stage, "set_epoch") else stage for stage in self.pipeline
         ]
         result.pipeline += args
-        result._passes, result._progress, result._site = PassCounter(), Progress(), Site()
+        result._epochs, result._progress, result._site = EpochCounter(), Progress(), Site()
         return result
 
     def _changed(self, **attributes: Any) -> Self:
@@ -357,7 +357,7 @@ class DataPipeline(PipelineStage, Source):
             self._progress.source = self.pipeline[0].state_dict
         self._progress.identity = self._progress.identity or self._identity()
         if not self._progress.begun:
-            self._progress.epoch, self._progress.user_epoch = self._passes.last + 1, self._passes.user_epoch
+            self._progress.epoch, self._progress.user_epoch = self._epochs.last + 1, self._epochs.user_epoch
         state = self._progress.to_state(current_worker_info(), self.seeds())
         if 0 < self._limits()[1] <= self._progress.emitted:
             state["stages"] = self.seeds()  # nothing of this pass is left: the next one follows from these

@@ -77,7 +77,7 @@ class Batched(PipelineStage):
     `collation_fn` makes a batch out of a list of samples; None leaves it a list.
     """
 
-    prompt = True
+    stateless = True
 
     def __init__(
         self, batchsize: int = 20, collation_fn: Collate | None = default_collation_fn, partial: bool = True

@@ -12,9 +12,9 @@ from harness.resume import assert_resumes
 from tarmac.errors import StateMismatch
 from tarmac.steps.fields import Map, Select
 from tarmac.steps.stage import PipelineStage
-from tarmac.stream.batching import Batched, unbatched
-from tarmac.stream.datapipeline import DataPipeline
-from tarmac.stream.shuffling import Shuffle
+from tarmac.stream.batch import Batched, unbatched
+from tarmac.stream.pipeline import DataPipeline
+from tarmac.stream.shuffle import Shuffle
 
 
 def double(x):

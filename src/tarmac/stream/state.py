@@ -18,7 +18,7 @@ import xxhash
 
 from tarmac.errors import StateMismatch
 from tarmac.runtime.worker_info import WorkerInfo
-from tarmac.stream.passes import Turn
+from tarmac.stream.epochs import Epoch
 
 __all__ = ["Position", "Progress", "check_state", "identity_of", "skip"]
 
@@ -86,7 +86,7 @@ class Progress:
             begun,
         )
 
-    def begin(self, turn: Turn, shared: int) -> None:
+    def begin(self, turn: Epoch, shared: int) -> None:
         """Begin a pass, or go on with the one that was saved."""
         self.epoch, self.shared, self.user_epoch = turn.number, shared, turn.agreed if turn.explicit else None
         self.marks, self.found, self.begun, self.all_shared = [], False, True, turn.shared

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from harness.places import at, places
 from tarmac.runtime.worker_info import WorkerInfo
-from tarmac.stream.shuffling import Rsample, ShardShuffle, Shuffle, buffer_shuffle, detshuffle, sample_bytes
+from tarmac.stream.shuffle import Rsample, ShardShuffle, Shuffle, buffer_shuffle, detshuffle, sample_bytes
 
 SIZES = st.integers(0, 30)
 
@@ -144,7 +144,7 @@ def test_a_handler_saves_what_was_buffered(answer):
 
 
 def test_a_handler_may_go_on():
-    class Source:
+    class StreamSource:
         items = iter([1, OSError("once"), 2])
 
         def __iter__(self):
@@ -156,7 +156,7 @@ def test_a_handler_may_go_on():
                 raise item
             return item
 
-    assert sorted(Shuffle(10, handler=lambda error: True)(Source())) == [1, 2]
+    assert sorted(Shuffle(10, handler=lambda error: True)(StreamSource())) == [1, 2]
 
 
 def test_max_bytes_reaches_the_buffer():
@@ -241,9 +241,9 @@ def test_shards_without_end():
 
 
 def test_lists_too_long_to_hold(monkeypatch):
-    from tarmac.stream import shuffling
+    from tarmac.stream import shuffle
 
-    monkeypatch.setattr(shuffling, "LARGEST_LIST", 20)
+    monkeypatch.setattr(shuffle, "LARGEST_LIST", 20)
     found = list(ShardShuffle(True)(range(100)))
     assert sorted(found) == list(range(100))
     assert found != list(range(100))
@@ -253,8 +253,8 @@ def test_lists_too_long_to_hold(monkeypatch):
 
 def test_issue_62_shards_change_workers():
     """Issues 62, 71, 350, 492: each worker kept its shards for ever, as splitting came before shuffling."""
-    from tarmac.stream.shardlists import SimpleShardList
-    from tarmac.stream.splitting import split_by_worker
+    from tarmac.stream.shards.lists import SimpleShardList
+    from tarmac.stream.shards.split import split_by_worker
 
     taken = set()
     for epoch in range(20):

@@ -25,7 +25,7 @@ from typing import Any, Self
 from tarmac.runtime.worker_info import current_worker_info, loader_token
 from tarmac.storage.locks import try_lock
 
-__all__ = ["Passing", "PassCounter", "Source", "Turn"]
+__all__ = ["Epoch", "EpochAware", "EpochCounter", "StreamSource"]
 
 _LARGEST = 1 << 20
 _LOCK_SECONDS = 10.0
@@ -34,7 +34,7 @@ _KNOWN_RUNS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class Epoch:
     """The pass that a reader begins."""
 
     number: int
@@ -122,7 +122,7 @@ class _Run:
         return self.base + self.passes[worker] - 1
 
 
-class PassCounter:
+class EpochCounter:
     """Count passes: 0, 1, 2, …
 
     In the workers of a loader, whatever their start method and however long they live, all workers of one
@@ -133,7 +133,7 @@ class PassCounter:
     def __init__(self, first: int = 0) -> None:
         self._name = secrets.token_hex(12)
         self._count = _Count(first)
-        self._here: Turn | None = None
+        self._here: Epoch | None = None
         self.epochs_set = 0
         weakref.finalize(self, _remove, self._name)
 
@@ -145,7 +145,7 @@ class PassCounter:
         """
         return self.begin(worker, token).number
 
-    def begin(self, worker: int, token: int | None = None) -> Turn:
+    def begin(self, worker: int, token: int | None = None) -> Epoch:
         """Begin a pass as the given worker, and return what its order and its share follow from."""
         if self._here is not None:
             turn, self._here = self._here, replace(self._here, number=self._here.number + 1)
@@ -154,8 +154,8 @@ class PassCounter:
         with self._current(create=run is not None) as count:
             number = count.advance(worker, run)
             if count.user_epoch is not None:
-                return Turn(number, count.user_epoch, explicit=True)
-            return Turn(number, None if run is None else count.base(run))
+                return Epoch(number, count.user_epoch, explicit=True)
+            return Epoch(number, None if run is None else count.base(run))
 
     def set(self, epoch: int) -> None:
         """Make `epoch` the number of the next pass, and what the shares of all readers follow from.
@@ -166,18 +166,18 @@ class PassCounter:
         if epoch < 0:
             raise ValueError(f"passes are numbered from 0, got {epoch}")
         if loader_token() is not None:
-            self.dictate(Turn(epoch, epoch, explicit=True))
+            self.dictate(Epoch(epoch, epoch, explicit=True))
             return
         self._here = None
         self.epochs_set += 1
         with self._current(create=False) as count:
             count.set_epoch(epoch)
 
-    def dictate(self, turn: Turn) -> None:
+    def dictate(self, turn: Epoch) -> None:
         """Begin the next pass of this object, in this process, as the pipeline around it says."""
         self._here = turn
 
-    def resume(self, turn: Turn, worker: int) -> None:
+    def resume(self, turn: Epoch, worker: int) -> None:
         """Count on from a saved pass; the next run of a loader counts on from there, too."""
         if self._here is not None:
             self._here = turn
@@ -242,14 +242,14 @@ class PassCounter:
         self.__dict__.update(state)
         weakref.finalize(self, _remove, self._name)
 
-    def __copy__(self) -> PassCounter:
-        return PassCounter(self.last + 1)
+    def __copy__(self) -> EpochCounter:
+        return EpochCounter(self.last + 1)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> PassCounter:
+    def __deepcopy__(self, memo: dict[int, Any]) -> EpochCounter:
         return self.__copy__()
 
 
-class Passing:
+class EpochAware:
     """Base of stages and sources that do something else in each pass."""
 
     shared = False
@@ -258,32 +258,32 @@ class Passing:
     """Whether each reader draws for itself, so that the number of its own pass counts everywhere."""
 
     def __init__(self) -> None:
-        self._passes = PassCounter()
+        self._epochs = EpochCounter()
 
     def set_epoch(self, epoch: int) -> None:
         """Say which epoch comes next. Without it, passes are counted: 0, 1, 2, …
 
         It is the caller's promise that all ranks say the same: the shares of readers may follow from it.
         """
-        self._passes.set(epoch)
+        self._epochs.set(epoch)
 
     @property
-    def passes(self) -> PassCounter:
+    def passes(self) -> EpochCounter:
         """The counter of passes."""
-        return self._passes
+        return self._epochs
 
     def _begin(self) -> int:
         """Begin a pass and return its number."""
-        return self._passes.next(current_worker_info().worker)
+        return self._epochs.next(current_worker_info().worker)
 
     def __copy__(self) -> Self:
         made = object.__new__(type(self))
         made.__dict__.update(self.__dict__)
-        made._passes = self._passes.__copy__()
+        made._epochs = self._epochs.__copy__()
         return made
 
 
-class Source(Passing):
+class StreamSource(EpochAware):
     """Base of what a pipeline begins with; a torch DataLoader takes it for an IterableDataset."""
 
     @property  # type: ignore[misc]

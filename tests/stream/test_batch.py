@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tarmac.errors import MismatchedBatch
-from tarmac.stream.batching import Batched, default_collation_fn, slice_stage, unbatched, unlisted
+from tarmac.stream.batch import Batched, default_collation_fn, slice_stage, unbatched, unlisted
 
 
 def test_collation_of_tuples():

@@ -17,9 +17,9 @@ from harness.places import at, places
 from harness.resume import assert_resumes
 from tarmac.errors import StateMismatch
 from tarmac.runtime.worker_info import WorkerInfo
-from tarmac.stream import mixing
-from tarmac.stream.mixing import RandomMix, RoundRobin
-from tarmac.stream.shardlists import ResampledShards, SimpleShardList
+from tarmac.stream import mix as mix_module
+from tarmac.stream.mix import RandomMix, RoundRobin
+from tarmac.stream.shards.lists import ResampledShards, SimpleShardList
 
 LENGTHS = st.lists(st.integers(0, 8), min_size=1, max_size=4)
 
@@ -124,7 +124,7 @@ def test_rounding_does_not_lead_out_of_range():
             return 1 - 2**-53
 
     for weights in ([0.1] * 10, [1e-300, 1e-300], [1, 0, 0], [0.7, 0.1, 0.2, 0.0], [5e-324]):
-        place = mixing._AtRandom(weights, Highest()).choose()
+        place = mix_module._AtRandom(weights, Highest()).choose()
         assert weights[place] > 0
 
 
@@ -135,7 +135,7 @@ def test_only_what_has_weight_is_chosen(weights, number):
         def random(self):
             return number
 
-    place = mixing._AtRandom(weights, Fixed()).choose()
+    place = mix_module._AtRandom(weights, Fixed()).choose()
     assert weights[place] > 0
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from harness.places import at, places, samples_of
 from tarmac.runtime.worker_info import WorkerInfo
-from tarmac.stream.splitting import single_node_only, split_all, split_by_node, split_by_worker
+from tarmac.stream.shards.split import single_node_only, split_all, split_by_node, split_by_worker
 
 FEW = st.integers(1, 6)
 

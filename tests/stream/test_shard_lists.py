@@ -17,9 +17,9 @@ from harness.places import at, places
 from tarmac.errors import NotFound, UrlError
 from tarmac.runtime.seeds import make_seed
 from tarmac.runtime.worker_info import WorkerInfo
-from tarmac.stream import shardlists
-from tarmac.stream.directory import DirectoryShardList
-from tarmac.stream.shardlists import (
+from tarmac.stream.shards import lists
+from tarmac.stream.shards.directory import DirectoryShardList
+from tarmac.stream.shards.lists import (
     ResampledShardList,
     ResampledShards,
     SimpleShardList,
@@ -29,7 +29,7 @@ from tarmac.stream.shardlists import (
     resampled,
     shardspec,
 )
-from tarmac.stream.shardspecs import MultiShardSample
+from tarmac.stream.shards.specs import MultiShardSample
 
 TEN = "http://x/{0..9}.tar"
 
@@ -266,4 +266,4 @@ def test_shardspec(tmp_path):
     assert isinstance(shardspec({"datasets": [{"shards": TEN}]}), MultiShardSample)
     assert isinstance(shardspec(TEN), SimpleShardList)
     assert isinstance(shardspec([TEN]), SimpleShardList)
-    assert shardlists.DirectoryShardList is DirectoryShardList
+    assert lists.DirectoryShardList is DirectoryShardList

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from tarmac.errors import NotResumable, StateMismatch
 from tarmac.runtime.seeds import all_seeds, chosen_seed, load_all_seeds, make_seed
 from tarmac.runtime.worker_info import WorkerInfo, current_worker_info
-from tarmac.stream.passes import Passing, Source, Turn
+from tarmac.stream.epochs import Epoch, EpochAware, StreamSource
 
 __all__ = ["RandomMix", "RoundRobin"]
 
@@ -79,7 +79,7 @@ class _AtRandom:
         self._sum_up()
 
 
-class _Mix(Source, ABC):
+class _Mix(StreamSource, ABC):
     """What all mixtures share: passes, ends of datasets, and states."""
 
     resumes_itself = True  # as the first stage of a pipeline
@@ -90,11 +90,11 @@ class _Mix(Source, ABC):
         if not self.datasets:
             raise ValueError("a mixture needs at least one dataset")
         self.longest = longest
-        self._progress = _Progress(Turn(0, None))
+        self._progress = _Progress(Epoch(0, None))
         self._resume: dict[str, Any] | None = None
 
     @abstractmethod
-    def _choices(self, turn: Turn) -> _Choices:
+    def _choices(self, turn: Epoch) -> _Choices:
         """Begin the choices of a pass."""
 
     @property
@@ -108,7 +108,7 @@ class _Mix(Source, ABC):
         if self._resume is not None and self._resume["epoch"] == epoch:
             return  # a training loop says again what the state has said
         self.forget_state()
-        self._progress = _Progress(Turn(epoch, epoch, explicit=True))
+        self._progress = _Progress(Epoch(epoch, epoch, explicit=True))
 
     def forget_state(self) -> None:
         """Forget a state that was loaded: the next pass begins at its beginning."""
@@ -119,9 +119,9 @@ class _Mix(Source, ABC):
         """Whether a dataset read anything in the last pass, be it that stages dropped all of it."""
         return any(getattr(data, "found", False) for data in self.datasets)
 
-    def set_pass(self, turn: Turn) -> None:
+    def begin_epoch(self, turn: Epoch) -> None:
         """Begin the next pass as the pipeline around this mixture says."""
-        self._passes.dictate(turn)
+        self._epochs.dictate(turn)
 
     def seeds(self) -> list[Any]:
         """Return what the datasets follow from beyond the number of a pass."""
@@ -158,8 +158,8 @@ class _Mix(Source, ABC):
         resume, self._resume = self._resume, None
         worker = current_worker_info().worker
         if resume is not None:
-            self._passes.resume(Turn(resume["epoch"], resume["agreed"], explicit=resume["explicit"]), worker)
-        progress = self._progress = _Progress(self._passes.begin(worker))
+            self._epochs.resume(Epoch(resume["epoch"], resume["agreed"], explicit=resume["explicit"]), worker)
+        progress = self._progress = _Progress(self._epochs.begin(worker))
         states: Sequence[Any] = [None] * len(self.datasets)
         if resume is not None:
             progress.emitted, progress.ended = resume["emitted"], [list(end) for end in resume["ended"]]
@@ -199,7 +199,7 @@ class _Mix(Source, ABC):
 class _Progress:
     """Where one pass over a mixture is."""
 
-    turn: Turn
+    turn: Epoch
     emitted: int = 0
     ended: list[list[int]] = field(default_factory=list)
 
@@ -228,7 +228,7 @@ class RoundRobin(_Mix):
     def __init__(self, datasets: Iterable[Iterable[Any]], longest: bool = False) -> None:
         super().__init__(datasets, longest)
 
-    def _choices(self, turn: Turn) -> _Choices:
+    def _choices(self, turn: Epoch) -> _Choices:
         return _InTurn(len(self.datasets))
 
 
@@ -251,7 +251,7 @@ class RandomMix(_Mix):
         _check_weights(self.probs, len(self.datasets))
         self.seed = chosen_seed(seed)
 
-    def _choices(self, turn: Turn) -> _Choices:
+    def _choices(self, turn: Epoch) -> _Choices:
         place = WorkerInfo() if turn.shared else current_worker_info()
         seed = make_seed("mix", self.seed, turn.number, place.rank, place.worker)
         return _AtRandom(self.probs, random.Random(seed))
@@ -286,13 +286,13 @@ def _resumes(dataset: Any) -> bool:
     return getattr(dataset, "resumes_itself", False) and hasattr(dataset, "state_dict")
 
 
-def _begun(dataset: Any, turn: Turn, taken: int, state: Any) -> Iterator[Any]:
+def _begun(dataset: Any, turn: Epoch, taken: int, state: Any) -> Iterator[Any]:
     """Begin a pass over a dataset behind the items taken from it: by its state, its `skip`, or by reading."""
-    if hasattr(dataset, "set_pass"):
-        dataset.set_pass(turn)
+    if hasattr(dataset, "begin_epoch"):
+        dataset.begin_epoch(turn)
     elif hasattr(dataset, "set_epoch"):
         dataset.set_epoch(turn.number)
-        if isinstance(dataset, Passing):
+        if isinstance(dataset, EpochAware):
             dataset.shared = turn.shared
     if state is not None and _resumes(dataset):
         dataset.load_state_dict(state)

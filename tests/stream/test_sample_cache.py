@@ -8,7 +8,7 @@ import pytest
 
 from tarmac.errors import UnsafeCodec
 from tarmac.storage import enforce_security
-from tarmac.stream.caching import Cached, DBCache, LMDBCached
+from tarmac.stream.sample_cache import Cached, DBCache, LMDBCached
 
 SAMPLES = [{"__key__": f"{i:03d}", "x": [i]} for i in range(25)]
 

@@ -145,7 +145,7 @@ def test_a_database_of_the_user_is_left_alone(tmp_path):
 
 RUN = """
 import sys, tarmac, warnings
-from stream.test_seals import SAMPLES, make
+from stream.test_sample_cache_attacks import SAMPLES, make
 from pathlib import Path
 try:
     found = list(make(sys.argv[1], Path(sys.argv[2]))(iter(SAMPLES)))

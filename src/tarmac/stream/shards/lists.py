@@ -19,9 +19,9 @@ from tarmac.errors import NotFound
 from tarmac.runtime.seeds import Seed, SeedPart, drawn_seed, make_seed
 from tarmac.runtime.worker_info import current_worker_info
 from tarmac.storage.urls import Shards, ShardUrl, expand, iter_urls
-from tarmac.stream.directory import DirectoryShardList
-from tarmac.stream.passes import Passing, Source
-from tarmac.stream.shardspecs import MultiShardSample
+from tarmac.stream.epochs import EpochAware, StreamSource
+from tarmac.stream.shards.directory import DirectoryShardList
+from tarmac.stream.shards.specs import MultiShardSample
 
 __all__ = [
     "DirectoryShardList",
@@ -42,7 +42,7 @@ _log = logging.getLogger("tarmac")
 T = TypeVar("T")
 
 
-class SimpleShardList(Source):
+class SimpleShardList(StreamSource):
     """The shards of a list, in its order or shuffled.
 
     With a `seed` the first pass has the order that the webdataset library gives for it, and each later
@@ -75,7 +75,7 @@ class SimpleShardList(Source):
         return ({"url": url} for url in urls)
 
 
-class ResampledShards(Source):
+class ResampledShards(StreamSource):
     """Shards drawn with replacement, `nshards` in each pass; without end by default.
 
     With `deterministic`, the draws follow from `seed`, the number of the pass, and the rank and worker, or
@@ -113,7 +113,7 @@ class ResampledShards(Source):
     @property
     def epoch(self) -> int:
         """The number of the last pass; -1 before the first."""
-        return self._passes.last
+        return self._epochs.last
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         self._epoch = self._begin()
@@ -150,7 +150,7 @@ class ResampledShards(Source):
 ResampledShardList = ResampledShards
 
 
-class Resample(Passing):
+class Resample(EpochAware):
     """A stage that holds all it is given and draws `n` of it with replacement.
 
     Without a seed one is drawn when the object is made.
