@@ -50,7 +50,7 @@ class Numbered(StreamSource):
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         for _ in range(self.repeats):
-            yield current_worker_info().worker, self._begin()
+            yield current_worker_info().worker, self._next_epoch().number
 
 
 class Resuming(Numbered):

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
 def files():
     """The files of counters that tests of this process made."""
-    return glob.glob(os.path.join(tempfile.gettempdir(), f"tarmac-passes-test{os.getpid()}-*"))
+    return glob.glob(os.path.join(tempfile.gettempdir(), f"tarmac-epochs-test{os.getpid()}-*"))
 
 
 def semaphores():
@@ -192,7 +192,7 @@ def test_the_file_goes_with_the_counter_and_counting_goes_on_without_it(monkeypa
 
 def test_a_lock_that_cannot_be_had_is_no_end(monkeypatch):
     monkeypatch.setattr(epochs, "try_lock", lambda fd: False)
-    monkeypatch.setattr(epochs, "_LOCK_SECONDS", 0.01)
+    monkeypatch.setattr(epochs, "_LOCK_TIMEOUT", 0.01)
     counter = EpochCounter()
     assert [counter.next(0, token=1), counter.next(1, token=1), counter.next(0, token=2)] == [0, 0, 1]
 

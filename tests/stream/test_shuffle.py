@@ -243,7 +243,7 @@ def test_shards_without_end():
 def test_lists_too_long_to_hold(monkeypatch):
     from tarmac.stream import shuffle
 
-    monkeypatch.setattr(shuffle, "LARGEST_LIST", 20)
+    monkeypatch.setattr(shuffle, "MAX_LIST", 20)
     found = list(ShardShuffle(True)(range(100)))
     assert sorted(found) == list(range(100))
     assert found != list(range(100))

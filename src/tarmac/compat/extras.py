@@ -9,7 +9,8 @@ from typing import Any
 
 from tarmac.runtime.seeds import drawn_seed
 from tarmac.steps.handlers import Handler
-from tarmac.stream.epochs import Epoch, StreamSource
+from tarmac.steps.stage import Epoch, as_stage
+from tarmac.stream.epochs import StreamSource
 from tarmac.stream.mix import RandomMix, RoundRobin
 from tarmac.stream.shuffle import Rsample, Shuffle
 
@@ -52,22 +53,14 @@ class with_length(StreamSource):  # noqa: N801 - the name it has in the library 
         super().__init__()
         self.dataset, self.length = dataset, length
 
-    def begin_epoch(self, turn: Epoch) -> None:
-        """Tell the dataset which pass comes."""
-        _pass_on(self.dataset, turn)
+    def begin_epoch(self, epoch: Epoch) -> None:
+        as_stage(self.dataset).begin_epoch(epoch)
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.dataset)
 
     def __len__(self) -> int:
         return self.length
-
-
-def _pass_on(dataset: Any, turn: Epoch) -> None:
-    if hasattr(dataset, "begin_epoch"):
-        dataset.begin_epoch(turn)
-    elif hasattr(dataset, "set_epoch"):
-        dataset.set_epoch(turn.number)
 
 
 class with_epoch(with_length):  # noqa: N801 - the name it has in the library whose calls we accept
@@ -146,9 +139,8 @@ class Repeated(StreamSource):
         super().__init__()
         self.source, self.nepochs, self.nbatches, self.length = source, nepochs, nbatches, length
 
-    def begin_epoch(self, turn: Epoch) -> None:
-        """Tell the dataset which pass comes first."""
-        _pass_on(self.source, turn)
+    def begin_epoch(self, epoch: Epoch) -> None:
+        as_stage(self.source).begin_epoch(epoch)
 
     def __iter__(self) -> Iterator[Any]:
         return repeatedly(self.source, self.nepochs, self.nbatches)
@@ -199,12 +191,12 @@ def shuffle_data(
         raise ValueError("give either rng or seed to a shuffle, not both")
     if rng is None:
         rng = random.Random(drawn_seed() if seed is None else seed)
-    return Shuffle(bufsize, initial, rng, handler=handler)(data)
+    return Shuffle(bufsize, initial, rng, handler=handler).run(data)
 
 
 def rsample_data(data: Iterable[Any], p: float = 0.5) -> Iterator[Any]:
     """Keep each item with probability `p`; other items in each call."""
-    return Rsample(p, drawn_seed())(data)
+    return Rsample(p, drawn_seed()).run(data)
 
 
 def random_samples(

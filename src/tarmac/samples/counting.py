@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tarmac.samples.grouping import group_members
+from tarmac.samples.grouping import Grouping, group_members
 from tarmac.samples.reader import SampleReader
 from tarmac.tar import read_members
 
@@ -20,4 +20,4 @@ def count_samples(urls: Iterable[str], reader: SampleReader | None = None) -> in
 def _count_one(url: str, reader: SampleReader) -> int:
     with reader.open(url) as source:
         members = read_members(source.map() or source, reader.tar, url=url, payload=False)
-        return sum(1 for _ in group_members(members, url))
+        return sum(1 for _ in group_members(members, url, Grouping(split=reader.split, lower=reader.lower)))

@@ -1,4 +1,4 @@
-"""Stages that gather items and take them apart again: batches, lists, slices."""
+"""Stages that collect items into batches or lists, take those apart, and slice the stream."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tarmac.errors import MismatchedBatch
+from tarmac.errors import MismatchedBatch, UsageError
 from tarmac.steps.stage import PipelineStage, located, pipelinefilter
 
 if TYPE_CHECKING:
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Batched", "default_collation_fn", "slice_stage", "unbatched", "unlisted"]
 
-_ONE_SHAPE = "resize or pad before batched(), or batch into lists with collation_fn=None."
+_SHAPE_HINT = "resize or pad before batched(), or make lists with batched(collation_fn=None)."
 Collate = Callable[[list[Any]], Any]
 
 
 def default_collation_fn(
     samples: Sequence[Any], combine_tensors: bool = True, combine_scalars: bool = True
 ) -> Any:
-    """Turn a list of samples into one sample of columns: numbers and arrays stacked, the rest in lists.
+    """Turn a list of samples into one batch of columns: numbers and arrays are stacked, other values listed.
 
-    Samples are all tuples (or lists) of one length, or all dictionaries with the same fields.
+    The samples are tuples (or lists) of one length, or dictionaries with the same fields.
     """
     first = samples[0]
     if isinstance(first, Mapping):
@@ -31,22 +31,24 @@ def default_collation_fn(
         for sample in samples:
             if sample.keys() != names:
                 odd = ", ".join(sorted(map(str, sample.keys() ^ names)))
-                raise located(MismatchedBatch(f"samples of one batch differ in their fields: {odd}."), sample)
+                raise located(
+                    MismatchedBatch(f"the samples of one batch have different fields: {odd}."), sample
+                )
         columns = [(name, [sample[name] for sample in samples]) for name in names]
         return {
-            name: _combined(column, name, samples, combine_tensors, combine_scalars)
+            name: _combine(column, name, samples, combine_tensors, combine_scalars)
             for name, column in columns
         }
     for sample in samples:
         if len(sample) != len(first):
-            raise MismatchedBatch(f"samples of one batch have {len(first)} and {len(sample)} fields.")
+            raise MismatchedBatch(f"the samples of one batch have {len(first)} and {len(sample)} fields.")
     return tuple(
-        _combined(list(column), number, samples, combine_tensors, combine_scalars)
+        _combine(list(column), number, samples, combine_tensors, combine_scalars)
         for number, column in enumerate(zip(*samples, strict=True))
     )
 
 
-def _combined(column: list[Any], name: object, samples: Sequence[Any], tensors: bool, scalars: bool) -> Any:
+def _combine(column: list[Any], name: object, samples: Sequence[Any], tensors: bool, scalars: bool) -> Any:
     first = column[0]
     if isinstance(first, int | float):
         return _array(column) if scalars else column
@@ -55,9 +57,9 @@ def _combined(column: list[Any], name: object, samples: Sequence[Any], tensors: 
         return column
     for value, sample in zip(column, samples, strict=True):
         if getattr(value, "shape", None) != shape:
-            found = getattr(value, "shape", type(value).__name__)
-            what = f'field "{name}" has shape {tuple(shape)} and {found} in one batch.'
-            raise located(MismatchedBatch(what, hint=_ONE_SHAPE), sample)
+            other = getattr(value, "shape", type(value).__name__)
+            what = f'field "{name}" has the shapes {tuple(shape)} and {other} in one batch.'
+            raise located(MismatchedBatch(what, hint=_SHAPE_HINT), sample)
     if hasattr(first, "detach"):
         import torch
 
@@ -72,9 +74,9 @@ def _array(values: list[Any]) -> np.ndarray[Any, Any]:
 
 
 class Batched(PipelineStage):
-    """Gather items into batches, handed out as soon as they are full; `partial` keeps the last one.
+    """Collect items into batches; `partial` keeps a last batch that is not full.
 
-    `collation_fn` makes a batch out of a list of samples; None leaves it a list.
+    `collation_fn` makes a batch out of a list of samples; None keeps the list.
     """
 
     stateless = True
@@ -83,11 +85,10 @@ class Batched(PipelineStage):
         self, batchsize: int = 20, collation_fn: Collate | None = default_collation_fn, partial: bool = True
     ) -> None:
         if batchsize < 1:
-            raise ValueError(f"a batch holds at least one sample, got batchsize={batchsize}")
+            raise UsageError(f"expected 1 or more, got {batchsize}.", field="batchsize")
         self.batchsize, self.collation_fn, self.partial = batchsize, collation_fn, partial
 
-    def run(self, *args: Any) -> Iterator[Any]:
-        (source,) = args
+    def run(self, source: Iterable[Any]) -> Iterator[Any]:
         items = iter(source)
         collate = self.collation_fn
         while batch := list(itertools.islice(items, self.batchsize)):
@@ -98,24 +99,26 @@ class Batched(PipelineStage):
 
 @pipelinefilter
 def unlisted(data: Iterable[Any]) -> Iterator[Any]:
-    """Take lists apart."""
+    """Yield the items of lists."""
     for batch in data:
         if not isinstance(batch, list | tuple):
-            raise ValueError(f"unlisted() needs lists, got {type(batch).__name__}")
+            raise MismatchedBatch(f"unlisted() expected a list, got {type(batch).__name__}.")
         yield from batch
 
 
 @pipelinefilter
 def unbatched(data: Iterable[Any]) -> Iterator[Any]:
-    """Take batches apart: the inverse of batched()."""
+    """Yield the samples of batches: the inverse of batched()."""
     for batch in data:
         yield from _rows(batch)
 
 
 def _rows(batch: Any) -> Iterator[Any]:
-    """The rows of columns, some of which may be dictionaries of columns themselves."""
+    """Yield the rows of a batch, whose columns may be dictionaries of columns themselves."""
     if not isinstance(batch, Mapping | list | tuple):
-        raise ValueError(f"unbatched() needs tuples or dictionaries of columns, got {type(batch).__name__}")
+        raise MismatchedBatch(
+            f"unbatched() expected a tuple or dictionary of columns, got {type(batch).__name__}."
+        )
     values = batch.values() if isinstance(batch, Mapping) else batch
     columns = [list(_rows(column)) if isinstance(column, Mapping) else column for column in values]
     if len({len(column) for column in columns}) != 1:
@@ -126,5 +129,5 @@ def _rows(batch: Any) -> Iterator[Any]:
 
 @pipelinefilter
 def slice_stage(data: Iterable[Any], *args: int | None) -> Iterator[Any]:
-    """Pass on some of the items: `stop`, or `start, stop, step`."""
+    """Yield some of the items: `stop`, or `start, stop, step`, as itertools.islice does."""
     return itertools.islice(data, *args)

@@ -1,4 +1,4 @@
-"""Stages that only look: print a few samples, log keys."""
+"""Stages for debugging: print samples, and log keys."""
 
 from __future__ import annotations
 
@@ -23,34 +23,30 @@ def info(
     stream: IO[str] | None = None,
     name: str = "",
 ) -> Iterator[Any]:
-    """Show the first `n` samples, and then one in `every`, on standard error or `stream`."""
+    """Print the first `n` samples, and then every `every`-th one, to `stream` (by default standard error)."""
     for number, sample in enumerate(data):
         if number < n or (every > 0 and (number + 1) % every == 0):
             out = sys.stderr if stream is None else stream
-            out.write(f"{fmt.format(**sample)}\n" if fmt is not None else _described(sample, name, width))
+            out.write(f"{fmt.format(**sample)}\n" if fmt is not None else _describe(sample, name, width))
         yield sample
 
 
-def _described(sample: Any, name: str, width: int) -> str:
+def _describe(sample: Any, name: str, width: int) -> str:
     items = sample.items() if hasattr(sample, "items") else enumerate(sample)
     return f"--- {name}\n" + "".join(f"{key} {repr(value)[:width]}\n" for key, value in items)
 
 
 @pipelinefilter
 def log_keys(data: Iterable[Any], logfile: str | None = None) -> Iterator[Any]:
-    """Append number, worker, rank and key of each sample to a file shared by all workers."""
+    """Append the number, worker, rank and key of each sample to a file that all workers share."""
     if not logfile:
         yield from data
         return
-    place = current_worker_info()
-    # One short write in append mode is atomic: lines of many workers do not mix.
+    worker = current_worker_info()
+    # A short write in append mode is atomic: lines of several workers do not mix.
     with open(logfile, "ab", buffering=0) as log:
         for number, sample in enumerate(data):
-            key = sample.get("__key__") if isinstance(sample, dict) else None
-            log.write(f"{number}\t{place.worker}\t{place.rank}\t{_one_line(key)}\n".encode())
+            key = str(sample.get("__key__") if isinstance(sample, dict) else None)
+            key = key if key.isprintable() else json.dumps(key)
+            log.write(f"{number}\t{worker.worker}\t{worker.rank}\t{key}\n".encode())
             yield sample
-
-
-def _one_line(key: object) -> str:
-    text = str(key)
-    return text if text.isprintable() else json.dumps(text)

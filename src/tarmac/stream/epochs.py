@@ -1,9 +1,16 @@
-"""Which pass over the data this is, agreed upon by all workers of a loader.
+"""Count epochs, and make all workers of a data loader agree on the number.
 
-A loader (torch's DataLoader, or our own) makes its workers anew for each epoch, as copies of what the
-main process holds, so a counter that lives in an object would say 0 for ever. Here the workers of one
-main process keep the count together, in a small file that the main process removes. Outside of workers
-nothing is shared.
+Everything that makes streams work with restarted workers is in this file:
+
+- torch's DataLoader starts its workers anew for each epoch, as copies of the objects in the main process. A
+  counter in such an object would be 0 in every epoch. Therefore the workers of one main process share a small
+  locked file in the temporary directory, which the main process removes (`EpochCounter`). Outside of workers
+  no file is written.
+- torch accepts a dataset without a length only if it is an instance of `IterableDataset`. tarmac must not import
+  torch for that, so `StreamSource.__class__` registers the class with torch when `isinstance` first asks.
+
+Which worker of which rank a process is comes from `tarmac.runtime.worker_info`, whose process-wide state is set
+when a pipeline arrives in a worker.
 """
 
 from __future__ import annotations
@@ -22,222 +29,177 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+from tarmac.errors import UsageError
 from tarmac.runtime.worker_info import current_worker_info, loader_token
+from tarmac.steps.stage import Epoch, PipelineStage
 from tarmac.storage.locks import try_lock
 
 __all__ = ["Epoch", "EpochAware", "EpochCounter", "StreamSource"]
 
-_LARGEST = 1 << 20
-_LOCK_SECONDS = 10.0
-_KNOWN_RUNS = 16
-"""Runs of loaders that are remembered: workers of a broken-off run may begin after those of the next."""
+_MAX_FILE_BYTES = 1 << 20
+_LOCK_TIMEOUT = 10.0
+_MAX_RUNS = 16
+"""Runs of loaders to remember: workers of an interrupted run may begin after those of the next."""
 
 
-@dataclass(frozen=True, slots=True)
-class Epoch:
-    """The pass that a reader begins."""
+class EpochAware(PipelineStage):
+    """Base class of stages and sources that do something else in each epoch."""
 
-    number: int
-    """What this reader's own order follows from."""
-    agreed: int | None
-    """A number that is the same for all readers, on which their shares may depend; None if unknown."""
-    explicit: bool = False
-    """Whether `set_epoch` gave it, so that all ranks agree, and not only the workers of one loader."""
-    shared: bool = False
-    """Whether a split follows, so that everything in this pass must be the same for all readers."""
-
-
-class _Count:
-    """The number of the last pass, what `set_epoch` said, and how far the workers of each run are."""
-
-    def __init__(self, first: int) -> None:
-        self.last = first - 1
-        self.user_epoch: int | None = None
-        self.runs: dict[int, _Run] = {}
-        self.compared: list[int] = [0, -1]  # how many epochs were compared with other ranks, and the last
-
-    def compare(self, epoch: int) -> int:
-        """Return the number of an epoch among those that were compared: a new one if it is another."""
-        if self.compared[1] != epoch:
-            self.compared = [self.compared[0] + 1, epoch]
-        return self.compared[0]
+    def __init__(self) -> None:
+        self._epochs = EpochCounter()
 
     def set_epoch(self, epoch: int) -> None:
-        """Make `epoch` the number of the next pass of whoever comes next."""
-        self.last, self.user_epoch, self.runs = epoch - 1, epoch, {}
+        """Set the number of the next epoch; without it, epochs are counted: 0, 1, 2, …
 
-    def restart(self, first: int, user_epoch: int | None) -> None:
-        """Make `first` the number of the next pass, as it was when a state was saved."""
-        self.last, self.user_epoch, self.runs = first - 1, user_epoch, {}
-
-    def advance(self, worker: int, run: int | None) -> int:
-        """Return the number of the pass that a worker of a run begins, or the main process, which has none.
-
-        A run that was not seen before begins after the last pass of all, also for workers that were
-        ended before they began theirs, or that made fewer passes than others.
+        Call it with the same number on all ranks: the split of shards may depend on it.
         """
-        number = self.last + 1 if run is None else self._run(run, self.last + 1).next(worker)
-        self.last = max(self.last, number)
-        return number
+        self._epochs.set(epoch)
 
-    def restart_one(self, worker: int, run: int, first: int, user_epoch: int | None) -> None:
-        """Make `first` the number of the next pass of one worker, or of all if it is the first of its run."""
-        current = self._run(run, first)
-        current.passes.extend([0] * (worker + 1 - len(current.passes)))
-        current.passes[worker] = first - current.base
-        self.last, self.user_epoch = max(self.last, first - 1), user_epoch
+    def begin_epoch(self, epoch: Epoch) -> None:
+        """Make `epoch` the next one of this object, in this process."""
+        self._epochs.assign(epoch)
 
-    def base(self, run: int) -> int:
-        """The number of the first pass of a run, which its workers agree on."""
-        return self.runs[run].base
+    @property
+    def epoch_counter(self) -> EpochCounter:
+        """The counter of epochs."""
+        return self._epochs
 
-    def _run(self, run: int, first: int) -> _Run:
-        if run not in self.runs:
-            self.runs[run] = _Run(first, [])
-            for oldest in list(self.runs)[:-_KNOWN_RUNS]:
-                del self.runs[oldest]
-        return self.runs[run]
+    def _next_epoch(self) -> Epoch:
+        return self._epochs.begin(current_worker_info().worker)
 
-    def to_bytes(self) -> bytes:
-        runs = [[token, run.base, run.passes] for token, run in self.runs.items()]
-        return json.dumps([self.last, self.user_epoch, runs, self.compared]).encode()
-
-    def load(self, data: bytes) -> None:
-        """Take over what `to_bytes` wrote; nothing from an empty file."""
-        if data:
-            self.last, self.user_epoch, runs, self.compared = json.loads(data)
-            self.runs = {token: _Run(base, passes) for token, base, passes in runs}
+    def __copy__(self) -> Self:
+        copied = object.__new__(type(self))
+        copied.__dict__.update(self.__dict__)
+        copied._epochs = self._epochs.__copy__()
+        return copied
 
 
-@dataclass(slots=True)
-class _Run:
-    """The workers of one run of a loader: the number that they began with, and the passes each has begun."""
+class StreamSource(EpochAware):
+    """Base class of first stages: iterables that a torch DataLoader accepts as an IterableDataset."""
 
-    base: int
-    passes: list[int]
+    def run(self) -> Any:
+        """Return the iterable itself."""
+        return self
 
-    def next(self, worker: int) -> int:
-        self.passes.extend([0] * (worker + 1 - len(self.passes)))
-        self.passes[worker] += 1
-        return self.base + self.passes[worker] - 1
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        """The class. `isinstance` asks for it, so this is the place to register it with torch, if it is in use."""
+        data = sys.modules.get("torch.utils.data")
+        if data is not None:
+            data.IterableDataset.register(type(self))
+        return type(self)
 
 
 class EpochCounter:
-    """Count passes: 0, 1, 2, …
+    """Count epochs: 0, 1, 2, …
 
-    In the workers of a loader, whatever their start method and however long they live, all workers of one
-    run get the same numbers. Elsewhere every process counts for itself. Copies made by pickling for workers
-    count together; copies made by `copy` count on their own.
+    All workers of one run of a loader get the same numbers, whatever their start method and however long they
+    live. Other processes count on their own. Copies pickled for workers count together; copies made by `copy`
+    count on their own.
     """
 
     def __init__(self, first: int = 0) -> None:
         self._name = secrets.token_hex(12)
-        self._count = _Count(first)
-        self._here: Epoch | None = None
+        self._counts = _Counts(first)
+        self._assigned: Epoch | None = None
         self.epochs_set = 0
+        """The number of calls of `set` in the main process."""
         weakref.finalize(self, _remove, self._name)
 
-    def next(self, worker: int, token: int | None = None) -> int:
-        """Begin a pass as the given worker and return its number.
+    def begin(self, worker: int, token: int | None = None) -> Epoch:
+        """Begin an epoch as the given worker.
 
-        `token` is a number that the workers of one run share, and that is another for the next run;
-        without one the loader is asked for it.
+        `token` is a number that the workers of one run share, different for each run. By default it comes from
+        the loader.
         """
+        if self._assigned is not None:
+            epoch, self._assigned = self._assigned, replace(self._assigned, number=self._assigned.number + 1)
+            return epoch
+        run = loader_token() if token is None else token
+        with self._current(create=run is not None) as counts:
+            number = counts.advance(worker, run)
+            if counts.user_epoch is not None:
+                return Epoch(number, counts.user_epoch, explicit=True)
+            return Epoch(number, None if run is None else counts.base(run))
+
+    def next(self, worker: int, token: int | None = None) -> int:
+        """Begin an epoch as the given worker, and return its number."""
         return self.begin(worker, token).number
 
-    def begin(self, worker: int, token: int | None = None) -> Epoch:
-        """Begin a pass as the given worker, and return what its order and its share follow from."""
-        if self._here is not None:
-            turn, self._here = self._here, replace(self._here, number=self._here.number + 1)
-            return turn
-        run = loader_token() if token is None else token
-        with self._current(create=run is not None) as count:
-            number = count.advance(worker, run)
-            if count.user_epoch is not None:
-                return Epoch(number, count.user_epoch, explicit=True)
-            return Epoch(number, None if run is None else count.base(run))
-
     def set(self, epoch: int) -> None:
-        """Make `epoch` the number of the next pass, and what the shares of all readers follow from.
+        """Make `epoch` the number of the next epoch, and what the split of shards follows from.
 
-        Called in the main process, that is so for all its workers. Called in a worker, it is so for this
-        object alone.
+        In the main process this applies to all its workers, in a worker to this object alone.
         """
         if epoch < 0:
-            raise ValueError(f"passes are numbered from 0, got {epoch}")
+            raise UsageError(f"expected 0 or more, got {epoch}.", field="epoch")
         if loader_token() is not None:
-            self.dictate(Epoch(epoch, epoch, explicit=True))
+            self.assign(Epoch(epoch, epoch, explicit=True))
             return
-        self._here = None
+        self._assigned = None
         self.epochs_set += 1
-        with self._current(create=False) as count:
-            count.set_epoch(epoch)
+        with self._current(create=False) as counts:
+            counts.restart(epoch, epoch)
 
-    def dictate(self, turn: Epoch) -> None:
-        """Begin the next pass of this object, in this process, as the pipeline around it says."""
-        self._here = turn
+    def assign(self, epoch: Epoch) -> None:
+        """Make `epoch` the next one of this object, in this process, as the surrounding pipeline demands."""
+        self._assigned = epoch
 
-    def resume(self, turn: Epoch, worker: int) -> None:
-        """Count on from a saved pass; the next run of a loader counts on from there, too."""
-        if self._here is not None:
-            self._here = turn
+    def resume(self, epoch: Epoch, worker: int) -> None:
+        """Continue counting at a saved epoch, also in the next runs of a loader."""
+        if self._assigned is not None:
+            self._assigned = epoch
             return
-        run, user_epoch = loader_token(), turn.agreed if turn.explicit else None
-        with self._current(create=run is not None) as count:
+        run, user_epoch = loader_token(), epoch.agreed if epoch.explicit else None
+        with self._current(create=run is not None) as counts:
             if run is None:
-                count.restart(turn.number, user_epoch)
+                counts.restart(epoch.number, user_epoch)
             else:
-                count.restart_one(worker, run, turn.number, user_epoch)
+                counts.restart_worker(worker, run, epoch.number, user_epoch)
 
     def compared(self, epoch: int) -> int:
         """Return the number of an epoch among those that were compared with other ranks."""
-        with self._current(create=loader_token() is not None) as count:
-            return count.compare(epoch)
+        with self._current(create=loader_token() is not None) as counts:
+            return counts.compare(epoch)
 
     @property
     def last(self) -> int:
-        """The number of the last pass that was begun; one less than the first before there was any."""
-        if self._here is not None:
-            return self._here.number - 1
-        with self._current(create=False) as count:
-            return count.last
+        """The number of the last epoch that began; one less than the first if none has."""
+        if self._assigned is not None:
+            return self._assigned.number - 1
+        with self._current(create=False) as counts:
+            return counts.last
 
     @property
     def user_epoch(self) -> int | None:
-        """What `set_epoch` said last, in the main process."""
-        if self._here is not None:
-            return self._here.agreed if self._here.explicit else None
-        with self._current(create=False) as count:
-            return count.user_epoch
+        """The epoch of the last `set` in the main process."""
+        if self._assigned is not None:
+            return self._assigned.agreed if self._assigned.explicit else None
+        with self._current(create=False) as counts:
+            return counts.user_epoch
 
     @contextlib.contextmanager
-    def _current(self, *, create: bool) -> Iterator[_Count]:
-        """Give the count to change, from the file that the workers share if there is one."""
+    def _current(self, *, create: bool) -> Iterator[_Counts]:
+        """Yield the counts to read and change; they are in the shared file, if there is one."""
         try:
             fd = _open_locked(_path(self._name, _main_process()), create=create)
-        except OSError:  # there is none, or no place for one: count here
-            yield self._count
+        except OSError:  # no file, or none can be created: count in this process
+            yield self._counts
             return
         try:
-            self._count.load(os.read(fd, _LARGEST))
-            yield self._count
-            with contextlib.suppress(OSError):  # a full disk: what was read still counts here
+            self._counts.load(os.read(fd, _MAX_FILE_BYTES))
+            yield self._counts
+            with contextlib.suppress(OSError):  # the disk is full: the counts still hold in this process
                 os.lseek(fd, 0, os.SEEK_SET)
-                os.ftruncate(fd, os.write(fd, self._count.to_bytes()))
+                os.ftruncate(fd, os.write(fd, self._counts.to_bytes()))
         finally:
             os.close(fd)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {
-            "_name": self._name,
-            "_count": self._count,
-            "_here": self._here,
-            "epochs_set": self.epochs_set,
-            "process": os.getpid(),
-        }
+        return {**self.__dict__, "process": os.getpid()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        if state.pop("process") == os.getpid():  # a second one in this process is not a worker's
+        if state.pop("process") == os.getpid():  # a copy in the same process is not that of a worker
             state["_name"] = secrets.token_hex(12)
         self.__dict__.update(state)
         weakref.finalize(self, _remove, self._name)
@@ -249,76 +211,96 @@ class EpochCounter:
         return self.__copy__()
 
 
-class EpochAware:
-    """Base of stages and sources that do something else in each pass."""
+class _Counts:
+    """The last epoch, the epoch that `set_epoch` gave, and the progress of the workers of each run."""
 
-    shared = False
-    """Whether the stage is before a split, where all readers must do the same; set by the pipeline."""
-    per_reader = False
-    """Whether each reader draws for itself, so that the number of its own pass counts everywhere."""
+    def __init__(self, first: int) -> None:
+        self.last = first - 1
+        self.user_epoch: int | None = None
+        self.runs: dict[int, _Run] = {}
+        self.compared: list[int] = [0, -1]  # the number of epochs compared with other ranks, and the last one
 
-    def __init__(self) -> None:
-        self._epochs = EpochCounter()
+    def compare(self, epoch: int) -> int:
+        """Return the number of an epoch among those compared; a new number if it is not the last one."""
+        if self.compared[1] != epoch:
+            self.compared = [self.compared[0] + 1, epoch]
+        return self.compared[0]
 
-    def set_epoch(self, epoch: int) -> None:
-        """Say which epoch comes next. Without it, passes are counted: 0, 1, 2, …
+    def restart(self, first: int, user_epoch: int | None) -> None:
+        """Make `first` the number of the next epoch, of any run."""
+        self.last, self.user_epoch, self.runs = first - 1, user_epoch, {}
 
-        It is the caller's promise that all ranks say the same: the shares of readers may follow from it.
+    def advance(self, worker: int, run: int | None) -> int:
+        """Return the number of the epoch that a worker of a run begins; the main process has no run.
+
+        A new run begins after the last epoch of all workers, including those that were terminated early.
         """
-        self._epochs.set(epoch)
+        number = self.last + 1 if run is None else self._run(run, self.last + 1).next(worker)
+        self.last = max(self.last, number)
+        return number
 
-    @property
-    def passes(self) -> EpochCounter:
-        """The counter of passes."""
-        return self._epochs
+    def restart_worker(self, worker: int, run: int, first: int, user_epoch: int | None) -> None:
+        """Make `first` the number of a worker's next epoch; of all workers, if it is the first of its run."""
+        current = self._run(run, first)
+        current.begun.extend([0] * (worker + 1 - len(current.begun)))
+        current.begun[worker] = first - current.base
+        self.last, self.user_epoch = max(self.last, first - 1), user_epoch
 
-    def _begin(self) -> int:
-        """Begin a pass and return its number."""
-        return self._epochs.next(current_worker_info().worker)
+    def base(self, run: int) -> int:
+        """Return the number of the first epoch of a run."""
+        return self.runs[run].base
 
-    def __copy__(self) -> Self:
-        made = object.__new__(type(self))
-        made.__dict__.update(self.__dict__)
-        made._epochs = self._epochs.__copy__()
-        return made
+    def _run(self, run: int, first: int) -> _Run:
+        if run not in self.runs:
+            self.runs[run] = _Run(first, [])
+            for oldest in list(self.runs)[:-_MAX_RUNS]:
+                del self.runs[oldest]
+        return self.runs[run]
+
+    def to_bytes(self) -> bytes:
+        runs = [[token, run.base, run.begun] for token, run in self.runs.items()]
+        return json.dumps([self.last, self.user_epoch, runs, self.compared]).encode()
+
+    def load(self, data: bytes) -> None:
+        if data:  # a new file is empty
+            self.last, self.user_epoch, runs, self.compared = json.loads(data)
+            self.runs = {token: _Run(base, begun) for token, base, begun in runs}
 
 
-class StreamSource(EpochAware):
-    """Base of what a pipeline begins with; a torch DataLoader takes it for an IterableDataset."""
+@dataclass(slots=True)
+class _Run:
+    """One run of a loader: its first epoch, and the number of epochs that each worker has begun."""
 
-    @property  # type: ignore[misc]
-    def __class__(self) -> type:
-        """The class. `isinstance` asks for it, so this is where torch, if it is in use, learns about it."""
-        data = sys.modules.get("torch.utils.data")
-        if data is not None:
-            data.IterableDataset.register(type(self))
-        return type(self)
+    base: int
+    begun: list[int]
+
+    def next(self, worker: int) -> int:
+        self.begun.extend([0] * (worker + 1 - len(self.begun)))
+        self.begun[worker] += 1
+        return self.base + self.begun[worker] - 1
 
 
 def _main_process() -> int:
-    """The process whose workers count together: the parent of a worker, and otherwise this process."""
+    """Return the process whose workers count together: the parent of a worker, else this process."""
     if loader_token() is None:
         return os.getpid()
-    parent = multiprocessing.parent_process()  # a fork server would be in between for getppid
+    parent = multiprocessing.parent_process()  # getppid would name the fork server
     return os.getppid() if parent is None or parent.pid is None else parent.pid
 
 
 def _path(name: str, process: int) -> str:
-    return os.path.join(tempfile.gettempdir(), f"tarmac-passes-{name}-{process}")
+    return os.path.join(tempfile.gettempdir(), f"tarmac-epochs-{name}-{process}")
 
 
 def _open_locked(path: str, *, create: bool) -> int:
-    """Open the file and wait until no one else is at it.
-
-    It lies where all users may put files. One that another user has put there is not ours to count in.
-    """
+    """Open and lock the file. Raise OSError for a file that another user may have put there."""
     flags = os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
     fd = os.open(path, flags | (os.O_CREAT if create else 0), 0o600)
-    found = os.fstat(fd)
-    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1 or found.st_uid != os.geteuid():
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1 or status.st_uid != os.geteuid():
         os.close(fd)
         raise OSError(f"{path} is not a file of this user")
-    deadline = time.monotonic() + _LOCK_SECONDS
+    deadline = time.monotonic() + _LOCK_TIMEOUT
     while not try_lock(fd):
         if time.monotonic() > deadline:
             os.close(fd)
@@ -328,6 +310,5 @@ def _open_locked(path: str, *, create: bool) -> int:
 
 
 def _remove(name: str) -> None:
-    """Remove the file of this process's workers; those of other processes are theirs."""
     with contextlib.suppress(OSError):
         os.unlink(_path(name, os.getpid()))

@@ -1,4 +1,4 @@
-"""Shards to samples, as a stage: open, read, group, with handlers, a cache and parts of shards."""
+"""Read the samples of shards, as a stage."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from typing import Any
 
 from tarmac.display import display_url
 from tarmac.errors import NoSamples, SampleError, TarmacError
+from tarmac.samples.naming import Splitter, first_dot
 from tarmac.samples.reader import SampleReader, read_shard
 from tarmac.steps.handlers import Drops, Handler, reraise_exception
 from tarmac.steps.stage import PipelineStage
-from tarmac.storage import Cache, is_local
+from tarmac.storage import Cache, StorageOptions, is_local
 from tarmac.storage.local import local_path
+from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.tar import TarOptions
 from tarmac.tar.reader import DEFAULT_OPTIONS
 
@@ -23,15 +25,18 @@ _log = logging.getLogger("tarmac")
 
 
 class TarSamples(PipelineStage):
-    """Read the samples of each shard, a dictionary with `url` (or a plain URL).
+    """Read the samples of each shard, which is a dictionary with a `url`, or a plain URL.
 
-    A shard with `part: (index, count)` gives only every `count`-th sample, from number `index` on; that is
-    how more workers than shards share the work. One with `range: (start, stop)` gives these samples only.
-    `rename_files(name)` and then `select_files(name)` see each member's name. `tar` says how strictly to
-    read. When a handler drops an error of the archive or the transfer, the rest of that shard is lost and
-    counted as one; the next shard starts clean. A sample whose files are not next to each other is dropped
-    whole from a plain local shard; in a stream, its first piece has gone out when the second comes, and the
-    rest of the shard is dropped.
+    A shard with `part: (index, count)` is limited to every `count`-th sample from number `index` on, so that several
+    workers can read it. A shard with `range: (start, stop)` is limited to these samples.
+
+    `rename_files(name)` and then `select_files(name)` are called with the name of each member. `tar` sets how
+    strictly archives are read and their limits, `storage` timeouts and credentials, and `split_name` which part
+    of a name is the key.
+
+    If `handler` accepts an error of the archive or the transfer, the rest of that shard is dropped, and counts as one
+    drop. A sample whose members are not contiguous is dropped whole from a plain local shard. In a stream, its first
+    members have been yielded when the others come, and the rest of the shard is dropped.
     """
 
     reads_parts = True
@@ -45,33 +50,37 @@ class TarSamples(PipelineStage):
         cache: Cache | None = None,
         verbose: bool = False,
         tar: TarOptions | None = None,
+        storage: StorageOptions | None = None,
+        split_name: Splitter = first_dot,
     ) -> None:
-        self.handler, self.select_files, self.rename_files = handler, select_files, rename_files
-        self.cache, self.verbose = cache, verbose
-        self.tar = DEFAULT_OPTIONS if tar is None else tar
-        self.drops = Drops()
+        self.handler, self.verbose = handler, verbose
+        self.drops: Drops = Drops()
+        self.reader = SampleReader(
+            (),
+            split=split_name,
+            tar=DEFAULT_OPTIONS if tar is None else tar,
+            storage=DEFAULT_STORAGE if storage is None else storage,
+            cache=cache,
+            rename=rename_files,
+            select=select_files,
+        )
 
-    def run(self, *args: Any) -> Iterator[Any]:
-        (shards,) = args
-        for shard in shards:
-            shard = {"url": shard} if isinstance(shard, str) else shard
+    def run(self, source: Iterable[Any]) -> Iterator[Any]:
+        for shard in source:
             try:
-                yield from self._samples(shard)
+                yield from self._samples({"url": shard} if isinstance(shard, str) else shard)
             except _Stop:
                 return
-            except (TarmacError, OSError) as exn:
-                if not self.drops.ask(self.handler, exn):
+            except (TarmacError, OSError) as error:
+                if not self.drops.ask(self.handler, error):
                     return
 
     def _samples(self, shard: dict[str, Any]) -> Iterator[Any]:
         url = shard["url"]
-        reader = SampleReader(
-            [url], tar=self.tar, cache=self.cache, rename=self.rename_files, select=self.select_files
-        )
         if self.verbose:
             _log.info("reading %s", display_url(url))
         on_error = None if self.handler is reraise_exception else self._on_error
-        samples: Iterable[Any] = read_shard(reader, url, on_error=on_error)
+        samples: Iterable[Any] = read_shard(self.reader, url, on_error=on_error)
         if "part" in shard:
             index, count = shard["part"]
             samples = islice(samples, index, None, count)
@@ -91,7 +100,7 @@ class TarSamples(PipelineStage):
 
 
 class _Stop(Exception):
-    """A handler wished the stream to end."""
+    """A handler ended the stream."""
 
 
 def tarfile_samples(
@@ -102,7 +111,7 @@ def tarfile_samples(
     *,
     tar: TarOptions | None = None,
 ) -> Iterator[Any]:
-    """Read the samples of shards."""
+    """Yield the samples of shards."""
     return TarSamples(handler, select_files, rename_files, tar=tar).run(src)
 
 
@@ -113,15 +122,15 @@ def tarfile_to_samples(
     *,
     tar: TarOptions | None = None,
 ) -> TarSamples:
-    """Make the stage that reads the samples of shards; `tar` says how strictly."""
+    """Return the stage that reads the samples of shards; `tar` sets how strictly."""
     return TarSamples(handler, select_files, rename_files, tar=tar)
 
 
 def check_empty(source: Iterable[Any]) -> Iterator[Any]:
-    """Raise if a pass has no samples at all."""
+    """Yield all samples, and raise if there are none."""
     empty = True
     for sample in source:
         empty = False
         yield sample
     if empty:
-        raise NoSamples("no samples were found in this process; there may be fewer samples than workers.")
+        raise NoSamples("this process read no samples; there may be fewer samples than workers.")

@@ -1,8 +1,7 @@
-"""Stages that keep samples: the first complete pass fills the cache, later passes read from it.
+"""Stages that cache samples: the first complete epoch fills the cache, later epochs read from it.
 
-A first pass that was cut short leaves nothing that counts: the next pass starts over. What is kept on disk
-are pickles of what the pipeline itself has made, sealed with a key of the user; a file from elsewhere is
-refused.
+An epoch that is interrupted leaves the cache empty. Caches on disk hold pickles, signed with a key of the user; a
+file that was not signed with this key is never loaded.
 """
 
 from __future__ import annotations
@@ -14,46 +13,42 @@ import operator
 import os
 import pickle
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from tarmac.errors import DecodeFailed, StateMismatch, UnsafeCodec
 from tarmac.limits import DEFAULT_LIMITS
-from tarmac.runtime.worker_info import WorkerInfo, current_worker_info
+from tarmac.runtime.worker_info import current_worker_info
 from tarmac.steps.stage import PipelineStage
 from tarmac.storage import is_secure
 from tarmac.storage.locks import FileLock
-from tarmac.stream.signing import Sealer, check_owner
+from tarmac.stream.signing import Signer, check_owner
 
 __all__ = ["Cached", "DBCache", "LMDBCached"]
 
 
 class Cached(PipelineStage):
-    """Keep samples in memory. Later stages get copies, so that what they change stays theirs."""
+    """Keep samples in memory. Later stages get copies, which they may change."""
 
     def __init__(self) -> None:
         self.cached: list[Any] | None = None
         self._filled: list[int] | None = None
         self._filling = [0, 0]
 
-    def filled_in(self, own: int, shared: int) -> tuple[int, int]:
-        """Return the numbers of the pass that filled the cache, or of this one, which will fill it."""
+    def upstream_epochs(self, own: int, shared: int) -> tuple[int, int]:
         self._filling = [own, shared] if self._filled is None else self._filled
         return self._filling[0], self._filling[1]
 
     def seeds(self) -> list[int] | None:
-        """Return the numbers of the pass that filled the cache, for a resumed pipeline to read again."""
         return self._filled
 
     def load_seeds(self, seeds: list[int]) -> None:
-        """Fill the cache from this pass."""
         own, shared = map(operator.index, seeds)
         self.cached, self._filled = None, [own, shared]
 
-    def run(self, *args: Any) -> Iterator[Any]:
-        (source,) = args
+    def run(self, source: Iterable[Any]) -> Iterator[Any]:
         if self.cached is not None:
             yield from (copy.copy(sample) for sample in self.cached)
             return
@@ -65,13 +60,13 @@ class Cached(PipelineStage):
 
 
 class _OnDisk(PipelineStage):
-    """What the caches on disk share: one part per (rank, worker), opened in the process that uses it."""
+    """Base class of caches on disk: one part per reader, opened in the process that uses it."""
 
     def __init__(self, fname: str | os.PathLike[str], pickler: Any, chunksize: int) -> None:
         self.fname, self.pickler, self.chunksize = os.fspath(fname), pickler, chunksize
 
     def __getstate__(self) -> dict[str, Any]:
-        # A module, such as pickle itself, is not picklable; its name is.
+        # A module, such as pickle itself, cannot be pickled; its name can.
         pickler = self.pickler.__name__ if isinstance(self.pickler, ModuleType) else self.pickler
         return {**self.__dict__, "pickler": pickler}
 
@@ -80,49 +75,46 @@ class _OnDisk(PipelineStage):
         if isinstance(self.pickler, str):
             self.pickler = importlib.import_module(self.pickler)
 
-    def run(self, *args: Any) -> Iterator[Any]:
-        (source,) = args
+    def run(self, source: Iterable[Any]) -> Iterator[Any]:
         if is_secure():
             raise UnsafeCodec(
-                "secure mode reads no pickles, and a sample cache is made of them.", url=self.fname
+                "secure mode does not load pickles, which sample caches consist of.", url=self.fname
             )
-        part, sealer = _part_name(current_worker_info()), Sealer(self.fname)
-        kept = self.count(part)
-        if kept is not None:
-            yield from self._kept(part, int(sealer.open(kept, "complete", part)), sealer)
+        part, signer = _part_name(), Signer(self.fname)
+        signed = self.count(part)
+        if signed is not None:
+            yield from self._load(part, int(signer.verify(signed, "complete", part)), signer)
             return
         self.begin(part)
         count = 0
         chunk: list[bytes] = []
         for sample in source:
-            # before later stages can change it
-            chunk.append(sealer.seal(self.pickler.dumps(sample), part, count + len(chunk)))
+            # Pickle the sample before later stages can change it.
+            chunk.append(signer.sign(self.pickler.dumps(sample), part, count + len(chunk)))
             yield sample
             if len(chunk) == self.chunksize:
                 self.store(part, count, chunk)
                 count, chunk = count + len(chunk), []
         self.store(part, count, chunk)
-        self.complete(part, sealer.seal(b"%d" % (count + len(chunk)), "complete", part))
+        self.complete(part, signer.sign(b"%d" % (count + len(chunk)), "complete", part))
 
     def seeds(self) -> bool | None:
-        """Return whether the samples come from the cache, which a resumed pipeline needs then."""
-        return True if self._holds_a_pass() else None
+        """Return True if the samples come from the cache, which a resumed pipeline then needs."""
+        return True if self._is_complete() else None
 
     def load_seeds(self, seeds: bool) -> None:
-        """Refuse a state of a pass that read from the cache if the cache is not there."""
-        if not self._holds_a_pass():
-            raise StateMismatch(
-                "the state was saved while samples came from a cache, which is gone.", url=self.fname
-            )
+        """Raise if the cache that the state depends on does not exist."""
+        if not self._is_complete():
+            raise StateMismatch("the state depends on a sample cache that does not exist.", url=self.fname)
 
-    def _holds_a_pass(self) -> bool:
-        return os.path.exists(self.fname) and self.count(_part_name(current_worker_info())) is not None
+    def _is_complete(self) -> bool:
+        return os.path.exists(self.fname) and self.count(_part_name()) is not None
 
-    def _kept(self, part: str, count: int, sealer: Sealer) -> Iterator[Any]:
-        """Load the samples of a whole pass; one that is missing, changed or elsewhere is an error."""
+    def _load(self, part: str, count: int, signer: Signer) -> Iterator[Any]:
+        """Yield the samples of a complete epoch; raise if one is missing, changed or in another position."""
         number = 0
-        for sealed in self.stored(part):
-            data = sealer.open(sealed, part, number)
+        for signed in self.stored(part):
+            data = signer.verify(signed, part, number)
             try:
                 sample = self.pickler.loads(data)
             except Exception as error:
@@ -137,19 +129,19 @@ class _OnDisk(PipelineStage):
         return DecodeFailed(
             f"the sample cache cannot be used: {what}.",
             url=self.fname,
-            hint="remove it, and it is made again.",
+            hint="delete it; it will be rebuilt.",
         )
 
     def count(self, part: str) -> bytes | None:
-        """How many samples a whole pass has, sealed; None if no whole pass was stored."""
+        """Return the signed number of samples of a complete epoch; None if there is none."""
         raise NotImplementedError
 
     def stored(self, part: str) -> Iterator[object]:
-        """The samples of a whole pass, sealed, in order."""
+        """Yield the signed samples of a complete epoch, in order."""
         raise NotImplementedError
 
     def begin(self, part: str) -> None:
-        """Forget a pass that was cut short."""
+        """Delete the samples of an interrupted epoch."""
         raise NotImplementedError
 
     def store(self, part: str, first: int, chunk: list[bytes]) -> None:
@@ -157,13 +149,14 @@ class _OnDisk(PipelineStage):
         raise NotImplementedError
 
     def complete(self, part: str, count: bytes) -> None:
-        """Note that the pass is whole."""
+        """Record that the epoch is complete."""
         raise NotImplementedError
 
 
-def _part_name(place: WorkerInfo) -> str:
-    """Different splits of the data have different parts, so that none is mistaken for another."""
-    return f"{place.rank}/{place.world_size}/{place.worker}/{place.workers}"
+def _part_name() -> str:
+    """Return the name of this reader's part; it contains the number of readers, which determines the split."""
+    info = current_worker_info()
+    return f"{info.rank}/{info.world_size}/{info.worker}/{info.workers}"
 
 
 _TABLES = {
@@ -182,10 +175,10 @@ class DBCache(_OnDisk):
     def _open(self) -> Iterator[sqlite3.Connection]:
         try:
             if not check_owner(self.fname):
-                with contextlib.suppress(FileExistsError):  # another worker was quicker
+                with contextlib.suppress(FileExistsError):  # another worker was faster
                     os.close(os.open(self.fname, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
             with contextlib.closing(sqlite3.connect(self.fname, timeout=60, isolation_level=None)) as db:
-                # What somebody else's schema says is not run, neither by reading nor by writing.
+                # Never run code of a foreign schema, neither by reading nor by writing.
                 db.execute("PRAGMA trusted_schema = OFF")
                 db.execute("PRAGMA cell_size_check = ON")
                 db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, min(DEFAULT_LIMITS.member_bytes, (1 << 31) - 1))
@@ -195,23 +188,23 @@ class DBCache(_OnDisk):
             raise self._unusable(str(error)) from error
 
     def _check_schema(self, db: sqlite3.Connection) -> None:
-        """Make the tables of a new file; refuse a file that has others, or more than these."""
-        look = (
+        """Create the tables of a new file; raise if the file has other tables."""
+        query = (
             "SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL OR name NOT LIKE 'sqlite_autoindex_%'"
         )
-        if not db.execute(look).fetchall():
-            db.execute("BEGIN IMMEDIATE")  # one worker makes them, and others wait
-            if not db.execute(look).fetchall():
+        if not db.execute(query).fetchall():
+            db.execute("BEGIN IMMEDIATE")  # one worker creates them, and others wait
+            if not db.execute(query).fetchall():
                 for table in _TABLES.values():
                     db.execute(table)
             db.execute("COMMIT")
-        if dict(db.execute(look).fetchall()) != _TABLES:
-            raise self._unusable("this is a database of something else")
+        if dict(db.execute(query).fetchall()) != _TABLES:
+            raise self._unusable("it is not a sample cache")
 
     def count(self, part: str) -> bytes | None:
         with self._open() as db:
-            found = db.execute("SELECT count FROM complete WHERE part = ?", (part,)).fetchone()
-            return None if found is None else found[0]
+            row = db.execute("SELECT count FROM complete WHERE part = ?", (part,)).fetchone()
+            return None if row is None else row[0]
 
     def stored(self, part: str) -> Iterator[object]:
         with self._open() as db:
@@ -254,78 +247,77 @@ class LMDBCached(_OnDisk):
         except ImportError:
             raise ImportError('LMDBCached needs an extra: pip install "tarmac[lmdb]"') from None
         try:
-            with self._locked(write) as sealer, lmdb.open(self.fname, self.map_size, mode=0o600) as db:
+            with self._locked(write) as signer, lmdb.open(self.fname, self.map_size, mode=0o600) as db:
                 with db.begin(write=write) as transaction:
                     yield transaction
                 if write:
-                    self._put_seal(sealer)
+                    self._write_signature(signer)
         except (lmdb.Error, OSError) as error:
             raise self._unusable(str(error)) from error
 
     @contextlib.contextmanager
-    def _locked(self, write: bool) -> Iterator[Sealer]:
-        """Let LMDB have its file if it is as we left it, and nobody else write to it meanwhile.
+    def _locked(self, write: bool) -> Iterator[Signer]:
+        """Lock the directory, and check that the file of LMDB is unchanged before LMDB opens it.
 
-        LMDB maps the file and believes it, so one that was forged or cut could do anything. The seal says
-        which file it was after the last change. One that was changed since is made again; one that we did
-        not make is refused.
+        LMDB maps the file and trusts it, so a forged or truncated one could do anything. A signature identifies the
+        file after its last change. A file that was changed since is rebuilt; one without our signature is an error.
         """
         os.makedirs(self.fname, mode=0o700, exist_ok=True)
         check_owner(self.fname)
-        sealer, lock = Sealer(self.fname), FileLock(Path(self._file("tarmac.lock")))
+        signer, lock = Signer(self.fname), FileLock(Path(self._file("tarmac.lock")))
         lock.own()
         try:
-            if check_owner(self._file("data.mdb")) and self._sealed(sealer) != self._state():
+            if check_owner(self._file("data.mdb")) and self._verified_identity(signer) != self._identity():
                 os.unlink(self._file("data.mdb"))
             if not os.path.lexists(self._file("data.mdb")):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(self._file("lock.mdb"))
                 flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
                 os.close(os.open(self._file("data.mdb"), flags, 0o600))
-                self._put_seal(sealer)
+                self._write_signature(signer)
             if not write:
                 lock.release()
-            yield sealer
+            yield signer
         finally:
             lock.release()
 
-    def _state(self) -> bytes:
-        """What changes whenever the file does, and cannot be set."""
-        found = os.lstat(self._file("data.mdb"))
-        return b"%d %d %d" % (found.st_ino, found.st_ctime_ns, found.st_size)
+    def _identity(self) -> bytes:
+        """Return values that change with the file, and that a program cannot set."""
+        status = os.lstat(self._file("data.mdb"))
+        return b"%d %d %d" % (status.st_ino, status.st_ctime_ns, status.st_size)
 
-    def _put_seal(self, sealer: Sealer) -> None:
-        Path(self._file("tarmac.part")).write_bytes(sealer.seal(self._state(), "lmdb"))
+    def _write_signature(self, signer: Signer) -> None:
+        Path(self._file("tarmac.part")).write_bytes(signer.sign(self._identity(), "lmdb"))
         os.replace(self._file("tarmac.part"), self._file("tarmac.seal"))
 
-    def _sealed(self, sealer: Sealer) -> bytes:
+    def _verified_identity(self, signer: Signer) -> bytes:
         try:
-            return sealer.open(Path(self._file("tarmac.seal")).read_bytes()[:1000], "lmdb")
+            return signer.verify(Path(self._file("tarmac.seal")).read_bytes()[:1000], "lmdb")
         except FileNotFoundError:
-            raise sealer.foreign() from None
+            raise signer.untrusted() from None
 
     def _file(self, name: str) -> str:
         return os.path.join(self.fname, name)
 
     def count(self, part: str) -> bytes | None:
         with self._open() as txn:
-            found: bytes | None = txn.get(f"complete {part}".encode())
-            return found
+            signed: bytes | None = txn.get(f"complete {part}".encode())
+            return signed
 
     def stored(self, part: str) -> Iterator[object]:
         prefix = f"sample {part} ".encode()
         with self._open() as txn, txn.cursor() as cursor:
-            found = cursor.set_range(prefix)
-            while found and cursor.key().startswith(prefix):
+            more = cursor.set_range(prefix)
+            while more and cursor.key().startswith(prefix):
                 yield cursor.value()
-                found = cursor.next()
+                more = cursor.next()
 
     def begin(self, part: str) -> None:
         prefix = f"sample {part} ".encode()
         with self._open(write=True) as txn, txn.cursor() as cursor:
-            found = cursor.set_range(prefix)
-            while found and cursor.key().startswith(prefix):
-                found = cursor.delete()
+            more = cursor.set_range(prefix)
+            while more and cursor.key().startswith(prefix):
+                more = cursor.delete()
 
     def store(self, part: str, first: int, chunk: list[bytes]) -> None:
         with self._open(write=True) as txn:

@@ -1,4 +1,4 @@
-"""Shuffles that are new in each pass and the same in each run."""
+"""Shuffle shards and samples: in another order in each epoch, and in the same order in each run."""
 
 from __future__ import annotations
 
@@ -7,34 +7,43 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
 from typing import Any, TypeVar
 
+from tarmac.errors import UsageError
 from tarmac.runtime.seeds import Seed, chosen_seed, make_seed
 from tarmac.runtime.worker_info import WorkerInfo, current_worker_info
-from tarmac.stream.epochs import EpochAware, EpochCounter
+from tarmac.stream.epochs import Epoch, EpochAware, EpochCounter
 from tarmac.stream.shards.split import is_claimed
 
-__all__ = ["buffer_shuffle", "detshuffle", "Redeal", "Rsample", "sample_bytes", "ShardShuffle", "Shuffle"]
+__all__ = [
+    "buffer_shuffle",
+    "detshuffle",
+    "PermuteShards",
+    "Rsample",
+    "sample_bytes",
+    "ShardShuffle",
+    "Shuffle",
+]
 
 T = TypeVar("T")
 
 Handler = Callable[[Exception], bool]
 
-LARGEST_LIST = 10_000_000
-"""Shards that are held in memory to be permuted as a whole."""
+MAX_LIST = 10_000_000
+"""The longest list of shards that is permuted as a whole, in memory."""
 
 
 def buffer_shuffle(
     data: Iterable[T], bufsize: float, initial: float, rng: random.Random, max_bytes: int | None = None
 ) -> Iterator[T]:
-    """Yield items in random order out of a buffer that the source refills.
+    """Yield items in random order from a buffer.
 
-    The first item comes when `initial` items are buffered; then two are read for each one handed out,
-    until the buffer holds `bufsize`. It stops growing, and starts, at `max_bytes` bytes of samples.
+    The first item comes when `initial` items are buffered. Then two items are read for each one yielded, until the
+    buffer holds `bufsize` items. A buffer that holds `max_bytes` bytes of samples is full, too.
     """
     source = iter(data)
     head = list(islice(source, 1))
     source = chain(head, source)
     if head and is_claimed(head[0]):
-        yield from source  # held back, a shard could be gone before it is read
+        yield from source  # a claimed shard must be read at once
     elif max_bytes is None:
         yield from _by_count(source, bufsize, min(initial, bufsize), rng)
     else:
@@ -56,7 +65,7 @@ def _by_count(source: Iterator[T], bufsize: float, initial: float, rng: random.R
 def _by_bytes(
     source: Iterator[T], bufsize: float, initial: float, rng: random.Random, limit: int
 ) -> Iterator[T]:
-    """As `_by_count`, but a buffer of `limit` bytes is full too."""
+    """Shuffle as `_by_count` does, with a buffer that is full at `limit` bytes, too."""
     buffer: list[T] = []
     held = 0
     for item in source:
@@ -77,19 +86,19 @@ def _by_bytes(
 
 
 def _pick(buffer: list[T], rng: random.Random) -> T:
-    # What rng.randrange(len(buffer)) does, without the checks that take most of its time.
+    # rng.randrange(len(buffer)), without the argument checks that take most of its time.
     bits = len(buffer).bit_length()
-    place = rng.getrandbits(bits)
-    while place >= len(buffer):
-        place = rng.getrandbits(bits)
-    picked = buffer[place]
-    buffer[place] = buffer[-1]
+    index = rng.getrandbits(bits)
+    while index >= len(buffer):
+        index = rng.getrandbits(bits)
+    picked = buffer[index]
+    buffer[index] = buffer[-1]
     del buffer[-1]
     return picked
 
 
 def sample_bytes(sample: object) -> int:
-    """Say how many bytes the fields of a sample hold: of bytes, texts, arrays and tensors."""
+    """Return the size of the bytes, strings, arrays and tensors of a sample."""
     if isinstance(sample, dict):
         return sum(map(sample_bytes, sample.values()))
     if isinstance(sample, list | tuple):
@@ -100,24 +109,21 @@ def sample_bytes(sample: object) -> int:
     return size if isinstance(size, int) else 0
 
 
-class _Placed(EpochAware):
-    """Base of stages whose random numbers differ by reader, except before a split."""
-
-    def _rng(self, purpose: str, seed: int, epoch: int) -> random.Random:
-        """Random numbers of one purpose, pass, rank and worker."""
-        place = WorkerInfo() if self.shared else current_worker_info()
-        return random.Random(make_seed(purpose, seed, epoch, place.rank, place.worker))
+def _rng(purpose: str, seed: int, epoch: Epoch) -> random.Random:
+    """Return random numbers for one purpose and epoch; for this reader, unless a split follows."""
+    info = WorkerInfo() if epoch.shared else current_worker_info()
+    return random.Random(make_seed(purpose, seed, epoch.number, info.rank, info.worker))
 
 
-class Shuffle(_Placed):
-    """A stage that shuffles with a buffer of `bufsize` samples, or `max_bytes` bytes of them.
+class Shuffle(EpochAware):
+    """Shuffle with a buffer of `bufsize` samples, or `max_bytes` bytes of them.
 
-    The order follows from the seed, the number of the pass, the rank and the worker; before a split, where
-    all readers need the same order, from the first two. Without a seed `WDS_SEED` is taken, or 0. With `rng`
-    the order follows from that generator alone.
+    The order depends on the seed, the epoch, the rank and the worker; before a split, where all readers need the
+    same order, on the first two. Without a seed it is `WDS_SEED`, or 0. With `rng` the order depends on that
+    generator alone.
 
-    When the source fails and there is a `handler`, it is called with the error, and what was buffered is
-    handed out whatever it answers; if it answers yes, the source is asked again.
+    If the source raises and there is a `handler`, the handler is called with the error. The buffered samples come in
+    any case. If the handler returns True, reading continues.
     """
 
     keeps_parts = True
@@ -133,44 +139,41 @@ class Shuffle(_Placed):
     ) -> None:
         super().__init__()
         if rng is not None and seed is not None:
-            raise ValueError("give either rng or seed to a shuffle, not both")
+            raise UsageError("`rng` and `seed` are mutually exclusive.", field="rng")
         _check_sizes(bufsize, initial)
         if max_bytes is not None and max_bytes < 1:
-            raise ValueError(f"max_bytes must be positive, got {max_bytes}")
+            raise UsageError(f"expected 1 or more, got {max_bytes}.", field="max_bytes")
         self.bufsize = bufsize
         self.initial = initial
         self.rng = rng
-        # Before a split, readers must agree however often each has read: the generator's state now counts.
+        # Before a split all readers must agree, however often each has iterated, so take the current state of `rng`.
         self.seed = chosen_seed(seed) if rng is None else make_seed("rng", repr(rng.getstate()))
         self.handler = handler
         self.max_bytes = max_bytes
 
-    def __call__(self, src: Iterable[T]) -> Iterator[T]:
-        epoch = self._begin()
-        given = None if self.shared else self.rng
-        rng = self._rng("shuffle", self.seed, epoch) if given is None else given
-        data = src if self.handler is None else _handled(src, self.handler)
+    def run(self, source: Iterable[T]) -> Iterator[T]:
+        epoch = self._next_epoch()
+        rng = _rng("shuffle", self.seed, epoch) if self.rng is None or epoch.shared else self.rng
+        data = source if self.handler is None else _handled(source, self.handler)
         return buffer_shuffle(data, self.bufsize, self.initial, rng, self.max_bytes)
 
     def seeds(self) -> Any:
-        """Return the state of `rng`, if there is one, so that a resumed pipeline has the same."""
         if self.rng is None:
             return None
         version, words, gauss = self.rng.getstate()
         return [version, list(words), gauss]
 
     def load_seeds(self, seeds: Any) -> None:
-        """Take over the state of a generator."""
         if self.rng is not None:
             version, words, gauss = seeds
             self.rng.setstate((version, tuple(words), gauss))
 
 
 class detshuffle(EpochAware):  # noqa: N801 - the name it has in the library whose calls we accept
-    """A stage that shuffles with a buffer, in the same way on all ranks and workers.
+    """Shuffle with a buffer, in the same order on all ranks and workers, as shards need before they are split.
 
-    The order follows from `seed` and `epoch`, the number of the last run, which advances with each run.
-    It is for shards before they are split; epoch 0 has the order that the webdataset library gives.
+    The order depends on `seed` and the epoch. `epoch` is the number of the last one. The order of epoch 0 is the
+    one that the webdataset library produces.
     """
 
     keeps_parts = True
@@ -185,62 +188,60 @@ class detshuffle(EpochAware):  # noqa: N801 - the name it has in the library who
 
     @property
     def epoch(self) -> int:
-        """The number of the last run; -1 before the first."""
+        """The number of the last epoch; -1 before the first."""
         return self._epochs.last
 
     @epoch.setter
     def epoch(self, epoch: int) -> None:
         self.set_epoch(epoch + 1)
 
-    def run(self, src: Iterable[T]) -> Iterator[T]:
-        """Begin a run over what the source gives."""
-        epoch = self._begin()
+    def run(self, source: Iterable[T]) -> Iterator[T]:
+        epoch = self._next_epoch().number
         seed = self.seed if epoch == 0 else make_seed("detshuffle", self.seed, epoch)
-        return buffer_shuffle(src, self.bufsize, self.initial, random.Random(seed))
-
-    __call__ = run
+        return buffer_shuffle(source, self.bufsize, self.initial, random.Random(seed))
 
 
-class Redeal(EpochAware):
-    """The stage before the splitters: another list for each epoch that all readers agree on.
+class PermuteShards(EpochAware):
+    """Permute shards before they are split, so that readers get other shards in each epoch.
 
-    It makes readers get other shards in each epoch. The order follows from nothing but the epoch, so that
-    seeds may differ between readers, and epoch 0 has the list as it is. A single reader needs no other deal.
+    The order depends on nothing but an epoch that all readers agree on: their seeds may differ. Epoch 0 keeps the
+    order. A single reader needs no permutation.
     """
 
     keeps_parts = True
+    state_name = "Redeal"
 
-    def __call__(self, src: Iterable[T]) -> Iterator[T]:
-        epoch = self._begin()
+    def run(self, source: Iterable[T]) -> Iterator[T]:
+        epoch = self._next_epoch().number
         if epoch == 0 or current_worker_info().count == 1:
-            return iter(src)
-        return _permuted(iter(src), LARGEST_LIST, random.Random(make_seed("deal", epoch)))
+            return iter(source)
+        return _permuted(iter(source), MAX_LIST, random.Random(make_seed("deal", epoch)))
 
 
 class ShardShuffle(EpochAware):
-    """The stage behind the splitters that orders the shards of a reader, differently in each pass.
+    """Shuffle the shards of a reader, after they were split.
 
-    A list of up to `size` shards is permuted as a whole, of any length if `size` is True; of a longer
-    one, or one without end, `size` shards at a time are mixed. 0, False or None leaves the order.
+    A list of up to `size` shards is permuted as a whole, and one of any length if `size` is True. A longer list is
+    shuffled with a buffer of `size` shards. 0, False or None keeps the order.
     """
 
     keeps_parts = True
 
     def __init__(self, size: int | bool | None, seed: Seed = 0) -> None:
         super().__init__()
-        self.size = LARGEST_LIST if size is True else int(size or 0)
+        self.size = MAX_LIST if size is True else int(size or 0)
         if self.size < 0:
-            raise ValueError(f"the number of shards to shuffle must not be negative, got {size}")
+            raise UsageError(f"expected 0 or more, got {size}.", field="shardshuffle")
         self.seed = seed
 
-    def __call__(self, src: Iterable[T]) -> Iterator[T]:
-        epoch = self._begin()
+    def run(self, source: Iterable[T]) -> Iterator[T]:
+        epoch = self._next_epoch().number
         rng = random.Random(make_seed("shards", self.seed, epoch))
-        return _permuted(iter(src), self.size, rng) if self.size else iter(src)
+        return _permuted(iter(source), self.size, rng) if self.size else iter(source)
 
 
 def _permuted(src: Iterator[T], size: int, rng: random.Random) -> Iterator[T]:
-    """Permute up to `size` shards as a whole, and mix a longer list. Claimed shards stay in place."""
+    """Permute up to `size` shards as a whole, and shuffle more with a buffer. Claimed shards keep their order."""
     head = list(islice(src, 1))
     if head and is_claimed(head[0]):
         yield from chain(head, src)
@@ -253,23 +254,23 @@ def _permuted(src: Iterator[T], size: int, rng: random.Random) -> Iterator[T]:
         yield from buffer_shuffle(chain(head, src), size, size, rng)
 
 
-class Rsample(_Placed):
-    """A stage that keeps each sample with probability `p`: others in each pass, the same in each run."""
+class Rsample(EpochAware):
+    """Keep each sample with probability `p`: other samples in each epoch, the same in each run."""
 
     def __init__(self, p: float = 0.5, seed: int | None = None) -> None:
         super().__init__()
         if not 0 <= p <= 1:
-            raise ValueError(f"p must be a probability from 0 to 1, got {p}")
+            raise UsageError(f"expected a probability from 0 to 1, got {p}.", field="p")
         self.p = p
         self.seed = chosen_seed(seed)
 
-    def __call__(self, src: Iterable[T]) -> Iterator[T]:
-        rng = self._rng("rsample", self.seed, self._begin())
-        return (item for item in src if rng.random() < self.p)
+    def run(self, source: Iterable[T]) -> Iterator[T]:
+        rng = _rng("rsample", self.seed, self._next_epoch())
+        return (item for item in source if rng.random() < self.p)
 
 
 def _handled(src: Iterable[T], handler: Handler) -> Iterator[T]:
-    """Ask the handler about errors of the source, instead of losing what was read before them."""
+    """Call the handler with errors of the source, so that samples read before them are not lost."""
     source = iter(src)
     while True:
         try:
@@ -283,6 +284,7 @@ def _handled(src: Iterable[T], handler: Handler) -> Iterator[T]:
             yield item
 
 
-def _check_sizes(bufsize: Any, initial: Any) -> None:
-    if bufsize < 0 or initial < 0:
-        raise ValueError(f"the sizes of a shuffle must not be negative, got {bufsize} and {initial}")
+def _check_sizes(bufsize: float, initial: float) -> None:
+    for name, size in (("bufsize", bufsize), ("initial", initial)):
+        if size < 0:
+            raise UsageError(f"expected 0 or more, got {size}.", field=name)

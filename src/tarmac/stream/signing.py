@@ -1,7 +1,7 @@
-"""Tell what this user has written from what somebody else has: keyed digests, with a key of one's own.
+"""Sign data that this user writes, so that data of other users is never trusted.
 
-Pickles run code, so a file of pickles is read only if every one carries a digest that nobody can make without
-the key. The key is made on first use and lies in `TARMAC_HOME`, readable by its owner only.
+Loading a pickle can run code, so a pickle is loaded only if it has a keyed digest. The key is created on first use, in
+`TARMAC_HOME`, readable by its owner only.
 """
 
 from __future__ import annotations
@@ -16,80 +16,80 @@ from pathlib import Path
 from tarmac import environment
 from tarmac.errors import UnsafeCodec, WriteError
 
-__all__ = ["check_owner", "Sealer"]
+__all__ = ["check_owner", "Signer"]
 
 KEY_BYTES = 32
-SEAL_BYTES = 16
-_FOREIGN = "it was written by somebody else, or changed since; loading it could run any code."
-_me = getattr(os, "geteuid", lambda: 0)  # where there are no such users, files belong to 0
-_AGAIN = "remove it, and it is made again; TARMAC_HOME holds the key."
+DIGEST_BYTES = 16
+_UNTRUSTED = "it was written by another user, or changed; loading it could run any code."
+_user = getattr(os, "geteuid", lambda: 0)  # systems without user numbers: files belong to 0
+_HINT = "delete it, and it will be rebuilt; TARMAC_HOME holds the key."
 
 
-class Sealer:
-    """Seal values for one file, and open what was sealed."""
+class Signer:
+    """Sign the values of one file, and verify them."""
 
     def __init__(self, url: str) -> None:
         self._url = url
         self._key = _own_key()
 
-    def seal(self, data: bytes, *place: object) -> bytes:
-        """Return the value with its digest before it; `place` is where it belongs, and nowhere else."""
-        return self._digest(data, place) + data
+    def sign(self, data: bytes, *position: object) -> bytes:
+        """Return the value with its digest before it; it is valid only at `position`."""
+        return self._digest(data, position) + data
 
-    def open(self, sealed: object, *place: object) -> bytes:
-        """Return the value, or refuse one that was not sealed for this place."""
-        if isinstance(sealed, bytes | memoryview):
-            data = bytes(sealed[SEAL_BYTES:])
-            if hmac.compare_digest(bytes(sealed[:SEAL_BYTES]), self._digest(data, place)):
+    def verify(self, signed: object, *position: object) -> bytes:
+        """Return the value; raise if it was not signed for this position."""
+        if isinstance(signed, bytes | memoryview):
+            data = bytes(signed[DIGEST_BYTES:])
+            if hmac.compare_digest(bytes(signed[:DIGEST_BYTES]), self._digest(data, position)):
                 return data
-        raise self.foreign()
+        raise self.untrusted()
 
-    def foreign(self) -> UnsafeCodec:
-        """The error for a cache that cannot be trusted."""
-        return UnsafeCodec(_FOREIGN, url=self._url, hint=_AGAIN)
+    def untrusted(self) -> UnsafeCodec:
+        """Return the error for a file that is not trusted."""
+        return UnsafeCodec(_UNTRUSTED, url=self._url, hint=_HINT)
 
-    def _digest(self, data: bytes, place: tuple[object, ...]) -> bytes:
-        digest = hashlib.blake2b(repr(place).encode() + b"\0", key=self._key, digest_size=SEAL_BYTES)
+    def _digest(self, data: bytes, position: tuple[object, ...]) -> bytes:
+        digest = hashlib.blake2b(repr(position).encode() + b"\0", key=self._key, digest_size=DIGEST_BYTES)
         digest.update(data)
         return digest.digest()
 
 
 def check_owner(path: str) -> bool:
-    """Say whether there is a file or directory; refuse what others have put there or may write to."""
+    """Return whether a file or directory exists; raise if other users own it or may write to it."""
     try:
-        found = os.lstat(path)
+        status = os.lstat(path)
     except FileNotFoundError:
         return False
-    if stat.S_ISLNK(found.st_mode):
-        _check(found, path, mode=False)
+    if stat.S_ISLNK(status.st_mode):
+        _check(status, path, mode=False)
         try:
-            found = os.stat(path)
+            status = os.stat(path)
         except FileNotFoundError:
             return False
-    _check(found, path, mode=True)
+    _check(status, path, mode=True)
     return True
 
 
-def _check(found: os.stat_result, path: str, *, mode: bool) -> None:
-    if found.st_uid not in (_me(), 0) or (mode and found.st_mode & stat.S_IWOTH):
-        raise UnsafeCodec("it belongs to somebody else, or everybody may write to it.", url=path, hint=_AGAIN)
+def _check(status: os.stat_result, path: str, *, mode: bool) -> None:
+    if status.st_uid not in (_user(), 0) or (mode and status.st_mode & stat.S_IWOTH):
+        raise UnsafeCodec("it belongs to another user, or any user may write to it.", url=path, hint=_HINT)
 
 
 def _own_key() -> bytes:
     path = environment.cache_home() / "sample-cache.key"
     try:
-        return _read(path) if path.exists() else _made(path)
+        return _read(path) if path.exists() else _create(path)
     except OSError as error:
         if isinstance(error, WriteError):
             raise
         raise WriteError(
-            f"the key of sample caches cannot be kept: {error.strerror}.",
+            f"the key of sample caches cannot be stored: {error.strerror}.",
             url=str(path),
-            hint="set TARMAC_HOME to a directory that can be written to.",
+            hint="set TARMAC_HOME to a writable directory.",
         ) from error
 
 
-def _made(path: Path) -> bytes:
+def _create(path: Path) -> bytes:
     os.makedirs(path.parent, exist_ok=True)
     part = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -98,7 +98,7 @@ def _made(path: Path) -> bytes:
     finally:
         os.close(fd)
     try:
-        os.link(part, path)  # fails if another process was quicker: its key is as good
+        os.link(part, path)  # fails if another process was faster: use its key
     except FileExistsError:
         pass
     finally:
@@ -109,12 +109,14 @@ def _made(path: Path) -> bytes:
 def _read(path: Path) -> bytes:
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        found = os.fstat(fd)
+        status = os.fstat(fd)
         key = os.read(fd, KEY_BYTES + 1)
     finally:
         os.close(fd)
-    if found.st_uid != _me() or found.st_mode & 0o077 or len(key) != KEY_BYTES:
+    if status.st_uid != _user() or status.st_mode & 0o077 or len(key) != KEY_BYTES:
         raise UnsafeCodec(
-            "the key of sample caches is not one, or others may read it.", url=str(path), hint="remove it."
+            "the key of sample caches is invalid, or other users may read it.",
+            url=str(path),
+            hint="delete it.",
         )
     return key

@@ -91,7 +91,7 @@ def stream_order(
 def _shards(count: int, seed: Seed, epoch: int) -> Iterator[int]:
     stage = ShardShuffle(size=True, seed=seed)
     stage.set_epoch(epoch)
-    return stage(range(count))
+    return stage.run(range(count))
 
 
 def _numbers(ends: list[int], lengths: Integers, shards: Iterator[int]) -> Iterator[int]:

@@ -1,7 +1,7 @@
-"""A directory as a queue of shards: others put shards in, and each is read by one reader at a time.
+"""A directory as a queue of shards: other programs add shards, and each shard is read by one reader at a time.
 
 A reader claims a shard by renaming it to `NAME._PID_`, holding a lock on the file that the operating
-system releases when the reader dies. What a dead reader claimed is put back under its name.
+system releases when the reader dies. Shards that a dead reader had claimed are put back under their names.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tarmac.errors import NotFound
+from tarmac.errors import NotFound, UsageError
 from tarmac.limits import DEFAULT_LIMITS
 from tarmac.runtime.seeds import chosen_seed, make_seed
 from tarmac.runtime.worker_info import current_worker_info
@@ -32,28 +32,28 @@ _CLAIM = re.compile(r"(?P<name>.+)\._(?P<pid>\d+)_", re.DOTALL)
 _DONE = "._done_"
 _MODES = ("resample", "unlink", "keep")
 _SELECTIONS = ("random", "oldest")
-_MOMENT = 0.01
+_RETRY_SECONDS = 0.01
 
 
 class DirectoryShardList(StreamSource):
-    """Claim and yield the shards of a directory, one after the other, waiting for more.
+    """Claim and yield the shards of a directory, one after the other, and wait for more.
 
-    - `pattern`: which names are shards; braces and wildcards.
-    - `poll`: seconds between looks at an empty directory; None ends the pass when it is empty.
-    - `timeout`: end the pass after so many seconds without a shard.
-    - `mode`: what becomes of a shard when the next one is asked for: "resample" puts it back,
-      "unlink" deletes it, "keep" renames it to `NAME._done_`. None is "resample".
-    - `select`: which shard is next, "random" or "oldest".
-    - `fate(path)`: called with the claimed file instead of what `mode` says. It may move or delete the file;
-      a file that it leaves is put back.
+    - `pattern`: the names of shards, with braces and wildcards.
+    - `poll`: seconds between looks at an empty directory; None ends the epoch when it is empty.
+    - `timeout`: seconds without a shard after which the epoch ends.
+    - `mode`: what happens to a shard after it was read: "resample" (or None) puts it back, "unlink" deletes it,
+      "keep" renames it to `NAME._done_`.
+    - `select`: which shard comes next, "random" or "oldest".
+    - `fate(path)`: called with the claimed file, in place of `mode`. It may move or delete the file; otherwise the
+      file is put back.
 
-    A shard that was being read when the iterator was closed is put back, whatever the mode, as it may not
-    have been read to its end. Shards carry `claimed=True`: they belong to the process that claimed them,
-    and no splitter divides them among others.
+    When the iterator is closed, the current shard is put back, whatever the mode, because it may not have been
+    read to its end. Shards have `claimed=True`: they belong to the process that claimed them, and splitters leave
+    them there.
     """
 
     per_reader = True
-    not_resumable = "a directory that others fill has no order to return to"
+    not_resumable = "the shards in a directory that other programs change have no fixed order"
 
     def __init__(
         self,
@@ -68,14 +68,14 @@ class DirectoryShardList(StreamSource):
         super().__init__()
         self.path = local_path(os.fspath(path))
         if not os.path.isdir(self.path):
-            raise NotFound("this is not a directory.", url=self.path)
+            raise NotFound("not a directory.", url=self.path)
         self.mode = "resample" if mode is None else mode
         if self.mode not in _MODES:
-            raise ValueError(f"mode must be one of {', '.join(_MODES)}, got {mode!r}")
+            raise UsageError(f"expected {' or '.join(_MODES)}, got {mode!r}.", field="mode")
         if select not in _SELECTIONS:
-            raise ValueError(f"select must be one of {', '.join(_SELECTIONS)}, got {select!r}")
+            raise UsageError(f"expected {' or '.join(_SELECTIONS)}, got {select!r}.", field="select")
         if poll is not None and poll < 0:
-            raise ValueError(f"poll must not be negative, got {poll}")
+            raise UsageError(f"expected 0 or more, got {poll}.", field="poll")
         self.pattern = pattern
         self.poll = poll
         self.timeout = timeout
@@ -83,8 +83,9 @@ class DirectoryShardList(StreamSource):
         self.fate = fate
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        place = current_worker_info()
-        seed = make_seed("directory", chosen_seed(None), self._begin(), place.rank, place.worker)
+        info = current_worker_info()
+        epoch = self._next_epoch().number
+        seed = make_seed("directory", chosen_seed(None), epoch, info.rank, info.worker)
         return self._run(random.Random(seed))
 
     def _run(self, rng: random.Random) -> Iterator[dict[str, Any]]:
@@ -97,34 +98,34 @@ class DirectoryShardList(StreamSource):
                 waited = time.monotonic() - last
                 if waited >= self.timeout or (self.poll is None and self._is_empty(waited)):
                     return
-                time.sleep(min(_MOMENT if self.poll is None else self.poll, self.timeout))
+                time.sleep(min(_RETRY_SECONDS if self.poll is None else self.poll, self.timeout))
                 continue
-            used = False
+            finished = False
             try:
                 yield {"url": claim.path, "claimed": True}
-                used = True
+                finished = True
             finally:
-                # Closed here, the reader may have been in the middle of the shard.
-                if not used:
+                if not finished:  # closed while the shard was being read
                     claim.put_back()
             with contextlib.closing(claim):
                 self._finish(claim)
             last = time.monotonic()
 
     def _candidates(self) -> list[str]:
-        """The shards that nobody claimed, by name."""
-        place = glob.escape(self.path)
-        found = {
-            path
-            for pattern in expand_braces(self.pattern, DEFAULT_LIMITS)
-            for path in glob.iglob(os.path.join(place, pattern))
-            if not path.endswith(_DONE) and not _CLAIM.fullmatch(path) and os.path.isfile(path)
-        }
-        return sorted(found)
+        """Return the paths of unclaimed shards, sorted."""
+        directory = glob.escape(self.path)
+        return sorted(
+            {
+                path
+                for pattern in expand_braces(self.pattern, DEFAULT_LIMITS)
+                for path in glob.iglob(os.path.join(directory, pattern))
+                if not path.endswith(_DONE) and not _CLAIM.fullmatch(path) and os.path.isfile(path)
+            }
+        )
 
     def _is_empty(self, waited: float) -> bool:
-        """Whether nothing is left. For a moment a shard may be in the hands of one who looks who is alive."""
-        return waited > 100 * _MOMENT or not self._candidates()
+        """Return whether no shard is left; another reader may hold one briefly while it looks for dead readers."""
+        return waited > 100 * _RETRY_SECONDS or not self._candidates()
 
     def _claim_one(self, rng: random.Random, *, locks: bool) -> _Claim | None:
         candidates = self._candidates()
@@ -152,7 +153,7 @@ class DirectoryShardList(StreamSource):
             claim.put_back()
 
     def _put_back_abandoned(self, *, locks: bool) -> None:
-        """Put back what readers claimed that have died since."""
+        """Put back the shards of readers that have died."""
         for path in glob.iglob(os.path.join(glob.escape(self.path), "*._*_")):
             match = _CLAIM.fullmatch(path)
             if match is None:
@@ -172,42 +173,42 @@ class DirectoryShardList(StreamSource):
 
 @dataclass(slots=True)
 class _Claim:
-    """A shard that is ours until `close`."""
+    """A shard that belongs to this process until `close`."""
 
     name: str
     path: str
     fd: int
 
     def put_back(self) -> None:
-        """Give it its name again; if that is taken by a newer shard, whoever looks next does it."""
+        """Restore the name. If a newer shard has taken it, the next reader that looks for dead readers does it."""
         try:
             _move_back(self.path, self.name)
         finally:
             self.close()
 
     def close(self) -> None:
-        """Let go of the lock."""
+        """Release the lock."""
         if self.fd >= 0:
             fd, self.fd = self.fd, -1
             os.close(fd)
 
 
 def _claim(path: str, *, locks: bool) -> _Claim | None:
-    """Claim a shard, or return None if someone else was faster."""
+    """Claim a shard; return None if another reader was faster."""
     try:
         fd = _open(path)
     except FileNotFoundError:
         return None
     claim = _Claim(path, _claimed_name(path), fd)
     try:
-        # The lock comes first, so that no claim is ever seen without it.
+        # Lock before renaming, so that no other reader sees a claim without a lock.
         if not locks or try_lock(fd):
             os.rename(path, claim.path)
             if os.path.samestat(os.fstat(fd), os.stat(claim.path)):
                 return claim
-            claim.put_back()  # a new shard took the name since it was opened
+            claim.put_back()  # a new shard has taken the name since the file was opened
     except FileNotFoundError:
-        pass  # someone else was faster
+        pass  # another reader was faster
     except BaseException:
         claim.close()
         raise
@@ -216,7 +217,7 @@ def _claim(path: str, *, locks: bool) -> _Claim | None:
 
 
 def _claimed_name(path: str) -> str:
-    """The name of our claim; with zeros in front of the number if we hold an older shard of that name."""
+    """Return the name of a claim; leading zeros set it apart if this process holds an older shard of the name."""
     process = str(os.getpid())
     while os.path.lexists(claimed := f"{path}._{process}_"):
         process = f"0{process}"
@@ -224,7 +225,7 @@ def _claimed_name(path: str) -> str:
 
 
 def _open(path: str) -> int:
-    """Open for locking; network file systems lock only what is open for writing."""
+    """Open a file for locking, if possible for writing: network file systems lock only such files."""
     flags = getattr(os, "O_CLOEXEC", 0)
     try:
         return os.open(path, os.O_RDWR | flags)
@@ -233,14 +234,14 @@ def _open(path: str) -> int:
 
 
 def _move_back(path: str, name: str) -> None:
-    """Rename, but not over a shard that took the name in the meantime."""
+    """Rename, but not over a shard that has taken the name in the meantime."""
     with contextlib.suppress(FileNotFoundError):
         if not os.path.lexists(name):
             os.rename(path, name)
 
 
 def _locks_work(directory: str) -> bool:
-    """Whether files in this directory can be locked; where not, claims are told by their process alone."""
+    """Return whether files in this directory can be locked; otherwise the process number alone identifies claims."""
     try:
         with tempfile.NamedTemporaryFile(dir=directory, prefix=".tarmac-") as probe:
             return try_lock(probe.fileno())
