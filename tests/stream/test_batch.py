@@ -1,4 +1,4 @@
-"""Batches and lists, and taking them apart."""
+"""Collating samples into batches and lists, and the inverse."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tarmac.errors import MismatchedBatch
+from tarmac.errors import MismatchedBatch, UsageError
 from tarmac.stream.batch import Batched, default_collation_fn, slice_stage, unbatched, unlisted
 
 
@@ -21,7 +21,7 @@ def test_collation_of_tuples():
     assert words == ["a", "b"]
 
 
-def test_collation_of_dictionaries_and_switches():
+def test_collation_of_dictionaries_and_its_options():
     batch = default_collation_fn([{"a": 1, "b": np.zeros(2)}, {"b": np.ones(2), "a": 2}])
     assert batch["a"].tolist() == [1, 2]
     assert batch["b"].shape == (2, 2)
@@ -30,18 +30,18 @@ def test_collation_of_dictionaries_and_switches():
     assert isinstance(plain[1], list)
 
 
-def test_mismatches_are_named():
+def test_mismatches_raise():
     with pytest.raises(MismatchedBatch, match=r"\(2,\).*\(3,\)"):
         default_collation_fn([(np.zeros(2),), (np.zeros(3),)])
     with pytest.raises(MismatchedBatch, match=r'sample "k2".*"x"'):
         default_collation_fn([{"__key__": "k1", "x": np.zeros(2)}, {"__key__": "k2", "x": np.zeros(3)}])
-    with pytest.raises(MismatchedBatch, match="fields: b"):
+    with pytest.raises(MismatchedBatch, match="b"):
         default_collation_fn([{"a": 1}, {"a": 1, "b": 2}])
-    with pytest.raises(MismatchedBatch, match="1 and 2 fields"):
+    with pytest.raises(MismatchedBatch, match="1 and 2"):
         default_collation_fn([(1,), (1, 2)])
 
 
-def test_batches_come_as_soon_as_they_are_full():
+def test_batches_come_when_they_are_full():
     read = []
 
     def source():
@@ -57,7 +57,7 @@ def test_batches_come_as_soon_as_they_are_full():
 def test_partial_batches():
     assert [len(batch) for batch in Batched(4, None)(range(10))] == [4, 4, 2]
     assert [len(batch) for batch in Batched(4, None, partial=False)(range(10))] == [4, 4]
-    with pytest.raises(ValueError, match="at least one"):
+    with pytest.raises(UsageError, match="batchsize"):
         Batched(0)
 
 
@@ -70,13 +70,13 @@ def test_unbatched_inverts_batched():
     for bad in ({"a": [1], "b": [1, 2]}, ([1], [1, 2])):
         with pytest.raises(MismatchedBatch, match="lengths"):
             list(unbatched()([bad]))
-    with pytest.raises(ValueError, match="columns"):
+    with pytest.raises(MismatchedBatch, match="int"):
         list(unbatched()([5]))
 
 
 def test_lists_and_slices():
     assert list(unlisted()([[1, 2], [3]])) == [1, 2, 3]
-    with pytest.raises(ValueError, match="lists"):
+    with pytest.raises(MismatchedBatch, match="int"):
         list(unlisted()([5]))
     assert list(slice_stage(2)(range(10))) == [0, 1]
     assert list(slice_stage(1, 9, 3)(range(10))) == [1, 4, 7]

@@ -1,4 +1,4 @@
-"""Looking at samples without changing them."""
+"""Printing samples and logging keys."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ SAMPLES = [{"__key__": f"k{i}", "x": i} for i in range(10)]
 
 def test_info(capsys):
     out = io.StringIO()
-    assert list(info(n=2, every=5, stream=out, name="here")(SAMPLES)) == SAMPLES
-    assert out.getvalue().count("--- here") == 4
+    assert list(info(n=2, every=5, stream=out, name="top")(SAMPLES)) == SAMPLES
+    assert out.getvalue().count("--- top") == 4
     list(info(fmt="{__key__}!", n=1)(SAMPLES))
     assert capsys.readouterr().err == "k0!\n"
     list(info(n=1, stream=out)([(1, 2)]))

@@ -1,4 +1,4 @@
-"""Passes are counted alike by all workers, whatever starts them and however long they live."""
+"""All workers count the same epochs, whatever starts them and however long they live."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.places import Numbered, Reading, Resuming
 from harness.waiting import until
+from harness.workers import Numbered, Reading, Resuming
+from tarmac.errors import UsageError
 from tarmac.stream import epochs
 from tarmac.stream.epochs import Epoch, EpochCounter
 
@@ -25,25 +26,25 @@ pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
 
 def files():
-    """The files of counters that tests of this process made."""
+    """Return the files of counters that tests of this process created."""
     return glob.glob(os.path.join(tempfile.gettempdir(), f"tarmac-epochs-test{os.getpid()}-*"))
 
 
 def semaphores():
-    """The semaphores of this process that are still to be removed by their owners."""
+    """Return the semaphores of this process that their owners have yet to remove."""
     waiting = list(util._finalizer_registry.values())
     return [each for each in waiting if each._callback is synchronize.SemLock._cleanup]
 
 
 @pytest.fixture(autouse=True)
-def nothing_left(monkeypatch):
-    """No file stays, and the helpers of multiprocessing that live as long as the process end here."""
+def no_leftovers(monkeypatch):
+    """Check that no file is left, and stop the helper processes of multiprocessing."""
     real = secrets.token_hex
     monkeypatch.setattr(secrets, "token_hex", lambda size=None: f"test{os.getpid()}-{real(size)}")
     yield
     gc.collect()
     assert files() == []
-    # The tracker removes the semaphores that are left when it ends, and their owners must not find them gone.
+    # The tracker removes leftover semaphores when it stops; their owners must have removed theirs before.
     until(lambda: gc.collect() is None or not semaphores(), 30)
     forkserver._forkserver._stop()
     resource_tracker._resource_tracker._stop()
@@ -59,18 +60,18 @@ def loader(dataset, workers, method=None, **options):
 
 
 def runs(loader, count):
-    """The passes that the workers made in each of so many runs, as sorted pairs of worker and pass."""
+    """Return the epochs of the workers in each of `count` runs, as sorted pairs of worker and epoch."""
     return [sorted(map(tuple, loader)) for _ in range(count)]
 
 
-def expected(workers, passes):
-    return [[(worker, number) for worker in range(max(workers, 1))] for number in passes]
+def expected(workers, numbers):
+    return [[(worker, number) for worker in range(max(workers, 1))] for number in numbers]
 
 
 @pytest.mark.parametrize("workers", [0, 1, 2, 4])
 @pytest.mark.parametrize("persistent", [False, True])
 def test_workers_agree_when_forked(workers, persistent):
-    """Issues 172, 190 and PR 502: copies in workers that are made anew counted from 0 each time."""
+    """Issues 172, 190 and PR 502 of webdataset: copies in restarted workers counted from 0 each time."""
     numbered = loader(Numbered(), workers, "fork", persistent_workers=persistent and workers > 0)
     assert runs(numbered, 3) == expected(workers, [0, 1, 2])
 
@@ -78,13 +79,13 @@ def test_workers_agree_when_forked(workers, persistent):
 @pytest.mark.heavy
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 @pytest.mark.parametrize("persistent", [False, True])
-def test_workers_agree_in_fresh_interpreters(method, persistent):
+def test_workers_agree_in_new_interpreters(method, persistent):
     numbered = loader(Numbered(), 2, method, persistent_workers=persistent)
     assert runs(numbered, 2) == expected(2, [0, 1])
     del numbered
 
 
-def test_main_process_and_workers_count_on():
+def test_main_process_and_workers_continue_counting():
     dataset = Numbered()
     assert list(dataset) == [(0, 0)]
     assert runs(loader(dataset, 2, "fork"), 2) == expected(2, [1, 2])
@@ -93,7 +94,7 @@ def test_main_process_and_workers_count_on():
 
 
 @pytest.mark.parametrize("persistent", [False, True])
-def test_what_the_main_process_sets_holds_for_all_workers(persistent):
+def test_set_epoch_in_the_main_process_holds_for_all_workers(persistent):
     dataset = Numbered()
     dataset.set_epoch(5)
     numbered = loader(dataset, 2, "fork", persistent_workers=persistent)
@@ -103,7 +104,7 @@ def test_what_the_main_process_sets_holds_for_all_workers(persistent):
 
 
 @pytest.mark.parametrize("persistent", [False, True])
-def test_workers_that_resume_count_on(persistent):
+def test_workers_that_resume_continue_counting(persistent):
     dataset = Resuming()
     numbered = loader(dataset, 2, "fork", persistent_workers=persistent)
     assert runs(numbered, 1) == expected(2, [7])
@@ -112,27 +113,27 @@ def test_workers_that_resume_count_on(persistent):
         assert runs(numbered, 2) == expected(2, [8, 9])
 
 
-def test_workers_that_repeat_agree_again_in_the_next_run():
+def test_workers_that_repeat_agree_in_the_next_run():
     numbered = loader(Numbered(repeats=3), 2, "fork")
     first, second = runs(numbered, 2)
     assert first == [(w, n) for w in range(2) for n in range(3)]
     assert second == [(w, n) for w in range(2) for n in range(3, 6)]
 
 
-def test_seeding_torch_before_each_run_does_no_harm():
+def test_seeding_torch_before_each_run():
     import torch
 
     numbered = loader(Numbered(), 2, "fork")
-    found = []
+    epochs = []
     for _ in range(3):
         torch.manual_seed(0)
-        found.append(sorted(map(tuple, numbered)))
-    assert found == expected(2, [0, 1, 2])
+        epochs.append(sorted(map(tuple, numbered)))
+    assert epochs == expected(2, [0, 1, 2])
 
 
-def test_a_worker_that_was_ended_too_early_is_not_left_behind():
+def test_a_terminated_worker_does_not_fall_behind():
     counter = EpochCounter()
-    assert counter.next(0, token=11) == 0  # worker 1 was ended before it began
+    assert counter.next(0, token=11) == 0  # worker 1 was terminated before it began
     assert counter.next(1, token=12) == 1
     assert counter.next(0, token=12) == 1
     assert counter.next(2, token=12) == 1
@@ -144,18 +145,18 @@ def test_workers_of_one_run_get_the_same_numbers(runs):
     counter = EpochCounter()
     largest = -1
     for token, workers in enumerate(runs):
-        made: dict[int, list[int]] = {}
+        begun: dict[int, list[int]] = {}
         for worker in workers:
-            made.setdefault(worker, []).append(counter.next(worker, token))
+            begun.setdefault(worker, []).append(counter.next(worker, token))
         first = largest + 1
-        for numbers in made.values():
+        for numbers in begun.values():
             assert numbers == list(range(first, first + len(numbers)))
-        largest = max([largest, *(numbers[-1] for numbers in made.values())])
+        largest = max([largest, *(numbers[-1] for numbers in begun.values())])
     assert counter.last == largest
 
 
-def test_processes_that_are_no_workers_count_for_themselves():
-    """Two processes that each read the dataset on their own both begin with pass 0."""
+def test_other_processes_count_on_their_own():
+    """Two processes that each read the whole dataset both begin with epoch 0."""
     dataset = Numbered()
     context = multiprocessing.get_context("fork")
     queue = context.SimpleQueue()
@@ -174,7 +175,7 @@ def test_a_single_process_needs_no_file():
     assert files() == []
 
 
-def test_the_file_goes_with_the_counter_and_counting_goes_on_without_it(monkeypatch):
+def test_the_file_is_removed_and_not_required(monkeypatch):
     counter = EpochCounter()
     counter.next(0, token=1)
     [path] = files()
@@ -190,15 +191,15 @@ def test_the_file_goes_with_the_counter_and_counting_goes_on_without_it(monkeypa
     assert not os.path.exists(path)
 
 
-def test_a_lock_that_cannot_be_had_is_no_end(monkeypatch):
+def test_counting_without_a_lock(monkeypatch):
     monkeypatch.setattr(epochs, "try_lock", lambda fd: False)
     monkeypatch.setattr(epochs, "_LOCK_TIMEOUT", 0.01)
     counter = EpochCounter()
     assert [counter.next(0, token=1), counter.next(1, token=1), counter.next(0, token=2)] == [0, 0, 1]
 
 
-def test_issue_compose_shares_stages():
-    """research §4: copies of a pipeline advanced each other's epochs."""
+def test_copies_count_on_their_own():
+    """In the webdataset library, copies of a pipeline advanced each other's epochs."""
     one = Numbered()
     list(one)
     other, deep = copy.copy(one), copy.deepcopy(one)
@@ -207,7 +208,7 @@ def test_issue_compose_shares_stages():
     assert other.repeats == 1
 
 
-def test_copies_by_pickle_in_one_process_are_their_own():
+def test_pickled_copies_in_one_process_count_on_their_own():
     counter = EpochCounter()
     counter.next(0, token=1)
     other = pickle.loads(pickle.dumps(counter))
@@ -226,14 +227,14 @@ def test_set_and_last():
     counter.resume(Epoch(4, None), worker=0)
     assert counter.next(0) == 4
     assert counter.next(0) == 5
-    with pytest.raises(ValueError, match="from 0"):
+    with pytest.raises(UsageError, match="`epoch`"):
         counter.set(-1)
 
 
 @pytest.mark.parametrize("workers", [0, 1, 2, 3, 4])
 @pytest.mark.parametrize("shards", [1, 3, 10])
-def test_workers_made_anew_read_each_sample_once_in_each_epoch(workers, shards):
-    """If workers disagreed on the pass, they would deal out different permutations."""
+def test_restarted_workers_read_each_sample_once_in_each_epoch(workers, shards):
+    """If workers disagreed on the epoch, they would split different permutations."""
     reading = loader(Reading(shards), workers, "fork")
     epochs = [list(map(tuple, reading)) for _ in range(4)]
     for epoch in epochs:
@@ -245,8 +246,8 @@ def test_workers_made_anew_read_each_sample_once_in_each_epoch(workers, shards):
 @pytest.mark.parametrize(
     "kind", ["link", "dangling link", "hard link", "another user's", "pipe", "directory"]
 )
-def test_a_file_that_somebody_put_there_is_not_counted_in(tmp_path, kind):
-    """The files lie where all users may put some; one that is not ours is neither read nor written."""
+def test_a_foreign_file_is_neither_read_nor_written(tmp_path, kind):
+    """Any user may create files in the temporary directory."""
     if kind == "another user's" and os.geteuid() != 0:
         pytest.skip("only root can give files away")
     counter = EpochCounter()

@@ -1,4 +1,4 @@
-"""Mixtures of datasets."""
+"""Mixing datasets."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import webdataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.places import at, places
 from harness.resume import assert_resumes
-from tarmac.errors import StateMismatch
+from harness.workers import all_workers, as_worker
+from tarmac.errors import StateMismatch, UsageError
 from tarmac.runtime.worker_info import WorkerInfo
 from tarmac.stream import mix as mix_module
 from tarmac.stream.mix import RandomMix, RoundRobin
@@ -37,32 +37,32 @@ def mixtures(lengths, longest, weights=None):
 
 @settings(deadline=None, derandomize=True)
 @given(LENGTHS, st.booleans())
-def test_items_keep_their_order_and_the_longest_gives_all(lengths, longest):
+def test_items_keep_their_order_and_longest_yields_all(lengths, longest):
     for make in mixtures(lengths, longest):
-        found = list(make())
-        assert len(set(found)) == len(found)
+        items = list(make())
+        assert len(set(items)) == len(items)
         for number, length in enumerate(lengths):
-            part = [item for origin, item in found if origin == number]
+            part = [item for origin, item in items if origin == number]
             assert part == list(range(len(part)))
             assert not longest or len(part) == length
 
 
 @settings(deadline=None, derandomize=True)
 @given(LENGTHS, st.booleans())
-def test_in_turn_as_in_the_webdataset_library(lengths, longest):
+def test_round_robin_matches_the_webdataset_library(lengths, longest):
     assert list(RoundRobin(lists(lengths), longest)) == list(webdataset.RoundRobin(lists(lengths), longest))
 
 
 @settings(deadline=None, derandomize=True)
 @given(LENGTHS, st.booleans())
-def test_resume_anywhere(lengths, longest):
+def test_resume_at_every_step(lengths, longest):
     for make in mixtures(lengths, longest):
         assert_resumes(make)
 
 
 @settings(deadline=None, derandomize=True)
 @given(LENGTHS, st.integers(0, 40))
-def test_resume_skips_where_it_can(lengths, stop):
+def test_resume_uses_skip(lengths, stop):
     class Skipping:
         def __init__(self, items):
             self.items, self.start = items, 0
@@ -75,7 +75,7 @@ def test_resume_skips_where_it_can(lengths, stop):
             return iter(self.items[start:])
 
     class Never(Skipping):
-        """One that hands out a new dataset, as Hugging Face does, and must not be read itself."""
+        """Return a new dataset from `skip`, as Hugging Face does; this one must not be read."""
 
         def skip(self, count):
             return self.items[count:]
@@ -100,8 +100,8 @@ def test_weights():
     assert list(RandomMix([[1], [2, 3]], [1, 0], longest=True)) == [1]
 
 
-def test_issue_429_mixtures_are_reproducible_and_new_in_each_pass():
-    """Issues 429 and 242: the choices came from the global random numbers."""
+def test_issue_429_mixtures_are_reproducible_and_differ_by_epoch():
+    """Issues 429 and 242 of webdataset: the choices came from global random numbers."""
     state = random.getstate()
     mix = RandomMix(lists([50, 50]), seed=1)
     orders = [tuple(mix) for _ in range(3)]
@@ -109,52 +109,52 @@ def test_issue_429_mixtures_are_reproducible_and_new_in_each_pass():
     again = RandomMix(lists([50, 50]), seed=1)
     again.set_epoch(1)
     assert [tuple(again), tuple(again)] == orders[1:]
-    for place in places(2, 2)[1:]:
-        with at(place):
+    for info in all_workers(2, 2)[1:]:
+        with as_worker(info):
             orders.append(tuple(RandomMix(lists([50, 50]), seed=1)))
     orders.append(tuple(RandomMix(lists([50, 50]), seed=2)))
     assert len(set(orders)) == 7
 
 
-def test_rounding_does_not_lead_out_of_range():
-    """research §4: searchsorted could return an index behind the last dataset."""
+def test_rounding_stays_in_range():
+    """In the webdataset library, searchsorted could return an index behind the last dataset."""
 
     class Highest(random.Random):
         def random(self):
             return 1 - 2**-53
 
     for weights in ([0.1] * 10, [1e-300, 1e-300], [1, 0, 0], [0.7, 0.1, 0.2, 0.0], [5e-324]):
-        place = mix_module._AtRandom(weights, Highest()).choose()
-        assert weights[place] > 0
+        index = mix_module._AtRandom(weights, Highest()).choose()
+        assert weights[index] > 0
 
 
 @settings(deadline=None, derandomize=True)
 @given(st.lists(st.floats(0, 1e300), min_size=1, max_size=5).filter(any), st.floats(0, 1, exclude_max=True))
-def test_only_what_has_weight_is_chosen(weights, number):
+def test_only_datasets_with_weight_are_chosen(weights, number):
     class Fixed(random.Random):
         def random(self):
             return number
 
-    place = mix_module._AtRandom(weights, Fixed()).choose()
-    assert weights[place] > 0
+    index = mix_module._AtRandom(weights, Fixed()).choose()
+    assert weights[index] > 0
 
 
 @pytest.mark.parametrize(
     "probs", [[1], [1, 1, 1], [0, 0], [-1, 2], [float("nan"), 1], [float("inf"), 1], [1e308, 1e308]]
 )
-def test_impossible_weights(probs):
-    with pytest.raises(ValueError, match="probabilities"):
+def test_invalid_weights(probs):
+    with pytest.raises(UsageError, match="probs"):
         RandomMix([[1], [2]], probs)
 
 
 @pytest.mark.parametrize("kind", [RandomMix, RoundRobin])
-def test_nothing_to_mix(kind):
-    with pytest.raises(ValueError, match="at least one dataset"):
+def test_no_datasets(kind):
+    with pytest.raises(UsageError, match="datasets"):
         kind([])
     assert list(kind([[]])) == list(kind([[], []], longest=True)) == []
 
 
-def test_datasets_are_told_the_pass():
+def test_set_epoch_reaches_the_datasets():
     def mix(kind):
         return kind([SimpleShardList("http://x/{0..9}.tar", seed=n) for n in range(2)])
 
@@ -167,8 +167,8 @@ def test_datasets_are_told_the_pass():
         assert orders[0] != orders[1]
 
 
-def test_datasets_return_to_their_own_state():
-    """A dataset that draws unforeseen shards can be resumed only by its own state."""
+def test_datasets_restore_their_own_state():
+    """A dataset with randomly drawn shards can be resumed only by its own state."""
 
     class Own(ResampledShards):
         resumes_itself = True
@@ -200,17 +200,16 @@ def test_datasets_return_to_their_own_state():
 
 
 def test_a_state_of_another_mixture():
-    with pytest.raises(StateMismatch, match="of 2 datasets, not 1"):
+    with pytest.raises(StateMismatch, match=r"2 datasets.*1"):
         RoundRobin([[1]]).load_state_dict(RoundRobin([[1], [2]]).state_dict())
 
 
-def test_a_state_of_other_choices():
-    """Weights that changed since would make the choices go another way."""
+def test_a_state_of_other_weights():
     mix = RandomMix(lists([1, 9, 9]), [5, 1, 1], longest=True)
     list(islice(mix, 12))
     other = RandomMix(lists([1, 9, 9]), [0, 1, 1], longest=True)
     other.load_state_dict(mix.state_dict())
-    with pytest.raises(StateMismatch, match="other choices"):
+    with pytest.raises(StateMismatch, match="weights"):
         iter(other)
     nothing = RoundRobin(lists([1, 1]))
     fresh = nothing.state_dict()
@@ -222,7 +221,7 @@ def test_a_state_of_other_choices():
         iter(nothing)
 
 
-def test_a_pipeline_may_repeat_the_pass_of_a_state():
+def test_set_epoch_keeps_a_state_of_the_same_epoch():
     mix = RoundRobin(lists([5, 5]))
     list(islice(mix, 3))
     state = mix.state_dict()
@@ -265,5 +264,5 @@ def test_in_a_data_loader():
     assert sorted(map(tuple, DataLoader(mix, batch_size=None))) == sorted(
         x for part in lists([5, 5]) for x in part
     )
-    with at(WorkerInfo(0, 1)):
+    with as_worker(WorkerInfo(0, 1)):
         assert len(list(mix)) == 10

@@ -1,4 +1,4 @@
-"""Shards whose samples are in pieces, without an end, or joined, under handlers that go on."""
+"""Shards with non-contiguous samples, without an end marker, or concatenated, under handlers that continue."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tarmac.errors import Truncated
 NAMES = [f"{key}.{field}" for key in "abcde" for field in ("cls", "jpg", "txt")]
 
 
-def whole_of(names):
-    """The samples of which all files are next to each other, and the keys of the others."""
+def contiguous_keys(names):
+    """Return the keys of contiguous samples, and those of the others."""
     runs = [key for key, _ in itertools.groupby(names, lambda name: name[0])]
     whole = [key for key in runs if runs.count(key) == 1]
     return whole, set(runs) - set(whole)
@@ -41,7 +41,7 @@ def expected(key):
 
 orders = st.one_of(
     st.permutations(NAMES),
-    # mostly in order: a few files moved elsewhere
+    # mostly in order: a few members moved
     st.lists(st.tuples(st.integers(0, 14), st.integers(0, 14)), max_size=4).map(
         lambda moves: _moved(list(NAMES), moves)
     ),
@@ -56,21 +56,21 @@ def _moved(names, moves):
 
 @settings(max_examples=60, deadline=None)
 @given(order=orders)
-def test_a_local_shard_gives_whole_samples_only(tmp_path_factory, order):
-    """Nothing partial comes out, everything whole does, and each sample in pieces is counted once."""
+def test_a_local_shard_yields_contiguous_samples_only(tmp_path_factory, order):
+    """Every contiguous sample comes, and each of the others counts as one drop."""
     path = tmp_path_factory.mktemp("shards") / "x.tar"
     path.write_bytes(plain([(name, name.encode()) for name in order]))
-    whole, pieces = whole_of(order)
+    whole, dropped_keys = contiguous_keys(order)
     for handler in (wds.ignore_and_continue, lambda error: True):
         dataset = tarmac.WebDataset([str(path), str(path)], handler=handler, empty_check=False)
         assert samples_of(dataset) == [expected(key) for key in whole] * 2
-        assert dropped(dataset) == 2 * len(pieces)
+        assert dropped(dataset) == 2 * len(dropped_keys)
 
 
 @settings(max_examples=40, deadline=None)
 @given(order=orders)
-def test_a_stream_ends_where_the_first_sample_comes_again(tmp_path_factory, order):
-    """What has gone out cannot be called back; behind the first error nothing comes, and one is counted."""
+def test_a_stream_ends_where_a_key_repeats(tmp_path_factory, order):
+    """Samples before the error have been yielded; the rest of the shard counts as one drop."""
     path = tmp_path_factory.mktemp("shards") / "x.tar.gz"
     path.write_bytes(gzip.compress(plain([(name, name.encode()) for name in order]), 1))
     runs = [key for key, _ in itertools.groupby(order, lambda name: name[0])]
@@ -84,7 +84,7 @@ def test_a_stream_ends_where_the_first_sample_comes_again(tmp_path_factory, orde
     assert [sample["__key__"] for sample in single] == runs[:first] * 2
 
 
-def test_a_whole_sample_whose_key_comes_twice_is_dropped_and_the_rest_stays(tmp_path):
+def test_samples_with_the_same_key_are_dropped(tmp_path):
     path = tmp_path / "x.tar"
     path.write_bytes(plain([(f"{key}.txt", b"1") for key in "abcad"]))
     dataset = tarmac.WebDataset(str(path), handler=wds.ignore_and_continue)
@@ -93,40 +93,40 @@ def test_a_whole_sample_whose_key_comes_twice_is_dropped_and_the_rest_stays(tmp_
         list(tarmac.WebDataset(str(path)))
 
 
-JOINED = plain(form=tarfile.USTAR_FORMAT) + plain([("t.cls", b"1"), ("t.txt", b"2")])
+CONCATENATED = plain(form=tarfile.USTAR_FORMAT) + plain([("t.cls", b"1"), ("t.txt", b"2")])
 WITHOUT_END = plain()[:-1024]
 LENIENT = tarmac.TarOptions(end="lenient")
-CONCATENATED = tarmac.TarOptions(concatenated=True)
+ALLOW_CONCATENATED = tarmac.TarOptions(concatenated=True)
 
 
 @pytest.mark.parametrize(
     ("content", "options", "keys"),
-    [(JOINED, CONCATENATED, ["s0", "s1", "s2", "t"]), (WITHOUT_END, LENIENT, ["s0", "s1", "s2"])],
-    ids=["joined", "without an end"],
+    [(CONCATENATED, ALLOW_CONCATENATED, ["s0", "s1", "s2", "t"]), (WITHOUT_END, LENIENT, ["s0", "s1", "s2"])],
+    ids=["concatenated", "without an end"],
 )
 @pytest.mark.filterwarnings("ignore::tarmac.errors.TruncatedTail")
 @pytest.mark.parametrize("handler", [wds.reraise_exception, wds.ignore_and_continue])
-def test_every_door_can_be_told_how_strictly_to_read(tmp_path, content, options, keys, handler):
+def test_tar_options_of_every_reader(tmp_path, content, options, keys, handler):
     path = str(tmp_path / "x.tar")
     (tmp_path / "x.tar").write_bytes(content)
-    doors = [
+    readers = [
         tarmac.read(path, tar=options),
         tarmac.WebDataset(path, handler, tar=options),
         tarmac.DataPipeline(wds.SimpleShardList(path), wds.tarfile_to_samples(handler, tar=options)),
         wds.tarfile_samples([{"url": path}], handler, tar=options),
     ]
-    for door in doors:
-        assert [sample["__key__"] for sample in door] == keys
+    for reader in readers:
+        assert [sample["__key__"] for sample in reader] == keys
     if handler is wds.ignore_and_continue:
         dataset = tarmac.WebDataset(path, handler)
         assert [sample["__key__"] for sample in dataset] == ["s0", "s1"]  # the last may lack fields
         assert dropped(dataset) == 1
 
 
-@pytest.mark.parametrize("content", [JOINED, WITHOUT_END], ids=["joined", "without an end"])
+@pytest.mark.parametrize("content", [CONCATENATED, WITHOUT_END], ids=["concatenated", "without an end"])
 @pytest.mark.filterwarnings("ignore::tarmac.errors.TruncatedTail")
-def test_the_hints_of_errors_can_be_followed(tmp_path, content, capsys):
-    """The library's way and the command that the message names both give every sample."""
+def test_the_hints_of_errors_work(tmp_path, content, capsys):
+    """The option and the command that the hint names both read every sample."""
     path = tmp_path / "x.tar"
     path.write_bytes(content)
     with pytest.raises((Truncated, tarmac.errors.TrailingData)) as caught:
@@ -141,10 +141,10 @@ def test_the_hints_of_errors_can_be_followed(tmp_path, content, capsys):
     with pytest.raises(SystemExit):
         main(words)
     assert samples_of(tarmac.read(str(tmp_path / "fixed" / "x.tar"))) == library
-    assert len(library) == (4 if content is JOINED else 3)
+    assert len(library) == (4 if content is CONCATENATED else 3)
 
 
-def test_a_stream_without_a_name_is_read_in_pieces_too():
+def test_non_contiguous_samples_of_a_stream_without_a_name():
     files = opening.tar_file_iterator(io.BytesIO(plain([("a.x", b"1"), ("b.x", b"2"), ("a.y", b"3")])))
-    found = opening.group_by_keys(files, handler=wds.ignore_and_continue)
-    assert [sample["__key__"] for sample in found] == ["a", "b"]
+    samples = opening.group_by_keys(files, handler=wds.ignore_and_continue)
+    assert [sample["__key__"] for sample in samples] == ["a", "b"]

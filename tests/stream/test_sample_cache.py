@@ -1,4 +1,4 @@
-"""Sample caches: whole passes only, copies, parts per worker, safety."""
+"""Sample caches: complete epochs only, copies, parts per worker, safety."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def must_not_be_read():
 
 
 @pytest.mark.parametrize("kind", ["memory", "db", "lmdb"])
-def test_the_second_pass_reads_the_cache(kind, tmp_path):
+def test_the_second_epoch_reads_the_cache(kind, tmp_path):
     cache = make(kind, tmp_path)
     assert list(cache(iter(SAMPLES))) == SAMPLES
     assert list(cache(must_not_be_read())) == SAMPLES
@@ -37,7 +37,7 @@ def test_the_second_pass_reads_the_cache(kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["memory", "db", "lmdb"])
-def test_a_pass_cut_short_does_not_count(kind, tmp_path):
+def test_an_interrupted_epoch_is_not_cached(kind, tmp_path):
     cache = make(kind, tmp_path)
     items = iter(cache(iter(SAMPLES)))
     for _ in range(13):
@@ -48,7 +48,7 @@ def test_a_pass_cut_short_does_not_count(kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["memory", "db", "lmdb"])
-def test_later_stages_do_not_change_what_is_kept(kind, tmp_path):
+def test_later_stages_do_not_change_cached_samples(kind, tmp_path):
     cache = make(kind, tmp_path)
     for _ in range(3):
         for sample in cache(iter([dict(sample) for sample in SAMPLES])):
@@ -78,7 +78,7 @@ def test_caches_are_picklable(kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["db", "lmdb"])
-def test_secure_mode_reads_no_pickles(kind, tmp_path):
+def test_secure_mode_loads_no_pickles(kind, tmp_path):
     cache = make(kind, tmp_path)
     list(cache(iter(SAMPLES)))
     enforce_security()

@@ -1,4 +1,4 @@
-"""Sample caches that somebody else has made, or that are damaged: nothing runs, and a typed error says so."""
+"""Sample caches that another user wrote, or that are damaged, raise a typed error and run no code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import tarmac.webdataset as wds
@@ -23,7 +23,7 @@ SAMPLES = [{"__key__": f"{i:03d}", "x": [i]} for i in range(25)]
 
 
 class Evil:
-    """A pickle that leaves a file behind."""
+    """A pickle that creates a directory when it is loaded."""
 
     def __init__(self, canary):
         self.canary = str(canary)
@@ -50,7 +50,7 @@ def data_file(kind, path):
 
 
 def change(kind, path, value):
-    """Write values into a cache, as anybody could who has the file."""
+    """Write values into a cache, as any program with access to the file can."""
     if kind == "db":
         with sqlite3.connect(path / "c.db") as db:
             db.execute("UPDATE samples SET data = ? WHERE number = 3", (value,))
@@ -68,20 +68,20 @@ def test_a_pickle_put_into_a_cache_is_never_loaded(kind, tmp_path):
     for value in (pickle.dumps(Evil(canary)), bytes(16) + pickle.dumps(Evil(canary)), b"", b"x"):
         change(kind, tmp_path, value)
         if kind == "db":
-            with pytest.raises(UnsafeCodec, match="somebody else"):
+            with pytest.raises(UnsafeCodec, match=r"c\.db"):
                 list(cache(iter(SAMPLES)))
-        else:  # LMDB must not even see what was changed behind its back
+        else:  # LMDB must not even open a file that was changed
             assert list(cache(iter(SAMPLES))) == SAMPLES
         assert not canary.exists()
 
 
 @pytest.mark.parametrize("kind", ["db", "lmdb"])
-def test_a_cache_made_with_another_key_is_refused(kind, tmp_path, monkeypatch):
+def test_a_cache_signed_with_another_key_raises(kind, tmp_path, monkeypatch):
     canary, theirs = tmp_path / "canary", tmp_path / "theirs"
     monkeypatch.setenv("TARMAC_HOME", str(theirs))
     list(make(kind, tmp_path)(iter([Evil(canary)])))
     monkeypatch.setenv("TARMAC_HOME", str(tmp_path / "ours"))
-    with pytest.raises(UnsafeCodec, match="remove it"):
+    with pytest.raises(UnsafeCodec, match="TARMAC_HOME"):
         list(make(kind, tmp_path)(iter(SAMPLES)))
     assert not canary.exists()
     (shutil.rmtree if kind == "lmdb" else os.unlink)(tmp_path / ("lmdb" if kind == "lmdb" else "c.db"))
@@ -95,11 +95,11 @@ def test_the_key_is_for_its_owner_only(tmp_path, monkeypatch):
     assert key.stat().st_mode & 0o777 == 0o600
     assert (tmp_path / "c.db").stat().st_mode & 0o777 == 0o600
     key.chmod(0o644)
-    with pytest.raises(UnsafeCodec, match="others may read it"):
+    with pytest.raises(UnsafeCodec, match=r"sample-cache\.key"):
         list(make("db", tmp_path)(iter(SAMPLES)))
 
 
-def test_samples_that_are_gone_or_elsewhere_are_told(tmp_path):
+def test_missing_or_moved_samples_raise(tmp_path):
     cache = filled("db", tmp_path)
     with sqlite3.connect(tmp_path / "c.db") as db:
         db.execute("DELETE FROM samples WHERE number = 24")
@@ -123,16 +123,16 @@ TRAPS = [
 
 
 @pytest.mark.parametrize("trap", TRAPS)
-def test_a_schema_that_is_not_ours_is_refused(trap, tmp_path):
+def test_a_foreign_schema_raises(trap, tmp_path):
     filled("db", tmp_path)
     with sqlite3.connect(tmp_path / "c.db") as db:
         db.execute(trap)
     db.close()
-    with pytest.raises(DecodeFailed, match="something else"):
+    with pytest.raises(DecodeFailed, match=r"c\.db"):
         list(make("db", tmp_path)(iter(SAMPLES)))
 
 
-def test_a_database_of_the_user_is_left_alone(tmp_path):
+def test_another_database_is_not_changed(tmp_path):
     with sqlite3.connect(tmp_path / "c.db") as db:
         db.execute("CREATE TABLE samples (mine TEXT)")
         db.execute("INSERT INTO samples VALUES ('precious')")
@@ -148,17 +148,17 @@ import sys, tarmac, warnings
 from stream.test_sample_cache_attacks import SAMPLES, make
 from pathlib import Path
 try:
-    found = list(make(sys.argv[1], Path(sys.argv[2]))(iter(SAMPLES)))
+    samples = list(make(sys.argv[1], Path(sys.argv[2]))(iter(SAMPLES)))
 except tarmac.errors.TarmacError as error:
     print(type(error).__name__)
 else:
-    assert found == SAMPLES
+    assert samples == SAMPLES
     print("fine")
 """
 
 
 def in_a_process(kind, path):
-    """What a process makes of a cache; a crash is not a typed error."""
+    """Read a cache in a process, whose crash would not be a typed error."""
     done = subprocess.run(
         [sys.executable, "-c", RUN, kind, str(path)],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)},
@@ -172,27 +172,25 @@ def in_a_process(kind, path):
 
 
 @pytest.mark.parametrize("kind", ["db", "lmdb"])
-@pytest.mark.parametrize(
-    "how", ["cut in half", "cut to a page", "random bytes", "a directory", "made elsewhere"]
-)
+@pytest.mark.parametrize("how", ["cut in half", "cut to a page", "random bytes", "a directory", "copied"])
 def test_damaged_files_never_crash(kind, how, tmp_path):
     filled(kind, tmp_path)
     path = data_file(kind, tmp_path)
     size = path.stat().st_size
     if how.startswith("cut"):
         os.truncate(path, size // 2 if "half" in how else 4096)
-    elif how == "made elsewhere":
+    elif how == "copied":
         content = path.read_bytes()
         path.unlink()
         path.write_bytes(b"\0" * 4096 if kind == "db" else content)
     else:
         path.unlink()
         path.mkdir() if how == "a directory" else path.write_bytes(os.urandom(size))
-    made_again = kind == "lmdb" and how != "a directory"
-    assert in_a_process(kind, tmp_path) == ("fine" if made_again else "DecodeFailed")
+    rebuilt = kind == "lmdb" and how != "a directory"
+    assert in_a_process(kind, tmp_path) == ("fine" if rebuilt else "DecodeFailed")
 
 
-def test_a_symbolic_link_of_ones_own_is_followed(tmp_path):
+def test_a_symbolic_link_of_the_user_is_followed(tmp_path):
     (tmp_path / "real").mkdir()
     filled("db", tmp_path / "real")
     (tmp_path / "c.db").symlink_to(tmp_path / "real" / "c.db")
@@ -200,20 +198,20 @@ def test_a_symbolic_link_of_ones_own_is_followed(tmp_path):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-def test_a_symbolic_link_of_somebody_else_is_not(tmp_path):
+def test_a_symbolic_link_of_another_user_is_not(tmp_path):
     (tmp_path / "c.db").symlink_to(tmp_path / "d.db")
     os.lchown(tmp_path / "c.db", 12345, 12345)
-    with pytest.raises(UnsafeCodec, match="belongs to somebody else"):
+    with pytest.raises(UnsafeCodec, match=r"c\.db|lmdb"):
         filled("db", tmp_path)
     assert not (tmp_path / "d.db").exists()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 @pytest.mark.parametrize("kind", ["db", "lmdb"])
-def test_files_of_others_are_refused(kind, tmp_path):
+def test_files_of_other_users_raise(kind, tmp_path):
     filled(kind, tmp_path)
     os.chown(data_file(kind, tmp_path), 12345, 12345)
-    with pytest.raises(UnsafeCodec, match="belongs to somebody else"):
+    with pytest.raises(UnsafeCodec, match=r"c\.db|lmdb"):
         list(make(kind, tmp_path)(iter(SAMPLES)))
 
 
@@ -221,13 +219,14 @@ def test_files_of_others_are_refused(kind, tmp_path):
 @given(
     changes=st.lists(st.tuples(st.floats(0, 1), st.binary(min_size=1, max_size=40)), min_size=1, max_size=4)
 )
+@example(changes=[(0.189814779616778, b"\0\0\0\x80")])
 def test_any_change_of_an_sqlite_file_is_typed_or_without_effect(tmp_path_factory, changes):
     path = tmp_path_factory.mktemp("caches")
     cache = filled("db", path)
     content = bytearray((path / "c.db").read_bytes())
-    for where, bytes_ in changes:
-        start = int(where * (len(content) - len(bytes_)))
-        content[start : start + len(bytes_)] = bytes_
+    for position, data in changes:
+        start = int(position * (len(content) - len(data)))
+        content[start : start + len(data)] = data
     (path / "c.db").write_bytes(content)
     with contextlib.suppress(TarmacError):
         assert list(cache(iter(SAMPLES))) == SAMPLES

@@ -1,4 +1,4 @@
-"""Several datasets as one list of shards."""
+"""Shard specifications: several datasets in one list of shards."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from harness.places import at, places
+from harness.workers import all_workers, as_worker
 from tarmac.errors import NotFound, UnsafeUrl, UrlError
 from tarmac.stream.shards.specs import MultiShardSample
 
@@ -26,34 +26,34 @@ def urls(source):
     return [shard["url"] for shard in source]
 
 
-def test_of_each_dataset_what_it_says():
+def test_choose_and_resample():
     shards = MultiShardSample(SPEC)
     for _ in range(5):
-        found = Counter(urls(shards))
-        names = Counter(url.rsplit("/")[-1].partition("-")[0] for url in found.elements())
-        assert {f"http://x/all-{n}.tar" for n in range(5)} <= set(found)
+        counts = Counter(urls(shards))
+        names = Counter(url.rsplit("/")[-1].partition("-")[0] for url in counts.elements())
+        assert {f"http://x/all-{n}.tar" for n in range(5)} <= set(counts)
         assert names["all"] == 5
         assert names["some"] + names["more.tar"] == 4
         assert names["many"] == 20
-        assert all(found[url] == 1 for url in found if "many" not in url)
+        assert all(count == 1 for url, count in counts.items() if "many" not in url)
     assert set(shards.sources[2].urls) == {f"http://{b}/many-{n}.tar" for b in "yz" for n in range(2)}
 
 
-def test_the_same_for_one_seed_and_pass_everywhere():
-    found = set()
-    for place in places(2, 2):
-        with at(place):
+def test_all_workers_agree_on_an_epoch():
+    everywhere = set()
+    for info in all_workers(2, 2):
+        with as_worker(info):
             shards = MultiShardSample(SPEC, seed=3)
             shards.set_epoch(2)
-            found.add(tuple(urls(shards)))
-    assert len(found) == 1
+            everywhere.add(tuple(urls(shards)))
+    assert len(everywhere) == 1
     shards = MultiShardSample(SPEC, seed=3)
     orders = [
         tuple(urls(shards)),
         tuple(shards.get_shards_for_epoch()),
         tuple(urls(pickle.loads(pickle.dumps(shards)))),
     ]
-    assert orders[2:] == list(found)
+    assert orders[2:] == list(everywhere)
     assert len({*orders, tuple(urls(MultiShardSample(SPEC, seed=4)))}) == 4
 
 
@@ -62,14 +62,14 @@ def test_a_file(tmp_path, monkeypatch):
         (tmp_path / name).touch()
     spec = tmp_path / "spec.yml"
     spec.write_text("datasets: [{shards: 'a-{0..1}.tar'}, {shards: 'a-*.tar', resample: 3}]")
-    there = {str(tmp_path / "a-0.tar"), str(tmp_path / "a-1.tar")}
-    assert set(urls(MultiShardSample(spec))) == there
+    expected = {str(tmp_path / "a-0.tar"), str(tmp_path / "a-1.tar")}
+    assert set(urls(MultiShardSample(spec))) == expected
     monkeypatch.chdir(tmp_path)
     assert len(urls(MultiShardSample("spec.yml"))) == 5
 
 
-def test_names_relative_to_where_we_are(tmp_path, monkeypatch):
-    """As in the webdataset library, when there is nothing beside the file."""
+def test_names_relative_to_the_working_directory(tmp_path, monkeypatch):
+    """As in the webdataset library, if there is no such file beside the specification."""
     (tmp_path / "specs").mkdir()
     (tmp_path / "a.tar").touch()
     spec = tmp_path / "specs" / "spec.yaml"
@@ -92,7 +92,7 @@ def test_variables(tmp_path, monkeypatch):
 def test_files_are_data_not_code(tmp_path):
     spec = tmp_path / "spec.yaml"
     spec.write_text("datasets: [{shards: 'pipe:touch {a,b}'}]")
-    with pytest.raises(UnsafeUrl, match=r"spec.yaml.*commands run only when code asks"):
+    with pytest.raises(UnsafeUrl, match=r"spec.yaml.*pipe:"):
         MultiShardSample(spec)
     spec.write_text("{prefix: 'pipe:', datasets: [{shards: 'touch x'}]}")
     with pytest.raises(UnsafeUrl):
@@ -101,44 +101,44 @@ def test_files_are_data_not_code(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("spec", "words"),
+    ("spec", "key"),
     [
-        ({}, "a list under `datasets`"),
-        ([], "must be a mapping, got list"),
-        ({"datasets": []}, "a list under `datasets`"),
-        ({"datasets": [{"shards": "a.tar"}], "bucket": "x"}, "unknown key 'bucket'; known are buckets"),
-        ({"datasets": [{"shards": "a.tar", "chose": 1}]}, "unknown key 'chose'"),
-        ({"datasets": ["a.tar"]}, "dataset 0 of a shard specification must be a mapping"),
-        ({"datasets": [{}]}, "`shards` of a shard specification must be a string or a list"),
-        ({"datasets": [{"shards": [1]}]}, "must be a string or a list of strings"),
+        ({}, "`datasets`"),
+        ([], "list"),
+        ({"datasets": []}, "`datasets`"),
+        ({"datasets": [{"shards": "a.tar"}], "bucket": "x"}, "'bucket'"),
+        ({"datasets": [{"shards": "a.tar", "chose": 1}]}, "'chose'"),
+        ({"datasets": ["a.tar"]}, "dataset 0"),
+        ({"datasets": [{}]}, "`shards`"),
+        ({"datasets": [{"shards": [1]}]}, "`shards`"),
         ({"datasets": [{"shards": "a.tar", "buckets": 3}]}, "`buckets`"),
         ({"datasets": [{"shards": "a.tar"}], "prefix": 3}, "`prefix`"),
-        ({"datasets": [{"shards": "a.tar", "choose": 2}]}, "has 1 shards, so 2 cannot be chosen"),
-        ({"datasets": [{"shards": "a.tar", "choose": 1, "resample": 1}]}, "both `resample` and `choose`"),
-        ({"datasets": [{"shards": "a.tar", "choose": "x"}]}, "must be a whole number, got 'x'"),
-        ({"datasets": [{"shards": []}]}, "'@' has no shards"),
+        ({"datasets": [{"shards": "a.tar", "choose": 2}]}, "`choose`"),
+        ({"datasets": [{"shards": "a.tar", "choose": 1, "resample": 1}]}, "`choose`"),
+        ({"datasets": [{"shards": "a.tar", "choose": "x"}]}, "`choose`.*'x'"),
+        ({"datasets": [{"shards": []}]}, "'@'"),
     ],
 )
-def test_what_is_wrong_is_said(spec, words, tmp_path):
+def test_invalid_specifications(spec, key, tmp_path):
     import yaml
 
     path = tmp_path / "spec.yaml"
     path.write_text(yaml.safe_dump(spec))
-    with pytest.raises(UrlError, match=words) as caught:
+    with pytest.raises(UrlError, match=key) as caught:
         MultiShardSample(path)
     assert caught.value.url == str(path)
     if isinstance(spec, dict):
-        with pytest.raises(UrlError, match=words):
+        with pytest.raises(UrlError, match=key):
             MultiShardSample(spec)
 
 
-def test_files_that_cannot_be_read(tmp_path):
+def test_unreadable_files(tmp_path):
     with pytest.raises(NotFound):
         MultiShardSample(tmp_path / "none.yaml")
     path = tmp_path / "spec.yaml"
     path.write_bytes(b"\xff\xfe\xff")
-    with pytest.raises(UrlError, match="UTF-8"):
+    with pytest.raises(UrlError, match=r"spec\.yaml"):
         MultiShardSample(path)
     path.write_text("{a: [")
-    with pytest.raises(UrlError, match=r"spec.yaml: this is not YAML"):
+    with pytest.raises(UrlError, match=r"spec\.yaml"):
         MultiShardSample(path)

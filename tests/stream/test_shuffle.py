@@ -1,4 +1,4 @@
-"""Shuffles: every item once, another order in each pass, the same in each run."""
+"""Shuffles: every item once, another order in each epoch, the same in each run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import webdataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.places import at, places
+from harness.workers import all_workers, as_worker
+from tarmac.errors import UsageError
 from tarmac.runtime.worker_info import WorkerInfo
 from tarmac.stream.shuffle import Rsample, ShardShuffle, Shuffle, buffer_shuffle, detshuffle, sample_bytes
 
@@ -20,9 +21,9 @@ SIZES = st.integers(0, 30)
 
 @settings(deadline=None, derandomize=True)
 @given(SIZES, SIZES, st.integers(0, 60))
-def test_everything_once(bufsize, initial, count):
-    found = list(buffer_shuffle(range(count), bufsize, initial, random.Random(0)))
-    assert sorted(found) == list(range(count))
+def test_every_item_once(bufsize, initial, count):
+    items = list(buffer_shuffle(range(count), bufsize, initial, random.Random(0)))
+    assert sorted(items) == list(range(count))
 
 
 @settings(deadline=None, derandomize=True)
@@ -34,7 +35,7 @@ def test_the_order_is_that_of_the_webdataset_library(bufsize, initial, count, se
     )
 
 
-def test_reads_no_more_than_it_needs():
+def test_the_buffer_is_bounded():
     read = []
     source = (read.append(n) or n for n in itertools.count())
     stream = buffer_shuffle(source, 10, 4, random.Random(0))
@@ -60,11 +61,11 @@ def test_bytes_in_the_buffer_are_bounded(sizes, limit):
             held += size
             yield {"number": number, "data": bytes(size)}
 
-    found = []
+    numbers = []
     for sample in buffer_shuffle(source(), 1000, 1000, random.Random(0), max_bytes=limit):
         held -= len(sample["data"])
-        found.append(sample["number"])
-    assert sorted(found) == list(range(len(sizes)))
+        numbers.append(sample["number"])
+    assert sorted(numbers) == list(range(len(sizes)))
 
 
 def test_bytes_of_samples():
@@ -84,8 +85,8 @@ def test_claimed_shards_are_not_held_back():
 # -- Shuffle --------------------------------------------------------------------------------------
 
 
-def test_issue_172_each_pass_another_order():
-    """research §4: a shuffle with a seed repeated itself in each epoch."""
+def test_issue_172_each_epoch_has_another_order():
+    """Issue 172 of webdataset: a shuffle with a seed repeated itself in each epoch."""
     shuffle = Shuffle(100, seed=5)
     orders = [tuple(shuffle(range(50))) for _ in range(3)]
     assert len(set(orders)) == 3
@@ -94,12 +95,12 @@ def test_issue_172_each_pass_another_order():
     assert [tuple(again(iter(range(50)))) for _ in range(2)] == orders[1:]
 
 
-def test_no_two_of_seed_pass_rank_and_worker_agree():
+def test_seed_epoch_rank_and_worker_all_count():
     orders = set()
-    for place in places(3, 3):
+    for info in all_workers(3, 3):
         for seed in range(3):
             for epoch in range(3):
-                with at(place):
+                with as_worker(info):
                     shuffle = Shuffle(100, seed=seed)
                     shuffle.set_epoch(epoch)
                     orders.add(tuple(shuffle(range(50))))
@@ -111,20 +112,20 @@ def test_the_seed_of_the_environment(monkeypatch):
     assert default == zero
     monkeypatch.setenv("WDS_SEED", "3")
     assert list(Shuffle(100)(range(50))) == list(Shuffle(100, seed=3)(range(50))) != default
-    assert list(detshuffle(seed=3)(range(9))) == list(detshuffle(seed=3)(range(9)))  # was a TypeError there
+    assert list(detshuffle(seed=3)(range(9))) == list(detshuffle(seed=3)(range(9)))
 
 
-def test_a_generator_of_ones_own():
+def test_a_given_generator():
     one = list(Shuffle(100, rng=random.Random(1))(range(50)))
     assert one == list(buffer_shuffle(range(50), 100, 100, random.Random(1)))
-    with pytest.raises(ValueError, match="either rng or seed"):
+    with pytest.raises(UsageError, match="`rng`"):
         Shuffle(100, rng=random.Random(1), seed=1)
 
 
-@pytest.mark.parametrize("wrong", [{"bufsize": -1}, {"initial": -1}, {"max_bytes": 0}])
-def test_wrong_sizes(wrong):
-    with pytest.raises(ValueError, match="must"):
-        Shuffle(**wrong)
+@pytest.mark.parametrize(("field", "size"), [("bufsize", -1), ("initial", -1), ("max_bytes", 0)])
+def test_invalid_sizes(field, size):
+    with pytest.raises(UsageError, match=f"`{field}`"):
+        Shuffle(**{field: size})
 
 
 def failing():
@@ -133,18 +134,18 @@ def failing():
 
 
 @pytest.mark.parametrize("answer", [True, False])
-def test_a_handler_saves_what_was_buffered(answer):
-    """research §4: the handler of a shuffle was ignored."""
+def test_a_handler_saves_buffered_samples(answer):
+    """The webdataset library ignored the handler of a shuffle."""
     with pytest.raises(OSError, match="lost"):
         list(Shuffle(100)(failing()))
     errors = []
-    found = list(Shuffle(100, handler=lambda error: errors.append(error) or answer)(failing()))
-    assert sorted(found) == [0, 1, 2, 3, 4]
+    items = list(Shuffle(100, handler=lambda error: errors.append(error) or answer)(failing()))
+    assert sorted(items) == [0, 1, 2, 3, 4]
     assert [str(error) for error in errors] == ["lost"]
 
 
-def test_a_handler_may_go_on():
-    class StreamSource:
+def test_a_handler_may_continue():
+    class FailsOnce:
         items = iter([1, OSError("once"), 2])
 
         def __iter__(self):
@@ -156,25 +157,25 @@ def test_a_handler_may_go_on():
                 raise item
             return item
 
-    assert sorted(Shuffle(10, handler=lambda error: True)(StreamSource())) == [1, 2]
+    assert sorted(Shuffle(10, handler=lambda error: True)(FailsOnce())) == [1, 2]
 
 
 def test_max_bytes_reaches_the_buffer():
     samples = [{"n": n, "data": bytes(10)} for n in range(50)]
-    near = [s["n"] for s in Shuffle(1000, 1000, seed=1, max_bytes=30)(samples)]
-    assert sorted(near) == list(range(50))
-    assert all(n <= place + 4 for place, n in enumerate(near))
+    numbers = [s["n"] for s in Shuffle(1000, 1000, seed=1, max_bytes=30)(samples)]
+    assert sorted(numbers) == list(range(50))
+    assert all(n <= index + 4 for index, n in enumerate(numbers))
 
 
 # -- detshuffle -----------------------------------------------------------------------------------
 
 
-def test_detshuffle_begins_as_people_know_it():
+def test_detshuffle_matches_the_webdataset_library():
     theirs = webdataset.detshuffle(20, 10, seed=3).run(iter(range(50)))
     assert list(detshuffle(20, 10, seed=3).run(range(50))) == list(theirs)
 
 
-def test_detshuffle_counts_its_runs():
+def test_detshuffle_counts_epochs():
     stage = detshuffle(100, seed=1)
     assert stage.epoch == -1
     orders = [tuple(stage(range(50))) for _ in range(3)]
@@ -188,12 +189,12 @@ def test_detshuffle_counts_its_runs():
     assert stage.epoch == 2
 
 
-def test_detshuffle_is_the_same_everywhere_and_does_not_collide():
+def test_detshuffle_is_the_same_on_all_workers():
     orders = {}
-    for place in places(2, 2):
+    for info in all_workers(2, 2):
         for seed in range(4):
             for epoch in range(4):
-                with at(place):
+                with as_worker(info):
                     order = tuple(detshuffle(100, seed=seed, epoch=epoch - 1)(range(50)))
                 assert orders.setdefault((seed, epoch), order) == order
     assert len(set(orders.values())) == 16
@@ -204,66 +205,66 @@ def test_detshuffle_is_the_same_everywhere_and_does_not_collide():
 
 @settings(deadline=None, derandomize=True)
 @given(st.integers(0, 60), st.one_of(st.integers(0, 80), st.booleans(), st.none()), st.integers())
-def test_shards_all_once_and_the_same_everywhere(count, size, seed):
-    found = set()
-    for place in (WorkerInfo(), WorkerInfo(1, 2, 1, 2)):
-        with at(place):
-            found.add(tuple(ShardShuffle(size, seed)(range(count))))
-    [order] = found
+def test_shards_come_once_in_the_same_order_on_all_workers(count, size, seed):
+    orders = set()
+    for info in (WorkerInfo(), WorkerInfo(1, 2, 1, 2)):
+        with as_worker(info):
+            orders.add(tuple(ShardShuffle(size, seed)(range(count))))
+    [order] = orders
     assert sorted(order) == list(range(count))
     if not size:
         assert order == tuple(range(count))
 
 
 @pytest.mark.parametrize("size", [True, 100, 10])
-def test_pr_299_shards_in_another_order_in_each_pass(size):
-    """research §4: shardshuffle gave the same order in each epoch."""
+def test_pr_299_shards_in_another_order_in_each_epoch(size):
+    """PR 299 of webdataset: shardshuffle gave the same order in each epoch."""
     stage = ShardShuffle(size, seed=2)
     orders = [tuple(stage(range(100))) for _ in range(5)]
     assert len(set(orders)) == 5
 
 
-def test_a_whole_list_is_permuted_evenly():
-    """Each shard comes first about as often as any other, also when the size is that of the list."""
+def test_a_list_is_permuted_uniformly():
+    """Each shard comes first about as often as any other."""
     for size in (True, 5):
         stage = ShardShuffle(size)
         firsts = [next(iter(stage(range(5)))) for _ in range(1000)]
         assert all(150 < firsts.count(n) < 250 for n in range(5))
 
 
-def test_shards_without_end():
+def test_endless_shards():
     read = []
     source = (read.append(n) or n for n in itertools.count())
     stream = ShardShuffle(10)(source)
-    found = [next(stream) for _ in range(1000)]
-    assert len(set(found)) == 1000
+    items = [next(stream) for _ in range(1000)]
+    assert len(set(items)) == 1000
     assert len(read) <= 1012
 
 
-def test_lists_too_long_to_hold(monkeypatch):
+def test_lists_too_long_for_memory(monkeypatch):
     from tarmac.stream import shuffle
 
     monkeypatch.setattr(shuffle, "MAX_LIST", 20)
-    found = list(ShardShuffle(True)(range(100)))
-    assert sorted(found) == list(range(100))
-    assert found != list(range(100))
-    with pytest.raises(ValueError, match="negative"):
+    order = list(ShardShuffle(True)(range(100)))
+    assert sorted(order) == list(range(100))
+    assert order != list(range(100))
+    with pytest.raises(UsageError, match="`shardshuffle`"):
         ShardShuffle(-1)
 
 
 def test_issue_62_shards_change_workers():
-    """Issues 62, 71, 350, 492: each worker kept its shards for ever, as splitting came before shuffling."""
+    """Issues 62, 71, 350, 492 of webdataset: each worker kept its shards, as splitting came before shuffling."""
     from tarmac.stream.shards.lists import SimpleShardList
     from tarmac.stream.shards.split import split_by_worker
 
     taken = set()
     for epoch in range(20):
-        for place in places(1, 2):
-            with at(place):
+        for info in all_workers(1, 2):
+            with as_worker(info):
                 stage = ShardShuffle(True)
                 stage.set_epoch(epoch)
                 for shard in split_by_worker(stage(SimpleShardList("http://x/{0..3}.tar"))):
-                    taken.add((place.worker, shard["url"]))
+                    taken.add((info.worker, shard["url"]))
     assert len(taken) == 8
 
 
@@ -276,13 +277,13 @@ def test_a_random_subset():
     assert 400 < len(first) < 600
     assert first != second
     assert list(Rsample(0.25, seed=1)(range(2000))) == first
-    with at(WorkerInfo(1, 2)):
+    with as_worker(WorkerInfo(1, 2)):
         assert list(Rsample(0.25, seed=1)(range(2000))) != first
     assert list(Rsample(0)(range(9))) == []
     assert list(Rsample(1)(range(9))) == list(range(9))
-    for wrong in (-0.1, 1.1, float("nan")):
-        with pytest.raises(ValueError, match="probability"):
-            Rsample(wrong)
+    for invalid in (-0.1, 1.1, float("nan")):
+        with pytest.raises(UsageError, match="`p`"):
+            Rsample(invalid)
 
 
 def test_stages_are_picklable():

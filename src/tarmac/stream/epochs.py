@@ -27,12 +27,21 @@ import time
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from tarmac.errors import UsageError
 from tarmac.runtime.worker_info import current_worker_info, loader_token
 from tarmac.steps.stage import Epoch, PipelineStage
 from tarmac.storage.locks import try_lock
+
+if TYPE_CHECKING:
+    from torch.utils.data import IterableDataset
+
+    class _IterableDataset(IterableDataset[Any]):  # type: ignore[misc]
+        """What type checkers take a source for, so that they accept it in a DataLoader."""
+
+else:
+    _IterableDataset = object
 
 __all__ = ["Epoch", "EpochAware", "EpochCounter", "StreamSource"]
 
@@ -74,7 +83,7 @@ class EpochAware(PipelineStage):
         return copied
 
 
-class StreamSource(EpochAware):
+class StreamSource(EpochAware, _IterableDataset):
     """Base class of first stages: iterables that a torch DataLoader accepts as an IterableDataset."""
 
     def run(self) -> Any:

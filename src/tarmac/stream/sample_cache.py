@@ -184,7 +184,7 @@ class DBCache(_OnDisk):
                 db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, min(DEFAULT_LIMITS.member_bytes, (1 << 31) - 1))
                 self._check_schema(db)
                 yield db
-        except (sqlite3.Error, OSError) as error:
+        except (sqlite3.Error, OSError, UnicodeDecodeError) as error:  # names in a damaged schema
             raise self._unusable(str(error)) from error
 
     def _check_schema(self, db: sqlite3.Connection) -> None:

@@ -1,4 +1,4 @@
-"""What the tests of this room share: pretending to be a certain worker, and playing all of them."""
+"""Act as one worker of one rank, or as all of them in turn; datasets that show what each worker does."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from tarmac.stream.shuffle import ShardShuffle
 
 
 @contextmanager
-def at(place: WorkerInfo) -> Iterator[None]:
-    """Be one worker of one rank."""
+def as_worker(info: WorkerInfo) -> Iterator[None]:
+    """Run the block as one worker of one rank."""
     variables = {
-        "RANK": str(place.rank),
-        "WORLD_SIZE": str(place.world_size),
-        "WORKER": str(place.worker),
-        "NUM_WORKERS": str(place.workers),
+        "RANK": str(info.rank),
+        "WORLD_SIZE": str(info.world_size),
+        "WORKER": str(info.worker),
+        "NUM_WORKERS": str(info.workers),
     }
     with mock.patch.dict("os.environ", variables):
         yield
 
 
-def places(world_size: int, workers: int) -> list[WorkerInfo]:
-    """All workers of all ranks."""
+def all_workers(world_size: int, workers: int) -> list[WorkerInfo]:
+    """Return all workers of all ranks."""
     return [
         WorkerInfo(rank, world_size, worker, workers)
         for rank in range(world_size)
@@ -36,13 +36,13 @@ def places(world_size: int, workers: int) -> list[WorkerInfo]:
 
 
 def samples_of(shard: dict, per_shard: int) -> list[tuple[str, int]]:
-    """The samples that a shard, or a part of one, stands for."""
+    """Return the samples of a shard, or of a part of one."""
     index, count = shard.get("part", (0, 1))
     return [(shard["url"], n) for n in range(per_shard) if n % count == index]
 
 
 class Numbered(StreamSource):
-    """What a DataLoader can iterate: each worker says who it is and which pass it thinks this is."""
+    """Yield the worker and the epoch that it counts, `repeats` times."""
 
     def __init__(self, repeats: int = 1) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class Numbered(StreamSource):
 
 
 class Resuming(Numbered):
-    """As `Numbered`, but each worker goes on with pass 7, as if from a saved state."""
+    """As `Numbered`, but each worker continues with epoch 7, as from a saved state."""
 
     resumed = False
 
@@ -65,7 +65,7 @@ class Resuming(Numbered):
 
 
 class Reading(StreamSource):
-    """A dataset as a pipeline would make it of these stages, with three samples in each shard."""
+    """The samples that a pipeline of these stages reads, with three samples in each shard."""
 
     def __init__(self, shards: int) -> None:
         super().__init__()
