@@ -59,7 +59,8 @@ class PipelineStage:
     - `seeds()` and `load_seeds(seeds)` save and restore, as JSON, what the items depend on beyond the source and
       the epoch, such as a seed that was drawn at random.
 
-    Everything else has a default that is correct, if not the fastest.
+    Everything else has a default that is correct, if not the fastest. A state is accepted only by stages with the
+    same class names and the same values of `seed`, `size` and the like (`tarmac.stream.state.identity_of`).
     """
 
     stateless: bool = False
