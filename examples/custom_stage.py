@@ -1,70 +1,86 @@
 """Write stages: a function is enough; a class can differ by epoch and take part in saved states."""
 
+from __future__ import annotations
+
 import json
 import random
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import tarmac
-from tarmac.stream.epochs import EpochAware
+from tarmac.steps.stage import Epoch
 
 
-def drop_short(samples):
-    """A stage is a function from an iterator to an iterator."""
+def drop_short(samples: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Drop samples with short texts. A stage is a function from an iterator to an iterator."""
     for sample in samples:
         if len(sample["txt"]) > 5:
             yield sample
 
 
-class SortedChunks(EpochAware):
-    """Sort chunks of samples by length, as batches of similar lengths need, and shuffle the chunks.
+class SortedChunks(tarmac.PipelineStage):
+    """Sort samples by length and shuffle chunks of them, so that batches hold texts of similar lengths.
 
-    `run` makes the items of one epoch. `_next_epoch()` numbers the epochs, the same on all workers. The stage
-    holds samples back, so `stateless` stays False, and a resumed pipeline runs it again up to the saved position.
+    The stage holds samples back, so `stateless` stays False: a resumed pipeline runs it again up to the saved position.
     """
 
-    def __init__(self, size, seed=None):
-        super().__init__()
+    def __init__(self, size: int) -> None:
         self.size = size  # states are compared by the class of a stage and its `size`, `seed` and the like
-        self._seed = random.randrange(1 << 32) if seed is None else seed
+        self._seed = random.randrange(1 << 32)
+        self._epoch = 0
 
-    def run(self, source):
-        rng = random.Random(f"{self._seed} {self._next_epoch().number}")
+    def begin_epoch(self, epoch: Epoch) -> None:
+        """Remember the number of the epoch, on which the order depends."""
+        self._epoch = epoch.number
+
+    def run(self, source: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        """Yield the samples of one epoch."""
+        rng = random.Random(f"{self._seed} {self._epoch}")
         samples = sorted(source, key=lambda sample: len(sample["txt"]))
         chunks = [samples[start : start + self.size] for start in range(0, len(samples), self.size)]
         rng.shuffle(chunks)
         for chunk in chunks:
             yield from chunk
 
-    def seeds(self):
-        """A random seed is part of the state; everything else follows from the source and the epoch."""
+    def seeds(self) -> int:
+        """Save the random seed in states; everything else depends on the source and the epoch."""
         return self._seed
 
-    def load_seeds(self, seeds):
+    def load_seeds(self, seeds: int) -> None:
+        """Restore the random seed."""
         self._seed = seeds
 
 
-def lengths(pipeline):
-    return [len(sample["txt"]) for sample in pipeline]
-
-
-with tarmac.ShardWriter("texts-%06d.tar") as writer:
-    for number in range(20):
-        writer.write({"__key__": f"{number:03d}", "txt": "word " * (number % 7)})
-
-
-def make():
+def make_dataset() -> tarmac.WebDataset:
+    """Build the pipeline."""
     return tarmac.WebDataset("texts-000000.tar").pipe(drop_short, SortedChunks(4)).decode()
 
 
-dataset = make()
-print("first epoch: ", lengths(dataset))
-print("second epoch:", lengths(dataset))
+def lengths(samples: Iterable[dict[str, Any]]) -> list[int]:
+    """Return the lengths of texts."""
+    return [len(sample["txt"]) for sample in samples]
 
-items = iter(dataset)
-for _ in range(5):
-    next(items)
-state = json.dumps(dataset.state_dict())
 
-resumed = make()
-resumed.load_state_dict(json.loads(state))
-print("the rest:    ", lengths(items))
-print("resumed:     ", lengths(resumed))
+def main() -> None:
+    """Write a shard, read two epochs of it, and resume in the middle of the third."""
+    with tarmac.ShardWriter("texts-%06d.tar") as writer:
+        for number in range(20):
+            writer.write({"__key__": f"{number:03d}", "txt": "word " * (number % 7)})
+
+    dataset = make_dataset()
+    print("first epoch: ", lengths(dataset))
+    print("second epoch:", lengths(dataset))
+
+    samples = iter(dataset)
+    for _ in range(5):
+        next(samples)
+    state = json.dumps(dataset.state_dict())
+    rest = lengths(samples)
+
+    resumed = make_dataset()
+    resumed.load_state_dict(json.loads(state))
+    print("third epoch, resumed after 5 samples:", lengths(resumed), "expected:", rest)
+
+
+if __name__ == "__main__":
+    main()

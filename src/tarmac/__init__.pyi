@@ -16,6 +16,7 @@ from tarmac.samples.reader import read as read
 from tarmac.samples.shards import ShardWriter as ShardWriter
 from tarmac.samples.writer import TarWriter as TarWriter
 from tarmac.steps.crops import RandomResizedCrop as RandomResizedCrop
+from tarmac.steps.stage import PipelineStage as PipelineStage
 from tarmac.storage import Cache as Cache
 from tarmac.storage import StorageOptions as StorageOptions
 from tarmac.storage import WriteOptions as WriteOptions

@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 import itertools
 import pickle
+import random
 
 import pytest
 
+import tarmac
 from harness.resume import assert_resumes
-from tarmac.errors import StateMismatch, UsageError
+from tarmac.errors import NotResumable, StateMismatch, UsageError
 from tarmac.steps.fields import Map, Select
 from tarmac.steps.stage import PipelineStage
 from tarmac.stream.batch import Batched, unbatched
@@ -215,3 +217,85 @@ def test_drops_are_reported():
     (drops,) = pipeline.drops().values()
     assert drops.count == 1
     assert drops.examples == ["five"]
+
+
+# -- the contract of a stage ----------------------------------------------------------------------
+
+
+class Offset(tarmac.PipelineStage):
+    """Add the epoch and a random number."""
+
+    def __init__(self):
+        self.drawn, self.epoch, self.closed = random.randrange(1 << 32), None, False
+
+    def begin_epoch(self, epoch):
+        self.epoch = epoch.number
+
+    def run(self, source):
+        return (item + self.drawn + self.epoch for item in source)
+
+    def seeds(self):
+        return self.drawn
+
+    def load_seeds(self, seeds):
+        self.drawn = seeds
+
+    def close(self):
+        self.closed = True
+
+
+def test_a_custom_stage_resumes():
+    pipeline = DataPipeline(range(9), Offset())
+    first, second = list(pipeline), list(pipeline)
+    assert [item + 1 for item in first] == second
+    items = iter(pipeline)
+    next(items)
+    resumed = DataPipeline(range(9), Offset())
+    resumed.load_state_dict(pipeline.state_dict())
+    assert list(resumed) == list(items)
+    stage = resumed.stage(1)
+    resumed.close()
+    assert stage.closed
+
+
+def test_a_stateless_custom_stage_is_not_rerun():
+    class Recorded(tarmac.PipelineStage):
+        stateless = True
+        items = []
+
+        def run(self, source):
+            for item in source:
+                self.items.append(item)
+                yield item
+
+    pipeline = DataPipeline(range(9), Recorded())
+    assert list(itertools.islice(pipeline, 4)) == [0, 1, 2, 3]
+    resumed = DataPipeline(range(9), Recorded())
+    resumed.load_state_dict(pipeline.state_dict())
+    Recorded.items.clear()
+    assert list(resumed) == Recorded.items == [4, 5, 6, 7, 8]
+
+
+def test_objects_with_parts_of_the_contract_need_no_base_class():
+    class Counted:
+        not_resumable = "it counts"
+        epochs = []
+
+        def set_epoch(self, epoch):
+            self.epochs.append(epoch)
+
+        def __call__(self, source):
+            return source
+
+    pipeline = DataPipeline(range(3), Counted())
+    assert list(pipeline) == list(pipeline) == [0, 1, 2]
+    assert Counted.epochs == [0, 1]
+    with pytest.raises(NotResumable, match="Counted: it counts"):
+        pipeline.state_dict()
+
+
+def test_seeds_of_a_stage_without_seeds():
+    pipeline = DataPipeline(range(3), Shuffle(3))
+    state = pipeline.state_dict()
+    with pytest.raises(StateMismatch, match="range"):
+        pipeline.load_state_dict({**state, "stages": [1, None]})

@@ -6,7 +6,7 @@ import os
 import pickle
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import IO, Any, Self
+from typing import IO, Any, Self, TypedDict, Unpack
 
 from tarmac.codecs.handlers import Handler as FieldDecoder
 from tarmac.limits import DEFAULT_LIMITS, Limits
@@ -19,6 +19,10 @@ from tarmac.stream.shuffle import Rsample, Shuffle
 __all__ = ["FluidInterface"]
 
 Function = Callable[[Any], Any]
+
+
+class _SelectOptions(TypedDict, total=False):
+    handler: Handler
 
 
 class FluidInterface:
@@ -127,9 +131,9 @@ class FluidInterface:
         """Apply functions to fields by name."""
         return self.compose(fields.MapDict(handler, **kw))
 
-    def select(self, predicate: Function, *, handler: Handler = reraise_exception) -> Self:
-        """Keep the samples for which a function returns true."""
-        return self.compose(fields.Select(predicate, handler))
+    def select(self, predicate: Function, **kw: Unpack[_SelectOptions]) -> Self:
+        """Keep the samples for which a function returns true; `handler` decides about its errors."""
+        return self.compose(fields.Select(predicate, **kw))
 
     def to_tuple(
         self,
