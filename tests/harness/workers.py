@@ -8,9 +8,6 @@ from unittest import mock
 
 from tarmac.runtime.worker_info import WorkerInfo, current_worker_info
 from tarmac.stream.epochs import Epoch, StreamSource
-from tarmac.stream.shards.lists import SimpleShardList
-from tarmac.stream.shards.split import split_all
-from tarmac.stream.shuffle import ShardShuffle
 
 
 @contextmanager
@@ -62,16 +59,3 @@ class Resuming(Numbered):
         if not self.resumed:
             self._epochs.resume(Epoch(7, None), current_worker_info().worker)
         yield from super().__iter__()
-
-
-class Reading(StreamSource):
-    """The samples that a pipeline of these stages reads, with three samples in each shard."""
-
-    def __init__(self, shards: int) -> None:
-        super().__init__()
-        self.shards = SimpleShardList([f"http://x/{number}.tar" for number in range(shards)])
-        self.shuffle = ShardShuffle(True, seed=1)
-
-    def __iter__(self) -> Iterator[tuple[str, int]]:
-        for shard in split_all(self.shuffle(self.shards)):
-            yield from samples_of(shard, 3)

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.waiting import until
-from harness.workers import Numbered, Reading, Resuming
+from harness.workers import Numbered, Resuming
 from tarmac.errors import UsageError
 from tarmac.stream import epochs
 from tarmac.stream.epochs import Epoch, EpochCounter
@@ -229,18 +229,6 @@ def test_set_and_last():
     assert counter.next(0) == 5
     with pytest.raises(UsageError, match="`epoch`"):
         counter.set(-1)
-
-
-@pytest.mark.parametrize("workers", [0, 1, 2, 3, 4])
-@pytest.mark.parametrize("shards", [1, 3, 10])
-def test_restarted_workers_read_each_sample_once_in_each_epoch(workers, shards):
-    """If workers disagreed on the epoch, they would split different permutations."""
-    reading = loader(Reading(shards), workers, "fork")
-    epochs = [list(map(tuple, reading)) for _ in range(4)]
-    for epoch in epochs:
-        assert sorted(epoch) == sorted((f"http://x/{s}.tar", n) for s in range(shards) for n in range(3))
-    if shards == 10:
-        assert len(set(map(tuple, epochs))) == 4
 
 
 @pytest.mark.parametrize(

@@ -113,15 +113,6 @@ def test_no_shards(empty):
         SimpleShardList(5)
 
 
-def test_torch_sees_an_iterable_dataset():
-    from torch.utils.data import DataLoader, IterableDataset
-
-    shards = SimpleShardList(TEN)
-    assert isinstance(shards, IterableDataset)
-    assert urls(DataLoader(shards, batch_size=None)) == shards.urls
-    assert isinstance(shards, SimpleShardList)
-
-
 # -- ResampledShards ------------------------------------------------------------------------------
 
 

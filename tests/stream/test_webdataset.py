@@ -14,7 +14,6 @@ import pytest
 from PIL import Image
 
 import tarmac
-import tarmac.webdataset as wds
 from harness.resume import assert_resumes
 from harness.shards import header_offsets, plain
 from tarmac.errors import NoSamples, UsageError
@@ -100,23 +99,6 @@ def test_resampled(shards):
 def test_repeat_argument(shards):
     iterator = iter(WebDataset(shards, repeat=True))
     assert [next(iterator)["__key__"] for _ in range(25)] == ALL + ALL[:5]
-
-
-@pytest.mark.parametrize("world_size", [1, 2, 3, 7])
-@pytest.mark.parametrize("workers", [1, 2, 5])
-def test_every_sample_once_over_ranks_and_workers(shards, monkeypatch, world_size, workers):
-    read = []
-    for rank in range(world_size):
-        for worker in range(workers):
-            monkeypatch.setenv("RANK", str(rank))
-            monkeypatch.setenv("WORLD_SIZE", str(world_size))
-            monkeypatch.setenv("WORKER", str(worker))
-            monkeypatch.setenv("NUM_WORKERS", str(workers))
-            dataset = WebDataset(
-                shards, shardshuffle=True, seed=5, nodesplitter=split_by_node, empty_check=False
-            )
-            read += keys(dataset)
-    assert sorted(read) == ALL
 
 
 def test_several_ranks_need_a_nodesplitter(shards, monkeypatch):
@@ -316,15 +298,3 @@ def test_every_fluent_method(shards, tmp_path):
     lines = io.StringIO()
     list(dataset.info(stream=lines, n=2).slice(4))
     assert lines.getvalue().count("---") == 2
-
-
-@pytest.mark.parametrize("longest", [False, True])
-@pytest.mark.parametrize("behind", ["nothing", "shuffle and batch"])
-def test_mixtures_resume_at_every_step(shards, longest, behind):
-    def make():
-        first = WebDataset(shards, shardshuffle=10, seed=1).shuffle(4, seed=1).to_tuple("__key__")
-        second = WebDataset(shards, shardshuffle=10, seed=2).map(upper_key).to_tuple("__key__").slice(7)
-        mix = FluidWrapper(wds.RandomMix([first, second], [0.7, 0.3], longest=longest, seed=5))
-        return mix if behind == "nothing" else mix.shuffle(5, seed=3).listed(3)
-
-    assert assert_resumes(make) > 5

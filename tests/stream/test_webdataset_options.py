@@ -1,4 +1,4 @@
-"""The options of WebDataset take effect where shards are read: here, in workers, and through a cache."""
+"""The options of WebDataset take effect where shards are read: in this process, in workers, and through a cache."""
 
 from __future__ import annotations
 

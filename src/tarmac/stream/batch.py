@@ -1,4 +1,4 @@
-"""Stages that collect items into batches or lists, take those apart, and slice the stream."""
+"""Stages that collect items into batches or lists, split those, and slice the stream."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Everything that makes streams work with restarted workers is in this file:
 
-- torch's DataLoader starts its workers anew for each epoch, as copies of the objects in the main process. A
+- torch's DataLoader starts new workers for each epoch, with copies of the objects in the main process. A
   counter in such an object would be 0 in every epoch. Therefore the workers of one main process share a small
   locked file in the temporary directory, which the main process removes (`EpochCounter`). Outside of workers
   no file is written.
@@ -92,7 +92,7 @@ class StreamSource(EpochAware, _IterableDataset):
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
-        """The class. `isinstance` asks for it, so this is the place to register it with torch, if it is in use."""
+        """The class. `isinstance` reads it, so it is registered with torch here, if the program uses torch."""
         data = sys.modules.get("torch.utils.data")
         if data is not None:
             data.IterableDataset.register(type(self))

@@ -145,7 +145,7 @@ class LoaderSource(PipelineStage):
 
         self.resumes_itself = as_stage(dataset).resumes_itself
         self.dataset, self.args, self.kw = dataset, args, kw
-        # Created here so that invalid arguments raise early, and for len().
+        # Created early so that invalid arguments raise here, and for len().
         self.loader: Any = DataLoader(dataset, *args, **kw)
         self._epoch = Epoch(0, None)
         self._resume: dict[str, Any] | None = None

@@ -59,7 +59,7 @@ class SpecDataset:
 
 
 class MultiShardSample(StreamSource):
-    """The shards of several datasets, shuffled together; drawn again in each epoch where a dataset says so.
+    """The shards of several datasets, shuffled together; a dataset may draw other shards in each epoch.
 
     `spec` is a dictionary or a YAML file: `prefix`, `buckets`, and `datasets` with `shards` (a pattern or a
     list of patterns), `name`, `buckets`, and `choose` or `resample` with a number of shards per epoch. The URL of
