@@ -1,4 +1,4 @@
-"""A progress bar on standard error, shown when somebody is looking."""
+"""A progress bar on standard error, for people who wait."""
 
 from __future__ import annotations
 
@@ -10,15 +10,13 @@ from typing import TypeVar
 __all__ = ["progress"]
 
 T = TypeVar("T")
-PATIENCE = 0.5
-"""Seconds for which nothing is shown: what is over by then needs no bar."""
+DELAY = 0.5
+"""Seconds until the bar appears: short work needs none."""
 
 
 def progress(items: Iterable[T], total: int, what: str, *, show: bool | None = None) -> Iterator[T]:
-    """Pass on the items and show how many there have been; None shows it on a terminal only."""
-    if show is None:
-        show = sys.stderr.isatty()
-    if not show:
+    """Yield the items and show how many there were; None shows it on terminals and in notebooks."""
+    if not (sys.stderr.isatty() or _in_notebook() if show is None else show):
         yield from items
         return
     from rich.console import Console
@@ -30,9 +28,16 @@ def progress(items: Iterable[T], total: int, what: str, *, show: bool | None = N
     try:
         for item in items:
             bar.advance(task)
-            if not bar.live.is_started and time.monotonic() - begun > PATIENCE:
+            if not bar.live.is_started and time.monotonic() - begun > DELAY:
                 bar.start()
             yield item
     finally:
         if bar.live.is_started:
             bar.stop()
+
+
+def _in_notebook() -> bool:
+    """Return whether this is the kernel of a notebook, where rich draws bars although nothing is a terminal."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return shell is not None and hasattr(shell, "kernel")
