@@ -36,7 +36,7 @@ def dataset(tmp_path):
 @pytest.fixture
 def mix(tmp_path, dataset):
     other = make(tmp_path / "b", "other", (20, 13))
-    return tarmac.Mix([dataset.choose(90), other.repeat(2.5)])
+    return tarmac.Mix([dataset.take_per_epoch(90), other.repeat(2.5)])
 
 
 def batches(dataset, options, rank, **more):
@@ -223,7 +223,7 @@ def test_quality_of_other_orders(tmp_path):
 def test_quality_of_a_mix_allows_for_its_shares(tmp_path):
     """Most batches come from the small dataset, as they must: that is no lack of shuffling."""
     large, small = make(tmp_path / "a", lengths=(100,) * 20), make(tmp_path / "b", lengths=(20,) * 5)
-    mix = tarmac.Mix([large.choose(200), small.repeat(18)])
+    mix = tarmac.Mix([large.take_per_epoch(200), small.repeat(18)])
     assert audit(mix, OrderOptions(40)).quality() > 0.95
     assert audit(mix, OrderOptions(40, shuffle=False)).quality() < 0.5
 
@@ -254,5 +254,5 @@ def test_in_order_few_shards_are_read_at_once(dataset):
 def test_keys_of_are_those_of_the_dataset(dataset):
     some = dataset.where("key >= 'k0010'")[::3]
     numbers = np.array([7, 0, 40, 7, 3])
-    assert some.keys_of(numbers) == [some.key_of(number) for number in numbers.tolist()]
-    assert some.keys_of(numbers[:0]) == []
+    assert some.keys(numbers) == [some.key(number) for number in numbers.tolist()]
+    assert some.keys(numbers[:0]) == []

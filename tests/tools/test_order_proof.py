@@ -145,7 +145,9 @@ def test_unequal_ranks_are_found(monkeypatch):
 @pytest.mark.parametrize("epoch", range(5))
 @pytest.mark.parametrize("tail", ["drop", "pad"])
 def test_mixes(epoch, tail):
-    mix = tarmac.Mix([DATASET.choose(90), unread(20, 13).repeat(2.5), unread(5).choose(0), unread(9)])
+    mix = tarmac.Mix(
+        [DATASET.take_per_epoch(90), unread(20, 13).repeat(2.5), unread(5).take_per_epoch(0), unread(9)]
+    )
     proof = prove(audit(mix, OrderOptions(4, 4, epoch=epoch, tail=tail, window=8)))
     assert proof.ok
     assert not proof.distinct

@@ -1,9 +1,9 @@
-"""From positions of an epoch to a batch: find, read, decode, collate, replacing what is damaged."""
+"""Build a batch from positions of an epoch: locate, read, decode, collate, and replace bad samples."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,21 +12,21 @@ from tarmac.errors import ErrorBudgetExceeded
 from tarmac.exact.dataset import Dataset
 from tarmac.exact.epoch_order import EpochOrder
 from tarmac.exact.loader.collate import BatchBuffer
+from tarmac.exact.loader.cursor import Request, seeds_of
 from tarmac.exact.loader.stats import Stats
-from tarmac.exact.loader.walk import Request, seeds_of
 from tarmac.exact.mix import Mix
 from tarmac.exact.steps import apply_steps
 from tarmac.steps.stage import Each
 
-__all__ = ["BadSample", "BatchMaker", "Result"]
+__all__ = ["BadSample", "BatchBuilder", "Result"]
 
 CHUNK = 32
-"""Samples that a thread works on at a time, at most: handing over costs, and waits for Python's lock."""
+"""Largest number of samples that a thread works on at a time: handing over costs, and waits for the GIL."""
 
 
 @dataclass(frozen=True, slots=True)
 class BadSample:
-    """One entry of the ledger: a sample that could not be used, and what stood in for it."""
+    """A sample that could not be used, and the key of its replacement."""
 
     epoch: int
     position: int
@@ -38,7 +38,7 @@ class BadSample:
 
 @dataclass(slots=True)
 class Result:
-    """A batch, what was asked for, what was replaced in it, and where the time went."""
+    """A batch, its request, the samples that were replaced in it, and where the time went."""
 
     batch: Any
     request: Request
@@ -46,50 +46,44 @@ class Result:
     stats: Stats = field(default_factory=Stats)
 
 
-class BatchMaker:
-    """Makes batches; keeps nothing between two of them, so any thread or process can make any."""
+class BatchBuilder:
+    """Builds batches. It keeps nothing between two batches, so any thread or process can build any batch."""
 
     def __init__(
         self,
-        dataset: Dataset | Mix,
+        dataset: Dataset[Any] | Mix[Any],
         order: EpochOrder,
         *,
         seed: int | str,
         collate: Callable[[list[Any]], Any] | None,
-        bad: int,
+        max_bad_samples: int,
     ) -> None:
-        self.dataset = dataset
+        self.samples: Dataset[Any] = dataset._concatenated if isinstance(dataset, Mix) else dataset
         self.order = order
         self.seed = seed
         self.collate = collate
-        self.bad = bad
+        self.max_bad_samples = max_bad_samples
 
     def begin(
         self, request: Request, pool: ThreadPoolExecutor | None = None, threads: int = 1
     ) -> Callable[[], Result]:
-        """Begin a batch, in a pool of so many threads; what is returned waits for it and hands it out."""
-        filling = _Filling(self, request)
+        """Start a batch in a pool of `threads` threads, and return a function that waits for it."""
+        batch = _Batch(self, request)
         if pool is None:
-            return lambda: filling.finish([filling.fill(part) for part in _parts(request.size, 1)])
-        futures = [pool.submit(filling.fill, part) for part in _parts(request.size, threads)]
-        return lambda: filling.finish(_results(futures))
-
-    @property
-    def together(self) -> Dataset:
-        """The samples that batches are made of, as one dataset."""
-        return self.dataset.together if isinstance(self.dataset, Mix) else self.dataset
+            return lambda: batch.finish([batch.fill(chunk) for chunk in _chunks(request.size, 1)])
+        futures = [pool.submit(batch.fill, chunk) for chunk in _chunks(request.size, threads)]
+        return lambda: batch.finish(_results(futures))
 
     def steps(self) -> list[Each]:
-        """Everything that is done to samples."""
-        return [step for part in self.together.parts for step in part.steps]
+        """Return all steps that are applied to samples."""
+        return [step for part in self.samples._parts for step in part.steps]
 
     def after_fork(self) -> None:
-        """Let go of what a forked process must not share with its parent."""
-        self.together.after_fork()
+        """Release what a forked process must not share with its parent."""
+        self.samples._after_fork()
 
 
-def _parts(size: int, threads: int) -> list[range]:
-    """Share out the places of a batch."""
+def _chunks(size: int, threads: int) -> list[range]:
     chunk = max(1, min(CHUNK, -(-size // threads)))
     return [range(start, min(start + chunk, size)) for start in range(0, size, chunk)]
 
@@ -103,52 +97,53 @@ def _results(futures: list[Future[Stats]]) -> Iterator[Stats]:
             future.cancel()
 
 
-class _Filling:
-    """One batch in work."""
+class _Batch:
+    """A batch under construction."""
 
-    def __init__(self, maker: BatchMaker, request: Request) -> None:
-        self.maker, self.request = maker, request
+    def __init__(self, builder: BatchBuilder, request: Request) -> None:
+        self.builder, self.request = builder, request
         self.positions = request.positions
-        self.indices = maker.order.at(request.epoch, self.positions)
-        self.seeds = seeds_of(maker.seed, request.epoch, self.positions)
+        self.indices = builder.order.at(request.epoch, self.positions)
+        self.seeds = seeds_of(builder.seed, request.epoch, self.positions)
         self.bad: list[BadSample] = []
         self.buffer = BatchBuffer(request.size)
         self.items: list[Any] = [None] * request.size
 
-    def fill(self, places: range) -> Stats:
-        """Make the items of some places and put them into the batch."""
-        stats, maker, put = Stats(), self.maker, self._put
+    def fill(self, slots: range) -> Stats:
+        """Build the items of some slots of the batch."""
+        stats, put = Stats(), self._put
         began = time.perf_counter()
-        pairs = maker.dataset.fetch(self.indices[places.start : places.stop])
+        fetched = self.builder.samples._fetch(self.indices[slots.start : slots.stop])
         stats.read += time.perf_counter() - began
-        for place, (sample, steps) in zip(places, pairs, strict=True):
+        for slot, sample, steps in zip(slots, *fetched, strict=True):
             began = time.perf_counter()
             try:
-                item = sample if not steps else apply_steps(steps, sample, self.seeds[place])
+                item = sample if not steps else apply_steps(steps, sample, self.seeds[slot])
             except Exception as error:
-                item = self._substitute(place, sample, error, maker)
-            made = time.perf_counter()
-            put(place, item)
-            stats.steps += made - began
-            stats.collate += time.perf_counter() - made
+                item = self._substitute(slot, sample, error)
+            built = time.perf_counter()
+            put(slot, item)
+            stats.steps += built - began
+            stats.collate += time.perf_counter() - built
         return stats
 
-    def _put(self, place: int, item: Any) -> None:
-        if self.maker.collate is None:
-            self.buffer.put(place, item)
+    def _put(self, slot: int, item: Any) -> None:
+        if self.builder.collate is None:
+            self.buffer.put(slot, item)
         else:
-            self.items[place] = item
+            self.items[slot] = item
 
-    def _substitute(self, place: int, sample: Any, error: Exception, maker: BatchMaker) -> Any:
-        """The next good sample of the window stands in, so that every rank keeps its number of samples."""
-        if not maker.bad:
+    def _substitute(self, slot: int, sample: Any, error: Exception) -> Any:
+        """Return the next good item of the window, so that every rank keeps its number of samples."""
+        builder = self.builder
+        if not builder.max_bad_samples:
             raise error
-        position = int(self.positions[place])
-        for index in maker.order.substitutes(self.request.epoch, position):
-            ((other, steps),) = maker.dataset.fetch([index])
+        position = int(self.positions[slot])
+        for index in builder.order.substitutes(self.request.epoch, position):
+            (other,), (steps,) = builder.samples._fetch([index])
             try:
-                item = apply_steps(steps, other, self.seeds[place])
-            except Exception:  # noqa: S112 - it is bad itself, and is reported at its own position
+                item = apply_steps(steps, other, self.seeds[slot])
+            except Exception:  # noqa: S112 - also bad, and reported at its own position
                 continue
             self.bad.append(
                 BadSample(
@@ -162,14 +157,14 @@ class _Filling:
             )
             return item
         raise ErrorBudgetExceeded(
-            "no sample of the window can be used.", url=sample["__url__"], key=sample["__key__"]
+            "no sample of the dataset can replace it.", url=sample["__url__"], key=sample["__key__"]
         ) from error
 
-    def finish(self, parts: Any) -> Result:
-        """Wait for all chunks and hand out the batch."""
-        stats = sum(parts, Stats())
+    def finish(self, chunks: Iterable[Stats]) -> Result:
+        """Wait for all chunks and return the batch."""
+        stats = sum(chunks, Stats())
         began = time.perf_counter()
-        collate = self.maker.collate
+        collate = self.builder.collate
         batch = self.buffer.result() if collate is None else collate(self.items)
         stats.collate += time.perf_counter() - began
         stats.samples, stats.batches = len(self.items), 1
