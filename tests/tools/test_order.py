@@ -156,7 +156,7 @@ def test_nothing_chosen(dataset):
     found = audit(dataset, OrderOptions(5), where="key = 'absent'")
     summary = found.summary()
     assert (summary.samples, summary.steps, summary.left_out, summary.shards_at_once) == (0, 0, 0, 0)
-    with pytest.raises(IndexError, match="outside of the epoch"):
+    with pytest.raises(IndexError, match="step 0 "):
         list(found.what(0))
 
 
@@ -178,10 +178,9 @@ def test_a_mix_has_no_where_and_no_stream(mix):
     ("options", "message"),
     [
         ({"batch_size": 0}, "at least 1 sample"),
-        ({"batch_size": 1, "world": 3}, "shared evenly"),
-        ({"batch_size": 1, "world": 0}, "at least one"),
+        ({"batch_size": 1, "world_size": 0}, "`world_size`"),
         ({"batch_size": 1, "epoch": -1}, "counted from 0"),
-        ({"batch_size": 1, "position": -1}, "positions count from 0"),
+        ({"batch_size": 1, "position": -1}, "position=-1"),
         ({"batch_size": 1, "tail": "wag"}, "drop, pad, short"),
     ],
 )
@@ -192,9 +191,9 @@ def test_options_check_themselves(options, message):
 
 def test_step_and_rank_outside(dataset):
     found = audit(dataset, OrderOptions(8, 4))
-    with pytest.raises(IndexError, match="it has 4"):
+    with pytest.raises(IndexError, match="4 steps"):
         list(found.what(4))
-    with pytest.raises(ValueError, match="rank 4 of 4"):
+    with pytest.raises(ValueError, match="`rank`"):
         list(found.what(0, 4))
 
 
@@ -228,7 +227,9 @@ def test_quality_of_a_mix_allows_for_its_shares(tmp_path):
     assert audit(mix, OrderOptions(40, shuffle=False)).quality() < 0.5
 
 
-@pytest.mark.parametrize("options", [{"window": 2000}, {"window": 50, "world": 4}, {"window": 50}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"window": 2000}, {"window": 50, "world_size": 4}, {"window": 50}], ids=str
+)
 def test_shards_at_once_are_those_of_the_windows(tmp_path, options):
     dataset = make(tmp_path / "a", lengths=(64,) * 32)
     found = audit(dataset, OrderOptions(8, streams=4, **options))

@@ -50,7 +50,7 @@ class EpochOrder:
         self._order: ExactOrder | MixedOrder = orders[0]
         if isinstance(dataset, Mix):
             self._order = MixedOrder(orders, dataset.counts, seed=seed, shuffle=shuffle, streams=streams)
-        self.samples = self._order.samples
+        self.samples: int = self._order.samples
 
     def at(self, epoch: int, positions: ArrayLike) -> Integers:
         """Return the number of the sample at each position of an epoch."""

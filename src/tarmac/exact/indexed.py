@@ -75,7 +75,7 @@ class IndexedShard:
         self._storage = storage
         self._map: mmap.mmap | bytes | memoryview | None = None
         self._file = source if isinstance(source, LocalSource) else None
-        self.damaged = False
+        self.damaged: bool = False
         """Whether the bytes differ from those indexed, so that the shard must be opened again."""
         if source is not None:
             # Other threads may read after this shard was dropped, so the source is closed with the last reference.
@@ -106,7 +106,7 @@ class IndexedShard:
         layout = sidecar.facts.layout if fields is None else None
         uniform = self._map, url, sidecar.key, layout, self._offsets, self._sizes
         self._uniform: tuple[Any, ...] | None = uniform if layout else None
-        self.names = self._names()
+        self.names: list[str] | None = self._names()
         """The fields of each sample, if all samples have the same fields and `content` is in memory."""
 
     def __len__(self) -> int:

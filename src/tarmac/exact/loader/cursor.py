@@ -118,7 +118,9 @@ class EpochCursor:
         self._requested = rank, world_size
         self._worker: WorkerInfo | None = None
         self._current: Iteration | None = None
-        self.dataset, self.batch_size, self.tail = dataset, batch_size, tail
+        self.dataset: Dataset[Any] | Mix[Any] = dataset
+        self.batch_size: int = batch_size
+        self.tail: Tail = tail
         shards = len(dataset._concatenated.lengths if isinstance(dataset, Mix) else dataset.lengths)
         self._state = LoaderState(
             seed, 0, 0, shuffle, streams, window, len(dataset), shards, dataset.fingerprint, 0
