@@ -33,6 +33,7 @@ def augment(sample: dict[str, Any], rng: np.random.Generator) -> tuple[str, np.n
 
 
 def main() -> None:
+    """Train, save a state, resume on two ranks, and evaluate."""
     pattern = write_shards(Path.cwd())
     dataset = tarmac.Dataset(pattern).decode()  # indexes the shards on first use
     train, val = dataset.split(train=0.9, val=0.1)

@@ -26,10 +26,12 @@ def write_shards(directory: Path) -> str:
 
 
 def normalise(vector: Any) -> Any:
+    """Scale a vector to length one."""
     return vector / np.linalg.norm(vector)
 
 
 def main() -> None:
+    """Train for three epochs."""
     pipeline = (
         tarmac.WebDataset(write_shards(Path.cwd()), shardshuffle=4, seed=1)
         .shuffle(200, seed=1)

@@ -18,7 +18,7 @@ def test_stats_add_up():
         ({"waiting": 1.0, "read": 5.0, "steps": 1.0}, "reading (83% of the work)"),
         ({"waiting": 1.0, "read": 1.0, "steps": 9.0}, "decoding and mapping"),
         ({"waiting": 1.0, "collate": 9.0}, "collating"),
-        ({"waiting": 1.0, "hand_over": 9.0}, "threads instead of processes"),
+        ({"waiting": 1.0, "transfer": 9.0}, "threads instead of processes"),
     ],
 )
 def test_the_verdict_names_the_bottleneck(times, verdict):

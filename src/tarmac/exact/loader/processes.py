@@ -22,7 +22,7 @@ from tarmac.errors import NotPicklable, WorkerDied, WorkerFailed
 from tarmac.exact.loader.builder import BatchBuilder, Result
 from tarmac.exact.loader.cursor import Request
 from tarmac.exact.loader.shared_memory import map_segment, watched
-from tarmac.exact.loader.worker import Handed, work
+from tarmac.exact.loader.worker import SentBatch, work
 from tarmac.exact.steps import describe_step
 
 __all__ = ["Processes"]
@@ -127,7 +127,7 @@ class _Worker:
                     raise value
                 continue
             try:
-                result = self._unpacked(*value)
+                result = self._unpack(*value)
             except NotPicklable:
                 if received == number:
                     raise
@@ -176,29 +176,29 @@ class _Worker:
         self._process.kill()
         return WorkerFailed(f"worker process {pid} {what}.", hint=hint)
 
-    def _unpacked(self, handed: Handed, took: float) -> Result:
+    def _unpack(self, sent: SentBatch, took: float) -> Result:
         began = time.perf_counter()
         buffers: list[Any] = []
-        for number in handed.dropped:
+        for number in sent.dropped:
             del self._memory[number]
-        if handed.segment is not None:
-            if handed.segment not in self._memory:
-                self._memory[handed.segment] = map_segment(self._received_handle())
+        if sent.segment is not None:
+            if sent.segment not in self._memory:
+                self._memory[sent.segment] = map_segment(self._receive_handle())
             # Not self: a batch must not keep the process alive.
-            free = functools.partial(self._freed.append, handed.segment)
-            whole = watched(self._memory[handed.segment], free)
-            buffers = [whole[start:end] for start, end in handed.ranges]
+            free = functools.partial(self._freed.append, sent.segment)
+            whole = watched(self._memory[sent.segment], free)
+            buffers = [whole[start:end] for start, end in sent.ranges]
         try:
-            result: Result = pickle.loads(handed.content, buffers=buffers)  # noqa: S301 - from our own child
+            result: Result = pickle.loads(sent.content, buffers=buffers)  # noqa: S301 - from our own child
         except Exception as error:
             raise NotPicklable(
                 f"a batch from a worker process cannot be read: {type(error).__name__}: {error}.",
                 hint="convert its fields to arrays, numbers or text in a map(), or use threads instead of processes.",
             ) from error
-        result.stats.hand_over += took + time.perf_counter() - began
+        result.stats.transfer += took + time.perf_counter() - began
         return result
 
-    def _received_handle(self) -> int:
+    def _receive_handle(self) -> int:
         try:
             return recv_handle(self._connection)
         except BlockingIOError:

@@ -20,7 +20,7 @@ class Stats:
     """Decoding and the other steps of the dataset."""
     collate: float = 0.0
     """Copying items into batches."""
-    hand_over: float = 0.0
+    transfer: float = 0.0
     """Transferring batches from worker processes."""
     waiting: float = 0.0
     """The training loop waits for a batch."""
@@ -47,7 +47,7 @@ class Stats:
         if share < 0.05:
             return f"{rate}: the training loop is the bottleneck; it waits {share:.0%} of the time"
         work = {"reading": self.read, "decoding and mapping": self.steps, "collating": self.collate}
-        work["transfer"] = self.hand_over
+        work["transfer"] = self.transfer
         slowest = max(work, key=work.__getitem__)
         part = work[slowest] / (sum(work.values()) or 1)
         advice = {

@@ -18,10 +18,10 @@ from tarmac.exact.loader.builder import BatchBuilder, Result
 from tarmac.exact.loader.lookahead import LookAhead
 from tarmac.exact.loader.shared_memory import Segment, required_size
 
-__all__ = ["Handed", "work"]
+__all__ = ["SentBatch", "work"]
 
 
-class Handed(NamedTuple):
+class SentBatch(NamedTuple):
     """A pickled batch, with its arrays in a segment of shared memory."""
 
     content: bytes
@@ -135,9 +135,9 @@ class _Segments:
         except Exception as error:
             raise _not_picklable(result.batch, error) from error
         segment, ranges, dropped = self._store(buffers)
-        handed = Handed(content, None if segment is None else segment.number, ranges, dropped)
+        sent = SentBatch(content, None if segment is None else segment.number, ranges, dropped)
         result_time = time.perf_counter() - began
-        self._connection.send(("batch", number, (handed, result_time)))
+        self._connection.send(("batch", number, (sent, result_time)))
         if segment is not None and segment.fd >= 0:
             send_handle(self._connection, segment.fd, self._parent)
             segment.close_descriptor()
