@@ -12,10 +12,9 @@ import tarmac
 from harness.shards import LONG, members
 from tarmac.exact.dataset import Dataset
 from tarmac.exact.selection import whole
-from tarmac.exact.shardset import Opening, ShardSet
+from tarmac.exact.shardset import OpenOptions, ShardSet
 from tarmac.indexing.auto import manifest_of
 from tarmac.indexing.manifest import Manifest
-from tarmac.storage.types import DEFAULT_STORAGE
 
 NAMES = st.text(st.sampled_from("ab_- é€\udc80"), min_size=1, max_size=4)
 KEYS = st.one_of(
@@ -76,6 +75,6 @@ def write_shards(folder: Path, counts: list[int], *, size: int = 10, index: bool
 
 
 def dataset_of(source: Any, **options: Any) -> Dataset:
-    """Return a dataset with options that `Dataset` itself does not have."""
-    manifest = source if isinstance(source, Manifest) else manifest_of(source, DEFAULT_STORAGE)
-    return Dataset.of_parts([whole(ShardSet(manifest, Opening(**options)))])
+    """A dataset with options that `Dataset` itself does not offer."""
+    manifest = source if isinstance(source, Manifest) else manifest_of(source)
+    return Dataset._of_parts([whole(ShardSet(manifest, OpenOptions(**options)))])

@@ -13,9 +13,9 @@ from harness.shards import plain
 from tarmac.errors import BadManifest, NotFound, TransferError, Truncated
 from tarmac.indexing import build as indexing
 from tarmac.indexing.auto import manifest_of
+from tarmac.indexing.build import IndexOptions
 from tarmac.indexing.manifest import Manifest, Shard, write_manifest
 from tarmac.storage import StorageOptions
-from tarmac.storage.types import DEFAULT_STORAGE
 
 FAST = StorageOptions(backoff=0.001, max_backoff=0.005, retries=1, idle_timeout=60)
 
@@ -27,7 +27,7 @@ def home(tmp_path, monkeypatch):
 
 
 def found(source):
-    return manifest_of(source, DEFAULT_STORAGE)
+    return manifest_of(source)
 
 
 def test_a_manifest_is_itself():
@@ -64,7 +64,7 @@ def test_shards_in_a_store_are_indexed_among_our_own_files(home):
     data = plain()
     with FaultServer(data) as server:
         urls = [f"{server.url}?{number}" for number in range(20)]
-        manifest = manifest_of(urls, FAST)
+        manifest = manifest_of(urls, IndexOptions(storage=FAST))
         assert [(shard.url, shard.samples, shard.size) for shard in manifest.shards] == [
             (url, 3, len(data)) for url in urls
         ]
@@ -72,9 +72,9 @@ def test_shards_in_a_store_are_indexed_among_our_own_files(home):
         assert not [name for name in os.listdir(home / "index") if "?" in name]
         # Every URL gives the shard here, also that of the index; what it gives is no index.
         server.clear()
-        assert manifest_of(urls[:1], FAST).shards == manifest.shards[:1]
+        assert manifest_of(urls[:1], IndexOptions(storage=FAST)).shards == manifest.shards[:1]
     with pytest.raises(TransferError):
-        manifest_of(urls, FAST)
+        manifest_of(urls, IndexOptions(storage=FAST))
 
 
 def test_one_bad_shard_is_an_error(tmp_path):
@@ -89,5 +89,5 @@ def test_one_bad_shard_is_an_error(tmp_path):
 
 def test_progress(tmp_path, capsys):
     urls = write_shards(tmp_path, [1, 1])
-    manifest_of(urls, DEFAULT_STORAGE, show=False)
+    manifest_of(urls, show=False)
     assert capsys.readouterr().err == ""

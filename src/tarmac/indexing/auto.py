@@ -10,13 +10,12 @@ from collections.abc import Iterator, Sequence
 from tarmac import environment
 from tarmac.display import display_url
 from tarmac.errors import AccessDenied, WriteError
-from tarmac.indexing.build import IndexOptions, index_shard, keeping, usable_index
+from tarmac.indexing.build import DEFAULT_INDEXING, IndexOptions, index_shard, keeping, usable_index
 from tarmac.indexing.manifest import Manifest, Shard, read_manifest
-from tarmac.indexing.meta import MetaPlan
 from tarmac.indexing.sidecar import Sidecar, open_sidecar, sidecar_url, write_sidecar
 from tarmac.progress import track
 from tarmac.runtime.threads import in_threads
-from tarmac.storage import StorageOptions, is_local
+from tarmac.storage import is_local
 from tarmac.storage.local import local_path
 from tarmac.storage.urls import Shards, ShardUrl, expand
 
@@ -28,10 +27,8 @@ REQUESTS = 16
 
 def manifest_of(
     source: Shards | Manifest,
-    storage: StorageOptions,
+    options: IndexOptions = DEFAULT_INDEXING,
     *,
-    digests: bool = False,
-    meta: MetaPlan | None = None,
     beside: bool = True,
     show: bool | None = None,
 ) -> Manifest:
@@ -44,9 +41,8 @@ def manifest_of(
     if isinstance(source, str | os.PathLike) and not isinstance(source, ShardUrl):
         name = os.fspath(source)
         if name.partition("?")[0].lower().endswith(".json"):
-            return read_manifest(name, storage)
-    urls = expand(source, storage=storage)
-    options = IndexOptions(digests=digests, meta=meta, storage=storage)
+            return read_manifest(name, options.storage, options.tar.limits)
+    urls = expand(source, limits=options.tar.limits, storage=options.storage)
     return Manifest(list(track(_indexed(urls, options, beside), len(urls), "indexing", progress=show)))
 
 

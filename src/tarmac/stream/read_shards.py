@@ -57,7 +57,7 @@ class TarSamples(PipelineStage):
         self.drops: Drops = Drops()
         self.reader = SampleReader(
             (),
-            split=split_name,
+            split_name=split_name,
             tar=DEFAULT_OPTIONS if tar is None else tar,
             storage=DEFAULT_STORAGE if storage is None else storage,
             cache=cache,

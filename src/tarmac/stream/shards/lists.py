@@ -71,7 +71,7 @@ class SimpleShardList(_SavesDrawnSeed, StreamSource):
         storage: StorageOptions = DEFAULT_STORAGE,
     ) -> None:
         super().__init__()
-        self.urls = expand(urls, limits=limits, options=storage)
+        self.urls = expand(urls, limits=limits, storage=storage)
         self.seed = drawn_seed() if seed is True else seed
         self._drawn = seed is True
 
@@ -214,7 +214,7 @@ def expand_source(
     storage: StorageOptions = DEFAULT_STORAGE,
 ) -> list[ShardUrl]:
     """Return the first `max_urls` URLs that a pattern or an iterable expands to; there may be none."""
-    urls = iter_urls(source, limits=limits, options=storage)
+    urls = iter_urls(source, limits=limits, storage=storage)
     result = list(islice(urls, max_urls))
     if len(result) == max_urls and next(urls, None) is not None:
         _log.warning("there are more than max_urls=%d shards; the rest is ignored", max_urls)

@@ -147,7 +147,7 @@ def _parse(spec: object, base: str | None, limits: Limits, storage: StorageOptio
 def _expand(name: str, base: str | None, limits: Limits, storage: StorageOptions) -> Iterator[str]:
     """Expand a pattern. A pattern from a file is data: it cannot run a command or read variables."""
     if base is None:
-        yield from expand(environment.expandvars(name), limits=limits, options=storage)
+        yield from expand(environment.expandvars(name), limits=limits, storage=storage)
         return
     for url in expand_braces(substituted(name), limits):
         yield from expand_glob(_resolve(base, url), limits, storage)
