@@ -1,8 +1,12 @@
-"""`webdataset.shardlists`: which shards in which order."""
+"""`webdataset.shardlists`: lists of shards, and how they are split among readers."""
 
 from __future__ import annotations
 
-from tarmac.compat.helpers import Uncurried, envsubst, expand
+import os
+
+from tarmac import environment
+from tarmac.compat.webdataset.filters import Uncurried
+from tarmac.storage import urls
 from tarmac.stream.directory import DirectoryShardList
 from tarmac.stream.shardlists import (
     Resample,
@@ -40,3 +44,13 @@ __all__ = [
 ]
 
 resampled_ = Uncurried(Resample)
+
+
+def envsubst(s: str) -> str:
+    """Replace `${X}` with the environment variable WDS_X."""
+    return urls.substituted(s)
+
+
+def expand(s: str) -> str:
+    """Expand `~` and environment variables."""
+    return os.path.expanduser(environment.expandvars(s))

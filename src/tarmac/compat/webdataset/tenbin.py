@@ -1,4 +1,4 @@
-"""`webdataset.tenbin`: arrays as bytes."""
+"""`webdataset.tenbin`: encode arrays as bytes."""
 
 from __future__ import annotations
 
