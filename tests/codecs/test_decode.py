@@ -256,7 +256,7 @@ def test_only_missing_extras_stay_import_errors(monkeypatch):
     with pytest.raises(DecodeFailed, match="ImportError: of the data"):
         Decoder([fails])({"a": b""})
     monkeypatch.setitem(sys.modules, "msgpack", None)
-    with pytest.raises(ImportError, match=r"tarmac\[msgpack\]"):
+    with pytest.raises(ImportError, match=r"tarmac-data\[msgpack\]"):
         Decoder([])({"mp": b"\x01"})
 
 

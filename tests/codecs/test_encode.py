@@ -192,5 +192,5 @@ def test_missing_libraries_name_their_extra(monkeypatch, field, module, extra):
         return real(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(ImportError, match=rf"tarmac\[{extra}\]"):
+    with pytest.raises(ImportError, match=rf"tarmac-data\[{extra}\]"):
         encode(field, {"a": 1})

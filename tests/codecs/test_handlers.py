@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tarmac.codecs import Continue, gzfilter, handle_extension
-from tarmac.codecs.handlers import SAFE, FieldHandler, library
+from tarmac.codecs.handlers import SAFE, FieldHandler
 
 NAMES = st.lists(st.sampled_from(["jpg", "seg", "JPG", "Seg", "a", ""]), min_size=1, max_size=3).map(".".join)
 
@@ -45,8 +45,3 @@ def test_a_handler_must_say_what_it_finds():
         FieldHandler().find(".a", SAFE)
 
 
-def test_a_missing_library_names_its_extra():
-    with pytest.raises(ImportError, match=r'pip install "tarmac\[things\]"') as caught:
-        library("no_such_library", "things", "thing fields")
-    assert caught.value.name == "tarmac[things]"
-    assert library("json", "x", "y").__name__ == "json"

@@ -12,10 +12,11 @@ import struct
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tarmac.codecs.handlers import SAFE, Settings, library
+from tarmac.codecs.handlers import SAFE, Settings
 from tarmac.codecs.tenbin import plain_array
 from tarmac.codecs.unsafe import allow, full_torch_loads, object_array_loads
 from tarmac.errors import DecodeFailed, DecompressionBomb, EncodeFailed, UnsafeCodec
+from tarmac.extras import import_extra
 from tarmac.limits import Limits
 from tarmac.storage.security import is_secure
 
@@ -73,7 +74,7 @@ def encode_npz(value: Any) -> bytes:
 
 def encode_torch(value: Any) -> bytes:
     """Whatever `torch.save` takes."""
-    torch = library("torch", "torch", "pth fields")
+    torch = import_extra("torch", "torch", "pth fields")
     stream = io.BytesIO()
     torch.save(value, stream)
     return stream.getvalue()
@@ -210,7 +211,7 @@ def torch_loads(data: bytes, settings: Settings = SAFE) -> Any:
             _check_zip(archive.infolist(), len(data), settings.limits)
     if settings.allow_pickle and not is_secure():
         return full_torch_loads(data)
-    torch = library("torch", "torch", "pth fields")
+    torch = import_extra("torch", "torch", "pth fields")
     if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 6):
         # CVE-2025-32434: there, loading weights only can still be made to execute code.
         raise UnsafeCodec(f"torch {torch.__version__} cannot load safely.", hint="torch 2.6 or later.")

@@ -9,10 +9,11 @@ from functools import partial
 from typing import Any
 
 from tarmac.codecs.arrays import npy_loads, npz_loads, torch_loads
-from tarmac.codecs.handlers import SAFE, FieldHandler, Function, Settings, extension_of, library
+from tarmac.codecs.handlers import SAFE, FieldHandler, Function, Settings, extension_of
 from tarmac.codecs.tenbin import tenbin_loads
 from tarmac.codecs.unsafe import pickle_field
 from tarmac.errors import DecodeFailed, DecompressionBomb
+from tarmac.extras import import_extra
 
 __all__ = [
     "basichandlers",
@@ -50,12 +51,12 @@ def json_loads(data: bytes) -> Any:
 
 def msgpack_loads(data: bytes) -> Any:
     """MessagePack."""
-    return library("msgpack", "msgpack", "msgpack fields").unpackb(data)
+    return import_extra("msgpack", "msgpack", "msgpack fields").unpackb(data)
 
 
 def cbor_loads(data: bytes) -> Any:
     """CBOR."""
-    cbor2 = library("cbor2", "cbor", "cbor fields")
+    cbor2 = import_extra("cbor2", "cbor", "cbor fields")
     return cbor2.loads(data)
 
 

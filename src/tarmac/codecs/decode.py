@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 from tarmac.codecs.basic import basichandlers, gzfilter
 from tarmac.codecs.handlers import Continue, FieldHandler, Function, Handler, Settings
 from tarmac.errors import CodecError, DecodeFailed
+from tarmac.extras import MissingExtra
 from tarmac.limits import DEFAULT_LIMITS, Limits
 
 __all__ = ["Decoder", "DecodingError"]
@@ -176,7 +177,7 @@ def _fail(error: Exception, field: str, key: Any, url: Any) -> NoReturn:
             error.field = field
             error.what = f'field "{field}": {error.what}'
         raise error.at(url=url, key=key)
-    if isinstance(error, ImportError) and (error.name or "").startswith("tarmac["):
+    if isinstance(error, MissingExtra):
         raise error
     reason = f"{type(error).__name__}: {error}".rstrip(".:")
     if len(reason) > REASON:

@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tarmac.codecs.arrays import encode_npy, encode_npz, encode_torch
-from tarmac.codecs.handlers import library
 from tarmac.codecs.images import image_encoder
 from tarmac.codecs.tenbin import encode_tenbin
 from tarmac.errors import CodecError, EncodeFailed, NoCodec, TarmacError
+from tarmac.extras import import_extra
 
 __all__ = ["Encoder", "encode_field", "encoders", "find_encoder"]
 
@@ -45,12 +45,12 @@ def _encode_pickle(value: Any) -> bytes:
 
 
 def _encode_msgpack(value: Any) -> bytes:
-    packed: bytes = library("msgpack", "msgpack", "msgpack fields").packb(value)
+    packed: bytes = import_extra("msgpack", "msgpack", "msgpack fields").packb(value)
     return packed
 
 
 def _encode_cbor(value: Any) -> bytes:
-    packed: bytes = library("cbor2", "cbor", "cbor fields").dumps(value)
+    packed: bytes = import_extra("cbor2", "cbor", "cbor fields").dumps(value)
     return packed
 
 

@@ -21,7 +21,6 @@ __all__ = [
     "Settings",
     "extension_of",
     "handle_extension",
-    "library",
     "words",
 ]
 
@@ -108,14 +107,3 @@ def words(text: str) -> list[str]:
 def extension_of(key: str) -> str:
     """Return what follows the last dot, in lower case."""
     return key.rpartition(".")[2].lower()
-
-
-def library(name: str, extra: str, what: str) -> Any:
-    """Import a library that is not required, or say which extra brings it."""
-    try:
-        return __import__(name)
-    except ImportError:
-        # The name tells this apart from imports that fail inside a decode because of the data.
-        raise ImportError(
-            f'{what} need an extra: pip install "tarmac[{extra}]"', name=f"tarmac[{extra}]"
-        ) from None

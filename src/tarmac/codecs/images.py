@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
-from tarmac.codecs.handlers import FieldHandler, Function, Settings, extension_of, library, words
+from tarmac.codecs.handlers import FieldHandler, Function, Settings, extension_of, words
 from tarmac.codecs.pixels import check_pixels, peek_size
 from tarmac.errors import DecodeFailed, DecompressionBomb, EncodeFailed, TarmacWarning
+from tarmac.extras import import_extra
 
 if TYPE_CHECKING:
     import numpy as np
@@ -170,7 +171,7 @@ def decode_image(data: bytes, spec: str, formats: str, most: int, fast: bool = F
     import numpy as np
 
     if kind == "torch":
-        torch = library("torch", "torch", f"images as {spec}")
+        torch = import_extra("torch", "torch", f"images as {spec}")
         if pixels.ndim == 3:
             pixels = np.ascontiguousarray(pixels.transpose(2, 0, 1))
     if element == "float":

@@ -10,9 +10,10 @@ import io
 from functools import partial
 from typing import Any
 
-from tarmac.codecs.handlers import FieldHandler, Function, Settings, extension_of, library, words
+from tarmac.codecs.handlers import FieldHandler, Function, Settings, extension_of, words
 from tarmac.codecs.pixels import check_pixels
 from tarmac.errors import DecodeFailed, DecompressionBomb
+from tarmac.extras import import_extra
 from tarmac.limits import MIB, Limits
 
 __all__ = ["torch_audio", "torch_video"]
@@ -105,8 +106,8 @@ class _Sound:
 def _video(data: bytes, limits: Limits) -> tuple[Any, Any, dict[str, Any]]:
     import numpy as np
 
-    av = library("av", "video", "video fields")
-    torch = library("torch", "torch", "video fields")
+    av = import_extra("av", "video", "video fields")
+    torch = import_extra("torch", "torch", "video fields")
     budget = _Budget(limits)
     frames: list[Any] = []
     info: dict[str, Any] = {}
@@ -138,10 +139,10 @@ def _video(data: bytes, limits: Limits) -> tuple[Any, Any, dict[str, Any]]:
 
 
 def _audio(data: bytes, extension: str, limits: Limits) -> tuple[Any, int]:
-    torch = library("torch", "torch", "audio fields")
+    torch = import_extra("torch", "torch", "audio fields")
     samples = None
     if extension in _SOUNDFILE:
-        soundfile = library("soundfile", "audio", "audio fields")
+        soundfile = import_extra("soundfile", "audio", "audio fields")
         try:
             samples, rate = _by_soundfile(soundfile, data, limits)
         except soundfile.LibsndfileError:
@@ -172,7 +173,7 @@ def _by_soundfile(soundfile: Any, data: bytes, limits: Limits) -> tuple[Any, int
 
 
 def _by_av(data: bytes, extension: str, limits: Limits) -> tuple[Any, int]:
-    av = library("av", "video", f"{extension} fields")
+    av = import_extra("av", "video", f"{extension} fields")
     with av.open(io.BytesIO(data), options=_OPTIONS) as container:
         if not container.streams.audio:
             raise DecodeFailed("no sound inside.")

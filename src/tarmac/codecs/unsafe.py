@@ -9,8 +9,9 @@ from __future__ import annotations
 import io
 from typing import Any
 
-from tarmac.codecs.handlers import SAFE, Settings, handle_extension, library
+from tarmac.codecs.handlers import SAFE, Settings, handle_extension
 from tarmac.errors import UnsafeCodec
+from tarmac.extras import import_extra
 from tarmac.storage.security import is_secure
 
 __all__ = [
@@ -59,7 +60,7 @@ def pickle_loads(data: bytes) -> Any:
 def full_torch_loads(data: bytes) -> Any:
     """Load everything `torch.save` writes, which includes pickles."""
     _refuse_in_secure_mode("a torch file")
-    torch = library("torch", "torch", "pth fields")
+    torch = import_extra("torch", "torch", "pth fields")
     return torch.load(io.BytesIO(data), weights_only=False, map_location="cpu")
 
 
