@@ -19,8 +19,10 @@ lint: $(VENV)/.test
 	$(BIN)/ruff check src tests bench demo
 	$(BIN)/lint-imports
 
+# mypy checks the source; pyright checks that every public name has a complete type for users.
 types: $(VENV)/.test
 	$(BIN)/mypy
+	$(BIN)/pyright --pythonpath $(BIN)/python --verifytypes tarmac --ignoreexternal
 
 # The quick tests share the cores; the heavy ones measure memory or race processes and run alone.
 unit: $(VENV)/.test $(VENV)/.servers

@@ -25,6 +25,7 @@ from tarmac.codecs import (
     torch_loads,
     torch_video,
 )
+from tarmac.codecs.handlers import FieldHandler
 from tarmac.codecs.tenbin import tenbin_loads
 from tarmac.codecs.unsafe import pickle_loads as unpickle_loads
 
@@ -58,9 +59,9 @@ __all__ = [
 
 pytorch_weights_only = True
 """torch files are read as tensors only, unless `decode(allow_pickle=True)` is set."""
-default_pre_handlers = [gzfilter]
-default_post_handlers = [basichandlers]
-default_decoder = Decoder([])
+default_pre_handlers: list[FieldHandler] = [gzfilter]
+default_post_handlers: list[FieldHandler] = [basichandlers]
+default_decoder: Decoder = Decoder([])
 
 
 def call_extension_handler(

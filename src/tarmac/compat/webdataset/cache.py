@@ -56,7 +56,8 @@ class StreamingOpen:
     """Open shards where they are; `local_path` is set for local shards."""
 
     def __init__(self, verbose: bool = False, handler: Handler = reraise_exception) -> None:
-        self.verbose, self.handler = verbose, handler
+        self.verbose = verbose
+        self.handler = handler
 
     def __call__(self, urls: Iterable[Any]) -> Iterator[dict[str, Any]]:
         return open_each(urls, self.handler, self._open)
@@ -112,10 +113,13 @@ class FileCache:
         cache_size: int = -1,
         cache_cleanup_interval: float = 30,
     ) -> None:
-        self.cache_dir = cache_dir or environment.cache_dir() or "./_cache"
-        self.url_to_name, self.validator, self.handler = url_to_name, validator, handler
-        self.verbose, self.interval = verbose, cache_cleanup_interval
-        self.cache = Cache(
+        self.cache_dir: str | os.PathLike[str] = cache_dir or environment.cache_dir() or "./_cache"
+        self.url_to_name = url_to_name
+        self.validator = validator
+        self.handler = handler
+        self.verbose = verbose
+        self.interval = cache_cleanup_interval
+        self.cache: Cache = Cache(
             self.cache_dir,
             max_bytes=int(cache_size) if cache_size > 0 else None,
             readable=url_to_name,
@@ -181,9 +185,12 @@ class LRUCleanup:
         verbose: bool = False,
         interval: float | None = 30,
     ) -> None:
-        self.cache_dir, self.cache_size, self.keyfn = cache_dir, cache_size, keyfn
-        self.verbose, self.interval = verbose, interval
-        self.last_run = -float("inf")
+        self.cache_dir = cache_dir
+        self.cache_size = cache_size
+        self.keyfn = keyfn
+        self.verbose = verbose
+        self.interval = interval
+        self.last_run: float = -float("inf")
 
     def set_cache_dir(self, cache_dir: str | os.PathLike[str]) -> None:
         """Set the directory."""

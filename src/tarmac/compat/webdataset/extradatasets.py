@@ -19,7 +19,8 @@ class MockDataset(Source):
 
     def __init__(self, sample: Any, length: int) -> None:
         super().__init__()
-        self.sample, self.length = sample, length
+        self.sample = sample
+        self.length = length
 
     def __iter__(self) -> Iterator[Any]:
         return (self.sample for _ in range(self.length))
@@ -30,7 +31,8 @@ class with_length(Source):
 
     def __init__(self, dataset: Iterable[Any], length: int) -> None:
         super().__init__()
-        self.dataset, self.length = dataset, length
+        self.dataset = dataset
+        self.length = length
 
     def set_pass(self, turn: Turn) -> None:
         """Pass the epoch on to the dataset."""
@@ -92,7 +94,10 @@ class repeatedly(Source):
         length: int | None = None,
     ) -> None:
         super().__init__()
-        self.source, self.nepochs, self.nbatches, self.length = source, nepochs, nbatches, length
+        self.source = source
+        self.nepochs = nepochs
+        self.nbatches = nbatches
+        self.length = length
 
     def set_pass(self, turn: Turn) -> None:
         """Pass the first epoch on to the dataset."""

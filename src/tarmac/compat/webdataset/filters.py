@@ -119,7 +119,7 @@ class Uncurried:
         self.stage = stage
         data = inspect.Parameter("data", inspect.Parameter.POSITIONAL_ONLY)
         parameters = inspect.signature(stage).parameters.values()
-        self.__signature__ = inspect.Signature([data, *parameters])
+        self.__signature__: inspect.Signature = inspect.Signature([data, *parameters])
 
     def __call__(self, data: Iterable[Any], /, *args: Any, **kw: Any) -> Any:
         return self.stage(*args, **kw)(data)

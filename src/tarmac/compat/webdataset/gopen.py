@@ -159,7 +159,13 @@ def open_url(url: str, mode: str = "rb", bufsize: int = BUFFER, **kw: Any) -> IO
     raise ValueError(f'mode must be "rb" or "wb", got {mode!r}')
 
 
-gopen_ais = gopen_curl = gopen_file = gopen_gsutil = gopen_hf = gopen_htgs = gopen_pipe = open_url
+gopen_ais: Opener = open_url
+gopen_curl: Opener = open_url
+gopen_file: Opener = open_url
+gopen_gsutil: Opener = open_url
+gopen_hf: Opener = open_url
+gopen_htgs: Opener = open_url
+gopen_pipe: Opener = open_url
 
 
 def gopen(url: str, mode: str = "rb", bufsize: int = BUFFER, **kw: Any) -> IO[bytes]:
@@ -241,7 +247,7 @@ def _opened(opener: Opener, url: str, mode: str) -> IO[bytes]:
     return file
 
 
-gopen_schemes = _Schemes()
+gopen_schemes: _Schemes = _Schemes()
 
 
 def pipe_cleaner(spec: str) -> str:
@@ -273,9 +279,10 @@ class Pipe:
             raise ValueError(f'mode must be "rb" or "wb", got {mode!r}')
         if is_secure():
             raise UnsafeUrl("secure mode does not allow commands.")
-        self.args = (args, kw)
-        self.timeout, self.ignore_errors = timeout, ignore_errors
-        self.ignore_status = [0, *(ignore_status or [])]
+        self.args: tuple[tuple[Any, ...], dict[str, Any]] = (args, kw)
+        self.timeout = timeout
+        self.ignore_errors = ignore_errors
+        self.ignore_status: list[int] = [0, *(ignore_status or [])]
         self.status: int | None = None
         kw["stdout" if mode[0] == "r" else "stdin"] = subprocess.PIPE
         self.proc: subprocess.Popen[bytes] = subprocess.Popen(*args, **kw)

@@ -63,8 +63,11 @@ class MultiLoader:
     ) -> None:
         if workers < 1:
             raise ValueError(f"`workers` must be at least 1, got {workers}")
-        self.dataset, self.workers = dataset, workers
-        self.verbose, self.nokill, self.prefix = verbose, nokill, prefix
+        self.dataset = dataset
+        self.workers = workers
+        self.verbose = verbose
+        self.nokill = nokill
+        self.prefix = prefix
         self._context: Any = multiprocessing.get_context(start_method)
         self._runs: list[_Run] = []
 

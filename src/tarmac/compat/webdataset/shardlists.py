@@ -43,7 +43,7 @@ __all__ = [
     "Uncurried",
 ]
 
-resampled_ = Uncurried(Resample)
+resampled_: Uncurried = Uncurried(Resample)
 
 
 def envsubst(s: str) -> str:

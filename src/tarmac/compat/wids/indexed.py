@@ -117,12 +117,12 @@ class IndexedTarSamples:
         del use_mmap, index_file
         if path is None and stream is None:
             raise TypeError("IndexedTarSamples needs `path` or `stream`")
-        self.path = None if path is None else os.fspath(path)
+        self.path: str | None = None if path is None else os.fspath(path)
         name = self.path or str(getattr(stream, "name", "a stream"))
         source = open_read(name) if stream is None else _as_source(stream, name)
         self._shard: IndexedShard | None = index_in_memory(source, name, md5sum=md5sum, samples=expected_size)
         self._length = len(self._shard)
-        self.uuid = str(uuid.uuid4())
+        self.uuid: str = str(uuid.uuid4())
 
     @classmethod
     def _of(cls, shard: IndexedShard) -> IndexedTarSamples:

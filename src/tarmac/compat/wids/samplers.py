@@ -70,8 +70,10 @@ class _RangeSampler:
 
     def __init__(self, ranges: list[Range], seed: int, shuffle: bool, shufflefirst: bool) -> None:
         self.ranges = ranges
-        self.seed, self.shuffle, self.shufflefirst = seed, shuffle, shufflefirst
-        self.epoch = 0
+        self.seed = seed
+        self.shuffle = shuffle
+        self.shufflefirst = shufflefirst
+        self.epoch: int = 0
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next iteration."""
@@ -131,7 +133,9 @@ class ChunkedSampler(_RangeSampler):
             raise ValueError(f"`chunksize` must be at least 1, got {chunksize}")
         ranges = [(start, min(start + chunksize, high)) for start in range(low, high, chunksize)]
         super().__init__(ranges, seed, shuffle, shufflefirst)
-        self.dslength_per_replica = dslength_per_replica if dslength_per_replica > 0 else super().__len__()
+        self.dslength_per_replica: int = (
+            dslength_per_replica if dslength_per_replica > 0 else super().__len__()
+        )
 
     def __len__(self) -> int:
         return self.dslength_per_replica
@@ -184,12 +188,16 @@ class DistributedLocalSampler:
         drop_last: bool = False,
     ) -> None:
         info = _rank_info(rank, num_replicas)
-        self.dataset, self.rank, self.num_replicas = dataset, info.rank, info.world_size
-        self.shuffle, self.seed, self.drop_last = shuffle, seed, drop_last
-        self.epoch = 0
+        self.dataset = dataset
+        self.rank: int = info.rank
+        self.num_replicas: int = info.world_size
+        self.shuffle = shuffle
+        self.seed = seed
+        self.drop_last = drop_last
+        self.epoch: int = 0
         total = len(dataset)
-        self.num_samples = total // info.world_size if drop_last else -(-total // info.world_size)
-        self.total_size = self.num_samples * info.world_size
+        self.num_samples: int = total // info.world_size if drop_last else -(-total // info.world_size)
+        self.total_size: int = self.num_samples * info.world_size
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next iteration."""

@@ -18,6 +18,7 @@ from typing import IO, Any, Self
 from urllib.parse import quote
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tarmac import environment
 from tarmac.compat.webdataset.cache import url_to_cache_name
@@ -76,6 +77,7 @@ __all__ = [
 
 _log = logging.getLogger("tarmac")
 
+Localname = Callable[[str], str]
 MANY_OPEN_SHARDS = 200
 """Open shards beyond which a process may run out of file descriptors."""
 
@@ -84,7 +86,7 @@ class CacheLocalname:
     """Keep shards in the directory `cache_dir`, named after the last part of their URLs."""
 
     def __init__(self, cache_dir: str | os.PathLike[str]) -> None:
-        self.directory = os.fspath(cache_dir)
+        self.directory: str = os.fspath(cache_dir)
 
     def __call__(self, shard: str) -> str:
         return os.path.join(self.directory, url_to_cache_name(shard))
@@ -103,31 +105,31 @@ class DefaultLocalname(CacheLocalname):
 class LRUShards(ShardSet):
     """Up to `lru_size` open shards; beyond that, the one opened first is closed.
 
-    Remote shards are downloaded to `localname(url)`.
-    An existing file with exactly the name that a custom `localname` returns is used as it is. All downloads go
-    through a `Cache`, which adds a hash to the names and removes the least recently used files beyond `cache_size`
-    bytes unless `keep` is set.
+    Remote shards are downloaded to `localname(url)`. An existing file with exactly the name that a custom `localname`
+    returns is used as it is. All downloads go through a `Cache`, which adds a hash to the names and removes the least
+    recently used files beyond `cache_size` bytes unless `keep` is set.
     """
 
     def __init__(
         self,
         lru_size: int,
         keep: bool = False,
-        localname: Callable[[str], str] | None = None,
+        localname: Localname | None = None,
         *,
         cache_size: int | None = None,
         shards: Iterable[Mapping[str, Any]] = (),
     ) -> None:
         manifest = Manifest([Shard(shard["url"], shard["nsamples"]) for shard in shards])
         super().__init__(manifest, Opening(open_shards=lru_size))
-        self.localname = DefaultLocalname() if localname is None else localname
+        self.localname: Localname = DefaultLocalname() if localname is None else localname
         self._max_bytes = int(cache_size) if cache_size and cache_size > 0 and not keep else None
         self._caches: dict[str, Cache] = {}
         self.reset_stats()
 
     def reset_stats(self) -> None:
         """Reset the counters."""
-        self.accesses = self.misses = 0
+        self.accesses: int = 0
+        self.misses: int = 0
 
     def __len__(self) -> int:
         return len(self._open)
@@ -193,30 +195,34 @@ class ShardListDataset:
         cache_dir: str | os.PathLike[str] | None = None,
         lru_size: int = 10,
         dataset_name: str | None = None,
-        localname: Callable[[str], str] | None = None,
+        localname: Localname | None = None,
         transformations: Any = "PIL",
         keep: bool = False,
         base: str | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        self.spec, self.base = _load_spec(shards, base, options)
+        spec, base = _load_spec(shards, base, options)
+        self.spec: dict[str, Any] = spec
+        self.base: str | None = base
         self.shards: list[dict[str, Any]] = self.spec["shardlist"]
         named = shards if isinstance(shards, str | os.PathLike) else self.shards
-        self.dataset_name = dataset_name or self.spec.get("name") or hash_dataset_name(str(named))
+        self.dataset_name: str | Any = dataset_name or self.spec.get("name") or hash_dataset_name(str(named))
         self.lengths: list[int] = [shard["nsamples"] for shard in self.shards]
-        self.cum_lengths = np.cumsum(self.lengths, dtype=np.int64)
+        self.cum_lengths: NDArray[np.int64] = np.cumsum(self.lengths, dtype=np.int64)
         self._ends: list[int] = self.cum_lengths.tolist()
-        self.localname = (
-            CacheLocalname(cache_dir) if cache_dir is not None else localname or DefaultLocalname()
-        )
+        if cache_dir is not None:
+            localname = CacheLocalname(cache_dir)
+        self.localname: Localname = localname or DefaultLocalname()
         self.cache_dir: str | None = getattr(self.localname, "directory", None)
-        self.transformations = interpret_transformations(transformations)
+        self.transformations: list[Any] = interpret_transformations(transformations)
         if lru_size > MANY_OPEN_SHARDS:
             _log.warning("lru_size=%d may exceed the limit on open files", lru_size)
         keep = keep or bool(self.spec.get("keep"))
-        self.cache = LRUShards(lru_size, keep, self.localname, cache_size=cache_size, shards=self.shards)
+        self.cache: LRUShards = LRUShards(
+            lru_size, keep, self.localname, cache_size=cache_size, shards=self.shards
+        )
         self._dataset = Dataset.of_parts([whole(self.cache)])
-        self.total_length = len(self._dataset)
+        self.total_length: int = len(self._dataset)
         self._warned = False
 
     def add_transform(self, transform: Callable[[Any], Any]) -> Self:

@@ -43,12 +43,12 @@ class AtomicJsonUpdate:
 
     def __init__(self, filename: str) -> None:
         self.filename = filename
-        self.backup_filename = f"{filename}.bak"
+        self.backup_filename: str = f"{filename}.bak"
 
     def __enter__(self) -> Spec:
         with open(self.filename, "rb") as file:
             self._previous = file.read()
-        self.data = parse_manifest(self._previous)
+        self.data: dict[str, Any] = parse_manifest(self._previous)
         return self.data
 
     def __exit__(

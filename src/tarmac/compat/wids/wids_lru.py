@@ -17,7 +17,8 @@ class LRUCache(OrderedDict[Any, Any]):
 
     def __init__(self, capacity: int, release_handler: Callable[[Any, Any], object] | None = None) -> None:
         super().__init__()
-        self.capacity, self.release_handler = capacity, release_handler
+        self.capacity = capacity
+        self.release_handler = release_handler
 
     def __getitem__(self, key: Any) -> Any:
         if key not in self:

@@ -30,7 +30,7 @@ class MMIndexedTar:
         cleanup_callback: Callable[[Any, int, str], object] | None = None,
     ) -> None:
         del index_file, verbose
-        self.fname = fname if isinstance(fname, str) else None
+        self.fname: str | None = fname if isinstance(fname, str) else None
         self.stream: IO[bytes] = open(fname, "rb") if isinstance(fname, str) else fname  # noqa: SIM115
         self.cleanup_callback = cleanup_callback
         self._data: mmap.mmap | bytes
@@ -41,11 +41,11 @@ class MMIndexedTar:
             self._data = self.stream.read()
         if cleanup_callback is not None:
             cleanup_callback(fname, self.stream.fileno(), "start")
-        self.by_index = [
+        self.by_index: list[tuple[str, int, int]] = [
             (name.decode("utf-8", "surrogateescape"), offset, size)
             for name, offset, size, _ in read_members(self._data, url=self.fname, payload=False)
         ]
-        self.by_name = {name: number for number, (name, _, _) in enumerate(self.by_index)}
+        self.by_name: dict[str, int] = {name: number for number, (name, _, _) in enumerate(self.by_index)}
 
     def names(self) -> list[str]:
         """Return the names of all files, in order."""
