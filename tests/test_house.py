@@ -40,12 +40,6 @@ def test_public_names_exist_and_are_sorted(name):
         assert hasattr(module, item), item
 
 
-def test_lazy_names_are_all_names():
-    assert set(dir(tarmac)) == {*tarmac.__all__, "__version__"}
-    with pytest.raises(AttributeError, match="no attribute"):
-        _ = tarmac.nothing
-
-
 def test_every_package_is_in_the_contract_about_compat():
     config = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     (contract,) = (one for one in config if "tarmac.compat" in one.get("forbidden_modules", ()))
