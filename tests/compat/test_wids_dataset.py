@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import pickle
-import tarfile
 import threading
 
 import pytest
@@ -86,16 +85,10 @@ def test_lists_in_json(shards, tmp_path, monkeypatch):
     assert ShardListDataset(str(path), options={"name": "other"}).dataset_name == "other"
 
 
-def test_base(shards, tmp_path):
-    """In wids, neither the base of a JSON list nor the `base` of a Python list had an effect."""
+def test_base_of_a_python_list(shards, tmp_path):
+    """In wids, `base` had no effect."""
     relative = [item | {"url": os.path.basename(item["url"])} for item in shards]
     assert keys(ShardListDataset(relative, base=str(tmp_path))) == ALL
-    (tmp_path / "d").mkdir()
-    path = tmp_path / "d" / "index.json"
-    path.write_text(json.dumps({"wids_version": 1, "base": str(tmp_path), "shardlist": relative}))
-    dataset = ShardListDataset(str(path))
-    assert keys(dataset) == ALL
-    assert dataset.base == str(tmp_path)
 
 
 def test_manifests_of_tarmac_are_lists(shards, tmp_path):
@@ -218,11 +211,3 @@ def test_pickling(shards):
     assert keys(copy) == ALL
     assert len(copy.cache) == 3
     assert copy.get_stats() == (10, 4)
-
-
-def test_long_names_in_shards(tmp_path):
-    names = [("d" * 90 + f"/long-{'x' * 80}-{i}.cls", b"1") for i in range(3)]
-    for form in (tarfile.PAX_FORMAT, tarfile.GNU_FORMAT):
-        (tmp_path / "a.tar").write_bytes(plain(names, form))
-        dataset = ShardListDataset([{"url": str(tmp_path / "a.tar"), "nsamples": 3}])
-        assert keys(dataset) == [name[:-4] for name, _ in names]

@@ -8,7 +8,8 @@ import tarfile
 
 import pytest
 
-from harness.shards import COMPRESSED_KINDS, LONG, PLAIN_KINDS, plain
+from compat.conftest import contents
+from harness.shards import COMPRESSED_KINDS, PLAIN_KINDS, plain
 from tarmac.compat.wids.indexed import IndexedTarSamples, compute_file_md5sum, compute_num_samples
 from tarmac.errors import (
     BadManifest,
@@ -28,10 +29,6 @@ def path(tmp_path):
     path = tmp_path / "a.tar"
     path.write_bytes(plain())
     return path
-
-
-def contents(sample):
-    return {key: value.read() if isinstance(value, io.BytesIO) else value for key, value in sample.items()}
 
 
 FIRST = {".cls": b"7", ".txt": b"the first caption", "__key__": "s0"}
@@ -76,12 +73,6 @@ def test_tar_formats(kind, tmp_path):
         key = sample.pop("__key__")
         result |= {f"{key}{extension}": value.read() for extension, value in sample.items()}
     assert result == expected
-
-
-def test_long_names_are_distinct(tmp_path):
-    path = tmp_path / "a.tar"
-    path.write_bytes(plain([(f"{LONG}{i}.txt", b"%d" % i) for i in range(3)], tarfile.PAX_FORMAT))
-    assert [sample["__key__"] for sample in IndexedTarSamples(path=path)] == [f"{LONG}{i}" for i in range(3)]
 
 
 def test_fields_keep_their_case(tmp_path):

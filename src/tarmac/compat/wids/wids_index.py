@@ -12,11 +12,12 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
+from tarmac.compat.webdataset.gopen import gopen
 from tarmac.compat.wids.indexed import IndexedTarSamples, compute_file_md5sum
 from tarmac.compat.wids.wids import ShardListDataset
 from tarmac.compat.wids.wids_dl import download_file
 from tarmac.compat.wids.wids_specs import load_remote_dsdesc_raw, urldir
-from tarmac.storage import is_local, open_write, scheme_of
+from tarmac.storage import is_local, scheme_of
 from tarmac.storage.local import local_path
 from tarmac.storage.urls import expand, parse_manifest
 
@@ -190,13 +191,8 @@ def _read_files(sample: Spec) -> Spec:
 
 
 def _write(path: str, content: bytes) -> None:
-    sink = open_write(path)
-    try:
-        sink.write(content)
-    except BaseException:
-        sink.abort()
-        raise
-    sink.commit()
+    with gopen(path, "wb") as file:
+        file.write(content)
 
 
 def _print(*lines: str) -> None:
