@@ -19,8 +19,12 @@ lint: $(VENV)/.test
 	$(BIN)/ruff check src tests bench demo examples
 	$(BIN)/lint-imports
 
+# mypy checks the source. pyright checks that every public name has a complete type; it needs node, and is skipped
+# without it, except under CI=true.
 types: $(VENV)/.test
 	$(BIN)/mypy
+	if command -v node >/dev/null || [ -n "$$CI" ]; then PYRIGHT_PYTHON_IGNORE_WARNINGS=1 \
+	  $(BIN)/pyright --pythonpath $(BIN)/python --verifytypes tarmac --ignoreexternal; fi
 
 # The quick tests share the cores; the heavy ones measure memory or race processes and run alone.
 unit: $(VENV)/.test $(VENV)/.servers
@@ -30,7 +34,7 @@ heavy: $(VENV)/.test $(VENV)/.servers
 	$(BIN)/python -m pytest -m heavy
 
 # An answer in a minute: the rooms that everything stands on, without the files that take longest there.
-QUICK := tests/test_house.py tests/indexing tests/steps tests/samples tests/tar tests/stream tests/runtime
+QUICK := tests/test_house.py tests/test_api.py tests/test_packaging.py tests/indexing tests/steps tests/samples tests/tar tests/stream tests/runtime
 LATER := tests/stream/test_epochs.py tests/tar/test_reader_damage.py tests/runtime/test_agreement.py \
   $(addprefix tests/stream/test_,resume_law.py share_law.py webloader.py)
 quick: lint

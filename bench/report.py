@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+import tarmac
 from bench.measure import Result, Runs, times
 
 
@@ -25,7 +26,7 @@ def machine() -> dict[str, str]:
         "cpu": cpu,
         "cores": str(cores),
         "python": platform.python_version(),
-        "tarmac": version("tarmac"),
+        "tarmac": tarmac.__version__,
         "webdataset": version("webdataset"),
     }
 

@@ -21,7 +21,7 @@ import tarmac
 import tarmac.webdataset as wds
 from harness.folder import folder
 from tarmac.cli import main
-from tarmac.compat.shardlist import ShardListDataset
+from tarmac.compat.wids.wids import ShardListDataset
 from tarmac.errors import TarmacError, UnsafeUrl
 from tarmac.storage.urls import ShardUrl, expand
 from tools.shards import make

@@ -121,14 +121,14 @@ class TarmacError(Exception):
         key: str | None = None,
         hint: str | None = None,
     ) -> None:
-        self.what = what = redact(what, commands=False)
+        self.what: str = redact(what, commands=False)
         self.url = None if url is None else display_url(url)
         self.offset = offset
-        self.member = member.decode("utf-8", "replace") if isinstance(member, bytes) else member
+        self.member: str | None = member.decode("utf-8", "replace") if isinstance(member, bytes) else member
         self.key = key
         if hint is not None:
             self.hint = hint
-        super().__init__(what)
+        super().__init__(self.what)
 
     @property
     def location(self) -> str:
@@ -251,13 +251,13 @@ class NotATar(ArchiveError):
 class BadChecksum(ArchiveError):
     """The checksum of a member header is wrong."""
 
-    hint = "tarmac check SHARD; download or write the shard again."
+    hint: str | None = "tarmac check SHARD; download or write the shard again."
 
 
 class BadHeader(ArchiveError):
     """A header has a valid checksum and invalid contents."""
 
-    hint = "tarmac check SHARD; download or write the shard again."
+    hint: str | None = "tarmac check SHARD; download or write the shard again."
 
 
 class Truncated(ArchiveError):
@@ -268,7 +268,7 @@ class Truncated(ArchiveError):
 
     torn = True
 
-    hint = (
+    hint: str | None = (
         "download or write the shard again. To keep its complete samples: tarmac check SHARD --repair -o DIR/, "
         'or read it with tar=tarmac.TarOptions(end="lenient").'
     )
@@ -277,7 +277,7 @@ class Truncated(ArchiveError):
 class TrailingData(ArchiveError):
     """Data other than zeros follows the end-of-archive marker."""
 
-    hint = (
+    hint: str | None = (
         "for archives joined with cat: tarmac check SHARD --repair -o DIR/ merges them, "
         "or read them with tar=tarmac.TarOptions(concatenated=True)."
     )
@@ -286,7 +286,7 @@ class TrailingData(ArchiveError):
 class UnsupportedMember(ArchiveError):
     """The archive has a member of an unsupported type (sparse, multi-volume)."""
 
-    hint = "extract and pack the files again as plain members."
+    hint: str | None = "extract and pack the files again as plain members."
 
 
 class LimitExceeded(ArchiveError):
@@ -296,7 +296,7 @@ class LimitExceeded(ArchiveError):
 class CompressionDamaged(ArchiveError):
     """The compressed stream around the archive is corrupt or truncated."""
 
-    hint = "download or write the shard again."
+    hint: str | None = "download or write the shard again."
 
 
 class SampleError(TarmacError, ValueError):
@@ -314,7 +314,7 @@ class DuplicateField(SampleError):
 class SplitSample(SampleError):
     """The members of one sample are not contiguous in the shard."""
 
-    hint = "tarmac sort --by key makes the samples contiguous."
+    hint: str | None = "tarmac sort --by key makes the samples contiguous."
 
 
 class MissingField(SampleError):
@@ -324,7 +324,7 @@ class MissingField(SampleError):
 class NoSamples(SampleError):
     """An epoch had no samples."""
 
-    hint = "check the shards, use fewer workers, or WebDataset(…, empty_check=False)."
+    hint: str | None = "check the shards, use fewer workers, or WebDataset(…, empty_check=False)."
 
 
 class TransformFailed(SampleError):
@@ -376,7 +376,7 @@ class CommitFailed(WriteError):
 class DiskFull(WriteError):
     """No space is left for the shard."""
 
-    hint = "free space and run again; nothing was published."
+    hint: str | None = "free space and run again; nothing was published."
 
 
 class IndexingError(TarmacError, ValueError):
@@ -392,19 +392,19 @@ class BadCondition(IndexingError):
 class IndexMissing(IndexingError):
     """A shard has no index, and building one was not allowed."""
 
-    hint = "tarmac index SHARDS -o manifest.json"
+    hint: str | None = "tarmac index SHARDS -o manifest.json"
 
 
 class IndexStale(IndexingError):
     """The shard has changed since it was indexed."""
 
-    hint = "tarmac index SHARDS -o manifest.json rebuilds stale indexes."
+    hint: str | None = "tarmac index SHARDS -o manifest.json rebuilds stale indexes."
 
 
 class IndexDamaged(IndexingError):
     """The index of a shard is truncated, corrupt, of an unknown version, or belongs to another shard."""
 
-    hint = "remove it and run tarmac index again."
+    hint: str | None = "remove it and run tarmac index again."
 
 
 class BadManifest(IndexingError):
@@ -414,7 +414,7 @@ class BadManifest(IndexingError):
 class DigestMismatch(IndexingError):
     """The bytes of a field differ from those that were indexed."""
 
-    hint = "download or write the shard again; tarmac check MANIFEST finds all such fields."
+    hint: str | None = "download or write the shard again; tarmac check MANIFEST finds all such fields."
 
 
 class LoaderError(TarmacError, RuntimeError):
@@ -424,7 +424,7 @@ class LoaderError(TarmacError, RuntimeError):
 class WorkerDied(LoaderError):
     """A worker process died without an exception: killed, out of memory, or crashed."""
 
-    hint = "check the system log for the out-of-memory killer; use fewer processes, or threads."
+    hint: str | None = "check the system log for the out-of-memory killer; use fewer processes, or threads."
 
 
 class WorkerFailed(LoaderError):
@@ -446,7 +446,7 @@ class JobBusy(JobError):
 class JobMismatch(JobError):
     """The existing output belongs to a job with other inputs or options."""
 
-    hint = "choose another output, or `overwrite` to start over and replace the existing files."
+    hint: str | None = "choose another output, or `overwrite` to start over and replace the existing files."
 
 
 class HookFailed(JobError):
@@ -472,7 +472,7 @@ class ErrorBudgetExceeded(TarmacError, RuntimeError):
 class NotPicklable(TarmacError, TypeError):
     """An object cannot be sent to a worker process."""
 
-    hint = "use a function defined at module level, with functools.partial for its parameters."
+    hint: str | None = "use a function defined at module level, with functools.partial for its parameters."
 
 
 class TarmacWarning(UserWarning):

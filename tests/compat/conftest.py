@@ -1,4 +1,4 @@
-"""Install compat for one test; shard lists of local and remote files."""
+"""Shard lists of local and remote files; install compat for one test."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ def shard(number, count):
 
 
 @pytest.fixture
-def listed(tmp_path):
-    """Three shards of 3, 2 and 4 samples, as a list."""
-    found = []
+def shards(tmp_path):
+    """A list of three shards with 3, 2 and 4 samples."""
+    result = []
     for number, count in enumerate(COUNTS):
         path = tmp_path / f"x-{number}.tar"
         path.write_bytes(shard(number, count))
-        found.append({"url": str(path), "nsamples": count})
-    return found
+        result.append({"url": str(path), "nsamples": count})
+    return result
 
 
-class Far:
-    """Files of a directory as far://host/…; `fetched` says which, `broken` how many fail half-way."""
+class RemoteFiles:
+    """Serve a directory as remote://host/…. `fetched` lists the requests; the next `broken` ones fail half-way."""
 
-    def __init__(self, place: Path) -> None:
-        self.place, self.fetched, self.broken = place, [], 0
+    def __init__(self, directory: Path) -> None:
+        self.directory, self.fetched, self.broken = directory, [], 0
 
     def open(self, url):
         self.fetched.append(url)
-        data = (self.place / url.rpartition("/")[2]).read_bytes()
+        data = (self.directory / url.rpartition("/")[2]).read_bytes()
         if not self.broken:
             return io.BytesIO(data)
         self.broken -= 1
@@ -54,18 +54,18 @@ class Broken(io.BytesIO):
     def read(self, size=-1):
         data = super().read(size)
         if not data:
-            raise ShortRead("half-way.")
+            raise ShortRead("the connection was closed.")
         return data
 
 
 @pytest.fixture
-def far(tmp_path, listed):
-    server = Far(tmp_path)
-    register_scheme("far", FileStore(server.open))
-    for item in listed:
-        item["url"] = f"far://host/{os.path.basename(item['url'])}"
+def remote(tmp_path, shards):
+    server = RemoteFiles(tmp_path)
+    register_scheme("remote", FileStore(server.open))
+    for item in shards:
+        item["url"] = f"remote://host/{os.path.basename(item['url'])}"
     yield server
-    del schemes._registered["far"]
+    del schemes._registered["remote"]
 
 
 def contents(sample):

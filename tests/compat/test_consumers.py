@@ -1,4 +1,4 @@
-"""Programs that nobody here wrote, unchanged: open_clip's training data and timm's reader, on tarmac."""
+"""Unchanged programs of others on tarmac: the training data of open_clip and the reader of timm."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ ALL = sorted(range(SHARDS * SAMPLES))
 
 
 def missing(package):
-    """Skip what cannot run here; under CI everything can."""
+    """Skip a test of a missing package; fail under CI."""
     (pytest.fail if os.environ.get("CI") else pytest.skip)(f"{package} is not installed")
 
 
 def jpeg(number):
-    """An image that tells its number by its colour."""
+    """An image whose colour is its number."""
     stream = io.BytesIO()
     Image.new("RGB", (8, 8), (number, number, number)).save(stream, "JPEG", quality=100)
     return stream.getvalue()
@@ -81,7 +81,7 @@ def options(shards, **changed):
 
 @pytest.fixture
 def open_clip(installed, monkeypatch):
-    """open_clip_train.data as it comes from PyPI. What it needs for other kinds of data are names here."""
+    """open_clip_train.data from PyPI. Packages that it needs for other data are empty modules."""
     if find_spec("open_clip_train") is None:
         missing("open_clip_torch")
     for name in ("pandas", "torchvision", "torchvision.datasets"):
@@ -94,13 +94,13 @@ def open_clip(installed, monkeypatch):
 
 
 def numbers(loader):
-    """What a loader gives, with a check that images and texts stayed together."""
-    found = []
+    """Return the numbers that a loader yields. Check that images and texts match."""
+    result = []
     for images, texts in loader:
         for image, text in zip(images, texts, strict=True):
             assert abs(int(image[0]) - int(text[0])) <= 2
-            found.append(int(text[0]))
-    return found
+            result.append(int(text[0]))
+    return result
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -129,31 +129,31 @@ def test_open_clip_resamples_with_weights(open_clip, shards):
     first, second = shards.replace("{0000..0003}", "0000"), shards.replace("{0000..0003}", "0001")
     args = options(f"{first}::{second}", dataset_resampled=True, train_data_upsampling_factors="1::0")
     info = open_clip.get_wds_dataset(args, preprocess, is_train=True, tokenizer=tokenizer)
-    found = numbers(info.dataloader)
-    assert len(found) == 36
-    assert set(found) <= set(range(SAMPLES))
+    result = numbers(info.dataloader)
+    assert len(result) == 36
+    assert set(result) <= set(range(SAMPLES))
     info.dataloader.close()
 
 
 @pytest.mark.parametrize("train", [True, False])
-def test_open_clip_goes_on_behind_a_damaged_shard(open_clip, shards, caplog, train):
-    """No half sample comes out of open_clip's own grouping, and the next shard is clean."""
+def test_open_clip_continues_after_a_damaged_shard(open_clip, shards, caplog, train):
+    """The grouping of open_clip yields no half sample, and the next shard is complete."""
     path = Path(shards.replace("{0000..0003}", "0001"))
     data = path.read_bytes()
-    torn = data.index(b"0013.txt")  # the image of sample 13 is whole, its caption is not
+    torn = data.index(b"0013.txt")  # the image of sample 13 is complete, its caption is not
     path.write_bytes(data[: torn + 300])
     args = options(shards, workers=0, train_num_samples=31, batch_size=1)
     with caplog.at_level(logging.WARNING):
         info = open_clip.get_wds_dataset(args, preprocess, is_train=train, tokenizer=tokenizer)
-        found = numbers(info.dataloader)
-    assert sorted(found) == [number for number in ALL if not 13 <= number < 18]
+        result = numbers(info.dataloader)
+    assert sorted(result) == [number for number in ALL if not 13 <= number < 18]
     assert "Handling webdataset error" in caplog.text
     assert "train-0001.tar" in caplog.text
 
 
 @pytest.fixture
 def reader_wds(installed, monkeypatch):
-    """timm.data.readers.reader_wds as it comes from PyPI, without the models that the package loads first."""
+    """timm.data.readers.reader_wds from PyPI, without the models that its package imports."""
     spec = find_spec("timm")
     if spec is None:
         missing("timm")

@@ -1,4 +1,4 @@
-"""The examples that people learn from run here: through compat as they are, or with one import changed."""
+"""Well-known examples run unchanged through compat, and with one import changed."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def shard(number, count=6):
 
 
 class Transforms(types.ModuleType):
-    """The little of torchvision that the notebook uses, without its randomness."""
+    """The part of torchvision that the notebook uses, without randomness."""
 
     class Compose:
         def __init__(self, steps):
@@ -81,14 +81,14 @@ class Transforms(types.ModuleType):
 
 
 def module(name, **values):
-    made = types.ModuleType(name)
-    made.__dict__.update(values)
-    return made
+    created = types.ModuleType(name)
+    created.__dict__.update(values)
+    return created
 
 
 @pytest.fixture(params=["through compat", "import tarmac.webdataset as wds"])
 def run(request, monkeypatch, tmp_path):
-    """A function that runs an example with some names set, and returns its names."""
+    """A function that runs an example with the given globals and returns all of them."""
     monkeypatch.chdir(tmp_path)
     if request.param == "through compat":
         request.getfixturevalue("installed")
@@ -112,21 +112,21 @@ def test_every_cell_of_the_notebook(run, monkeypatch, tmp_path):
     for number in range(8):
         (tmp_path / f"openimages-train-{number:06d}.tar").write_bytes(shard(number))
     pattern = str(tmp_path / "openimages-train-{000000..000007}.tar")
-    found = run("notebook.py", SHARDS=pattern, FIRST=pattern.replace("{000000..000007}", "000000"))
-    assert [list(entry) for entry in found["cell_7"]] == [["url"]] * 3
-    assert found["cell_9"]["__key__"] == "000002"
-    assert found["cell_11"].shape == (30, 40, 3)
-    assert found["cell_11"].dtype == np.float32
-    assert found["cell_13"][0].shape == (3, 224, 224)
-    assert found["cell_13"][1] == {"number": 2}
-    assert found["cell_17"] == found["cell_19"] == found["cell_21"] == (3, 30, 40)
-    assert found["cell_23"] == (12, 3, 224, 224)  # what one worker of four has
-    assert found["cell_25"] == (20, 3, 224, 224)
-    assert found["cell_29"] == (20, (8, 3, 224, 224))
-    assert found["cell_31"] == (8, 3, 224, 224)
-    assert "000000" in found["cell_37"]
-    assert found["cell_47"] == [f"00000{i}.{field}" for i in range(5) for field in ("cls", "png")]
-    del found
+    result = run("notebook.py", SHARDS=pattern, FIRST=pattern.replace("{000000..000007}", "000000"))
+    assert [list(entry) for entry in result["cell_7"]] == [["url"]] * 3
+    assert result["cell_9"]["__key__"] == "000002"
+    assert result["cell_11"].shape == (30, 40, 3)
+    assert result["cell_11"].dtype == np.float32
+    assert result["cell_13"][0].shape == (3, 224, 224)
+    assert result["cell_13"][1] == {"number": 2}
+    assert result["cell_17"] == result["cell_19"] == result["cell_21"] == (3, 30, 40)
+    assert result["cell_23"] == (12, 3, 224, 224)  # the part of one worker of four
+    assert result["cell_25"] == (20, 3, 224, 224)
+    assert result["cell_29"] == (20, (8, 3, 224, 224))
+    assert result["cell_31"] == (8, 3, 224, 224)
+    assert "000000" in result["cell_37"]
+    assert result["cell_47"] == [f"00000{i}.{field}" for i in range(5) for field in ("cls", "png")]
+    del result
 
 
 def as_tensor(image):
@@ -141,24 +141,24 @@ def test_the_laion_reader(run, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "clip", module("clip", tokenize=tokenize))
     for number in (1, 2):
         (tmp_path / f"image{number}.tar").write_bytes(shard(number))
-    found = run("laion.py", TAR_FOLDER=str(tmp_path), PREPROCESS=as_tensor)
-    batch = found["batch"]
+    result = run("laion.py", TAR_FOLDER=str(tmp_path), PREPROCESS=as_tensor)
+    batch = result["batch"]
     assert batch["image_tensor"].shape == (2, 16, 16, 3)
     assert batch["text_tokens"].shape == (2, 77)
     assert batch["text"] == [f"caption {i}" for i in (6, 7)]
     assert json.loads(batch["metadata"][0]) == {"number": 6}
-    every = [name for batch in found["every"] for name in batch["image_filename"]]
+    every = [name for batch in result["every"] for name in batch["image_filename"]]
     assert sorted(every) == [f"{i:06d}" for i in range(6, 18)]
-    del found
+    del result
 
 
 def test_the_cc3m_loop(run, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "tqdm", module("tqdm", tqdm=iter))
     for number in range(4):
         (tmp_path / f"cc3m-train-{number:04d}.tar").write_bytes(shard(number))
-    found = run("cc3m.py", SHARDS=str(tmp_path / "cc3m-train-{0000..0003}.tar"))
-    assert sorted(found["keys"]) == [f"{i:06d}" for i in range(24)]
-    assert found["keys"] != sorted(found["keys"])
+    result = run("cc3m.py", SHARDS=str(tmp_path / "cc3m-train-{0000..0003}.tar"))
+    assert sorted(result["keys"]) == [f"{i:06d}" for i in range(24)]
+    assert result["keys"] != sorted(result["keys"])
 
 
 def test_the_parallel_example(tmp_path):

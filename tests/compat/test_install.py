@@ -1,4 +1,4 @@
-"""`import webdataset` finds tarmac: in this process, in those it spawns, and in programs run by compat."""
+"""`import webdataset` finds tarmac in this process, in spawned processes, and in programs run by compat."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_imports_find_tarmac(installed):
         import webdataset.nothing
 
 
-def test_it_can_be_taken_back():
+def test_uninstall():
     import webdataset as real
 
     path = list(sys.path)
@@ -51,7 +51,7 @@ def test_it_can_be_taken_back():
     assert sys.path == path
 
 
-def test_the_switch_for_secure_mode(installed):
+def test_enforce_security_switch(installed):
     assert installed.utils.enforce_security is False
     try:
         installed.utils.enforce_security = True
@@ -63,7 +63,7 @@ def test_the_switch_for_secure_mode(installed):
     assert installed.utils.enforce_security is False
 
 
-def test_torch_is_imported_when_asked_for():
+def test_torch_is_imported_on_first_use():
     code = """
         import sys, tarmac.compat
         tarmac.compat.install()

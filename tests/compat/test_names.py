@@ -1,55 +1,60 @@
-"""Every public name of the webdataset library is here too, and takes at least the same arguments."""
+"""`tarmac.webdataset` has every public name of the webdataset library, with at least the same arguments."""
 
 from __future__ import annotations
 
 import importlib
 import inspect
+import pkgutil
+import subprocess
 import sys
 from types import ModuleType
 from unittest import mock
 
+import pytest
 import webdataset
 
-import tarmac
-from tarmac.compat import MODULES
+import tarmac.webdataset as wds
+from tarmac.compat import webdataset as annex
 
-# What is left out on purpose, and why.
+MODULES = [info.name for info in pkgutil.iter_modules(annex.__path__)]
+
+# Names left out on purpose, with the reason.
 MISSING = {
-    "cache.verbose_cache": "a variable without effect; verbose= logs",
-    "gopen.PIPE": "of subprocess",
-    "gopen.info": "text for messages on standard error; there are none",
-    "multi.EOF": "inside the protocol between loader and workers",
-    "multi.reader": "what a worker does",
-    "multi.the_protocol": "inside the protocol between loader and workers",
-    "pipeline.add_length_method": "exchanges the class of an object; with_length() sets a length instead",
-    "shardlists.MSSource": "a record inside MultiShardSample; its fields are named after the YAML here",
-    "shardlists.check_pid_is_running": "inside DirectoryShardList, which tells by locks",
-    "shardlists.envlookup": "inside envsubst",
-    "shardlists.get_pid_from_filename": "inside DirectoryShardList",
-    "shardlists.without_last_extension": "inside DirectoryShardList",
+    "cache.verbose_cache": "a variable without effect; `verbose` logs",
+    "gopen.PIPE": "a name of subprocess",
+    "gopen.info": "text for messages on standard error, which tarmac does not print",
+    "multi.EOF": "internal to the protocol between loader and workers",
+    "multi.reader": "internal to the workers",
+    "multi.the_protocol": "internal to the protocol between loader and workers",
+    "pipeline.add_length_method": "replaces the class of an object; with_length() sets a length instead",
+    "shardlists.MSSource": "internal to MultiShardSample",
+    "shardlists.check_pid_is_running": "internal to DirectoryShardList, which uses locks",
+    "shardlists.envlookup": "internal to envsubst",
+    "shardlists.get_pid_from_filename": "internal to DirectoryShardList",
+    "shardlists.without_last_extension": "internal to DirectoryShardList",
     "tariterators.trace": "prints every file",
-    "utils.ObsoleteException": "nothing is obsolete here: what raises it there works",
-    "utils.deprecated": "marks functions of their own",
-    "utils.lookup_sym": "inside safe_eval's use",
-    "utils.obsolete": "marks functions of their own",
-    "utils.safe_eval": "evaluates texts",
+    "utils.ObsoleteException": "raised by functions that work in tarmac",
+    "utils.deprecated": "a decorator for functions of the library",
+    "utils.lookup_sym": "internal to safe_eval",
+    "utils.obsolete": "a decorator for functions of the library",
+    "utils.safe_eval": "evaluates strings",
 } | {
-    f"tenbin.{name}": "inside the format; encode_buffer and decode_buffer are its interface"
+    f"tenbin.{name}": "internal to the format; encode_buffer and decode_buffer are public"
     for name in vars(webdataset.tenbin)
     if name not in ("decode_buffer", "encode_buffer", "load", "read", "save", "write", "np", "struct", "sys")
     and not name.startswith("__")
 }
-# Arguments that are left out on purpose.
+# Arguments left out on purpose, with the reason.
 ARGUMENTS = {
-    "autodecode.DecodingError": "an error says where and what; nobody but the library makes one",
-    "filters._associate": "keywords are ignored there; here there is handler=",
-    "filters.associate": "keywords are ignored there; here there is handler=",
+    "autodecode.DecodingError": "only the library itself raises it",
+    "filters._associate": "the library ignores keywords; tarmac has `handler`",
+    "filters.associate": "the library ignores keywords; tarmac has `handler`",
 }
 
 
 def names(module):
-    """What a module defines itself, and its plain values; private only where programs are known to use it."""
-    found = {}
+    """Return the names that a module defines; private ones only in `filters`, where programs use them."""
+    defined = {}
     for name, value in vars(module).items():
         private = name.startswith("_") and module.__name__ != "webdataset.filters"
         if private or name.startswith("__") or inspect.ismodule(value):
@@ -57,11 +62,11 @@ def names(module):
         own = getattr(value, "__module__", None) == module.__name__
         plain = isinstance(value, dict | list | str | bytes | int | float)
         if own or plain or module is webdataset:
-            found[name] = value
-    return found
+            defined[name] = value
+    return defined
 
 
-# The library's MultiLoader imports zmq, which its own package does not ask for; its names need none.
+# The library's MultiLoader imports zmq, which is not among its requirements.
 with mock.patch.dict(sys.modules, {"zmq": ModuleType("zmq")}):
     CASES = [
         (name, item, value)
@@ -70,29 +75,47 @@ with mock.patch.dict(sys.modules, {"zmq": ModuleType("zmq")}):
     ]
 
 
-def test_every_name_of_the_package():
-    ours = importlib.import_module("tarmac.compat.webdataset")
-    assert {name for name in names(webdataset) if not hasattr(ours, name)} == set()
-    assert callable(ours.gopen)
-    assert {
-        name for name in MODULES if name != "gopen" and not inspect.ismodule(getattr(ours, name))
-    } == set()
-    assert ours.__version__ == webdataset.__version__
+def submodule(name):
+    return importlib.import_module(f"tarmac.webdataset.{name}")
 
 
-def test_every_name_of_the_package_is_in_tarmac_itself():
-    """`import tarmac as wds` is the other way to change over."""
-    missing = {name for name in names(webdataset) if not hasattr(tarmac, name)}
-    assert missing <= {"pytorch_weights_only"}
+def test_the_package_has_every_name():
+    assert {name for name in names(webdataset) if not hasattr(wds, name)} == set()
+    assert wds.__version__ == webdataset.__version__
+    theirs = {info.name for info in pkgutil.iter_modules(webdataset.__path__)}
+    assert set(MODULES) <= theirs
 
 
-def test_every_name_of_the_modules():
-    missing = {
-        f"{module}.{item}"
-        for module, item, _ in CASES
-        if not hasattr(importlib.import_module(f"tarmac.compat.webdataset.{module}"), item)
-    }
+def test_names_that_only_tarmac_exports_at_the_top():
+    for name in ("DirectoryShardList", "default_collation_fn", "log_keys"):
+        assert callable(getattr(wds, name)), name
+
+
+def test_the_modules_have_every_name():
+    missing = {f"{module}.{item}" for module, item, _ in CASES if not hasattr(submodule(module), item)}
     assert missing == set(MISSING)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_submodules_are_attributes_and_can_be_imported(name):
+    module = submodule(name)
+    assert module is importlib.import_module(f"tarmac.compat.webdataset.{name}")
+    if name != "gopen":  # as in the library, the function of that name
+        assert getattr(wds, name) is module
+
+
+def test_import_statements_of_programs():
+    code = """if True:
+        import tarmac.webdataset as wds
+        import tarmac.webdataset.filters
+        from tarmac.webdataset.shardlists import split_by_node
+        from tarmac.webdataset.gopen import gopen_schemes
+
+        assert wds.shardlists.split_by_node is split_by_node is wds.split_by_node
+        assert tarmac.webdataset.filters.shuffle is wds.shuffle
+        assert wds.gopen_schemes is gopen_schemes and callable(wds.gopen)
+    """
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def parameters(value):
@@ -103,55 +126,63 @@ def parameters(value):
 
 
 def test_arguments_of_functions_and_classes():
-    refused = {}
+    differences = {}
     for module, item, theirs in CASES:
-        place = f"{module}.{item}"
-        wanted = parameters(theirs) if callable(theirs) else None
-        if wanted is None or place in MISSING or place in ARGUMENTS:
+        name = f"{module}.{item}"
+        expected = parameters(theirs) if callable(theirs) else None
+        if expected is None or name in MISSING or name in ARGUMENTS:
             continue
-        ours = getattr(importlib.import_module(f"tarmac.compat.webdataset.{module}"), item)
-        taken = parameters(ours)
+        ours = getattr(submodule(module), item)
+        accepted = parameters(ours)
         if type(theirs).__name__ == "RestCurried":
-            wanted = wanted[1:]  # the data, which is not given when the stage is made
+            expected = expected[1:]  # the data, which is not an argument of the stage
             if type(ours).__name__ == "RestCurried":
-                taken = taken[1:]
-        for why in refusals(wanted, taken):
-            refused[place] = why
-    assert refused == {}
+                accepted = accepted[1:]
+        for difference in incompatible(expected, accepted):
+            differences[name] = difference
+    assert differences == {}
 
 
-def refusals(wanted, taken):
-    """Say which of the arguments that are wanted are not taken, or not in the same way."""
+def incompatible(expected, accepted):
+    """Yield the expected arguments that are not accepted in the same way."""
     kinds = inspect.Parameter
-    by_name = {parameter.name: parameter for parameter in taken}
-    several = {parameter.kind for parameter in taken} & {kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD}
-    first = 1 if wanted and wanted[0].name == "self" else 0
-    for place, parameter in enumerate(wanted):
-        found = by_name.get(parameter.name)
+    by_name = {parameter.name: parameter for parameter in accepted}
+    variadic = {parameter.kind for parameter in accepted} & {kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD}
+    first = 1 if expected and expected[0].name == "self" else 0
+    for position, parameter in enumerate(expected):
+        match = by_name.get(parameter.name)
         if parameter.kind in (kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD):
-            if parameter.kind not in several and len(taken) <= len(wanted):
-                yield f"{parameter} is not taken"
-        elif found is not None:
-            if parameter.kind is kinds.POSITIONAL_OR_KEYWORD and taken.index(found) != place:
-                yield f"{parameter.name} is at another place"
-            if parameter.kind is kinds.POSITIONAL_OR_KEYWORD and found.kind is kinds.KEYWORD_ONLY:
-                yield f"{parameter.name} cannot be given by place"
-            if parameter.default is not kinds.empty and found.default is kinds.empty:
-                yield f"{parameter.name} must be given"
-        elif place == first and len(taken) > place and taken[place].kind is not kinds.KEYWORD_ONLY:
-            pass  # the one thing that a function is about is given by place, and may have another name
-        elif kinds.VAR_KEYWORD not in several:
-            yield f"{parameter.name} is not taken"
-    more = (kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD)
-    required = [p for p in taken if p.default is kinds.empty and p.kind not in more]
-    if len(required) > len(wanted):
-        yield "asks for more"
+            if parameter.kind not in variadic and len(accepted) <= len(expected):
+                yield f"{parameter} is not accepted"
+        elif match is not None:
+            if parameter.kind is kinds.POSITIONAL_OR_KEYWORD and accepted.index(match) != position:
+                yield f"{parameter.name} is at another position"
+            if parameter.kind is kinds.POSITIONAL_OR_KEYWORD and match.kind is kinds.KEYWORD_ONLY:
+                yield f"{parameter.name} is keyword-only"
+            if parameter.default is not kinds.empty and match.default is kinds.empty:
+                yield f"{parameter.name} is required"
+        elif (
+            position == first
+            and len(accepted) > position
+            and accepted[position].kind is not kinds.KEYWORD_ONLY
+        ):
+            pass  # the main argument is passed by position and may have another name
+        elif kinds.VAR_KEYWORD not in variadic:
+            yield f"{parameter.name} is not accepted"
+    required = [
+        parameter
+        for parameter in accepted
+        if parameter.default is kinds.empty
+        and parameter.kind not in (kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD)
+    ]
+    if len(required) > len(expected):
+        yield "more arguments are required"
 
 
 METHODS = [
-    (kind, name)
-    for kind in ("WebDataset", "DataPipeline", "WebLoader", "FluidWrapper", "TarWriter", "ShardWriter")
-    for name, value in inspect.getmembers(getattr(webdataset, kind))
+    (owner, name)
+    for owner in ("WebDataset", "DataPipeline", "WebLoader", "FluidWrapper", "TarWriter", "ShardWriter")
+    for name, value in inspect.getmembers(getattr(webdataset, owner))
     if callable(value) and not name.startswith("_")
 ]
 INTERNAL_METHODS = {
@@ -165,14 +196,14 @@ INTERNAL_METHODS = {
 
 
 def test_methods():
-    refused = {}
-    for kind, name in METHODS:
+    differences = {}
+    for owner, name in METHODS:
         if name in INTERNAL_METHODS:
             continue
-        theirs, ours = getattr(getattr(webdataset, kind), name), getattr(getattr(tarmac, kind), name, None)
+        theirs, ours = getattr(getattr(webdataset, owner), name), getattr(getattr(wds, owner), name, None)
         if ours is None:
-            refused[f"{kind}.{name}"] = "is missing"
+            differences[f"{owner}.{name}"] = "is missing"
         else:
-            for why in refusals(parameters(theirs), parameters(ours)):
-                refused[f"{kind}.{name}"] = why
-    assert refused == {}
+            for difference in incompatible(parameters(theirs), parameters(ours)):
+                differences[f"{owner}.{name}"] = difference
+    assert differences == {}

@@ -1,8 +1,8 @@
-"""What hurt users of the webdataset library, one test each, named after the report where there is one.
+"""Problems reported by users of the webdataset library, one test each, named after the issue if there is one.
 
-Proven elsewhere, close to the code:
+Tested elsewhere, close to the code:
 - tests/stream: equal batches on all ranks (#188, #194, #225, #250), every sample once over all workers
-  (#364, #487, #65, #68), another order in each pass (#172, #190, #299, PR 502), epochs and lengths
+  (#364, #487, #65, #68), another order in each epoch (#172, #190, #299, PR 502), epochs and lengths
   (#260, #278, #303, #419, #47, #66), damaged shards (#142, #173, #286), lambdas in spawned workers
   (#251, #63), resuming (#177, #234, #271), sample caches with workers (#445), selecting files (#257);
 - tests/stream, tests/runtime: seeds, draws and mixtures (#453, #388, #429, #482), lists of URLs (#409),
@@ -30,8 +30,8 @@ import torch
 
 import tarmac.webdataset as wds
 from harness.shards import plain
-from tarmac.compat.filecache import StreamingOpen
-from tarmac.compat.opening import group_by_keys, tar_file_expander
+from tarmac.compat.webdataset.cache import StreamingOpen
+from tarmac.compat.webdataset.tariterators import group_by_keys, tar_file_expander
 from tarmac.errors import CommandFailed, Truncated, UnsafeCodec
 
 
@@ -52,16 +52,16 @@ def first(shards):
 
 
 @pytest.mark.parametrize("end", [b"", b"exit 7"])
-def test_issue_473_a_pipe_that_breaks_off_between_members_is_an_error(shards, end):
-    """There the samples ended and nothing was said, whatever the command's status."""
+def test_issue_473_a_pipe_that_ends_between_members_is_an_error(shards, end):
+    """The library ended the samples without an error, whatever the status of the command."""
     command = f"pipe:head -c 2048 {first(shards)}; {end.decode() or 'true'}"
     with pytest.raises((Truncated, CommandFailed)):
         keys(wds.WebDataset(command, shardshuffle=False))
 
 
-def test_issue_432_no_half_sample_at_a_tear(shards):
+def test_issue_432_no_half_sample_in_a_truncated_shard(shards):
     path = Path(first(shards))
-    path.write_bytes(path.read_bytes()[: 3 * 1024])  # the second sample lacks its txt
+    path.write_bytes(path.read_bytes()[: 3 * 1024])  # the second sample has no txt
     dataset = wds.WebDataset(shards, shardshuffle=False, handler=wds.ignore_and_continue)
     assert keys(dataset)[:2] == ["00", "10"]
     assert sum(drops.count for drops in dataset.drops().values()) == 1
@@ -73,46 +73,46 @@ def test_issue_71_workers_are_not_tied_to_their_shards(shards, monkeypatch):
     dataset = wds.WebDataset(shards, shardshuffle=100)
     seen = []
     for epoch in range(6):
-        dataset.set_epoch(epoch)  # from here it is known that all workers are in the same epoch
+        dataset.set_epoch(epoch)  # all workers are in the same epoch
         seen.append(frozenset(key[0] for key in keys(dataset)))
     assert len(set(seen)) > 1
     assert all(len(one) == 4 for one in seen)
 
 
 def test_issue_158_an_endless_stream_need_not_draw_with_replacement(shards):
-    """There the only endless stream was resampled, which leaves out a third of the shards in a pass."""
+    """The only endless stream of the library draws with replacement, which leaves out a third of the shards."""
     stream = iter(wds.WebDataset(shards, shardshuffle=True).shuffle(10).repeat())
-    passes = [sorted(sample["__key__"] for sample in islice(stream, 32)) for _ in range(3)]
-    assert passes == [sorted(f"{number}{i}" for number in range(8) for i in range(4))] * 3
+    epochs = [sorted(sample["__key__"] for sample in islice(stream, 32)) for _ in range(3)]
+    assert epochs == [sorted(f"{number}{i}" for number in range(8) for i in range(4))] * 3
 
 
-def test_issue_345_a_command_that_is_left_early_says_nothing(shards, capfd):
+def test_issue_345_closing_a_command_early_prints_nothing(shards, capfd):
     next(iter(wds.WebDataset(f"pipe:cat {shards}; echo noise >&2", shardshuffle=False)))
     assert capfd.readouterr() == ("", "")
 
 
-def test_issue_350_neighbours_in_a_shard_are_spread_over_the_pass(shards):
+def test_issue_350_neighbours_in_a_shard_are_spread_over_the_epoch(shards):
     order = keys(wds.WebDataset(shards, shardshuffle=True, seed=1).shuffle(16, seed=1))
-    together = sum(a[0] == b[0] for a, b in pairwise(order))
-    assert together < 12  # of 31; 24 without the shuffle
+    adjacent = sum(a[0] == b[0] for a, b in pairwise(order))
+    assert adjacent < 12  # of 31; 24 without the shuffle
 
 
-def test_the_seed_of_a_resampled_dataset_counts(shards):
+def test_the_seed_of_a_resampled_dataset_has_an_effect(shards):
     def draws(seed):
         return keys(wds.WebDataset(shards, resampled=True, seed=seed).with_epoch(40))
 
     assert draws(1) == draws(1) != draws(2)
 
 
-def test_issue_365_datasets_that_are_left_early_leave_nothing_open(shards):
-    before = len(os.listdir("/proc/self/fd"))
+def test_issue_365_partly_read_datasets_leave_no_files_open(shards):
+    existing = len(os.listdir("/proc/self/fd"))
     for _ in range(30):
         next(iter(wds.WebDataset(f"pipe:cat {shards}", shardshuffle=False)))
         next(iter(wds.WebDataset(shards, shardshuffle=False)))
-    assert len(os.listdir("/proc/self/fd")) <= before + 1
+    assert len(os.listdir("/proc/self/fd")) <= existing + 1
 
 
-def test_issue_417_nested_dictionaries_are_taken_apart():
+def test_issue_417_nested_dictionaries_are_unbatched():
     samples = [{"x": i, "meta": {"a": i, "b": {"c": i}}} for i in range(4)]
     batch = torch.utils.data.default_collate(samples)
     rows = list(wds.unbatched()([batch]))
@@ -120,7 +120,7 @@ def test_issue_417_nested_dictionaries_are_taken_apart():
     assert [int(row["meta"]["b"]["c"]) for row in rows] == [0, 1, 2, 3]
 
 
-def test_issue_490_default_decoding_runs_no_pickles(tmp_path):
+def test_issue_490_default_decoding_does_not_load_pickles(tmp_path):
     (tmp_path / "a.tar").write_bytes(plain([("a.pyd", pickle.dumps(1))]))
     dataset = wds.WebDataset(str(tmp_path / "a.tar"), shardshuffle=False)
     with pytest.raises(UnsafeCodec):
@@ -148,14 +148,14 @@ def test_names_with_special_characters(tmp_path, name):
     assert keys(group_by_keys(files)) == ["k"]
 
 
-def test_paths_are_taken(shards, tmp_path):
+def test_paths_are_accepted(shards, tmp_path):
     assert len(keys(wds.WebDataset(tmp_path / "x-0.tar", shardshuffle=False))) == 4
     assert len(keys(wds.WebDataset([tmp_path / "x-0.tar"], shardshuffle=False))) == 4
 
 
-def test_variables_of_the_shell_in_commands(shards, monkeypatch):
-    monkeypatch.setenv("THERE", first(shards))
-    assert len(keys(wds.WebDataset("pipe:cat ${THERE}", shardshuffle=False))) == 4
+def test_shell_variables_in_commands(shards, monkeypatch):
+    monkeypatch.setenv("SHARD", first(shards))
+    assert len(keys(wds.WebDataset("pipe:cat ${SHARD}", shardshuffle=False))) == 4
 
 
 def test_cached_samples_are_not_changed_by_later_stages(shards):
@@ -180,7 +180,7 @@ def test_handlers_of_every_stage_that_takes_one(shards):
     assert list(dataset.to_tuple("none", handler=wds.ignore_and_continue)) == []
 
 
-def test_warnings_do_not_make_anyone_wait(shards, monkeypatch):
+def test_warnings_do_not_sleep(shards, monkeypatch):
     slept = []
     monkeypatch.setattr(time, "sleep", slept.append)
     dataset = wds.WebDataset(shards, shardshuffle=False).map(int, handler=wds.warn_and_continue)
@@ -189,7 +189,7 @@ def test_warnings_do_not_make_anyone_wait(shards, monkeypatch):
     assert slept == []
 
 
-def test_url_to_name_and_home_directories_have_their_effect(shards, monkeypatch, tmp_path):
+def test_url_to_name_and_home_directories_have_an_effect(shards, monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     urls = f"pipe:cat {first(shards)}"
     named = wds.WebDataset(
@@ -200,18 +200,18 @@ def test_url_to_name_and_home_directories_have_their_effect(shards, monkeypatch,
     assert entry.name.endswith("-my-name.tar")
 
 
-def test_batches_of_unequal_shapes_say_which_sample():
+def test_batches_of_unequal_shapes_name_the_sample():
     samples = [{"__key__": str(i), "x": np.zeros(2 + (i == 3))} for i in range(4)]
     with pytest.raises(ValueError, match='"3"'):
         list(wds.batched(4)(samples))
 
 
-def test_the_same_steps_with_more_workers_than_shards(shards, monkeypatch):
-    """Programs that put the steps together themselves get each sample once, too."""
+def test_composed_steps_with_more_workers_than_shards(shards, monkeypatch):
+    """Programs that compose the steps themselves get each sample once, too."""
     monkeypatch.setenv("NUM_WORKERS", "3")
-    found = []
+    result = []
     for worker in range(3):
         monkeypatch.setenv("WORKER", str(worker))
         mine = wds.split_by_worker(iter([{"url": first(shards)}]))
-        found += keys(group_by_keys(tar_file_expander(StreamingOpen()(mine))))
-    assert sorted(found) == ["00", "01", "02", "03"]
+        result += keys(group_by_keys(tar_file_expander(StreamingOpen()(mine))))
+    assert sorted(result) == ["00", "01", "02", "03"]

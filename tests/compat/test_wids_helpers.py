@@ -1,4 +1,4 @@
-"""The small parts of wids: files in tars, downloads, directories."""
+"""Helpers of wids: files in tars, downloads, directories."""
 
 from __future__ import annotations
 
@@ -9,17 +9,11 @@ import tarfile
 import pytest
 
 from harness.shards import LONG, plain
-from tarmac.compat.wids_helpers import (
-    MMIndexedTar,
-    TarFileReader,
-    download_and_open,
-    download_file,
-    find_index_file,
-    group_by_key,
-    keep_most_recent_files,
-    keep_while_reading,
-    splitname,
-)
+from tarmac.compat.wids.wids import group_by_key, splitname
+from tarmac.compat.wids.wids_cleanup import keep_most_recent_files
+from tarmac.compat.wids.wids_dl import download_and_open, download_file
+from tarmac.compat.wids.wids_mmtar import MMIndexedTar, keep_while_reading
+from tarmac.compat.wids.wids_tar import TarFileReader, find_index_file
 from tarmac.errors import NotFound
 
 FILES = [("a/0.cls", b"7"), ("a/0.txt", b"caption"), ("a/1.cls", b"")]
@@ -57,8 +51,8 @@ def test_files_by_number_and_name(path):
 
 
 @pytest.mark.parametrize("form", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT])
-def test_long_names_and_names_that_come_twice(tmp_path, form):
-    """In wids the list of names was shorter than that of files, which shifted every number behind."""
+def test_long_names_and_repeated_names(tmp_path, form):
+    """In wids the list of names was shorter than that of files, which shifted all later positions."""
     files = [(f"{LONG}.txt", b"1"), ("b.txt", b"2"), ("b.txt", b"3"), ("c.txt", b"4")]
     (tmp_path / "a.tar").write_bytes(plain(files, form))
     tar = MMIndexedTar(str(tmp_path / "a.tar"))
@@ -68,7 +62,7 @@ def test_long_names_and_names_that_come_twice(tmp_path, form):
     tar.close()
 
 
-def test_a_file_goes_with_its_last_reader(path):
+def test_a_file_is_removed_by_its_last_reader(path):
     first, second = (MMIndexedTar(path, cleanup_callback=keep_while_reading) for _ in range(2))
     first.close()
     assert os.path.exists(path)
@@ -82,14 +76,14 @@ def test_a_file_goes_with_its_last_reader(path):
         keep_while_reading(path, 0, "end", delay=1)
 
 
-def test_downloads_appear_whole(path, tmp_path):
+def test_downloads_appear_when_complete(path, tmp_path):
     local = str(tmp_path / "copy.tar")
     for _ in range(2):
         with download_and_open(f"pipe:cat {path}", local) as stream:
             assert stream.read() == plain(FILES)
     with pytest.raises(NotFound):
         download_and_open(str(tmp_path / "none"), str(tmp_path / "x"))
-    assert sorted(os.listdir(tmp_path)) == ["a.tar", "copy.tar"]  # no locks, no parts
+    assert sorted(os.listdir(tmp_path)) == ["a.tar", "copy.tar"]  # no lock and part files
 
 
 def test_downloads_by_functions(tmp_path):

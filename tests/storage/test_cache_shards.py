@@ -21,9 +21,9 @@ from harness import rounds
 from harness.faultserver import Action, FaultServer
 from harness.shards import plain
 from storage.caches import FAST, entries
-from tarmac.compat.filecache import FileCache
-from tarmac.compat.opening import group_by_keys, tar_file_expander
-from tarmac.compat.shardlist import ShardListDataset
+from tarmac.compat.webdataset.cache import FileCache
+from tarmac.compat.webdataset.tariterators import group_by_keys, tar_file_expander
+from tarmac.compat.wids.wids import ShardListDataset
 from tarmac.errors import ArchiveError, DigestMismatch, IndexingError, NotATar
 from tarmac.steps.handlers import ignore_and_continue
 from tarmac.storage import Cache

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from storage.caches import read
-from tarmac.compat.filecache import FileCache
+from tarmac.compat.webdataset.cache import FileCache
 from tarmac.errors import AccessDenied, CacheDisabled
 from tarmac.storage import Cache, enforce_security
 

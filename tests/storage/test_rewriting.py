@@ -9,7 +9,7 @@ import pytest
 import tarmac
 from harness.servers import aistore
 from harness.shards import plain
-from tarmac.compat.gopen import gopen, gopen_schemes, rewrite_url
+from tarmac.compat.webdataset.gopen import gopen, gopen_schemes, rewrite_url
 from tarmac.errors import UnsafeUrl, UnsupportedScheme, UrlError
 from tarmac.storage import (
     Cache,

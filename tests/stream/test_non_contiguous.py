@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import tarmac
 import tarmac.webdataset as wds
 from harness.shards import plain
-from tarmac.compat import opening
+from tarmac.compat.webdataset import tariterators as opening
 from tarmac.errors import Truncated
 
 NAMES = [f"{key}.{field}" for key in "abcde" for field in ("cls", "jpg", "txt")]

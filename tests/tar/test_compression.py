@@ -89,7 +89,7 @@ def test_unknown_and_missing_formats(monkeypatch):
         return real(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", without_zstd)
-    with pytest.raises(ImportError, match=r"tarmac\[zstd\]"):
+    with pytest.raises(ImportError, match=r"tarmac-data\[zstd\]"):
         compressing(io.BytesIO(), "zst")
 
 

@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from tarmac.errors import DecodeFailed, StateMismatch, UnsafeCodec
+from tarmac.extras import import_extra
 from tarmac.limits import DEFAULT_LIMITS
 from tarmac.runtime.worker_info import current_worker_info
 from tarmac.steps.stage import PipelineStage
@@ -242,10 +243,7 @@ class LMDBCached(_OnDisk):
 
     @contextlib.contextmanager
     def _open(self, *, write: bool = False) -> Iterator[Any]:
-        try:
-            import lmdb
-        except ImportError:
-            raise ImportError('LMDBCached needs an extra: pip install "tarmac[lmdb]"') from None
+        lmdb = import_extra("lmdb", "lmdb", "LMDBCached")
         try:
             with self._locked(write) as signer, lmdb.open(self.fname, self.map_size, mode=0o600) as db:
                 with db.begin(write=write) as transaction:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from tarmac.errors import CompressionDamaged, LimitExceeded, TrailingData, UsageError
+from tarmac.extras import import_extra
 from tarmac.limits import MIB, Limits
 
 if TYPE_CHECKING:
@@ -67,10 +68,7 @@ def _zstd_module() -> Any:
     try:
         from compression import zstd  # Python 3.14 and later
     except ImportError:
-        try:
-            from backports import zstd
-        except ImportError:
-            raise ImportError('zstd shards need an extra: pip install "tarmac[zstd]"') from None
+        return import_extra("backports.zstd", "zstd", "zstd shards")
     return zstd
 
 

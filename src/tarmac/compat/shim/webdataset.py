@@ -1,6 +1,6 @@
-"""What `import webdataset` finds in a process that was spawned by one with tarmac.compat installed."""
+"""The module that `import webdataset` finds in a process spawned from one with tarmac.compat installed."""
 
 import tarmac.compat
 
-# The import system hands out what is in sys.modules afterwards, which is tarmac's package, not this file.
+# This replaces the entry in sys.modules, which the import system then returns instead of this module.
 tarmac.compat.install()

@@ -1,7 +1,7 @@
-"""What `import wids` finds where tarmac.compat is installed, also in processes that were spawned."""
+"""The module that the first `import wids` finds after tarmac.compat was installed, also in spawned processes."""
 
 import tarmac.compat
 
-# As beside it: afterwards tarmac's package is in sys.modules, and the import system hands out that.
+# This replaces the entry in sys.modules, which the import system then returns instead of this module.
 tarmac.compat.install()
 tarmac.compat.install_wids()

@@ -1,4 +1,4 @@
-"""The names of the webdataset library 1.0.2, all of them tarmac's; `tarmac.compat` puts them in its place."""
+"""The names of the webdataset library 1.0.2, implemented by tarmac. `tarmac.webdataset` exports them."""
 
 from __future__ import annotations
 
@@ -41,10 +41,12 @@ from tarmac.compat.webdataset.filters import (
     associate,
     batched,
     decode,
+    default_collation_fn,
     detshuffle,
     extract_keys,
     getfirst,
     info,
+    log_keys,
     map,
     map_dict,
     map_tuple,
@@ -86,15 +88,10 @@ from tarmac.compat.webdataset.shardlists import (
 from tarmac.compat.webdataset.tariterators import tarfile_samples, tarfile_to_samples
 from tarmac.compat.webdataset.utils import PipelineStage, repeatedly
 from tarmac.compat.webdataset.writer import ShardWriter, TarWriter, numpy_dumps, torch_dumps
-from tarmac.stream.batch import default_collation_fn
-from tarmac.stream.debug import log_keys
 
 __version__ = "1.0.2"
 
 __all__ = [
-    "DirectoryShardList",
-    "default_collation_fn",
-    "log_keys",
     "__version__",
     "associate",
     "autodecode",
@@ -108,7 +105,9 @@ __all__ = [
     "decode",
     "Decoder",
     "DecodingError",
+    "default_collation_fn",
     "detshuffle",
+    "DirectoryShardList",
     "extract_keys",
     "extradatasets",
     "filters",
@@ -125,6 +124,7 @@ __all__ = [
     "imagehandler",
     "info",
     "LMDBCached",
+    "log_keys",
     "LRUCleanup",
     "map",
     "map_dict",

@@ -1,6 +1,9 @@
-"""`webdataset.autodecode`: decoders by extension."""
+"""`webdataset.autodecode`: decode fields by extension."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from tarmac.codecs import (
     IMAGE_EXTENSIONS,
@@ -21,15 +24,10 @@ from tarmac.codecs import (
     torch_loads,
     torch_video,
 )
+from tarmac.codecs.handlers import FieldHandler
 from tarmac.codecs.tenbin import tenbin_loads
 from tarmac.codecs.unsafe import pickle_loads as unpickle_loads
-from tarmac.compat.helpers import (
-    call_extension_handler,
-    default_decoder,
-    default_post_handlers,
-    default_pre_handlers,
-)
-from tarmac.compat.webdataset.codec_tables import decoders
+from tarmac.compat.webdataset._codec_tables import decoders
 
 __all__ = [
     "basichandlers",
@@ -60,4 +58,15 @@ __all__ = [
 ]
 
 pytorch_weights_only = True
-"""Files of torch hold tensors only, unless `decode(allow_pickle=True)` asks for more."""
+"""torch files are read as tensors only, unless `decode(allow_pickle=True)` is set."""
+default_pre_handlers: list[FieldHandler] = [gzfilter]
+default_post_handlers: list[FieldHandler] = [basichandlers]
+default_decoder: Decoder = Decoder([])
+
+
+def call_extension_handler(
+    key: str, data: bytes, f: Callable[[bytes], Any], extensions: Iterable[str | Iterable[str]]
+) -> Any:
+    """Return `f(data)` if the key has one of the extensions (strings or lists of parts), else None."""
+    names = [name if isinstance(name, str) else ".".join(name) for name in extensions]
+    return handle_extension(names, f)(key, data)

@@ -1,11 +1,106 @@
-"""`webdataset.extradatasets`: small datasets around others."""
+"""`webdataset.extradatasets`: wrap datasets: mock data, lengths, epochs, repetition."""
 
-# The names are those of the library whose calls we accept.
-# ruff: noqa: N813
+# The names are those of the webdataset library.
+# ruff: noqa: N801
 
 from __future__ import annotations
 
-from tarmac.compat.extras import MockDataset, with_epoch, with_length
-from tarmac.compat.extras import Repeated as repeatedly
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from tarmac.compat.webdataset.utils import repeatedly as repeat_items
+from tarmac.steps.stage import Epoch, as_stage
+from tarmac.stream.epochs import StreamSource
 
 __all__ = ["MockDataset", "repeatedly", "with_epoch", "with_length"]
+
+
+class MockDataset(StreamSource):
+    """Yield the same sample `length` times, for tests and benchmarks of later stages."""
+
+    def __init__(self, sample: Any, length: int) -> None:
+        super().__init__()
+        self.sample = sample
+        self.length = length
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self.sample for _ in range(self.length))
+
+
+class with_length(StreamSource):
+    """A dataset with a value for `len()`, which does not change the number of items."""
+
+    def __init__(self, dataset: Iterable[Any], length: int) -> None:
+        super().__init__()
+        self.dataset = dataset
+        self.length = length
+
+    def begin_epoch(self, epoch: Epoch) -> None:
+        """Pass the epoch on to the dataset."""
+        as_stage(self.dataset).begin_epoch(epoch)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.dataset)
+
+    def __len__(self) -> int:
+        return self.length
+
+
+class with_epoch(with_length):
+    """A dataset split into epochs of `length` items. Each epoch continues where the previous one stopped.
+
+    The dataset is restarted when it ends. A copy in another process starts at its beginning.
+    """
+
+    not_resumable = "each epoch starts where the previous one stopped, which a state does not record"
+
+    def __init__(self, dataset: Iterable[Any], length: int) -> None:
+        super().__init__(dataset, length)
+        self._items: Iterator[Any] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_items": None}
+
+    def __iter__(self) -> Iterator[Any]:
+        for _ in range(self.length):
+            try:
+                item = next(self._items) if self._items is not None else self._restart()
+            except StopIteration:
+                try:
+                    item = self._restart()
+                except StopIteration:
+                    return  # the dataset is empty
+            yield item
+
+    def _restart(self) -> Any:
+        self._items = iter(self.dataset)
+        return next(self._items)
+
+
+class repeatedly(StreamSource):
+    """A dataset that repeats another one; `length` is the value of `len()`."""
+
+    def __init__(
+        self,
+        source: Iterable[Any],
+        nepochs: int | None = None,
+        nbatches: int | None = None,
+        length: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.source = source
+        self.nepochs = nepochs
+        self.nbatches = nbatches
+        self.length = length
+
+    def begin_epoch(self, epoch: Epoch) -> None:
+        """Pass the first epoch on to the dataset."""
+        as_stage(self.source).begin_epoch(epoch)
+
+    def __iter__(self) -> Iterator[Any]:
+        return repeat_items(self.source, self.nepochs, self.nbatches)
+
+    def __len__(self) -> int:
+        if self.length is None:
+            raise TypeError("the dataset has no length; set one with `length`")
+        return self.length

@@ -1,17 +1,33 @@
-"""`webdataset.gopen`: URLs as files. The attribute `webdataset.gopen` is the function of that name."""
+"""`webdataset.gopen`: open URLs as Python files. The attribute `webdataset.gopen` is the function `gopen`.
+
+The rest of tarmac reads from a `Source` and writes to a `Sink`. A written file appears under its name when it is
+closed, and not at all if the `with` block fails.
+"""
 
 from __future__ import annotations
 
-from tarmac.compat.gopen import Pipe, gopen, gopen_error, gopen_schemes, reader, rewrite_url, set_options
-from tarmac.compat.gopen import open_url as gopen_ais
-from tarmac.compat.gopen import open_url as gopen_curl
-from tarmac.compat.gopen import open_url as gopen_file
-from tarmac.compat.gopen import open_url as gopen_gsutil
-from tarmac.compat.gopen import open_url as gopen_hf
-from tarmac.compat.gopen import open_url as gopen_htgs
-from tarmac.compat.gopen import open_url as gopen_pipe
+import contextlib
+import io
+import os
+import re
+import subprocess
+from collections.abc import Callable, Iterator, MutableMapping
+from dataclasses import replace
+from functools import partial
+from types import TracebackType
+from typing import IO, Any, NoReturn
+
+from tarmac.errors import CommandFailed, UnsafeUrl, UnsupportedScheme, WriteError
+from tarmac.storage import FileStore, schemes
+from tarmac.storage.schemes import rewrite_url
+from tarmac.storage.security import is_secure
+from tarmac.storage.types import DEFAULT_STORAGE, Sink, Source
+from tarmac.storage.unclosed import Watch
 
 __all__ = [
+    "Pipe",
+    "ReadFile",
+    "WriteFile",
     "gopen",
     "gopen_ais",
     "gopen_curl",
@@ -22,8 +38,337 @@ __all__ = [
     "gopen_htgs",
     "gopen_pipe",
     "gopen_schemes",
-    "Pipe",
+    "open_url",
+    "pipe_cleaner",
     "reader",
     "rewrite_url",
     "set_options",
 ]
+
+Opener = Callable[..., Any]
+BUFFER = 8192
+_IN_COMMAND = re.compile(r"(?:https?|hdfs|gs|ais|s3):\S*")
+
+
+class _RawSource(io.RawIOBase):
+    """An unbuffered file that reads from a Source."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        data = self.source.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        if not self.closed:
+            super().close()
+            self.source.close()
+
+
+class ReadFile(io.BufferedReader):
+    """A buffered binary file that reads from a Source, which raises if it ends too early."""
+
+    def __init__(self, source: Source, bufsize: int = BUFFER) -> None:
+        self.source = source
+        super().__init__(_RawSource(source), max(bufsize, 1))
+
+
+class _RawSink(io.RawIOBase):
+    """An unbuffered file that writes to a Sink. Closing commits, unless a write has failed."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink: Sink | None = sink
+        self._process = os.getpid()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any, /) -> int:
+        if self._process != os.getpid():
+            raise WriteError("the file was opened by another process.")
+        if self._sink is not None:
+            try:
+                self._sink.write(bytes(data))
+            except BaseException:
+                self.abort()
+                raise
+        return len(data)
+
+    def abort(self) -> None:
+        sink, self._sink = self._sink, None
+        if sink is not None and self._process == os.getpid():
+            sink.abort()
+
+    def close(self) -> None:
+        if not self.closed:
+            super().close()
+            sink, self._sink = self._sink, None
+            if sink is not None:
+                sink.commit()
+
+    def __del__(self) -> None:
+        self.abort()
+
+
+class WriteFile(io.BufferedWriter):
+    """A buffered binary file that writes to a Sink. `close` commits; `abort`, or an error in `with`, discards."""
+
+    def __init__(self, sink: Sink, bufsize: int = BUFFER, name: str | None = None) -> None:
+        self._raw = _RawSink(sink)
+        super().__init__(self._raw, max(bufsize, 1))
+        self._watch = Watch(self, name)
+
+    def abort(self) -> None:
+        """Discard the content; nothing appears under the name."""
+        self._raw.abort()
+        self.close()
+
+    def close(self) -> None:
+        if not self.closed:
+            self._watch.done()
+            super().close()
+
+    def _holds_data(self) -> bool:
+        return not self.closed
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abort()
+
+    def __del__(self) -> None:
+        if not self.closed:
+            self._watch.dropped(self)
+
+
+def open_url(url: str, mode: str = "rb", bufsize: int = BUFFER, **kw: Any) -> IO[bytes]:
+    """Open a URL with the store of its scheme; `kw` are fields of `StorageOptions`."""
+    options = replace(DEFAULT_STORAGE, **kw) if kw else DEFAULT_STORAGE
+    if mode == "rb":
+        return ReadFile(schemes.open_read(url, options), bufsize)
+    if mode == "wb":
+        return WriteFile(schemes.open_write(url, options), bufsize, url)
+    raise ValueError(f'mode must be "rb" or "wb", got {mode!r}')
+
+
+gopen_ais: Opener = open_url
+gopen_curl: Opener = open_url
+gopen_file: Opener = open_url
+gopen_gsutil: Opener = open_url
+gopen_hf: Opener = open_url
+gopen_htgs: Opener = open_url
+gopen_pipe: Opener = open_url
+
+
+def gopen(url: str, mode: str = "rb", bufsize: int = BUFFER, **kw: Any) -> IO[bytes]:
+    """Open a URL, a file name or "-" as a binary file, for reading ("rb") or writing ("wb").
+
+    `kw` is passed to the function that `gopen_schemes` has for the scheme. Without one, `kw` are fields of
+    `StorageOptions`.
+    """
+    if mode not in ("rb", "wb"):
+        raise ValueError(f'mode must be "rb" or "wb", got {mode!r}')
+    target = rewrite_url(url)
+    opener = gopen_schemes.registered.get(schemes.scheme_of(target))
+    if opener is None or not kw:
+        return open_url(url, mode, bufsize, **kw)
+    file: IO[bytes] = opener(target, mode, bufsize, **kw)
+    return file
+
+
+def reader(url: str, **kw: Any) -> IO[bytes]:
+    """Open a URL for reading."""
+    return gopen(url, "rb", **kw)
+
+
+def gopen_error(url: str, *args: Any, **kw: Any) -> NoReturn:
+    """Raise UnsupportedScheme."""
+    scheme = schemes.scheme_of(url)
+    raise UnsupportedScheme(
+        f'the scheme "{scheme}:" is unknown.', url=url, hint=f'gopen_schemes["{scheme}"] = function.'
+    )
+
+
+class _Schemes(MutableMapping[str, Opener]):
+    """The function that opens URLs of each scheme.
+
+    Assigning registers `f(url, mode, bufsize)` for all of tarmac. Deleting restores the previous registration.
+    `__default__` is called for unknown schemes.
+    """
+
+    def __init__(self) -> None:
+        self.registered: dict[str, Opener] = {}
+        self._before: dict[str, Any] = {}
+
+    def __getitem__(self, scheme: str) -> Opener:
+        if scheme in self.registered:
+            return self.registered[scheme]
+        if scheme == "__default__":
+            return gopen_error
+        if scheme in schemes.known_schemes():
+            return open_url
+        raise KeyError(scheme)
+
+    def __setitem__(self, scheme: str, opener: Opener) -> None:
+        scheme = scheme.lower()
+        before = schemes._registered.get(scheme)
+        store = FileStore(partial(_opened, opener, mode="rb"), partial(_opened, opener, mode="wb"))
+        schemes.register_scheme(scheme, store)
+        self._before.setdefault(scheme, before)
+        self.registered[scheme] = opener
+
+    def __delitem__(self, scheme: str) -> None:
+        del self.registered[scheme]
+        before = self._before.pop(scheme)
+        if before is None:
+            schemes._registered.pop(scheme, None)
+        else:
+            schemes._registered[scheme] = before
+
+    def __iter__(self) -> Iterator[str]:
+        names = {*schemes.known_schemes(), "__default__"}
+        return iter(sorted(name for name in names if len(name) > 1))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def _opened(opener: Opener, url: str, mode: str) -> IO[bytes]:
+    file: IO[bytes] = opener(url, mode, BUFFER)
+    return file
+
+
+gopen_schemes: _Schemes = _Schemes()
+
+
+def pipe_cleaner(spec: str) -> str:
+    """Return the URL inside a `pipe:` command, which names its cache entry; return other URLs unchanged."""
+    if not spec.startswith("pipe:"):
+        return spec
+    command = spec.removeprefix("pipe:")
+    return next((word for word in command.split() if _IN_COMMAND.fullmatch(word)), command)
+
+
+class Pipe:
+    """The output or input of a command as a file, for functions registered in `gopen_schemes`.
+
+    The arguments are those of `subprocess.Popen`. A status that is neither 0 nor in `ignore_status` raises
+    CommandFailed at the end of the output, and when a written pipe is closed. Closing a pipe before the end of its
+    output terminates the command without an error. Secure mode rejects commands.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        mode: str = "rb",
+        timeout: float = 7200.0,
+        ignore_errors: bool = False,
+        ignore_status: list[int] | None = None,
+        **kw: Any,
+    ) -> None:
+        if mode[:1] not in ("r", "w"):
+            raise ValueError(f'mode must be "rb" or "wb", got {mode!r}')
+        if is_secure():
+            raise UnsafeUrl("secure mode does not allow commands.")
+        self.args: tuple[tuple[Any, ...], dict[str, Any]] = (args, kw)
+        self.timeout = timeout
+        self.ignore_errors = ignore_errors
+        self.ignore_status: list[int] = [0, *(ignore_status or [])]
+        self.status: int | None = None
+        kw["stdout" if mode[0] == "r" else "stdin"] = subprocess.PIPE
+        self.proc: subprocess.Popen[bytes] = subprocess.Popen(*args, **kw)
+        stream = self.proc.stdout if mode[0] == "r" else self.proc.stdin
+        if stream is None:
+            raise CommandFailed("the command has no stream.")
+        self.stream: IO[bytes] = stream
+        self._reads = mode[0] == "r"
+
+    def read(self, size: int = -1) -> bytes:
+        """Return up to `size` bytes. Raise at the end if the command failed."""
+        data = self.stream.read(size)
+        if len(data) < size or size < 0:
+            self.wait_for_child()
+        return data
+
+    def readline(self, size: int = -1) -> bytes:
+        """Return one line. Raise at the end if the command failed."""
+        data = self.stream.readline(size)
+        if not data and size:
+            self.wait_for_child()
+        return data
+
+    def write(self, data: bytes) -> int:
+        """Write to the input of the command."""
+        return self.stream.write(data)
+
+    def flush(self) -> None:
+        """Flush buffered data to the command."""
+        self.stream.flush()
+
+    def wait_for_child(self) -> None:
+        """Wait for the command to finish. Raise if it failed."""
+        self.status = self.proc.wait(self.timeout)
+        if self.status not in self.ignore_status and not self.ignore_errors:
+            raise CommandFailed(f"the command exited with status {self.status}.")
+
+    def close(self) -> None:
+        """Close the stream, then wait for the command; a command whose output was not read is killed."""
+        if self.stream.closed:
+            return
+        if self._reads:
+            self.stream.close()
+            if self.status is None:
+                self.proc.kill()
+                self.status = self.proc.wait()
+            return
+        try:
+            self.stream.close()
+        except BrokenPipeError:
+            raise WriteError("the command closed its input early.") from None
+        finally:
+            self.wait_for_child()
+
+    @property
+    def closed(self) -> bool:
+        """Whether the stream is closed."""
+        return self.stream.closed
+
+    def __enter__(self) -> Pipe:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None or self._reads:
+            self.close()
+            return
+        # Killed, so that the command does not take a part of the input for all of it.
+        self.proc.kill()
+        with contextlib.suppress(OSError):
+            self.stream.close()
+        self.status = self.proc.wait()
+
+
+def set_options(
+    obj: Any,
+    timeout: float | None = None,
+    ignore_errors: bool | None = None,
+    ignore_status: list[int] | None = None,
+    handler: Callable[[Exception], bool] | None = None,
+) -> bool:
+    """Set options of a `Pipe`. Return whether `obj` is one."""
+    if not isinstance(obj, Pipe):
+        return False
+    options = {"timeout": timeout, "ignore_errors": ignore_errors, "ignore_status": ignore_status}
+    for name, value in {**options, "handler": handler}.items():
+        if value is not None:
+            setattr(obj, name, value)
+    return True

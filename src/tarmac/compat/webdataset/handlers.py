@@ -1,4 +1,4 @@
-"""`webdataset.handlers`: what to do about errors."""
+"""`webdataset.handlers`: functions that decide whether to continue after an error."""
 
 from __future__ import annotations
 

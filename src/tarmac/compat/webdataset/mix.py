@@ -1,8 +1,28 @@
-"""`webdataset.mix`: several datasets as one."""
+"""`webdataset.mix`: combine several datasets into one."""
 
 from __future__ import annotations
 
-from tarmac.compat.extras import random_samples, round_robin_longest, round_robin_shortest
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from tarmac.runtime.seeds import drawn_seed
 from tarmac.stream.mix import RandomMix, RoundRobin
 
 __all__ = ["random_samples", "RandomMix", "round_robin_longest", "round_robin_shortest", "RoundRobin"]
+
+
+def random_samples(
+    sources: Iterable[Iterable[Any]], probs: Iterable[float] | None = None, longest: bool = False
+) -> Iterator[Any]:
+    """Yield items from randomly selected sources, in a new order for each call."""
+    return iter(RandomMix(sources, probs, longest, seed=drawn_seed()))
+
+
+def round_robin_shortest(*sources: Iterable[Any]) -> Iterator[Any]:
+    """Yield one item of each source in turn until the first source ends."""
+    return iter(RoundRobin(sources))
+
+
+def round_robin_longest(*sources: Iterable[Any]) -> Iterator[Any]:
+    """Yield one item of each source in turn until all sources end."""
+    return iter(RoundRobin(sources, longest=True))

@@ -1,4 +1,4 @@
-"""`webdataset.pipeline`: stages one after the other."""
+"""`webdataset.pipeline`: a sequence of stages."""
 
 from __future__ import annotations
 

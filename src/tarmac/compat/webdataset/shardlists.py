@@ -1,8 +1,12 @@
-"""`webdataset.shardlists`: which shards in which order."""
+"""`webdataset.shardlists`: lists of shards, and how they are split among readers."""
 
 from __future__ import annotations
 
-from tarmac.compat.helpers import Uncurried, envsubst, expand
+import os
+
+from tarmac import environment
+from tarmac.compat.webdataset.filters import Uncurried
+from tarmac.storage import urls
 from tarmac.stream.shards.directory import DirectoryShardList
 from tarmac.stream.shards.lists import (
     Resample,
@@ -39,4 +43,14 @@ __all__ = [
     "Uncurried",
 ]
 
-resampled_ = Uncurried(Resample)
+resampled_: Uncurried = Uncurried(Resample)
+
+
+def envsubst(s: str) -> str:
+    """Replace `${X}` with the environment variable WDS_X."""
+    return urls.substituted(s)
+
+
+def expand(s: str) -> str:
+    """Expand `~` and environment variables."""
+    return os.path.expanduser(environment.expandvars(s))

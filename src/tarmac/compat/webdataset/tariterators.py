@@ -1,17 +1,28 @@
-"""`webdataset.tariterators`: from shards to samples in single steps."""
+"""`webdataset.tariterators`: read samples from shards in separate steps: open, expand, group.
+
+`WebDataset` does all of it in one stage. These functions are for programs that compose the steps themselves, with
+steps of their own in between. The expander closes the streams that `url_opener` opened. It yields the files of a
+sample only when the sample is complete, so that no custom grouping after it sees half a sample.
+"""
 
 from __future__ import annotations
 
-from tarmac.compat.helpers import shardlist
-from tarmac.compat.opening import (
-    base_plus_ext,
-    group_by_keys,
-    tar_file_expander,
-    tar_file_iterator,
-    url_opener,
-    valid_sample,
-)
+import contextlib
+import random
+import re
+from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import IO, Any
+
+from tarmac.compat.webdataset.gopen import ReadFile, gopen
+from tarmac.errors import ArchiveError, SplitSample
+from tarmac.limits import DEFAULT_LIMITS
+from tarmac.runtime.seeds import drawn_seed
+from tarmac.samples.grouping import Grouping, group_members
+from tarmac.samples.naming import first_dot
+from tarmac.steps.handlers import Handler, reraise_exception
+from tarmac.storage.braces import expand_braces
 from tarmac.stream.read_shards import tarfile_samples, tarfile_to_samples
+from tarmac.tar import Member, read_members
 
 __all__ = [
     "base_plus_ext",
@@ -28,3 +39,262 @@ __all__ = [
 ]
 
 meta_prefix = meta_suffix = "__"
+
+SKIP_META = r"__[^/]*__($|/)"
+MAX_HELD_FILES = 1000
+"""Files of one sample that are held until the sample is complete; a larger sample is yielded in parts."""
+Selector = Callable[[str], bool]
+Renamer = Callable[[str], str]
+
+
+class _EndOfShard(dict[str, Any]):
+    """An empty dictionary that separates shards.
+
+    A custom grouping that does not know it sees a file without a name, which belongs to no sample.
+    """
+
+    def __missing__(self, key: str) -> str | bytes:
+        if key == "fname":
+            return ""
+        if key == "data":
+            return b""
+        raise KeyError(key)
+
+
+class _Stop(Exception):
+    """A handler ended the stream."""
+
+
+class _SkipShard(Exception):
+    """The rest of a shard is skipped after a non-contiguous sample."""
+
+
+def shardlist(urls: str | Iterable[str], *, shuffle: bool = False) -> Iterator[dict[str, str]]:
+    """Yield the shards of a pattern or list; with `shuffle`, in a new random order for each call."""
+    names = list(expand_braces(urls, DEFAULT_LIMITS)) if isinstance(urls, str) else list(urls)
+    if shuffle:
+        random.Random(drawn_seed()).shuffle(names)
+    return ({"url": name} for name in names)
+
+
+def base_plus_ext(path: str) -> tuple[str, str] | tuple[None, None]:
+    """Split a file name into key and field at the first dot of its last part; (None, None) without a dot."""
+    return first_dot(path) or (None, None)
+
+
+def valid_sample(sample: Any) -> bool:
+    """Return whether `sample` is a non-empty dictionary without `__bad__`."""
+    return isinstance(sample, dict) and bool(sample) and not sample.get("__bad__", False)
+
+
+def url_opener(
+    data: Iterable[Any], handler: Handler = reraise_exception, **kw: Any
+) -> Iterator[dict[str, Any]]:
+    """Open shards: add `stream` to each dictionary with a `url`. `kw` is passed to `gopen`."""
+    return open_each(data, handler, lambda url: {"stream": gopen(url, **kw)})
+
+
+def open_each(
+    data: Iterable[Any], handler: Handler, opener: Callable[[str], dict[str, Any]]
+) -> Iterator[dict[str, Any]]:
+    """Add the items of `opener(url)` to each shard; call `handler` with the errors."""
+    for shard in data:
+        shard = {"url": shard} if isinstance(shard, str) else shard
+        try:
+            opened = {**shard, **opener(shard["url"])}
+        except Exception as exn:
+            if handler(exn):
+                continue
+            return
+        yield opened
+
+
+def tar_file_iterator(
+    fileobj: IO[bytes],
+    skip_meta: str | None = SKIP_META,
+    handler: Handler = reraise_exception,
+    select_files: Selector | None = None,
+    rename_files: Renamer | None = None,
+) -> Iterator[dict[str, Any]]:
+    """Yield the files of an archive as dictionaries with `fname` and `data`.
+
+    Names that match `skip_meta` are left out. `rename_files(name)` and then `select_files(name)` are called for the
+    others. If the handler ignores an error of the archive, the rest of the archive is lost.
+    """
+    try:
+        for name, data in _files(fileobj, None, skip_meta, handler, select_files, rename_files):
+            yield {"fname": name, "data": data}
+    except _Stop:
+        return
+    except Exception as exn:
+        handler(exn)
+
+
+def _files(
+    fileobj: Any,
+    url: str | None,
+    skip_meta: str | None,
+    handler: Handler,
+    select: Selector | None,
+    rename: Renamer | None,
+) -> Generator[tuple[str, bytes], None, None]:
+    """Yield the selected files of an archive. Raise errors of the archive; handle errors of the functions."""
+    meta = None if skip_meta is None else re.compile(skip_meta)
+    current = ""
+
+    def wanted(member: bytes) -> bool:
+        nonlocal current
+        name = member.decode("utf-8", "surrogateescape")
+        try:
+            if meta is not None and meta.match(name):
+                return False
+            current = name if rename is None else rename(name)
+            return select is None or bool(select(current))
+        except Exception as exn:
+            if not handler(exn):
+                raise _Stop from exn
+            return False
+
+    mapped = fileobj.source.map() if isinstance(fileobj, ReadFile) else None
+    try:
+        with contextlib.closing(read_members(mapped or fileobj, url=url, wanted=wanted)) as members:
+            for _name, _offset, _size, data in members:
+                yield current, data
+    except ArchiveError as error:
+        if isinstance(fileobj, ReadFile):
+            fileobj.source.blame(error)
+        raise
+
+
+def tar_file_expander(
+    data: Iterable[dict[str, Any]],
+    handler: Handler = reraise_exception,
+    select_files: Selector | None = None,
+    rename_files: Renamer | None = None,
+    eof_value: Any = _EndOfShard(),  # noqa: B008 - never modified, and None means something else
+) -> Iterator[dict[str, Any]]:
+    """Yield the files of opened shards, and after each shard `eof_value` unless it is None.
+
+    Files have the `__url__` of their shard. The files of a sample are yielded when all of them were read, so the
+    incomplete last sample of a truncated shard is left out. Of a shard with `part: (index, count)`, only every
+    `count`-th sample is read, starting with number `index`.
+    """
+    for shard in data:
+        common = {"__url__": shard["url"]}
+        if shard.get("local_path") is not None:
+            common["__local_path__"] = shard["local_path"]
+        stream = shard["stream"]
+        files = _files(stream, shard["url"], SKIP_META, handler, select_files, rename_files)
+        try:
+            for name, content in _complete_samples(files, *shard.get("part", (0, 1))):
+                yield {"fname": name, "data": content, **common}
+        except _Stop:
+            return
+        except Exception as exn:
+            if not handler(exn):
+                return
+        finally:
+            files.close()
+            if isinstance(stream, ReadFile):  # a stream opened by the caller stays open
+                stream.close()
+        if eof_value is not None:
+            yield eof_value
+
+
+url_opener.keeps_parts = True  # type: ignore[attr-defined]
+tar_file_expander.reads_parts = True  # type: ignore[attr-defined]
+
+
+def _complete_samples(
+    files: Iterator[tuple[str, bytes]], index: int, count: int
+) -> Iterator[tuple[str, bytes]]:
+    """Hold the files of a sample until it is complete; keep one sample out of `count`."""
+    held: list[tuple[str, bytes]] = []
+    current, number = None, -1
+    for name, content in files:
+        key, _ = first_dot(name) or (name, "")
+        if key != current:
+            yield from held
+            held.clear()
+            current, number = key, number + 1
+        if number % count == index:
+            held.append((name, content))
+        if len(held) >= MAX_HELD_FILES:
+            yield from held
+            held.clear()
+    yield from held
+
+
+def group_by_keys(
+    data: Iterable[dict[str, Any]],
+    keys: Callable[[str], tuple[str | None, str | None]] = base_plus_ext,
+    lcase: bool = True,
+    suffixes: Iterable[str] | None = None,
+    handler: Handler = reraise_exception,
+) -> Iterator[dict[str, Any]]:
+    """Group contiguous files into samples by `keys(fname) -> (key, field)`.
+
+    `lcase` converts field names to lower case; `suffixes` limits the fields. A field that occurs twice in a sample
+    raises DuplicateField, a key that occurs again later in its shard raises SplitSample. If the handler ignores
+    them, the sample is dropped, or the rest of the shard.
+    """
+    selected = None if suffixes is None else {"__key__", "__url__", *suffixes}
+    files = _Shards(data)
+
+    def split(name: str) -> tuple[str, str] | None:
+        try:
+            key, field = keys(name)
+        except Exception as exn:
+            on_error(exn)
+            return None
+        return None if key is None or field is None else (key, field)
+
+    def on_error(error: Exception) -> None:
+        if not handler(error):
+            raise _Stop
+        if isinstance(error, SplitSample):  # other samples of this shard may be non-contiguous, too
+            raise _SkipShard
+
+    grouping = Grouping(split_name=first_dot if keys is base_plus_ext else split, lower=lcase)
+    try:
+        while files.next_shard():
+            try:
+                for sample in group_members(files.members(), files.url, grouping, on_error=on_error):
+                    if selected is not None:
+                        sample = {name: value for name, value in sample.items() if name in selected}
+                    if files.local_path is not None:
+                        sample["__local_path__"] = files.local_path
+                    if valid_sample(sample):
+                        yield sample
+            except _SkipShard:
+                for _ in files.members():
+                    pass
+    except _Stop:
+        return
+
+
+class _Shards:
+    """A stream of files, split into shards at an empty dictionary or where the URL changes."""
+
+    def __init__(self, data: Iterable[dict[str, Any]]) -> None:
+        self._files = iter(data)
+        self._next: dict[str, Any] | None = None
+        self.url = ""
+        self.local_path: str | None = None
+
+    def next_shard(self) -> bool:
+        """Advance to the next shard with files. Return whether there is one."""
+        while not self._next:
+            try:
+                self._next = next(self._files)
+            except StopIteration:
+                return False
+        self.url, self.local_path = self._next.get("__url__", ""), self._next.get("__local_path__")
+        return True
+
+    def members(self) -> Iterator[Member]:
+        """Yield the files of this shard as members."""
+        file = self._next
+        while file and file.get("__url__", "") == self.url:
+            yield file["fname"].encode("utf-8", "surrogateescape"), 0, len(file["data"]), file["data"]
+            file = self._next = next(self._files, None)

@@ -1,4 +1,4 @@
-"""`webdataset.tenbin`: encode arrays as bytes, with a name (called info) for each."""
+"""`webdataset.tenbin`: encode arrays as bytes."""
 
 from __future__ import annotations
 

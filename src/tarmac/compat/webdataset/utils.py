@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+import fnmatch
+import glob
 import sys
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from types import ModuleType
+from typing import Any
 
-from tarmac.compat.extras import guess_batchsize, repeatedly
-from tarmac.compat.helpers import (
-    compute_sample_weights,
-    fnmatch_with_braces,
-    glob_with_braces,
-    identity,
-    is_iterable,
-    repeatedly0,
-)
-from tarmac.compat.switches import UtilsModule
+from tarmac.limits import DEFAULT_LIMITS
 from tarmac.runtime.seeds import make_seed
 from tarmac.runtime.worker_info import pytorch_worker_info, pytorch_worker_seed
 from tarmac.steps.stage import PipelineStage
+from tarmac.storage import security
+from tarmac.storage.braces import expand_braces
 
 __all__ = [
     "compute_sample_weights",
@@ -32,8 +31,94 @@ __all__ = [
     "pytorch_worker_seed",
     "repeatedly",
     "repeatedly0",
-    "UtilsModule",
 ]
 
+
+def identity(x: Any) -> Any:
+    """Return the argument."""
+    return x
+
+
+def is_iterable(obj: Any) -> bool:
+    """Return whether `obj` is iterable and neither a string nor bytes."""
+    return isinstance(obj, Iterable) and not isinstance(obj, str | bytes)
+
+
+def fnmatch_with_braces(filename: str, pattern: str) -> bool:
+    """Return whether a name matches a shell pattern, which may have braces."""
+    return any(fnmatch.fnmatch(filename, one) for one in expand_braces(pattern, DEFAULT_LIMITS))
+
+
+def glob_with_braces(pattern: str) -> list[str]:
+    """Return the files that match a shell pattern, which may have braces."""
+    return [path for one in expand_braces(pattern, DEFAULT_LIMITS) for path in glob.glob(one)]
+
+
+def compute_sample_weights(n_w_pairs: Iterable[tuple[float, float]]) -> Any:
+    """Return mixing weights for pairs of size and weight, scaled to a maximum of 1."""
+    import numpy as np
+
+    weighted = np.array([size * weight for size, weight in n_w_pairs])
+    return weighted / weighted.max()
+
+
+def guess_batchsize(batch: Any) -> int:
+    """Return the number of samples in a batch: the length of its first column."""
+    return len(batch[0])
+
+
+def repeatedly(
+    source: Iterable[Any],
+    nepochs: int | None = None,
+    nbatches: int | None = None,
+    nsamples: int | None = None,
+    batchsize: Callable[[Any], int] = guess_batchsize,
+) -> Iterator[Any]:
+    """Iterate over a dataset repeatedly, up to a number of epochs, batches or samples, whichever is first.
+
+    `batchsize(batch)` counts the samples. An epoch without items ends the iteration.
+    """
+    batches = samples = epochs = 0
+    while nepochs is None or epochs < nepochs:
+        previous = batches
+        for batch in source:
+            batches += 1
+            samples += batchsize(batch) if nsamples is not None else 0
+            yield batch
+            if (nbatches is not None and batches >= nbatches) or (
+                nsamples is not None and samples >= nsamples
+            ):
+                return
+        if batches == previous:
+            return
+        epochs += 1
+
+
+def repeatedly0(
+    loader: Iterable[Any], nepochs: int = sys.maxsize, nbatches: int = sys.maxsize
+) -> Iterator[Any]:
+    """Iterate `nepochs` times over the first `nbatches` batches. An epoch without items ends the iteration."""
+    for _ in range(nepochs):
+        empty = True
+        for batch in islice(loader, nbatches):
+            empty = False
+            yield batch
+        if empty:
+            return
+
+
+class _UtilsModule(ModuleType):
+    """The class of this module: assigning to `enforce_security` switches secure mode."""
+
+    @property
+    def enforce_security(self) -> bool:
+        """Whether secure mode is on."""
+        return security.is_secure()
+
+    @enforce_security.setter
+    def enforce_security(self, on: bool) -> None:
+        security.enforce_security(bool(on))
+
+
 enforce_security: bool
-sys.modules[__name__].__class__ = UtilsModule
+sys.modules[__name__].__class__ = _UtilsModule

@@ -1,4 +1,7 @@
-"""The names of the wids library 0.2.111, all of them tarmac's; `tarmac.compat` puts them in its place."""
+"""The names of the wids library 0.2.111, implemented by tarmac. `tarmac.compat.install` makes `import wids` find them.
+
+`ShardListDataset` adapts `tarmac.Dataset` to shards without index files. New programs use `tarmac.Dataset` itself.
+"""
 
 from __future__ import annotations
 

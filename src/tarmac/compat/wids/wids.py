@@ -1,10 +1,37 @@
-"""`wids.wids`: the dataset and its samplers."""
+"""`wids.wids`: the dataset of wids as an adapter over `tarmac.Dataset`, and its samplers.
+
+A `Dataset` reads shards through index files. The shards of a wids list need none: each is downloaded whole when one
+of its samples is first read, and indexed in memory. `tarmac index` makes a dataset faster to open.
+"""
 
 from __future__ import annotations
 
-from tarmac.compat.fieldfiles import interpret_transformations
-from tarmac.compat.indexedtar import IndexedTarSamples, compute_file_md5sum, compute_num_samples
-from tarmac.compat.samplers import (
+import base64
+import bisect
+import hashlib
+import logging
+import operator
+import os
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import IO, Any, Self
+from urllib.parse import quote
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tarmac import environment
+from tarmac.compat.webdataset.cache import url_to_cache_name
+from tarmac.compat.wids.indexed import (
+    IndexedTarSamples,
+    compute_file_md5sum,
+    compute_num_samples,
+    group_by_key,
+    index_in_memory,
+    splitname,
+    wids_sample,
+)
+from tarmac.compat.wids.samplers import (
     ChunkedSampler,
     DistributedChunkedSampler,
     DistributedLocalSampler,
@@ -15,34 +42,273 @@ from tarmac.compat.samplers import (
     iterate_ranges,
     lengths_to_ranges,
 )
-from tarmac.compat.shardlist import (
-    CacheLocalname,
-    DefaultLocalname,
-    LRUShards,
-    ShardListDataset,
-    hash_dataset_name,
-)
-from tarmac.compat.wids_helpers import group_by_key, splitname
+from tarmac.compat.wids.wids_decode import interpret_transformations
+from tarmac.compat.wids.wids_specs import check_shards, load_dsdesc_and_resolve, urldir, urlmerge
+from tarmac.exact.dataset import Dataset
+from tarmac.exact.indexed import IndexedShard
+from tarmac.exact.selection import whole
+from tarmac.exact.shardset import OpenOptions, ShardSet
+from tarmac.indexing.manifest import Manifest, Shard
+from tarmac.indexing.sidecar import Sidecar
+from tarmac.storage import Cache, Source, is_local, open_read, scheme_of
 
 __all__ = [
     "CacheLocalname",
     "ChunkedSampler",
+    "compute_file_md5sum",
+    "compute_num_samples",
     "DefaultLocalname",
     "DistributedChunkedSampler",
     "DistributedLocalSampler",
-    "IndexedTarSamples",
-    "LRUShards",
-    "ShardListDataset",
-    "ShardListSampler",
-    "ShardedSampler",
-    "compute_file_md5sum",
-    "compute_num_samples",
     "group_by_key",
     "hash_dataset_name",
+    "IndexedTarSamples",
     "interpret_transformations",
     "intersect_range",
     "intersect_ranges",
     "iterate_ranges",
     "lengths_to_ranges",
+    "LRUShards",
+    "ShardedSampler",
+    "ShardListDataset",
+    "ShardListSampler",
     "splitname",
 ]
+
+_log = logging.getLogger("tarmac")
+
+Localname = Callable[[str], str]
+MANY_OPEN_SHARDS = 200
+"""Open shards beyond which a process may run out of file descriptors."""
+
+
+class CacheLocalname:
+    """Keep shards in the directory `cache_dir`, named after the last part of their URLs."""
+
+    def __init__(self, cache_dir: str | os.PathLike[str]) -> None:
+        self.directory: str = os.fspath(cache_dir)
+
+    def __call__(self, shard: str) -> str:
+        return os.path.join(self.directory, url_to_cache_name(shard))
+
+
+class DefaultLocalname(CacheLocalname):
+    """Keep shards in one directory for all datasets (`WIDS_CACHE`), named after their whole URLs."""
+
+    def __init__(self, dldir: str | os.PathLike[str] | None = None) -> None:
+        super().__init__(dldir or environment.wids_cache() or environment.cache_home() / "wids")
+
+    def __call__(self, shard: str) -> str:
+        return os.path.join(self.directory, quote(shard, safe="+-"))
+
+
+class LRUShards(ShardSet):
+    """Up to `lru_size` open shards; beyond that, the one opened first is closed.
+
+    Remote shards are downloaded to `localname(url)`. An existing file with exactly the name that a custom `localname`
+    returns is used as it is. All downloads go through a `Cache`, which adds a hash to the names and removes the least
+    recently used files beyond `cache_size` bytes unless `keep` is set.
+    """
+
+    def __init__(
+        self,
+        lru_size: int,
+        keep: bool = False,
+        localname: Localname | None = None,
+        *,
+        cache_size: int | None = None,
+        shards: Iterable[Mapping[str, Any]] = (),
+    ) -> None:
+        manifest = Manifest([Shard(shard["url"], shard["nsamples"]) for shard in shards])
+        super().__init__(manifest, OpenOptions(open_shards=lru_size))
+        self.localname: Localname = DefaultLocalname() if localname is None else localname
+        self._max_bytes = int(cache_size) if cache_size and cache_size > 0 and not keep else None
+        self._caches: dict[str, Cache] = {}
+        self.reset_stats()
+
+    def reset_stats(self) -> None:
+        """Reset the counters."""
+        self.accesses: int = 0
+        self.misses: int = 0
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def get_shard(self, url: str, expected_size: int | None = None) -> IndexedTarSamples:
+        """Return a shard, which must have `expected_size` samples."""
+        shards = self.manifest.shards
+        number = next((number for number, shard in enumerate(shards) if shard.url == url), len(shards))
+        if number == len(shards):
+            shards.append(Shard(url, -1 if expected_size is None else expected_size))
+        self.accesses += 1
+        return IndexedTarSamples._of(self.open(number))
+
+    def sidecar(self, number: int) -> Sidecar:
+        return self.open(number).sidecar
+
+    def _opened(self, number: int) -> IndexedShard:
+        self.misses += 1
+        shard = self.manifest.shards[number]
+        samples = None if shard.samples < 0 else shard.samples
+        return index_in_memory(self._fetch(shard.url), shard.url, samples=samples)
+
+    def _fetch(self, url: str) -> Source:
+        if is_local(url):
+            return open_read(url)
+        localname, readable = self.localname, None
+        directory = getattr(localname, "directory", None)
+        if directory is None:
+            path = localname(url)
+            if os.path.isfile(path):
+                return open_read(path)
+            directory = os.path.dirname(path)
+
+            def readable(url: str) -> str:
+                return os.path.basename(localname(url))
+
+        if directory not in self._caches:  # one cache for all, because it remembers which entries it verified
+            self._caches[directory] = Cache(directory or ".", max_bytes=self._max_bytes, readable=readable)
+        return self._caches[directory].open_read(_to_stdout(url))
+
+    def __getstate__(self) -> dict[str, Any]:
+        attributes = ("localname", "_max_bytes", "accesses", "misses")
+        return super().__getstate__() | {name: getattr(self, name) for name in attributes} | {"_caches": {}}
+
+
+class ShardListDataset:
+    """The samples of a list of shards, as a sequence of dictionaries.
+
+    `shards` is a list of `{"url": …, "nsamples": …}`, or the path, URL or open file of a list in JSON
+    (`wids-shard-index-v1`, which `tarmac index` and `widsindex` write). The keys of samples are extensions with
+    their dot. The values are open files, which `transformations` decode: functions, "PIL", "numpy", or None.
+
+    Remote shards are downloaded to `cache_dir`, or to `localname(url)`, and use up to `cache_size` bytes unless
+    `keep` is set. `lru_size` shards are kept open. Relative names are resolved against `base`. `options` replaces
+    values of the JSON.
+    """
+
+    def __init__(
+        self,
+        shards: list[dict[str, Any]] | str | os.PathLike[str] | IO[Any],
+        *,
+        cache_size: int = 10**12,
+        cache_dir: str | os.PathLike[str] | None = None,
+        lru_size: int = 10,
+        dataset_name: str | None = None,
+        localname: Localname | None = None,
+        transformations: Any = "PIL",
+        keep: bool = False,
+        base: str | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        spec, base = _load_spec(shards, base, options)
+        self.spec: dict[str, Any] = spec
+        self.base: str | None = base
+        self.shards: list[dict[str, Any]] = self.spec["shardlist"]
+        named = shards if isinstance(shards, str | os.PathLike) else self.shards
+        self.dataset_name: str | Any = dataset_name or self.spec.get("name") or hash_dataset_name(str(named))
+        self.lengths: list[int] = [shard["nsamples"] for shard in self.shards]
+        self.cum_lengths: NDArray[np.int64] = np.cumsum(self.lengths, dtype=np.int64)
+        self._ends: list[int] = self.cum_lengths.tolist()
+        if cache_dir is not None:
+            localname = CacheLocalname(cache_dir)
+        self.localname: Localname = localname or DefaultLocalname()
+        self.cache_dir: str | None = getattr(self.localname, "directory", None)
+        self.transformations: list[Any] = interpret_transformations(transformations)
+        if lru_size > MANY_OPEN_SHARDS:
+            _log.warning("lru_size=%d may exceed the limit on open files", lru_size)
+        keep = keep or bool(self.spec.get("keep"))
+        self.cache: LRUShards = LRUShards(
+            lru_size, keep, self.localname, cache_size=cache_size, shards=self.shards
+        )
+        self._dataset = Dataset._of_parts([whole(self.cache)])
+        self.total_length: int = len(self._dataset)
+        self._warned = False
+
+    def add_transform(self, transform: Callable[[Any], Any]) -> Self:
+        """Add a function that is called with each sample after the other transformations."""
+        self.transformations.append(transform)
+        return self
+
+    def __len__(self) -> int:
+        return self.total_length
+
+    def get_stats(self) -> tuple[int, int]:
+        """Return the number of accesses to shards, and how many of them had to open the shard."""
+        return self.cache.accesses, self.cache.misses
+
+    def check_cache_misses(self) -> None:
+        """Log a warning, once, if the order of accesses opens shards too often."""
+        accesses, misses = self.cache.accesses, self.cache.misses
+        if misses > 0.3 * accesses > 30 and not self._warned:
+            self._warned = True
+            _log.warning(
+                "%.0f %% of accesses had to open a shard; use a sampler such as ChunkedSampler, or a larger lru_size",
+                100 * misses / accesses,
+            )
+
+    def get_shard(self, index: int) -> tuple[IndexedTarSamples, int, dict[str, Any]]:
+        """Return the shard that has a sample, the position of the sample in it, and its entry in the list."""
+        index = range(self.total_length)[index]
+        number = bisect.bisect_right(self._ends, index)
+        self.cache.accesses += 1
+        shard = IndexedTarSamples._of(self.cache.open(number))
+        return shard, index - self._ends[number] + self.lengths[number], self.shards[number]
+
+    def __getitem__(self, index: int) -> Any:
+        self.cache.accesses += 1
+        sample: Any = wids_sample(self._dataset[index])
+        self.check_cache_misses()
+        index = operator.index(index) % self.total_length
+        number = bisect.bisect_right(self._ends, index)
+        shard = self.shards[number]
+        sample["__dataset__"] = shard.get("dataset")
+        sample["__index__"] = index
+        sample["__shard__"] = shard["url"]
+        sample["__shardindex__"] = index - self._ends[number] + self.lengths[number]
+        for transform in self.transformations:
+            sample = transform(sample)
+        return sample
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[number] for number in range(self.total_length))
+
+    def close(self) -> None:
+        """Close the open shards. They are opened again when they are needed."""
+        self._dataset.close()
+
+    def __repr__(self) -> str:
+        return f"<ShardListDataset {self.dataset_name}: {len(self)} samples in {len(self.shards)} shards>"
+
+
+def hash_dataset_name(input_string: str) -> str:
+    """Return a short name for a description."""
+    return base64.urlsafe_b64encode(hashlib.sha256(input_string.encode()).digest())[:16].decode()
+
+
+def _load_spec(
+    shards: Any, base: str | None, options: Mapping[str, Any] | None
+) -> tuple[dict[str, Any], str | None]:
+    """Return the spec with the full URLs of its shards, and the directory that they are relative to."""
+    if isinstance(shards, list | tuple):
+        resolved = [shard | {"url": urlmerge(base or "", shard["url"])} for shard in check_shards([*shards])]
+        return {**(options or {}), "shardlist": resolved}, base
+    if not isinstance(shards, str | os.PathLike) and not hasattr(shards, "read"):
+        raise TypeError(
+            f"`shards` must be a list, or the path, URL or open file of one, got {type(shards).__name__}"
+        )
+    spec = load_dsdesc_and_resolve(shards, options=options, base=base)
+    directory = urldir(os.fspath(shards)) if isinstance(shards, str | os.PathLike) else ""
+    return spec, base if base is not None else urlmerge(directory, spec.get("base") or "") or directory
+
+
+def _to_stdout(url: str) -> str:
+    """Change a command that writes to the file `{local}`, as wids runs them, to write to standard output."""
+    if scheme_of(url) != "pipe" or "{local}" not in url:
+        return url
+    command = url.removeprefix("pipe:").replace("{local}", '"$tarmac_dir"/shard')
+    quoted = shlex.quote(command)
+    return (
+        "pipe:tarmac_dir=$(mktemp -d) && export tarmac_dir && trap 'rm -rf \"$tarmac_dir\"' EXIT"
+        f' && sh -c {quoted} >&2 && cat "$tarmac_dir"/shard'
+    )

@@ -1,15 +1,19 @@
-"""`wids.wids_decode`: fields by their extensions."""
+"""`wids.wids_decode`: decode samples whose keys are extensions with their dot and whose values are open files."""
 
 from __future__ import annotations
 
-from tarmac.compat.fieldfiles import (
-    check_keys,
-    decode_all_gz,
-    decode_basic,
-    decode_images_to_numpy,
-    decode_images_to_pil,
-    default_decoder,
-)
+import importlib
+import io
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from tarmac.codecs import find_codec
+from tarmac.codecs.compression import gunzip
+from tarmac.codecs.handlers import SAFE, DecodeOptions, extension_of
+from tarmac.codecs.images import FORMATS, open_image
+from tarmac.errors import CodecError, DecodeFailed, TarmacError
+from tarmac.samples.grouping import Sample
 
 __all__ = [
     "check_keys",
@@ -18,4 +22,118 @@ __all__ = [
     "decode_images_to_numpy",
     "decode_images_to_pil",
     "default_decoder",
+    "interpret_transformations",
 ]
+
+_BASIC = frozenset(["txt", "text", "cls", "cls2", "json", "npy", "mp", "pt", "pth", "pickle", "pkl"])
+_IMAGES = frozenset(["jpg", "png", "ppm", "pgm", "pbm", "pnm"])
+_PICKLES = DecodeOptions(allow_pickle=True)
+
+
+def check_keys(sample: Sample) -> None:
+    """Raise unless all keys start with a dot or with `__`."""
+    for key in sample:
+        if not key.startswith((".", "__")):
+            raise ValueError(f"expected keys that start with a dot, got {key!r}")
+
+
+def decode_all_gz(sample: Sample, format: Any = True, update_key: bool = True) -> Sample:
+    """Decompress the fields that end in `.gz`, in place. `update_key` removes the `.gz` from their keys."""
+    del format
+    for key in [key for key in sample if key.lower().endswith(".gz") and key.count(".") > 1]:
+        data = io.BytesIO(_decode(gunzip, key, sample))
+        if update_key:
+            del sample[key]
+        sample[key[:-3] if update_key else key] = data
+    return sample
+
+
+def decode_basic(sample: Sample, format: Any = True, *, allow_pickle: bool = False) -> Sample:
+    """Decode text, classes, JSON, arrays and tensors, in place; pickles only with `allow_pickle`."""
+    del format
+    for key in _encoded_keys(sample):
+        name = extension_of(key.lower().removesuffix(".gz"))
+        if name == "safetensors":
+            sample[key] = _decode(_safetensors, key, sample)
+        elif name in _BASIC and (codec := find_codec(name)) is not None:
+            options = _PICKLES if allow_pickle and name in ("pickle", "pkl") else SAFE
+            decode = codec.decoder(options)
+            assert decode is not None  # the basic formats can all be decoded
+            sample[key] = _decode(decode, key, sample)
+    return sample
+
+
+def decode_images_to_pil(sample: Sample, format: Any = True) -> Sample:
+    """Open images with Pillow, in place, in the mode in which they are stored."""
+    del format
+    return _decode_images(_image, sample)
+
+
+def decode_images_to_numpy(sample: Sample, format: Any = True) -> Sample:
+    """Decode images to arrays, in place, with the channels that they are stored with."""
+    del format
+    import numpy as np
+
+    return _decode_images(lambda data: np.asarray(_image(data)), sample)
+
+
+def default_decoder(
+    sample: Sample, format: Any = "PIL", gz_update_key: bool = False, *, allow_pickle: bool = False
+) -> Sample:
+    """Return a sample with its fields decoded by extension, and images decoded to `format`: PIL or numpy."""
+    decode_images = {"pil": decode_images_to_pil, "numpy": decode_images_to_numpy}.get(str(format).lower())
+    if decode_images is None:
+        raise ValueError(f"`format` must be 'PIL' or 'numpy', got {format!r}")
+    decompressed = decode_all_gz(dict(sample), update_key=gz_update_key)
+    return decode_images(decode_basic(decompressed, allow_pickle=allow_pickle))
+
+
+def interpret_transformations(transformations: Any) -> list[Any]:
+    """Return a list of functions for `transformations`: one or several functions, "PIL" or "numpy"; None is none."""
+    if transformations is None:
+        return []
+    several = transformations if isinstance(transformations, list | tuple) else [transformations]
+    functions = [partial(default_decoder, format=one) if one in ("PIL", "numpy") else one for one in several]
+    for function in functions:
+        if not callable(function):
+            raise ValueError(f"a transformation must be a function, 'PIL' or 'numpy', got {function!r}")
+    return functions
+
+
+def _encoded_keys(sample: Sample) -> list[str]:
+    check_keys(sample)
+    return [
+        key
+        for key, value in sample.items()
+        if not key.startswith("__") and (isinstance(value, bytes) or hasattr(value, "read"))
+    ]
+
+
+def _decode_images(decode: Callable[[bytes], Any], sample: Sample) -> Sample:
+    for key in _encoded_keys(sample):
+        if extension_of(key.lower()) in _IMAGES:
+            sample[key] = _decode(decode, key, sample)
+    return sample
+
+
+def _decode(decode: Callable[[bytes], Any], key: str, sample: Sample) -> Any:
+    value = sample[key]
+    try:
+        return decode(value if isinstance(value, bytes) else value.read())
+    except TarmacError as error:
+        error.at(key=sample.get("__key__"))
+        if isinstance(error, CodecError):
+            error.field = key
+        raise
+    except (ValueError, TypeError, OSError, EOFError) as error:
+        what = f'the field "{key}" cannot be decoded: {" ".join(str(error).split())[:200]}.'
+        raise DecodeFailed(what, key=sample.get("__key__")) from error
+
+
+def _image(data: bytes) -> Any:
+    return open_image(data, FORMATS, SAFE.limits.pixels)
+
+
+def _safetensors(data: bytes) -> Any:
+    safetensors = importlib.import_module("safetensors.torch")
+    return safetensors.load(data)

@@ -1,13 +1,12 @@
-"""`wids.wids_tar`: the files in a tar file by number."""
+"""`wids.wids_tar`: access the files of a tar file by number."""
 
 from __future__ import annotations
 
-from tarmac.compat.wids_helpers import (
-    TarFileReader,
-    find_index_file,
-)
+from tarmac.compat.wids.wids_mmtar import MMIndexedTar as TarFileReader
 
-__all__ = [
-    "TarFileReader",
-    "find_index_file",
-]
+__all__ = ["TarFileReader", "find_index_file"]
+
+
+def find_index_file(file: str) -> str:
+    """Return the path of the pickled index that wids writes; tarmac neither reads nor writes it."""
+    return f"{file}.index"

@@ -1,4 +1,4 @@
-"""Mock data, epochs and lengths for any iterable, compositions."""
+"""Mock data, epochs and lengths of any iterable, and compositions."""
 
 from __future__ import annotations
 
@@ -7,24 +7,12 @@ import pickle
 import random
 
 import pytest
+from tarmac.webdataset.filters import _rsample, _shuffle, compose, compose2, pipeline
+from tarmac.webdataset.mix import random_samples, round_robin_longest, round_robin_shortest
+from tarmac.webdataset.utils import guess_batchsize
 from torch.utils.data import DataLoader, IterableDataset
 
-from tarmac.compat import extras
-from tarmac.compat.extras import (
-    MockDataset,
-    Repeated,
-    compose,
-    compose2,
-    pipeline,
-    random_samples,
-    repeatedly,
-    round_robin_longest,
-    round_robin_shortest,
-    rsample_data,
-    shuffle_data,
-    with_epoch,
-    with_length,
-)
+from tarmac.webdataset import MockDataset, extradatasets, repeatedly, with_epoch, with_length
 
 
 def double(items):
@@ -40,7 +28,7 @@ def test_mock_data():
     assert list(DataLoader(MockDataset(1, 4), batch_size=None)) == [1] * 4
 
 
-def test_epochs_go_on_where_the_last_one_stopped():
+def test_epochs_continue_where_the_previous_one_stopped():
     dataset = with_epoch(range(5), 3)
     assert isinstance(dataset, IterableDataset)
     assert len(dataset) == 3
@@ -56,7 +44,7 @@ def test_lengths():
     assert list(dataset) == list(dataset) == [0, 1, 2, 3, 4]
 
 
-def test_repetitions():
+def test_repeatedly():
     assert list(repeatedly([1, 2], nepochs=2)) == [1, 2, 1, 2]
     assert list(repeatedly([1, 2], nbatches=3)) == [1, 2, 1]
     assert list(repeatedly([([1, 2],), ([3],)], nsamples=4)) == [([1, 2],), ([3],), ([1, 2],)]
@@ -69,11 +57,11 @@ def test_repetitions():
     assert read == [0, 1]
 
 
-def test_repetitions_as_a_dataset():
-    assert list(Repeated([1, 2], nepochs=2)) == [1, 2, 1, 2]
-    assert len(Repeated([1, 2], nbatches=3, length=9)) == 9
+def test_repeated_dataset():
+    assert list(extradatasets.repeatedly([1, 2], nepochs=2)) == [1, 2, 1, 2]
+    assert len(extradatasets.repeatedly([1, 2], nbatches=3, length=9)) == 9
     with pytest.raises(TypeError, match="no length"):
-        len(Repeated([1]))
+        len(extradatasets.repeatedly([1]))
 
 
 def test_compositions():
@@ -86,19 +74,17 @@ def test_compositions():
 
 
 def test_shuffling_an_iterator():
-    assert list(shuffle_data(range(50), 10, 5, random.Random(1))) == list(
-        shuffle_data(range(50), 10, 5, seed=1)
-    )
-    runs = [tuple(shuffle_data(range(50))) for _ in range(3)]
+    assert list(_shuffle(range(50), 10, 5, random.Random(1))) == list(_shuffle(range(50), 10, 5, seed=1))
+    runs = [tuple(_shuffle(range(50))) for _ in range(3)]
     assert len(set(runs)) == 3
     assert all(sorted(run) == list(range(50)) for run in runs)
-    with pytest.raises(ValueError, match="either"):
-        shuffle_data([], rng=random.Random(), seed=1)
+    with pytest.raises(ValueError, match="`seed`"):
+        _shuffle([], rng=random.Random(), seed=1)
 
 
-def test_choices():
-    assert 0 < len(list(rsample_data(range(1000), 0.5))) < 1000
+def test_random_selection():
+    assert 0 < len(list(_rsample(range(1000), 0.5))) < 1000
     assert sorted(random_samples([[1, 2], [3]], longest=True)) == [1, 2, 3]
     assert list(round_robin_shortest([1, 2], [3])) == [1, 3, 2]
     assert list(round_robin_longest(iter([1, 2, 5]), iter([3]))) == [1, 3, 2, 5]
-    assert extras.guess_batchsize(([1, 2], 3)) == 2
+    assert guess_batchsize(([1, 2], 3)) == 2

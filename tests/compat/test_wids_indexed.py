@@ -1,4 +1,4 @@
-"""The samples of one tar file by number."""
+"""The samples of one tar file by position."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import tarfile
 
 import pytest
 
-from harness.shards import COMPRESSED_KINDS, LONG, PLAIN_KINDS, plain
-from tarmac.compat.indexedtar import IndexedTarSamples, compute_file_md5sum, compute_num_samples
+from compat.conftest import contents
+from harness.shards import COMPRESSED_KINDS, PLAIN_KINDS, plain
+from tarmac.compat.wids.indexed import IndexedTarSamples, compute_file_md5sum, compute_num_samples
 from tarmac.errors import (
     BadManifest,
     DigestMismatch,
@@ -28,10 +29,6 @@ def path(tmp_path):
     path = tmp_path / "a.tar"
     path.write_bytes(plain())
     return path
-
-
-def contents(sample):
-    return {key: value.read() if isinstance(value, io.BytesIO) else value for key, value in sample.items()}
 
 
 FIRST = {".cls": b"7", ".txt": b"the first caption", "__key__": "s0"}
@@ -53,38 +50,32 @@ def test_samples(path):
         samples[0]
 
 
-def test_open_files_of_every_kind(path):
+def test_open_files(path):
     for stream in (io.BytesIO(path.read_bytes()), open_read(str(path)), open_read(f"pipe:cat {path}")):
         assert contents(IndexedTarSamples(stream=stream)[0]) == FIRST
     with open(path, "rb") as file:
         samples = IndexedTarSamples(path=path, stream=file, use_mmap=False)
         assert not file.closed
-    assert contents(samples[0]) == FIRST  # whoever opened the file may close it
-    with pytest.raises(TypeError, match="path="):
+    assert contents(samples[0]) == FIRST  # the caller may close its file
+    with pytest.raises(TypeError, match="`path`"):
         IndexedTarSamples()
 
 
 @pytest.mark.parametrize("kind", PLAIN_KINDS)
-def test_every_kind_of_tar(kind, tmp_path):
-    """wids cut PAX and GNU names to 100 characters, merged what was then alike, and lost ustar prefixes."""
+def test_tar_formats(kind, tmp_path):
+    """wids truncated PAX and GNU names to 100 characters, merged equal ones, and lost ustar prefixes."""
     path = tmp_path / "a.tar"
     path.write_bytes(PLAIN_KINDS[kind]())
     with tarfile.open(path) as archive:
         expected = {member.name: archive.extractfile(member).read() for member in archive if member.isreg()}
-    found = {}
+    result = {}
     for sample in IndexedTarSamples(path=path):
         key = sample.pop("__key__")
-        found |= {f"{key}{extension}": value.read() for extension, value in sample.items()}
-    assert found == expected
+        result |= {f"{key}{extension}": value.read() for extension, value in sample.items()}
+    assert result == expected
 
 
-def test_long_names_stay_apart(tmp_path):
-    path = tmp_path / "a.tar"
-    path.write_bytes(plain([(f"{LONG}{i}.txt", b"%d" % i) for i in range(3)], tarfile.PAX_FORMAT))
-    assert [sample["__key__"] for sample in IndexedTarSamples(path=path)] == [f"{LONG}{i}" for i in range(3)]
-
-
-def test_names_of_fields_are_as_in_the_file(tmp_path):
+def test_fields_keep_their_case(tmp_path):
     path = tmp_path / "a.tar"
     path.write_bytes(plain([("n01.JPEG", b"1"), ("n01.seg.png", b"2"), ("README", b"3")]))
     assert list(IndexedTarSamples(path=path)[0]) == [".JPEG", ".seg.png", "__key__"]
@@ -94,8 +85,8 @@ def test_names_of_fields_are_as_in_the_file(tmp_path):
     ("names", "error"),
     [(["a.txt", "a.txt", "b.txt"], DuplicateField), (["a.txt", "b.txt", "a.cls"], SplitSample)],
 )
-def test_names_that_come_twice_are_errors(tmp_path, names, error):
-    """In wids they shifted the numbers of all that followed."""
+def test_repeated_names_are_errors(tmp_path, names, error):
+    """In wids they shifted the positions of all later samples."""
     path = tmp_path / "a.tar"
     path.write_bytes(plain([(name, b"1") for name in names]))
     with pytest.raises(error):
@@ -116,7 +107,7 @@ def test_damage_and_other_files_are_errors(tmp_path, path):
         IndexedTarSamples(path=tmp_path / "none.tar")
 
 
-def test_sums_and_sizes_are_compared(path):
+def test_checksums_and_sizes_are_checked(path):
     good = hashlib.md5(path.read_bytes()).hexdigest()
     assert compute_file_md5sum(path, 100) == compute_file_md5sum(io.BytesIO(path.read_bytes())) == good
     assert len(IndexedTarSamples(path=path, md5sum=good, expected_size=3)) == 3

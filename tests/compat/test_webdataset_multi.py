@@ -1,4 +1,4 @@
-"""Several processes, one dataset: every sample once, and no worker is waited for in vain, or left behind."""
+"""Several processes read one dataset: every sample once; dead workers are noticed, and none is left running."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ import tarmac
 import tarmac.webdataset as wds
 from harness.shards import plain
 from harness.waiting import FOREVER, gone
-from tarmac.compat import multiloader
-from tarmac.compat.multiloader import MultiLoader, WorkerFailed
+from tarmac.compat.webdataset import multi as multiloader
+from tarmac.compat.webdataset.multi import MultiLoader, WorkerFailed
 from tarmac.errors import NotPicklable, Truncated
 from tarmac.runtime.worker_info import current_worker_info
 from tarmac.stream.webdataset import WebDataset
@@ -44,7 +44,7 @@ def key_of(sample):
 
 
 class Steps:
-    """A dataset that yields what a function returns for 0, 1, 2, …, with the number of the worker."""
+    """Yield the results of a function for 0, 1, 2, …, and the number of the worker."""
 
     def __init__(self, step, count=10):
         self.step, self.count = step, count
@@ -58,13 +58,13 @@ def both(number, worker):
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 7])
-def test_every_sample_once_and_each_pass_in_another_order(shards, workers):
+def test_every_sample_once_and_each_epoch_in_another_order(shards, workers):
     loader = MultiLoader(WebDataset(shards, shardshuffle=10).shuffle(5).map(key_of), workers)
-    passes = [list(loader) for _ in range(3)]
-    assert all(sorted(one) == ALL for one in passes)
-    assert len({tuple(one) for one in passes}) == 3
+    epochs = [list(loader) for _ in range(3)]
+    assert all(sorted(one) == ALL for one in epochs)
+    assert len({tuple(one) for one in epochs}) == 3
     again = MultiLoader(WebDataset(shards, shardshuffle=10).shuffle(5).map(key_of), workers)
-    assert [list(again) for _ in range(3)] == passes
+    assert [list(again) for _ in range(3)] == epochs
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
@@ -74,13 +74,13 @@ def test_start_methods(shards, method):
     assert sorted(key for keys, _ in loader for key in keys) == ALL
 
 
-def test_the_environment_of_the_parent_says_nothing_about_its_workers(monkeypatch):
+def test_the_environment_of_the_parent_does_not_affect_its_workers(monkeypatch):
     monkeypatch.setenv("WORKER", "5")
     monkeypatch.setenv("NUM_WORKERS", "6")
     assert list(MultiLoader(Steps(both, 2), 3)) == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
 
 
-def test_a_pass_that_is_set_counts(shards):
+def test_set_epoch(shards):
     def make():
         return MultiLoader(WebDataset(shards, shardshuffle=10).map(key_of), 2)
 
@@ -101,20 +101,20 @@ def tensor(number, worker):
 
 
 def test_tensors_outlive_their_workers():
-    assert [int(found[0]) for found in list(MultiLoader(Steps(tensor, 3), 2))] == [0, 0, 1, 1, 2, 2]
+    assert [int(result[0]) for result in list(MultiLoader(Steps(tensor, 3), 2))] == [0, 0, 1, 1, 2, 2]
 
 
 def augmented(number, worker):
     return random.random(), np.random.random(), float(torch.rand(()))
 
 
-def test_random_numbers_differ_between_workers_and_can_be_repeated():
+def test_random_numbers_differ_between_workers_and_are_reproducible():
     def numbers(seed):
         random.seed(seed)
         return [list(MultiLoader(Steps(augmented, 2), 3)) for _ in range(2)]
 
-    found = [value for one in numbers(1) for triple in one for value in triple]
-    assert len(set(found)) == len(found) == 36
+    result = [value for one in numbers(1) for triple in one for value in triple]
+    assert len(set(result)) == len(result) == 36
     assert numbers(1) == numbers(1) != numbers(2)
 
 
@@ -124,7 +124,7 @@ def fail_at_three(number, worker):
     return number
 
 
-def test_an_error_of_a_worker_is_raised_in_its_turn():
+def test_an_error_of_a_worker_is_raised_in_order():
     items = iter(MultiLoader(Steps(fail_at_three), 2))
     assert list(itertools.islice(items, 7)) == [0, 0, 1, 1, 2, 2, 3]
     with pytest.raises(KeyError, match="three") as caught:
@@ -133,7 +133,7 @@ def test_an_error_of_a_worker_is_raised_in_its_turn():
     assert "fail_at_three" in caught.value.__notes__[0]
 
 
-def test_errors_keep_their_place(shards, tmp_path):
+def test_errors_keep_their_location(shards, tmp_path):
     path = tmp_path / "x-2.tar"
     path.write_bytes(path.read_bytes()[:2000])
     with pytest.raises(Truncated, match=r"x-2\.tar @ 0x"):
@@ -141,7 +141,7 @@ def test_errors_keep_their_place(shards, tmp_path):
 
 
 class Awkward(Exception):
-    """An error that pickle can write but not read."""
+    """An error that can be pickled but not unpickled."""
 
     def __init__(self, one, two):
         super().__init__(f"{one} and {two}")
@@ -159,7 +159,7 @@ def pipe_error(number, worker):
     raise BrokenPipeError("of the dataset")
 
 
-def test_errors_that_cannot_travel_and_items_that_cannot():
+def test_errors_and_items_that_cannot_be_pickled():
     with pytest.raises(WorkerFailed, match="Awkward: this and that"):
         list(MultiLoader(Steps(fail_awkwardly), 1))
     with pytest.raises((AttributeError, WorkerFailed), match=r"unpicklable|pickle"):
@@ -194,7 +194,7 @@ def slow_first_and_killed_second(number, worker):
         (slow_first_and_killed_second, r"worker 1 .*signal 9"),
     ],
 )
-def test_a_worker_that_dies_is_an_error_at_once(step, how):
+def test_a_worker_that_dies_raises_immediately(step, how):
     with pytest.raises(WorkerFailed, match=how):
         list(MultiLoader(Steps(step), 2))
 
@@ -211,7 +211,7 @@ def stubborn(number, worker):
 
 
 @pytest.mark.parametrize("step", [endless, stubborn])
-def test_closing_early_ends_the_workers(step, monkeypatch):
+def test_closing_early_stops_the_workers(step, monkeypatch):
     monkeypatch.setattr(multiloader, "_GRACE", FOREVER if step is endless else 0.2)
     loader = MultiLoader(Steps(step, 10**9), 3)
     items = iter(loader)
@@ -223,14 +223,14 @@ def test_closing_early_ends_the_workers(step, monkeypatch):
     assert loader.pids == []
 
 
-def test_workers_are_asked_before_they_are_ended(tmp_path):
-    loader = MultiLoader(Mark(tmp_path), 2)
+def test_workers_clean_up_before_they_are_terminated(tmp_path):
+    loader = MultiLoader(Cleanup(tmp_path), 2)
     next(iter(loader))
     assert sorted(os.listdir(tmp_path)) == ["0", "1"]
 
 
-class Mark:
-    """A dataset that leaves a file when its iterator is closed, as one that has things to put away does."""
+class Cleanup:
+    """A dataset that creates a file when its iterator is closed."""
 
     def __init__(self, directory):
         self.directory = directory
@@ -242,7 +242,7 @@ class Mark:
             (self.directory / str(current_worker_info().worker)).touch()
 
 
-def test_a_new_iteration_ends_the_one_before():
+def test_a_new_iteration_terminates_the_previous_one():
     loader = MultiLoader(Steps(both, 3), 1)
     first = iter(loader)
     next(first)
@@ -259,17 +259,17 @@ def test_a_new_iteration_ends_the_one_before():
     assert loader.pids == []
 
 
-def test_what_is_read_ahead_is_bounded(tmp_path):
-    loader = MultiLoader(Steps(Noted(tmp_path / "log"), 1000), 1)
+def test_the_prefetch_is_bounded(tmp_path):
+    loader = MultiLoader(Steps(Counted(tmp_path / "log"), 1000), 1)
     items = iter(loader)
     for taken in range(1, 101):
         next(items)
-        assert (tmp_path / "log").stat().st_size <= taken + 1  # the one on its way
+        assert (tmp_path / "log").stat().st_size <= taken + 1  # one is in the pipe
     items.close()
 
 
-class Noted:
-    """A step that is slow to send, and counts its calls in a file."""
+class Counted:
+    """A step with large results that counts its calls in a file."""
 
     def __init__(self, path):
         self.path = path
@@ -280,10 +280,10 @@ class Noted:
         return bytes(1_000_000)
 
 
-def test_workers_end_with_a_loader_that_is_killed(tmp_path):
+def test_workers_exit_with_a_loader_that_is_killed(tmp_path):
     script = (
         "import os, signal\n"
-        "from tarmac.compat.multiloader import MultiLoader\n"
+        "from tarmac.compat.webdataset.multi import MultiLoader\n"
         "class Endless:\n"
         "    def __iter__(self):\n"
         "        while True: yield bytes(100_000)\n"
@@ -300,7 +300,7 @@ def test_workers_end_with_a_loader_that_is_killed(tmp_path):
 
 
 def test_arguments(shards, caplog):
-    with pytest.raises(ValueError, match="at least one worker"):
+    with pytest.raises(ValueError, match="`workers`"):
         MultiLoader([], 0)
     with pytest.raises(ValueError, match="nothing"):
         MultiLoader([], start_method="nothing")

@@ -1,4 +1,4 @@
-"""Decoding samples of open files by their extensions."""
+"""Decode samples of open files by their extensions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 import torch
 from PIL import Image
 
-from tarmac.compat.fieldfiles import (
+from tarmac.compat.wids.wids_decode import (
     check_keys,
     decode_all_gz,
     decode_basic,
@@ -44,9 +44,9 @@ FIELDS = {
     ".mp": b"\x01",
     ".png": PNG,
     ".PNG": PNG,
-    ".jpeg": b"left alone",
-    ".gz": b"left alone",
-    ".bin": b"left alone",
+    ".jpeg": b"unchanged",
+    ".gz": b"unchanged",
+    ".bin": b"unchanged",
 }
 
 
@@ -55,20 +55,20 @@ def sample(**more):
     return fields | {"__key__": "k", "__index__": 3}
 
 
-def test_everything_by_its_extension():
-    found = default_decoder(given := sample(), format="PIL")
-    assert found[".txt"] == "é"
-    assert found[".cls"] == 7
-    assert found[".json"] == {"a": 1}
-    assert found[".info.json.gz"] == [1]
-    assert found[".npy"].tolist() == found[".pth"].tolist() == [0, 1, 2]
-    assert found[".mp"] == 1
+def test_fields_are_decoded_by_extension():
+    result = default_decoder(given := sample(), format="PIL")
+    assert result[".txt"] == "é"
+    assert result[".cls"] == 7
+    assert result[".json"] == {"a": 1}
+    assert result[".info.json.gz"] == [1]
+    assert result[".npy"].tolist() == result[".pth"].tolist() == [0, 1, 2]
+    assert result[".mp"] == 1
     for key in (".png", ".PNG"):
-        assert isinstance(found[key], Image.Image)
-        assert found[key].mode == "L"  # as it is stored
+        assert isinstance(result[key], Image.Image)
+        assert result[key].mode == "L"  # as it is stored
     for key in (".jpeg", ".gz", ".bin"):
-        assert found[key].read() == b"left alone"
-    assert (found["__key__"], found["__index__"]) == ("k", 3)
+        assert result[key].read() == b"unchanged"
+    assert (result["__key__"], result["__index__"]) == ("k", 3)
     assert isinstance(given[".cls"], io.BytesIO)
 
 
@@ -80,33 +80,33 @@ def test_images_as_arrays():
         default_decoder(sample(), format="torch")
 
 
-def test_gzip_under_the_name_of_what_is_inside():
-    found = decode_all_gz(sample())
-    assert found[".info.json"].read() == b"[1]"
-    assert ".info.json.gz" not in found
+def test_gzip_with_update_key():
+    result = decode_all_gz(sample())
+    assert result[".info.json"].read() == b"[1]"
+    assert ".info.json.gz" not in result
     assert default_decoder(sample(), gz_update_key=True)[".info.json"] == [1]
 
 
-def test_pickles_are_not_run_unless_code_says_so():
+def test_pickles_need_allow_pickle():
     data = {".pkl": io.BytesIO(pickle.dumps([1])), "__key__": "k"}
     with pytest.raises(UnsafeCodec, match='"k"'):
         default_decoder(data)
     assert decode_basic({".pickle": pickle.dumps([1])}, allow_pickle=True) == {".pickle": [1]}
 
 
-def test_safetensors_come_from_bytes(monkeypatch):
+def test_safetensors_are_loaded_from_bytes(monkeypatch):
     """wids called the function for file names."""
-    there = ModuleType("safetensors.torch")
-    there.load = lambda data: {"x": data}
+    safetensors = ModuleType("safetensors.torch")
+    safetensors.load = lambda data: {"x": data}
     monkeypatch.setitem(sys.modules, "safetensors", ModuleType("safetensors"))
-    monkeypatch.setitem(sys.modules, "safetensors.torch", there)
+    monkeypatch.setitem(sys.modules, "safetensors.torch", safetensors)
     assert decode_basic({".safetensors": io.BytesIO(b"1")}) == {".safetensors": {"x": b"1"}}
 
 
 @pytest.mark.parametrize(
     ("key", "data"), [(".cls", b"x"), (".json", b"{"), (".png", b"x"), (".txt", b"\xff")]
 )
-def test_errors_say_which_field_of_which_sample(key, data):
+def test_errors_name_the_sample(key, data):
     with pytest.raises(DecodeFailed, match='sample "k"'):
         default_decoder({key: io.BytesIO(data), "__key__": "k"})
 

@@ -1,4 +1,4 @@
-"""URLs as files: read, written whole or not at all, and schemes of one's own."""
+"""Open URLs as files: files are written completely or not at all; custom schemes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import tarmac
 from harness.shards import plain
 from harness.waiting import FOREVER
-from tarmac.compat.gopen import (
+from tarmac.compat.webdataset.gopen import (
     Pipe,
     WriteFile,
     gopen,
@@ -40,12 +40,12 @@ def test_reading(tmp_path):
         gopen(str(tmp_path / "none"))
 
 
-def test_a_command_that_fails_is_not_a_short_file():
+def test_a_failed_command_is_not_a_short_file():
     with gopen("pipe:echo x; exit 7") as file, pytest.raises(CommandFailed, match="status 7"):
         file.read()
 
 
-def test_writing_appears_when_closed(tmp_path):
+def test_a_written_file_appears_when_closed(tmp_path):
     path = tmp_path / "a.bin"
     with gopen(str(path), "wb") as file:
         file.write(b"x" * 100_000)
@@ -77,13 +77,13 @@ def test_a_file_that_is_never_closed_is_published_with_a_warning(tmp_path):
     assert (tmp_path / "a.bin").read_bytes() == b"x"
 
 
-def test_a_command_that_fails_in_the_end_is_an_error_of_close():
+def test_close_raises_if_the_command_failed():
     with pytest.raises(CommandFailed), gopen("pipe:cat > /dev/null; exit 1", "wb") as file:
         file.write(b"x" * 100_000)
 
 
 class Full:
-    """A sink that takes one piece."""
+    """A sink that accepts one write."""
 
     def __init__(self):
         self.calls = []
@@ -133,7 +133,7 @@ def test_arguments(tmp_path):
 
 
 class Store:
-    """Files in memory behind a scheme, as users write them for webdataset."""
+    """An in-memory store, as users write them for webdataset."""
 
     def __init__(self, **files):
         self.files = files
@@ -155,7 +155,7 @@ class Store:
         return Target()
 
 
-def test_schemes_of_ones_own_serve_all_of_tarmac():
+def test_custom_schemes_work_everywhere():
     store = Store(a=plain([("x.txt", b"1"), ("y.txt", b"2")]))
     assert "mem" not in gopen_schemes
     gopen_schemes["mem"] = store
@@ -180,7 +180,7 @@ def test_schemes_of_ones_own_serve_all_of_tarmac():
         del gopen_schemes["mem"]
 
 
-def test_built_in_schemes_come_back():
+def test_built_in_schemes_are_restored():
     assert {"pipe", "http", "https", "gs", "s3", "hf", "ais", "__default__"} <= set(gopen_schemes)
     assert len(gopen_schemes) == len(list(gopen_schemes))
     built_in = gopen_schemes["s3"]
@@ -204,7 +204,7 @@ def test_the_url_inside_a_command():
     assert pipe_cleaner("s3://b/a.tar") == "s3://b/a.tar"
 
 
-def test_pipes_for_handlers_of_ones_own(tmp_path):
+def test_pipes_for_custom_handlers(tmp_path):
     with Pipe(["echo", "text"], mode="rb") as pipe:
         assert pipe.readline() == b"text\n"
         assert pipe.readline() == b""
@@ -232,7 +232,7 @@ def test_pipes_for_handlers_of_ones_own(tmp_path):
     assert not set_options(io.BytesIO(), timeout=1)
 
 
-def test_secure_mode_runs_no_commands():
+def test_secure_mode_rejects_commands():
     enforce_security()
     try:
         with pytest.raises(UnsafeUrl):

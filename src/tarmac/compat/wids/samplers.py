@@ -1,7 +1,7 @@
-"""Samplers for map-style datasets: orders of indices that stay near each other, so that few shards are open.
+"""Samplers for map-style datasets that keep indices close to each other, so that few shards are open.
 
-They give the sequences of the wids library for the same seeds. An epoch is a pure function of the seed and
-the number of the epoch; the number goes up by one when a sampler was run to its end, or is set.
+They return the same sequences as the wids library for the same seeds. The order of an epoch depends only on the seed
+and the epoch. The epoch increases by one when a sampler was exhausted, or is set with `set_epoch`.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ __all__ = [
     "ChunkedSampler",
     "DistributedChunkedSampler",
     "DistributedLocalSampler",
-    "ShardListSampler",
-    "ShardedSampler",
     "intersect_range",
     "intersect_ranges",
     "iterate_ranges",
     "lengths_to_ranges",
+    "ShardedSampler",
+    "ShardListSampler",
 ]
 
 Range = tuple[int, int]
-"""From the first index up to, and without, the last."""
+"""Start and stop, as in `range`."""
 
-_EPOCH_STEP = 1289738273  # part of the sequences that wids gives
+_EPOCH_STEP = 1289738273  # as in wids, so that the sequences are the same
 
 
 def lengths_to_ranges(lengths: Iterable[int]) -> list[Range]:
-    """Lay lengths end to end."""
+    """Return consecutive ranges with these lengths."""
     ranges, start = [], 0
     for length in lengths:
         ranges.append((start, start + length))
@@ -41,20 +41,20 @@ def lengths_to_ranges(lengths: Iterable[int]) -> list[Range]:
 
 
 def intersect_range(a: Range, b: Range) -> Range | None:
-    """Return what two ranges share, None if that is nothing."""
+    """Return the intersection of two ranges, or None if it is empty."""
     low, high = max(a[0], b[0]), min(a[1], b[1])
     return (low, high) if low < high else None
 
 
 def intersect_ranges(rangelist: Iterable[Range], r: Range) -> list[Range]:
-    """Return what each of several ranges shares with one, where that is something."""
-    return [shared for shared in (intersect_range(one, r) for one in rangelist) if shared is not None]
+    """Return the non-empty intersections of several ranges with `r`."""
+    return [shared for one in rangelist if (shared := intersect_range(one, r)) is not None]
 
 
 def iterate_ranges(
     ranges: Sequence[Range], rng: random.Random, indexshuffle: bool = True, shardshuffle: bool = True
 ) -> Iterator[int]:
-    """Go through ranges one after the other, shuffling their order, and the indices in each."""
+    """Yield the indices of ranges one after the other, with a shuffled order of ranges and of indices in each."""
     order = list(range(len(ranges)))
     if shardshuffle:
         rng.shuffle(order)
@@ -66,15 +66,17 @@ def iterate_ranges(
 
 
 class _RangeSampler:
-    """Some ranges of indices, one after the other; the first epoch keeps their order unless told not to."""
+    """Ranges of indices, one after the other. Epoch 0 keeps the order of ranges unless `shufflefirst` is set."""
 
     def __init__(self, ranges: list[Range], seed: int, shuffle: bool, shufflefirst: bool) -> None:
         self.ranges = ranges
-        self.seed, self.shuffle, self.shufflefirst = seed, shuffle, shufflefirst
-        self.epoch = 0
+        self.seed = seed
+        self.shuffle = shuffle
+        self.shufflefirst = shufflefirst
+        self.epoch: int = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Say which epoch the next iteration is."""
+        """Set the epoch of the next iteration."""
         self.epoch = epoch
 
     def __iter__(self) -> Iterator[int]:
@@ -88,9 +90,9 @@ class _RangeSampler:
 
 
 class ShardListSampler(_RangeSampler):
-    """Shard after shard in a random order, the samples of each in a random order.
+    """Shards in a random order, with the samples of each in a random order.
 
-    `dataset.lengths` says how many samples each shard has, or `lengths` does.
+    The number of samples in each shard is `lengths`, by default `dataset.lengths`.
     """
 
     def __init__(
@@ -101,18 +103,18 @@ class ShardListSampler(_RangeSampler):
         seed: int = 0,
         shufflefirst: bool = False,
     ) -> None:
-        found = dataset.lengths if lengths is None else lengths
-        super().__init__(lengths_to_ranges([int(length) for length in found]), seed, True, shufflefirst)  # noqa: FBT003
+        ranges = lengths_to_ranges(int(n) for n in (dataset.lengths if lengths is None else lengths))
+        super().__init__(ranges, seed, shuffle=True, shufflefirst=shufflefirst)
 
 
 ShardedSampler = ShardListSampler
 
 
 class ChunkedSampler(_RangeSampler):
-    """Chunks of `chunksize` neighbours in a random order, each shuffled.
+    """Chunks of `chunksize` consecutive indices in a random order, each chunk shuffled.
 
-    `num_samples` is how many samples from the first, or a pair: from which up to which. The length is that
-    of what comes; `dslength_per_replica` states another.
+    `num_samples` limits the indices to the first ones, or with a pair to a range. `len()` is the number of indices,
+    or `dslength_per_replica` if that is positive.
     """
 
     def __init__(
@@ -128,16 +130,18 @@ class ChunkedSampler(_RangeSampler):
     ) -> None:
         low, high = _bounds(num_samples, len(dataset))
         if chunksize < 1:
-            raise ValueError(f"chunksize= is a whole number from 1 on, not {chunksize}")
+            raise ValueError(f"`chunksize` must be at least 1, got {chunksize}")
         ranges = [(start, min(start + chunksize, high)) for start in range(low, high, chunksize)]
         super().__init__(ranges, seed, shuffle, shufflefirst)
-        self.dslength_per_replica = dslength_per_replica if dslength_per_replica > 0 else super().__len__()
+        self.dslength_per_replica: int = (
+            dslength_per_replica if dslength_per_replica > 0 else super().__len__()
+        )
 
     def __len__(self) -> int:
         return self.dslength_per_replica
 
 
-def DistributedChunkedSampler(  # noqa: N802 (their name)
+def DistributedChunkedSampler(  # noqa: N802 (the name in wids)
     dataset: Sized,
     *,
     num_replicas: int | None = None,
@@ -149,19 +153,17 @@ def DistributedChunkedSampler(  # noqa: N802 (their name)
     drop_last: bool | None = None,
     chunksize: int = 1_000_000,
 ) -> ChunkedSampler:
-    """Return a `ChunkedSampler` over the part of the dataset that belongs to this rank.
+    """Return a `ChunkedSampler` over the contiguous part of the dataset that belongs to this rank.
 
-    Each rank has one contiguous part and so opens few shards. The last ones may have fewer samples; with
-    `drop_last` all have the same number and the rest is left out. Rank and number of ranks are those of the
-    process unless given.
+    The last ranks may have fewer samples; with `drop_last`, all have the same number and the rest is left out. `rank`
+    and `num_replicas` default to those of the process.
     """
-    place = _place(rank, num_replicas)
+    info = _rank_info(rank, num_replicas)
     total = _bounds(num_samples, len(dataset))[1]
-    share = total // place.world_size if drop_last else -(-total // place.world_size)
-    bounds = (min(place.rank * share, total), min((place.rank + 1) * share, total))
+    per_rank = total // info.world_size if drop_last else -(-total // info.world_size)
     return ChunkedSampler(
         dataset,
-        num_samples=bounds,
+        num_samples=(min(info.rank * per_rank, total), min((info.rank + 1) * per_rank, total)),
         chunksize=chunksize,
         seed=seed,
         shuffle=shuffle,
@@ -170,10 +172,10 @@ def DistributedChunkedSampler(  # noqa: N802 (their name)
 
 
 class DistributedLocalSampler:
-    """The order of torch's `DistributedSampler`, of which each rank has a contiguous piece.
+    """The order of torch's `DistributedSampler`, of which each rank has a contiguous part.
 
-    Every rank gets the same number: the first indices come again at the end, or with `drop_last` the last
-    are left out.
+    All ranks have the same number of indices: the first indices are repeated at the end, or with `drop_last` the last
+    ones are left out.
     """
 
     def __init__(
@@ -185,42 +187,45 @@ class DistributedLocalSampler:
         seed: int = 0,
         drop_last: bool = False,
     ) -> None:
-        place = _place(rank, num_replicas)
-        self.dataset, self.rank, self.num_replicas = dataset, place.rank, place.world_size
-        self.shuffle, self.seed, self.drop_last = shuffle, seed, drop_last
-        self.epoch = 0
-        count = len(dataset)
-        self.num_samples = count // place.world_size if drop_last else -(-count // place.world_size)
-        self.total_size = self.num_samples * place.world_size
+        info = _rank_info(rank, num_replicas)
+        self.dataset = dataset
+        self.rank: int = info.rank
+        self.num_replicas: int = info.world_size
+        self.shuffle = shuffle
+        self.seed = seed
+        self.drop_last = drop_last
+        self.epoch: int = 0
+        total = len(dataset)
+        self.num_samples: int = total // info.world_size if drop_last else -(-total // info.world_size)
+        self.total_size: int = self.num_samples * info.world_size
 
     def set_epoch(self, epoch: int) -> None:
-        """Say which epoch the next iteration is."""
+        """Set the epoch of the next iteration."""
         self.epoch = epoch
 
     def __iter__(self) -> Iterator[int]:
         order = self._order()
         first = self.rank * self.num_samples
-        return (order[place % len(order)] for place in range(first, first + self.num_samples))
+        return (order[position % len(order)] for position in range(first, first + self.num_samples))
 
     def _order(self) -> Sequence[int]:
-        count = len(self.dataset)
         if not self.shuffle:
-            return range(count)
+            return range(len(self.dataset))
         import torch
 
         generator = torch.Generator()
         generator.manual_seed(self.seed + self.epoch)
-        return torch.randperm(count, generator=generator).tolist()  # type: ignore[no-any-return]
+        return torch.randperm(len(self.dataset), generator=generator).tolist()  # type: ignore[no-any-return]
 
     def __len__(self) -> int:
         return self.num_samples
 
 
-def _place(rank: int | None, world_size: int | None) -> WorkerInfo:
-    """Rank and number of ranks: as given, 0 included, else those of this process."""
-    here = current_worker_info() if rank is None or world_size is None else WorkerInfo()
+def _rank_info(rank: int | None, world_size: int | None) -> WorkerInfo:
+    """Return the given rank and number of ranks; those of this process replace None."""
+    current = current_worker_info() if rank is None or world_size is None else WorkerInfo()
     return WorkerInfo(
-        here.rank if rank is None else rank, here.world_size if world_size is None else world_size
+        current.rank if rank is None else rank, current.world_size if world_size is None else world_size
     )
 
 
@@ -229,5 +234,5 @@ def _bounds(num_samples: int | tuple[int, int] | None, length: int) -> Range:
         return 0, length
     low, high = num_samples if isinstance(num_samples, Sequence) else (0, operator.index(num_samples))
     if not 0 <= low <= high <= length:
-        raise ValueError(f"num_samples={num_samples}: the dataset has the indices from 0 to {length - 1}")
+        raise ValueError(f"`num_samples` is out of range: got {num_samples} for {length} samples")
     return low, high

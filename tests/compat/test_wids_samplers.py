@@ -1,4 +1,4 @@
-"""Samplers: the sequences of wids 0.2.111, written down from a run of it, and true lengths."""
+"""Samplers: the sequences of wids 0.2.111, recorded from a run of it, and correct lengths."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pickle
 import pytest
 import torch
 
-from tarmac.compat.samplers import (
+from tarmac.compat.wids.samplers import (
     ChunkedSampler,
     DistributedChunkedSampler,
     DistributedLocalSampler,
@@ -69,13 +69,13 @@ def test_the_number_of_the_epoch():
     assert list(sampler) == [10, 11, 9, 7, 6, 5, 8, 1, 4, 0, 2, 3]
     assert sampler.epoch == 10
     next(iter(sampler))
-    assert sampler.epoch == 10  # left early
+    assert sampler.epoch == 10  # not exhausted
     assert list(pickle.loads(pickle.dumps(sampler))) == list(sampler)
 
 
 def test_ranks_in_the_order_of_wids():
-    found = [DistributedChunkedSampler(DATA, num_replicas=5, rank=r, seed=4, chunksize=2) for r in range(5)]
-    assert [epochs(sampler, 2) for sampler in found] == [
+    result = [DistributedChunkedSampler(DATA, num_replicas=5, rank=r, seed=4, chunksize=2) for r in range(5)]
+    assert [epochs(sampler, 2) for sampler in result] == [
         [[1, 0, 2], [2, 1, 0]],
         [[4, 3, 5], [5, 4, 3]],
         [[7, 6, 8], [8, 7, 6]],
@@ -84,8 +84,8 @@ def test_ranks_in_the_order_of_wids():
     ]
 
 
-def test_lengths_are_of_what_comes():
-    """In wids the last rank claimed as many as the others, and num_samples did not count."""
+def test_lengths_are_the_numbers_of_indices():
+    """In wids the last rank had the length of the others, and num_samples had no effect."""
     ranks = [DistributedChunkedSampler(DATA, num_replicas=5, rank=rank) for rank in range(5)]
     assert [len(sampler) for sampler in ranks] == [len(list(sampler)) for sampler in ranks] == [3, 3, 3, 3, 0]
     some = DistributedChunkedSampler(Data(range(5000)), num_replicas=2, rank=0, num_samples=100)
@@ -101,7 +101,7 @@ def test_drop_last_makes_ranks_equal():
     assert sorted(index for sampler in ranks for index in sampler) == list(range(10))
 
 
-def test_an_explicit_rank_0_counts(monkeypatch):
+def test_an_explicit_rank_0_is_used(monkeypatch):
     """In wids it was replaced by the rank of the process."""
     monkeypatch.setenv("RANK", "2")
     monkeypatch.setenv("WORLD_SIZE", "3")
@@ -110,7 +110,7 @@ def test_an_explicit_rank_0_counts(monkeypatch):
     assert sorted(DistributedLocalSampler(DATA, rank=0)) != sorted(DistributedLocalSampler(DATA))
 
 
-def test_without_ranks_all_samples_come_and_nothing_is_said(monkeypatch):
+def test_without_ranks_there_is_one_rank(monkeypatch):
     monkeypatch.delenv("RANK", raising=False)
     assert sorted(DistributedChunkedSampler(DATA)) == list(range(12))
     with pytest.raises(ValueError, match="rank"):
@@ -118,24 +118,24 @@ def test_without_ranks_all_samples_come_and_nothing_is_said(monkeypatch):
 
 
 @pytest.mark.parametrize("options", [{"num_samples": 13}, {"num_samples": (5, 3)}, {"chunksize": 0}])
-def test_what_cannot_be_sampled(options):
+def test_invalid_arguments(options):
     with pytest.raises(ValueError, match=next(iter(options))):
         ChunkedSampler(DATA, **options)
 
 
 @pytest.mark.parametrize("drop_last", [False, True])
-def test_local_pieces_of_the_order_of_torch(drop_last):
+def test_local_parts_of_the_order_of_torch(drop_last):
     def ranks(kind, **options):
-        found = [
+        result = [
             kind(DATA, num_replicas=5, rank=rank, seed=3, drop_last=drop_last, **options) for rank in range(5)
         ]
-        for sampler in found:
+        for sampler in result:
             sampler.set_epoch(2)
-        return found
+        return result
 
     ours, theirs = ranks(DistributedLocalSampler), ranks(torch.utils.data.DistributedSampler)
-    dealt = [list(sampler) for sampler in theirs]
-    order = [one for turn in zip(*dealt, strict=True) for one in turn]
+    per_rank = [list(sampler) for sampler in theirs]
+    order = [one for turn in zip(*per_rank, strict=True) for one in turn]
     assert [index for sampler in ours for index in sampler] == order
     assert [len(sampler) for sampler in ours] == [len(sampler) for sampler in theirs]
     assert list(ranks(DistributedLocalSampler, shuffle=False)[1])[:2] == ([2, 3] if drop_last else [3, 4])

@@ -10,8 +10,8 @@ import sys
 import pytest
 
 from harness.shards import plain
-from tarmac.compat.shardlist import ShardListDataset
-from tarmac.compat.widsindex import (
+from tarmac.compat.wids.wids import ShardListDataset
+from tarmac.compat.wids.wids_index import (
     AtomicJsonUpdate,
     format_with_suffix,
     main,
@@ -22,7 +22,7 @@ from tarmac.compat.widsindex import (
 
 
 @pytest.fixture
-def place(tmp_path, monkeypatch):
+def directory(tmp_path, monkeypatch):
     for number in range(2):
         files = [(f"{number}{i}.cls", b"%d" % i) for i in range(3)]
         (tmp_path / f"set-{number}.tar").write_bytes(plain(files))
@@ -30,16 +30,16 @@ def place(tmp_path, monkeypatch):
     return tmp_path
 
 
-def index(place):
-    return json.loads((place / "shardindex.json").read_text())
+def index(directory):
+    return json.loads((directory / "shardindex.json").read_text())
 
 
-def test_create(place, monkeypatch):
+def test_create(directory, monkeypatch):
     main(["create", "set-{0..1}.tar"])
-    found = index(place)
-    assert found["name"] == "set"
-    data = (place / "set-0.tar").read_bytes()
-    assert found["shardlist"][0] == {
+    result = index(directory)
+    assert result["name"] == "set"
+    data = (directory / "set-0.tar").read_bytes()
+    assert result["shardlist"][0] == {
         "url": "set-0.tar",
         "md5sum": hashlib.md5(data).hexdigest(),
         "nsamples": 3,
@@ -47,53 +47,53 @@ def test_create(place, monkeypatch):
     }
     assert len(ShardListDataset("shardindex.json")) == 6
     monkeypatch.setattr(sys, "stdin", io.StringIO("set-1.tar\npipe:cat set-0.tar\n"))
-    (place / "info").write_text("about it")
+    (directory / "info").write_text("about it")
     main(["create", "-", "-o", "other.json", "-n", "", "-i", "info", "-b", "s3://b"])
-    other = json.loads((place / "other.json").read_text())
+    other = json.loads((directory / "other.json").read_text())
     assert [shard["nsamples"] for shard in other["shardlist"]] == [3, 3]
     assert (other["info"], other["base"]) == ("about it", "s3://b")
     assert "name" not in other
 
 
-def test_update_keeps_what_it_is_told(place):
-    """In wids every update ended with keep=False."""
+def test_update_keeps_other_values(directory):
+    """In wids every update set keep=False."""
     main(["create", "set-0.tar"])
     main(["update", "shardindex.json", "-n", "new"])
-    assert index(place)["name"] == "new"
-    assert "keep" not in index(place)
+    assert index(directory)["name"] == "new"
+    assert "keep" not in index(directory)
     main(["update", "shardindex.json", "--keep"])
-    assert index(place)["keep"] is True
+    assert index(directory)["keep"] is True
     main(["update", "shardindex.json", "-i", "x"])
-    assert index(place)["keep"] is True
+    assert index(directory)["keep"] is True
     main(["update", "shardindex.json", "-K"])
-    assert index(place)["keep"] is False
-    assert json.loads((place / "shardindex.json.bak").read_text())["keep"] is True
+    assert index(directory)["keep"] is False
+    assert json.loads((directory / "shardindex.json.bak").read_text())["keep"] is True
 
 
-def test_update_of_directories(place):
-    main(["create", f"{place}/set-0.tar"])
+def test_update_of_directories(directory):
+    main(["create", f"{directory}/set-0.tar"])
     main(["update", "shardindex.json", "--rebase"])
-    assert index(place)["base"] == f"file://{place}"
-    assert index(place)["shardlist"][0]["url"] == "set-0.tar"
+    assert index(directory)["base"] == f"file://{directory}"
+    assert index(directory)["shardlist"][0]["url"] == "set-0.tar"
     assert ShardListDataset("shardindex.json")[0]["__key__"] == "00"
     main(["update", "shardindex.json", "-d", "s3://b/c"])
-    assert index(place)["shardlist"][0]["url"] == "s3://b/c/set-0.tar"
+    assert index(directory)["shardlist"][0]["url"] == "s3://b/c/set-0.tar"
     main(["update", "shardindex.json", "--nodir"])
-    assert index(place)["shardlist"][0]["url"] == "set-0.tar"
+    assert index(directory)["shardlist"][0]["url"] == "set-0.tar"
     with AtomicJsonUpdate("shardindex.json") as data:
         data["shardlist"].append({"url": "s3://elsewhere/x.tar", "nsamples": 1})
-    before = (place / "shardindex.json").read_bytes()
+    existing = (directory / "shardindex.json").read_bytes()
     with pytest.raises(SystemExit, match="2 directories"):
         main(["update", "shardindex.json", "--rebase"])
-    assert (place / "shardindex.json").read_bytes() == before
+    assert (directory / "shardindex.json").read_bytes() == existing
 
 
-def test_info_and_sample(place, capfdbinary):
+def test_info_and_sample(directory, capfdbinary):
     main(["create", "set-0.tar", "set-1.tar", "-n", "mine"])
     main(["info", "shardindex.json"])
     assert b"total samples: 6.0" in capfdbinary.readouterr().out
     main(["info", "-t", "shardindex.json"])
-    size = (place / "set-0.tar").stat().st_size
+    size = (directory / "set-0.tar").stat().st_size
     assert capfdbinary.readouterr().out.splitlines()[1].split(b"\t")[1:4] == [
         b"mine",
         b"%d" % (2 * size),
@@ -107,7 +107,7 @@ def test_info_and_sample(place, capfdbinary):
     assert capfdbinary.readouterr().out == b"1"
 
 
-def test_small_parts():
+def test_helpers():
     assert [format_with_suffix(number) for number in (1, 1500, 2e6, 1e16)] == ["1.0", "1.5k", "2.0M", "10.0E"]
     assert shorten_name("s3://bucket/train/train-000") == "s3-bucket-train"
     assert urlfile("s3://b/c.tar?x=1") == "c.tar"

@@ -1,4 +1,4 @@
-"""Shards to samples step by step, with steps of others in between."""
+"""Read samples from shards in separate steps, with custom steps in between."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pickle
 import pytest
 
 from harness.shards import plain
-from tarmac.compat.opening import (
+from tarmac.compat.webdataset.tariterators import (
     base_plus_ext,
     group_by_keys,
     tar_file_expander,
@@ -41,14 +41,14 @@ def samples(shards, handler=None, **kw):
     return group_by_keys(tar_file_expander(streams, **options), **options, **kw)
 
 
-def keys(found):
-    return [sample["__key__"] for sample in found]
+def keys(result):
+    return [sample["__key__"] for sample in result]
 
 
-def test_the_steps_give_what_the_dataset_gives(shards):
+def test_the_steps_yield_the_samples_of_the_dataset(shards):
     whole = list(WebDataset([shard["url"] for shard in shards], shardshuffle=False))
-    found = list(samples(shards))
-    assert [{**sample, "__local_path__": sample["__url__"]} for sample in found] == whole
+    result = list(samples(shards))
+    assert [{**sample, "__local_path__": sample["__url__"]} for sample in result] == whole
 
 
 def test_steps_in_a_pipeline_are_picklable(shards):
@@ -75,7 +75,7 @@ def test_shards_that_cannot_be_opened(shards):
     assert len(list(samples(missing, ignore_and_stop))) == 4
 
 
-def test_streams_are_closed_where_they_have_been_read(shards):
+def test_streams_are_closed_after_reading(shards):
     streams = []
 
     def opened():
@@ -91,7 +91,7 @@ def test_streams_are_closed_where_they_have_been_read(shards):
     assert all(stream.closed for stream in streams)
 
 
-def test_a_stream_of_the_caller_stays_his():
+def test_a_stream_of_the_caller_stays_open():
     stream = io.BytesIO(plain([("a.txt", b"1")]))
     assert [file.get("fname") for file in tar_file_expander([{"url": "x", "stream": stream}])] == [
         "a.txt",
@@ -131,11 +131,11 @@ def test_files_of_an_archive():
     assert len(list(tar_file_iterator(io.BytesIO(data[:-1600]), handler=ignore_and_continue))) == 1
 
 
-def test_the_mark_between_shards(shards):
+def test_the_separator_between_shards(shards):
     files = list(tar_file_expander(url_opener(shards)))
     assert [file == {} for file in files].count(True) == 2
     end = files[-1]
-    # A grouping that does not know the mark finds a file that belongs to no sample.
+    # A custom grouping that does not know the separator sees a file that belongs to no sample.
     assert base_plus_ext(end["fname"]) == (None, None)
     assert end["data"] == b""
     with pytest.raises(KeyError):
@@ -143,7 +143,7 @@ def test_the_mark_between_shards(shards):
     assert len(list(tar_file_expander(url_opener(shards), eof_value=None))) == 16
 
 
-def test_no_step_lets_half_a_sample_through(tmp_path, shards):
+def test_no_step_yields_half_a_sample(tmp_path, shards):
     data, errors = (tmp_path / "a.tar").read_bytes(), []
     for cut in range(0, 8 * 1024 + 1, 64):
         (tmp_path / "a.tar").write_bytes(data[:cut])
@@ -156,7 +156,7 @@ def test_no_step_lets_half_a_sample_through(tmp_path, shards):
         assert names[-8:] == [f"b{name}" for name, _ in FILES]
 
 
-def test_samples_do_not_run_from_one_shard_into_the_next(tmp_path):
+def test_samples_do_not_continue_in_the_next_shard(tmp_path):
     path = tmp_path / "a.tar"
     path.write_bytes(plain([("k.txt", b"1")]))
     again = [{"url": str(path)}] * 3
@@ -170,9 +170,9 @@ def test_samples_do_not_run_from_one_shard_into_the_next(tmp_path):
 def test_grouping_rules(shards):
     assert sorted(next(samples(shards, lcase=False))) == ["TXT", "__key__", "__url__", "cls"]
     assert sorted(next(samples(shards, suffixes={"cls"}))) == ["__key__", "__url__", "cls"]
-    found = list(samples(shards, keys=lambda name: (name[0], name[1:])))
-    assert keys(found) == ["a", "b"]
-    assert len(found[0]) == 2 + 8
+    result = list(samples(shards, keys=lambda name: (name[0], name[1:])))
+    assert keys(result) == ["a", "b"]
+    assert len(result[0]) == 2 + 8
 
     def picky(name):
         if "2" in name:
@@ -182,18 +182,18 @@ def test_grouping_rules(shards):
     with pytest.raises(ValueError, match="a2"):
         list(samples(shards, keys=picky))
     assert keys(samples(shards, ignore_and_continue, keys=picky)) == ["a0", "a1", "a3", "b0", "b1", "b3"]
-    assert keys(samples(shards, ignore_and_stop, keys=picky)) == ["a0"]  # what was not whole is left out
+    assert keys(samples(shards, ignore_and_stop, keys=picky)) == ["a0"]  # the incomplete sample is left out
 
 
-def test_torn_samples_are_errors():
+def test_damaged_samples_are_errors():
     twice = [{"fname": name, "data": b"", "__url__": "u"} for name in ("a.x", "a.x", "b.x")]
     with pytest.raises(DuplicateField):
         list(group_by_keys(twice))
     assert keys(group_by_keys(twice, handler=ignore_and_continue)) == ["b"]
-    apart = [{"fname": name, "data": b"", "__url__": "u"} for name in ("a.x", "b.x", "a.y", "c.x")]
+    split = [{"fname": name, "data": b"", "__url__": "u"} for name in ("a.x", "b.x", "a.y", "c.x")]
     with pytest.raises(SplitSample):
-        list(group_by_keys(apart))
-    assert keys(group_by_keys(apart, handler=ignore_and_continue)) == ["a", "b"]
+        list(group_by_keys(split))
+    assert keys(group_by_keys(split, handler=ignore_and_continue)) == ["a", "b"]
 
 
 def test_parts_of_shards(shards):
@@ -201,7 +201,7 @@ def test_parts_of_shards(shards):
     assert parts == [["a0", "a3"], ["a1"], ["a2"]]
 
 
-def test_very_many_files_of_one_key_do_not_pile_up():
+def test_many_files_of_one_key_are_yielded():
     data = plain([(f"a.{i}", b"") for i in range(2500)])
     read = []
 

@@ -1,4 +1,4 @@
-"""`import wids` finds tarmac, with the names that programs import from it."""
+"""`import wids` finds tarmac, with the names that programs import."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 import tarmac.compat
 from harness.shards import plain
 
-# What programs and the library's own tests import, by module; from wids 0.2.111.
+# The names that programs and the tests of wids 0.2.111 import, by module.
 NAMES = {
     "wids": """ShardListDataset ChunkedSampler DistributedChunkedSampler ShardedSampler
         wids wids_dl wids_lru wids_specs""",
@@ -49,21 +49,21 @@ def test_imports_find_tarmac(installed):
     from wids.wids import IndexedTarSamples
     from wids.wids_specs import urldir
 
-    assert ShardListDataset is tarmac.compat.shardlist.ShardListDataset
+    assert ShardListDataset is tarmac.compat.wids.wids.ShardListDataset
     assert wids.IndexedTarSamples is IndexedTarSamples
-    assert wids.wids_lru.LRUCache is tarmac.compat.lru.LRUCache
+    assert wids.wids_lru.LRUCache is tarmac.compat.wids.wids_lru.LRUCache
     assert urldir("a/b") == "a"
     with pytest.raises(ModuleNotFoundError):
         import wids.nothing
 
 
-def test_it_can_be_taken_back(tmp_path, monkeypatch):
+def test_uninstall(tmp_path, monkeypatch):
     (tmp_path / "wids").mkdir()
-    (tmp_path / "wids" / "__init__.py").write_text("here = 1\n")
+    (tmp_path / "wids" / "__init__.py").write_text("version = 1\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     import wids as real
 
-    assert real.here == 1
+    assert real.version == 1
     for _ in range(2):
         tarmac.compat.install()
         import wids
@@ -74,7 +74,7 @@ def test_it_can_be_taken_back(tmp_path, monkeypatch):
     del sys.modules["wids"]
 
 
-def test_nothing_is_loaded_before_it_is_asked_for():
+def test_heavy_libraries_are_imported_on_first_use():
     code = """
         import sys, tarmac.compat
         tarmac.compat.install()

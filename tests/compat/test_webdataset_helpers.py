@@ -13,10 +13,9 @@ import torch
 import webdataset
 from PIL import Image
 
-from tarmac.compat import helpers
-from tarmac.compat.webdataset import filters, mix, shardlists, tariterators, writer
 from tarmac.errors import UnsafeCodec
 from tarmac.storage import enforce_security
+from tarmac.webdataset import autodecode, filters, mix, shardlists, tariterators, utils, writer
 
 
 def ordered(sample):
@@ -45,8 +44,8 @@ def test_functions_of_data_for_all_stages():
     assert list(mix.round_robin_shortest(iter("ab"), iter("cd"))) == list("acbd")
 
 
-def test_small_things_of_filters():
-    assert helpers.identity(3) == 3
+def test_helpers_of_filters():
+    assert filters.identity(3) == 3
     assert filters.parse_field_spec("jpg;png cls") == [["jpg", "png"], ["cls"]]
     assert filters.combine_values([1, 2]).tolist() == [1, 2]
     assert filters.combine_values([torch.ones(2)] * 2).shape == (2, 2)
@@ -72,30 +71,30 @@ class module:
     filters = filters
 
 
-def test_small_things_of_utils(tmp_path, monkeypatch):
-    assert helpers.is_iterable([])
-    assert not helpers.is_iterable("text")
-    assert not helpers.is_iterable(b"text")
-    assert helpers.fnmatch_with_braces("a.tgz", "*.{tar,tgz}")
+def test_helpers_of_utils(tmp_path, monkeypatch):
+    assert utils.is_iterable([])
+    assert not utils.is_iterable("text")
+    assert not utils.is_iterable(b"text")
+    assert utils.fnmatch_with_braces("a.tgz", "*.{tar,tgz}")
     assert not fnmatch("a.tgz", "*.{tar,tgz}")
     (tmp_path / "a.tgz").touch()
-    assert helpers.glob_with_braces(f"{tmp_path}/*.{{tar,tgz}}") == [str(tmp_path / "a.tgz")]
-    assert helpers.compute_sample_weights([(10, 1), (5, 1)]).tolist() == [1, 0.5]
-    assert list(helpers.repeatedly0([1, 2, 3], 2, 2)) == [1, 2, 1, 2]
-    assert list(helpers.repeatedly0(iter([1]), 5)) == [1]
+    assert utils.glob_with_braces(f"{tmp_path}/*.{{tar,tgz}}") == [str(tmp_path / "a.tgz")]
+    assert utils.compute_sample_weights([(10, 1), (5, 1)]).tolist() == [1, 0.5]
+    assert list(utils.repeatedly0([1, 2, 3], 2, 2)) == [1, 2, 1, 2]
+    assert list(utils.repeatedly0(iter([1]), 5)) == [1]
     monkeypatch.setenv("WDS_ROOT", "/data")
     monkeypatch.setenv("HOME", "/home/x")
-    assert helpers.envsubst("${ROOT}/x") == "/data/x"
-    assert helpers.expand("~/$WDS_ROOT") == "/home/x//data"
+    assert shardlists.envsubst("${ROOT}/x") == "/data/x"
+    assert shardlists.expand("~/$WDS_ROOT") == "/home/x//data"
     assert list(tariterators.shardlist("x-{0..1}")) == [{"url": "x-0"}, {"url": "x-1"}]
     assert sorted(item["url"] for item in tariterators.shardlist(["b", "a"], shuffle=True)) == ["a", "b"]
 
 
 def test_decoders():
-    assert helpers.default_decoder({"cls": b"3"}) == {"cls": 3}
-    assert helpers.call_extension_handler(".x.Cls", b"3", int, ["cls"]) == 3
-    assert helpers.call_extension_handler(".seg.png", b"3", int, [["seg", "png"]]) == 3
-    assert helpers.call_extension_handler(".png", b"3", int, ["jpg"]) is None
+    assert autodecode.default_decoder({"cls": b"3"}) == {"cls": 3}
+    assert autodecode.call_extension_handler(".x.Cls", b"3", int, ["cls"]) == 3
+    assert autodecode.call_extension_handler(".seg.png", b"3", int, [["seg", "png"]]) == 3
+    assert autodecode.call_extension_handler(".png", b"3", int, ["jpg"]) is None
 
 
 def test_encoders():

@@ -1,0 +1,117 @@
+"""The public API: the names in `tarmac.__all__`. Each is documented, typed, and tested as `tarmac.<name>`."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tarmac
+from harness.shards import plain
+
+ROOT = Path(__file__).parent.parent
+TESTS = {path: path.read_text() for path in (ROOT / "tests").rglob("*.py")}
+
+
+def documented_names():
+    return re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / "api.md").read_text(), re.MULTILINE)
+
+
+def test_the_documented_names_are_the_public_names():
+    assert sorted(documented_names(), key=str.lower) == tarmac.__all__
+    assert len(tarmac.__all__) <= 45
+
+
+def test_the_stub_lists_each_name_once_sorted_by_module():
+    lines = [line for line in (ROOT / "src/tarmac/__init__.pyi").read_text().splitlines() if "import" in line]
+    assert lines == sorted(set(lines))
+
+
+def test_dir_lists_the_public_names():
+    assert set(dir(tarmac)) == {*tarmac.__all__, "__version__"}
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = tarmac.no_such_name
+
+
+@pytest.mark.parametrize("name", tarmac.__all__)
+def test_public_names_have_docstrings_and_annotations(name):
+    value = getattr(tarmac, name)
+    assert inspect.getdoc(value)
+    if inspect.isfunction(value):
+        signature = inspect.signature(value)
+        assert signature.return_annotation is not inspect.Signature.empty
+        for parameter in signature.parameters.values():
+            assert parameter.annotation is not inspect.Parameter.empty, parameter
+
+
+@pytest.mark.parametrize("name", tarmac.__all__)
+def test_public_names_are_tested(name):
+    used = re.compile(rf"\btarmac\.{name}\b")
+    assert any(used.search(text) for text in TESTS.values())
+
+
+def test_type_checkers_find_the_types():
+    assert (ROOT / "src" / "tarmac" / "py.typed").exists()
+
+
+def test_importing_a_name_imports_its_module_only():
+    code = (
+        "import sys, tarmac; tarmac.Limits; print(*sorted(n for n in sys.modules if n.startswith('tarmac.')))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["tarmac.limits"]
+
+
+@pytest.fixture
+def shard(tmp_path):
+    path = tmp_path / "x-0.tar"
+    path.write_bytes(plain([("a.b.txt", b"1"), ("c.seg.txt", b"2")]))
+    return str(path)
+
+
+def test_expand_returns_shard_urls(shard):
+    assert tarmac.expand(shard.replace("0.tar", "{0..2}.tar"))[::2] == [
+        shard,
+        shard.replace("0.tar", "2.tar"),
+    ]
+    with pytest.raises(tarmac.errors.UrlError):
+        tarmac.expand([])
+
+
+def test_naming_rules_split_member_names():
+    splits = {
+        tarmac.first_dot: ("a", "b.txt"),
+        tarmac.last_dot: ("a.b", "txt"),
+        tarmac.known_fields(["b.txt"]): ("a", "b.txt"),
+    }
+    for rule, expected in splits.items():
+        assert rule("a.b.txt") == expected
+
+
+def test_a_sample_reader_can_be_iterated_again(shard):
+    reader = tarmac.read(shard)
+    assert isinstance(reader, tarmac.SampleReader)
+    for _ in range(2):
+        assert [sample["__key__"] for sample in reader] == ["a", "c"]
+
+
+def test_manifests_are_written_and_read(shard, tmp_path):
+    from tarmac.indexing.manifest import Shard
+
+    path = str(tmp_path / "m.json")
+    tarmac.write_manifest(tarmac.Manifest([Shard(shard, 2)], "name"), path)
+    manifest = tarmac.read_manifest(path)
+    assert (manifest.name, manifest.samples, manifest.shards[0].url) == ("name", 2, shard)
+
+
+def test_secure_mode_rejects_commands():
+    tarmac.enforce_security()
+    try:
+        with pytest.raises(tarmac.errors.UnsafeUrl):
+            list(tarmac.read("pipe:true"))
+    finally:
+        tarmac.enforce_security(False)
