@@ -16,7 +16,7 @@ import webdataset
 import tarmac.webdataset as wds
 from tarmac.compat import webdataset as annex
 
-MODULES = [info.name for info in pkgutil.iter_modules(annex.__path__)]
+MODULES = [info.name for info in pkgutil.iter_modules(annex.__path__) if info.name[0] != "_"]
 
 # Names left out on purpose, with the reason.
 MISSING = {

@@ -62,6 +62,7 @@ def alias_modules(package: str, name: str) -> dict[str, ModuleType]:
     return {
         f"{name}.{info.name}": importlib.import_module(f"{parent.__name__}.{info.name}")
         for info in pkgutil.iter_modules(parent.__path__)
+        if not info.name.startswith("_")
     }
 
 
