@@ -60,7 +60,7 @@ def test_paths_lists_and_missing(shards, tmp_path):
         list(tarmac.read(tmp_path / "absent.tar"))
     with pytest.raises(NotFound, match="directory"):
         list(tarmac.read(tmp_path))
-    with pytest.raises(NotFound, match="no shards"):
+    with pytest.raises(NotFound, match="shard"):
         tarmac.read([])
 
 
