@@ -10,7 +10,7 @@ import functools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from tarmac.errors import TarmacError, UsageError
 from tarmac.runtime.threads import in_threads
@@ -78,7 +78,7 @@ class PipelineStage:
     """Whether the stage hands on parts of shards unchanged (see `tarmac.stream.shards.split`)."""
     reads_parts: bool = False
     """Whether the stage reads shards into samples, and understands parts of shards."""
-    state_name: str | None = None
+    state_name: ClassVar[str | None] = None
     """The name of the stage in saved states, if it is not that of its class."""
     drops: Drops | Callable[[], dict[str, Drops]] | None = None
     """What an error handler has dropped."""
@@ -177,7 +177,8 @@ class Each(PipelineStage):
     def __init__(self, handler: Handler = reraise_exception, threads: int = 0) -> None:
         if threads < 0:
             raise UsageError(f"expected 0 or more, got {threads}.", field="threads")
-        self.handler, self.threads = handler, threads
+        self.handler: Handler = handler
+        self.threads: int = threads
         self.drops: Drops = Drops()
         self._tracked: tuple[Callable[[], Any], deque[Any]] | None = None
 
@@ -239,7 +240,9 @@ class FilterFunction:
     """A generator function with all its arguments except the source; picklable."""
 
     def __init__(self, f: Callable[..., Iterable[Any]], *args: Any, **kw: Any) -> None:
-        self.f, self.args, self.kw = f, args, kw
+        self.f: Callable[..., Iterable[Any]] = f
+        self.args: tuple[Any, ...] = args
+        self.kw: dict[str, Any] = kw
 
     def __call__(self, source: Iterable[Any]) -> Iterable[Any]:
         return self.f(source, *self.args, **self.kw)
@@ -262,7 +265,7 @@ class RestCurried:
     """Turn `f(source, …)` into `stage(…)(source)`."""
 
     def __init__(self, f: Callable[..., Iterable[Any]]) -> None:
-        self.f = f
+        self.f: Callable[..., Iterable[Any]] = f
         functools.update_wrapper(self, f)
 
     def __call__(self, *args: Any, **kw: Any) -> FilterFunction:

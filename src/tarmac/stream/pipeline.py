@@ -44,7 +44,7 @@ class DataPipeline(StreamSource):
     stages at the end (decode, map, batched, …) skip it.
     """
 
-    resumes_itself = True
+    resumes_itself: bool = True
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__()
@@ -57,8 +57,8 @@ class DataPipeline(StreamSource):
             elif arg is not None:
                 self.pipeline.append(arg)
         self.length: int | None = None
-        self.repetitions = 1
-        self.nsamples = -1
+        self.repetitions: int = 1
+        self.nsamples: int = -1
         self._progress = Progress()
         self._resume: dict[str, Any] | None = None
         self._site = Site()
