@@ -107,17 +107,10 @@ class PipelineStage:
     # -- sources that restore their own position, instead of being read again up to it ---------------
 
     resumes_itself: bool = False
-    """Whether the methods below work."""
+    """Whether the source restores its own position. It then has `state_dict()` and `load_state_dict(state)`; other
+    stages must not, since torchdata's loaders would call them."""
     read_any: bool = False
     """Whether the source read any sample in its last epoch, even if its stages dropped all of them."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the position after the last item, as JSON."""
-        raise NotImplementedError
-
-    def load_state_dict(self, state: dict[str, Any], /) -> None:
-        """Continue at a saved position in the next `run`."""
-        raise NotImplementedError
 
     def forget_state(self) -> None:
         """Discard a state that was loaded and not yet used."""
