@@ -10,6 +10,7 @@ import functools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any, ClassVar
 
 from tarmac.errors import TarmacError, UsageError
@@ -135,6 +136,8 @@ class _Adapter(PipelineStage):
 
     def __init__(self, target: Any) -> None:
         self.target = target
+        if isinstance(target, FunctionType) and not vars(target):
+            return  # the usual case; states are taken after each item in workers, so this must be fast
         for name in _CONTRACT:
             if hasattr(target, name):
                 setattr(self, name, getattr(target, name))
