@@ -10,7 +10,8 @@ import functools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from types import FunctionType
+from typing import Any, ClassVar
 
 from tarmac.errors import TarmacError, UsageError
 from tarmac.runtime.threads import in_threads
@@ -78,7 +79,7 @@ class PipelineStage:
     """Whether the stage hands on parts of shards unchanged (see `tarmac.stream.shards.split`)."""
     reads_parts: bool = False
     """Whether the stage reads shards into samples, and understands parts of shards."""
-    state_name: str | None = None
+    state_name: ClassVar[str | None] = None
     """The name of the stage in saved states, if it is not that of its class."""
     drops: Drops | Callable[[], dict[str, Drops]] | None = None
     """What an error handler has dropped."""
@@ -107,17 +108,10 @@ class PipelineStage:
     # -- sources that restore their own position, instead of being read again up to it ---------------
 
     resumes_itself: bool = False
-    """Whether the methods below work."""
+    """Whether the source restores its own position. It then has `state_dict()` and `load_state_dict(state)`; other
+    stages must not, since torchdata's loaders would call them."""
     read_any: bool = False
     """Whether the source read any sample in its last epoch, even if its stages dropped all of them."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the position after the last item, as JSON."""
-        raise NotImplementedError
-
-    def load_state_dict(self, state: dict[str, Any], /) -> None:
-        """Continue at a saved position in the next `run`."""
-        raise NotImplementedError
 
     def forget_state(self) -> None:
         """Discard a state that was loaded and not yet used."""
@@ -142,6 +136,8 @@ class _Adapter(PipelineStage):
 
     def __init__(self, target: Any) -> None:
         self.target = target
+        if isinstance(target, FunctionType) and not vars(target):
+            return  # the usual case; states are taken after each item in workers, so this must be fast
         for name in _CONTRACT:
             if hasattr(target, name):
                 setattr(self, name, getattr(target, name))
@@ -177,7 +173,8 @@ class Each(PipelineStage):
     def __init__(self, handler: Handler = reraise_exception, threads: int = 0) -> None:
         if threads < 0:
             raise UsageError(f"expected 0 or more, got {threads}.", field="threads")
-        self.handler, self.threads = handler, threads
+        self.handler: Handler = handler
+        self.threads: int = threads
         self.drops: Drops = Drops()
         self._tracked: tuple[Callable[[], Any], deque[Any]] | None = None
 
@@ -239,7 +236,9 @@ class FilterFunction:
     """A generator function with all its arguments except the source; picklable."""
 
     def __init__(self, f: Callable[..., Iterable[Any]], *args: Any, **kw: Any) -> None:
-        self.f, self.args, self.kw = f, args, kw
+        self.f: Callable[..., Iterable[Any]] = f
+        self.args: tuple[Any, ...] = args
+        self.kw: dict[str, Any] = kw
 
     def __call__(self, source: Iterable[Any]) -> Iterable[Any]:
         return self.f(source, *self.args, **self.kw)
@@ -262,7 +261,7 @@ class RestCurried:
     """Turn `f(source, …)` into `stage(…)(source)`."""
 
     def __init__(self, f: Callable[..., Iterable[Any]]) -> None:
-        self.f = f
+        self.f: Callable[..., Iterable[Any]] = f
         functools.update_wrapper(self, f)
 
     def __call__(self, *args: Any, **kw: Any) -> FilterFunction:

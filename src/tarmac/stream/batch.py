@@ -86,7 +86,9 @@ class Batched(PipelineStage):
     ) -> None:
         if batchsize < 1:
             raise UsageError(f"expected 1 or more, got {batchsize}.", field="batchsize")
-        self.batchsize, self.collation_fn, self.partial = batchsize, collation_fn, partial
+        self.batchsize: int = batchsize
+        self.collation_fn: Collate | None = collation_fn
+        self.partial: bool = partial
 
     def run(self, source: Iterable[Any]) -> Iterator[Any]:
         items = iter(source)

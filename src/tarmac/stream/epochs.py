@@ -35,11 +35,10 @@ from tarmac.steps.stage import Epoch, PipelineStage
 from tarmac.storage.locks import try_lock
 
 if TYPE_CHECKING:
-    from torch.utils.data import IterableDataset
+    # torch's DataLoader is annotated with torch's own classes; at run time torch is not needed.
+    from torch.utils.data.dataset import IterableDataset
 
-    class _IterableDataset(IterableDataset[Any]):  # type: ignore[misc]
-        """What type checkers take a source for, so that they accept it in a DataLoader."""
-
+    _IterableDataset = IterableDataset[Any]
 else:
     _IterableDataset = object
 
@@ -111,7 +110,7 @@ class EpochCounter:
         self._name = secrets.token_hex(12)
         self._counts = _Counts(first)
         self._assigned: Epoch | None = None
-        self.epochs_set = 0
+        self.epochs_set: int = 0
         """The number of calls of `set` in the main process."""
         weakref.finalize(self, _remove, self._name)
 

@@ -90,7 +90,7 @@ class _Mix(StreamSource, ABC):
         self.datasets: list[Any] = list(datasets)
         if not self.datasets:
             raise UsageError("expected at least one dataset.", field="datasets")
-        self.longest = longest
+        self.longest: bool = longest
         self._progress = _Progress(Epoch(0, None))
         self._resume: dict[str, Any] | None = None
 
@@ -244,9 +244,11 @@ class RandomMix(_Mix):
         seed: int | None = None,
     ) -> None:
         super().__init__(datasets, longest)
-        self.probs = [1.0] * len(self.datasets) if probs is None else [float(prob) for prob in probs]
+        self.probs: list[float] = (
+            [1.0] * len(self.datasets) if probs is None else [float(prob) for prob in probs]
+        )
         _check_weights(self.probs, len(self.datasets))
-        self.seed = chosen_seed(seed)
+        self.seed: int = chosen_seed(seed)
 
     def _choices(self, epoch: Epoch) -> _Choices:
         info = WorkerInfo() if epoch.shared else current_worker_info()

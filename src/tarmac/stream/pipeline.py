@@ -44,7 +44,7 @@ class DataPipeline(StreamSource):
     stages at the end (decode, map, batched, …) skip it.
     """
 
-    resumes_itself = True
+    resumes_itself: bool = True
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__()
@@ -57,8 +57,8 @@ class DataPipeline(StreamSource):
             elif arg is not None:
                 self.pipeline.append(arg)
         self.length: int | None = None
-        self.repetitions = 1
-        self.nsamples = -1
+        self.repetitions: int = 1
+        self.nsamples: int = -1
         self._progress = Progress()
         self._resume: dict[str, Any] | None = None
         self._site = Site()
@@ -332,12 +332,13 @@ class DataPipeline(StreamSource):
 
         Raise NotResumable if a stage cannot be restored.
         """
-        self._check_resumable()
+        if not self._progress.identity:
+            self._check_resumable()
+            self._progress.identity = self._identity()
         if self._resume is not None:
             return dict(self._resume)
         if self._source_resumes():
             self._progress.source = self.pipeline[0].state_dict
-        self._progress.identity = self._progress.identity or self._identity()
         if not self._progress.begun:
             self._progress.epoch, self._progress.user_epoch = self._epochs.last + 1, self._epochs.user_epoch
         state = self._progress.to_state(current_worker_info(), self.seeds())

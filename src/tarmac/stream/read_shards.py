@@ -53,9 +53,10 @@ class TarSamples(PipelineStage):
         storage: StorageOptions | None = None,
         split_name: Splitter = first_dot,
     ) -> None:
-        self.handler, self.verbose = handler, verbose
+        self.handler: Handler = handler
+        self.verbose: bool = verbose
         self.drops: Drops = Drops()
-        self.reader = SampleReader(
+        self.reader: SampleReader = SampleReader(
             (),
             split_name=split_name,
             tar=DEFAULT_OPTIONS if tar is None else tar,

@@ -64,7 +64,9 @@ class _OnDisk(PipelineStage):
     """Base class of caches on disk: one part per reader, opened in the process that uses it."""
 
     def __init__(self, fname: str | os.PathLike[str], pickler: Any, chunksize: int) -> None:
-        self.fname, self.pickler, self.chunksize = os.fspath(fname), pickler, chunksize
+        self.fname: str = os.fspath(fname)
+        self.pickler: Any = pickler
+        self.chunksize: int = chunksize
 
     def __getstate__(self) -> dict[str, Any]:
         # A module, such as pickle itself, cannot be pickled; its name can.
@@ -239,7 +241,7 @@ class LMDBCached(_OnDisk):
         chunksize: int = 500,
     ) -> None:
         super().__init__(fname, pickler, chunksize)
-        self.map_size = int(map_size)
+        self.map_size: int = int(map_size)
 
     @contextlib.contextmanager
     def _open(self, *, write: bool = False) -> Iterator[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from tarmac.errors import UsageError
 from tarmac.runtime.seeds import Seed, chosen_seed, make_seed
@@ -147,7 +147,7 @@ class Shuffle(EpochAware):
         self.initial = initial
         self.rng = rng
         # Before a split all readers must agree, however often each has iterated, so take the current state of `rng`.
-        self.seed = chosen_seed(seed) if rng is None else make_seed("rng", repr(rng.getstate()))
+        self.seed: int = chosen_seed(seed) if rng is None else make_seed("rng", repr(rng.getstate()))
         self.handler = handler
         self.max_bytes = max_bytes
 
@@ -209,7 +209,7 @@ class PermuteShards(EpochAware):
     """
 
     keeps_parts = True
-    state_name = "Redeal"
+    state_name: ClassVar[str | None] = "Redeal"
 
     def run(self, source: Iterable[T]) -> Iterator[T]:
         epoch = self._next_epoch().number
@@ -229,7 +229,7 @@ class ShardShuffle(EpochAware):
 
     def __init__(self, size: int | bool | None, seed: Seed = 0) -> None:
         super().__init__()
-        self.size = MAX_LIST if size is True else int(size or 0)
+        self.size: int = MAX_LIST if size is True else int(size or 0)
         if self.size < 0:
             raise UsageError(f"expected 0 or more, got {size}.", field="shardshuffle")
         self.seed = seed
@@ -262,7 +262,7 @@ class Rsample(EpochAware):
         if not 0 <= p <= 1:
             raise UsageError(f"expected a probability from 0 to 1, got {p}.", field="p")
         self.p = p
-        self.seed = chosen_seed(seed)
+        self.seed: int = chosen_seed(seed)
 
     def run(self, source: Iterable[T]) -> Iterator[T]:
         rng = _rng("rsample", self.seed, self._next_epoch())

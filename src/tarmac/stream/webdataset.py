@@ -83,10 +83,10 @@ class WebDataset(DataPipeline, FluidInterface):
         cache: Cache | None = None,
     ) -> None:
         super().__init__()
-        self.seed = environment.default_seed() if seed is None else seed
+        self.seed: int = environment.default_seed() if seed is None else seed
         tar = DEFAULT_OPTIONS if tar is None else tar
         tar = tar if limits is None else replace(tar, limits=limits)
-        self.limits = tar.limits
+        self.limits: Limits = tar.limits
         storage = DEFAULT_STORAGE if storage is None else storage
         resampled = resampled or mode == "resampled"
         if isinstance(urls, str) and urls.endswith("/") and is_local(urls):
@@ -101,7 +101,7 @@ class WebDataset(DataPipeline, FluidInterface):
         shuffled = bool(shardshuffle) and not resampled
         if shuffled:
             self.append(PermuteShards())
-        self.pipeline += [stage for stage in (nodesplitter, workersplitter) if stage is not None]
+        self.pipeline.extend(stage for stage in (nodesplitter, workersplitter) if stage is not None)
         self._front = len(self.pipeline)
         if shuffled and detshuffle:
             # The webdataset library takes True for a buffer of 100 shards.
@@ -124,7 +124,7 @@ class WebDataset(DataPipeline, FluidInterface):
         if empty_check:
             self.append(check_empty)
         if repeat:
-            self.repetitions = sys.maxsize
+            self.repeat()
 
     def with_equal_batches(self, batchsize: int | None = None, tail: Tail = "pad") -> Self:
         """Give every rank and worker the same number of items in an epoch, whatever the sizes of the shards.

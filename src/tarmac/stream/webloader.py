@@ -93,7 +93,7 @@ class _InWorker:
     def _items(self, role: int) -> Iterator[Tagged]:
         for item in self.dataset:
             yield Tagged(role, self.dataset.state_dict(), item)
-        drops = self.dataset.drops() if hasattr(self.dataset, "drops") else {}
+        drops = self.dataset.drops() if isinstance(self.dataset, DataPipeline) else {}
         read_any = as_stage(self.dataset).read_any
         yield Tagged(role, self.dataset.state_dict(), last=True, drops=drops, read_any=read_any)
 
@@ -143,8 +143,10 @@ class LoaderSource(PipelineStage):
     def __init__(self, dataset: Any, *args: Any, **kw: Any) -> None:
         from torch.utils.data import DataLoader
 
-        self.resumes_itself = as_stage(dataset).resumes_itself
-        self.dataset, self.args, self.kw = dataset, args, kw
+        self.resumes_itself: bool = as_stage(dataset).resumes_itself
+        self.dataset: Any = dataset
+        self.args: tuple[Any, ...] = args
+        self.kw: dict[str, Any] = kw
         # Created early so that invalid arguments raise here, and for len().
         self.loader: Any = DataLoader(dataset, *args, **kw)
         self._epoch = Epoch(0, None)
@@ -154,7 +156,7 @@ class LoaderSource(PipelineStage):
         self._tagged: Any = None
         self._expected: Epoch | None = None
         self._epochs_seen = 0
-        self.read_any = False
+        self.read_any: bool = False
         self.dropped: dict[int, dict[str, Drops]] = {}
 
     @property

@@ -53,7 +53,7 @@ class DirectoryShardList(StreamSource):
     """
 
     per_reader = True
-    not_resumable = "the shards in a directory that other programs change have no fixed order"
+    not_resumable: str | None = "the shards in a directory that other programs change have no fixed order"
 
     def __init__(
         self,
@@ -66,10 +66,10 @@ class DirectoryShardList(StreamSource):
         fate: Callable[[str], object] | None = None,
     ) -> None:
         super().__init__()
-        self.path = local_path(os.fspath(path))
+        self.path: str = local_path(os.fspath(path))
         if not os.path.isdir(self.path):
             raise NotFound("not a directory.", url=self.path)
-        self.mode = "resample" if mode is None else mode
+        self.mode: str = "resample" if mode is None else mode
         if self.mode not in _MODES:
             raise UsageError(f"expected {' or '.join(_MODES)}, got {mode!r}.", field="mode")
         if select not in _SELECTIONS:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from tarmac.errors import UsageError
 from tarmac.runtime.worker_info import current_worker_info
@@ -40,7 +40,7 @@ class EqualSplit(PipelineStage):
 
     splits = True
     keeps_parts = True
-    state_name = "EqualShares"
+    state_name: ClassVar[str | None] = "EqualShares"
 
     def __post_init__(self) -> None:
         if self.tail not in get_args(Tail):

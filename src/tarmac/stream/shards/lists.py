@@ -71,8 +71,8 @@ class SimpleShardList(_SavesDrawnSeed, StreamSource):
         storage: StorageOptions = DEFAULT_STORAGE,
     ) -> None:
         super().__init__()
-        self.urls = expand(urls, limits=limits, storage=storage)
-        self.seed = drawn_seed() if seed is True else seed
+        self.urls: list[ShardUrl] = expand(urls, limits=limits, storage=storage)
+        self.seed: Seed | None = drawn_seed() if seed is True else seed
         self._drawn = seed is True
 
     def __len__(self) -> int:
@@ -110,7 +110,7 @@ class ResampledShards(StreamSource):
         storage: StorageOptions = DEFAULT_STORAGE,
     ) -> None:
         super().__init__()
-        self.urls = expand_source(urls, int(max_urls), limits=limits, storage=storage)
+        self.urls: list[ShardUrl] = expand_source(urls, int(max_urls), limits=limits, storage=storage)
         if empty_check and not self.urls:
             raise NotFound("no shards to draw from.", hint="pass empty_check=False to allow that.")
         self.nshards = nshards
@@ -170,7 +170,7 @@ class Resample(_SavesDrawnSeed):
     def __init__(self, n: int = sys.maxsize, seed: Seed | None = None) -> None:
         super().__init__()
         self.n = n
-        self.seed = drawn_seed() if seed is None else seed
+        self.seed: Seed | None = drawn_seed() if seed is None else seed
         self._drawn = seed is None
 
     def run(self, source: Iterable[T]) -> Iterator[T]:

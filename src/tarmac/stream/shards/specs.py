@@ -77,10 +77,11 @@ class MultiShardSample(StreamSource):
     ) -> None:
         super().__init__()
         self.seed = seed
-        if isinstance(spec, Mapping):
-            self.sources = list(_parse(spec, None, limits, storage))
-        else:
-            self.sources = _read(os.path.expanduser(os.fspath(spec)), limits, storage)
+        self.sources: list[SpecDataset] = (
+            list(_parse(spec, None, limits, storage))
+            if isinstance(spec, Mapping)
+            else _read(os.path.expanduser(os.fspath(spec)), limits, storage)
+        )
         for source in self.sources:
             _log.info("%s: %d shards", visible(display_url(source.name)), len(source.urls))
 
