@@ -15,7 +15,7 @@ import webdataset
 
 import tarmac.webdataset as wds
 
-# `typecheck` has only decorators for functions of the library.
+# `typecheck` installs typeguard into the library.
 MODULES = [info.name for info in pkgutil.iter_modules(webdataset.__path__) if info.name != "typecheck"]
 
 # Names left out on purpose, with the reason.
