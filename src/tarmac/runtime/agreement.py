@@ -124,9 +124,7 @@ def _store() -> Any:
         return None
     if os.getpid() not in _clients:
         try:
-            client = distributed.TCPStore(
-                *address, is_master=False, timeout=_TIMEOUT, wait_for_workers=False
-            )
+            client = distributed.TCPStore(*address, is_master=False, timeout=_TIMEOUT, wait_for_workers=False)
         except Exception:  # the master has exited
             client = None
         _clients.clear()

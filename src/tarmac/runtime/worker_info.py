@@ -41,7 +41,9 @@ class WorkerInfo:
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.world_size:
-            raise ValueError(f"rank must be from 0 to {self.world_size - 1} (world_size - 1), got {self.rank}")
+            raise ValueError(
+                f"rank must be from 0 to {self.world_size - 1} (world_size - 1), got {self.rank}"
+            )
         if not 0 <= self.worker < self.workers:
             raise ValueError(f"worker must be from 0 to {self.workers - 1} (workers - 1), got {self.worker}")
 
