@@ -172,7 +172,7 @@ def test_no_error_of_the_library_tells_a_secret(host):
     for url in urls(host):
         with pytest.raises(TarmacError) as caught:
             for source in (url, url.replace(host, "127.0.0.1:1")):
-                list(tarmac.read(source, storage=tarmac.StorageOptions(retries=0, connect=1)))
+                list(tarmac.read(source, storage=tarmac.StorageOptions(retries=0, connect_timeout=1)))
         assert SECRET not in f"{caught.value} {caught.value!r} {caught.value.args} {caught.value.url}"
 
 

@@ -21,6 +21,7 @@ from tarmac.samples.writer import TarWriter as TarWriter
 from tarmac.steps.crops import RandomResizedCrop as RandomResizedCrop
 from tarmac.storage import Cache as Cache
 from tarmac.storage import StorageOptions as StorageOptions
+from tarmac.storage import Store as Store
 from tarmac.storage import WriteOptions as WriteOptions
 from tarmac.storage import enforce_security as enforce_security
 from tarmac.storage import register_scheme as register_scheme

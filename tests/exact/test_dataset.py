@@ -37,7 +37,7 @@ from tarmac.indexing.build import IndexOptions, manifest_of
 from tarmac.indexing.manifest import Manifest, Shard, write_manifest
 from tarmac.storage import Cache, StorageOptions
 
-FAST = StorageOptions(backoff=0.001, max_backoff=0.005, retries=2, idle=60)
+FAST = StorageOptions(backoff=0.001, max_backoff=0.005, retries=2, idle_timeout=60)
 
 
 @pytest.fixture(autouse=True)

@@ -21,7 +21,7 @@ from tarmac.indexing.build import IndexOptions, index_shard
 from tarmac.indexing.sidecar import read_sidecar
 from tarmac.storage import Source, StorageOptions, open_read
 
-FAST = StorageOptions(backoff=0.001, max_backoff=0.005, retries=2, idle=60)
+FAST = StorageOptions(backoff=0.001, max_backoff=0.005, retries=2, idle_timeout=60)
 
 
 def index_of(url):

@@ -62,7 +62,7 @@ def test_invalid_environment_variables_are_named(monkeypatch, name):
     for other in ("RANK", "WORLD_SIZE", "WORKER", "NUM_WORKERS"):
         monkeypatch.setenv(other, "1")
     monkeypatch.setenv(name, "one")
-    with pytest.raises(ValueError, match=f"{name} must be a whole number, got 'one'"):
+    with pytest.raises(ValueError, match=f"{name}.*'one'"):
         environment.default_seed(), environment.rank_and_world(), environment.worker_and_workers()
 
 

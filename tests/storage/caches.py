@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tarmac.storage import Cache, StorageOptions
 
-FAST = StorageOptions(backoff=0.001, max_backoff=0.005, retries=2, idle=60)
+FAST = StorageOptions(backoff=0.001, max_backoff=0.005, retries=2, idle_timeout=60)
 
 
 def shard_bytes(seed: object, size: int) -> bytes:

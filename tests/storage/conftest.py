@@ -6,15 +6,15 @@ import pytest
 
 from harness.servers import azurite, nginx, required, seaweed_s3
 from storage.caches import Origin
-from tarmac.storage import StorageOptions, register_scheme, schemes
+from tarmac.storage import FileStore, StorageOptions, register_scheme, schemes
 
 HASTY = {
-    "connect": 20.0,
-    "idle": 60.0,
+    "connect_timeout": 20.0,
+    "idle_timeout": 60.0,
     "backoff": 0.001,
     "max_backoff": 0.005,
     "retries": 4,
-    "retry_time": 600.0,
+    "retry_timeout": 600.0,
 }
 
 
@@ -72,5 +72,12 @@ def origin(monkeypatch):
     """Shards behind a scheme of their own, `mem://`."""
     monkeypatch.setattr(schemes, "_registered", {})
     found = Origin()
-    register_scheme("mem", found.open)
+    register_scheme("mem", FileStore(found.open))
     return found
+
+
+@pytest.fixture
+def cwd(tmp_path, monkeypatch):
+    """An empty working directory."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path

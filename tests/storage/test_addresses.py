@@ -109,7 +109,7 @@ def upload(url):
 def test_a_redirect_into_another_network_is_refused(tmp_path, monkeypatch, never_dialled, way, target):
     monkeypatch.setenv("TARMAC_SECURE", "1")
     with redirector(lambda path: f"http://{target}/latest/meta-data") as url:
-        with pytest.raises(UnsafeUrl, match=r"redirects to .* network; secure mode") as caught:
+        with pytest.raises(UnsafeUrl, match="redirects to") as caught:
             WAYS[way](f"{url}/x.tar?sig=SECRET", tmp_path)
     assert never_dialled == []
     assert "SECRET" not in str(caught.value)

@@ -11,7 +11,8 @@ import tarmac
 from harness.servers import aistore
 from tarmac.errors import NotFound, UrlError
 from tarmac.storage import WriteOptions, open_read, open_write, read_range, stat
-from tarmac.storage.aistore import resolve
+from tarmac.storage.aistore import AIStore
+from tarmac.storage.types import DEFAULT_STORAGE
 
 BODY = random.Random(7).randbytes(9_000_000)
 
@@ -54,6 +55,10 @@ def test_shards(root, hasty):
     assert found == [b"%d" % number for number in range(7)]
 
 
+def resolve(url):
+    return AIStore().resolve(url, DEFAULT_STORAGE)[0]
+
+
 def test_addresses(monkeypatch):
     monkeypatch.delenv("AIS_ENDPOINT", raising=False)
     with pytest.raises(UrlError, match="AIS_ENDPOINT"):
@@ -61,7 +66,7 @@ def test_addresses(monkeypatch):
     monkeypatch.setenv("AIS_ENDPOINT", "host:8080/")
     assert resolve("ais://b/d/x#1?.tar") == "http://host:8080/v1/objects/b/d/x%231%3F.tar?provider=ais"
     for wrong in ("ais://b", "ais://b/", "ais:///x"):
-        with pytest.raises(UrlError, match="form"):
+        with pytest.raises(UrlError, match="ais:"):
             resolve(wrong)
 
 
@@ -71,7 +76,7 @@ def test_addresses(monkeypatch):
 def test_other_stores_behind_aistore(monkeypatch, scheme, provider):
     monkeypatch.setenv("AIS_ENDPOINT", "http://host")
     assert resolve(f"{scheme}://b/x") == f"http://host/v1/objects/b/x?provider={provider}"
-    with pytest.raises(UrlError, match='no "http" buckets'):
+    with pytest.raises(UrlError, match="http"):
         resolve("http://b/x")
     with pytest.raises(UrlError, match="USE_AIS_FOR"):
         resolve("pipe:cat x")

@@ -15,9 +15,9 @@ import pytest
 
 from harness import rounds
 from storage.caches import shard_bytes
-from tarmac.storage import Cache, Source, StorageOptions, register_scheme, schemes
+from tarmac.storage import Cache, FileStore, Source, StorageOptions, register_scheme, schemes
 
-FAST = StorageOptions(backoff=0.001, max_backoff=0.005, retries=2, idle=60)
+FAST = StorageOptions(backoff=0.001, max_backoff=0.005, retries=2, idle_timeout=60)
 
 
 def read(cache: Cache, url: str, options: StorageOptions = FAST) -> bytes:
@@ -54,7 +54,7 @@ class Counted(Source):
 
 
 def race_worker(root: Path, seed: int, shards: int, size: int, budget: int, ledger: Path) -> None:
-    register_scheme("race", lambda url: Counted(url, ledger, size))
+    register_scheme("race", FileStore(lambda url: Counted(url, ledger, size)))
     rng = random.Random(seed)
     cache = Cache(root, max_bytes=budget)
     for _ in range(60):
@@ -118,7 +118,7 @@ def test_eight_processes_an_evictor_and_kills(tmp_path, monkeypatch):
         downloads = len(ledger.read_text())
         if budget >= shards * size:
             assert downloads <= shards + killed
-        register_scheme("race", lambda url, ledger=ledger: Counted(url, ledger, size))
+        register_scheme("race", FileStore(lambda url, ledger=ledger: Counted(url, ledger, size)))
         for number in range(shards):
             url = f"race://host/{number}.tar"
             assert read(Cache(root, max_bytes=budget), url) == shard_bytes(url, size)

@@ -169,7 +169,7 @@ def test_an_entry_that_rots_while_a_process_uses_it(tmp_path):
         with entry.open("r+b") as file:
             file.seek(1536 + 3)
             file.write(b"\xff")
-        with pytest.raises(ArchiveError, match=r"in the cache as .*removed") as caught:
+        with pytest.raises(ArchiveError, match="removed from the cache") as caught:
             list(tarmac.read(server.url, cache=cache))
         assert str(entry) in str(caught.value)
         assert keys(tarmac.read(server.url, cache=cache)) == KEYS
@@ -220,7 +220,7 @@ def test_a_sample_by_number_that_rotted_is_fetched_again(tmp_path):
         with cache.path_of(server.url).open("r+b") as file:
             file.seek(600)
             file.write(b"rot")
-        with pytest.raises(DigestMismatch, match="in the cache as"):
+        with pytest.raises(DigestMismatch, match="removed from the cache"):
             dataset[0]
         assert dataset[0]["txt"] == b"0" * 700
         assert keys(dataset) == KEYS
@@ -231,7 +231,7 @@ def test_a_cache_that_cannot_be_changed_names_the_file_to_remove(tmp_path, monke
     with FaultServer(SHARD) as server:
         server.script([Action(body=DAMAGED["cut"])])
         monkeypatch.setattr(os, "unlink", lambda *_, **__: (_ for _ in ()).throw(PermissionError(13, "no")))
-        with pytest.raises(ArchiveError, match=r"remove that file") as caught:
+        with pytest.raises(ArchiveError, match=r"Try: remove .*object") as caught:
             by_read(server.url, tmp_path)
         monkeypatch.undo()
         entry = cache.path_of(server.url)

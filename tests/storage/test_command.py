@@ -15,7 +15,7 @@ from harness.waiting import FOREVER, until
 from tarmac.errors import CommandFailed, Stalled, UnsafeUrl, UnsupportedScheme
 from tarmac.storage import StorageOptions, enforce_security, open_read, open_write, read_range, stat
 
-OPTIONS = StorageOptions(command_idle=60)
+OPTIONS = StorageOptions(command_timeout=60)
 
 
 def fetch(url: str, options: StorageOptions = OPTIONS) -> bytes:
@@ -57,7 +57,7 @@ def test_output_is_read_to_its_end():
         ("head -c 100000 /dev/zero; exit 3", "status 3"),
         ("kill -9 $$", "signal 9"),
         ("no-such-program-here", "status 127.*not found"),
-        ("echo broken >&2; exit 2", "It said: broken"),
+        ("echo broken >&2; exit 2", "broken"),
         ("echo out; exec >&-; sleep 0.2; exit 5", "status 5"),
     ],
 )
@@ -101,7 +101,7 @@ def test_closing_early_ends_all_of_it(command):
 
 
 def test_a_stall():
-    options, mark = replace(OPTIONS, command_idle=0.3), mark_of_ours()
+    options, mark = replace(OPTIONS, command_timeout=0.3), mark_of_ours()
     for command in (
         f"echo a; sleep {FOREVER}.{mark}",
         f"sleep {FOREVER}.{mark}",
@@ -119,7 +119,7 @@ def test_write(tmp_path):
     sink.commit()
     assert (tmp_path / "x").read_bytes() == b"0123456789" * 500_000
     for late in (lambda: sink.write(b"x"), sink.commit):
-        with pytest.raises(CommandFailed, match="ended"):
+        with pytest.raises(CommandFailed, match="pipe:cat"):
             late()
     with tarmac.TarWriter(f"pipe:gzip > '{tmp_path}/a b.gz'") as shard:
         shard.write({"__key__": "a", "txt": "b"})
@@ -144,12 +144,12 @@ def test_a_command_that_fails_while_written_to(tmp_path):
 
 def test_a_command_that_does_not_read():
     mark = mark_of_ours()
-    sink = open_write(f"pipe:sleep {FOREVER}.{mark}", replace(OPTIONS, command_idle=0.3))
-    with pytest.raises(Stalled, match="does not read"):
+    sink = open_write(f"pipe:sleep {FOREVER}.{mark}", replace(OPTIONS, command_timeout=0.3))
+    with pytest.raises(Stalled, match="pipe:sleep"):
         for _ in range(100):
             sink.write(bytes(100_000))
-    sink = open_write(f"pipe:cat > /dev/null; sleep {FOREVER}.{mark}", replace(OPTIONS, total=0.3))
-    with pytest.raises(Stalled, match="did not end"):
+    sink = open_write(f"pipe:cat > /dev/null; sleep {FOREVER}.{mark}", replace(OPTIONS, total_timeout=0.3))
+    with pytest.raises(Stalled, match=r"0\.3 seconds"):
         sink.commit()
     assert gone(mark)
 

@@ -181,7 +181,7 @@ def test_a_folder_stays_where_it_was_opened(tmp_path):
             folder.create("link")
         os.symlink("dir", tmp_path / "c/dirlink")
         with pytest.raises(OSError):
-            folder.inner("dirlink", make=True)
+            folder.open_folder("dirlink", create=True)
     assert os.listdir(tmp_path / "b") == []
 
 

@@ -9,7 +9,8 @@ import pytest
 from harness.faultserver import Action, FaultServer
 from tarmac.errors import AccessDenied, UnsupportedScheme, UrlError
 from tarmac.storage import StorageOptions, open_read, open_write, read_range, stat
-from tarmac.storage.hub import resolve
+from tarmac.storage.hub import HubStore
+from tarmac.storage.types import DEFAULT_STORAGE
 
 BODY = random.Random(8).randbytes(100_000)
 
@@ -25,15 +26,15 @@ BODY = random.Random(8).randbytes(100_000)
     ],
 )
 def test_addresses(url, path):
-    assert resolve(url) == f"https://huggingface.co/{path}"
+    assert HubStore().resolve(url, DEFAULT_STORAGE)[0] == f"https://huggingface.co/{path}"
 
 
 @pytest.mark.parametrize(
     "url", ["hf://", "hf://datasets/org", "hf://datasets/org/name", "hf://org/name/", "hf://a//b/c"]
 )
-def test_what_is_no_address(url):
-    with pytest.raises(UrlError, match="form"):
-        resolve(url)
+def test_invalid_urls(url):
+    with pytest.raises(UrlError, match="hf:"):
+        HubStore().resolve(url, DEFAULT_STORAGE)
 
 
 @pytest.fixture

@@ -30,6 +30,7 @@ from tarmac.errors import (
     Stalled,
     TransferError,
     UrlError,
+    UsageError,
 )
 from tarmac.storage import StorageOptions, open_read, read_range, stat
 
@@ -211,20 +212,20 @@ def test_more_than_was_asked_for(server, hasty):
     with pytest.raises(TransferError):
         read_range(server.url, 1000, 1100, hasty)
     server.script([Action(cut=10)], then=Action(widen=100))
-    with pytest.raises(TransferError, match="asked for"):
+    with pytest.raises(ShortRead, match="object"):
         read_range(server.url, 1000, 1100, hasty)
     server.script([Action(cut=100_000)], then=Action(widen=700))
     assert fetch(server.url, hasty) == BODY
 
 
 def test_a_range_beyond_the_end(server, hasty):
-    with pytest.raises(ShortRead, match="10 bytes arrived of the 20"):
+    with pytest.raises(ShortRead, match="0x00030d40"):
         read_range(server.url, len(BODY) - 10, len(BODY) + 10, hasty)
     with pytest.raises(TransferError, match="416"):
         read_range(server.url, len(BODY) + 10, len(BODY) + 20, hasty)
     assert read_range(server.url, 5, 5, hasty) == b""
     for start, stop in ((-1, 5), (6, 5)):
-        with pytest.raises(ValueError, match="range"):
+        with pytest.raises(UsageError, match="start"):
             read_range(server.url, start, stop, hasty)
 
 
@@ -296,21 +297,21 @@ def test_a_server_that_hangs_up(server, hasty):
 def test_a_stall_ends_with_the_idle_timeout(long_server, hasty, action):
     long_server.script([], then=action)
     with pytest.raises(Stalled):
-        fetch(long_server.url, replace(hasty, idle=1.0, retries=0))
+        fetch(long_server.url, replace(hasty, idle_timeout=1.0, retries=0))
     assert len(long_server.requests) <= 2  # obstore, and then web.py for a body without a length
     assert all(request.sent <= action.stall_at for request in long_server.requests)  # it still stalls
 
 
 def test_a_stall_that_passes_is_resumed(long_server, hasty):
     long_server.script([Action(stall=FOREVER, stall_at=1_200_000)])
-    assert fetch(long_server.url, replace(hasty, idle=2)) == LONG
+    assert fetch(long_server.url, replace(hasty, idle_timeout=2)) == LONG
     assert len(long_server.requests) == 2
 
 
 def test_the_total_time_is_bounded(long_server, hasty):
     long_server.script([], then=Action(rate=20_000))
     with pytest.raises(TransferError):
-        fetch(long_server.url, replace(hasty, total=1.0, retries=0))
+        fetch(long_server.url, replace(hasty, total_timeout=1.0, retries=0))
     [request] = long_server.requests
     assert request.sent < len(LONG)
 

@@ -10,7 +10,7 @@ from harness.shards import plain
 from tarmac.errors import ArchiveError, NotATar
 from tarmac.storage.folder import Folder
 from tarmac.storage.local import LocalSource
-from tarmac.storage.notes import LARGEST_NOTE, Note, check_shard, digest_of, read_note, write_note
+from tarmac.storage.notes import MAX_NOTE, Note, check_shard, digest_of, read_note, write_note
 
 SHARD = plain()
 
@@ -26,7 +26,7 @@ def test_a_note_comes_back(tmp_path):
 
 def test_a_note_is_read_up_to_a_bound(tmp_path):
     """Other users may write to a shared cache; a note of theirs takes no more memory than one of ours."""
-    (tmp_path / "x").write_bytes(b'{"url": "' + b"a" * LARGEST_NOTE + b'"}')
+    (tmp_path / "x").write_bytes(b'{"url": "' + b"a" * MAX_NOTE + b'"}')
     with Folder(tmp_path) as folder:
         assert read_note(folder, "x") is None
 

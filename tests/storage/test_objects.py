@@ -89,16 +89,16 @@ def test_samples_there_and_back(store):
     with tarmac.ShardWriter(pattern, maxcount=10, storage=store.options) as shards:
         for number in range(25):
             shards.write({"__key__": f"{number:03d}", "txt": f"sample {number}"})
-    urls = expand(f"{store.base}/shards/train-*.tar", options=store.options)
+    urls = expand(f"{store.base}/shards/train-*.tar", storage=store.options)
     assert urls == [f"{store.base}/shards/train-{number:02d}.tar" for number in range(3)]
-    assert urls == expand(f"{store.base}/sh*/train-[0-9]?.tar", options=store.options)
-    assert urls == expand(f"{store.base}/**/train-*.tar", options=store.options)
+    assert urls == expand(f"{store.base}/sh*/train-[0-9]?.tar", storage=store.options)
+    assert urls == expand(f"{store.base}/**/train-*.tar", storage=store.options)
     found = list(tarmac.read(f"{store.base}/shards/train-*.tar", storage=store.options))
     assert [sample["txt"].decode() for sample in found] == [f"sample {number}" for number in range(25)]
-    with pytest.raises(NotFound, match="no file matches"):
-        expand(f"{store.base}/shards/none-*.tar", options=store.options)
+    with pytest.raises(NotFound, match="none-"):
+        expand(f"{store.base}/shards/none-*.tar", storage=store.options)
     with pytest.raises(tarmac.errors.TooManyShards):
-        expand(f"{store.base}/shards/*", options=store.options, limits=tarmac.Limits(shards=2))
+        expand(f"{store.base}/shards/*", storage=store.options, limits=tarmac.Limits(shards=2))
 
 
 def test_what_is_missing(store):
@@ -117,7 +117,7 @@ def test_wrong_credentials(store):
         with pytest.raises(AccessDenied, match="403"):
             operation(f"{store.base}/x", store.wrong)
     with pytest.raises(AccessDenied):
-        expand(f"{store.base}/*", options=store.wrong)
+        expand(f"{store.base}/*", storage=store.wrong)
     assert fetch(f"{store.base}/x", store.options) == b"1"
 
 
@@ -172,7 +172,7 @@ def test_odd_names(store, name):
     put(url, name.encode(), store.options)
     assert fetch(url, store.options) == name.encode()
     assert read_range(url, 0, 3, store.options) == name.encode()[:3]
-    assert url in expand(f"{store.base}/odd/*", options=store.options)
+    assert url in expand(f"{store.base}/odd/*", storage=store.options)
     with pytest.raises(NotFound):
         stat(f"{store.base}/odd/a", store.options)
 
@@ -266,7 +266,7 @@ def test_a_stream_that_gives_more_or_less_than_announced(hasty):
     for chunks in ((b"12345",), (b"12345", b"678901"), ()):
         with (
             ObjectSource("s3://b/x", hasty, Result(*chunks)) as source,
-            pytest.raises(ShortRead, match="announced 10"),
+            pytest.raises(ShortRead, match="expected 10"),
         ):
             while source.read(100):
                 pass

@@ -127,7 +127,7 @@ def test_errors_come_back_as_they_were(server, used):
         in_child(lambda: fetch(server.url, used))
     server.script([], then=Action(stall=FOREVER, stall_at=100))
     with pytest.raises(Stalled):
-        in_child(lambda: fetch(server.url, replace(used, idle=0.5, retries=0)))
+        in_child(lambda: fetch(server.url, replace(used, idle_timeout=0.5, retries=0)))
 
 
 def test_several_streams_at_once(server, used):
@@ -164,7 +164,7 @@ def test_s3_in_a_child(s3, hasty):
             open_write(url, options, WriteOptions(overwrite=False))
         except tarmac.errors.CommitFailed as error:
             refused = str(error)
-        listed = expand("s3://data/relay/*", options=options)
+        listed = expand("s3://data/relay/*", storage=options)
         return fetch(url, options) == BODY, read_range(url, 5, 9, options), listed, refused
 
     whole, part, listed, refused = in_child(work)

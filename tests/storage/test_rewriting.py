@@ -11,7 +11,16 @@ from harness.servers import aistore
 from harness.shards import plain
 from tarmac.compat.gopen import gopen, gopen_schemes, rewrite_url
 from tarmac.errors import UnsafeUrl, UnsupportedScheme, UrlError
-from tarmac.storage import Cache, enforce_security, open_read, open_write, read_range, schemes, stat
+from tarmac.storage import (
+    Cache,
+    FileStore,
+    enforce_security,
+    open_read,
+    open_write,
+    read_range,
+    schemes,
+    stat,
+)
 
 SHARD = plain([("a.txt", b"1"), ("b.txt", b"2")])
 
@@ -52,18 +61,18 @@ def test_no_rule_makes_a_command(rules, tmp_path, url, target):
     rules(f"s3://a/={target};/data/={target};pipe:cat ={target}tac ")
     opened = (open_read, open_write, stat, gopen, lambda url: read_range(url, 0, 1))
     for operation in (rewrite_url, *opened):
-        with pytest.raises(UnsafeUrl, match="makes a command"):
+        with pytest.raises(UnsafeUrl, match="GOPEN_REWRITE"):
             operation(url)
-    with pytest.raises(UnsafeUrl, match="makes a command"):
+    with pytest.raises(UnsafeUrl, match="GOPEN_REWRITE"):
         Cache(tmp_path).open_read("s3://a/x.tar")
 
 
 def test_names_cannot_climb_out_of_the_directory_that_a_rule_names(rules):
     rules("s3://a/=/data/")
-    with pytest.raises(UnsafeUrl, match="out of its directory"):
+    with pytest.raises(UnsafeUrl, match="GOPEN_REWRITE"):
         rewrite_url("s3://a/../etc/passwd")
     rules("s3://a/=file:///data/")
-    with pytest.raises(UnsafeUrl, match="out of its directory"):
+    with pytest.raises(UnsafeUrl, match="GOPEN_REWRITE"):
         rewrite_url("s3://a/%2e%2E/etc/passwd")
     rules("../=../../")
     assert rewrite_url("../x.tar") == "../../x.tar"  # was local, and the caller's own
@@ -85,7 +94,7 @@ def test_secure_mode_refuses_rules(rules, tmp_path):
 @pytest.mark.parametrize("text", ["s3://", "=x", "a=b;c"])
 def test_what_is_no_rule_is_said_so(rules, text):
     rules(text)
-    with pytest.raises(ValueError, match=r"rule [12] of the environment variable GOPEN_REWRITE"):
+    with pytest.raises(ValueError, match=r"rule [12] of GOPEN_REWRITE"):
         rewrite_url("s3://a/x")
 
 
@@ -163,6 +172,6 @@ def test_schemes_for_aistore(monkeypatch, tmp_path, hasty):
 def test_functions_of_ones_own_come_before_aistore(monkeypatch):
     monkeypatch.setenv("USE_AIS_FOR", "gs")
     monkeypatch.setattr(schemes, "_registered", {})
-    tarmac.register_scheme("gs", lambda url: io.BytesIO(b"own"))
+    tarmac.register_scheme("gs", FileStore(lambda url: io.BytesIO(b"own")))
     with open_read("gs://bucket/x") as source:
         assert source.read(10) == b"own"

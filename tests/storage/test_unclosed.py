@@ -24,6 +24,7 @@ def fill(sink, n=1000):
 """
 ONE = "sink = fill(wds.TarWriter('x.tar'))\n"
 MANY = "sink = fill(wds.ShardWriter('x-%03d.tar', maxcount=400, verbose=0))\n"
+GOPEN = "from tarmac.compat.gopen import gopen; f = gopen('x.tar', 'wb'); sink = fill(wds.TarWriter(f))\n"
 LOCAL = "def main():\n    sink = fill(wds.TarWriter('x.tar'))\n    {}\nmain()\n"
 
 
@@ -61,13 +62,13 @@ def content(directory):
         "def held():\n    sink = wds.TarWriter('x.tar')\n"
         "    for s in samples(): sink.write(s); yield s\nh = held(); [next(h) for _ in range(1000)]",
         "class Loop: pass\na = Loop(); a.a = a; a.sink = fill(wds.TarWriter('x.tar')); del a",
-        "f = wds.gopen('x.tar', 'wb'); sink = fill(wds.TarWriter(f))",
+        GOPEN,
     ],
 )
 def test_at_a_normal_end_the_data_is_published_with_a_warning(code, tmp_path):
     done = run(code, tmp_path)
     assert "UnclosedWriter: x" in done.stderr
-    assert "is published now" in done.stderr
+    assert "published" in done.stderr
     assert sum(len(shard) for shard in content(tmp_path).values()) == (30 if "range(3)" in code else 1000)
 
 
@@ -155,7 +156,10 @@ fill_more = [sink.write({{"__key__": f"more{{i}}", "txt": "y", "cls": 1}}) for i
 """
 
 
-@pytest.mark.parametrize("opened", [ONE, "f = wds.gopen('x.tar', 'wb'); sink = fill(wds.TarWriter(f))\n"])
+@pytest.mark.parametrize(
+    "opened",
+    [ONE, GOPEN],
+)
 @pytest.mark.parametrize(
     ("child", "status"), [("pass", 0), ("del sink", 0), ("sink.abort()", 0), ("sink.close()", 256)]
 )
@@ -198,7 +202,7 @@ def test_a_writer_made_again_under_the_same_name_wins(tmp_path):
     path = str(tmp_path / "x.tar")
     writer = tarmac.TarWriter(path)
     writer.write({"__key__": "old", "txt": "x"})
-    with pytest.warns(UnclosedWriter, match="another writer of the same name"):
+    with pytest.warns(UnclosedWriter, match="another writer"):
         writer = tarmac.TarWriter(path)
     writer.write({"__key__": "new", "txt": "x"})
     writer.close()

@@ -141,7 +141,7 @@ def test_put_to_a_server_that_hangs(hasty):
 
     with upload_server(wait) as (url, _, _seen):
         with pytest.raises(Stalled):
-            put(f"{url}/x.tar", b"x", replace(hasty, idle=0.3), WriteOptions(overwrite=True))
+            put(f"{url}/x.tar", b"x", replace(hasty, idle_timeout=0.3), WriteOptions(overwrite=True))
         hang.set()
 
 
@@ -186,7 +186,7 @@ def test_an_answer_that_makes_no_sense(hasty):
 
         thread = threading.Thread(target=answer)
         thread.start()
-        with pytest.raises(ConnectFailed, match=r"no sense.*BadStatusLine"):
+        with pytest.raises(ConnectFailed, match="BadStatusLine"):
             put(
                 f"http://127.0.0.1:{port}/x?sig=s3cret",
                 b"x",
@@ -291,12 +291,12 @@ def test_size_and_version(secure, hasty):
 def test_a_part_in_place_of_the_whole(secure, hasty):
     with FaultServer(BODY) as server:
         server.script([], then=Action(status=206))
-        with pytest.raises(TransferError, match="a part"):
+        with pytest.raises(TransferError, match="object"):
             open_read(server.url, hasty)
 
 
 def test_a_writer_that_is_never_closed_uploads_what_it_has():
-    with upload_server() as (url, kept, _), pytest.warns(UnclosedWriter, match="x.tar: .* is published now"):
+    with upload_server() as (url, kept, _), pytest.warns(UnclosedWriter, match="x.tar: .* published"):
         TarWriter(f"{url}/x.tar").write({"__key__": "a", "txt": "x"})
         gc.collect()
     (content,) = kept.values()

@@ -92,7 +92,7 @@ def test_variables(tmp_path, monkeypatch):
 def test_files_are_data_not_code(tmp_path):
     spec = tmp_path / "spec.yaml"
     spec.write_text("datasets: [{shards: 'pipe:touch {a,b}'}]")
-    with pytest.raises(UnsafeUrl, match=r"spec.yaml.*commands run only when code asks"):
+    with pytest.raises(UnsafeUrl, match=r"spec.yaml.*commands"):
         MultiShardSample(spec)
     spec.write_text("{prefix: 'pipe:', datasets: [{shards: 'touch x'}]}")
     with pytest.raises(UnsafeUrl):
@@ -140,5 +140,5 @@ def test_files_that_cannot_be_read(tmp_path):
     with pytest.raises(UrlError, match="UTF-8"):
         MultiShardSample(path)
     path.write_text("{a: [")
-    with pytest.raises(UrlError, match=r"spec.yaml: this is not YAML"):
+    with pytest.raises(UrlError, match=r"spec.yaml: .*YAML"):
         MultiShardSample(path)

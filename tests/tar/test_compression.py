@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.shards import COMPRESSED_KINDS, plain
-from tarmac.errors import CompressionDamaged, TrailingData
+from tarmac.errors import CompressionDamaged, TrailingData, UsageError
 from tarmac.limits import DEFAULT_LIMITS
 from tarmac.tar import read_members
 from tarmac.tar.compression import FORMATS, Decompressing, compressing, detect, format_of_name
-from tarmac.tar.writer import END_MARK, HeaderMaker, Owner, member_block
+from tarmac.tar.writer import END_MARKER, HeaderBuilder, Owner, member_block
 
 
 def pack(data: bytes, form: str) -> bytes:
@@ -79,7 +79,7 @@ def test_detection_of_others():
 
 
 def test_unknown_and_missing(monkeypatch):
-    with pytest.raises(ValueError, match="unknown compression"):
+    with pytest.raises(UsageError, match="compress"):
         compressing(io.BytesIO(), "rar")
     real = builtins.__import__
 
@@ -95,6 +95,6 @@ def test_unknown_and_missing(monkeypatch):
 
 @pytest.mark.parametrize("name", [b"\x1f\x8b\x08.txt", b"BZh91AY&SY.txt", b"\x28\xb5\x2f\xfd.txt"])
 def test_a_name_that_begins_like_a_compressed_stream(name):
-    archive = member_block(HeaderMaker(Owner()), name, b"1") + END_MARK
+    archive = member_block(HeaderBuilder(Owner()), name, b"1") + END_MARKER
     for source in (archive, io.BytesIO(archive)):
         assert [found[0] for found in read_members(source)] == [name]

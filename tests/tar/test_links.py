@@ -129,9 +129,9 @@ def test_a_shard_over_the_net_is_indexed_and_read_by_ranges(shard, tmp_path):
     data = shard.read_bytes()
     places = [member[:3] for member in read_members(data)]
     assert [member[:3] for member in read_members(io.BytesIO(data), payload=False)] == places
-    with pytest.raises(UnsupportedMember, match=r"gone by in this stream.*tarmac copy"):
+    with pytest.raises(UnsupportedMember, match=r"s0\.cls.*tarmac copy"):
         list(read_members(io.BytesIO(data)))
-    with pytest.raises(UnsupportedMember, match="gone by"):
+    with pytest.raises(UnsupportedMember, match=r"s0\.cls"):
         list(tarmac.read(shard, mmap=False))
     (tmp_path / "x.tar.gz").write_bytes(gzip.compress(data))
     with pytest.raises(UnsupportedMember, match=r"s2\.cls"):
@@ -142,7 +142,7 @@ def test_a_link_to_nothing_is_an_error_everywhere(tmp_path, capsys):
     path = tmp_path / "x.tar"
     path.write_bytes(members([(tarfile.REGTYPE, "a.txt", b"1"), (tarfile.LNKTYPE, "b.txt", b"c.txt")]))
     for door in (tarmac.read, tarmac.WebDataset, tarmac.Dataset):
-        with pytest.raises(UnsupportedMember, match=r'b.txt": a hard link to .c.txt.'):
+        with pytest.raises(UnsupportedMember, match=r'member "b.txt": .*c.txt'):
             list(door(str(path)))
     assert run("check", path) == 1
     later = [(tarfile.LNKTYPE, "b.txt", b"c.txt"), (tarfile.REGTYPE, "c.txt", b"1")]

@@ -140,7 +140,7 @@ def test_one_zero_block_is_enough_with_a_warning():
 
 
 def test_no_zero_block_is_truncated():
-    with pytest.raises(Truncated, match="without an end mark") as caught:
+    with pytest.raises(Truncated, match="marker") as caught:
         contents(plain()[:-1024])
     assert not caught.value.torn
     assert "lenient" in str(caught.value)
@@ -221,9 +221,9 @@ def test_bombs_are_refused_in_bounded_memory(pack):
     reseal(body, 0)
     packed = pack(bytes(body) + bytes(size + 1024))
     before = reset_peak()
-    with pytest.raises(LimitExceeded, match="expanded"):
+    with pytest.raises(LimitExceeded, match="expansion"):
         contents(io.BytesIO(packed), TarOptions(limits=Limits(expansion_floor=1 << 20)))
-    with pytest.raises(LimitExceeded, match="expanded"):
+    with pytest.raises(LimitExceeded, match="expansion"):
         list(read_members(io.BytesIO(packed), payload=False))
     assert peak() - before < 128 << 20
 

@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tarmac.errors import BadName, WriteError
+from tarmac.errors import BadName, UsageError, WriteError
 from tarmac.tar import member_block, read_members
-from tarmac.tar.writer import END_MARK, HeaderMaker, Owner
+from tarmac.tar.writer import END_MARKER, HeaderBuilder, Owner
 
 FORMS = ["auto", "ustar", "gnu", "pax"]
 
 
 def archive(files, form="auto", owner=Owner()):
-    headers = HeaderMaker(owner, form)
-    return b"".join(member_block(headers, name, data) for name, data in files) + END_MARK
+    headers = HeaderBuilder(owner, form)
+    return b"".join(member_block(headers, name, data) for name, data in files) + END_MARKER
 
 
 names = st.binary(min_size=1, max_size=400).filter(
@@ -52,20 +52,20 @@ def test_plain_members_cost_one_header():
 
 
 def test_ustar_refuses_what_it_cannot_hold():
-    with pytest.raises(BadName, match="ustar cannot hold"):
+    with pytest.raises(BadName, match="ustar"):
         archive([(b"n" * 101, b"")], "ustar")
-    with pytest.raises(WriteError, match="ustar cannot hold"):
-        HeaderMaker(Owner(), "ustar").header(b"a", 8**11)
+    with pytest.raises(WriteError, match="ustar"):
+        HeaderBuilder(Owner(), "ustar").header(b"a", 8**11)
 
 
 @pytest.mark.parametrize("form", ["auto", "gnu", "pax"])
 @pytest.mark.parametrize("size", [8**11 - 1, 8**11, 3 << 40])
 def test_sizes_beyond_eight_gibibytes(form, size):
     """The header alone: nobody wants the payload in a test."""
-    header = HeaderMaker(Owner(), form).header(b"big.bin", size)
-    with tarfile.open(fileobj=io.BytesIO(header + END_MARK)) as opened:
+    header = HeaderBuilder(Owner(), form).header(b"big.bin", size)
+    with tarfile.open(fileobj=io.BytesIO(header + END_MARKER)) as opened:
         assert opened.next().size == size
-    with pytest.raises(Exception, match=f"member is {size} bytes"):
+    with pytest.raises(Exception, match=f"{size} bytes"):
         list(read_members(header))
 
 
@@ -74,8 +74,14 @@ def test_owner_is_written_and_checked():
     with tarfile.open(fileobj=io.BytesIO(data)) as opened:
         info = opened.next()
     assert (info.uname, info.gname, info.mode, info.mtime) == ("me", "us", 0o644, 1234)
-    for bad in ({"user": "u" * 32}, {"mode": -1}, {"mtime": -1}, {"mtime": 1 << 40}, {"group": "a\0b"}):
-        with pytest.raises(ValueError, match="must be"):
-            Owner(**bad)
+    for field, value in (
+        ("user", "u" * 32),
+        ("mode", -1),
+        ("mtime", -1),
+        ("mtime", 1 << 40),
+        ("group", "a\0b"),
+    ):
+        with pytest.raises(UsageError, match=field):
+            Owner(**{field: value})
     with pytest.raises(ValueError, match="format"):
-        HeaderMaker(Owner(), "zip")
+        HeaderBuilder(Owner(), "zip")

@@ -163,7 +163,7 @@ def _repair(
     """Write clean copies, say what was lost, and return how much that is."""
     from tarmac.indexing.manifest import read_manifest
     from tarmac.jobs.engines import make_engine
-    from tarmac.storage import WriteOptions, open_write
+    from tarmac.storage import WriteOptions, write_all
     from tarmac.tools.compare import entries_of
     from tarmac.tools.output import Output
     from tarmac.tools.repair import repair
@@ -180,9 +180,8 @@ def _repair(
     )
     losses = [loss for outcome in job.outcomes for loss in outcome.details["losses"]]
     if report:
-        sink = open_write(report, write=WriteOptions(overwrite=True))
-        sink.write("".join(f"{json_line(loss)}\n" for loss in losses).encode())
-        sink.commit()
+        lines = "".join(f"{json_line(loss)}\n" for loss in losses)
+        write_all(report, lines.encode(), write=WriteOptions(overwrite=True))
     else:
         for loss in losses:
             say_json(loss)

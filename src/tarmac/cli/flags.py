@@ -101,7 +101,7 @@ def sources(shards: list[str], allow_exec: bool | None = False) -> list[ShardUrl
     from tarmac.storage.urls import expand
 
     try:
-        return expand(shards, commands=bool(allow_exec))
+        return expand(shards, allow_exec=bool(allow_exec))
     except UnsafeUrl as error:
         if allow_exec is None and error.hint:
             error.hint = "a file or an object; what a command prints can be saved to one first."

@@ -193,7 +193,7 @@ def read(
     patient and with which credentials, and `cache` keeps remote shards on disk. `mmap=False` reads local
     files in pieces instead of mapping them: slower, but safe from files that shrink meanwhile.
     """
-    urls = expand(shards, limits=tar.limits, options=storage)
+    urls = expand(shards, limits=tar.limits, storage=storage)
     if isinstance(fields, str):
         raise ValueError(f'fields must be a list of names such as ["jpg", "cls"], got {fields!r}')
     chosen = None if fields is None else frozenset(name.lower() if lower else name for name in fields)

@@ -14,14 +14,14 @@ from tarmac.errors import BadName, DuplicateField, EncodeFailed, MissingField, W
 from tarmac.indexing.entries import Entries, Extent
 from tarmac.limits import DEFAULT_LIMITS
 from tarmac.samples.naming import Splitter, check_field, check_key, first_dot, is_reserved
-from tarmac.storage import Sink, StorageOptions, WriteOptions, is_local, open_write, scheme_of, stat
+from tarmac.storage import Sink, StorageOptions, WriteOptions, is_local, is_stream, open_write, stat
 from tarmac.storage.local import LocalSink
-from tarmac.storage.schemes import FileSink
+from tarmac.storage.store import FileSink
 from tarmac.storage.types import DEFAULT_STORAGE, DEFAULT_WRITE
 from tarmac.storage.unclosed import Watch
 from tarmac.tar.compression import FORMATS, compressing, format_of_name
 from tarmac.tar.header import BLOCK, padded
-from tarmac.tar.writer import END_MARK, PADDING, HeaderMaker, Owner, TarFormat
+from tarmac.tar.writer import END_MARKER, PADDING, HeaderBuilder, Owner, TarFormat
 
 __all__ = ["TarWriter"]
 
@@ -90,7 +90,7 @@ class TarWriter:
     ) -> None:
         self._closed = True  # until there is something to close
         self._torn = False
-        self._headers = HeaderMaker(Owner(user, group, mode, int(mtime or 0)), _tar_format(format))
+        self._headers = HeaderBuilder(Owner(user, group, mode, int(mtime or 0)), _tar_format(format))
         self._encoder = _EncoderChoice(encoder)
         self._whole = self._encoder.whole
         self._keep_meta = keep_meta
@@ -220,7 +220,7 @@ class TarWriter:
         try:
             if self._torn:
                 raise WriteError(_TORN, url=self.name)
-            self._append(END_MARK)
+            self._append(END_MARKER)
             if self._compressor is not None:
                 self._compressor.close()
         except BaseException:
@@ -327,7 +327,7 @@ def _tar_format(form: str | int | None) -> TarFormat:
 def _entries(index: bool, name: str | None, compression: str | None) -> Entries | None:
     if not index:
         return None
-    if name is None or scheme_of(name) in ("pipe", "-"):
+    if name is None or is_stream(name):
         raise ValueError("index=True: the shard has no name to put the index beside")
     if compression is not None:
         raise ValueError("index=True: the shard is compressed, so nothing in it has an address")

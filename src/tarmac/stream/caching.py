@@ -273,7 +273,7 @@ class LMDBCached(_OnDisk):
         os.makedirs(self.fname, mode=0o700, exist_ok=True)
         check_owner(self.fname)
         sealer, lock = Sealer(self.fname), FileLock(Path(self._file("tarmac.lock")))
-        lock.own()
+        lock.acquire()
         try:
             if check_owner(self._file("data.mdb")) and self._sealed(sealer) != self._state():
                 os.unlink(self._file("data.mdb"))

@@ -25,7 +25,7 @@ from tarmac.indexing.build import IndexOptions, manifest_of
 from tarmac.runtime.types import Integers
 from tarmac.samples.grouping import Sample
 from tarmac.samples.reader import SampleReader, read_shard
-from tarmac.storage import Cache, StorageOptions, is_local, scheme_of, stat
+from tarmac.storage import Cache, StorageOptions, is_local, is_stream, scheme_of, stat
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.tar.compression import format_of_name
 from tarmac.tools.orders import Order, order_text
@@ -213,7 +213,7 @@ def _versions(urls: Sequence[str], storage: StorageOptions) -> str:
     """A hash of what stores say about shards; a stream says nothing about itself."""
     digest = xxhash.xxh3_64()
     for url in urls:
-        info = None if scheme_of(url) in ("-", "pipe") else stat(url, storage)
+        info = None if is_stream(url) else stat(url, storage)
         digest.update(f"{url} {info}\n".encode("utf-8", "surrogateescape"))
     return digest.hexdigest()
 
@@ -261,7 +261,7 @@ def far(urls: Sequence[str]) -> bool:
 
 def can_be_indexed(urls: Sequence[str]) -> bool:
     """Whether every shard has addresses: none is a stream, a command or compressed."""
-    return not any(scheme_of(url) in ("-", "pipe") or format_of_name(_path(url)) for url in urls)
+    return not any(is_stream(url) or format_of_name(_path(url)) for url in urls)
 
 
 def _path(url: str) -> str:

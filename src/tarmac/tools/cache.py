@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tarmac.errors import NotFound, TarmacError, UrlError, WriteError
-from tarmac.progress import progress
+from tarmac.progress import track
 from tarmac.runtime.lookahead import in_threads
 from tarmac.storage import Cache, StorageOptions
 from tarmac.storage.cache import CacheEntry
@@ -60,7 +60,7 @@ def warm(
     show: bool | None = None,
 ) -> WarmReport:
     """Download the shards that are not there yet, several at a time; one that fails stops no other."""
-    urls = list(dict.fromkeys(expand(shards, options=storage)))
+    urls = list(dict.fromkeys(expand(shards, storage=storage)))
     report = WarmReport()
 
     def one(url: str) -> bool | TarmacError | None:
@@ -72,7 +72,7 @@ def warm(
             reason = error.strerror or str(error)
             return WriteError(f"the cache directory cannot be used: {reason}.", url=str(cache.directory))
 
-    results = progress(in_threads(one, urls, max(threads, 1)), len(urls), "warming", show=show)
+    results = track(in_threads(one, urls, max(threads, 1)), len(urls), "warming", progress=show)
     for url, result in zip(urls, results, strict=True):
         if isinstance(result, TarmacError):
             report.failed[url] = result
@@ -84,7 +84,7 @@ def warm(
 def verify(cache: Cache, *, keep: bool = False, show: bool | None = None) -> VerifyReport:
     """Compare the size and the digest of every entry; damaged ones are removed, or with `keep` only told."""
     report, entries = VerifyReport(), cache.entries()
-    for entry in progress(entries, len(entries), "verifying", show=show):
+    for entry in track(entries, len(entries), "verifying", progress=show):
         try:
             sound = cache.is_sound(entry.name)
         except NotFound:

@@ -27,7 +27,7 @@ from tarmac.jobs.ledger import open_ledger
 from tarmac.jobs.outputs import existing_sizes
 from tarmac.jobs.task import Outcome, Task, Unit
 from tarmac.limits import Limits
-from tarmac.progress import progress
+from tarmac.progress import track
 from tarmac.samples.grouping import Grouping, group_members
 from tarmac.storage import StorageOptions, open_read, scheme_of, stat
 from tarmac.storage.types import DEFAULT_STORAGE
@@ -169,7 +169,7 @@ def check(
     again unless it has changed.
     """
     chosen = Checks(frozenset(require), tar=tar, storage=storage) if checks is None else checks
-    urls: list[str] = [*expand(shards, limits=chosen.tar.limits, options=chosen.storage)]
+    urls: list[str] = [*expand(shards, limits=chosen.tar.limits, storage=chosen.storage)]
     if keys is not None and ledger is not None:
         raise UrlError("to find duplicates all keys have to be read, so a ledger would be of no use.")
     if chosen.against:
@@ -179,7 +179,7 @@ def check(
     # The standard input of worker processes is empty.
     engine = make_engine(None, 1 if any(scheme_of(url) == "-" for url in urls) else jobs)
     verdicts = _with_ledger(task, engine, ledger)
-    return progress(verdicts, len(urls), "checking", show=show)
+    return track(verdicts, len(urls), "checking", progress=show)
 
 
 def _absent(manifest: Manifest, urls: Sequence[str], storage: StorageOptions) -> list[str]:

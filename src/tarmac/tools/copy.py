@@ -129,14 +129,14 @@ def copy(
 
 def _groups(sources: Shards | Sequence[Shards], ordering: Ordering, select: Select) -> list[list[ShardUrl]]:
     if not ordering.weights:
-        return [expand(sources, options=select.storage)]  # type: ignore[arg-type]
+        return [expand(sources, storage=select.storage)]  # type: ignore[arg-type]
     if select.slice:
         what = "--slice with --mix would slice each of the sources"
         raise UrlError(f"{what}.", hint="--slice-shard; or --slice of a copy of the mixture.")
     listed = list(sources)  # type: ignore[arg-type]
     if len(listed) != len(ordering.weights):
         raise UrlError(f"{len(listed)} sources cannot be mixed by {len(ordering.weights)} weights.")
-    return [expand(source, options=select.storage) for source in listed]
+    return [expand(source, storage=select.storage) for source in listed]
 
 
 def _copy_streams(

@@ -72,7 +72,7 @@ def index(
     before = _existing(manifest, options) if add else None
     if manifest is not None:
         existing_shards(manifest, options.storage)  # raises if it is something else
-    urls = expand(shards, options=options.storage)
+    urls = expand(shards, storage=options.storage)
     planned = _planned(before.shards if before else [], urls, directory)
     if dry:
         report = IndexReport(Manifest(planned))

@@ -22,7 +22,7 @@ from tarmac.jobs.outputs import UNKNOWN_SIZE, existing_sizes
 from tarmac.jobs.task import Outcome
 from tarmac.samples.grouping import Sample
 from tarmac.samples.writer import TarWriter
-from tarmac.storage import StorageOptions, WriteOptions, is_local, scheme_of, stat
+from tarmac.storage import StorageOptions, WriteOptions, is_local, is_stream, stat
 from tarmac.storage.local import local_path
 from tarmac.storage.types import DEFAULT_STORAGE, DEFAULT_WRITE
 from tarmac.tar.compression import FORMATS, format_of_name
@@ -90,7 +90,7 @@ class Output:
     @property
     def stream(self) -> bool:
         """Whether all goes to standard output or one command, as one shard."""
-        return scheme_of(self.pattern) in ("-", "pipe") and "{" not in self.pattern
+        return is_stream(self.pattern) and "{" not in self.pattern
 
     @property
     def by_shard(self) -> bool:
@@ -227,7 +227,7 @@ class Sources:
     """The shards that are read, none of which may be written while others are still to be made from it."""
 
     def __init__(self, urls: Iterable[str]) -> None:
-        self._places = {_place(url) for url in urls if scheme_of(url) not in ("-", "pipe")}
+        self._places = {_place(url) for url in urls if not is_stream(url)}
 
     def refuse(self, name: str) -> None:
         """Refuse a shard that would replace one of them."""

@@ -22,7 +22,7 @@ from tarmac.jobs.task import Outcome, Task, Unit
 from tarmac.samples.grouping import Sample
 from tarmac.samples.naming import check_field, check_key
 from tarmac.samples.splits import key_hasher, split_bounds
-from tarmac.storage import WriteOptions, is_local, open_write
+from tarmac.storage import WriteOptions, is_local, write_all
 from tarmac.storage.local import local_path
 from tarmac.tools.output import Output, fields_of, several_shards, write_shard
 from tarmac.tools.remake import Run, run_writing
@@ -289,9 +289,7 @@ class Pack(Task):
         self.output.finish(outcomes)
         place, text = self._classes()
         if text:
-            sink = open_write(place, self.output.storage, WriteOptions(overwrite=True))
-            sink.write(text)
-            sink.commit()
+            write_all(place, text, self.output.storage, WriteOptions(overwrite=True))
 
     def _classes(self) -> tuple[str, bytes]:
         """Where the names of the classes go, one a line, and what they are."""

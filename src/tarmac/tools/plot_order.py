@@ -14,7 +14,7 @@ from tarmac.errors import IndexingError
 from tarmac.exact.dataset import Dataset
 from tarmac.indexing.where import resolve
 from tarmac.runtime.types import Integers
-from tarmac.storage import open_write
+from tarmac.storage import write_all
 from tarmac.tools.order import OrderAudit
 from tarmac.tools.shuffle_quality import ideal_order, shuffle_quality
 
@@ -68,7 +68,7 @@ def plot_order(
     axes[1, 0].set_ylabel(f"share of each {label or 'tenth of the dataset'}")
     drawn = io.BytesIO()
     figure.savefig(drawn, format=form, dpi=110)
-    _write(os.fspath(path), drawn.getvalue())
+    write_all(os.fspath(path), drawn.getvalue())
 
 
 def _exact(audit: OrderAudit) -> Integers:
@@ -128,13 +128,3 @@ def _draw_classes(axes: Axes, shares: NDArray[np.float64]) -> None:
     axes.set_ylim(0, 1)
     axes.set_xlabel(f"{shares.shape[1]} batches, from the first to the last")
     axes.set_xticks([])
-
-
-def _write(path: str, content: bytes) -> None:
-    sink = open_write(path)
-    try:
-        sink.write(content)
-    except BaseException:
-        sink.abort()
-        raise
-    sink.commit()

@@ -13,7 +13,7 @@ from tarmac.codecs.images import FORMATS, IMAGE_EXTENSIONS, UNMARKED, open_image
 from tarmac.errors import UrlError
 from tarmac.limits import DEFAULT_LIMITS
 from tarmac.samples.grouping import Sample
-from tarmac.storage import StorageOptions, WriteOptions, open_write
+from tarmac.storage import StorageOptions, WriteOptions, write_all
 from tarmac.storage.types import DEFAULT_STORAGE
 
 if TYPE_CHECKING:
@@ -46,13 +46,7 @@ def write_sheet(
         raise UrlError("there are no images to show.", hint="tarmac show --fields-only lists the fields.")
     stream = io.BytesIO()
     page.save(stream, format=kind)
-    sink = open_write(url, storage, WriteOptions(overwrite=True))
-    try:
-        sink.write(stream.getvalue())
-    except BaseException:
-        sink.abort()
-        raise
-    sink.commit()
+    write_all(url, stream.getvalue(), storage, WriteOptions(overwrite=True))
     return count
 
 

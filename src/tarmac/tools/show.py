@@ -111,7 +111,7 @@ def chosen(
 
     A whole number without zeros before it is a number, everything else a key; `=17` is the key 17.
     """
-    urls = expand(shards, options=select.storage)
+    urls = expand(shards, storage=select.storage)
     indexed = can_be_indexed(urls)
     if at:
         samples = _at(shards, select, at, cache) if indexed else _at_in_stream(urls, select, at, cache)

@@ -23,9 +23,9 @@ from tarmac.indexing.build import REQUESTS, IndexOptions, find_or_make_index, in
 from tarmac.indexing.manifest import Manifest, Shard
 from tarmac.indexing.sidecar import open_sidecar, sidecar_url, write_sidecar
 from tarmac.limits import DEFAULT_LIMITS
-from tarmac.progress import progress
+from tarmac.progress import track
 from tarmac.runtime.lookahead import in_threads
-from tarmac.storage import Cache, StorageOptions, is_local, open_read, scheme_of, stat
+from tarmac.storage import Cache, StorageOptions, is_local, is_stream, open_read, stat
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.tar.compression import HEAD, Decompressing, detect
 from tarmac.tools.arrange import Rows, can_be_indexed, shard_stem
@@ -112,9 +112,9 @@ def gather(
     def one(numbered: tuple[int, str]) -> tuple[Shard, str]:
         return _indexed(*numbered, home, options)
 
-    near = all(is_local(url) or scheme_of(url) in ("-", "pipe") for url in urls)
+    near = all(is_local(url) or is_stream(url) for url in urls)
     made = map(one, enumerate(urls)) if near else in_threads(one, list(enumerate(urls)), REQUESTS)
-    found = list(progress(made, len(urls), "indexing", show=show))
+    found = list(track(made, len(urls), "indexing", progress=show))
     origins = {shard.url: url for (shard, _), url in zip(found, urls, strict=True) if shard.url != url}
     versions = "\n".join(f"{url} {version}" for (_, version), url in zip(found, urls, strict=True))
     digest = xxhash.xxh3_64_hexdigest(versions.encode("utf-8", "surrogateescape"))
@@ -165,7 +165,7 @@ def _indexed_here(path: str, url: str, place: str, options: IndexOptions) -> Sha
 
 def _unpacked(url: str, place: str, options: IndexOptions) -> tuple[Shard, str]:
     """Write the bytes of a shard to a plain file, and index that."""
-    stem = "stream" if scheme_of(url) in ("-", "pipe") else shard_stem(url)
+    stem = "stream" if is_stream(url) else shard_stem(url)
     path = f"{place}/{stem}.tar"
     digest = unpack(url, path, options.storage)
     return _indexed_here(path, url, place, options), digest

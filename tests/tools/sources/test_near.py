@@ -8,7 +8,7 @@ import os
 import pytest
 
 from tarmac.errors import NotFound, ObjectChanged, UnsafeUrl
-from tarmac.storage import register_scheme, schemes
+from tarmac.storage import FileStore, register_scheme, schemes
 from tarmac.tools.sources.near import bring_near, resolved
 
 
@@ -30,7 +30,7 @@ def test_copies(tmp_path, monkeypatch):
     with open(found.path, "rb") as file:
         assert file.read() == b"content"
     monkeypatch.setattr(schemes, "_registered", {})
-    register_scheme("mem", lambda url: open(tmp_path / "a.csv.gz", "rb"))
+    register_scheme("mem", FileStore(lambda url: open(tmp_path / "a.csv.gz", "rb")))
     again = bring_near("mem://a.csv.gz", copies)
     assert again.path != found.path
     assert again.version == found.version

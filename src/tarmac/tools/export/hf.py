@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 
 from tarmac.errors import NotFound, UrlError
-from tarmac.storage import StorageOptions, open_read
+from tarmac.storage import StorageOptions, read_all
 from tarmac.tools.export.form import Shape
 from tarmac.tools.export.parquet import features_of
 from tarmac.tools.export.publish import published_stream
@@ -72,9 +72,7 @@ class Layout:
         import yaml
 
         try:
-            with open_read(self.card, storage) as source:
-                text = b"".join(iter(lambda: source.read(1 << 20), b""))
-            told = yaml.safe_load(text.decode().split("---\n")[1])
+            told = yaml.safe_load(read_all(self.card, storage).decode().split("---\n")[1])
             return list(told["configs"][0]["data_files"]), list(told["dataset_info"]["features"])
         except (NotFound, UnicodeDecodeError, LookupError, TypeError, yaml.YAMLError):
             return [], []  # none, or one that somebody else wrote

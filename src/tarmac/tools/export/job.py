@@ -16,7 +16,7 @@ from tarmac.jobs.run import run_job
 from tarmac.jobs.task import Outcome, Task, Unit
 from tarmac.runtime.budget import ErrorBudget
 from tarmac.samples.grouping import Sample
-from tarmac.storage import Cache, is_local, scheme_of
+from tarmac.storage import Cache, is_local, is_stream, scheme_of
 from tarmac.storage.local import local_path
 from tarmac.storage.urls import Shards, expand
 from tarmac.tar.compression import format_of_name
@@ -172,7 +172,7 @@ def export(
     """
     if to not in FORMS:
         raise UrlError(f"there is no format {to!r}; there are {', '.join(FORMS)}.")
-    form, urls = FORMS[to], expand(shards, options=select.storage)
+    form, urls = FORMS[to], expand(shards, storage=select.storage)
     _check_name(form, output)
     layout = Layout(output.rstrip("/") or "/", split) if to == "hf" else None
     inside = {"dir": "{i:06d}", "hf": "{part}-{i:06d}"}  # names of units, of which no file is called so
@@ -246,7 +246,7 @@ def _of_streams(task: Export, streams: Streams, run: Run) -> Report:
             "standard input, commands and compressed shards are read once, from front to back.",
             hint="--only PART, no --max-samples or --max-bytes; or tarmac copy to shards first.",
         )
-    unnamed = any(scheme_of(url) in ("-", "pipe") for url in streams.urls)
+    unnamed = any(is_stream(url) for url in streams.urls)
     several = task.several and not (select.slice or unnamed)
     if task.several and not several and not task.directory:
         raise UrlError("what is read once makes one file.", url=task.target.pattern, hint="no {i} or {name}.")

@@ -10,11 +10,9 @@ from operator import itemgetter
 from sys import intern
 
 from tarmac.errors import AccessDenied, NotFound, TransferError, UrlError
-from tarmac.limits import DEFAULT_LIMITS
 from tarmac.samples.naming import first_dot
-from tarmac.storage import StorageOptions, is_local, scheme_of
+from tarmac.storage import StorageOptions, can_list, is_local, list_objects
 from tarmac.storage.local import local_path
-from tarmac.storage.schemes import LISTABLE
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.tools.sources.files import loading, look_at
 from tarmac.tools.sources.source import UNSEEN, File, Item, Load, Seen, Skipped, Source, Where
@@ -63,15 +61,13 @@ class Directory(Source):
         return items
 
     def _remote(self, skipped: Skipped) -> list[Item]:
-        if scheme_of(self.name) not in LISTABLE:
+        if not can_list(self.name):
             raise UrlError(
                 "what is there cannot be listed.", url=self.name, hint="a recipe or a table of URLs."
             )
-        from tarmac.storage.objects import list_infos
-
         base = f"{self.name.rstrip('/')}/"
         samples: dict[str, list[File]] = {}
-        for url, info in list_infos(base, DEFAULT_LIMITS.shards, self.storage):
+        for url, info in list_objects(base, self.storage):
             name = url.removeprefix(base)
             folders, _, basename = name.rpartition("/")
             halves = first_dot(name)

@@ -98,8 +98,8 @@ def read_file(file: File, storage: StorageOptions) -> bytes:
         while chunk := source.read(_CHUNK):
             chunks.append(chunk)
             length += len(chunk)
-            if scheme_of(place) == "pipe" and time.monotonic() - begun > storage.command_idle:
-                raise Stalled(f"the command took more than {storage.command_idle:g} seconds.", url=place)
+            if scheme_of(place) == "pipe" and time.monotonic() - begun > storage.command_timeout:
+                raise Stalled(f"the command took more than {storage.command_timeout:g} seconds.", url=place)
     if size not in (-1, length):
         raise ObjectChanged(f"{length} bytes arrived, {size} were expected.", url=place)
     return b"".join(chunks)

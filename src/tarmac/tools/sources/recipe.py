@@ -80,7 +80,7 @@ class Recipe(Source):
         )
 
     def opened(self, wheres: Sequence[Where], seen: Seen) -> AbstractContextManager[Load]:
-        return loading(replace(self.storage, command_idle=self.timeout), seen)
+        return loading(replace(self.storage, command_timeout=self.timeout), seen)
 
     def fingerprint(self) -> str:
         return ""  # what the lines say is in what they stand for

@@ -13,7 +13,7 @@ from harness.shards import plain
 from storage.caches import FAST
 from tarmac.errors import IndexStale, ObjectChanged, TransferError
 from tarmac.storage import StorageOptions, open_read, read_range, stat
-from tarmac.storage.versions import check_version, if_match
+from tarmac.storage.etags import check_version, if_match
 
 ONE = plain([(f"s{number}.txt", b"1" * 70_000) for number in range(40)])
 TWO = plain([(f"s{number}.txt", b"2" * 70_000) for number in range(40)])
@@ -79,7 +79,7 @@ def test_without_tags_nothing_can_be_compared():
 def test_the_whole_object_in_place_of_a_range(tag):
     with FaultServer(ONE, if_match=False) as server:
         server.script([Action(), replace(IGNORE_RANGE, change=(TWO, tag))])
-        with pytest.raises(TransferError, match="ranges"):
+        with pytest.raises(TransferError, match="range"):
             outcome(server.url, FAST)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tarmac.errors import UrlError
 from tarmac.storage import open_read, stat
-from tarmac.storage.stores import _allows_http, is_web, locate, login_of
+from tarmac.storage.clients import _allows_http, is_web, locate, login_of
 
 
 def test_options_are_keys(hasty):

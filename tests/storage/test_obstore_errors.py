@@ -15,12 +15,12 @@ from tarmac.errors import (
     TransferError,
     UrlError,
 )
-from tarmac.storage.failures import refused, translate, translating
+from tarmac.storage.obstore_errors import status_error, translate, translating
 
 URL = "s3://bucket/x.tar"
 
 
-def told(facts: str, kind: type[Exception] = Exception) -> Exception:
+def debug_text(facts: str, kind: type[Exception] = Exception) -> Exception:
     return kind(f"Generic S3 error: http://h/x?sig=s3cret\n\nDebug source:\n{facts}")
 
 
@@ -28,43 +28,47 @@ def told(facts: str, kind: type[Exception] = Exception) -> Exception:
     ("error", "kind", "what"),
     [
         (
-            told("inner: Status {\n status: 403,\n body: <Code>AccessDenied</Code>"),
+            debug_text("inner: Status {\n status: 403,\n body: <Code>AccessDenied</Code>"),
             AccessDenied,
             "403.*AccessDenied",
         ),
-        (told("retries: 3,\n status: 503,\n body: status: 404,"), ConnectFailed, "503.*after 3 retries"),
-        (told("HttpError {\n  kind: Timeout,\n source"), Stalled, "idle"),
-        (told("HttpError {\n  kind: Connect,\n source"), ConnectFailed, "reached"),
-        (told("HttpError {\n  kind: Interrupted,\n source"), ShortRead, "broke"),
-        (told("HttpError {\n  kind: Decode,\n source"), ShortRead, "no sense"),
         (
-            told("HttpError {\n kind: Unknown,\n source: reqwest::Error { kind: Redirect"),
+            debug_text("retries: 3,\n status: 503,\n body: status: 404,"),
             ConnectFailed,
-            "circle",
+            "503.*after 3 retries",
         ),
-        (told("source: UnexpectedRange {"), TransferError, "range"),
-        (told("nothing known"), TransferError, "Generic S3 error"),
+        (debug_text("HttpError {\n  kind: Timeout,\n source"), Stalled, "idle"),
+        (debug_text("HttpError {\n  kind: Connect,\n source"), ConnectFailed, "reached"),
+        (debug_text("HttpError {\n  kind: Interrupted,\n source"), ShortRead, "broke"),
+        (debug_text("HttpError {\n  kind: Decode,\n source"), ShortRead, "response"),
+        (
+            debug_text("HttpError {\n kind: Unknown,\n source: reqwest::Error { kind: Redirect"),
+            ConnectFailed,
+            "redirect",
+        ),
+        (debug_text("source: UnexpectedRange {"), TransferError, "range"),
+        (debug_text("nothing known"), TransferError, "Generic S3 error"),
         (FileNotFoundError("gone"), NotFound, "no such object"),
-        (PermissionError("no"), AccessDenied, "refused"),
+        (PermissionError("no"), AccessDenied, "store"),
         (type("AlreadyExistsError", (Exception,), {})("x"), CommitFailed, "exists"),
         (type("InvalidPathError", (Exception,), {})("x"), UrlError, "path"),
         (type("UnknownConfigurationKeyError", (Exception,), {})("x"), UrlError, "key"),
     ],
 )
 def test_translation(error, kind, what):
-    found = translate(error, URL)
-    assert type(found) is kind
+    result = translate(error, URL)
+    assert type(result) is kind
     with pytest.raises(kind, match=what):
-        raise found
-    assert "s3cret" not in str(found)
-    assert found.url == URL
+        raise result
+    assert "s3cret" not in str(result)
+    assert result.url == URL
 
 
 def test_a_panic_is_an_error_like_others():
     class PanicException(BaseException):
         pass
 
-    with pytest.raises(TransferError, match="broke down: oh"), translating(URL):
+    with pytest.raises(TransferError, match="oh"), translating(URL):
         raise PanicException("oh")
     with pytest.raises(KeyboardInterrupt), translating(URL):
         raise KeyboardInterrupt
@@ -84,5 +88,5 @@ def test_a_panic_is_an_error_like_others():
     ],
 )
 def test_refusals(status, kind):
-    assert type(refused(status, URL)) is kind
-    assert str(status) in str(refused(status, URL))
+    assert type(status_error(status, URL)) is kind
+    assert str(status) in str(status_error(status, URL))
