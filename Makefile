@@ -15,8 +15,8 @@ demo: $(VENV)/.demo
 test: lint types unit heavy
 
 lint: $(VENV)/.test
-	$(BIN)/ruff format --check src tests bench demo
-	$(BIN)/ruff check src tests bench demo
+	$(BIN)/ruff format --check src tests bench demo examples
+	$(BIN)/ruff check src tests bench demo examples
 	$(BIN)/lint-imports
 
 types: $(VENV)/.test

@@ -1,8 +1,9 @@
-"""The progress bar appears after a delay and never changes the results."""
+"""The progress bar appears for long work on terminals and in notebooks."""
 
 from __future__ import annotations
 
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,7 +18,7 @@ def test_items_are_yielded(progress, capsys, monkeypatch):
     assert list(track(iter(range(5)), 5, "work", progress=progress)) == [0, 1, 2, 3, 4]
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err == ""  # finished before the delay
+    assert captured.err == ""  # finished before the bar appears
 
 
 def test_the_bar_appears_after_a_delay(capsys, monkeypatch):
@@ -32,14 +33,17 @@ def test_the_bar_appears_after_a_delay(capsys, monkeypatch):
     assert "3/3" in captured.err
 
 
-def test_the_default_depends_on_the_terminal(monkeypatch):
-    shown = []
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: shown.append(True) or False, raising=False)
+@pytest.mark.parametrize(("terminal", "notebook"), [(False, False), (True, False), (False, True)])
+def test_by_default_the_bar_is_shown_on_terminals_and_in_notebooks(capsys, monkeypatch, terminal, notebook):
+    monkeypatch.setattr(module, "DELAY", -1.0)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal, raising=False)
+    shell = SimpleNamespace(kernel=object()) if notebook else SimpleNamespace()
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
     assert list(track([1], 1, "x")) == [1]
-    assert shown
+    assert bool(capsys.readouterr().err) == (terminal or notebook)
 
 
-def test_errors_propagate_and_stop_the_bar(capsys, monkeypatch):
+def test_errors_are_raised_and_the_bar_stops(capsys, monkeypatch):
     monkeypatch.setattr(module, "DELAY", -1.0)
 
     def failing():

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import html
 import re
+from collections.abc import Mapping
 
-__all__ = ["display_url", "holds_secret", "identity", "redact", "visible"]
+__all__ = ["display_url", "holds_secret", "html_table", "identity", "redact", "visible"]
 
 _SCHEME = re.compile(r"@?[a-zA-Z][a-zA-Z0-9+.-]*://")
 _COMMAND = re.compile(r"pipe:\s*([\w./+-]*)(?![\w./+=-])")
@@ -87,3 +89,12 @@ def visible(text: str, keep: str = "") -> str:
         char if char.isprintable() or char in keep else char.encode("unicode_escape").decode()
         for char in text
     )
+
+
+def html_table(title: str, rows: Mapping[str, object]) -> str:
+    """Return a small table of names and values, for notebooks."""
+    cells = "".join(
+        f"<tr><th style='text-align:left'>{html.escape(name)}</th><td>{html.escape(visible(str(value)))}</td></tr>"
+        for name, value in rows.items()
+    )
+    return f"<table><caption>{html.escape(title)}</caption>{cells}</table>"

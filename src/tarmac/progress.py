@@ -1,4 +1,4 @@
-"""A progress bar on standard error, shown on a terminal."""
+"""A progress bar on standard error, shown on a terminal or in a notebook."""
 
 from __future__ import annotations
 
@@ -15,10 +15,8 @@ DELAY = 0.5
 
 
 def track(items: Iterable[T], total: int, what: str, *, progress: bool | None = None) -> Iterator[T]:
-    """Yield the items and show a progress bar; None shows it only on a terminal."""
-    if progress is None:
-        progress = sys.stderr.isatty()
-    if not progress:
+    """Yield the items and show a progress bar; None shows it on terminals and in notebooks."""
+    if not (sys.stderr.isatty() or _in_notebook() if progress is None else progress):
         yield from items
         return
     from rich.console import Console
@@ -36,3 +34,10 @@ def track(items: Iterable[T], total: int, what: str, *, progress: bool | None = 
     finally:
         if bar.live.is_started:
             bar.stop()
+
+
+def _in_notebook() -> bool:
+    """Return whether this is the kernel of a notebook, where rich draws bars although nothing is a terminal."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return shell is not None and hasattr(shell, "kernel")

@@ -12,7 +12,7 @@ import tarmac
 from harness.shards import LONG, members
 from tarmac.exact.dataset import Dataset
 from tarmac.exact.selection import whole
-from tarmac.exact.shardset import Opening, ShardSet
+from tarmac.exact.shardset import OpenOptions, ShardSet
 from tarmac.indexing.build import manifest_of
 from tarmac.indexing.manifest import Manifest
 
@@ -77,4 +77,4 @@ def write_shards(folder: Path, counts: list[int], *, size: int = 10, index: bool
 def dataset_of(source: Any, **options: Any) -> Dataset:
     """A dataset with options that `Dataset` itself does not offer."""
     manifest = source if isinstance(source, Manifest) else manifest_of(source)
-    return Dataset.of_parts([whole(ShardSet(manifest, Opening(**options)))])
+    return Dataset._of_parts([whole(ShardSet(manifest, OpenOptions(**options)))])

@@ -23,7 +23,9 @@ DATASET = unread(30, 7, 51, 1, 0, 44)
 
 
 @pytest.mark.parametrize("tail", ["drop", "pad", "short"])
-@pytest.mark.parametrize(("batch", "world"), [(1, 1), (8, 1), (5, 4), (1, 64), (50, 2), (100, 4)])
+@pytest.mark.parametrize(
+    ("batch", "world_size"), [(1, 1), (8, 1), (5, 4), (6, 3), (2, 17), (1, 64), (50, 2), (100, 4)]
+)
 @pytest.mark.parametrize("position", [0, 37, 133])
 def test_epochs_are_whole(tail, batch, world_size, position):
     options = OrderOptions(batch, world_size, tail=tail, position=position, epoch=3, window=16)
@@ -136,7 +138,7 @@ def test_unequal_ranks_are_found(monkeypatch):
         return first, size - (rank == 1)
 
     monkeypatch.setattr(order_proof, "first_and_size", short)
-    monkeypatch.setattr(tarmac.Dataset, "keys_of", lambda dataset, numbers: [])
+    monkeypatch.setattr(tarmac.Dataset, "keys", lambda dataset, numbers: [])
     proof = prove(audit(DATASET, OrderOptions(8, 4)))
     assert not proof.ok
     assert not proof.equal
@@ -145,7 +147,9 @@ def test_unequal_ranks_are_found(monkeypatch):
 @pytest.mark.parametrize("epoch", range(5))
 @pytest.mark.parametrize("tail", ["drop", "pad"])
 def test_mixes(epoch, tail):
-    mix = tarmac.Mix([DATASET.choose(90), unread(20, 13).repeat(2.5), unread(5).choose(0), unread(9)])
+    mix = tarmac.Mix(
+        [DATASET.take_per_epoch(90), unread(20, 13).repeat(2.5), unread(5).take_per_epoch(0), unread(9)]
+    )
     proof = prove(audit(mix, OrderOptions(4, 4, epoch=epoch, tail=tail, window=8)))
     assert proof.ok
     assert not proof.distinct

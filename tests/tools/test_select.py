@@ -51,7 +51,7 @@ def test_splitting_by_offset_gives_every_sample_once(urls):
 
 def test_negative_slices_need_an_end(urls):
     rows = arranged(urls, Select(slice="-3:"))
-    assert [rows.dataset.key_of(i) for i in range(3)] == everything(urls)[-3:]
+    assert [rows.dataset.key(i) for i in range(3)] == everything(urls)[-3:]
     with pytest.raises(UrlError, match="no end to count from"):
         list(Select(slice="-3:").of_stream([]))
     assert parse_slice("-1") == slice(-1, None)

@@ -94,7 +94,7 @@ def test_a_stream_is_what_webdataset_does(tmp_path):
         assert [int(sample["__key__"]) for sample in stream] == order.tolist()
 
 
-@pytest.mark.parametrize("world", [1, 3, 8])
+@pytest.mark.parametrize("world_size", [1, 3, 8])
 def test_ranks_of_a_stream_take_turns(world_size):
     lengths = np.array([40, 1, 30, 0, 25, 60])
     order = stream_order(lengths, batch_size=4, world_size=world_size, buffer=10, seed=0, epoch=3)

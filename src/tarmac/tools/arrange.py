@@ -20,7 +20,7 @@ import xxhash
 from tarmac.errors import UrlError
 from tarmac.exact.dataset import Dataset
 from tarmac.exact.selection import whole
-from tarmac.exact.shardset import Opening, ShardSet
+from tarmac.exact.shardset import OpenOptions, ShardSet
 from tarmac.indexing.build import IndexOptions, manifest_of
 from tarmac.runtime.types import Integers
 from tarmac.samples.grouping import Sample
@@ -115,7 +115,7 @@ class Rows:
     def _by_shard(self, output: Output, part: str) -> Iterator[Piece]:
         ends = np.cumsum(self.dataset.lengths).tolist()
         for number, (start, stop) in enumerate(zip([0, *ends], ends, strict=False)):
-            home, shard = self.dataset.shard_of(number)
+            home, shard = self.dataset._shard(number)
             yield Piece(output.name(number, shard_stem(home.shards.url(shard)), part), start, stop, number)
 
     def _edges(self, output: Output) -> list[int]:
@@ -156,7 +156,7 @@ class Rows:
 
     def sizes(self, indices: Integers) -> Integers:
         """How many bytes each of these samples has."""
-        return self.dataset.sizes_of(indices)
+        return self.dataset.sizes(indices)
 
     def fetch(self, indices: Integers) -> list[Sample]:
         """These samples, whole."""
@@ -164,7 +164,7 @@ class Rows:
 
     def sources(self) -> list[str]:
         """The shards that the samples come from."""
-        sets = {id(part.shards): part.shards for part in self.dataset.parts}.values()
+        sets = {id(part.shards): part.shards for part in self.dataset._parts}.values()
         return [shard.url for shards in sets for shard in shards.manifest.shards]
 
     def fingerprint(self) -> str:
@@ -282,8 +282,8 @@ def arranged(
     manifest = manifest_of(
         source, IndexOptions(meta=select.meta, storage=storage), beside=False, progress=show
     )
-    opening = Opening(cache=cache, storage=storage, views=views)
-    everything = Dataset.of_parts([whole(ShardSet(manifest, opening))])
+    opening = OpenOptions(cache=cache, storage=storage, views=views)
+    everything = Dataset._of_parts([whole(ShardSet(manifest, opening))])
     return Rows(select.of_dataset(everything), select, whole=everything)
 
 

@@ -111,9 +111,9 @@ def copy(
             for group in groups
         ]
         datasets = [each.dataset for each in rows]
-        together = Dataset.of_parts([part for dataset in datasets for part in dataset.parts])
+        together = Dataset._of_parts([part for dataset in datasets for part in dataset._parts])
         wholes = [each.whole for each in rows if each.whole is not None]
-        everything = Dataset.of_parts([part for whole in wholes for part in whole.parts])
+        everything = Dataset._of_parts([part for whole in wholes for part in whole._parts])
         return Rows(together, chosen, ordering.of(datasets), whole=everything)
 
     if output.stream:

@@ -174,7 +174,7 @@ def join(
                 before = len(dataset)
                 selected += before
                 if joining.how == "inner":
-                    dataset = dataset.with_keys(table)
+                    dataset = dataset.select_keys(table)
                 path = f"{home}/partners-{number}.npy"
                 write_numbers(path, _marked(table.numbers(dataset.keys()), used))
                 rows[part] = Joined(

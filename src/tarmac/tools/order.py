@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tarmac.exact.dataset import Dataset
 from tarmac.exact.epoch_order import EpochOrder
 from tarmac.exact.mix import Mix
-from tarmac.exact.order.epochs import Tail, batch_positions, check_world, steps_left
+from tarmac.exact.order.epochs import Tail, batch_positions, check_rank, steps_left
 from tarmac.exact.order.exact import ExactOrder
 from tarmac.runtime.types import Integers
 from tarmac.storage.urls import Shards
@@ -49,7 +49,7 @@ class OrderOptions:
             raise ValueError(f"a batch holds at least 1 sample, not {self.batch_size}")
         if self.epoch < 0:
             raise ValueError(f"epochs are counted from 0, there is none with the number {self.epoch}")
-        check_world(self.streams, self.world_size, 0)
+        check_rank(self.world_size, 0)
         self.steps(0)
 
     @property
@@ -133,7 +133,7 @@ class OrderAudit:
     @cached_property
     def together(self) -> Dataset:
         """All samples, by the numbers that the order gives them."""
-        return self.dataset.together if isinstance(self.dataset, Mix) else self.dataset
+        return self.dataset._concatenated if isinstance(self.dataset, Mix) else self.dataset
 
     def what(self, step: int, rank: int | None = None) -> Iterator[Seen]:
         """Yield what a rank sees at a step, or rank after rank what all of them see."""
@@ -148,7 +148,7 @@ class OrderAudit:
                 world_size=options.world_size,
                 tail=options.tail,
             )
-            keys = self.together.keys_of(self.order.at(options.epoch, positions))
+            keys = self.together.keys(self.order.at(options.epoch, positions))
             for position, key in zip(positions.tolist(), keys, strict=True):
                 yield Seen(step, each, position, key)
 

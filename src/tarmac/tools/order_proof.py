@@ -78,7 +78,7 @@ def prove(audit: OrderAudit) -> Proof:
         equal=_are_equal(totals, audit),
         too_often=len(many),
         too_seldom=len(few),
-        examples=tuple(audit.together.keys_of(np.concatenate([many[:_LISTED], few[:_LISTED]]))),
+        examples=tuple(audit.together.keys(np.concatenate([many[:_LISTED], few[:_LISTED]]))),
     )
 
 

@@ -82,7 +82,7 @@ def classes_of(dataset: Dataset, label: str = "") -> Integers:
     samples = len(dataset)
     if not label:
         return np.arange(samples) * CLASSES // max(samples, 1)
-    values = [value for part in dataset.parts for value in _column(part, label)]
+    values = [value for part in dataset._parts for value in _column(part, label)]
     # Types may differ between shards, and there may be none; each kind is sorted in its own way.
     known = sorted(set(values), key=lambda value: (type(value).__name__, value))
     number = {value: place * min(CLASSES, len(known)) // len(known) for place, value in enumerate(known)}

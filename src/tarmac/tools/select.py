@@ -204,7 +204,7 @@ class Select:
         if self.slice_shard:
             dataset = _sliced_shards(dataset, parse_slice(self.slice_shard))
         if self.keys:
-            dataset = dataset.with_keys(self._spellings)
+            dataset = dataset.select_keys(self._spellings)
         if self.where:
             dataset = dataset.where(self.where)
         if self.only:
@@ -252,7 +252,7 @@ class Select:
         """What is left out of all samples, and what to say about it; none chosen is an error."""
         found = Tally(len(whole), chosen)
         if self.keys:
-            found.keys = set(map(plain_key, whole.with_keys(self._spellings).keys()))
+            found.keys = set(map(plain_key, whole.select_keys(self._spellings).keys()))
             found.example = next(whole.keys(), "")
         return Balance(found.seen - chosen, self.judged(found))
 
@@ -291,7 +291,7 @@ def _forward(found: slice) -> tuple[int | None, int | None, int | None]:
 def _sliced_shards(dataset: Dataset, chosen: slice) -> Dataset:
     ends = [0, *itertools.accumulate(dataset.lengths.tolist())]
     pieces = [dataset[begin:end][chosen] for begin, end in itertools.pairwise(ends)]
-    return Dataset.of_parts([part for piece in pieces for part in piece.parts])
+    return Dataset._of_parts([part for piece in pieces for part in piece._parts])
 
 
 def _with_keys(samples: Iterable[Sample], listed: frozenset[str], tally: Tally) -> Iterator[Sample]:

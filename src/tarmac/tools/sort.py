@@ -148,7 +148,7 @@ def _chosen(runs: Runs, by: By, dataset: Dataset, found: Gathered, lost: _Lost) 
             raise SampleError(
                 f"it has the same {by.what} as {_name(dataset, first, found)}.",
                 url=_url(dataset, number, found),
-                key=dataset.key_of(number),
+                key=dataset.key(number),
                 hint="--unique keep keeps both, --unique first the first.",
             )
 
@@ -190,7 +190,7 @@ def _stream(rows: Rows, output: Output, found: Gathered, run: Run) -> Report:
 def _check_keys(rows: Rows, piece: Piece, found: Gathered) -> None:
     marks = array("q")
     for start in range(piece.start, piece.stop, AT_ONCE):
-        keys = rows.dataset.keys_of(rows.indices(start, min(start + AT_ONCE, piece.stop)))
+        keys = rows.dataset.keys(rows.indices(start, min(start + AT_ONCE, piece.stop)))
         marks.extend(map(hash, keys))
     marked = np.sort(np.array(marks, np.int64))
     same = marked[1:][marked[1:] == marked[:-1]]
@@ -198,7 +198,7 @@ def _check_keys(rows: Rows, piece: Piece, found: Gathered) -> None:
         return
     seen = set(same.tolist())
     for start in range(piece.start, piece.stop, AT_ONCE):
-        for key in rows.dataset.keys_of(rows.indices(start, min(start + AT_ONCE, piece.stop))):
+        for key in rows.dataset.keys(rows.indices(start, min(start + AT_ONCE, piece.stop))):
             if hash(key) in seen:
                 error = BadName("", key=key)
                 if (told := _clash(rows, piece, error, found)) is not error:
@@ -210,7 +210,7 @@ def _clash(rows: Rows, piece: Piece, error: BadName, found: Gathered) -> BadName
     same: list[int] = []
     for start in range(piece.start, piece.stop, AT_ONCE):
         numbers = rows.indices(start, min(start + AT_ONCE, piece.stop))
-        keys = rows.dataset.keys_of(numbers)
+        keys = rows.dataset.keys(numbers)
         same += [number for number, key in zip(numbers.tolist(), keys, strict=True) if key == error.key]
     if len(same) < 2:
         return error
@@ -224,10 +224,10 @@ def _clash(rows: Rows, piece: Piece, error: BadName, found: Gathered) -> BadName
 
 
 def _url(dataset: Dataset, number: int, found: Gathered) -> str:
-    part, shard = dataset.shard_of(int(dataset.segments_of(np.array([number]))[0]))
+    part, shard = dataset._shard(int(dataset._shard_numbers(np.array([number]))[0]))
     url = part.shards.url(shard)
     return found.origins.get(url, url)
 
 
 def _name(dataset: Dataset, number: int, found: Gathered) -> str:
-    return f'"{dataset.key_of(number)}" of {_url(dataset, number, found)}'
+    return f'"{dataset.key(number)}" of {_url(dataset, number, found)}'

@@ -18,7 +18,7 @@ import xxhash
 from tarmac.errors import DiskFull, IndexingError, SplitSample, TarmacError, UrlError, WriteError
 from tarmac.exact.dataset import Dataset
 from tarmac.exact.selection import whole
-from tarmac.exact.shardset import Opening, ShardSet
+from tarmac.exact.shardset import OpenOptions, ShardSet
 from tarmac.indexing.build import REQUESTS, IndexOptions, find_or_make_index, index_shard
 from tarmac.indexing.manifest import Manifest, Shard
 from tarmac.indexing.sidecar import open_sidecar, sidecar_url, write_sidecar
@@ -82,8 +82,8 @@ class Gathered:
 
     def dataset(self) -> Dataset:
         """The samples of all shards; reading them takes little memory, in any order."""
-        opening = Opening(cache=self.cache, storage=self.storage, mapped=False)
-        return Dataset.of_parts([whole(ShardSet(self.manifest, opening))])
+        opening = OpenOptions(cache=self.cache, storage=self.storage, mapped=False)
+        return Dataset._of_parts([whole(ShardSet(self.manifest, opening))])
 
 
 @dataclass(frozen=True)

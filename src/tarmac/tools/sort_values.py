@@ -182,9 +182,9 @@ def _whole(number: int) -> bytes:
 
 def _only(dataset: Dataset, fields: frozenset[str]) -> Dataset:
     """The same samples with these fields alone."""
-    return Dataset.of_parts(
+    return Dataset._of_parts(
         [
-            replace(part, shards=ShardSet(part.shards.manifest, replace(part.shards.opening, fields=fields)))
-            for part in dataset.parts
+            replace(part, shards=ShardSet(part.shards.manifest, replace(part.shards.options, fields=fields)))
+            for part in dataset._parts
         ]
     )

@@ -103,7 +103,7 @@ def _look_at_image(found: Statistics, name: str, data: bytes) -> None:
 def from_index(dataset: Dataset) -> Statistics:
     """The same from the index, without reading samples; it knows nothing of images."""
     found = Statistics()
-    for part in dataset.parts:
+    for part in dataset._parts:
         numbers = part.numbers.tolist()
         for number, sidecar, rows in zip(numbers, part.shards.sidecars(numbers), part.rows, strict=True):
             chosen = np.arange(len(sidecar)) if rows is None else rows.astype(np.int64)

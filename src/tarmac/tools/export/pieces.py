@@ -100,7 +100,7 @@ def columns_of(arrangements: Iterable[Arrangement], select: Select) -> tuple[str
     """The fields that indexed shards have, in the order in which they come."""
     found: dict[str, None] = {}
     for rows in arrangements:
-        for part in rows.dataset.parts if isinstance(rows, Rows) else ():
+        for part in rows.dataset._parts if isinstance(rows, Rows) else ():
             for sidecar in part.shards.sidecars(part.numbers.tolist()):
                 found |= dict.fromkeys(sidecar.fields)
     dropped = frozenset() if select.rule is None else select.rule.dropped
