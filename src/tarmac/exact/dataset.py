@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import bisect
 import contextlib
-import itertools
 import operator
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
 from dataclasses import replace
@@ -30,6 +29,7 @@ from tarmac.limits import Limits
 from tarmac.runtime.lookahead import in_threads
 from tarmac.samples.grouping import Sample
 from tarmac.samples.naming import Splitter
+from tarmac.samples.splits import split_bounds
 from tarmac.steps.fields import ToTuple
 from tarmac.steps.stage import Each
 from tarmac.storage import Cache, StorageOptions, is_local
@@ -310,14 +310,7 @@ class Dataset(Steps, MapStyle[T_co]):
         A sample stays in its split when the dataset grows or is packed again. Another `salt` gives another
         split.
         """
-        if not shares or min(shares.values()) <= 0 or sum(shares.values()) > 1 + 1e-9:
-            raise UsageError(
-                f"expected positive shares with a sum of at most 1, got {shares}.", field="shares"
-            )
-        edges = [min(round(edge * 2**64), 2**64) for edge in np.cumsum([0.0, *shares.values()]).tolist()]
-        if sum(shares.values()) > 1 - 1e-9:
-            edges[-1] = 2**64
-        bounds = list(itertools.pairwise(edges))
+        bounds = list(split_bounds(shares).values())
         pieces = [by_key_hash(part, bounds, salt) for part in self._parts]
         return Splits([self._of_parts(parts) for parts in zip(*pieces, strict=True)], shares)
 
