@@ -74,4 +74,4 @@ def test_reports(capsys):
 
 def test_the_run_flags():
     run = flags.run_flags(3, True, 7)
-    assert (run.engine.processes, run.dry, run.max_errors) == (3, True, 7)
+    assert (run.engine.jobs, run.dry, run.max_errors) == (3, True, 7)

@@ -139,7 +139,7 @@ class Export(Task):
                     if self.on_error == "abort":
                         raise
                     outcome.fail(str(error))
-                    budget.check(outcome.failed, error)
+                    budget.add(error)
                 else:
                     outcome.written += 1
             writer.finish()
