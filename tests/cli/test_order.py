@@ -48,13 +48,13 @@ def order(shards, capfdbinary):
 
 
 def test_summary(order, shards):
-    code, lines, err = order("--world", 2)
+    code, lines, err = order("--world-size", 2)
     found = dict(line.split(maxsplit=1) for line in lines if " " in line)
     assert (code, err) == (0, "")
     assert (found["samples"], found["steps"], found["streams"]) == ("60", "3", "64")
     assert "left out        12" in lines
     assert lines[-1].startswith("quality         ")
-    code, (line,), _ = order("--world", 2, "--json", "--buffer", 5)
+    code, (line,), _ = order("--world-size", 2, "--json", "--buffer", 5)
     summary = json.loads(line)
     expected = audit(shards, OrderOptions(8, 2))
     assert summary["fingerprint"] == tarmac.Dataset(shards).fingerprint
@@ -67,7 +67,7 @@ def test_a_step(order, shards):
         f"{seen.step}\t{seen.rank}\t{seen.position}\t{seen.key}"
         for seen in audit(shards, OrderOptions(8, 2, seed=3, epoch=1)).what(2)
     ]
-    options = ("--world", 2, "--seed", 3, "--epoch", 1, "--step", 2)
+    options = ("--world-size", 2, "--seed", 3, "--epoch", 1, "--step", 2)
     assert order(*options) == (0, expected, "")
     assert order(*options, "--rank", 1) == (0, expected[8:], "")
     _, lines, _ = order(*options, "--json")
@@ -96,16 +96,16 @@ def test_a_key(order):
 
 
 def test_a_proof(order):
-    assert order("--prove", "--world", 2) == (
+    assert order("--prove", "--world-size", 2) == (
         0,
         ["48 of 60 samples come exactly once", "12 left out by the tail", "each of 2 ranks has 3 steps"],
         "",
     )
-    assert order("--prove", "--tail", "short", "--world", 2)[1] == [
+    assert order("--prove", "--tail", "short", "--world-size", 2)[1] == [
         "every one of 60 samples comes exactly once",
         "each of 2 ranks has 4 steps",
     ]
-    assert order("--prove", "--tail", "pad", "--world", 2)[1] == [
+    assert order("--prove", "--tail", "pad", "--world-size", 2)[1] == [
         "every one of 60 samples comes exactly once before any comes again",
         "4 come again to fill the last batch",
         "each of 2 ranks has 4 steps",
@@ -118,7 +118,7 @@ def test_a_proof(order):
 def test_a_failed_proof(order, monkeypatch):
     failed = Proof(60, 60, 0, 0, 0, (4, 3), False, False, 1, 2, ("k01", "k02"))
     monkeypatch.setattr(order_proof, "prove", lambda found: failed)
-    code, lines, _ = order("--prove", "--world", 2)
+    code, lines, _ = order("--prove", "--world-size", 2)
     assert code == 1
     assert lines == [
         "WRONG: of 60 samples 1 come too often and 2 too seldom, among them k01, k02",
@@ -136,10 +136,10 @@ def test_a_plot(order, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--world", 3], "shared evenly"),
+        (["--world-size", 0], "world"),
         (["--tail", "wag"], "drop, pad, short"),
-        (["--step", 99], "outside of the epoch"),
-        (["--step", 0, "--rank", 5], "rank 5 of 1"),
+        (["--step", 99], "step 99 is out of range"),
+        (["--step", 0, "--rank", 5], "`rank`"),
         (["--rank", 0], "goes with --step"),
         (["--key", "absent"], "none of the 60 samples"),
         (["--prove", "--step", 1], "choose one of"),

@@ -12,7 +12,7 @@ import typer
 from tarmac.cli import flags
 from tarmac.cli.saying import say, say_json
 from tarmac.display import visible
-from tarmac.errors import IndexingError, TarmacError
+from tarmac.errors import IndexingError, TarmacError, UsageError
 
 if TYPE_CHECKING:
     from tarmac.tools.order import Coming, OrderAudit, Seen
@@ -58,7 +58,7 @@ def order_command(
 
     It is that of a Loader with the same options. Only the index is read.
 
-    Exit status: 0 ok, 1 the proof failed. Example: tarmac order train.json --batch-size 64 --world 8 --prove
+    Exit status: 0 ok, 1 the proof failed. Example: tarmac order train.json --batch-size 64 --world-size 8 --prove
     """
     from tarmac.tools.order import OrderOptions, audit
     from tarmac.tools.order_proof import prove
@@ -96,6 +96,8 @@ def _usage() -> Iterator[None]:
     """Show what the library says of options that make no sense as a usage error."""
     try:
         yield
+    except UsageError as error:
+        raise typer.BadParameter(str(error)) from None
     except TarmacError:
         raise
     except (ValueError, IndexError, KeyError) as error:
