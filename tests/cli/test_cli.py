@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from harness.shards import plain
-from harness.waiting import PATIENCE
+from harness.waiting import TIMEOUT
 from tarmac.cli import exit_code
 from tarmac.errors import BadHeader, NotFound, ShortRead, TooManyShards
 
@@ -116,7 +116,7 @@ def test_interrupt(tmp_path):
     )
     with open(fifo, "wb"):  # opens when the command reads
         process.send_signal(signal.SIGINT)
-        _, stderr = process.communicate(timeout=PATIENCE)
+        _, stderr = process.communicate(timeout=TIMEOUT)
     assert process.returncode == 130
     assert b"Traceback" not in stderr
 
@@ -125,7 +125,7 @@ def completing(task, **more):
     """What a shell gets that asks `tarmac` for its script or for the words that fit."""
     script = [sys.executable, "-c", "import sys; sys.argv = ['tarmac']; from tarmac.cli import main; main()"]
     environment = os.environ | {"_TARMAC_COMPLETE": task} | more
-    return subprocess.run(script, env=environment, capture_output=True, text=True, timeout=PATIENCE).stdout
+    return subprocess.run(script, env=environment, capture_output=True, text=True, timeout=TIMEOUT).stdout
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

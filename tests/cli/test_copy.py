@@ -14,7 +14,7 @@ import pytest
 import tarmac
 from harness.servers import nginx, required
 from harness.shards import plain
-from harness.waiting import PATIENCE
+from harness.waiting import TIMEOUT
 from tarmac.cli import main
 from tools.shards import content, keys, make
 
@@ -209,7 +209,7 @@ def test_mixing(here, capsys):
 
 def piped(command, **more):
     return subprocess.run(
-        ["bash", "-o", "pipefail", "-c", command], capture_output=True, timeout=PATIENCE, **more
+        ["bash", "-o", "pipefail", "-c", command], capture_output=True, timeout=TIMEOUT, **more
     )
 
 

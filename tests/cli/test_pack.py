@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 import tarmac
-from harness.waiting import PATIENCE, until
+from harness.waiting import TIMEOUT, until
 from tarmac.cli import app, main
 from tools.sources.packing import grow
 
@@ -213,7 +213,7 @@ def test_interrupted(folder):
     with subprocess.Popen([*command, "--then", then], stderr=subprocess.PIPE, text=True) as child:
         assert until(lambda: len(list(folder.glob("*.then"))) == 2)
         child.send_signal(signal.SIGINT)
-        _, err = child.communicate(timeout=PATIENCE)
+        _, err = child.communicate(timeout=TIMEOUT)
     assert child.returncode == 130
     assert "Traceback" not in err
     assert 0 < len(list(folder.glob("x-*.tar"))) < 50

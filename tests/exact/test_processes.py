@@ -19,7 +19,7 @@ import pytest
 
 import tarmac
 from harness import rounds
-from harness.waiting import PATIENCE, gone
+from harness.waiting import TIMEOUT, gone
 from tarmac.errors import NotPicklable, WorkerDied, WorkerFailed
 
 N = 203
@@ -169,7 +169,7 @@ def test_workers_exit_with_their_parent(shards, tmp_path, how):
         # Ctrl-C reaches the whole process group, other signals only the parent.
         for pid in [parent.pid, *(pids if how == signal.SIGINT else [])]:
             os.kill(pid, how)
-        _, errors = parent.communicate(timeout=PATIENCE)
+        _, errors = parent.communicate(timeout=TIMEOUT)
         assert parent.returncode != 0
         if how == signal.SIGINT:
             assert errors.count("Traceback") == 1  # the parent's own

@@ -12,7 +12,7 @@ import pytest
 import tarmac
 from harness.datasets import write_shards
 from harness.shards import plain
-from harness.waiting import PATIENCE, gone
+from harness.waiting import TIMEOUT, gone
 from tarmac.errors import IndexDamaged, TarmacError, WriteError
 from tarmac.exact import shardset
 from tarmac.exact.shardset import OpenOptions, ShardSet, find_or_make_index
@@ -71,7 +71,7 @@ def test_shards_in_memory_stay_and_need_no_files(manifest, tmp_path):
 
 def test_a_shard_is_opened_once_and_others_in_parallel(manifest, monkeypatch):
     opened, real = [], shardset.stat
-    both = threading.Barrier(2, timeout=PATIENCE)
+    both = threading.Barrier(2, timeout=TIMEOUT)
 
     def slow(url, options):
         opened.append(url)
@@ -107,13 +107,13 @@ def test_a_fork_while_a_thread_opens_a_shard_does_not_hang(manifest, monkeypatch
 
     def slow(url, options):
         begun.set()
-        go.wait(PATIENCE)
+        go.wait(TIMEOUT)
         return real(url, options)
 
     monkeypatch.setattr(shardset, "stat", slow)
     thread = threading.Thread(target=shards.open, args=(0,))
     thread.start()
-    assert begun.wait(PATIENCE)
+    assert begun.wait(TIMEOUT)
     child = os.fork()
     if not child:
         go.set()

@@ -58,7 +58,7 @@ def azure():
 
 @pytest.fixture(autouse=True)
 def no_credentials(monkeypatch, tmp_path_factory):
-    """Nothing from the environment of whoever runs the tests reaches a server."""
+    """Remove credentials of the developer from the environment."""
     import os
 
     for name in list(os.environ):
@@ -69,11 +69,11 @@ def no_credentials(monkeypatch, tmp_path_factory):
 
 @pytest.fixture
 def origin(monkeypatch):
-    """Shards behind a scheme of their own, `mem://`."""
+    """Shards behind the registered scheme `mem://`."""
     monkeypatch.setattr(schemes, "_registered", {})
-    found = Origin()
-    register_scheme("mem", FileStore(found.open))
-    return found
+    server = Origin()
+    register_scheme("mem", FileStore(server.open))
+    return server
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""`ais://`: a proxy that redirects to where the object is."""
+"""`ais://`: a proxy that redirects to the node with the object."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def test_shards(root, hasty):
     with tarmac.ShardWriter("ais://bucket/t-%02d.tar", maxcount=3, storage=hasty) as shards:
         for number in range(7):
             shards.write({"__key__": str(number), "txt": str(number)})
-    found = [sample["txt"] for sample in tarmac.read("ais://bucket/t-{00..02}.tar", storage=hasty)]
-    assert found == [b"%d" % number for number in range(7)]
+    texts = [sample["txt"] for sample in tarmac.read("ais://bucket/t-{00..02}.tar", storage=hasty)]
+    assert texts == [b"%d" % number for number in range(7)]
 
 
 def resolve(url):

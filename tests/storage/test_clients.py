@@ -1,4 +1,4 @@
-"""From a URL to the client that serves it: one per place and options, made anew when those change."""
+"""Clients are cached by server, options and environment."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tarmac.storage import open_read, stat
 from tarmac.storage.clients import _allows_http, is_web, locate, login_of
 
 
-def test_options_are_keys(hasty):
+def test_options_are_keys_of_cached_clients(hasty):
     config = {"a": "1"}
     one, two = replace(hasty, headers=config), replace(hasty, headers={"a": "1"})
     config["a"] = "2"
@@ -23,12 +23,12 @@ def test_options_are_keys(hasty):
 
 
 @pytest.mark.parametrize("url", ["s3://", "s3:///x", "gs://", "az:///x/y"])
-def test_a_bucket_is_needed(url, hasty):
+def test_urls_without_a_bucket(url, hasty):
     with pytest.raises(UrlError, match="BUCKET"):
         open_read(url, hasty)
 
 
-def test_a_config_that_makes_no_sense(hasty):
+def test_invalid_config(hasty):
     with pytest.raises(UrlError, match="key"):
         stat("s3://bucket/x", replace(hasty, config={"no_such_setting": "1"}))
 
@@ -69,7 +69,7 @@ def test_the_environment_is_part_of_the_key(hasty, monkeypatch):
         ("gs://b", {}, True),
     ],
 )
-def test_plain_http_only_where_it_was_asked_for(base, config, allowed):
+def test_plain_http_needs_permission(base, config, allowed):
     given = dict(config)
     assert _allows_http(base, given) is allowed
     assert not any("allow_http" in name for name in given)

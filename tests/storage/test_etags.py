@@ -1,4 +1,4 @@
-"""The ETag of every answer is compared, so bytes of two objects never mix, whatever the server ignores."""
+"""The ETag of every response is compared, so bytes of two objects never mix."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TAGS = ['"v1"', 'W/"v1"']
 
 
 def in_child(work):
-    """Run `work` in a forked process, whose requests go through the relay; return what it printed."""
+    """Run `work` in a forked process, whose requests go through the relay; return its output."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -33,18 +33,18 @@ def in_child(work):
             os._exit(0)
     os.close(writer)
     with open(reader, "rb") as file:
-        found = file.read().decode()
+        result = file.read().decode()
     os.waitpid(pid, 0)
-    return found
+    return result
 
 
 def outcome(url: str, options: StorageOptions) -> str:
-    """What a range of an object says whose ETag was v1."""
+    """Classify the result of reading a range of an object whose ETag was v1."""
     try:
-        found = read_range(url, 600, 700, options, stat(url, options).version)
+        result = read_range(url, 600, 700, options, stat(url, options).version)
     except ObjectChanged:
         return "changed"
-    return {b"1": "old", b"2": "new"}.get(found[:1], "other") if len(set(found)) == 1 else "MIXED"
+    return {b"1": "old", b"2": "new"}.get(result[:1], "other") if len(set(result)) == 1 else "MIXED"
 
 
 @pytest.mark.parametrize("forked", [False, True])
@@ -55,14 +55,14 @@ def test_a_range_of_another_version_is_an_error(honest, before, after, forked):
     with FaultServer(ONE, etag=before, if_match=honest) as server:
         open_read(server.url, FAST).close()
         server.script([Action(), Action(change=(TWO, after))])
-        found = in_child(lambda: outcome(server.url, FAST)) if forked else outcome(server.url, FAST)
-        assert found == "changed"
+        result = in_child(lambda: outcome(server.url, FAST)) if forked else outcome(server.url, FAST)
+        assert result == "changed"
 
 
 @pytest.mark.parametrize("before", TAGS)
 @pytest.mark.parametrize("now", TAGS)
-def test_weak_and_strong_tags_of_one_version(before, now):
-    """Some servers call one tag weak here and strong there; If-Match takes no weak ones."""
+def test_weak_and_strong_tags_are_compared_by_text(before, now):
+    """Some servers send the same tag weak and strong; If-Match does not accept weak ones."""
     with FaultServer(ONE, etag=before, if_match=False) as server:
         server.script([Action(), Action(headers={"ETag": now})])
         assert outcome(server.url, FAST) == "old"
@@ -70,13 +70,13 @@ def test_weak_and_strong_tags_of_one_version(before, now):
         assert sent == (before if before == '"v1"' else None)
 
 
-def test_without_tags_nothing_can_be_compared():
+def test_responses_without_tags():
     with FaultServer(ONE, etag=None) as server:
         assert outcome(server.url, FAST) == "old"
 
 
 @pytest.mark.parametrize("tag", ['"v1"', '"v2"', None])
-def test_the_whole_object_in_place_of_a_range(tag):
+def test_a_whole_object_in_response_to_a_range(tag):
     with FaultServer(ONE, if_match=False) as server:
         server.script([Action(), replace(IGNORE_RANGE, change=(TWO, tag))])
         with pytest.raises(TransferError, match="range"):
@@ -114,13 +114,13 @@ def test_a_body_is_not_resumed_with_another_object(honest, after, forked):
                 work()
 
 
-def test_comparing():
+def test_check_version():
     for version in ('"a"', 'W/"a"'):
-        for found in ('"a"', 'W/"a"'):
-            check_version(found, version, "u")
-        for found in ('"b"', 'W/"b"', "a", "", None):
+        for result in ('"a"', 'W/"a"'):
+            check_version(result, version, "u")
+        for result in ('"b"', 'W/"b"', "a", "", None):
             with pytest.raises(ObjectChanged):
-                check_version(found, version, "u")
+                check_version(result, version, "u")
     check_version(None, None, "u")
     check_version('"a"', None, "u")
     assert [if_match(tag) for tag in (None, '"a"', 'W/"a"')] == [None, '"a"', None]

@@ -1,6 +1,6 @@
-"""Budgets of time and bytes hold whatever a server sends, in streams and in the cache alike.
+"""Limits on time and bytes hold whatever a server sends, in streams and in the cache.
 
-Time is that of a clock which moves on at each look, so nothing here waits.
+The clock advances at each call, so the tests do not wait.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NO_BODY = {
 
 @pytest.fixture
 def clock(monkeypatch):
-    """A clock that is a second later at each look."""
+    """A clock that advances by one second per call."""
     ticks = itertools.count(1000.0)
     monkeypatch.setattr(httprequest, "_now", lambda: next(ticks))
     return ticks
@@ -63,7 +63,7 @@ def by_cache(url: str, options: StorageOptions, directory: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [*ENDLESS, *NO_BODY])
-def test_a_server_that_never_ends_is_left_when_the_time_is_used_up(tmp_path, clock, secure, kind):
+def test_endless_responses_stop_at_the_total_timeout(tmp_path, clock, secure, kind):
     if kind in ("100 for ever", "long headers") and not secure:
         pytest.skip("obstore sees these first, and has a clock of its own")
     with endless(*(ENDLESS | NO_BODY)[kind]) as server:
@@ -82,7 +82,7 @@ def test_a_server_that_never_ends_is_left_when_the_time_is_used_up(tmp_path, clo
 
 
 @pytest.mark.parametrize("kind", ENDLESS)
-def test_a_server_that_never_ends_is_left_after_so_many_bytes(tmp_path, secure, kind):
+def test_endless_responses_stop_at_the_size_limit(tmp_path, secure, kind):
     with endless(*ENDLESS[kind]) as server:
         options = replace(FAST, max_unsized_bytes=300_000)
         with pytest.raises(TransferError, match="300000 bytes"):
@@ -97,8 +97,8 @@ def test_a_server_that_never_ends_is_left_after_so_many_bytes(tmp_path, secure, 
 
 
 @pytest.mark.parametrize("framing", ["close", "chunked"])
-def test_a_slow_drip_ends_with_the_total_time(clock, secure, framing):
-    """Small pieces, each in time: only all of them together take too long."""
+def test_slow_responses_stop_at_the_total_timeout(clock, secure, framing):
+    """Each chunk arrives in time; only the total takes too long."""
     with FaultServer(shard_bytes("drip", 100_000)) as server:
         server.script([], then=Action(framing=framing))
         with pytest.raises(Stalled, match=r"40 seconds.*StorageOptions\.total_timeout"):
@@ -106,7 +106,7 @@ def test_a_slow_drip_ends_with_the_total_time(clock, secure, framing):
         assert drain(server.url, replace(FAST, total_timeout=4000.0), size=1000) == 100_000
 
 
-def test_bodies_up_to_the_budget_are_read(secure, tmp_path):
+def test_bodies_up_to_the_size_limit_are_read(secure, tmp_path):
     body = shard_bytes("exact", 100_000)
     with FaultServer(body) as server:
         server.script([], then=Action(framing="close"))
@@ -114,12 +114,12 @@ def test_bodies_up_to_the_budget_are_read(secure, tmp_path):
         with pytest.raises(TransferError):
             drain(server.url, replace(FAST, max_unsized_bytes=99_999))
         server.script([])
-        assert drain(server.url, replace(FAST, max_unsized_bytes=1)) == 100_000  # announced
+        assert drain(server.url, replace(FAST, max_unsized_bytes=1)) == 100_000  # with a Content-Length
     with pytest.raises(ValueError, match="max_unsized_bytes"):
         StorageOptions(max_unsized_bytes=0)
 
 
-def test_uploads_keep_to_the_total_time(clock, tmp_path):
+def test_uploads_stop_at_the_total_timeout(clock, tmp_path):
     from tarmac.storage import open_write
 
     with FaultServer(b"") as server:
@@ -130,8 +130,8 @@ def test_uploads_keep_to_the_total_time(clock, tmp_path):
             sink.commit()
 
 
-def test_a_body_that_breaks_off_is_resumed(monkeypatch):
-    """Secure mode has its own client, which resumes as the other one does."""
+def test_a_broken_body_is_resumed(monkeypatch):
+    """Secure mode has its own client, which resumes like obstore."""
     monkeypatch.setenv("TARMAC_SECURE", "1")
     body = shard_bytes("resume", 300_000)
     with FaultServer(body) as server:

@@ -1,4 +1,4 @@
-"""What a URL or a header holds in confidence reaches its server, and no message."""
+"""Secrets in URLs and headers reach their server, but no message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""obstore's errors to tarmac's: one for each thing a user can do about it."""
+"""Translation of obstore's errors."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_translation(error, kind, what):
     assert result.url == URL
 
 
-def test_a_panic_is_an_error_like_others():
+def test_panics_are_translated():
     class PanicException(BaseException):
         pass
 
@@ -87,6 +87,6 @@ def test_a_panic_is_an_error_like_others():
         (499, TransferError),
     ],
 )
-def test_refusals(status, kind):
+def test_status_errors(status, kind):
     assert type(status_error(status, URL)) is kind
     assert str(status) in str(status_error(status, URL))

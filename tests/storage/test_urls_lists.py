@@ -38,7 +38,7 @@ def test_shardspecs(cwd, monkeypatch):
     Path("spec.yaml").write_text(spec)
     assert expand("spec.yaml") == [f"s3://bucket/{name}.tar" for name in ("a0", "a1", "b", "c")]
     Path("spec.YML").write_text("datasets: [{shards: http://evil/$SECRET}]")
-    assert expand("spec.YML") == ["http://evil/$SECRET"]  # the environment is nobody's business
+    assert expand("spec.YML") == ["http://evil/$SECRET"]  # only WDS_ variables are replaced
     for text in (
         "{",
         "a: [",
@@ -72,7 +72,7 @@ def test_manifests(cwd):
         expand(write_manifest("d/m.json", "a.tar", base=[1]))
 
 
-def test_a_list_that_names_itself_is_no_circle(cwd):
+def test_a_list_that_contains_itself_is_read_once(cwd):
     assert expand(write_manifest("m.json", "m.json")) == ["m.json"]
     Path("l.txt").write_text("@l.txt\n")
     assert expand("@l.txt") == ["@l.txt"]
@@ -87,4 +87,4 @@ def test_many_lines_with_many_shards_are_bounded(cwd):
             for _ in iter_urls("@l.txt", limits=Limits(shards=1000)):
                 pass
 
-    assert calls(begin) < 100_000  # a thousand lines, of which each names ten million shards
+    assert calls(begin) < 100_000  # a thousand lines with ten million shards each

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.waiting import FOREVER, PATIENCE, FakeClock
+from harness.waiting import FOREVER, TIMEOUT, FakeClock
 from tarmac.errors import NotFound
 from tarmac.stream import directory
 from tarmac.stream.directory import DirectoryShardList
@@ -87,7 +87,7 @@ def test_what_a_dead_reader_claimed_is_read_by_another(queue):
     ready = context.Event()
     process = context.Process(target=claim_and_wait, args=(queue, ready))
     process.start()
-    assert ready.wait(PATIENCE)
+    assert ready.wait(TIMEOUT)
     [claimed] = [name for name in names(queue) if name.endswith(f"._{process.pid}_")]
     assert len(read_all(DirectoryShardList(queue, poll=None, mode="keep"))) == 2
     assert claimed in names(queue)
@@ -157,7 +157,7 @@ def test_fate_decides_instead_of_the_mode(queue):
             os.utime(path)
 
     stream = iter(
-        DirectoryShardList(queue, mode="unlink", select="oldest", fate=fate, timeout=PATIENCE, poll=0.01)
+        DirectoryShardList(queue, mode="unlink", select="oldest", fate=fate, timeout=TIMEOUT, poll=0.01)
     )
     for name in ("b.tgz", "c.tar.tgz"):
         os.utime(queue / name, (1, 1))

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import tarmac.webdataset as wds
-from harness.waiting import PATIENCE
+from harness.waiting import TIMEOUT
 from tarmac.errors import DecodeFailed, TarmacError, UnsafeCodec
 
 SAMPLES = [{"__key__": f"{i:03d}", "x": [i]} for i in range(25)]
@@ -165,7 +165,7 @@ def in_a_process(kind, path):
         capture_output=True,
         text=True,
         check=False,
-        timeout=PATIENCE,
+        timeout=TIMEOUT,
     )
     assert done.returncode == 0, (done.returncode, done.stderr)
     return done.stdout.strip()

@@ -1,4 +1,4 @@
-"""Writing members: every tool reads them back, and the bytes never depend on the day."""
+"""Written members are readable by every tool, and their bytes are reproducible."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ names = st.binary(min_size=1, max_size=400).filter(
 @given(
     st.lists(st.tuples(names, st.binary(max_size=2000)), max_size=5), st.sampled_from(["auto", "gnu", "pax"])
 )
-def test_what_is_written_is_read(files, form):
-    found = [(name, data) for name, _, _, data in read_members(archive(files, form))]
-    assert found == files
+def test_round_trip(files, form):
+    members = [(name, data) for name, _, _, data in read_members(archive(files, form))]
+    assert members == files
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -51,7 +51,7 @@ def test_plain_members_cost_one_header():
     assert len(archive([("ü.txt".encode(), b"x")])) == 512 + 512 + 1024
 
 
-def test_ustar_refuses_what_it_cannot_hold():
+def test_limits_of_ustar():
     with pytest.raises(BadName, match="ustar"):
         archive([(b"n" * 101, b"")], "ustar")
     with pytest.raises(WriteError, match="ustar"):
@@ -61,7 +61,7 @@ def test_ustar_refuses_what_it_cannot_hold():
 @pytest.mark.parametrize("form", ["auto", "gnu", "pax"])
 @pytest.mark.parametrize("size", [8**11 - 1, 8**11, 3 << 40])
 def test_sizes_beyond_eight_gibibytes(form, size):
-    """The header alone: nobody wants the payload in a test."""
+    """Test the header alone, without the huge payload."""
     header = HeaderBuilder(Owner(), form).header(b"big.bin", size)
     with tarfile.open(fileobj=io.BytesIO(header + END_MARKER)) as opened:
         assert opened.next().size == size
@@ -69,7 +69,7 @@ def test_sizes_beyond_eight_gibibytes(form, size):
         list(read_members(header))
 
 
-def test_owner_is_written_and_checked():
+def test_owner_is_written_and_validated():
     data = archive([(b"a", b"")], owner=Owner("me", "us", 0o644, 1234))
     with tarfile.open(fileobj=io.BytesIO(data)) as opened:
         info = opened.next()

@@ -8,7 +8,7 @@ import os
 import pytest
 
 from harness.faultfs import Fault, faulty
-from harness.waiting import PATIENCE
+from harness.waiting import TIMEOUT
 from tarmac import TarWriter, read
 from tarmac.errors import (
     ErrorBudgetExceeded,
@@ -66,7 +66,7 @@ def test_one_shard_is_done_in_parallel_too(shards, tmp_path):
     """Each command waits for nine others."""
     (tmp_path / "here").mkdir()
     together = f"cd {tmp_path}/here; touch $TARMAC_KEY; until [ $(ls | wc -l) = 10 ]; do sleep 0.02; done"
-    report = mapped(shards[:1], Command(together, timeout=PATIENCE), Output(f"{tmp_path}/out/"), jobs=10)
+    report = mapped(shards[:1], Command(together, timeout=TIMEOUT), Output(f"{tmp_path}/out/"), jobs=10)
     assert report.written == 10
 
 
@@ -77,7 +77,7 @@ def test_samples_as_they_are_done(shards, tmp_path, monkeypatch, work):
     mark = tmp_path / "done"
     if work == "command":
         wait = f"until [ -e {mark} ]; do sleep 0.05; done"
-        how = Command(f"case $(cat sample.cls) in 9) touch {mark};; 0) {wait};; esac", timeout=PATIENCE)
+        how = Command(f"case $(cat sample.cls) in 9) touch {mark};; 0) {wait};; esac", timeout=TIMEOUT)
     else:
         (tmp_path / "f.py").write_text(WAITING.format(str(mark)))
         how = Function(f"{tmp_path}/f.py:f")

@@ -83,15 +83,15 @@ def stat(url: str, storage: StorageOptions) -> ObjectInfo:
     try:
         with translating(url):
             meta = obstore.head(client, path)
-    except TarmacError as refusal:
-        if not is_web(url) or type(refusal) not in (AccessDenied, TransferError):
+    except TarmacError as error:
+        if not is_web(url) or type(error) not in (AccessDenied, TransferError):
             raise
         # A URL that is signed for GET rejects HEAD, so request the first byte.
         try:
             with translating(url):
                 meta = obstore.get(client, path, options={"range": (0, 1)}).meta
         except TarmacError:
-            raise refusal from None
+            raise error from None
     return ObjectInfo(meta["size"], meta["e_tag"])
 
 

@@ -69,7 +69,8 @@ def register_scheme(name: str, store: Store) -> None:
     if not re.fullmatch(r"[a-zA-Z][a-zA-Z0-9+.-]+", name):
         raise UsageError(f"expected a scheme of at least two letters, got {name!r}.", field="name")
     if not isinstance(store, Store):
-        raise UsageError(f"expected a tarmac.Store, got {type(store).__name__}.", field="store")
+        hint = "tarmac.storage.FileStore(function), for a function that opens file objects."
+        raise UsageError(f"expected a tarmac.Store, got {type(store).__name__}.", field="store", hint=hint)
     _registered[name.lower()] = store
 
 

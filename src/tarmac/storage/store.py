@@ -10,7 +10,6 @@ from typing import IO, Any, ClassVar
 
 from tarmac.errors import TransferError, UnsupportedScheme, WriteError
 from tarmac.storage.types import ObjectInfo, Sink, Source, StorageOptions, WriteOptions
-from tarmac.storage.upload import UploadSink
 
 __all__ = ["FileSink", "FileSource", "FileStore", "Store"]
 
@@ -73,6 +72,8 @@ class Store(ABC):
         """Open an object for writing. By default its bytes are collected on disk and passed to `put`."""
         if type(self).put is Store.put:
             raise UnsupportedScheme("the store is read-only.", url=url)
+        from tarmac.storage.upload import UploadSink
+
         return UploadSink(self, url, storage, write)
 
     @property

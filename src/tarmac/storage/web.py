@@ -118,14 +118,14 @@ def stat(url: str, storage: StorageOptions) -> ObjectInfo:
     try:
         response = _response_head("HEAD", url, storage, {})
         size = response.getheader("Content-Length")
-    except TarmacError as refusal:
-        if type(refusal) not in (AccessDenied, TransferError):
+    except TarmacError as error:
+        if type(error) not in (AccessDenied, TransferError):
             raise
         # A URL that is signed for GET rejects HEAD, so request the first byte.
         try:
             response = _response_head("GET", url, storage, {"Range": "bytes=0-0"})
         except TarmacError:
-            raise refusal from None
+            raise error from None
         span = _content_range(response)
         size = response.getheader("Content-Length") if span is None else str(span[2])
     if size is None or not re.fullmatch(r"[0-9]{1,18}", size):

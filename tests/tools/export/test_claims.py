@@ -6,7 +6,7 @@ import multiprocessing
 
 import pytest
 
-from harness.waiting import PATIENCE
+from harness.waiting import TIMEOUT
 from tarmac.errors import WriteError
 from tarmac.tools.export.claims import Claims
 
@@ -42,9 +42,9 @@ def test_processes_share_them(tmp_path):
     processes = [context.Process(target=_take_all, args=arguments) for _ in range(3)]
     for process in processes:
         process.start()
-    won = [results.get(timeout=PATIENCE) for _ in processes]
+    won = [results.get(timeout=TIMEOUT) for _ in processes]
     for process in processes:
-        process.join(PATIENCE)
+        process.join(TIMEOUT)
     assert sum(won) == 200
 
 

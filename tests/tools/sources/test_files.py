@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from harness.waiting import FOREVER, PATIENCE, FakeClock
+from harness.waiting import FOREVER, TIMEOUT, FakeClock
 from tarmac.errors import AccessDenied, CommandFailed, NotFound, ObjectChanged, Stalled, TransferError
 from tarmac.storage import StorageOptions
 from tarmac.storage.types import DEFAULT_STORAGE
@@ -123,7 +123,7 @@ def test_a_large_file_comes_in_several_reads(tmp_path, monkeypatch):
 
 
 def test_commands(monkeypatch):
-    storage = StorageOptions(command_timeout=PATIENCE)
+    storage = StorageOptions(command_timeout=TIMEOUT)
     assert read_file(("txt", "pipe:printf abc", -1, None), storage) == b"abc"
     with pytest.raises(CommandFailed, match="status 3"):
         read_file(("txt", "pipe:echo abc; exit 3", -1, None), storage)

@@ -1,4 +1,4 @@
-"""One cache, several users and a clock that jumps."""
+"""One cache with several users, and with a clock that changes."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become oth
 
 @pytest.mark.parametrize("jump", [-DAY, DAY, -400 * DAY])
 @pytest.mark.parametrize("when", [1, 3])
-def test_the_order_of_use_survives_jumps_of_the_clock(tmp_path, origin, monkeypatch, jump, when):
-    """Whatever the clock says, what was used last stays longest."""
+def test_the_order_of_use_survives_clock_changes(tmp_path, origin, monkeypatch, jump, when):
+    """The order of eviction is the order of use, whatever the clock says."""
     real, offset = time.time_ns, [0]
     monkeypatch.setattr(time, "time_ns", lambda: real() + offset[0] * 10**9)
     cache = Cache(tmp_path, max_bytes=4 * origin.size)
@@ -49,7 +49,7 @@ def test_the_order_of_use_survives_jumps_of_the_clock(tmp_path, origin, monkeypa
     assert [cache.path_of(url).exists() for url in URLS] == [True, False, False, True, True, True]
 
 
-def test_a_retired_entry_goes_first_also_in_the_future(tmp_path, origin, monkeypatch):
+def test_a_retired_entry_is_evicted_first(tmp_path, origin, monkeypatch):
     cache = Cache(tmp_path, max_bytes=3 * origin.size)
     monkeypatch.setattr(time, "time_ns", lambda: 10**9 * DAY)  # 1970
     for url in URLS[:3]:
@@ -64,14 +64,14 @@ def test_a_retired_entry_goes_first_also_in_the_future(tmp_path, origin, monkeyp
 
 @pytest.fixture
 def shared():
-    """A directory that other users can reach, unlike those of pytest."""
+    """A directory that other users can access, unlike those of pytest."""
     with tempfile.TemporaryDirectory() as path:
         os.chmod(path, 0o755)
         yield Path(path)
 
 
 def as_user(user: int, work, *, umask: int = 0o022, groups: tuple[int, ...] = ()) -> str:
-    """Run `work` in a child process of another user; return what it returned, as text."""
+    """Run `work` in a child process of another user; return its result as text."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -88,13 +88,13 @@ def as_user(user: int, work, *, umask: int = 0o022, groups: tuple[int, ...] = ()
             os._exit(0)
     os.close(writer)
     with open(reader, "rb") as file:
-        found = file.read().decode()
+        result = file.read().decode()
     os.waitpid(pid, 0)
-    return found
+    return result
 
 
 def use(root: Path, origin, url: str = URLS[0]):
-    """Read through a cache: how often the origin was asked, and whether the cache could be used."""
+    """Read through a cache; report the number of downloads and whether the cache was usable."""
 
     def work() -> str:
         before = len(origin.fetched)
@@ -126,12 +126,12 @@ def test_a_group_shares_a_cache_whatever_the_umask(shared, origin, umask):
         assert as_user(user, use(root, origin, url), umask=umask, groups=(GROUP,)) == expected
     assert len(Cache(root).entries()) == 3
     for path in (*root.iterdir(), *root.glob(".tarmac/*/*")):
-        found = path.stat()
-        assert found.st_gid == GROUP
-        assert not found.st_mode & 0o002
+        result = path.stat()
+        assert result.st_gid == GROUP
+        assert not result.st_mode & 0o002
         if path.is_file():
-            assert stat.S_IMODE(found.st_mode) & 0o060 == 0o060
-    assert as_user(BOB, use(root, origin), groups=()) == "True 1 disabled"  # not of the group
+            assert stat.S_IMODE(result.st_mode) & 0o060 == 0o060
+    assert as_user(BOB, use(root, origin), groups=()) == "True 1 disabled"  # not a member of the group
 
 
 @as_root
@@ -142,7 +142,7 @@ def test_a_cache_that_is_not_shared_follows_the_umask(shared, origin, umask):
     assert as_user(ALICE, use(root, origin), umask=umask) == "True 1 used"
     for path in (root, *root.rglob("*")):
         assert not stat.S_IMODE(path.stat().st_mode) & umask, path
-    # Others use what they may read, stream the rest, and change nothing.
+    # Other users read accessible entries, stream the others, and change nothing.
     before = sorted(map(str, root.rglob("*")))
     asked = 0 if umask == 0o022 else 1
     assert as_user(BOB, use(root, origin)) == f"True {asked} {'disabled' if asked else 'used'}"
@@ -152,7 +152,7 @@ def test_a_cache_that_is_not_shared_follows_the_umask(shared, origin, umask):
 
 @as_root
 @pytest.mark.parametrize("umask", [0o022, 0o077])
-def test_the_steps_of_webdataset_in_a_directory_of_another_user(shared, origin, umask):
+def test_the_cache_of_webdataset_in_a_directory_of_another_user(shared, origin, umask):
     def work() -> str:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", CacheDisabled)
@@ -178,8 +178,8 @@ def test_read_only_entries(shared, origin):
 
 
 @as_root
-def test_secure_mode_uses_no_cache_that_others_can_fill(shared, origin):
-    """Users who may write to a cache decide what is read from it."""
+def test_secure_mode_rejects_caches_that_others_can_write(shared, origin):
+    """Users with write access control the content of a cache."""
 
     def securely(root):
         def work():
@@ -202,7 +202,7 @@ def test_secure_mode_uses_no_cache_that_others_can_fill(shared, origin):
 
 
 @as_root
-def test_a_cache_that_may_not_be_used_is_not_shown_as_empty(shared, origin):
+def test_an_inaccessible_cache_is_an_error_and_not_empty(shared, origin):
     def refused(work):
         def attempt():
             enforce_security()
@@ -222,7 +222,7 @@ def test_a_cache_that_may_not_be_used_is_not_shown_as_empty(shared, origin):
     assert Cache(shared / "none").clean() == 0
 
 
-def test_notes_hold_no_secrets(tmp_path, origin):
+def test_notes_contain_no_secrets(tmp_path, origin):
     url = "mem://user:SECRET@host/x.tar?sig=SECRET"
     read(Cache(tmp_path), url)
     for path in tmp_path.rglob("*"):
