@@ -199,7 +199,7 @@ def test_logs_contain_no_secrets(host, tmp_path, caplog):
     assert len(list(tarmac.WebDataset(url, shardshuffle=False, verbose=True))) == 3
     cached = tarmac.WebDataset(url, shardshuffle=False, verbose=True, cache_dir=str(tmp_path))
     assert len(list(cached)) == 3
-    with tarmac.ShardWriter(f"http://{host}/made-%d.tar?a=b {SECRET}", verbose=1) as writer:
+    with tarmac.ShardWriter(f"http://{host}/made-%d.tar?a=b {SECRET}") as writer:
         writer.write({"__key__": "a", "txt": "b"})
     assert "s0.tar?…" in caplog.text
     assert "made-0.tar?…" in caplog.text

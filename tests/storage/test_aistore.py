@@ -48,7 +48,7 @@ def test_write(root, hasty):
 
 
 def test_shards(root, hasty):
-    with tarmac.ShardWriter("ais://bucket/t-%02d.tar", maxcount=3, storage=hasty) as shards:
+    with tarmac.ShardWriter("ais://bucket/t-%02d.tar", max_samples=3, storage=hasty) as shards:
         for number in range(7):
             shards.write({"__key__": str(number), "txt": str(number)})
     texts = [sample["txt"] for sample in tarmac.read("ais://bucket/t-{00..02}.tar", storage=hasty)]

@@ -167,7 +167,7 @@ def test_every_call_fails_once_under_a_shard_writer(tmp_path):
             before = descriptors()
             failed = False
             try:
-                with faulty(fault, tmp_path), tarmac.ShardWriter(pattern, maxcount=3) as shards:
+                with faulty(fault, tmp_path), tarmac.ShardWriter(pattern, max_samples=3) as shards:
                     for number in range(9):
                         shards.write({"__key__": f"{number:03d}", "txt": "x" * 400_000})
             except WriteError:
@@ -295,7 +295,7 @@ def test_a_part_file_mistaken_for_an_orphan_is_created_again(tmp_path, monkeypat
 
 
 def write_shards(pattern: str) -> None:
-    with tarmac.ShardWriter(pattern, maxcount=5, write=WriteOptions(overwrite=True)) as shards:
+    with tarmac.ShardWriter(pattern, max_samples=5, write=WriteOptions(overwrite=True)) as shards:
         for number in range(40):
             shards.write({"__key__": f"{number:04d}", "bin": bytes([number]) * 300_000, "txt": "end"})
 

@@ -86,7 +86,7 @@ def test_large_objects_are_uploaded_in_parts(store):
 
 def test_samples_round_trip(store):
     pattern = f"{store.base}/shards/train-%02d.tar"
-    with tarmac.ShardWriter(pattern, maxcount=10, storage=store.options) as shards:
+    with tarmac.ShardWriter(pattern, max_samples=10, storage=store.options) as shards:
         for number in range(25):
             shards.write({"__key__": f"{number:03d}", "txt": f"sample {number}"})
     urls = expand(f"{store.base}/shards/train-*.tar", storage=store.options)
@@ -242,7 +242,7 @@ def test_nginx_rejects_uploads(web, hasty):
 
 
 def test_shards_from_nginx(web, web_root, hasty):
-    with tarmac.ShardWriter(str(web_root / "t-%03d.tar"), maxcount=7) as shards:
+    with tarmac.ShardWriter(str(web_root / "t-%03d.tar"), max_samples=7) as shards:
         for number in range(30):
             shards.write({"__key__": f"{number:03d}", "txt": str(number)})
     result = [int(sample["txt"]) for sample in tarmac.read(f"{web}/t-{{000..004}}.tar", storage=hasty)]

@@ -32,8 +32,8 @@ def test_names():
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"pattern": "x-{j}.tar"}, "cannot be filled in"),
-        ({"pattern": "x-{i:q}.tar"}, "cannot be filled in"),
+        ({"pattern": "x-{j}.tar"}, "invalid pattern"),
+        ({"pattern": "x-{i:q}.tar"}, "invalid pattern"),
         ({"pattern": "x.tar", "max_samples": 0}, "--max-samples must be positive"),
         ({"pattern": "x.tar", "max_bytes": -1}, "--max-bytes must be positive"),
         ({"pattern": "x.tar", "rm": True}, "--then, which is not given"),

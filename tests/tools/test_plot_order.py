@@ -112,5 +112,5 @@ def test_what_cannot_be_drawn(tmp_path):
 def test_the_extra_is_named(tmp_path, monkeypatch):
     found = audit(make(tmp_path), OrderOptions(4))
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ImportError, match=r"tarmac\[plot\]"):
+    with pytest.raises(ImportError, match=r"tarmac-data\[plot\]"):
         plot_order(found, tmp_path / "o.png")

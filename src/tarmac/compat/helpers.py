@@ -17,13 +17,13 @@ from tarmac.codecs import (
     Decoder,
     basichandlers,
     encode_field,
-    encoders,
     find_encoder,
     gzfilter,
     handle_extension,
 )
 from tarmac.codecs.images import image_encoder
 from tarmac.codecs.unsafe import pickle_loads
+from tarmac.compat.webdataset.codec_tables import encoders
 from tarmac.limits import DEFAULT_LIMITS
 from tarmac.runtime.seeds import drawn_seed
 from tarmac.samples.writer import SampleEncoder

@@ -29,7 +29,6 @@ from tarmac import environment
 from tarmac.display import identity
 from tarmac.errors import (
     DiskFull,
-    MissingField,
     SampleError,
     TimedOut,
     TransformFailed,
@@ -234,7 +233,7 @@ class Command:
             if fields:
                 made.append({KEY: key, "__url__": sample.get("__url__")} | _checked(fields, key))
             elif number:
-                raise MissingField("the command made a key and no field for it.", key=key)
+                raise TransformFailed("the command wrote a key without fields.", key=key)
         return made
 
 

@@ -21,6 +21,7 @@ from tarmac.jobs.claims import Names
 from tarmac.jobs.outputs import UNKNOWN_SIZE, existing_sizes
 from tarmac.jobs.task import Outcome
 from tarmac.samples.grouping import Sample
+from tarmac.samples.patterns import fill_pattern, is_numbered, pattern_parts
 from tarmac.samples.writer import TarWriter
 from tarmac.storage import StorageOptions, WriteOptions, is_local, is_stream, stat
 from tarmac.storage.local import local_path
@@ -30,9 +31,6 @@ from tarmac.tar.compression import FORMATS, format_of_name
 __all__ = ["fields_of", "make_directory", "Output", "several_shards", "Sources", "write_shard"]
 
 _REPLACE = WriteOptions(overwrite=True)
-_PERCENT = re.compile(r"%(?:0\d+)?d(?![0-9a-fA-F])")
-"""`%06d` is a number, too; `%20` and `%d0` are characters of a URL."""
-_NUMBER = re.compile(r"\{i[^}]*\}")
 _ANY_NAME = "x" * 8
 
 
@@ -100,11 +98,7 @@ class Output:
     @property
     def numbered(self) -> bool:
         """Whether there may be several shards, counted by `{i}`."""
-        return "{i" in self.pattern or self._by_percent
-
-    @property
-    def _by_percent(self) -> bool:
-        return "{" not in self.pattern and bool(_PERCENT.search(self.pattern))
+        return is_numbered(self.pattern)
 
     @property
     def _whole_pattern(self) -> str:
@@ -112,14 +106,7 @@ class Output:
 
     def name(self, number: int, source: str = "", part: str = "") -> str:
         """The name of a shard."""
-        pattern = self._whole_pattern
-        try:
-            if self._by_percent:
-                return _PERCENT.sub(lambda found: found[0] % number, pattern)
-            return pattern.format(number, i=number, name=source, part=part)
-        except (KeyError, IndexError, ValueError, TypeError) as error:
-            hint = "{i:06d}, {name} and {part} can be filled in."
-            raise UrlError(f"the pattern cannot be filled in ({error}).", url=pattern, hint=hint) from None
+        return fill_pattern(self._whole_pattern, number, name=source, part=part)
 
     def key(self, key: str, number: int) -> str:
         """The key of a sample, by number among all that are written."""
@@ -177,7 +164,7 @@ class Output:
 
     def pieces(self, pattern: str) -> Names:
         """What comes before, between and after the numbers in the names that a pattern makes."""
-        return tuple((_PERCENT if self._by_percent else _NUMBER).split(pattern))
+        return pattern_parts(pattern)
 
     def after(self, outcome: Outcome) -> None:
         """Run the command that each shard is for, and remove the shard if that is wanted."""

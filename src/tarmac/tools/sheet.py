@@ -8,10 +8,9 @@ import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from tarmac.codecs.handlers import extension_of
-from tarmac.codecs.images import FORMATS, IMAGE_EXTENSIONS, UNMARKED, open_image
+from tarmac.codecs import kind_of
+from tarmac.codecs.images import open_image_field
 from tarmac.errors import UrlError
-from tarmac.limits import DEFAULT_LIMITS
 from tarmac.samples.grouping import Sample
 from tarmac.storage import StorageOptions, WriteOptions, write_all
 from tarmac.storage.types import DEFAULT_STORAGE
@@ -26,7 +25,6 @@ IMAGES = 64
 MOST = 1024
 """... and at most."""
 SIDE, GAP, LINE = 160, 8, 12
-_CAPTIONS = ("txt", "text", "caption", "cls", "class")
 _KINDS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
 
 
@@ -55,7 +53,7 @@ def contact_sheet(samples: Iterable[Sample], images: int = IMAGES) -> tuple[Imag
     tiles: list[tuple[Any, str, str]] = []
     for sample in samples:
         for name, data in sample.items():
-            if name[:2] != "__" and extension_of(name) in IMAGE_EXTENSIONS:
+            if name[:2] != "__" and kind_of(name) == "image":
                 tiles.append((_thumbnail(name, data), f"{sample['__key__']}.{name}", _caption(sample)))
         if len(tiles) >= min(images, MOST):
             break
@@ -65,7 +63,7 @@ def contact_sheet(samples: Iterable[Sample], images: int = IMAGES) -> tuple[Imag
 
 def _thumbnail(name: str, data: bytes) -> Any:
     try:
-        image = open_image(data, UNMARKED.get(extension_of(name), FORMATS), DEFAULT_LIMITS.pixels)
+        image = open_image_field(name, data)
         image.draft("RGB", (SIDE, SIDE))  # a JPEG need not be decoded larger than that
         image.thumbnail((SIDE, SIDE))
         return image.convert("RGB")
@@ -75,7 +73,7 @@ def _thumbnail(name: str, data: bytes) -> Any:
 
 def _caption(sample: Sample) -> str:
     for name in sample:
-        if extension_of(name) in _CAPTIONS and name[:2] != "__":
+        if kind_of(name) in ("text", "int") and name[:2] != "__":
             lines = bytes(sample[name]).decode("utf-8", "replace").splitlines()
             return lines[0] if lines else ""
     return ""

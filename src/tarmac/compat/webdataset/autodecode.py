@@ -10,7 +10,6 @@ from tarmac.codecs import (
     ImageHandler,
     basichandlers,
     cbor_loads,
-    decoders,
     gzfilter,
     handle_extension,
     imagehandler,
@@ -30,6 +29,7 @@ from tarmac.compat.helpers import (
     default_post_handlers,
     default_pre_handlers,
 )
+from tarmac.compat.webdataset.codec_tables import decoders
 
 __all__ = [
     "basichandlers",
