@@ -70,7 +70,7 @@ ALLOWED = {
     ("tools/output.py", "shell=True"),  # the user's own --then
     ("indexing/facts.py", "json.loads"),
     ("runtime/agreement.py", "json.loads"),
-    ("stream/passes.py", "json.loads"),
+    ("stream/epochs.py", "json.loads"),
     ("jobs/claims.py", "json.loads"),
     ("exact/loader/processes.py", "pickle.loads"),  # what our own child sent
     ("runtime/processes.py", "pickle.loads"),  # to see whether our own error can be sent

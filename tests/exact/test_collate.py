@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tarmac.errors import MismatchedBatch
 from tarmac.exact.loader.collate import BatchBuffer
-from tarmac.stream.batching import default_collation_fn
+from tarmac.stream.batch import default_collation_fn
 
 
 def collated(items):

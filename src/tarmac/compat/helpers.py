@@ -29,7 +29,7 @@ from tarmac.runtime.seeds import drawn_seed
 from tarmac.samples.writer import SampleEncoder
 from tarmac.storage import urls
 from tarmac.storage.braces import expand_braces
-from tarmac.stream.batching import default_collation_fn
+from tarmac.stream.batch import default_collation_fn
 
 __all__ = [
     "IterableStandIn",

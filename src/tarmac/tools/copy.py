@@ -15,7 +15,7 @@ from tarmac.runtime.seeds import make_seed
 from tarmac.samples.grouping import Sample
 from tarmac.storage import Cache
 from tarmac.storage.urls import Shards, ShardUrl, expand
-from tarmac.stream.shuffling import buffer_shuffle
+from tarmac.stream.shuffle import buffer_shuffle
 from tarmac.tools.arrange import (
     Piece,
     Rows,

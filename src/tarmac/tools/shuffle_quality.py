@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tarmac.runtime.seeds import Seed, make_seed
 from tarmac.runtime.types import Integers
-from tarmac.stream.shuffling import ShardShuffle, buffer_shuffle
+from tarmac.stream.shuffle import ShardShuffle, buffer_shuffle
 
 __all__ = ["ideal_order", "shuffle_quality", "stream_order"]
 
@@ -91,7 +91,7 @@ def stream_order(
 def _shards(count: int, seed: Seed, epoch: int) -> Iterator[int]:
     stage = ShardShuffle(size=True, seed=seed)
     stage.set_epoch(epoch)
-    return stage(range(count))
+    return stage.run(range(count))
 
 
 def _numbers(ends: list[int], lengths: Integers, shards: Iterator[int]) -> Iterator[int]:

@@ -1,0 +1,95 @@
+"""Describe a pipeline in one line, and as a table for notebooks."""
+
+from __future__ import annotations
+
+import functools
+import html
+import sys
+from typing import TYPE_CHECKING, Any
+
+from tarmac.display import display_url, visible
+
+if TYPE_CHECKING:
+    from tarmac.stream.pipeline import DataPipeline
+
+__all__ = ["html_table", "one_line"]
+
+_OPTIONS = (
+    "bufsize",
+    "size",
+    "batchsize",
+    "threads",
+    "nshards",
+    "n",
+    "p",
+    "tail",
+    "probs",
+    "longest",
+    "seed",
+)
+
+
+def one_line(pipeline: DataPipeline) -> str:
+    """Return `WebDataset(100 shards | split_by_worker | Shuffle(bufsize=1000) | …, epoch of 5000 items)`."""
+    stages = " | ".join(_stage(stage) for stage in pipeline.pipeline)
+    return f"{type(pipeline).__name__}({', '.join(filter(None, (stages, _epoch(pipeline))))})"
+
+
+def html_table(pipeline: DataPipeline) -> str:
+    """Return an HTML table of the stages."""
+    title = ", ".join(filter(None, (type(pipeline).__name__, _epoch(pipeline))))
+    rows = "".join(
+        f"<tr><td>{number}</td><td>{html.escape(_name(stage))}</td><td>{html.escape(_details(stage))}</td></tr>"
+        for number, stage in enumerate(pipeline.pipeline)
+    )
+    return f"<table><caption>{html.escape(title)}</caption>{rows}</table>"
+
+
+def _stage(stage: Any) -> str:
+    if hasattr(stage, "urls"):
+        return (
+            f"{_count(stage.urls)}, resampled" if getattr(stage, "per_reader", False) else _count(stage.urls)
+        )
+    if getattr(stage, "pipeline", None) or getattr(stage, "datasets", None):
+        inner = getattr(stage, "pipeline", None) or stage.datasets
+        return f"{type(stage).__name__}({', '.join(map(_stage, inner))})"
+    options = _options(stage)
+    return f"{_name(stage)}({options})" if options else _name(stage)
+
+
+def _name(stage: Any) -> str:
+    while isinstance(stage, functools.partial):
+        stage = stage.func
+    stage = getattr(stage, "f", stage) if type(stage).__name__ == "FilterFunction" else stage
+    name = getattr(stage, "__name__", None)
+    return name if isinstance(name, str) else type(stage).__name__
+
+
+def _details(stage: Any) -> str:
+    if not hasattr(stage, "urls"):
+        return _options(stage)
+    names = [visible(display_url(url)) for url in (*stage.urls[:1], *stage.urls[1:][-1:])]
+    return f"{_count(stage.urls)}: {' … '.join(names)}"
+
+
+def _options(stage: Any) -> str:
+    values = {name: getattr(stage, name, None) for name in _OPTIONS}
+    shown = {name: value for name, value in values.items() if isinstance(value, int | float | str | list)}
+    return ", ".join(f"{name}={value!r}" for name, value in shown.items() if value and value != sys.maxsize)
+
+
+def _count(urls: list[str]) -> str:
+    return "1 shard" if len(urls) == 1 else f"{len(urls)} shards"
+
+
+def _epoch(pipeline: DataPipeline) -> str:
+    parts = []
+    if pipeline.nsamples > 0:
+        parts.append(f"epoch of {pipeline.nsamples} items")
+    elif pipeline.repetitions == sys.maxsize:
+        parts.append("repeated endlessly")
+    elif pipeline.repetitions > 1:
+        parts.append(f"repeated {pipeline.repetitions} times")
+    if pipeline.length is not None:
+        parts.append(f"length {pipeline.length}")
+    return ", ".join(parts)
