@@ -14,7 +14,7 @@ PRELUDE = """
 import sys
 sys.path.insert(0, "tests")
 from harness.memory import peak
-from tarmac.tar.writer import HeaderMaker, Owner, END_MARK, member_block
+from tarmac.tar.writer import HeaderBuilder, Owner, END_MARKER, member_block
 from tarmac.tar import read_members
 from tarmac.samples.grouping import group_members
 
@@ -26,12 +26,12 @@ class Generated:
         if not self.rest and self.number <= self.count:
             stop = min(self.number + self.step, self.count)
             self.rest = b"".join(self.blocks(n) for n in range(self.number, stop))
-            self.rest += END_MARK if stop == self.count else b""
+            self.rest += END_MARKER if stop == self.count else b""
             self.number = stop if stop < self.count else self.count + 1
         data, self.rest = self.rest[:size], self.rest[size:]
         return data
 
-headers = HeaderMaker(Owner())
+headers = HeaderBuilder(Owner())
 base = peak()
 """
 
@@ -62,7 +62,7 @@ def test_a_local_shard_of_two_gigabytes(tmp_path):
         with open(path, "wb") as file:
             for n in range(1024):
                 file.write(headers.header(b"%d.bin" % n, 2 << 20)); file.seek(2 << 20, 1)
-            file.write(END_MARK)
+            file.write(END_MARKER)
         import tarmac
         base = peak()
         assert sum(len(s["bin"]) for s in tarmac.read(path)) == 2 << 30
