@@ -6,6 +6,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 import tarmac
+import tarmac.webdataset as wds
 from harness.faultserver import FaultServer
 from harness.shards import plain
 from tarmac.errors import LimitExceeded, Truncated, UsageError
@@ -121,7 +122,7 @@ def test_cache(tmp_path):
 def test_repr():
     dataset = tarmac.WebDataset("http://u:secret@x/{0..9}.tar", shardshuffle=True).shuffle(100).batched(4)
     assert repr(dataset.with_epoch(50)) == (
-        "WebDataset(10 shards | PermuteShards | single_node_only | split_by_worker | ShardShuffle(size=10000000) "
+        "WebDataset(10 shards | PermuteShards | single_node_only | split_by_worker | ShardShuffle "
         "| TarSamples | check_empty | Shuffle(bufsize=100) | Batched(batchsize=4), epoch of 50 items)"
     )
     assert "1 shard, resampled" in repr(tarmac.WebDataset("http://x/a.tar", resampled=True))
@@ -130,6 +131,14 @@ def test_repr():
         == "DataPipeline(range | tuple, repeated 2 times)"
     )
     assert repr(tarmac.DataPipeline(tarmac.DataPipeline(range(3)))) == "DataPipeline(DataPipeline(range))"
+
+
+def test_repr_of_loaders_and_mixtures():
+    dataset = tarmac.DataPipeline(range(3))
+    loader = tarmac.WebLoader(dataset, batch_size=None).shuffle(5)
+    assert repr(loader) == "WebLoader(LoaderSource(DataPipeline(range), num_workers=0) | Shuffle(bufsize=5))"
+    mix = tarmac.DataPipeline(wds.RoundRobin([dataset, dataset], longest=True))
+    assert repr(mix) == "DataPipeline(RoundRobin(DataPipeline(range), DataPipeline(range), longest=True))"
 
 
 def test_html():

@@ -76,6 +76,18 @@ def test_webloader_is_fluent(shards):
     assert len(list(again)) == 3
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_webloader_over_a_mixture(shards, workers):
+    def make():
+        mix = wds.RandomMix(
+            [WebDataset(shards).map(key_of), WebDataset(shards, seed=1).map(key_of)], longest=True
+        )
+        return WebLoader(mix, batch_size=None, num_workers=workers)
+
+    assert sorted(make()) == sorted(ALL + ALL)
+    assert assert_resumes(make) > 6
+
+
 def test_webloader_over_a_map_style_dataset():
     assert [x.tolist() for x in WebLoader(list(range(6)), batch_size=2)] == [[0, 1], [2, 3], [4, 5]]
 
@@ -140,6 +152,18 @@ def test_stateful_dataloader_of_torchdata(shards):
     resumed = make()
     resumed.load_state_dict(state)
     assert head + list(resumed) == whole
+
+
+@pytest.mark.filterwarnings("ignore:.*set_vital.*:UserWarning")
+def test_stateful_dataloader_over_a_shard_list(shards):
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    loader = StatefulDataLoader(wds.SimpleShardList(shards), batch_size=None)
+    items = iter(loader)
+    next(items)
+    resumed = StatefulDataLoader(wds.SimpleShardList(shards), batch_size=None)
+    resumed.load_state_dict(loader.state_dict())
+    assert list(resumed) == list(items)
 
 
 @pytest.mark.filterwarnings("ignore:Got pickle error:UserWarning")

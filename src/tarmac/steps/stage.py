@@ -10,6 +10,7 @@ import functools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any, ClassVar
 
 from tarmac.errors import TarmacError, UsageError
@@ -107,17 +108,10 @@ class PipelineStage:
     # -- sources that restore their own position, instead of being read again up to it ---------------
 
     resumes_itself: bool = False
-    """Whether the methods below work."""
+    """Whether the source restores its own position. It then has `state_dict()` and `load_state_dict(state)`; other
+    stages must not, since torchdata's loaders would call them."""
     read_any: bool = False
     """Whether the source read any sample in its last epoch, even if its stages dropped all of them."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the position after the last item, as JSON."""
-        raise NotImplementedError
-
-    def load_state_dict(self, state: dict[str, Any], /) -> None:
-        """Continue at a saved position in the next `run`."""
-        raise NotImplementedError
 
     def forget_state(self) -> None:
         """Discard a state that was loaded and not yet used."""
@@ -142,6 +136,8 @@ class _Adapter(PipelineStage):
 
     def __init__(self, target: Any) -> None:
         self.target = target
+        if isinstance(target, FunctionType) and not vars(target):
+            return  # the usual case; states are taken after each item in workers, so this must be fast
         for name in _CONTRACT:
             if hasattr(target, name):
                 setattr(self, name, getattr(target, name))

@@ -332,12 +332,13 @@ class DataPipeline(StreamSource):
 
         Raise NotResumable if a stage cannot be restored.
         """
-        self._check_resumable()
+        if not self._progress.identity:
+            self._check_resumable()
+            self._progress.identity = self._identity()
         if self._resume is not None:
             return dict(self._resume)
         if self._source_resumes():
             self._progress.source = self.pipeline[0].state_dict
-        self._progress.identity = self._progress.identity or self._identity()
         if not self._progress.begun:
             self._progress.epoch, self._progress.user_epoch = self._epochs.last + 1, self._epochs.user_epoch
         state = self._progress.to_state(current_worker_info(), self.seeds())

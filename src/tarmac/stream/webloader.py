@@ -93,7 +93,7 @@ class _InWorker:
     def _items(self, role: int) -> Iterator[Tagged]:
         for item in self.dataset:
             yield Tagged(role, self.dataset.state_dict(), item)
-        drops = self.dataset.drops() if hasattr(self.dataset, "drops") else {}
+        drops = self.dataset.drops() if isinstance(self.dataset, DataPipeline) else {}
         read_any = as_stage(self.dataset).read_any
         yield Tagged(role, self.dataset.state_dict(), last=True, drops=drops, read_any=read_any)
 
