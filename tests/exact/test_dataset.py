@@ -36,8 +36,9 @@ from tarmac.errors import (
     TrailingData,
     UsageError,
 )
-from tarmac.exact.dataset import FEW, Dataset
+from tarmac.exact.dataset import Dataset
 from tarmac.exact.epoch_order import EpochOrder
+from tarmac.exact.fetch import FEW
 from tarmac.indexing.build import IndexOptions, manifest_of
 from tarmac.indexing.manifest import Manifest, Shard, write_manifest
 from tarmac.storage import Cache, StorageOptions
@@ -321,23 +322,23 @@ def test_open_shards_share_one_table(tmp_path):
     wanted = items(ds)
     ds.close()
     assert ds.batch([3])[0] == ds[3]
-    assert ds._joined is None  # the other shards are not open
+    assert ds._fetcher._table is None  # the other shards are not open
     assert items(ds) == wanted
     assert [sample["__key__"] for sample in ds.batch([0, -1])] == [ds.key(0), ds.key(-1)]
-    assert ds._joined
-    assert pickle.loads(pickle.dumps(ds))._joined is None
+    assert ds._fetcher._table
+    assert pickle.loads(pickle.dumps(ds))._fetcher._table is None
     sharing = ds.map(dict)
     assert items(sharing.batch([2])) == wanted[2:3]
-    assert sharing._joined
+    assert sharing._fetcher._table
     ds.close()  # datasets that share its shards release them, too
-    assert sharing._joined is None
+    assert sharing._fetcher._table is None
     assert items(sharing.batch([2, 20])) == [wanted[2], wanted[20]]
     assert items(ds) == wanted
     pair = ds.map(dict) + ds
     assert len(pair.batch([0, len(ds)])) == 2
-    assert pair._joined is False  # its halves have different steps
+    assert pair._fetcher._table is False  # its halves have different steps
     ds.close()
-    assert ds._joined is None
+    assert ds._fetcher._table is None
 
 
 def test_pickles_are_small_and_work(numbers):

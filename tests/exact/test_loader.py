@@ -160,15 +160,6 @@ def test_saved_on_eight_ranks_and_resumed_on_another_number(dataset, later):
     assert seen + more == Counter({f"s{number:05d}": 1 for number in range(N)})
 
 
-def test_many_changes_of_world_size_and_batch_size_in_one_epoch(dataset):
-    seen, state = Counter(), None
-    for world_size, batch_size, steps in ((2, 5, 3), (7, 1, 2), (1, 7, 4), (5, 2, 3), (13, 1, 10_000)):
-        more, states = consume(dataset, state, world_size, batch_size, steps)
-        seen += more
-        state = states[0] if states else None
-    assert seen == Counter({f"s{number:05d}": 1 for number in range(N)})
-
-
 @pytest.mark.parametrize("world_size", [3, 4])
 @pytest.mark.parametrize("tail", ["drop", "pad"])
 def test_every_rank_has_the_same_number_of_full_batches(dataset, tail, world_size):

@@ -136,7 +136,7 @@ def test_workers_killed_at_any_time(dataset):
             except WorkerDied:
                 died += 1
     assert died > 100
-    assert shared_memory() == existing
+    assert shared_memory() <= existing
 
 
 SCRIPT = """
@@ -174,7 +174,7 @@ def test_workers_exit_with_their_parent(shards, tmp_path, how):
         if how == signal.SIGINT:
             assert errors.count("Traceback") == 1  # the parent's own
     assert gone(pids), "workers outlive their parent"
-    assert shared_memory() == existing
+    assert shared_memory() <= existing
 
 
 def test_workers_exit_with_their_loader(dataset):

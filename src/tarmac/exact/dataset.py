@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 import contextlib
 import operator
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
@@ -16,18 +15,16 @@ from numpy.typing import ArrayLike
 
 from tarmac.display import html_table
 from tarmac.errors import TarmacError, UsageError
+from tarmac.exact.fetch import Fetcher
 from tarmac.exact.selection import Part, by_condition, by_key_hash, by_keys, by_numbers, whole
 from tarmac.exact.shardset import OpenOptions, ShardSet
 from tarmac.exact.steps import Steps, apply_steps, describe_step, map_step
-from tarmac.exact.table import Table
-from tarmac.exact.types import Integers, MapStyle, Rows, T_co, U
-from tarmac.indexing.build import REQUESTS, manifest_of
+from tarmac.exact.types import Integers, MapStyle, T_co, U
+from tarmac.indexing.build import manifest_of
 from tarmac.indexing.manifest import Manifest
 from tarmac.indexing.meta import meta_plan
 from tarmac.indexing.where import parse_where
 from tarmac.limits import Limits
-from tarmac.runtime.lookahead import in_threads
-from tarmac.samples.grouping import Sample
 from tarmac.samples.naming import Splitter
 from tarmac.samples.splits import split_bounds
 from tarmac.steps.fields import ToTuple
@@ -42,12 +39,6 @@ if TYPE_CHECKING:
     from tarmac.exact.mix import Mix
 
 __all__ = ["Dataset", "SeededIndex", "Splits"]
-
-_Group = tuple[Part, int, Integers, Integers]
-TABLE = 1 << 20
-"""Largest number of samples for which a table of all samples is kept; it takes tens of bytes per sample."""
-FEW = 32
-"""Average samples per shard in a batch below which reading one by one is faster than grouping by shard."""
 
 
 class SeededIndex(int):
@@ -98,9 +89,6 @@ class Dataset(Steps, MapStyle[T_co]):
     `progress` shows a progress bar while shards are indexed; by default on terminals and in notebooks.
     """
 
-    _joined: Table | Literal[False] | None = None
-    """All samples in one table; False if that is impossible, None if it was not built yet."""
-
     def __init__(
         self: Dataset[dict[str, Any]],
         source: Shards | Manifest,
@@ -142,15 +130,19 @@ class Dataset(Steps, MapStyle[T_co]):
         self._parts = tuple(parts)
         return self
 
+    @cached_property
+    def _fetcher(self) -> Fetcher:
+        return Fetcher(self._parts)
+
     # Description
 
     def __len__(self) -> int:
-        return self._ends_list[-1] if self._ends_list else 0
+        return self._fetcher.samples
 
-    @cached_property
+    @property
     def lengths(self) -> Integers:
         """The number of samples from each shard, in order. The order of an epoch depends on it."""
-        return np.concatenate([part.lengths for part in self._parts])
+        return self._fetcher.lengths
 
     @cached_property
     def fingerprint(self) -> str:
@@ -165,9 +157,9 @@ class Dataset(Steps, MapStyle[T_co]):
         """Return the keys of all samples, or of those with these numbers, from the index."""
         if indices is None:
             return self._all_keys()
-        numbers = self._normalized(indices)
+        numbers = self._fetcher.normalized(indices)
         keys = [""] * len(numbers)
-        for part, shard, rows, positions in self._groups(numbers):
+        for part, shard, rows, positions in self._fetcher.groups(numbers):
             for position, key in zip(positions.tolist(), part.shards.sidecar(shard).keys(rows), strict=True):
                 keys[position] = key
         return keys
@@ -180,14 +172,14 @@ class Dataset(Steps, MapStyle[T_co]):
 
     def key(self, index: int) -> str:
         """Return the key of one sample, from the index."""
-        part, number, row = self._locate(index)
+        part, number, row = self._fetcher.locate(index)
         return part.shards.sidecar(number).key(row)
 
     def sizes(self, indices: ArrayLike) -> Integers:
         """Return the total size in bytes of the fields of each sample, from the index."""
-        numbers = self._normalized(indices)
+        numbers = self._fetcher.normalized(indices)
         sizes = np.zeros(len(numbers), np.int64)
-        for part, shard, rows, positions in self._groups(numbers):
+        for part, shard, rows, positions in self._fetcher.groups(numbers):
             sizes[positions] = part.shards.sidecar(shard).bytes_of(rows)
         return sizes
 
@@ -227,7 +219,7 @@ class Dataset(Steps, MapStyle[T_co]):
     def __getitem__(self, index: int | slice) -> Any:
         if isinstance(index, slice):
             return self._sliced(index)
-        part, number, row = self._locate(index)
+        part, number, row = self._fetcher.locate(index)
         sample = part.shards.open(number).sample(row)
         return apply_steps(part.steps, sample, None) if part.steps else sample
 
@@ -236,7 +228,7 @@ class Dataset(Steps, MapStyle[T_co]):
 
         `seeds` holds one seed per sample for steps that draw random numbers.
         """
-        samples, steps = self._fetch(indices)
+        samples, steps = self._fetcher.fetch(indices)
         if not any(steps):
             return samples  # type: ignore[return-value]
         drawn: Sequence[int | None] = [None] * len(samples) if seeds is None else seeds
@@ -359,128 +351,3 @@ class Dataset(Steps, MapStyle[T_co]):
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_parts": self._parts}
-
-    # Locating and fetching samples
-
-    @cached_property
-    def _ends(self) -> Integers:
-        return np.cumsum(self.lengths)
-
-    @cached_property
-    def _ends_list(self) -> list[int]:
-        return self._ends.tolist()  # type: ignore[no-any-return]
-
-    @cached_property
-    def _segments(self) -> list[tuple[Part, int, Rows | None, int]]:
-        """For each shard: its part, its number in the part, the selected rows, and its first sample."""
-        begins = iter([0, *self._ends_list])
-        return [
-            (part, number, rows, next(begins))
-            for part in self._parts
-            for number, rows in zip(part.numbers.tolist(), part.rows, strict=True)
-        ]
-
-    def _shard_numbers(self, indices: Integers) -> Integers:
-        """Return the number of the shard of each sample, counted over all parts."""
-        return np.searchsorted(self._ends, indices, side="right")
-
-    def _shard(self, number: int) -> tuple[Part, int]:
-        """Return the part that holds a shard, and the shard's number in it."""
-        return self._segments[number][:2]
-
-    def _normalized(self, indices: ArrayLike) -> Integers:
-        numbers = np.asarray(indices)
-        if numbers.ndim > 1:
-            raise TypeError(f"expected a list of sample numbers, got an array of shape {numbers.shape}")
-        if not numbers.size:
-            return np.zeros(0, np.int64)
-        if numbers.dtype.kind not in "iu":
-            raise TypeError(f"expected integers as sample numbers, got an array of {numbers.dtype}")
-        length, lowest, highest = len(self), numbers.min(), numbers.max()
-        if not -length <= lowest <= highest < length:
-            raise IndexError(f"sample number out of range: the dataset has {length} samples, got {numbers}")
-        numbers = numbers.reshape(-1).astype(np.int64, copy=False)
-        return numbers if lowest >= 0 else np.where(numbers < 0, numbers + length, numbers)
-
-    def _locate(self, index: int) -> tuple[Part, int, int]:
-        """Return the part, the shard and the row of a sample."""
-        number, length = operator.index(index), len(self)
-        if not -length <= number < length:
-            raise IndexError(f"sample number out of range: the dataset has {length} samples, got {number}")
-        number += length if number < 0 else 0
-        part, shard, rows, begin = self._segments[bisect.bisect_right(self._ends_list, number)]
-        return part, shard, number - begin if rows is None else int(rows[number - begin])
-
-    def _groups(self, indices: Integers) -> Iterator[_Group]:
-        """Group samples by shard: yield part, shard, rows, and their positions in `indices`."""
-        numbers = self._shard_numbers(indices)
-        order = np.argsort(numbers, kind="stable")
-        cuts = np.flatnonzero(np.diff(numbers[order])) + 1
-        for positions in np.split(order, cuts) if len(order) else ():
-            part, number, selected, begin = self._segments[int(numbers[positions[0]])]
-            rows = indices[positions] - begin
-            yield part, number, rows if selected is None else selected[rows].astype(np.int64), positions
-
-    def _fetch(self, indices: ArrayLike) -> tuple[list[Sample], list[tuple[Each, ...]]]:
-        """Return raw samples, and for each the steps to apply."""
-        numbers = self._normalized(indices)
-        if table := self._table():
-            return table.samples(numbers), [self._parts[0].steps] * len(numbers)
-        if len(numbers) < FEW * len(self._ends_list):
-            one_by_one = self._fetch_each(numbers.tolist())
-            if one_by_one is not None:
-                return one_by_one
-        samples: list[Any] = [None] * len(numbers)
-        steps: list[tuple[Each, ...]] = [()] * len(numbers)
-        groups = list(self._groups(numbers))
-        for (part, _, _, positions), group in zip(groups, _read_groups(groups), strict=True):
-            for position, sample in zip(positions.tolist(), group, strict=True):
-                samples[position] = sample
-                steps[position] = part.steps
-        return samples, steps
-
-    def _table(self) -> Table | None:
-        """Return a table of all samples, if they are few and uniform and their shards are open."""
-        if self._joined is None:
-            if len(self) > TABLE or any(part.steps != self._parts[0].steps for part in self._parts):
-                self._joined = False
-                return None
-            opened = [part.shards.open_now(part.numbers.tolist(), self) for part in self._parts]
-            if any(shards is None for shards in opened):
-                return None  # not yet
-            shards = [shard for some in opened for shard in some or ()]
-            self._joined = Table.of(shards, [rows for part in self._parts for rows in part.rows]) or False
-        return self._joined or None
-
-    def _forget_table(self) -> None:
-        self._joined = None
-
-    def _fetch_each(self, indices: list[int]) -> tuple[list[Sample], list[tuple[Each, ...]]] | None:
-        """Fetch samples one by one; None if that would cost a request per sample."""
-        ends, segments = self._ends_list, self._segments
-        samples, steps, readers = [], [], {}
-        for index in indices:
-            segment = bisect.bisect_right(ends, index)
-            if segment not in readers:
-                part, number, rows, begin = segments[segment]
-                shard = part.shards.open(number)
-                if not shard.local:
-                    return None
-                readers[segment] = shard.sample, rows, begin, part.steps
-            read, rows, begin, todo = readers[segment]
-            row = index - begin
-            samples.append(read(row if rows is None else int(rows[row])))
-            steps.append(todo)
-        return samples, steps
-
-
-def _read_groups(groups: list[_Group]) -> Iterator[list[Sample]]:
-    """Yield the samples of each group; remote shards are read in parallel."""
-
-    def read(group: _Group) -> list[Sample]:
-        part, shard, rows, _ = group
-        return part.shards.open(shard).samples(rows)
-
-    if len(groups) < 2 or all(is_local(part.shards.url(shard)) for part, shard, _, _ in groups):
-        return map(read, groups)
-    return in_threads(read, groups, REQUESTS)

@@ -65,7 +65,7 @@ class OpenOptions:
 class Holder(Protocol):
     """An object that keeps references to open shards."""
 
-    def _forget_table(self) -> None: ...
+    def forget_table(self) -> None: ...
 
 
 class ShardSet:
@@ -79,7 +79,7 @@ class ShardSet:
     def close(self) -> None:
         """Close all shards; they are opened again on access."""
         for holder in list(getattr(self, "_holders", ())):
-            holder._forget_table()
+            holder.forget_table()
         self._holders: weakref.WeakSet[Holder] = weakref.WeakSet()
         limit = self.options.open_shards
         self._open: _Pool[IndexedShard] = _Pool(None if self.options.in_memory else limit)

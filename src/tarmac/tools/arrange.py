@@ -115,7 +115,7 @@ class Rows:
     def _by_shard(self, output: Output, part: str) -> Iterator[Piece]:
         ends = np.cumsum(self.dataset.lengths).tolist()
         for number, (start, stop) in enumerate(zip([0, *ends], ends, strict=False)):
-            home, shard = self.dataset._shard(number)
+            home, shard = self.dataset._fetcher.shard(number)
             yield Piece(output.name(number, shard_stem(home.shards.url(shard)), part), start, stop, number)
 
     def _edges(self, output: Output) -> list[int]:

@@ -224,7 +224,7 @@ def _clash(rows: Rows, piece: Piece, error: BadName, found: Gathered) -> BadName
 
 
 def _url(dataset: Dataset, number: int, found: Gathered) -> str:
-    part, shard = dataset._shard(int(dataset._shard_numbers(np.array([number]))[0]))
+    part, shard = dataset._fetcher.shard(int(dataset._fetcher.shard_numbers(np.array([number]))[0]))
     url = part.shards.url(shard)
     return found.origins.get(url, url)
 

@@ -113,7 +113,7 @@ class _Batch:
         """Build the items of some slots of the batch."""
         stats, put = Stats(), self._put
         began = time.perf_counter()
-        fetched = self.builder.samples._fetch(self.indices[slots.start : slots.stop])
+        fetched = self.builder.samples._fetcher.fetch(self.indices[slots.start : slots.stop])
         stats.read += time.perf_counter() - began
         for slot, sample, steps in zip(slots, *fetched, strict=True):
             began = time.perf_counter()
@@ -140,7 +140,7 @@ class _Batch:
             raise error
         position = int(self.positions[slot])
         for index in builder.order.substitutes(self.request.epoch, position):
-            (other,), (steps,) = builder.samples._fetch([index])
+            (other,), (steps,) = builder.samples._fetcher.fetch([index])
             try:
                 item = apply_steps(steps, other, self.seeds[slot])
             except Exception:  # noqa: S112 - also bad, and reported at its own position

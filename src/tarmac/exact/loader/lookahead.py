@@ -75,7 +75,7 @@ class LookAhead:
                 self._retire(shard)
             self._epoch, self._last = request.epoch, {}
         indices = self._order.at(request.epoch, request.positions)
-        shards = np.unique(self._dataset._shard_numbers(indices)).tolist()
+        shards = np.unique(self._dataset._fetcher.shard_numbers(indices)).tolist()
         new = [shard for shard in shards if shard not in self._last and self._cached(shard)]
         for shard in new:
             self._last[shard] = self._order.last_position(request.epoch, shard)
@@ -87,7 +87,7 @@ class LookAhead:
         room: dict[int, float] = {}
         while self._waiting:
             shard = self._waiting[0]
-            part, number = self._dataset._shard(shard)
+            part, number = self._dataset._fetcher.shard(shard)
             cache = part.shards.options.cache
             if id(cache) not in room:
                 room[id(cache)] = _room(cache, sum(map(self._size, held)))
@@ -98,15 +98,15 @@ class LookAhead:
             pool.submit(part.shards.open, number)  # errors are raised where the shard is used
 
     def _size(self, shard: int) -> int:
-        part, number = self._dataset._shard(shard)
+        part, number = self._dataset._fetcher.shard(shard)
         return part.shards.manifest.shards[number].size or 0
 
     def _cached(self, shard: int) -> bool:
-        part, number = self._dataset._shard(shard)
+        part, number = self._dataset._fetcher.shard(shard)
         return part.shards.options.cache is not None and not is_local(part.shards.url(number))
 
     def _retire(self, shard: int) -> None:
-        part, number = self._dataset._shard(shard)
+        part, number = self._dataset._fetcher.shard(shard)
         part.shards.release(number)
         if part.shards.options.cache is not None:
             part.shards.options.cache.retire(part.shards.url(number))

@@ -107,7 +107,6 @@ class _Worker:
         self._process.start()
         theirs.close()
         self._memory: dict[int, Any] = {}
-        self._received: dict[int, Any] = {}
         self._freed: deque[int] = deque()
         self._finalize = weakref.finalize(self, _terminate, ours, self._process)
 
