@@ -75,7 +75,7 @@ tarmac.register_scheme("zip", ZipStore("shards.zip"))
 
 def main() -> None:
     """Write shards into a zip file, and read them in every way."""
-    with tarmac.ShardWriter("zip:train/%04d.tar", maxcount=40) as writer:
+    with tarmac.ShardWriter("zip:train/%04d.tar", max_samples=40) as writer:
         for number in range(100):
             writer.write({"__key__": f"{number:06d}", "txt": f"sample {number}"})
     for url, info in list_objects("zip:train/"):

@@ -19,7 +19,7 @@ SAMPLES, CLASSES, FEATURES = 1000, 10, 8
 def write_shards(directory: Path) -> str:
     """Write a dataset of small vectors and return a pattern for its shards."""
     rng = np.random.default_rng(0)
-    with tarmac.ShardWriter(f"{directory}/train-%04d.tar", 250) as writer:
+    with tarmac.ShardWriter(f"{directory}/train-%04d.tar", max_samples=250) as writer:
         for number in range(SAMPLES):
             label = number % CLASSES
             vector = rng.normal(label, 1, FEATURES).astype(np.float32)

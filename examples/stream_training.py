@@ -18,7 +18,7 @@ SAMPLES, FEATURES = 1000, 8
 def write_shards(directory: Path) -> str:
     """Write a dataset of small vectors and return a pattern for its shards."""
     rng = np.random.default_rng(0)
-    with tarmac.ShardWriter(f"{directory}/train-%04d.tar", 250) as writer:
+    with tarmac.ShardWriter(f"{directory}/train-%04d.tar", max_samples=250) as writer:
         for number in range(SAMPLES):
             vector = rng.normal(size=FEATURES).astype(np.float32)
             writer.write({"__key__": f"{number:05d}", "npy": vector, "cls": int(vector.sum() > 0)})

@@ -67,7 +67,7 @@ ALLOWED = {
     ("stream/epochs.py", "json.loads"),
     ("jobs/claims.py", "json.loads"),
     ("exact/loader/processes.py", "pickle.loads"),  # what our own child sent
-    ("exact/loader/worker.py", "pickle.loads"),  # to see whether our own error can be sent
+    ("runtime/processes.py", "pickle.loads"),  # to see whether our own error can be sent
     ("storage/notes.py", "json.loads"),
     ("tools/export/values.py", "json.loads"),
     ("tools/duplicates.py", "np.load"),  # numbers that our own processes wrote; NumPy refuses objects

@@ -148,7 +148,7 @@ def test_files_with_secrets_are_private_and_warn(host, tmp_path, monkeypatch, ca
     try:
         url = f"http://{host}/s0.tar?sig={SECRET}"
         assert not run(["index", url, "-o", "secret.json", "--sidecars", "sidecars", "-j", "1"])
-        assert "secret.json holds the credentials" in capfd.readouterr().err
+        assert "secret.json contains the credentials" in capfd.readouterr().err
         assert stat.S_IMODE(Path("secret.json").stat().st_mode) == 0o600
         assert SECRET in Path("secret.json").read_text()
         assert len(tarmac.Dataset("secret.json")) == 3

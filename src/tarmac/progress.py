@@ -1,4 +1,4 @@
-"""A progress bar on standard error."""
+"""A progress bar on standard error, shown on a terminal or in a notebook."""
 
 from __future__ import annotations
 

@@ -39,8 +39,7 @@ from tarmac.errors import (
 from tarmac.exact.dataset import Dataset
 from tarmac.exact.epoch_order import EpochOrder
 from tarmac.exact.fetch import FEW
-from tarmac.indexing.auto import manifest_of
-from tarmac.indexing.build import IndexOptions
+from tarmac.indexing.build import IndexOptions, manifest_of
 from tarmac.indexing.manifest import Manifest, Shard, write_manifest
 from tarmac.storage import Cache, StorageOptions
 

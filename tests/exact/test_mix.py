@@ -10,7 +10,7 @@ from harness.datasets import write_shards
 from tarmac.errors import UsageError
 from tarmac.exact.dataset import Dataset
 from tarmac.exact.mix import Mix
-from tarmac.indexing.auto import manifest_of
+from tarmac.indexing.build import manifest_of
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,7 @@ from harness.waiting import TIMEOUT, gone
 from tarmac.errors import IndexDamaged, TarmacError, WriteError
 from tarmac.exact import shardset
 from tarmac.exact.shardset import OpenOptions, ShardSet, find_or_make_index
-from tarmac.indexing.auto import manifest_of
-from tarmac.indexing.build import IndexOptions
+from tarmac.indexing.build import IndexOptions, manifest_of
 from tarmac.indexing.manifest import Manifest, Shard
 
 

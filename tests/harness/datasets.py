@@ -13,7 +13,7 @@ from harness.shards import LONG, members
 from tarmac.exact.dataset import Dataset
 from tarmac.exact.selection import whole
 from tarmac.exact.shardset import OpenOptions, ShardSet
-from tarmac.indexing.auto import manifest_of
+from tarmac.indexing.build import manifest_of
 from tarmac.indexing.manifest import Manifest
 
 NAMES = st.text(st.sampled_from("ab_- é€\udc80"), min_size=1, max_size=4)
@@ -75,6 +75,6 @@ def write_shards(folder: Path, counts: list[int], *, size: int = 10, index: bool
 
 
 def dataset_of(source: Any, **options: Any) -> Dataset:
-    """A dataset with options that `Dataset` itself does not offer."""
+    """Return a dataset with options that `Dataset` itself does not have."""
     manifest = source if isinstance(source, Manifest) else manifest_of(source)
     return Dataset._of_parts([whole(ShardSet(manifest, OpenOptions(**options)))])

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 import tarmac
-from tarmac.errors import CommandFailed, CommitFailed, UrlError
+from tarmac.errors import CommitFailed, HookFailed, UrlError
 from tarmac.indexing.manifest import read_manifest
 from tarmac.jobs.task import Outcome
 from tarmac.tools.output import Output, Sources, fields_of, write_shard
@@ -102,12 +102,12 @@ def test_a_command_for_each_shard_must_succeed(tmp_path):
     outcome = write_shard(output, str(odd), SAMPLES)
     output.after(outcome)
     assert (tmp_path / "copy").read_bytes() == odd.read_bytes()
-    with pytest.raises(CommandFailed, match=r"--then ended with status 3"):
+    with pytest.raises(HookFailed, match=r"--then ended with status 3"):
         Output(str(odd), then="exit 3").after(outcome)
     assert odd.exists()
     Output(str(odd), then="true", rm=True).after(outcome)
     assert not odd.exists()
-    assert outcome.facts == {"removed": True}
+    assert outcome.removed
 
 
 def test_output_of_commands_is_not_data(tmp_path):

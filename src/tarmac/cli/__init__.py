@@ -23,11 +23,13 @@ from tarmac.cli.signals import ending
 from tarmac.display import visible
 from tarmac.errors import (
     BadCondition,
+    HookFailed,
     JobError,
     TarmacError,
     TarmacWarning,
     TransferError,
     UrlError,
+    UsageError,
 )
 
 __all__ = ["app", "main"]
@@ -76,7 +78,8 @@ def exit_code(error: TarmacError) -> int:
     """Say what kind of trouble an error is: 1 damaged data, 2 usage, 3 transfer failed."""
     if isinstance(error, TransferError | FileNotFoundError | PermissionError):
         return UNREACHABLE
-    return USAGE if isinstance(error, UrlError | BadCondition | JobError) else DAMAGED
+    usage = isinstance(error, UsageError | UrlError | BadCondition | JobError)
+    return USAGE if usage and not isinstance(error, HookFailed) else DAMAGED
 
 
 @functools.cache

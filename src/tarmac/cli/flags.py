@@ -11,7 +11,7 @@ import typer
 from tarmac.cli.saying import say, say_json
 
 if TYPE_CHECKING:
-    from tarmac.jobs.run import JobReport
+    from tarmac.jobs.report import Report
     from tarmac.storage.urls import ShardUrl
     from tarmac.tools.remake import Run
 
@@ -131,10 +131,10 @@ def manifest_or_sources(shards: list[str], allow_exec: bool | None = False) -> s
 
 def run_flags(jobs: int, dry_run: bool = False, max_errors: int | None = None) -> Run:
     """What the Run flags ask for."""
-    from tarmac.jobs.engines.local import LocalEngine
+    from tarmac.jobs.engines import make_engine
     from tarmac.tools.remake import Run
 
-    return Run(LocalEngine(jobs), dry_run, max_errors)
+    return Run(make_engine(None, jobs), dry_run, max_errors)
 
 
 def only_data(output: str, as_json: bool) -> None:
@@ -155,10 +155,10 @@ class Aside:
         return getattr(sys.stderr, name)
 
 
-def report_job(report: JobReport, as_json: bool, dry_run: bool = False, **more: Any) -> None:
+def report_job(report: Report, as_json: bool, dry_run: bool = False, **more: Any) -> None:
     """Say what a job did: a line on standard error, or JSON on standard output; 1 if samples were lost."""
     if as_json:
-        say_json(report.facts() | more)
+        say_json(report.to_dict() | more)
     elif dry_run:
         before = f", {report.kept} done before" if report.kept else ""
         say(f"{report.verb}: {report.units - report.kept} to do{before}", err=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import operator
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
 from dataclasses import replace
@@ -21,12 +20,13 @@ from tarmac.exact.selection import Part, by_condition, by_key_hash, by_keys, by_
 from tarmac.exact.shardset import OpenOptions, ShardSet
 from tarmac.exact.steps import Steps, apply_steps, describe_step, map_step
 from tarmac.exact.types import Integers, MapStyle, T_co, U
-from tarmac.indexing.auto import manifest_of
+from tarmac.indexing.build import manifest_of
 from tarmac.indexing.manifest import Manifest
-from tarmac.indexing.meta import parse_meta
+from tarmac.indexing.meta import meta_plan
 from tarmac.indexing.where import parse_where
 from tarmac.limits import Limits
 from tarmac.samples.naming import Splitter
+from tarmac.samples.splits import split_bounds
 from tarmac.steps.fields import ToTuple
 from tarmac.steps.stage import Each
 from tarmac.storage import Cache, StorageOptions, is_local
@@ -117,11 +117,11 @@ class Dataset(Steps, MapStyle[T_co]):
             in_memory=in_memory,
             cache=cache,
             storage=storage,
-            meta=None if meta is None else parse_meta(meta, limits=tar.limits),
+            meta=None if meta is None else meta_plan(meta, limits=tar.limits),
             tar=tar,
             split_name=split_name,
         )
-        manifest = manifest_of(source, options.indexing, show=progress)
+        manifest = manifest_of(source, options.indexing, progress=progress)
         self._parts: tuple[Part, ...] = (whole(ShardSet(manifest, options)),)
 
     @classmethod
@@ -302,14 +302,7 @@ class Dataset(Steps, MapStyle[T_co]):
         A sample stays in its split when the dataset grows or is packed again. Another `salt` gives another
         split.
         """
-        if not shares or min(shares.values()) <= 0 or sum(shares.values()) > 1 + 1e-9:
-            raise UsageError(
-                f"expected positive shares with a sum of at most 1, got {shares}.", field="shares"
-            )
-        edges = [min(round(edge * 2**64), 2**64) for edge in np.cumsum([0.0, *shares.values()]).tolist()]
-        if sum(shares.values()) > 1 - 1e-9:
-            edges[-1] = 2**64
-        bounds = list(itertools.pairwise(edges))
+        bounds = list(split_bounds(shares).values())
         pieces = [by_key_hash(part, bounds, salt) for part in self._parts]
         return Splits([self._of_parts(parts) for parts in zip(*pieces, strict=True)], shares)
 

@@ -14,8 +14,8 @@ from numpy.typing import ArrayLike
 from tarmac.exact.selection import Part
 from tarmac.exact.table import Table
 from tarmac.exact.types import Integers, Rows
-from tarmac.indexing.auto import REQUESTS
-from tarmac.runtime.threads import in_threads
+from tarmac.indexing.build import REQUESTS
+from tarmac.runtime.lookahead import in_threads
 from tarmac.samples.grouping import Sample
 from tarmac.steps.stage import Each
 from tarmac.storage import is_local

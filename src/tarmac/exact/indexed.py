@@ -18,7 +18,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from tarmac.errors import DigestMismatch, IndexingError, IndexStale
-from tarmac.indexing.names import BEFORE, check_names_before, hard_links
+from tarmac.indexing.names import HEADER_BYTES, check_headers, hard_links
 from tarmac.indexing.sidecar import Sidecar
 from tarmac.samples.grouping import Sample
 from tarmac.storage import Source, StorageOptions, read_range
@@ -226,12 +226,12 @@ class IndexedShard:
             owners, members = owners[selected], members[selected]
         starts = sidecar.offsets[members]
         names = [sidecar.fields[number] for number in sidecar.field_of[members].tolist()]
-        header = 0 if self._links is None else BEFORE
+        header = 0 if self._links is None else HEADER_BYTES
         payloads = self._bytes((starts - header).tolist(), (starts + sidecar.sizes[members]).tolist())
         if self._links is not None:
             keys = (samples[owner]["__key__"] for owner in owners.tolist())
             expected = zip(keys, names, self._links[members].tolist(), starts.tolist(), strict=True)
-            check_names_before(payloads, expected, self.url)
+            check_headers(payloads, expected, self.url)
             payloads = [payload[header:] for payload in payloads]
         for owner, name, payload in zip(owners.tolist(), names, payloads, strict=True):
             samples[owner][name] = payload

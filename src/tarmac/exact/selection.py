@@ -18,6 +18,7 @@ from tarmac.exact.types import Integers, Rows
 from tarmac.indexing.meta import names_in
 from tarmac.indexing.promote import common_types
 from tarmac.indexing.where import Condition
+from tarmac.samples.splits import key_hasher
 from tarmac.steps.stage import Each
 
 __all__ = ["by_condition", "by_key_hash", "by_keys", "by_numbers", "Part", "whole"]
@@ -110,7 +111,7 @@ def by_condition(parts: Sequence[Part], condition: Condition) -> list[Part]:
         if any(not values[name] for name in condition.compared):
             for part in parts:
                 names |= dict.fromkeys(_names(part))
-            problem = condition.nowhere(values, samples, names)
+            problem = condition.missing_column(values, samples, names)
             if problem is not None:
                 raise problem
     return matches
@@ -165,11 +166,10 @@ def by_key_hash(part: Part, bounds: Sequence[tuple[int, int]], salt: str) -> lis
 
     The hash depends on key and salt alone, so a sample stays in its split when the dataset grows.
     """
-    digest, seed = xxhash.xxh3_64_intdigest, xxhash.xxh3_64_intdigest(salt.encode())
+    hash_key = key_hasher(salt)
     selected: list[list[Rows]] = [[] for _ in bounds]
     for sidecar, old in zip(part.shards.sidecars(part.numbers.tolist()), part.rows, strict=True):
-        keys = [key.encode("utf-8", "surrogateescape") for key in sidecar.keys(None)]
-        hashes = np.array([digest(key, seed) for key in keys], np.uint64)
+        hashes = np.array([hash_key(key) for key in sidecar.keys(None)], np.uint64)
         for rows, (low, high) in zip(selected, bounds, strict=True):
             rows.append(_masked(old, (hashes >= low) & (hashes <= high - 1)))
     return [_narrowed(part, rows) for rows in selected]

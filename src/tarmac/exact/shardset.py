@@ -12,12 +12,11 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from tarmac.errors import IndexDamaged, IndexingError, IndexMissing, IndexStale
 from tarmac.exact.indexed import IndexedShard
-from tarmac.indexing.auto import REQUESTS, find_or_make_index
-from tarmac.indexing.build import IndexOptions
+from tarmac.indexing.build import REQUESTS, IndexOptions, find_or_make_index
 from tarmac.indexing.manifest import Manifest, Shard
 from tarmac.indexing.meta import MetaPlan
 from tarmac.indexing.sidecar import Sidecar, open_sidecar, sidecar_url
-from tarmac.runtime.threads import in_threads
+from tarmac.runtime.lookahead import in_threads
 from tarmac.samples.naming import Splitter, first_dot
 from tarmac.storage import Cache, Source, StorageOptions, is_local, open_read, stat
 from tarmac.storage.types import DEFAULT_STORAGE
@@ -59,7 +58,7 @@ class OpenOptions:
         """The options for building an index that is missing."""
         split = self.split_name or first_dot
         return IndexOptions(
-            digests=self.verify, meta=self.meta, split=split, tar=self.tar, storage=self.storage
+            digests=self.verify, meta=self.meta, split_name=split, tar=self.tar, storage=self.storage
         )
 
 

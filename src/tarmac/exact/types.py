@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tarmac.runtime.types import Integers
+
 if TYPE_CHECKING:
     # torch's DataLoader is annotated with its own Dataset class; at run time torch is not needed.
     from torch.utils.data.dataset import Dataset as MapStyle
@@ -25,6 +27,5 @@ U = TypeVar("U")
 
 __all__ = ["Batch_co", "Integers", "MapStyle", "Rows", "T_co", "U"]
 
-Integers = NDArray[np.int64]
 Rows = NDArray[np.int32]
 """Row numbers in one shard, kept for whole datasets and therefore small."""

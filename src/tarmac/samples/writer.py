@@ -10,7 +10,7 @@ from typing import IO, Any, Self, get_args
 
 from tarmac.codecs import Encoder, encode_field, find_encoder
 from tarmac.errors import BadName, DuplicateField, EncodeFailed, MissingField, UsageError, WriteError
-from tarmac.indexing.entries import Entries, Place
+from tarmac.indexing.entries import Entries, Extent
 from tarmac.limits import DEFAULT_LIMITS
 from tarmac.samples.grouping import Sample
 from tarmac.samples.naming import Splitter, check_field, check_key, first_dot, is_reserved
@@ -97,7 +97,7 @@ class TarWriter:
             import pyarrow  # noqa: F401 - needed at the end, when Python may not import any more
             from xxhash import xxh3_64_intdigest
 
-            import tarmac.indexing.marks
+            import tarmac.indexing.sampled_digests
             import tarmac.indexing.sidecar  # noqa: F401
 
             self._digest = xxh3_64_intdigest
@@ -132,7 +132,7 @@ class TarWriter:
         blocks: list[bytes] = []
         make_header = self._headers.header
         position = self._position
-        places: dict[str, Place] = {}
+        places: dict[str, Extent] = {}
         for field, suffix, encode, encodes_bytes in self._plans.get(tuple(encoded)) or self._plan(
             encoded, key
         ):
@@ -216,14 +216,15 @@ class TarWriter:
 
     def _write_index(self, entries: Entries) -> str:
         """Write the index beside the shard. If that fails, the published shard is complete without it."""
-        from tarmac.indexing.marks import take_marks
+        from tarmac.indexing.sampled_digests import sample_digests
         from tarmac.indexing.sidecar import make_sidecar, sidecar_url, write_sidecar
 
         assert self.name is not None
         url = sidecar_url(self.name)
         info = stat(self.name, self._storage)
-        marks = take_marks(self.name, info, entries.offsets, self._storage)
-        content = make_sidecar(entries, info, {}, digests=True, local=is_local(self.name), marks=marks)
+        sampled = sample_digests(self.name, info, entries.offsets, self._storage)
+        local = is_local(self.name)
+        content = make_sidecar(entries, info, {}, digests=True, local=local, sampled_digests=sampled)
         write_sidecar(url, content, self._storage)
         return url
 

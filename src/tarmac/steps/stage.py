@@ -14,7 +14,7 @@ from types import FunctionType
 from typing import Any, ClassVar
 
 from tarmac.errors import TarmacError, UsageError
-from tarmac.runtime.threads import in_threads
+from tarmac.runtime.lookahead import in_threads
 from tarmac.steps.handlers import Drops, Handler, reraise_exception
 
 __all__ = [

@@ -16,14 +16,13 @@ from typing import Protocol
 
 import numpy as np
 import xxhash
-from numpy.typing import NDArray
 
 from tarmac.errors import UrlError
 from tarmac.exact.dataset import Dataset
 from tarmac.exact.selection import whole
 from tarmac.exact.shardset import OpenOptions, ShardSet
-from tarmac.indexing.auto import manifest_of
-from tarmac.indexing.build import IndexOptions
+from tarmac.indexing.build import IndexOptions, manifest_of
+from tarmac.runtime.types import Integers
 from tarmac.samples.grouping import Sample
 from tarmac.samples.reader import SampleReader, read_shard
 from tarmac.storage import Cache, StorageOptions, is_local, is_stream, scheme_of, stat
@@ -49,7 +48,6 @@ __all__ = [
     "Streams",
 ]
 
-Integers = NDArray[np.int64]
 AT_ONCE = 1024
 """Samples that are fetched together, of a run of neighbours or from anywhere, ..."""
 BYTES_AT_ONCE = 32 << 20
@@ -281,7 +279,9 @@ def arranged(
 ) -> Rows:
     """Index shards that have no index, and choose samples; `views` for fields that are only passed on."""
     source = urls[0] if len(urls) == 1 and os.fspath(urls[0]).lower().endswith(".json") else urls
-    manifest = manifest_of(source, IndexOptions(meta=select.meta, storage=storage), beside=False, show=show)
+    manifest = manifest_of(
+        source, IndexOptions(meta=select.meta, storage=storage), beside=False, progress=show
+    )
     opening = OpenOptions(cache=cache, storage=storage, views=views)
     everything = Dataset._of_parts([whole(ShardSet(manifest, opening))])
     return Rows(select.of_dataset(everything), select, whole=everything)

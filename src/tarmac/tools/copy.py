@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from tarmac.errors import UrlError
 from tarmac.exact.dataset import Dataset
-from tarmac.jobs.run import JobReport
+from tarmac.jobs.report import Report
 from tarmac.runtime.seeds import make_seed
 from tarmac.samples.grouping import Sample
 from tarmac.storage import Cache
@@ -92,7 +92,7 @@ def copy(
     select: Select = EVERYTHING,
     ordering: Ordering = AS_IT_IS,
     cache: Cache | None = None,
-) -> JobReport:
+) -> Report:
     """Copy the samples that are chosen, in the order that is asked for, to new shards.
 
     With weights, `sources` are as many sources as there are weights. Shards that can be indexed are copied in
@@ -141,7 +141,7 @@ def _groups(sources: Shards | Sequence[Shards], ordering: Ordering, select: Sele
 
 def _copy_streams(
     streams: Streams, output: Output, run: Run, ordering: Ordering, facts: dict[str, Any]
-) -> JobReport:
+) -> Report:
     select = streams.select
     if shard_by_shard(output, select) and ordering.as_it_is:
         check_shard_by_shard(streams.urls, output)

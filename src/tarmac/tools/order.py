@@ -18,12 +18,12 @@ from tarmac.exact.epoch_order import EpochOrder
 from tarmac.exact.mix import Mix
 from tarmac.exact.order.epochs import Tail, batch_positions, check_rank, steps_left
 from tarmac.exact.order.exact import ExactOrder
+from tarmac.runtime.types import Integers
 from tarmac.storage.urls import Shards
 from tarmac.tools.shuffle_quality import shuffle_quality, stream_order
 
 __all__ = ["audit", "Coming", "OrderAudit", "OrderOptions", "Seen", "Summary"]
 
-Integers = NDArray[np.int64]
 
 _MOMENTS = 5
 """At how many moments of an epoch the shards that a rank reads at a time are counted."""

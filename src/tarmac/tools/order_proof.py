@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from tarmac.exact.mix import Mix
 from tarmac.exact.order.epochs import first_and_size
+from tarmac.runtime.types import Integers
 from tarmac.tools.order import OrderAudit
 
 __all__ = ["Proof", "prove"]
 
-Integers = NDArray[np.int64]
 
 _AT_ONCE = 1 << 14
 """Samples worked out in one go: what that takes fits into the cache of a core, which doubles the speed."""

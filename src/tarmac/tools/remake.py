@@ -6,8 +6,10 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tarmac.jobs.ledger import ledger_place
-from tarmac.jobs.run import Engine, JobReport, run_job
+from tarmac.jobs.engines import Engine
+from tarmac.jobs.ledger import ledger_url
+from tarmac.jobs.report import Report
+from tarmac.jobs.run import run_job
 from tarmac.jobs.task import Outcome, Task, Unit
 from tarmac.samples.grouping import Sample
 from tarmac.samples.naming import plain_key
@@ -101,7 +103,7 @@ def counted(samples: Iterator[Sample], outcome: Outcome) -> Iterator[Sample]:
         yield sample if key[:2] != "./" else sample | {"__key__": plain_key(key)}
 
 
-def remake(task: Remake, run: Run) -> JobReport:
+def remake(task: Remake, run: Run) -> Report:
     """Run the job; what it has made is remembered beside its output."""
     report = run_writing(task, task.output, run, task.verb)
     if not run.dry:
@@ -110,15 +112,15 @@ def remake(task: Remake, run: Run) -> JobReport:
     return report
 
 
-def run_writing(task: Task, output: Output, run: Run, name: str) -> JobReport:
+def run_writing(task: Task, output: Output, run: Run, name: str) -> Report:
     """Run a job that writes shards; `name` is what its ledger is called beside them."""
     return run_job(
         task,
         run.engine,
-        ledger=ledger_place(output.pattern, name),
-        anew=output.overwrite,
-        most_failed=run.max_errors,
-        dry=run.dry,
+        ledger=ledger_url(output.pattern, name),
+        overwrite=output.overwrite,
+        max_errors=run.max_errors,
+        dry_run=run.dry,
         storage=output.storage,
-        show=run.show,
+        progress=run.show,
     )

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
+import operator
 import time
-from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any, Generic
 
-from tarmac.errors import ErrorBudgetExceeded, UsageError
+from tarmac.errors import UsageError
 from tarmac.exact.dataset import Dataset
 from tarmac.exact.loader.builder import BadSample, BatchBuilder, Result
 from tarmac.exact.loader.cursor import EpochCursor, Request, explain_torch_arguments
@@ -20,11 +19,11 @@ from tarmac.exact.loader.stats import Stats
 from tarmac.exact.mix import Mix
 from tarmac.exact.order.epochs import Tail
 from tarmac.exact.types import Batch_co, T_co
+from tarmac.runtime.budget import ErrorBudget
+from tarmac.runtime.lookahead import PER_WORKER, look_ahead
+from tarmac.runtime.processes import usable_cores
 
 __all__ = ["Loader"]
-
-PREFETCH = 2
-"""Batches to prepare ahead, for each process."""
 
 
 class Loader(EpochCursor, Generic[Batch_co]):
@@ -69,7 +68,7 @@ class Loader(EpochCursor, Generic[Batch_co]):
         max_bad_samples: int = 0,
         streams: int = 64,
         window: int = 16_384,
-        prefetch: int = PREFETCH,
+        prefetch: int = PER_WORKER,
         start_method: str | None = None,
         stall: float = STALL,
     ) -> None:
@@ -142,14 +141,10 @@ class Loader(EpochCursor, Generic[Batch_co]):
         self._stats += result.stats
         self.bad_samples += result.bad
         bad = len({(sample.url, sample.key) for sample in self.bad_samples}) if result.bad else 0
-        if bad > self._builder.max_bad_samples:
+        if bad:
             last = self.bad_samples[-1]
-            raise ErrorBudgetExceeded(
-                f"{bad} samples failed, more than `max_bad_samples`={self._builder.max_bad_samples}. "
-                f"Last error: {last.error}",
-                url=last.url,
-                key=last.key,
-            )
+            budget = ErrorBudget(self._builder.max_bad_samples, "max_bad_samples")
+            budget.check(bad, last.error, url=last.url, key=last.key)
 
     def _results(self, requests: Iterator[Request]) -> Generator[Result, None, None]:
         if self._processes:
@@ -167,11 +162,6 @@ class Loader(EpochCursor, Generic[Batch_co]):
         self.close()
 
 
-def usable_cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def in_order(
     builder: BatchBuilder, requests: Iterator[Request], threads: int, prefetch: int
 ) -> Generator[Result, None, None]:
@@ -180,14 +170,10 @@ def in_order(
         for request in requests:
             yield builder.begin(request)()
         return
-    pending: deque[Callable[[], Result]] = deque()
     pool = ThreadPoolExecutor(threads, thread_name_prefix="tarmac-loader")
     try:
-        for request in requests:
-            pending.append(builder.begin(request, pool, threads))
-            if len(pending) > prefetch:
-                yield pending.popleft()()
-        while pending:
-            yield pending.popleft()()
+        # One more than `prefetch`: the batch that is waited for. `map` keeps no reference to a yielded batch.
+        started = look_ahead(lambda one: builder.begin(one, pool, threads), requests, prefetch + 1)
+        yield from map(operator.call, started)
     finally:
         pool.shutdown(wait=True, cancel_futures=True)

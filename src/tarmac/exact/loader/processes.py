@@ -7,7 +7,6 @@ import functools
 import multiprocessing
 import os
 import pickle
-import signal
 import socket
 import struct
 import time
@@ -24,6 +23,8 @@ from tarmac.exact.loader.cursor import Request
 from tarmac.exact.loader.shared_memory import map_segment, watched
 from tarmac.exact.loader.worker import SentBatch, work
 from tarmac.exact.steps import describe_step
+from tarmac.runtime.lookahead import look_ahead
+from tarmac.runtime.processes import close_parent_ends, exit_reason, keep_in_parent
 
 __all__ = ["Processes"]
 
@@ -35,9 +36,6 @@ STOPPED = 60.0
 """... and for a worker that was stopped, as with SIGSTOP."""
 TICK = 1.0
 """Seconds between two checks of a worker. Checks are counted, so time while the parent is stopped does not count."""
-
-
-_parent_ends: weakref.WeakSet[Connection] = weakref.WeakSet()
 
 
 class Processes:
@@ -58,17 +56,18 @@ class Processes:
     def results(self, requests: Iterator[Request], prefetch: int) -> Generator[Result, None, None]:
         """Yield batches in order; each worker prepares `prefetch` batches ahead."""
         workers = self._started()
-        taken = self._requested  # batches of an abandoned iteration are discarded when they arrive
+
+        def start(request: Request) -> tuple[_Worker, int]:
+            number = self._requested
+            worker = workers[number % len(workers)]
+            worker.request(number, request)
+            self._requested += 1
+            return worker, number
+
         try:
-            for request in requests:
-                workers[self._requested % len(workers)].request(self._requested, request)
-                self._requested += 1
-                if self._requested - taken >= prefetch * len(workers):
-                    yield workers[taken % len(workers)].take(taken)
-                    taken += 1
-            while taken < self._requested:
-                yield workers[taken % len(workers)].take(taken)
-                taken += 1
+            # Batches of an abandoned iteration are discarded when they arrive.
+            for worker, number in look_ahead(start, requests, prefetch * len(workers)):
+                yield worker.take(number)
         except (WorkerDied, WorkerFailed, KeyboardInterrupt):
             self.close()
             raise
@@ -101,7 +100,7 @@ class _Worker:
         set_timeouts(ours, min(stall, STOPPED))
         self._stall = stall
         self._connection: Connection = ours
-        _parent_ends.add(ours)
+        keep_in_parent(ours)
         self._process = context.Process(
             target=_main, args=(theirs, builder, threads, os.getpid()), daemon=True
         )
@@ -206,13 +205,7 @@ class _Worker:
             raise self._died() from None
 
     def _died(self) -> WorkerDied:
-        self._process.join(SHUTDOWN_TIMEOUT)
-        code = self._process.exitcode
-        if code is not None and code < 0:
-            how = f"was killed by {signal.Signals(-code).name}"
-        else:
-            how = f"exited with status {code}"
-        return WorkerDied(f"worker process {self._process.pid} {how}.")
+        return WorkerDied(f"worker process {self._process.pid} {exit_reason(self._process)}.")
 
     def stop(self) -> None:
         """Ask the worker to exit."""
@@ -248,10 +241,7 @@ def is_stopped(pid: int | None) -> bool:
 
 
 def _main(connection: Connection, builder: BatchBuilder, threads: int, parent: int) -> None:
-    # A forked child inherits the parent's ends of all connections. While they are open here, the workers
-    # would not notice that the parent has died.
-    for end in list(_parent_ends):
-        end.close()
+    close_parent_ends()
     work(connection, builder, threads, parent)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 import signal
 import time
-import traceback
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -13,10 +12,11 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import send_handle
 from typing import Any, NamedTuple
 
-from tarmac.errors import NotPicklable, WorkerFailed
+from tarmac.errors import NotPicklable
 from tarmac.exact.loader.builder import BatchBuilder, Result
 from tarmac.exact.loader.lookahead import LookAhead
 from tarmac.exact.loader.shared_memory import Segment, required_size
+from tarmac.runtime.processes import sendable_error
 
 __all__ = ["SentBatch", "work"]
 
@@ -63,23 +63,12 @@ def work(connection: Connection, builder: BatchBuilder, threads: int, parent: in
                 look_ahead.batch_done(result.request)
                 segments.send(number, result)
             except Exception as error:
-                connection.send(("error", number, _sendable(error)))
+                connection.send(("error", number, sendable_error(error)))
     except (EOFError, OSError):  # the parent has exited or closed its end
         pass
     finally:
         if pool is not None:
             pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _sendable(error: Exception) -> Exception:
-    """Return the error with its traceback as a note, or a description if it cannot be pickled."""
-    trace = "".join(traceback.format_exception(error))
-    try:
-        error.add_note(f"in a worker process:\n{trace}")
-        pickle.loads(pickle.dumps(error))  # noqa: S301 - pickled on the same line
-    except Exception:
-        return WorkerFailed(f"{type(error).__name__} in a worker process: {error}\n{trace}")
-    return error
 
 
 def _not_picklable(batch: Any, error: Exception) -> NotPicklable:
