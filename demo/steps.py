@@ -24,10 +24,10 @@ import tarmac
 from demo.pictures import KINDS, draw
 from tarmac.exact.loader.loader import usable_cores
 from tarmac.jobs.engines.local import LocalEngine
-from tarmac.tools.check import check
-from tarmac.tools.copy import Ordering, copy
+from tarmac.tools.check.check import check
+from tarmac.tools.copy import Order_, copy
 from tarmac.tools.output import Output
-from tarmac.tools.remake import Run
+from tarmac.tools.rewrite import Run
 from tarmac.tools.select import Select
 
 __all__ = ["Step", "run"]
@@ -159,7 +159,7 @@ def split(urls: str, out: Path) -> tuple[int, int]:
     for old in out.glob("split/*.tar"):
         old.unlink()
     output = Output(f"{out}/split/{{part}}-{{i:03d}}.tar", max_samples=1000, overwrite=True)
-    select, ordering = Select(part="train=0.9,val=0.1"), Ordering(shuffle=True)
+    select, ordering = Select(part="train=0.9,val=0.1"), Order_(shuffle=True)
     done = copy(urls, output, Run(LocalEngine(usable_cores())), select=select, ordering=ordering)
     return done.written, done.bytes
 

@@ -32,7 +32,7 @@ def with_tarmac(shard: Path, target: Path):
     from tarmac.jobs.engines.local import LocalEngine
     from tarmac.tools.copy import copy
     from tarmac.tools.output import Output
-    from tarmac.tools.remake import Run
+    from tarmac.tools.rewrite import Run
 
     output = Output(f"{target}/x-{{i:06d}}.tar", max_samples=SAMPLES)
     return lambda: copy(str(shard), output, Run(LocalEngine(CORES), show=False))

@@ -75,8 +75,8 @@ def with_tarmac(root: Path, target: Path, processes: int):
     """All that `tarmac pack` does: planning, fingerprints, the ledger."""
     from tarmac.jobs.engines.local import LocalEngine
     from tarmac.tools.output import Output
-    from tarmac.tools.pack import pack
-    from tarmac.tools.remake import Run
+    from tarmac.tools.pack.pack import pack
+    from tarmac.tools.rewrite import Run
 
     output = Output(f"{target}/x-{{i:06d}}.tar", max_samples=10_000 if processes == 1 else SAMPLES)
     return lambda: pack([str(root)], output, Run(LocalEngine(processes), show=False))

@@ -46,8 +46,8 @@ def sorting(site: Site, side: str) -> Work:
     """With indexing, in one process; more than 512 MB of memory is a fault."""
     from tarmac.jobs.engines.local import LocalEngine
     from tarmac.tools.output import Output
-    from tarmac.tools.remake import Run
-    from tarmac.tools.sort import By, sort
+    from tarmac.tools.rewrite import Run
+    from tarmac.tools.sort.sort import By, sort
 
     urls, count = shards(site), site.small * TIMES
     target = site.data / f"sorted-{os.getpid()}"

@@ -24,7 +24,7 @@ def run(*arguments: str) -> object:
 )
 @pytest.mark.parametrize(
     "point",
-    ["tarmac.cli.flags.sources", "tarmac.storage.urls._expand_one", "tarmac.tools.check._check_one",
+    ["tarmac.cli.flags.sources", "tarmac.storage.urls._expand_one", "tarmac.tools.check.check._check_one",
      "tarmac.storage.local.LocalSource.map", "tarmac.jobs.engines.local.LocalEngine.run"],
 )  # fmt: skip
 def test_unexpected_errors_are_one_line(tmp_path, monkeypatch, capfd, point, error):
@@ -47,7 +47,7 @@ def test_unexpected_errors_are_one_line(tmp_path, monkeypatch, capfd, point, err
 
 
 BROKEN = """
-import runpy, tarmac.tools.check as module
+import runpy, tarmac.tools.check.check as module
 def broken(*_): raise ZeroDivisionError
 module._check_one = broken
 runpy.run_module("tarmac", run_name="__main__")
@@ -66,7 +66,7 @@ def test_the_message_names_the_shard_without_its_secrets(monkeypatch, capfd):
     def broken(*_args):
         raise ZeroDivisionError
 
-    monkeypatch.setattr("tarmac.tools.check.open_read", broken)
+    monkeypatch.setattr("tarmac.tools.check.check.open_read", broken)
     assert run("check", "http://u:SECRET@127.0.0.1:1/a b.tar?sig=SECRET", "-j", "1") == 70
     line = capfd.readouterr().err
     assert "SECRET" not in line

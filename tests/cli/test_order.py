@@ -13,9 +13,9 @@ from matplotlib.figure import Figure
 import tarmac
 from harness.shards import plain
 from tarmac.cli import main
-from tarmac.tools import order_proof
-from tarmac.tools.order import OrderOptions, audit
-from tarmac.tools.order_proof import Proof
+from tarmac.tools.audit import proof as order_proof
+from tarmac.tools.audit.audit import OrderOptions, audit
+from tarmac.tools.audit.proof import Proof
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 import tarmac
 from harness.waiting import PATIENCE, until
 from tarmac.cli import app, main
-from tools.sources.packing import grow
+from tools.pack.sources.packing import grow
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ sys.meta_path.insert(0, Finder())
 """
 AT_EXIT = "import atexit; atexit.register(send)\n"
 WHILE_FREED = """
-import tarmac.tools.check as module
+import tarmac.tools.check.check as module
 class Freed:
     __del__ = send
 def check(*args, inner=module._check_one):
@@ -38,7 +38,7 @@ def begin(*args, inner=module._in_worker):
     inner(*args)
 module._in_worker = begin
 """
-MODULES = ("tarmac.cli", "typer", "tarmac.cli.sort", "tarmac.tools.check")
+MODULES = ("tarmac.cli", "typer", "tarmac.cli.sort", "tarmac.tools.check.check")
 RUN = "import runpy; runpy.run_module('tarmac', run_name='__main__')"
 
 
@@ -56,7 +56,7 @@ def tarmac(prelude: str, number: int, *arguments: str) -> tuple[int, str]:
     [
         *(
             AT_IMPORT.format(name=name)
-            for name in ("tarmac.cli", "typer", "tarmac.cli.sort", "tarmac.tools.check")
+            for name in ("tarmac.cli", "typer", "tarmac.cli.sort", "tarmac.tools.check.check")
         ),
         AT_EXIT,
         WHILE_FREED,

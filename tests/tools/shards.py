@@ -8,7 +8,7 @@ from typing import Any
 
 import tarmac
 from tarmac.jobs.engines.local import LocalEngine
-from tarmac.tools.remake import Run
+from tarmac.tools.rewrite import Run
 
 RUN = Run(LocalEngine())
 

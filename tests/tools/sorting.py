@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tarmac
 from tarmac.jobs.engines.local import LocalEngine
-from tarmac.tools.remake import Run
+from tarmac.tools.rewrite import Run
 
 
 def run(jobs=1, **more):

@@ -17,9 +17,9 @@ from harness.servers import required, seaweed_s3
 from tarmac.errors import TarmacError, Truncated, UrlError
 from tarmac.jobs.engines.local import LocalEngine
 from tarmac.storage import StorageOptions
-from tarmac.tools.copy import Ordering, copy
+from tarmac.tools.copy import Order_, copy
 from tarmac.tools.output import Output
-from tarmac.tools.remake import Run
+from tarmac.tools.rewrite import Run
 from tarmac.tools.select import Select
 from tools.shards import RUN, content, files, keys, make
 
@@ -53,14 +53,12 @@ def test_cat_and_split(urls, tmp_path):
 
 
 def test_shuffled_as_a_whole_and_the_same_again(urls, tmp_path):
-    copy(urls, out(tmp_path, max_samples=8), RUN, ordering=Ordering(shuffle=True, seed=3))
-    copy(
-        urls, out(tmp_path / "b", max_samples=8), Run(LocalEngine(2)), ordering=Ordering(shuffle=True, seed=3)
-    )
+    copy(urls, out(tmp_path, max_samples=8), RUN, ordering=Order_(shuffle=True, seed=3))
+    copy(urls, out(tmp_path / "b", max_samples=8), Run(LocalEngine(2)), ordering=Order_(shuffle=True, seed=3))
     assert files(tmp_path / "out") == files(tmp_path / "b" / "out")
     assert Counter(made(tmp_path)) == Counter(keys(*urls))
     assert len({key.partition("/")[0] for key in made(tmp_path)[:8]}) == 3
-    copy(urls, out(tmp_path / "c", max_samples=8), RUN, ordering=Ordering(shuffle=True, seed=4))
+    copy(urls, out(tmp_path / "c", max_samples=8), RUN, ordering=Order_(shuffle=True, seed=4))
     assert made(tmp_path / "c") != made(tmp_path)
 
 
@@ -78,7 +76,7 @@ def test_parts_beside_each_other(urls, tmp_path):
 
 
 def test_interleaved_from_files_and_from_streams(urls, tmp_path):
-    ordering = Ordering(interleave=2)
+    ordering = Order_(interleave=2)
     copy(urls, out(tmp_path), RUN, ordering=ordering)
     assert made(tmp_path)[:4] == ["s0/000", "s1/000", "s0/001", "s1/001"]
     packed = []
@@ -98,11 +96,11 @@ def test_interleaved_from_files_and_from_streams(urls, tmp_path):
 
 
 def test_mixed_by_weights(urls, tmp_path):
-    ordering = Ordering(weights=(2.0, 1.0), until="first")
+    ordering = Order_(weights=(2.0, 1.0), until="first")
     copy([urls[2], urls[:2]], out(tmp_path), RUN, ordering=ordering)
     found = Counter(key.startswith("s2") for key in made(tmp_path))
     assert found == {True: 20, False: 10}
-    copy([urls[2], urls[:2]], out(tmp_path / "b"), RUN, ordering=Ordering(weights=(2.0, 1.0)))
+    copy([urls[2], urls[:2]], out(tmp_path / "b"), RUN, ordering=Order_(weights=(2.0, 1.0)))
     assert Counter(made(tmp_path / "b")) == Counter(keys(*urls))
     with pytest.raises(UrlError, match="2 weights"):
         copy(urls, out(tmp_path), RUN, ordering=ordering)
@@ -122,13 +120,13 @@ def test_compressed_shards_are_streams(urls, tmp_path):
     assert made(tmp_path) == keys(*urls)[3:30]
     copy(packed, Output(f"{tmp_path}/each/"), RUN)
     assert content(f"{tmp_path}/each/*.tar") == content(*urls)
-    copy(packed, out(tmp_path / "b"), RUN, ordering=Ordering(shuffle=True, buffer=10, seed=1))
+    copy(packed, out(tmp_path / "b"), RUN, ordering=Order_(shuffle=True, buffer=10, seed=1))
     assert Counter(made(tmp_path / "b")) == Counter(keys(*urls))
     assert made(tmp_path / "b") != keys(*urls)
     with pytest.raises(UrlError, match="from front to back"):
         copy(packed, out(tmp_path / "c", "{part}-{i}.tar"), RUN, select=Select(part="a=0.5,b=0.5"))
     with pytest.raises(UrlError, match="from front to back"):
-        copy([packed], out(tmp_path / "c"), RUN, ordering=Ordering(weights=(1.0,)))
+        copy([packed], out(tmp_path / "c"), RUN, ordering=Order_(weights=(1.0,)))
     with pytest.raises(UrlError, match="--dry-run"):
         copy(packed, out(tmp_path / "d"), Run(LocalEngine(), dry=True))
     assert not (tmp_path / "d").exists()
@@ -137,7 +135,7 @@ def test_compressed_shards_are_streams(urls, tmp_path):
 def test_orders_exclude_each_other():
     for flags in ({"shuffle": True, "interleave": 2}, {"buffer": 0}, {"weights": (1.0, -1.0)}):
         with pytest.raises(UrlError):
-            Ordering(**flags)
+            Order_(**flags)
 
 
 def test_damage_is_an_error_and_nothing_is_published(urls, tmp_path):
@@ -255,7 +253,7 @@ def test_a_slice_of_a_mixture_is_not_that_of_its_sources(urls, tmp_path):
             out(tmp_path),
             RUN,
             select=Select(slice=":6"),
-            ordering=Ordering(weights=(1.0, 1.0)),
+            ordering=Order_(weights=(1.0, 1.0)),
         )
 
 
@@ -265,7 +263,7 @@ def test_chosen_and_interleaved_alike_from_files_and_from_streams(urls, tmp_path
         packed.append(str(tmp_path / f"{number}.tar.gz"))
         copy(url, Output(packed[-1]), RUN)
     (tmp_path / "keys").write_text("".join(f"{key}\n" for key in keys(*urls)[::3]))
-    select, ordering = Select(keys=str(tmp_path / "keys")), Ordering(interleave=2)
+    select, ordering = Select(keys=str(tmp_path / "keys")), Order_(interleave=2)
     copy(urls, out(tmp_path), RUN, select=select, ordering=ordering)
     copy(packed, Output(f"{tmp_path}/streams.tar"), RUN, select=select, ordering=ordering)
     assert made(tmp_path) == keys(f"{tmp_path}/streams.tar")

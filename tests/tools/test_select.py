@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import tarmac
 from tarmac.errors import IndexingError, MissingField, UrlError
-from tarmac.tools.arrange import Piece, Streams, arranged
+from tarmac.tools.plan import OutputShard, StreamedShards, open_indexed
 from tarmac.tools.select import FieldRule, Select, parse_fields, parse_part, parse_slice, read_keys
 from tools.shards import make
 
@@ -23,10 +23,10 @@ def urls(tmp_path_factory):
 def both(urls, **flags):
     """The keys that are chosen, which an index and a stream must agree on."""
     select = Select(**flags)
-    rows = arranged(urls, select)
-    indexed = [each["__key__"] for each in rows.samples(Piece("x", 0, rows.size))]
+    rows = open_indexed(urls, select)
+    indexed = [each["__key__"] for each in rows.samples(OutputShard("x", 0, rows.size))]
     rows.dataset.close()
-    streams = Streams(urls, select)
+    streams = StreamedShards(urls, select)
     streamed = [each["__key__"] for each in select.cut(select.of_stream(streams.shards()))]
     assert indexed == streamed
     return indexed
@@ -50,7 +50,7 @@ def test_splitting_by_offset_gives_every_sample_once(urls):
 
 
 def test_negative_slices_need_an_end(urls):
-    rows = arranged(urls, Select(slice="-3:"))
+    rows = open_indexed(urls, Select(slice="-3:"))
     assert [rows.dataset.key_of(i) for i in range(3)] == everything(urls)[-3:]
     with pytest.raises(UrlError, match="no end to count from"):
         list(Select(slice="-3:").of_stream([]))

@@ -14,7 +14,7 @@ from tarmac.display import display_url, visible
 
 if TYPE_CHECKING:
     from tarmac.errors import TarmacError
-    from tarmac.tools.check import Checks, ShardCheck
+    from tarmac.tools.check.check import Checks, ShardCheck
 
 __all__ = ["check_command"]
 
@@ -69,8 +69,8 @@ def check_command(
     With --repair what was lost is printed as JSON lines; the status is 1 if that is anything.
     """
     from tarmac.codecs import imagespecs
-    from tarmac.tools.check import Checks, check
-    from tarmac.tools.duplicates import KeyFiles
+    from tarmac.tools.check.check import Checks, check
+    from tarmac.tools.check.duplicates import KeyFiles
 
     if repair != bool(output):
         raise typer.BadParameter("--repair needs -o DIR/, and the other way round")
@@ -164,9 +164,9 @@ def _repair(
     from tarmac.indexing.manifest import read_manifest
     from tarmac.jobs.engines.local import LocalEngine
     from tarmac.storage import WriteOptions, open_write
-    from tarmac.tools.compare import entries_of
+    from tarmac.tools.check.compare import entries_of
+    from tarmac.tools.check.repair import repair
     from tarmac.tools.output import Output
-    from tarmac.tools.repair import repair
 
     told = entries_of(read_manifest(manifest), urls) if manifest else None
     job = repair(

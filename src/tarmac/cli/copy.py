@@ -62,7 +62,7 @@ def copy_command(
     Example: tarmac copy a.tar b.tar -o 'x-{i:06d}.tar' --max-samples 1000
     """
     from tarmac.storage import Cache
-    from tarmac.tools.copy import Ordering, copy
+    from tarmac.tools.copy import Order_, copy
     from tarmac.tools.output import Output
     from tarmac.tools.select import Select
 
@@ -90,7 +90,7 @@ def copy_command(
         ),
         flags.run_flags(jobs, dry_run),
         select=Select(fields, missing, where, keys, slice_, slice_shard, part, only),
-        ordering=Ordering(shuffle, seed, buffer, interleave, weights, until),
+        ordering=Order_(shuffle, seed, buffer, interleave, weights, until),
         cache=Cache(cache) if cache else None,
     )
     flags.report_job(report, as_json, dry_run)

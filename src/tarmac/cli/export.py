@@ -67,8 +67,8 @@ def export_command(
     base64 and tsv and csv do not take. Example: tarmac export 'train-*.tar' -o 'train-{i:05d}.parquet'
     """
     from tarmac.storage import Cache
+    from tarmac.tools.export.export import export
     from tarmac.tools.export.form import Shape, form_of_name
-    from tarmac.tools.export.job import export
     from tarmac.tools.export.values import parse_kinds
     from tarmac.tools.select import Select
 

@@ -13,7 +13,7 @@ from tarmac.cli.saying import say, say_json
 if TYPE_CHECKING:
     from tarmac.jobs.run import JobReport
     from tarmac.storage.urls import ShardUrl
-    from tarmac.tools.remake import Run
+    from tarmac.tools.rewrite import Run
 
 __all__ = [
     "AllowExec", "AsJson", "CacheDir", "Compress", "DryRun", "Fields", "Index", "Interleave", "Jobs",
@@ -132,7 +132,7 @@ def manifest_or_sources(shards: list[str], allow_exec: bool | None = False) -> s
 def run_flags(jobs: int, dry_run: bool = False, max_errors: int | None = None) -> Run:
     """What the Run flags ask for."""
     from tarmac.jobs.engines.local import LocalEngine
-    from tarmac.tools.remake import Run
+    from tarmac.tools.rewrite import Run
 
     return Run(LocalEngine(jobs), dry_run, max_errors)
 

@@ -60,7 +60,7 @@ def join_command(
     Example: tarmac join 'train-*.tar' --with captions.csv --key name -o joined/
     """
     from tarmac.storage import Cache
-    from tarmac.tools.join import Joining, join
+    from tarmac.tools.join.join import Joining, join
     from tarmac.tools.output import Output
     from tarmac.tools.select import Select
 

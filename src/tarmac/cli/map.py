@@ -9,8 +9,8 @@ import typer
 from tarmac.cli import flags
 
 if TYPE_CHECKING:
-    from tarmac.tools.commands import Command
-    from tarmac.tools.functions import Function
+    from tarmac.tools.map.commands import Command
+    from tarmac.tools.map.functions import Function
 
 __all__ = ["map_command"]
 
@@ -70,7 +70,7 @@ def map_command(
     Example: tarmac map 'in-*.tar' -c 'convert sample.jpg -resize 256 sample.jpg' -o out/
     """
     from tarmac.storage import Cache
-    from tarmac.tools.map import Mapping, map_samples
+    from tarmac.tools.map.map import Mapping, map_samples
     from tarmac.tools.output import Output
     from tarmac.tools.select import Select
 
@@ -87,11 +87,11 @@ def map_command(
     flags.only_data(output, as_json)
     work: Command | Function
     if py:
-        from tarmac.tools.functions import Function
+        from tarmac.tools.map.functions import Function
 
         work = Function(py, decode)
     else:
-        from tarmac.tools.commands import Command
+        from tarmac.tools.map.commands import Command
 
         work = Command(command, script, interpreter, multi, timeout, log_field, keep_dir)
     report = map_samples(

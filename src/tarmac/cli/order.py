@@ -15,8 +15,8 @@ from tarmac.display import visible
 from tarmac.errors import IndexingError, TarmacError
 
 if TYPE_CHECKING:
-    from tarmac.tools.order import Coming, OrderAudit, Seen
-    from tarmac.tools.order_proof import Proof
+    from tarmac.tools.audit.audit import Coming, OrderAudit, Seen
+    from tarmac.tools.audit.proof import Proof
 
 __all__ = ["order_command"]
 
@@ -60,9 +60,9 @@ def order_command(
 
     Exit status: 0 ok, 1 the proof failed. Example: tarmac order train.json --batch-size 64 --world 8 --prove
     """
-    from tarmac.tools.order import OrderOptions, audit
-    from tarmac.tools.order_proof import prove
-    from tarmac.tools.plot_order import plot_order
+    from tarmac.tools.audit.audit import OrderOptions, audit
+    from tarmac.tools.audit.plot import plot_order
+    from tarmac.tools.audit.proof import prove
 
     if sum([step is not None, key is not None, proof, plot is not None]) > 1:
         raise typer.BadParameter("choose one of --step, --key, --prove and --plot")

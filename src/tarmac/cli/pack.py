@@ -10,7 +10,7 @@ from tarmac.cli import flags
 from tarmac.cli.saying import say
 
 if TYPE_CHECKING:
-    from tarmac.tools.sources import Skipped
+    from tarmac.tools.pack.sources import Skipped
 
 __all__ = ["pack_command"]
 
@@ -79,10 +79,10 @@ def pack_command(
     Running the same command again makes what is missing. Example: tarmac pack photos/ -o 'x-{i:06d}.tar'
     """
     from tarmac.tools.output import Output
-    from tarmac.tools.pack import Making, pack
-    from tarmac.tools.pack_function import pack_function
-    from tarmac.tools.sources.columns import Columns, parse_pairs
-    from tarmac.tools.sources.kinds import Reading
+    from tarmac.tools.pack.function import pack_function
+    from tarmac.tools.pack.pack import Making, pack
+    from tarmac.tools.pack.sources.columns import Columns, parse_pairs
+    from tarmac.tools.pack.sources.kinds import Reading
 
     flags.only_data(output, as_json)
     target = Output(output, max_samples, max_bytes, rekey, compress, index, manifest, then, rm, overwrite)

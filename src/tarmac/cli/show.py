@@ -75,7 +75,7 @@ def show_command(
         return
     from tarmac.storage import Cache
     from tarmac.tools.select import Select
-    from tarmac.tools.show import chosen
+    from tarmac.tools.show.show import chosen
 
     select = Select(fields, missing, where, keys, slice_, slice_shard, part, only)
     source = flags.manifest_or_sources(shards, allow_exec)
@@ -98,8 +98,8 @@ def show_command(
 
 
 def _listing(samples: Iterator[Sample], *, as_json: bool, content: bool) -> None:
-    from tarmac.tools.show import content as content_of
-    from tarmac.tools.show import line_of
+    from tarmac.tools.show.show import content as content_of
+    from tarmac.tools.show.show import line_of
 
     for sample in samples:
         line = line_of(sample)
@@ -119,7 +119,7 @@ def _listing(samples: Iterator[Sample], *, as_json: bool, content: bool) -> None
 
 
 def _raw(samples: Iterator[Sample], field: str) -> None:
-    from tarmac.tools.show import raw_field
+    from tarmac.tools.show.show import raw_field
 
     for sample in samples:
         sys.stdout.buffer.write(raw_field(sample, field))
@@ -127,13 +127,13 @@ def _raw(samples: Iterator[Sample], field: str) -> None:
 
 
 def _sheet(samples: Iterator[Sample], path: str, images: int) -> None:
-    from tarmac.tools.sheet import write_sheet
+    from tarmac.tools.show.sheet import write_sheet
 
     say(f"{write_sheet(samples, path, images=images)} images -> {path}", err=True)
 
 
 def _extract(samples: Iterator[Sample], directory: str, *, overwrite: bool, as_json: bool) -> None:
-    from tarmac.tools.extract import Extractor
+    from tarmac.tools.show.extract import Extractor
 
     count = 0
     with Extractor(directory, overwrite=overwrite) as extractor:
@@ -148,18 +148,18 @@ def _extract(samples: Iterator[Sample], directory: str, *, overwrite: bool, as_j
 
 def _indexed(urls: Sequence[str], source: Any, select: Select, total: bool, as_json: bool) -> bool:
     """Answer from the index, if there can be one: no sample has to be read."""
-    from tarmac.tools.arrange import arranged, can_be_indexed
-    from tarmac.tools.statistics import from_index
+    from tarmac.tools.plan import can_index, open_indexed
+    from tarmac.tools.show.statistics import from_index
 
-    if not can_be_indexed(urls) or select.rule is not None:
+    if not can_index(urls) or select.rule is not None:
         return False
     listed = [source] if isinstance(source, str) else urls
-    _print_numbers(from_index(arranged(listed, select).dataset), total=total, as_json=as_json)
+    _print_numbers(from_index(open_indexed(listed, select).dataset), total=total, as_json=as_json)
     return True
 
 
 def _numbers(samples: Iterator[Sample], *, stats: bool, total: bool, as_json: bool) -> None:
-    from tarmac.tools.statistics import collect, report_lines
+    from tarmac.tools.show.statistics import collect, report_lines
 
     found = collect(samples)
     if not stats:
@@ -187,7 +187,7 @@ def _print_numbers(found: Any, *, total: bool, as_json: bool) -> None:
 
 
 def _describe(manifest: str, as_json: bool) -> None:
-    from tarmac.tools.show import describe
+    from tarmac.tools.show.show import describe
 
     found = asdict(describe(manifest))
     if as_json:

@@ -76,7 +76,7 @@ def sort_command(
     from tarmac.storage import Cache
     from tarmac.tools.output import Output
     from tarmac.tools.select import Select
-    from tarmac.tools.sort import By, sort
+    from tarmac.tools.sort.sort import By, sort
 
     flags.only_data(output, as_json)
     report = sort(

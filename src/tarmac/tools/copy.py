@@ -16,30 +16,30 @@ from tarmac.samples.grouping import Sample
 from tarmac.storage import Cache
 from tarmac.storage.urls import Shards, ShardUrl, expand
 from tarmac.stream.shuffling import buffer_shuffle
-from tarmac.tools.arrange import (
-    Piece,
-    Rows,
-    Streams,
-    arranged,
-    balance,
-    can_be_indexed,
-    check_shard_by_shard,
-    far,
-    parts_of,
-    shard_by_shard,
-)
-from tarmac.tools.orders import Interleaved, Mixed, Order, Shuffled
 from tarmac.tools.output import Output
-from tarmac.tools.remake import Remake, Run, remake
+from tarmac.tools.permutations import Interleaved, Mixed, Order, Shuffled
+from tarmac.tools.plan import (
+    IndexedSamples,
+    OutputShard,
+    StreamedShards,
+    any_remote,
+    balance,
+    can_index,
+    check_one_to_one,
+    one_to_one,
+    open_indexed,
+    selects_by_split,
+)
+from tarmac.tools.rewrite import RewriteJob, Run, rewrite
+from tarmac.tools.rewrite_stream import rewrite_stream
 from tarmac.tools.select import Select
-from tarmac.tools.streaming import remake_stream
 from tarmac.tools.tally import Tally
 
-__all__ = ["copy", "Ordering"]
+__all__ = ["copy", "Order_"]
 
 
 @dataclass(frozen=True)
-class Ordering:
+class Order_:
     """The Order flags."""
 
     shuffle: bool = False
@@ -80,7 +80,7 @@ class Ordering:
         return {name: getattr(self, name) for name in (*names, *mixed)}
 
 
-AS_IT_IS = Ordering()
+AS_IT_IS = Order_()
 EVERYTHING = Select()
 
 
@@ -90,7 +90,7 @@ def copy(
     run: Run,
     *,
     select: Select = EVERYTHING,
-    ordering: Ordering = AS_IT_IS,
+    ordering: Order_ = AS_IT_IS,
     cache: Cache | None = None,
 ) -> JobReport:
     """Copy the samples that are chosen, in the order that is asked for, to new shards.
@@ -101,33 +101,35 @@ def copy(
     groups = _groups(sources, ordering, select)
     urls = [url for group in groups for url in group]
     facts = {"select": select.options(), "order": ordering.options()}
-    once = shard_by_shard(output, select) and ordering.as_it_is and not output.renumbers
-    if not can_be_indexed(urls) or (far(urls) and once):
-        return _copy_streams(Streams(urls, select, select.storage, cache), output, run, ordering, facts)
+    once = one_to_one(output, select) and ordering.as_it_is and not output.renumbers
+    if not can_index(urls) or (any_remote(urls) and once):
+        return _copy_streams(
+            StreamedShards(urls, select, select.storage, cache), output, run, ordering, facts
+        )
 
-    def one(chosen: Select) -> Rows:
+    def one(chosen: Select) -> IndexedSamples:
         rows = [
-            arranged(group, chosen, storage=select.storage, cache=cache, views=True, show=run.show)
+            open_indexed(group, chosen, storage=select.storage, cache=cache, views=True, show=run.show)
             for group in groups
         ]
         datasets = [each.dataset for each in rows]
         together = Dataset.of_parts([part for dataset in datasets for part in dataset.parts])
         wholes = [each.whole for each in rows if each.whole is not None]
         everything = Dataset.of_parts([part for whole in wholes for part in whole.parts])
-        return Rows(together, chosen, ordering.of(datasets), whole=everything)
+        return IndexedSamples(together, chosen, ordering.of(datasets), whole=everything)
 
     if output.stream:
         rows, tally = one(select), Tally()
-        left, samples = balance(select, [rows]), rows.samples(Piece("-", 0, rows.size), tally)
-        report = remake_stream("copy", samples, output, run=run, tally=tally)
+        left, samples = balance(select, [rows]), rows.samples(OutputShard("-", 0, rows.size), tally)
+        report = rewrite_stream("copy", samples, output, run=run, tally=tally)
         left.book(report)
         return report
-    parts = {part: one(chosen) for part, chosen in parts_of(select, output).items()}
+    parts = {part: one(chosen) for part, chosen in selects_by_split(select, output).items()}
     left = balance(select, list(parts.values()))
-    return remake(Remake("copy", output, dict(parts), facts=facts, balance=left), run)
+    return rewrite(RewriteJob("copy", output, dict(parts), facts=facts, balance=left), run)
 
 
-def _groups(sources: Shards | Sequence[Shards], ordering: Ordering, select: Select) -> list[list[ShardUrl]]:
+def _groups(sources: Shards | Sequence[Shards], ordering: Order_, select: Select) -> list[list[ShardUrl]]:
     if not ordering.weights:
         return [expand(sources, options=select.storage)]  # type: ignore[arg-type]
     if select.slice:
@@ -140,12 +142,12 @@ def _groups(sources: Shards | Sequence[Shards], ordering: Ordering, select: Sele
 
 
 def _copy_streams(
-    streams: Streams, output: Output, run: Run, ordering: Ordering, facts: dict[str, Any]
+    streams: StreamedShards, output: Output, run: Run, ordering: Order_, facts: dict[str, Any]
 ) -> JobReport:
     select = streams.select
-    if shard_by_shard(output, select) and ordering.as_it_is:
-        check_shard_by_shard(streams.urls, output)
-        return remake(Remake("copy", output, {"": streams}, facts=facts, select=select), run)
+    if one_to_one(output, select) and ordering.as_it_is:
+        check_one_to_one(streams.urls, output)
+        return rewrite(RewriteJob("copy", output, {"": streams}, facts=facts, select=select), run)
     in_another_order = ordering.weights or (ordering.interleave and select.slice)
     if output.by_shard or (select.part and not select.only) or in_another_order:
         raise UrlError(
@@ -164,7 +166,7 @@ def _copy_streams(
         samples = buffer_shuffle(samples, ordering.buffer, ordering.buffer, rng)
     facts = facts | {"buffer": ordering.buffer} if ordering.shuffle else facts
     more: dict[str, Any] = {"options": facts, "read": streams.urls, "tally": tally, "select": select}
-    return remake_stream("copy", select.cut(samples, tally), output, run=run, **more)
+    return rewrite_stream("copy", select.cut(samples, tally), output, run=run, **more)
 
 
 def _in_turn(shards: Iterator[Iterator[Sample]], ways: int) -> Iterator[Sample]:

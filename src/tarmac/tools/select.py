@@ -25,7 +25,7 @@ from tarmac.samples.naming import plain_key
 from tarmac.storage import StorageOptions
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.storage.urls import read_list
-from tarmac.tools.handfuls import handfuls
+from tarmac.tools.chunks import chunks
 from tarmac.tools.tally import Balance, Tally, some_of
 
 __all__ = ["FieldRule", "parse_fields", "parse_part", "parse_slice", "read_keys", "Select"]
@@ -308,7 +308,7 @@ def _fulfilling(
 ) -> Iterator[Sample]:
     import pyarrow as pa
 
-    for some in handfuls(samples, _AT_ONCE, _BYTES_AT_ONCE):
+    for some in chunks(samples, _AT_ONCE, _BYTES_AT_ONCE):
         columns = Columns(plan or MetaPlan())
         for sample in some:
             columns.add(

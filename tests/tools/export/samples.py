@@ -11,8 +11,8 @@ from typing import Any
 from harness.shards import plain
 from tarmac.jobs.engines.local import LocalEngine
 from tarmac.jobs.run import JobReport
-from tarmac.tools.export.job import export
-from tarmac.tools.remake import Run
+from tarmac.tools.export.export import export
+from tarmac.tools.rewrite import Run
 
 TEXT = "héllo\tw\\o\r\n“r”"
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tarmac.tools.arrange import Streams, arranged
 from tarmac.tools.export import pieces
 from tarmac.tools.export.pieces import EVERYTHING, Once, Target, Whole, columns_of, look_at
+from tarmac.tools.plan import StreamedShards, open_indexed
 from tarmac.tools.select import Select
 from tools.export.samples import odd, write
 
@@ -29,13 +29,13 @@ def test_a_file_for_each_shard(target, by_shard):
 def test_columns(tmp_path):
     first = odd(tmp_path, [("a.txt", b""), ("a.cls", b"")], "a.tar")
     second = odd(tmp_path, [("b.cls", b""), ("b.jpg", b"")], "b.tar")
-    rows = arranged([first, second], Select())
+    rows = open_indexed([first, second], Select())
     assert columns_of([rows], Select()) == ("txt", "cls", "jpg")
     assert columns_of([rows], Select(fields="-cls")) == ("txt", "jpg")
 
 
 def test_all_of_several_streams(tmp_path, monkeypatch):
-    whole = Whole(Streams(write(tmp_path, [2, 3]), Select(slice="1:4")))
+    whole = Whole(StreamedShards(write(tmp_path, [2, 3]), Select(slice="1:4")))
     assert [sample["__key__"] for sample in whole.samples(EVERYTHING)] == ["k/001", "k/002", "k/003"]
     assert [piece.name for piece in whole.pieces(Target("x.csv"))] == ["x.csv"]
     monkeypatch.setattr(pieces, "LOOKED_AT", 1)

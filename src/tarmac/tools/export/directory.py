@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tarmac.samples.grouping import Sample
 from tarmac.tools.export.form import Writer
-from tarmac.tools.extract import Extractor, File, files_of
+from tarmac.tools.show.extract import Extractor, File, files_of
 
 __all__ = ["DirectoryWriter", "open_directory"]
 

@@ -7,15 +7,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tarmac.samples.grouping import Sample
-from tarmac.tools.arrange import Arrangement, Piece, Rows, Streams
 from tarmac.tools.export.form import payload
 from tarmac.tools.output import Output
+from tarmac.tools.plan import IndexedSamples, OutputShard, SampleSource, StreamedShards
 from tarmac.tools.select import Select
 from tarmac.tools.tally import Tally
 
 __all__ = ["columns_of", "EVERYTHING", "look_at", "Once", "Target", "Whole"]
 
-EVERYTHING = Piece("-", 0, 0)
+EVERYTHING = OutputShard("-", 0, 0)
 LOOKED_AT = 1000
 """Samples of a stream that tell which columns there are, at most, ..."""
 BYTES_LOOKED_AT = 64 << 20
@@ -47,13 +47,13 @@ class Target(Output):
 class Whole:
     """All of several streams, in one piece."""
 
-    streams: Streams
+    streams: StreamedShards
 
-    def pieces(self, output: Output, part: str = "") -> Iterator[Piece]:
+    def pieces(self, output: Output, part: str = "") -> Iterator[OutputShard]:
         """One."""
-        yield Piece(output.name(0, part=part), 0, 0)
+        yield OutputShard(output.name(0, part=part), 0, 0)
 
-    def samples(self, piece: Piece, tally: Tally | None = None) -> Iterator[Sample]:
+    def samples(self, piece: OutputShard, tally: Tally | None = None) -> Iterator[Sample]:
         """All samples."""
         del piece
         select = self.streams.select
@@ -76,11 +76,11 @@ class Once:
     tally: Tally = field(default_factory=Tally)
     """What counts them."""
 
-    def pieces(self, output: Output, part: str = "") -> Iterator[Piece]:
+    def pieces(self, output: Output, part: str = "") -> Iterator[OutputShard]:
         """One."""
-        yield Piece(output.name(0, part=part), 0, 0)
+        yield OutputShard(output.name(0, part=part), 0, 0)
 
-    def samples(self, piece: Piece, tally: Tally | None = None) -> Iterator[Sample]:
+    def samples(self, piece: OutputShard, tally: Tally | None = None) -> Iterator[Sample]:
         """All samples, once."""
         del piece
         yield from self.rest
@@ -96,11 +96,11 @@ class Once:
         return ""
 
 
-def columns_of(arrangements: Iterable[Arrangement], select: Select) -> tuple[str, ...]:
+def columns_of(sources_by_split: Iterable[SampleSource], select: Select) -> tuple[str, ...]:
     """The fields that indexed shards have, in the order in which they come."""
     found: dict[str, None] = {}
-    for rows in arrangements:
-        for part in rows.dataset.parts if isinstance(rows, Rows) else ():
+    for rows in sources_by_split:
+        for part in rows.dataset.parts if isinstance(rows, IndexedSamples) else ():
             for sidecar in part.shards.sidecars(part.numbers.tolist()):
                 found |= dict.fromkeys(sidecar.fields)
     dropped = frozenset() if select.rule is None else select.rule.dropped

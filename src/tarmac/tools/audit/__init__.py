@@ -1,0 +1,1 @@
+"""Audit the order in which a Loader reads samples."""

@@ -1,0 +1,1 @@
+"""Join samples with the fields of a table or other shards."""

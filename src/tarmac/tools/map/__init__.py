@@ -1,0 +1,1 @@
+"""Transform samples with a command or a function."""

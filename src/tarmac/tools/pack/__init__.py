@@ -1,0 +1,1 @@
+"""Pack files, tables and generators into shards."""

@@ -1,0 +1,169 @@
+"""Shards from a stream: samples that come once, from front to back, in this process.
+
+Running it again goes through the stream again, from its beginning; shards that are there are not written
+again. A stream that gives other samples than before is noticed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import xxhash
+
+from tarmac.errors import ErrorBudgetExceeded, JobMismatch, UrlError
+from tarmac.jobs.claims import Claims
+from tarmac.jobs.ledger import Ledger, ledger_place, open_ledger
+from tarmac.jobs.outputs import marks_of
+from tarmac.jobs.run import JobReport, refuse_others, still_there
+from tarmac.jobs.task import Outcome, Unit
+from tarmac.samples.grouping import Sample
+from tarmac.tools.output import Output, Sources, fields_of, several_shards, write_shard
+from tarmac.tools.rewrite import Change, Run, close_change, counted
+from tarmac.tools.select import Select
+from tarmac.tools.tally import Tally
+
+__all__ = ["rewrite_stream"]
+
+
+def rewrite_stream(
+    verb: str,
+    samples: Iterator[Sample],
+    output: Output,
+    change: Change | None = None,
+    *,
+    options: dict[str, Any] | None = None,
+    read: Sequence[str] = (),
+    run: Run | None = None,
+    tally: Tally | None = None,
+    select: Select | None = None,
+) -> JobReport:
+    """Write samples as they come, to one stream or to shards; `options` are what the result depends on.
+
+    `read` are the shards that the samples come from, and `tally` counts what came out of them; with `select`,
+    what it chose is judged at the end.
+    """
+    if "{part" in output.pattern:
+        raise UrlError("one stream is not cut into parts.", url=output.pattern, hint="a name without {part}.")
+    if run is not None and run.dry:
+        if output.stream:
+            return JobReport(verb, 1)
+        raise UrlError("--dry-run: how many shards a stream makes shows only when it is read.")
+    total = Outcome()
+    incoming = counted(samples, total)
+    changed = iter(incoming if change is None else change(incoming, total))
+    place = None if output.stream else ledger_place(output.pattern, verb)
+    facts = output.options() | (options or {})
+    book = open_ledger(place, verb, facts, anew=output.overwrite, storage=output.storage)
+    claims = Claims(verb, book.job, output.overwrite, output.storage)
+    try:
+        if not output.stream:
+            claims.hold([output.pieces(output.pattern), *((name,) for name in output.names(()))])
+        if book.new and not output.stream:
+            output.check_new(output.names(output.taken()))
+        max_errors = None if run is None else run.max_errors
+        job = _Streaming(verb, changed, total, output, book, claims, place, Sources(read), max_errors)
+        report = job.run()
+        if tally is not None:
+            tally.book(total)
+            report.read, report.dropped, report.left_out = total.read, total.dropped, total.left_out
+            report.remarks += select.judged(tally) if select is not None else []
+        return report
+    finally:
+        close_change(changed)
+        claims.close()
+        book.close()
+
+
+class _Streaming:
+    """One run: shard by shard, each written or found to be there."""
+
+    def __init__(
+        self,
+        verb: str,
+        samples: Iterator[Sample],
+        total: Outcome,
+        output: Output,
+        book: Ledger,
+        claims: Claims,
+        place: str | None,
+        sources: Sources,
+        max_errors: int | None,
+    ) -> None:
+        self._samples, self._total, self._output = samples, total, output
+        self._book, self._place, self._max_errors = book, place, max_errors
+        self._sources, self._claims = sources, claims
+        self._report = JobReport(verb)
+        self._digest = xxhash.xxh3_64()
+        self._next: Sample | None = None
+
+    def run(self) -> JobReport:
+        report, output = self._report, self._output
+        self._next = next(self._samples, None)
+        while self._next is not None or (output.stream and not report.units):  # an empty stream is a tar, too
+            if report.units and not output.numbered:
+                raise several_shards(output.pattern)
+            outcome = self._shard(output.pattern if output.stream else output.name(report.units))
+            report.units += 1
+            report.outcomes.append(outcome)
+            report.written += outcome.written
+            report.bytes += outcome.bytes
+            self._check_budget()
+        made = {output.name(number) for number in range(report.units)} if self._book.done else set()
+        if self._book.done.keys() - made:
+            raise JobMismatch("there are fewer samples than before.", url=self._place)
+        self._check_budget()
+        total = self._total
+        report.read, report.failed, report.errors = total.read, total.failed, total.errors
+        report.dropped, report.added = total.dropped, total.added
+        output.finish(report.outcomes)
+        return report
+
+    def _check_budget(self) -> None:
+        failed, most = self._total.failed, self._max_errors
+        if most is not None and failed > most:
+            last = self._total.errors[-1:]
+            raise ErrorBudgetExceeded(f"{failed} samples failed, {most} may; the last: {last}.")
+
+    def _shard(self, name: str) -> Outcome:
+        output, report, book = self._output, self._report, self._book
+        self._sources.refuse(name)
+        self._digest = xxhash.xxh3_64()
+        before = still_there(name, book, storage=output.storage)
+        if before is not None:
+            for _ in self._cut():
+                pass
+            if book.done[name][0] != self._digest.hexdigest():
+                raise JobMismatch(f"the samples of {name} are others than before.", url=self._place)
+            report.kept += 1
+            return before
+        if not report.units:
+            book.begin()
+        if not output.stream:
+            self._claims.hold([(name,)])
+        if not (book.new or output.overwrite):
+            refuse_others(self._place, [name])
+        outcome = write_shard(output, name, self._cut(), first=report.written)
+        output.after(outcome)
+        outcome.facts["marks"] = marks_of(outcome.outputs)
+        self._claims.check()
+        book.record(Unit(name, inputs=self._digest.hexdigest()), outcome)
+        report.done += 1
+        return outcome
+
+    def _cut(self) -> Iterator[Sample]:
+        """The samples of one shard; what they are goes into the digest."""
+        count = size = 0
+        while (sample := self._next) is not None:
+            fields = fields_of(sample)
+            coming = sum(map(len, fields.values()))
+            if self._output.is_full(count, size, coming):
+                return
+            count, size = count + 1, size + coming
+            if self._place is not None:
+                self._digest.update(f"{sample['__key__']}\n".encode("utf-8", "surrogateescape"))
+                for name, value in fields.items():
+                    self._digest.update(f"{name}\0{len(value)}\n".encode("utf-8", "surrogateescape"))
+                    self._digest.update(value)
+            yield sample
+            self._next = next(self._samples, None)

@@ -1,0 +1,1 @@
+"""Sort samples in bounded memory."""

@@ -1,0 +1,398 @@
+"""Packing: every sample once, the same bytes each time, whatever happens in between."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import random
+import subprocess
+
+import pytest
+
+import tarmac
+from harness import required, rounds
+from harness.crash import Forked, survive
+from harness.faultfs import Fault, faulty
+from harness.servers import seaweed_s3
+from tarmac.errors import (
+    BadName,
+    ErrorBudgetExceeded,
+    JobMismatch,
+    MissingField,
+    NotFound,
+    ObjectChanged,
+    TarmacError,
+    UrlError,
+    WriteError,
+)
+from tarmac.exact.dataset import Dataset
+from tarmac.jobs.engines.local import LocalEngine
+from tarmac.storage import StorageOptions, open_write
+from tarmac.tools.output import Output
+from tarmac.tools.pack.pack import Making, Pack, pack
+from tarmac.tools.pack.sources.directory import Directory
+from tarmac.tools.pack.sources.kinds import Reading
+from tarmac.tools.rewrite import Run
+from tools.pack.sources.packing import grow
+
+RUN = Run(LocalEngine(1))
+
+
+@pytest.fixture
+def tree(tmp_path):
+    rng = random.Random(3)
+    files = {}
+    for number in range(100):
+        files[f"d{number % 7}/{number:03d}.txt"] = f"text {number}".encode()
+        files[f"d{number % 7}/{number:03d}.bin"] = rng.randbytes(rng.randrange(3000))
+    return grow(tmp_path / "tree", files)
+
+
+def to(tmp_path, name="out/x-{i:03d}.tar", **more):
+    return Output(str(tmp_path / name), **({"max_samples": 9} | more))
+
+
+def shards(folder):
+    return sorted(path for path in folder.rglob("*.tar"))
+
+
+def digest(folder):
+    found = hashlib.sha256()
+    for path in shards(folder):
+        found.update(str(path.relative_to(folder)).encode() + path.read_bytes())
+    return found.hexdigest()
+
+
+def samples(folder):
+    """Every sample of all shards, in order."""
+    found = []
+    for path in shards(folder):
+        found += [{k: v for k, v in s.items() if k != "__url__"} for s in tarmac.read(str(path))]
+    return found
+
+
+def keys(folder):
+    return [sample["__key__"] for sample in samples(folder)]
+
+
+def all_there(tree, folder):
+    found = samples(folder)
+    names = {f"{sample['__key__']}.{name}": value for sample in found for name, value in sample.items()}
+    files = {str(path.relative_to(tree)): path.read_bytes() for path in tree.rglob("*.*")}
+    assert {name: names[name] for name in files} == files
+    assert len(found) == 100
+
+
+def test_a_tree(tree, tmp_path):
+    packed = pack([str(tree)], to(tmp_path), RUN)
+    assert (packed.job.units, packed.job.read, packed.job.written, packed.job.failed) == (12, 100, 100, 0)
+    assert packed.job.bytes == sum(path.stat().st_size for path in tree.rglob("*.*"))
+    all_there(tree, tmp_path / "out")
+    assert keys(tmp_path / "out") == sorted(keys(tmp_path / "out"))
+    listed = subprocess.run(
+        ["tar", "tf", tmp_path / "out/x-000.tar"], check=True, capture_output=True, text=True
+    ).stdout.split()
+    assert listed[:4] == ["d0/000.bin", "d0/000.txt", "d0/007.bin", "d0/007.txt"]
+    assert len(listed) == 18
+
+
+def test_the_same_bytes_for_any_number_of_processes(tree, tmp_path):
+    for jobs in (1, 2, 3):
+        pack([str(tree)], to(tmp_path, f"{jobs}/x-{{i}}.tar"), Run(LocalEngine(jobs)))
+    assert digest(tmp_path / "1") == digest(tmp_path / "2") == digest(tmp_path / "3")
+
+
+def test_again(tree, tmp_path):
+    pack([str(tree)], to(tmp_path), RUN)
+    before = digest(tmp_path / "out")
+    again = pack([str(tree)], to(tmp_path), RUN).job
+    assert (again.done, again.kept) == (0, 12)
+    assert "nothing to do" in str(again)
+    (tmp_path / "out/x-003.tar").unlink()
+    (tmp_path / "out/x-005.tar").write_bytes(b"cut")
+    again = pack([str(tree)], to(tmp_path), RUN).job
+    assert (again.done, again.kept) == (2, 10)
+    assert digest(tmp_path / "out") == before
+
+
+def test_what_has_changed_is_refused(tree, tmp_path):
+    pack([str(tree)], to(tmp_path), RUN)
+    os.utime(tree / "d3/003.txt", ns=(7, 7))
+    with pytest.raises(JobMismatch, match=r"x-00\d\.tar is made from has changed"):
+        pack([str(tree)], to(tmp_path), RUN)
+    (tree / "d6/999.txt").write_bytes(b"new")
+    with pytest.raises(JobMismatch, match="samples 100 -> 101"):
+        pack([str(tree)], to(tmp_path), RUN)
+    (tree / "d6/999.txt").unlink()
+    with pytest.raises(JobMismatch, match="max_samples 9 -> 8"):
+        pack([str(tree)], to(tmp_path, max_samples=8), RUN)
+    pack([str(tree)], to(tmp_path, max_samples=8, overwrite=True), RUN)
+
+
+def test_others_files_are_not_replaced(tree, tmp_path):
+    grow(tmp_path, {"out/x-005.tar": b"precious"})
+    with pytest.raises(UrlError, match="x-005"):
+        pack([str(tree)], to(tmp_path), RUN)
+    assert [path.name for path in shards(tmp_path)] == ["x-005.tar"]
+
+
+def test_sizes(tree, tmp_path):
+    pack([str(tree)], to(tmp_path, max_samples=None, max_bytes=20_000), RUN)
+    for path in shards(tmp_path / "out"):
+        found = [sum(map(len, fields(s))) for s in tarmac.read(str(path))]
+        assert sum(found) <= 20_000
+    all_there(tree, tmp_path / "out")
+    assert (
+        pack([str(tree)], to(tmp_path, "b/x-{i}.tar", max_samples=None), RUN).job.units == 1
+    )  # 10,000 samples
+    assert pack([str(tree)], to(tmp_path, "c/x.tar", max_samples=None), RUN).job.units == 1
+    with pytest.raises(UrlError, match="several shards"):
+        pack([str(tree)], to(tmp_path, "d/x.tar"), RUN)
+
+
+def fields(sample):
+    return [value for name, value in sample.items() if name[:2] != "__"]
+
+
+def test_shuffle(tree, tmp_path):
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        pack([str(tree)], to(tmp_path, f"{name}/x-{{i}}.tar"), RUN, making=Making(shuffle=True, seed=seed))
+    assert digest(tmp_path / "a") == digest(tmp_path / "b") != digest(tmp_path / "c")
+    assert keys(tmp_path / "a") != sorted(keys(tmp_path / "a"))
+    all_there(tree, tmp_path / "a")
+    with pytest.raises(JobMismatch, match="seed 1 -> 2"):
+        pack([str(tree)], to(tmp_path, "a/x-{i}.tar"), RUN, making=Making(shuffle=True, seed=2))
+
+
+def test_parts_are_those_of_a_dataset(tree, tmp_path):
+    shares = "train=0.7,val=0.3"
+    packed = pack([str(tree)], to(tmp_path, "p/{part}-{i}.tar"), RUN, making=Making(part=shares))
+    pack([str(tree)], to(tmp_path, "all/x-{i}.tar", index=True), RUN)
+    split = Dataset([str(path) for path in shards(tmp_path / "all")]).split(train=0.7, val=0.3)
+    found = {"train": [], "val": []}
+    for path in shards(tmp_path / "p"):
+        found[path.name.partition("-")[0]] += [s["__key__"] for s in tarmac.read(str(path))]
+    assert sorted(found["train"]) == sorted(s["__key__"] for s in split.train)
+    assert sorted(found["val"]) == sorted(s["__key__"] for s in split.val)
+    assert (packed.job.read, packed.job.left_out, packed.skipped.counts) == (100, 0, {})
+    with pytest.raises(UrlError, match="name of its own"):
+        pack([str(tree)], to(tmp_path), RUN, making=Making(part=shares))
+    job = pack([str(tree)], to(tmp_path, "v/x-{i}.tar"), RUN, making=Making(part=shares, only="val")).job
+    assert (job.read, job.left_out, job.written) == (100, len(found["train"]), len(found["val"]))
+    assert sorted(keys(tmp_path / "v")) == sorted(found["val"])
+
+
+def test_several_commands_make_what_one_makes(tree, tmp_path):
+    pack([str(tree)], to(tmp_path, "one/x-{i}.tar"), RUN)
+    for number in (2, 0, 1):
+        making = Making(shard_id=number, total_shards=3)
+        job = pack([str(tree)], to(tmp_path, "three/x-{i}.tar"), RUN, making=making).job
+        assert job.units == 4
+        assert pack([str(tree)], to(tmp_path, "three/x-{i}.tar"), RUN, making=making).job.done == 0
+    assert digest(tmp_path / "one") == digest(tmp_path / "three")
+    with pytest.raises(UrlError, match="--manifest"):
+        pack([str(tree)], to(tmp_path, manifest="m.json"), RUN, making=Making(total_shards=2))
+    with pytest.raises(UrlError, match="--shard-id 2"):
+        Making(shard_id=2, total_shards=2)
+
+
+def test_required_fields(tree, tmp_path):
+    (tree / "d1/001.bin").unlink()
+    making = Making(require=frozenset({"bin", "txt"}))
+    with pytest.raises(MissingField, match='sample "d1/001": the sample has no bin'):
+        pack([str(tree)], to(tmp_path), RUN, making=making)
+    assert shards(tmp_path) == []
+    making = Making(require=frozenset({"bin", "txt"}), on_error="skip")
+    job = pack([str(tree)], to(tmp_path), RUN, making=making).job
+    assert (job.read, job.written, job.failed, job.ok) == (100, 99, 1, False)
+    assert "d1/001" in job.errors[0]
+    assert "d1/001" not in keys(tmp_path / "out")
+    assert pack([str(tree)], to(tmp_path), RUN, making=making).job.failed == 1  # still lost, and said so
+
+
+def test_a_file_that_cannot_be_read(tree, tmp_path):
+    """Nothing is published for its shard; what comes after it can wait; with skip it is counted."""
+    os.symlink("nothing", tree / "d0/500.txt")
+    with pytest.raises(NotFound, match=r"500\.txt"):
+        pack([str(tree)], to(tmp_path), RUN)
+    done = {path.name for path in shards(tmp_path / "out")}
+    assert done == {"x-000.tar"}
+    assert not list((tmp_path / "out").glob(".x*"))
+    job = pack([str(tree)], to(tmp_path), RUN, making=Making(on_error="skip")).job
+    assert (job.written, job.failed, job.kept) == (100, 1, 1)
+    with pytest.raises(ErrorBudgetExceeded):
+        pack([str(tree)], to(tmp_path, "n/x-{i}.tar"), Run(LocalEngine(1), max_errors=0),
+             making=Making(on_error="skip"))  # fmt: skip
+
+
+def test_a_file_that_changes_after_planning(tree, tmp_path):
+    task = Pack([Directory(str(tree), sized=True)], to(tmp_path))
+    units = list(task.plan())
+    (tree / "d0/000.txt").write_bytes(b"other")
+    with pytest.raises(ObjectChanged, match=r"000\.txt"):
+        task.run(units[0])
+    assert shards(tmp_path) == []
+    assert task.run(units[1]).written == 9
+
+
+def test_files_that_are_seen_only_when_they_are_read(tree, tmp_path):
+    """The ledger gets what was read, and later changes are found by it, and by nothing else."""
+    task = Pack([Directory(str(tree))], to(tmp_path), Making(on_error="skip"))
+    units = list(task.plan())
+    (tree / "d0/000.txt").write_bytes(b"other")
+    (tree / "d3/003.txt").unlink()
+    made = [task.run(unit) for unit in units]
+    assert [outcome.inputs for outcome in made] == [task.inputs(unit) for unit in units]
+    assert sum(outcome.failed for outcome in made) == 1
+    os.utime(tree / "d0/000.txt", ns=(7, 7))
+    (tree / "d3/003.txt").write_bytes(b"there again")
+    changed = [outcome.inputs != task.inputs(unit) for outcome, unit in zip(made, units, strict=True)]
+    assert sum(changed) == len({units_of(units, "d0/000"), units_of(units, "d3/003")})
+
+
+def units_of(units, key):
+    """The number of the unit that a sample belongs to."""
+    return next(number for number, unit in enumerate(units) if key in {row[1] for row in unit.content[1]})
+
+
+def test_names_that_do_not_read_back(tmp_path):
+    tree = grow(
+        tmp_path / "tree", {"a.txt": b"", "b\tc.txt": b"", "d.TXT": b"", "d.txt": b"", "__m__/e.txt": b""}
+    )
+    with pytest.raises(TarmacError):
+        pack([str(tree)], to(tmp_path), RUN)
+    job = pack([str(tree)], to(tmp_path), RUN, making=Making(on_error="skip")).job
+    assert (job.written, job.failed) == (1, 3)
+    assert keys(tmp_path / "out") == ["a"]
+
+
+def test_several_sources(tmp_path):
+    one, two = grow(tmp_path / "1", {"a.txt": b"1", "b.txt": b"2"}), grow(tmp_path / "2", {"c.txt": b"3"})
+    grow(tmp_path, {"t.csv": b"txt\nx\ny\n"})
+    pack([str(one), str(two), str(tmp_path / "t.csv")], to(tmp_path, max_samples=2), RUN)
+    assert keys(tmp_path / "out") == ["a", "b", "c", "000000003", "000000004"]
+    grow(two, {"a.txt": b"again"})
+    with pytest.raises(BadName, match='sample "a": another sample has the same key'):
+        pack([str(one), str(two)], to(tmp_path, "n/x-{i}.tar"), RUN)
+    pack([str(one), str(two)], to(tmp_path, "n/x-{i}.tar", rekey="{i:03d}"), RUN)
+    assert keys(tmp_path / "n") == ["000", "001", "002", "003"]
+
+
+def test_classes(tmp_path):
+    tree = grow(tmp_path / "tree", {"dog/1.jpg": b"D", "cat/1.jpg": b"C"})
+    reading = Reading("imagefolder")
+    pack([str(tree)], to(tmp_path), RUN, reading=reading)
+    assert samples(tmp_path / "out") == [
+        {"__key__": "cat/1", "cls": b"0", "jpg": b"C"}, {"__key__": "dog/1", "cls": b"1", "jpg": b"D"},
+    ]  # fmt: skip
+    assert (tmp_path / "out/classes.txt").read_text() == "cat\ndog\n"
+    pack([str(tree)], to(tmp_path, "out/{part}/y-{i}.tar"), RUN, reading=reading, making=Making(part="a=1"))
+    grow(tmp_path, {"out/classes.txt": b"others\n"})
+    with pytest.raises(UrlError, match="other classes"):
+        pack([str(tree)], to(tmp_path, "out/z-{i}.tar"), RUN, reading=reading)
+    with pytest.raises(UrlError, match="different classes"):
+        pack([str(tree), str(grow(tmp_path / "t2", {"emu/2.jpg": b""}))], to(tmp_path, "n/x-{i}.tar"), RUN,
+             reading=reading)  # fmt: skip
+
+
+def test_output_inside_of_the_source(tree, tmp_path, monkeypatch):
+    for name in ("tree/x-{i}.tar", "tree/out/x-{i}.tar"):
+        with pytest.raises(UrlError, match="be packed, too"):
+            pack([str(tree)], to(tmp_path, name), RUN)
+    monkeypatch.chdir(tree)
+    with pytest.raises(UrlError, match="be packed, too"):
+        pack(["."], Output("x-{i}.tar"), RUN)
+
+
+def test_nothing_to_pack(tmp_path):
+    grow(tmp_path / "tree", {".DS_Store": b"", "README": b""})
+    with pytest.raises(UrlError, match=r"no sample was found\. Left out: 1 "):
+        pack([str(tmp_path / "tree")], to(tmp_path), RUN)
+    with pytest.raises(UrlError, match="no shards to take names from"):
+        pack([str(tmp_path / "tree")], Output(f"{tmp_path}/out/"), RUN)
+
+
+def test_then_index_manifest_and_compression(tree, tmp_path):
+    manifest = str(tmp_path / "all.json")
+    output = to(tmp_path, manifest=manifest, then=f"cat {{path}} >> {tmp_path}/all")
+    pack([str(tree)], output, RUN)
+    assert len(list(Dataset(manifest))) == 100
+    assert (tmp_path / "all").stat().st_size == sum(path.stat().st_size for path in shards(tmp_path / "out"))
+    pack([str(tree)], to(tmp_path, "gz/x-{i}.tar.gz"), RUN)
+    assert len([s for path in (tmp_path / "gz").glob("x*") for s in tarmac.read(str(path))]) == 100
+
+
+def test_dry_run(tree, tmp_path):
+    assert pack([str(tree)], to(tmp_path), Run(LocalEngine(1), dry=True)).job.units == 12
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_killed_and_run_again(tree, tmp_path, jobs):
+    """However often it is killed, in the end every sample is there once, and nothing else."""
+    pack([str(tree)], to(tmp_path, "whole/x-{i:03d}.tar", max_samples=3), RUN)
+    wanted = digest(tmp_path / "whole")
+
+    def work():
+        pack([str(tree)], to(tmp_path, max_samples=3), Run(LocalEngine(jobs), show=False))
+
+    def check():
+        for path in shards(tmp_path / "out") if (tmp_path / "out").exists() else []:
+            assert path.read_bytes() == (tmp_path / "whole" / path.name).read_bytes()
+        if (tmp_path / "out").exists() and len(shards(tmp_path / "out")) == 34:
+            work()
+            assert digest(tmp_path / "out") == wanted
+            for path in shards(tmp_path / "out"):
+                path.unlink()
+            for path in (tmp_path / "out/.tarmac").iterdir():
+                path.unlink()
+
+    survive(rounds(5), lambda seed: Forked(work).crash(seed, 0.08), check)
+    work()
+    assert digest(tmp_path / "out") == wanted
+    all_there(tree, tmp_path / "out")
+    assert not list((tmp_path / "out").glob(".x*"))
+
+
+def test_a_full_disk_and_run_again(tree, tmp_path):
+    pack([str(tree)], to(tmp_path, "whole/x-{i:03d}.tar"), RUN)
+    rng = random.Random(5)
+    failures = 0
+    for _ in range(rounds(10)):
+        fault = Fault(rng.randrange(1, 30), errno.ENOSPC, ("write", "fsync"))
+        try:
+            with faulty(fault):
+                pack([str(tree)], to(tmp_path), RUN)
+        except WriteError:
+            failures += 1
+    pack([str(tree)], to(tmp_path), RUN)
+    assert failures
+    assert digest(tmp_path / "out") == digest(tmp_path / "whole")
+
+
+@pytest.fixture(scope="module")
+def s3():
+    with required(seaweed_s3()) as server:
+        server.make_bucket("data")
+        yield server
+
+
+def test_from_a_bucket_to_a_bucket(s3, tmp_path):
+    storage = StorageOptions(config=s3.config(), backoff=0.01, retries=3)
+    for number in range(5):
+        sink = open_write(f"s3://data/in/d/{number}.txt", storage)
+        sink.write(b"%d" % number)
+        sink.commit()
+    table = open_write("s3://data/in/t.csv", storage)
+    table.write(b"@txt,cls\nd/1.txt,1\nd/4.txt,4\n")
+    table.commit()
+    output = Output("s3://data/out/x-{i}.tar", max_samples=2, storage=storage)
+    reading = Reading(storage=storage)
+    for jobs, done in ((1, 3), (2, 0)):
+        job = pack(["s3://data/in/d/"], output, Run(LocalEngine(jobs)), reading=reading).job
+        assert (job.done, job.written) == (done, 5)
+    found = tarmac.read([f"s3://data/out/x-{n}.tar" for n in range(3)], storage=storage)
+    assert [(s["__key__"], s["txt"]) for s in found] == [(str(n), b"%d" % n) for n in range(5)]
+    pack(["s3://data/in/t.csv"], to(tmp_path), RUN, reading=reading)
+    assert samples(tmp_path / "out")[1] == {"__key__": "000000001", "cls": b"4", "txt": b"4"}
