@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tarmac.cli.saying import json_line, say, say_json
+from tarmac.cli.output import json_line, say, say_json
 
 
 @pytest.mark.parametrize(

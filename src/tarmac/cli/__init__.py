@@ -1,88 +1,100 @@
 """The command line: one file per verb; each parses, calls one library function, and prints.
 
-A verb imports what it calls when it is called, so that `tarmac --help` answers at once.
+A verb is imported when it is called, so that `tarmac --help` answers quickly.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
+import importlib
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
-from typing import Annotated, Any
+from collections.abc import Iterator
+from typing import Any
 
-import typer
+import click
 
 from tarmac import environment
-from tarmac.cli import cache, check, copy, export, flags, index, join, map, order, pack, show, sort
+from tarmac.cli.command import DataOnly, with_flags
 from tarmac.cli.defects import unexpected
-from tarmac.cli.saying import say
+from tarmac.cli.output import say
 from tarmac.cli.signals import ending
 from tarmac.display import visible
 from tarmac.errors import (
     BadCondition,
+    HookFailed,
     JobError,
     TarmacError,
     TarmacWarning,
     TransferError,
     UrlError,
+    UsageError,
 )
 
-__all__ = ["app", "main"]
+__all__ = ["exit_code", "main", "program", "VERBS"]
 
-app = typer.Typer(
-    name="tarmac",
-    help="Machine-learning datasets in plain tar shards.",
-    no_args_is_help=True,
-    add_completion=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
-app.command("pack")(pack.pack_command)
-app.command("copy")(copy.copy_command)
-app.command("sort")(sort.sort_command)
-app.command("map")(map.map_command)
-app.command("join")(join.join_command)
-app.command("index")(index.index_command)
-app.command("check")(check.check_command)
-app.command("show")(show.show_command)
-app.command("export")(export.export_command)
-app.add_typer(cache.app, name="cache")
-app.command("order")(order.order_command)
-
+VERBS = {
+    "pack": "Pack files, folders and tables into shards.",
+    "copy": "Copy samples: select, rename, split, reshard, mix, shuffle.",
+    "sort": "Sort samples by key, by a value, or at random.",
+    "map": "Transform samples with a command or a Python function.",
+    "join": "Add fields from a table or from other shards, by key.",
+    "index": "Index shards and write a manifest.",
+    "check": "Check shards, compare them, repair them.",
+    "show": "Show samples, statistics, or a contact sheet; extract files.",
+    "export": "Export samples to files, tables and databases.",
+    "cache": "Fill, verify and evict the cache.",
+    "audit": "Audit the order in which a Loader reads samples.",
+}
+"""The verbs and what they do, for `tarmac --help`."""
 DAMAGED, USAGE, UNREACHABLE, DEFECT, INTERRUPTED = 1, 2, 3, 70, 130
 
 
-def _version(wanted: bool) -> None:
+class _Program(click.Group):
+    """The verbs, each imported from its module when it is needed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
+            return None
+        found: click.Command = importlib.import_module(f"tarmac.cli.{cmd_name}").command
+        found.name = cmd_name
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Verbs"):
+            formatter.write_dl(list(VERBS.items()))
+
+
+def _print_version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
     if wanted:
         from tarmac import __version__
 
         say(f"tarmac {__version__}")
-        raise typer.Exit
+        ctx.exit()
 
 
-@app.callback()
-def _root(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
-    ] = False,
-) -> None:
-    """Machine-learning datasets in plain tar shards."""
+program = _Program(
+    "tarmac",
+    help="Machine-learning datasets in plain tar shards.",
+    no_args_is_help=True,
+    params=[
+        click.Option(["--version"], is_flag=True, is_eager=True, expose_value=False, callback=_print_version,
+                     help="Print the version.")
+    ],
+)  # fmt: skip
 
 
 def exit_code(error: TarmacError) -> int:
-    """Say what kind of trouble an error is: 1 damaged data, 2 usage, 3 transfer failed."""
+    """Return the exit status of an error: 1 damaged data, 2 usage, 3 transfer failed."""
     if isinstance(error, TransferError | FileNotFoundError | PermissionError):
         return UNREACHABLE
-    return USAGE if isinstance(error, UrlError | BadCondition | JobError) else DAMAGED
-
-
-@functools.cache
-def _command() -> Callable[..., Any]:
-    """Put the program together, once: it takes a tenth of a second."""
-    return typer.main.get_command(app)
+    if isinstance(error, HookFailed):
+        return DAMAGED
+    return USAGE if isinstance(error, UsageError | UrlError | BadCondition | JobError) else DAMAGED
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -91,7 +103,7 @@ def main(arguments: list[str] | None = None) -> None:
     # A signal may come in the moment before a verb begins, or behind it.
     with contextlib.suppress(KeyboardInterrupt), ending(signals), _warnings_as_lines():
         status = _status(sys.argv[1:] if arguments is None else arguments)
-    if isinstance(sys.stdout, flags.Aside):
+    if isinstance(sys.stdout, DataOnly):
         sys.stdout = output
     sys.exit(128 + signals[0] if signals else status)
 
@@ -113,7 +125,7 @@ def _warnings_as_lines() -> Iterator[None]:
 
         def shown(message: Any, category: type[Warning], *place: Any, **more: Any) -> None:
             if issubclass(category, TarmacWarning):
-                say(f"tarmac: {message}", err=True)
+                say(with_flags(f"tarmac: {message}"), err=True)
             else:
                 show(message, category, *place, **more)
 
@@ -125,12 +137,12 @@ def _warnings_as_lines() -> Iterator[None]:
 def _guarded(arguments: list[str]) -> int:
     """Run a verb and return its exit status; an error is a line, with its traceback only for debugging."""
     try:
-        _command()(arguments, prog_name="tarmac", standalone_mode=True)
+        program(arguments, prog_name="tarmac", standalone_mode=True)
     except TarmacError as error:
         if isinstance(error.__cause__, BrokenPipeError) and error.url == "-":
             sys.stdout = None
             return 0
-        return _failed(f"tarmac: {error}", exit_code(error))
+        return _failed(with_flags(f"tarmac: {error}"), exit_code(error))
     except ImportError as error:
         return _failed(visible(f"tarmac: {error}"), USAGE)
     except KeyboardInterrupt:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from tarmac.cli import flags
-from tarmac.cli.saying import say, say_json
+from tarmac.cli.output import say, say_json
 from tarmac.display import display_url
 from tarmac.errors import UrlError
 

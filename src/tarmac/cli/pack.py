@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from tarmac.cli import flags
-from tarmac.cli.saying import say
+from tarmac.cli.output import say
 
 if TYPE_CHECKING:
     from tarmac.tools.pack.sources import Skipped

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tarmac.cli import flags
-from tarmac.cli.saying import say, say_json
+from tarmac.cli.output import say, say_json
 from tarmac.display import display_url, visible
 
 if TYPE_CHECKING:

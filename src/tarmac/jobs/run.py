@@ -61,7 +61,7 @@ class JobReport:
     """What else was counted, by what it is; DROPPED are parts of `dropped`."""
     remarks: list[str] = field(default_factory=list)
     """What else people should know."""
-    left_over: list[str] = field(default_factory=list)
+    stale_outputs: list[str] = field(default_factory=list)
     """What an earlier job of the same name made, and this one did not replace."""
     outcomes: list[Outcome] = field(default_factory=list)
     """What came of each unit, in the order of the plan."""
@@ -82,13 +82,13 @@ class JobReport:
         self.bytes += outcome.bytes
         self.errors += outcome.errors
 
-    def facts(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """The numbers, for JSON."""
         counts = ("read", "left_out", "added", "written", "failed", "dropped", "bytes")
         names = ("verb", "units", "done", "kept", *counts, "errors")
         numbers = {name: getattr(self, name) for name in names} | self.notes
         numbers |= {"remarks": self.remarks} if self.remarks else {}
-        numbers |= {"left_over": self.left_over} if self.left_over else {}
+        numbers |= {"left_over": self.stale_outputs} if self.stale_outputs else {}
         return numbers | {"seconds": round(self.seconds, 3)}
 
     def __str__(self) -> str:
@@ -161,7 +161,7 @@ def run_job(
         report.outcomes = [outcomes[unit.name] for unit in units]
         report.errors = [error for outcome in report.outcomes for error in outcome.errors]
         task.finish(report.outcomes)
-        report.left_over = _left_over(book, report.outcomes)
+        report.stale_outputs = _left_over(book, report.outcomes)
     finally:
         claims.close()
         book.close()

@@ -1,4 +1,4 @@
-"""Where shards go and how they are written: what the Write flags mean, on every verb."""
+"""Write shards: what the Write arguments mean, for every verb."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tarmac.display import display_url, identity
-from tarmac.errors import CommandFailed, CommitFailed, NotFound, UrlError
+from tarmac.errors import CommitFailed, HookFailed, NotFound, UrlError, UsageError
 from tarmac.indexing.manifest import Manifest, Shard, manifest_there, write_manifest
 from tarmac.indexing.sidecar import open_sidecar, sidecar_url
 from tarmac.jobs.claims import Names
@@ -27,7 +27,7 @@ from tarmac.storage.local import local_path
 from tarmac.storage.types import DEFAULT_STORAGE, DEFAULT_WRITE
 from tarmac.tar.compression import FORMATS, format_of_name
 
-__all__ = ["fields_of", "make_directory", "Output", "several_shards", "Sources", "write_shard"]
+__all__ = ["fields_of", "make_directory", "Output", "same_name", "Sources", "write_shard"]
 
 _REPLACE = WriteOptions(overwrite=True)
 _PERCENT = re.compile(r"%(?:0\d+)?d(?![0-9a-fA-F])")
@@ -38,26 +38,21 @@ _ANY_NAME = "x" * 8
 
 @dataclass(frozen=True)
 class Output:
-    """The Write flags.
+    """Where and how shards are written; `WriteArgs` documents the arguments.
 
-    The name of a shard is made from `{i}`, its number, `{name}`, that of the shard it was made from, and
-    `{part}`, that of the part it belongs to. One that ends in a slash is a directory for `{name}.tar`.
+    The pattern has `{i}` for the number of a shard, `{name}` for that of its input shard, and `{split}` for
+    its split. A pattern that ends in a slash is a directory for `{name}.tar`.
     """
 
     pattern: str
     max_samples: int | None = None
     max_bytes: int | None = None
-    rekey: str = ""
-    """New keys, from `{i}`, the number of the sample, and `{key}`, the old one: `{i:09d}`."""
-    compress: str = ""
+    rekey: str | None = None
+    compress: str | None = None
     index: bool = False
-    """Also write the index of each shard."""
-    manifest: str = ""
-    """Also write a manifest of all of them here."""
-    then: str = ""
-    """A command for each shard that is done, with `{path}` in it; it must succeed."""
-    rm: bool = False
-    """Remove each shard after `then`."""
+    manifest: str | None = None
+    post_cmd: str | None = None
+    delete_after: bool = False
     overwrite: bool = False
     storage: StorageOptions = DEFAULT_STORAGE
 
@@ -65,25 +60,33 @@ class Output:
         for name in ("max_samples", "max_bytes"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise UrlError(f"--{name.replace('_', '-')} must be positive, got {value}.")
+                raise UsageError(f"expected a positive number, got {value}.", field=name)
         if self.by_shard and (self.max_samples or self.max_bytes):
-            raise UrlError(
-                "each shard makes one of the same name, so there is nothing to cut.",
+            raise UsageError(
+                "`max_samples` and `max_bytes` need numbered shards; this pattern keeps the input shards.",
                 url=self.pattern,
-                hint="x-{i:06d}.tar for shards of another size.",
+                hint="x-{i:06d}.tar as the output.",
             )
-        if self.rm and not self.then:
-            raise UrlError("--rm removes shards after --then, which is not given.")
-        if self.rm and not is_local(self.pattern):
-            raise UrlError("--rm removes shards of this machine only.", url=self.pattern)
+        if self.delete_after and not self.post_cmd:
+            raise UsageError("`delete_after` needs `post_cmd`.")
+        if self.delete_after and not is_local(self.pattern):
+            raise UsageError("only local shards can be deleted.", field="delete_after", url=self.pattern)
         if self.rekey and self.key("a", 0) == self.key("b", 1):
-            raise UrlError("--rekey gives every sample the same key.", hint="{i:09d} or a-{key}")
+            raise UsageError(
+                "the pattern gives every sample the same key.", field="rekey", hint="{i:09d} or a-{key}."
+            )
         if self.compress and self.compress not in FORMATS:
-            raise UrlError(f"--compress is one of {', '.join(sorted(FORMATS))}, got {self.compress}.")
+            names = ", ".join(sorted(FORMATS))
+            raise UsageError(f"expected one of {names}, got {self.compress!r}.", field="compress")
         if (self.index or self.manifest) and (self.compress or format_of_name(self.pattern)):
-            raise UrlError("a compressed shard has no index: nothing in it has an address.", url=self.pattern)
-        if self.stream and (self.index or self.manifest or self.then or self.max_samples or self.max_bytes):
-            raise UrlError("one stream to standard output has no shards to cut, to index or to act on.")
+            raise UsageError("compressed shards cannot be indexed.", url=self.pattern)
+        if self.stream and (
+            self.index or self.manifest or self.post_cmd or self.max_samples or self.max_bytes
+        ):
+            raise UsageError(
+                "`index`, `manifest`, `post_cmd`, `max_samples` and `max_bytes` need shards, not a stream.",
+                url=self.pattern,
+            )
         if not self.stream:
             self.name(0, _ANY_NAME, _ANY_NAME)
 
@@ -110,23 +113,25 @@ class Output:
     def _whole_pattern(self) -> str:
         return f"{self.pattern}{{name}}.tar" if self.pattern.endswith("/") else self.pattern
 
-    def name(self, number: int, source: str = "", part: str = "") -> str:
-        """The name of a shard."""
+    def name(self, number: int, source: str = "", split: str = "") -> str:
+        """Return the name of a shard."""
         pattern = self._whole_pattern
         try:
             if self._by_percent:
                 return _PERCENT.sub(lambda found: found[0] % number, pattern)
-            return pattern.format(number, i=number, name=source, part=part)
+            return pattern.format(number, i=number, name=source, split=split)
         except (KeyError, IndexError, ValueError, TypeError) as error:
-            hint = "{i:06d}, {name} and {part} can be filled in."
-            raise UrlError(f"the pattern cannot be filled in ({error}).", url=pattern, hint=hint) from None
+            hint = "{i:06d}, {name} and {split} are the placeholders."
+            raise UsageError(f"invalid output pattern ({error!r}).", url=pattern, hint=hint) from None
 
     def key(self, key: str, number: int) -> str:
         """The key of a sample, by number among all that are written."""
         try:
             return self.rekey.format(number, i=number, key=key) if self.rekey else key
         except (KeyError, IndexError, ValueError) as error:
-            raise UrlError(f"--rekey cannot be filled in ({error}).", hint="{i:09d} or a-{key}") from None
+            raise UsageError(
+                f"invalid pattern ({error!r}).", field="rekey", hint="{i:09d} or a-{key}."
+            ) from None
 
     @property
     def renumbers(self) -> bool:
@@ -144,7 +149,7 @@ class Output:
         """What the result depends on, for a ledger."""
         names = ("max_samples", "max_bytes", "rekey", "compress", "index")
         found = {name: getattr(self, name) for name in names if getattr(self, name)}
-        found |= {"then": identity(f"pipe:{self.then}").removeprefix("pipe:")} if self.then else {}
+        found |= {"then": identity(f"pipe:{self.post_cmd}").removeprefix("pipe:")} if self.post_cmd else {}
         found |= {"manifest": identity(self.manifest)} if self.manifest else {}
         return {"pattern": identity(self.pattern)} | found
 
@@ -164,7 +169,7 @@ class Output:
 
     def taken(self) -> list[str]:
         """The files there that have names which this may make, where those are counted."""
-        if not is_local(self.pattern) or self.by_shard or "{part" in self.pattern:
+        if not is_local(self.pattern) or self.by_shard or "{split" in self.pattern:
             return []
         pieces = self.pieces(local_path(self.pattern))
         pattern = re.compile(r"(\d+)".join(map(re.escape, pieces)))
@@ -179,21 +184,22 @@ class Output:
         """What comes before, between and after the numbers in the names that a pattern makes."""
         return tuple((_PERCENT if self._by_percent else _NUMBER).split(pattern))
 
-    def after(self, outcome: Outcome) -> None:
-        """Run the command that each shard is for, and remove the shard if that is wanted."""
-        for path in list(outcome.outputs) if self.then else ():
+    def run_post_cmd(self, outcome: Outcome) -> None:
+        """Run the command that follows each shard, and delete the shard if requested."""
+        for path in list(outcome.outputs) if self.post_cmd else ():
+            assert self.post_cmd
             plain = local_path(path) if is_local(path) else path
-            command = self.then.replace("{path}", shlex.quote(plain))
+            command = self.post_cmd.replace("{path}", shlex.quote(plain))
             # Standard input may be what the samples come from.
             quiet = subprocess.DEVNULL
             done = subprocess.run(command, shell=True, stdin=quiet, stdout=quiet)  # noqa: S602 - the user's own
             if done.returncode:
-                shown = display_url(f"pipe:{self.then}").removeprefix("pipe:").strip()
-                raise CommandFailed(f"--then ended with status {done.returncode}: {shown}", url=path)
-            if self.rm and is_local(path):
-                for gone in (plain, *map(local_path, outcome.facts.get("beside", ()))):
+                shown = display_url(f"pipe:{self.post_cmd}").removeprefix("pipe:").strip()
+                raise HookFailed(f"`post_cmd` exited with status {done.returncode}: {shown}", url=path)
+            if self.delete_after and is_local(path):
+                for file in (plain, *map(local_path, outcome.facts.get("beside", ()))):
                     with contextlib.suppress(FileNotFoundError):  # the command may have moved it
-                        os.unlink(gone)
+                        os.unlink(file)
                 outcome.facts["removed"] = True
 
     def finish(self, outcomes: Sequence[Outcome]) -> None:
@@ -218,9 +224,9 @@ class Output:
         write_manifest(Manifest(shards, title), self.manifest, self.storage)
 
 
-def _in_the_way(name: str) -> UrlError:
-    hint = "another name, or --overwrite to replace it."
-    return UrlError("this file exists and was not made by this job.", url=name, hint=hint)
+def _in_the_way(name: str) -> UsageError:
+    hint = "another name, or `overwrite` to replace it."
+    return UsageError("the file exists and was not written by this job.", url=name, hint=hint)
 
 
 class Sources:
@@ -232,8 +238,8 @@ class Sources:
     def refuse(self, name: str) -> None:
         """Refuse a shard that would replace one of them."""
         if _place(name) in self._places:
-            hint = "write elsewhere, and move the shards when all is done."
-            raise UrlError("this would replace a shard that is being read.", url=name, hint=hint)
+            hint = "another output; move the shards afterwards."
+            raise UsageError("the output would overwrite an input shard.", url=name, hint=hint)
 
 
 def _place(url: str) -> str:
@@ -245,9 +251,11 @@ def fields_of(sample: Sample) -> Sample:
     return {name: value for name, value in sample.items() if name[:2] != "__"}
 
 
-def several_shards(pattern: str) -> UrlError:
-    """What is wrong with a name that does not count."""
-    return UrlError("several shards would get the same name.", url=pattern, hint="x-{i:06d}.tar")
+def same_name(pattern: str) -> UsageError:
+    """Return the error for a pattern without a number that several shards would share."""
+    return UsageError(
+        "several shards would have the same name.", url=pattern, hint="x-{i:06d}.tar as the output."
+    )
 
 
 def write_shard(
@@ -298,8 +306,10 @@ def _rekeyed(output: Output, samples: Iterable[Sample], first: int, last: int | 
     for number, sample in enumerate(samples, first):
         key = output.key(sample["__key__"], number)
         if last is not None and number >= last and output.renumbers:
-            what = "--rekey: there are more samples than came in, so some numbers would come twice"
-            raise UrlError(f"{what}.", hint="{key} in it, or renumber by `tarmac copy` afterwards.")
+            what = "there are more output samples than input samples, so numbers would repeat."
+            raise UsageError(
+                what, field="rekey", hint="{key} in the pattern, or renumber with tarmac copy afterwards."
+            )
         yield sample | {"__key__": key}
 
 

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from tarmac.exact.order.bijection import permute
 from tarmac.runtime.seeds import make_seed
 
-__all__ = ["Interleaved", "Listed", "Mixed", "Order", "order_text", "Shuffled"]
+__all__ = ["Interleaved", "Listed", "Mixed", "Permutation", "permutation_text", "Shuffled"]
 
 Integers = NDArray[np.int64]
 
 
-class Order(Protocol):
+class Permutation(Protocol):
     """Which sample comes at each place."""
 
     @property
@@ -138,7 +138,7 @@ class Mixed:
         return {name: getattr(self, name) for name in ("lengths", "weights", "seed", "until")}
 
 
-def order_text(order: Order | None) -> str:
+def permutation_text(order: Permutation | None) -> str:
     """What tells one order from another, for a ledger."""
     if isinstance(order, Listed):
         digest = xxhash.xxh3_64()

@@ -1,16 +1,16 @@
-"""Samples in an order, cut into the pieces that shards are made of.
+"""Plan which samples go into which output shard: the step between the arguments of a verb and its job.
 
-Shards that can be indexed are arranged by number, so that every piece can be made by itself, anywhere and
-again. Streams can only be gone through; of those each is a piece.
+Inputs that can be indexed are addressed by sample number, so every output shard can be made by itself,
+anywhere and again. Standard input, commands and compressed shards can only be read from start to end: each
+becomes one output shard, or all of them are read in one pass by this process.
 """
 
 from __future__ import annotations
 
 import itertools
-import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Protocol
 
@@ -18,202 +18,332 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from tarmac.errors import UrlError
+from tarmac.errors import UsageError
 from tarmac.exact.dataset import Dataset
 from tarmac.exact.selection import whole
 from tarmac.exact.shardset import Opening, ShardSet
 from tarmac.indexing.auto import manifest_of
 from tarmac.samples.grouping import Sample
-from tarmac.samples.reader import SampleReader, read_shard
-from tarmac.storage import Cache, StorageOptions, is_local, scheme_of, stat
+from tarmac.samples.reader import read_shard
+from tarmac.storage import StorageOptions, is_local, scheme_of, stat
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.tar.compression import format_of_name
-from tarmac.tools.output import Output, several_shards
-from tarmac.tools.permutations import Order, order_text
+from tarmac.tools.options import Access, Inputs
+from tarmac.tools.order import AS_IS, Order
+from tarmac.tools.output import Output, same_name
+from tarmac.tools.permutations import Permutation, permutation_text
 from tarmac.tools.select import Select
 from tarmac.tools.tally import Balance, Tally
 
 __all__ = [
-    "open_indexed",
-    "SampleSource",
+    "any_remote",
     "balance",
     "can_index",
-    "check_one_to_one",
-    "any_remote",
-    "selects_by_split",
-    "OutputShard",
     "IndexedSamples",
-    "one_to_one",
+    "open_indexed",
+    "OutputShard",
+    "plan",
+    "Plan",
+    "SampleSource",
+    "selects_by_split",
     "shard_stem",
     "StreamedShards",
 ]
 
 Integers = NDArray[np.int64]
-AT_ONCE = 1024
-"""Samples that are fetched together, of a run of neighbours or from anywhere, ..."""
-BYTES_AT_ONCE = 32 << 20
+BATCH = 1024
+"""Samples that are fetched together, ..."""
+BATCH_BYTES = 32 << 20
 """... and about how many bytes of them."""
-SIZES_AT_ONCE = 1 << 20
-"""Samples whose sizes are asked for together, to find where to cut."""
+SIZES_BATCH = 1 << 20
+"""Samples whose sizes are looked up together, to find where shards end."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutputShard:
-    """What one shard is made of: the samples from `start` up to `stop` of an arrangement."""
+    """One output shard: the samples from `start` to `stop` of a sample source."""
 
     name: str
-    start: int
-    stop: int
+    start: int = 0
+    stop: int = 0
     source: int = 0
-    """The number of the shard it comes from, where it comes from one."""
+    """The number of the input shard, if it is made from one."""
 
 
 class SampleSource(Protocol):
-    """Samples that can be cut into pieces."""
+    """Samples that can be divided into output shards."""
 
-    def pieces(self, output: Output, part: str = "") -> Iterator[OutputShard]:
-        """The shards to make."""
+    def shards(self, output: Output, split: str = "") -> Iterator[OutputShard]:
+        """Yield the shards to write."""
 
-    def samples(self, piece: OutputShard, tally: Tally | None = None) -> Iterator[Sample]:
-        """The samples of a piece, each with the fields it is to have."""
+    def samples(self, shard: OutputShard, tally: Tally | None = None) -> Iterator[Sample]:
+        """Yield the samples of a shard, with the selected fields."""
 
-    def sources(self) -> Sequence[str]:
-        """The shards that they come from."""
+    def urls(self) -> Sequence[str]:
+        """Return the input shards."""
 
     def fingerprint(self) -> str:
-        """What changes when the samples or their order do."""
+        """Return a hash that changes with the samples and with their order."""
 
 
 @dataclass(frozen=True)
 class IndexedSamples:
-    """Indexed samples, in an order, or as they are."""
+    """Indexed samples, permuted or in their original order."""
 
     dataset: Dataset
     select: Select
-    order: Order | None = None
-    at_once: int = AT_ONCE
+    permutation: Permutation | None = None
+    batch: int = BATCH
     whole: Dataset | None = None
-    """All samples, of which those of the dataset were chosen."""
+    """All samples before the selection."""
 
     @property
     def size(self) -> int:
-        """How many samples there are."""
-        return len(self.dataset) if self.order is None else self.order.size
+        """Return the number of samples."""
+        return len(self.dataset) if self.permutation is None else self.permutation.size
 
-    def pieces(self, output: Output, part: str = "") -> Iterator[OutputShard]:
-        """Cut at shard boundaries, or at so many samples or bytes."""
+    @property
+    def everything(self) -> OutputShard:
+        """Return one shard of all samples."""
+        return OutputShard("", 0, self.size)
+
+    def shards(self, output: Output, split: str = "") -> Iterator[OutputShard]:
+        """Divide the samples as the input shards are, or by number of samples and bytes."""
         if output.by_shard:
-            if self.order is not None:
-                raise UrlError("samples in another order have no shard of the old name; use {i:06d}.")
-            yield from self._by_shard(output, part)
+            if self.permutation is not None:
+                raise UsageError(
+                    "reordered samples cannot keep the names of their shards.", hint="{i:06d} in the output."
+                )
+            yield from self._by_shard(output, split)
             return
         edges = self._edges(output)
         if len(edges) > 2 and not output.numbered:
-            raise several_shards(output.pattern)
+            raise same_name(output.pattern)
         for number, (start, stop) in enumerate(itertools.pairwise(edges)):
-            yield OutputShard(output.name(number, part=part), start, stop)
+            yield OutputShard(output.name(number, split=split), start, stop)
 
-    def _by_shard(self, output: Output, part: str) -> Iterator[OutputShard]:
+    def _by_shard(self, output: Output, split: str) -> Iterator[OutputShard]:
         ends = np.cumsum(self.dataset.lengths).tolist()
         for number, (start, stop) in enumerate(zip([0, *ends], ends, strict=False)):
             home, shard = self.dataset.shard_of(number)
-            yield OutputShard(
-                output.name(number, shard_stem(home.shards.url(shard)), part), start, stop, number
-            )
+            name = output.name(number, shard_stem(home.shards.url(shard)), split)
+            yield OutputShard(name, start, stop, number)
 
     def _edges(self, output: Output) -> list[int]:
-        """Where one shard ends and the next begins."""
+        """Return where shards begin and end."""
         total = self.size
         if output.max_bytes is None:
             return [*range(0, total, output.max_samples or max(total, 1)), total]
         edges, count, size = [0], 0, 0
-        for start in range(0, total, SIZES_AT_ONCE):
-            indices = self.indices(start, min(start + SIZES_AT_ONCE, total))
-            for place, bytes_here in enumerate(self.sizes(indices).tolist(), start):
-                if output.is_full(count, size, bytes_here):
-                    edges.append(place)
+        for start in range(0, total, SIZES_BATCH):
+            indices = self.indices(start, min(start + SIZES_BATCH, total))
+            for position, sample_bytes in enumerate(self.sizes(indices).tolist(), start):
+                if output.is_full(count, size, sample_bytes):
+                    edges.append(position)
                     count = size = 0
-                count, size = count + 1, size + bytes_here
+                count, size = count + 1, size + sample_bytes
         return [*edges, total] if total else [0, 0]
 
     def indices(self, start: int, stop: int) -> Integers:
-        """The numbers of the samples at these places."""
-        return np.arange(start, stop) if self.order is None else self.order.at(start, stop)
+        """Return the sample numbers at these positions."""
+        return np.arange(start, stop) if self.permutation is None else self.permutation.at(start, stop)
 
-    def samples(self, piece: OutputShard, tally: Tally | None = None) -> Iterator[Sample]:
-        """The samples of a piece, fetched some at a time."""
-        return self.select.cut(self._counted(piece, tally), tally)
+    def samples(self, shard: OutputShard, tally: Tally | None = None) -> Iterator[Sample]:
+        return self.select.cut(self._counted(shard, tally), tally)
 
-    def _counted(self, piece: OutputShard, tally: Tally | None) -> Iterator[Sample]:
-        samples = self._fetched(piece)
+    def _counted(self, shard: OutputShard, tally: Tally | None) -> Iterator[Sample]:
+        samples = self._fetched(shard)
         return samples if tally is None else tally.choose(tally.see(samples))
 
-    def _fetched(self, piece: OutputShard) -> Iterator[Sample]:
-        start = piece.start
-        while start < piece.stop:
-            indices = self.indices(start, min(start + self.at_once, piece.stop))
+    def _fetched(self, shard: OutputShard) -> Iterator[Sample]:
+        start = shard.start
+        while start < shard.stop:
+            indices = self.indices(start, min(start + self.batch, shard.stop))
             sizes = np.cumsum(self.sizes(indices))
-            fitting = max(int(np.searchsorted(sizes, BYTES_AT_ONCE, side="right")), 1)
-            yield from self.fetch(indices[:fitting])
-            start += min(fitting, len(indices))
+            count = max(int(np.searchsorted(sizes, BATCH_BYTES, side="right")), 1)
+            yield from self.fetch(indices[:count])
+            start += min(count, len(indices))
 
     def sizes(self, indices: Integers) -> Integers:
-        """How many bytes each of these samples has."""
+        """Return the number of bytes of each of these samples."""
         return self.dataset.sizes_of(indices)
 
     def fetch(self, indices: Integers) -> list[Sample]:
-        """These samples, whole."""
+        """Return these samples with all their fields."""
         return self.dataset.batch(indices)
 
-    def sources(self) -> list[str]:
-        """The shards that the samples come from."""
+    def urls(self) -> list[str]:
         sets = {id(part.shards): part.shards for part in self.dataset.parts}.values()
         return [shard.url for shards in sets for shard in shards.manifest.shards]
 
     def fingerprint(self) -> str:
-        """A hash of which samples there are and in which order."""
-        # Changed bytes in the same places do not change an index; those of a store have new versions.
-        near = list(filter(is_local, self.sources()))
-        facts = f"{self.dataset.fingerprint} {order_text(self.order)} {_versions(near, DEFAULT_STORAGE)}"
+        # Changed bytes at the same offsets do not change an index; objects in stores have new versions.
+        local = list(filter(is_local, self.urls()))
+        permutation = permutation_text(self.permutation)
+        facts = f"{self.dataset.fingerprint} {permutation} {_versions(local, DEFAULT_STORAGE)}"
         return xxhash.xxh3_64_hexdigest(facts.encode())
 
 
 @dataclass(frozen=True)
 class StreamedShards:
-    """Shards that are read from front to back, each by itself."""
+    """Shards that are read from start to end, each becoming one output shard."""
 
-    urls: Sequence[str]
+    inputs: Sequence[str]
     select: Select
-    storage: StorageOptions = DEFAULT_STORAGE
-    cache: Cache | None = None
+    access: Access = field(default_factory=Access)
 
-    def pieces(self, output: Output, part: str = "") -> Iterator[OutputShard]:
-        """A shard for each shard."""
-        for number, url in enumerate(self.urls):
-            yield OutputShard(output.name(number, shard_stem(url), part), 0, 0, number)
+    def shards(self, output: Output, split: str = "") -> Iterator[OutputShard]:
+        for number, url in enumerate(self.inputs):
+            yield OutputShard(output.name(number, shard_stem(url), split), source=number)
 
-    def samples(self, piece: OutputShard, tally: Tally | None = None) -> Iterator[Sample]:
-        """The samples of one shard."""
-        return self.select.cut(self.select.of_stream([self._shard(self.urls[piece.source])], tally), tally)
+    def samples(self, shard: OutputShard, tally: Tally | None = None) -> Iterator[Sample]:
+        return self.select.cut(self.select.of_stream([self._read(self.inputs[shard.source])], tally), tally)
 
-    def shards(self) -> Iterator[Iterator[Sample]]:
-        """All samples of each shard."""
-        return map(self._shard, self.urls)
+    def each(self) -> Iterator[Iterator[Sample]]:
+        """Yield the samples of each shard."""
+        return map(self._read, self.inputs)
 
-    def _shard(self, url: str) -> Iterator[Sample]:
-        return read_shard(SampleReader([url], storage=self.storage, cache=self.cache), url)
+    def _read(self, url: str) -> Iterator[Sample]:
+        return read_shard(self.access.reader([url]), url)
 
-    def sources(self) -> Sequence[str]:
-        """The shards."""
-        return self.urls
+    def urls(self) -> Sequence[str]:
+        return self.inputs
 
     def fingerprint(self) -> str:
-        """A hash of what the shards are, as far as their stores say."""
-        return _versions(self.urls, self.storage)
+        return _versions(self.inputs, self.access.storage)
+
+
+@dataclass(frozen=True)
+class OnePass(StreamedShards):
+    """Streamed shards as one sequence of samples, which this process reads once."""
+
+    order: Order = AS_IS
+    everything = OutputShard("")
+
+    def samples(self, shard: OutputShard, tally: Tally | None = None) -> Iterator[Sample]:
+        select, tally = self.select, Tally() if tally is None else tally
+        each = select.of_each(self.each(), tally)
+        # Selected before interleaving, as with an index; a slice, which counts all samples, is rejected with it.
+        return select.cut(self.order.of_streams(each, lambda samples: select.of_all(samples, tally)), tally)
+
+
+@dataclass
+class Plan:
+    """Where the samples of a job come from."""
+
+    sources: dict[str, SampleSource]
+    """The samples of each split; one without a name if there are no splits."""
+    one_pass: bool = False
+    """Whether this process reads the samples once, in order, and writes them as they come."""
+    select: Select | None = None
+    """The selection, where its result is known only after reading."""
+    balance: Balance = field(default_factory=Balance)
+
+
+def plan(
+    inputs: Sequence[Inputs],
+    select: Select,
+    output: Output,
+    access: Access,
+    *,
+    order: Order = AS_IS,
+    views: bool = False,
+    progress: bool | None = None,
+) -> Plan:
+    """Decide how the samples are read: by index, shard by shard, or in one pass.
+
+    Remote shards that each become one output shard are streamed: reading them twice, to index them first,
+    would cost more. `views` lends memory-mapped fields to a caller that only passes them on.
+    """
+    urls = [url for group in inputs for url in group.urls]
+    one_to_one = (
+        order.as_is and output.by_shard and not select.slice and (bool(select.only) or not select.shares)
+    )
+    if not can_index(urls) or (any_remote(urls) and one_to_one and not output.renumbers):
+        if one_to_one:
+            _check_one_to_one(urls, output)
+            return Plan({"": StreamedShards(urls, select, access)}, select=select)
+        _check_one_pass(select, output, order)
+        return Plan({"": OnePass(urls, select, access, order)}, one_pass=True, select=select)
+    sources = {
+        name: open_indexed(inputs, each, access, order=order, views=views, progress=progress)
+        for name, each in selects_by_split(select, output).items()
+    }
+    return Plan(dict(sources), one_pass=output.stream, balance=balance(select, list(sources.values())))
+
+
+def _check_one_to_one(urls: Sequence[str], output: Output) -> None:
+    if any(scheme_of(url) == "-" for url in urls):
+        raise UsageError("standard input has no name to keep.", hint="x.tar or x-{i:06d}.tar as the output.")
+    if len(urls) > 1 and output.renumbers:
+        raise UsageError(
+            "numbers would repeat: the samples of streamed shards cannot be counted in advance.",
+            field="rekey",
+            hint="{key} in the pattern, or x-{i:06d}.tar as the output.",
+        )
+
+
+def _check_one_pass(select: Select, output: Output, order: Order) -> None:
+    if (
+        output.by_shard
+        or (select.shares and not select.only)
+        or order.weights
+        or (order.interleave and select.slice)
+    ):
+        raise UsageError(
+            "standard input, commands and compressed shards can be read only once, from start to end.",
+            hint="x-{i:06d}.tar as the output and `only` for one split; or plain shards.",
+        )
+
+
+def selects_by_split(select: Select, output: Output) -> dict[str, Select]:
+    """Return the selection of each split to write, by name; one without a name if there are no splits."""
+    named = "{split" in output.pattern
+    names = [select.only] * named if select.only else list(select.shares)
+    if bool(names) != named:
+        raise UsageError(
+            "`split` and {split} in the output need each other.",
+            url=output.pattern,
+            hint="{split}-{i:06d}.tar as the output, or `only` for one split.",
+        )
+    return {name: replace(select, only=name) for name in names} or {"": select}
+
+
+def open_indexed(
+    inputs: Sequence[Inputs],
+    select: Select,
+    access: Access,
+    *,
+    order: Order = AS_IS,
+    views: bool = False,
+    progress: bool | None = None,
+) -> IndexedSamples:
+    """Open shards by their indexes, which are built if necessary, and select samples."""
+    opening = Opening(cache=access.cache, storage=access.storage, views=views)
+    everything = []
+    for group in inputs:
+        source = group.urls if group.manifest is None else group.manifest
+        manifest = manifest_of(source, access.storage, meta=select.meta, beside=False, show=progress)
+        everything.append(Dataset.of_parts([whole(ShardSet(manifest, opening))]))
+    selected = [select.of_dataset(each) for each in everything]
+    return IndexedSamples(_joined(selected), select, order.of(selected), whole=_joined(everything))
+
+
+def _joined(datasets: Sequence[Dataset]) -> Dataset:
+    return Dataset.of_parts([part for dataset in datasets for part in dataset.parts])
+
+
+def balance(select: Select, sources: Sequence[IndexedSamples]) -> Balance:
+    """Return what the selection leaves out; an empty selection is an error."""
+    everything = sources[0].whole
+    assert everything is not None
+    result = select.balance(everything, sum(each.size for each in sources))
+    empty = [each.select.only for each in sources if not each.size and len(everything)]
+    return replace(result, remarks=[*result.remarks, *(f"the split {name} has no samples" for name in empty)])
 
 
 def _versions(urls: Sequence[str], storage: StorageOptions) -> str:
-    """A hash of what stores say about shards; a stream says nothing about itself."""
+    """Return a hash of the sizes and versions that stores report; streams have none."""
     digest = xxhash.xxh3_64()
     for url in urls:
         info = None if scheme_of(url) in ("-", "pipe") else stat(url, storage)
@@ -222,76 +352,21 @@ def _versions(urls: Sequence[str], storage: StorageOptions) -> str:
 
 
 def shard_stem(url: str) -> str:
-    """The name of a shard without its directory and without `.tar` and what follows."""
+    """Return the name of a shard without directory, `.tar` and further extensions."""
     name = PurePosixPath(url.partition("?")[0] if not is_local(url) else url).name
     match = re.match(r"(?is)(.*)\.tar", name)
     return match[1] if match else name
 
 
-def selects_by_split(select: Select, output: Output) -> dict[str, Select]:
-    """What to select for each part that is written, by name; one without a name where there are none."""
-    named = "{part" in output.pattern
-    wanted = [select.only] * named if select.only else list(select.shares)
-    if bool(wanted) != named:
-        raise UrlError(
-            "--part needs {part} in the name of the output, and the other way round.",
-            url=output.pattern,
-            hint="-o '{part}-{i:06d}.tar', or --only NAME for one of the parts.",
-        )
-    return {name: replace(select, only=name) for name in wanted} or {"": select}
-
-
-def one_to_one(output: Output, select: Select) -> bool:
-    """Whether every shard makes one of its own, by itself, so that remote ones need be read only once."""
-    return output.by_shard and not select.slice and (bool(select.only) or not select.shares)
-
-
-def check_one_to_one(urls: Sequence[str], output: Output) -> None:
-    """Refuse streams of which each cannot make one of its own."""
-    if any(scheme_of(url) == "-" for url in urls):
-        raise UrlError("standard input has no name to keep.", hint="-o x.tar or 'x-{i:06d}.tar'.")
-    if len(urls) > 1 and output.renumbers:
-        raise UrlError(
-            "--rekey: how many samples come before a shard is not known, so numbers would come twice.",
-            hint="{key} in it, or -o 'x-{i:06d}.tar'.",
-        )
-
-
 def any_remote(urls: Sequence[str]) -> bool:
-    """Whether some of these are not on this machine."""
+    """Return whether some of the shards are not on this machine."""
     return not all(map(is_local, urls))
 
 
 def can_index(urls: Sequence[str]) -> bool:
-    """Whether every shard has addresses: none is a stream, a command or compressed."""
+    """Return whether every shard can be indexed: it is neither a stream, nor a command, nor compressed."""
     return not any(scheme_of(url) in ("-", "pipe") or format_of_name(_path(url)) for url in urls)
 
 
 def _path(url: str) -> str:
     return url if is_local(url) else url.partition("?")[0]
-
-
-def open_indexed(
-    urls: Sequence[str],
-    select: Select,
-    *,
-    storage: StorageOptions = DEFAULT_STORAGE,
-    cache: Cache | None = None,
-    views: bool = False,
-    show: bool | None = None,
-) -> IndexedSamples:
-    """Index shards that have no index, and choose samples; `views` for fields that are only passed on."""
-    source = urls[0] if len(urls) == 1 and os.fspath(urls[0]).lower().endswith(".json") else urls
-    manifest = manifest_of(source, storage, meta=select.meta, beside=False, show=show)
-    opening = Opening(cache=cache, storage=storage, views=views)
-    everything = Dataset.of_parts([whole(ShardSet(manifest, opening))])
-    return IndexedSamples(select.of_dataset(everything), select, whole=everything)
-
-
-def balance(select: Select, rows: Sequence[IndexedSamples]) -> Balance:
-    """What was left out of all samples by the arrangements of all parts; it is an error if that is all."""
-    everything = rows[0].whole
-    assert everything is not None
-    found = select.balance(everything, sum(each.size for each in rows))
-    empty = [each.select.only for each in rows if not each.size and len(everything)]
-    return replace(found, remarks=[*found.remarks, *(f"the part {name} has no samples" for name in empty)])

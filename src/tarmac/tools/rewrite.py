@@ -1,4 +1,4 @@
-"""Make shards from samples: the job under copy, sort, map and join."""
+"""Rewrite samples into new shards: the job under copy, sort, map and join."""
 
 from __future__ import annotations
 
@@ -7,122 +7,126 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tarmac.jobs.ledger import ledger_place
-from tarmac.jobs.run import Engine, JobReport, run_job
+from tarmac.jobs.run import JobReport, run_job
 from tarmac.jobs.task import Outcome, Task, Unit
 from tarmac.samples.grouping import Sample
 from tarmac.samples.naming import plain_key
+from tarmac.tools.options import Run
 from tarmac.tools.output import Output, Sources, write_shard
-from tarmac.tools.plan import IndexedSamples, SampleSource
-from tarmac.tools.select import Select
-from tarmac.tools.tally import Balance, Tally, judged
+from tarmac.tools.plan import IndexedSamples, Plan
+from tarmac.tools.tally import Tally, judged
 
-__all__ = ["Change", "close_change", "counted", "rewrite", "RewriteJob", "Run", "run_writing"]
+__all__ = ["Change", "close_change", "counted", "rewrite", "RewriteJob", "run_writing"]
 
 Change = Callable[[Iterator[Sample], Outcome], Iterable[Sample]]
-"""What is done to the samples of a shard. It counts what it loses in the outcome; it must pickle."""
-
-
-@dataclass(frozen=True)
-class Run:
-    """The Run flags: how a job is run."""
-
-    engine: Engine
-    dry: bool = False
-    max_errors: int | None = None
-    show: bool | None = None
+"""A transformation of the samples of a shard. It counts its losses in the outcome, and must pickle."""
 
 
 @dataclass
 class RewriteJob(Task):
-    """Shards made of samples: which, in which order, what is done to them, and where they go."""
+    """Write the samples of a plan to shards, each shard by itself."""
 
     verb: str
+    plan_: Plan
     output: Output
-    sources_by_split: dict[str, SampleSource]
-    """By part; one without a name where there are no parts."""
     change: Change | None = None
     facts: dict[str, Any] = field(default_factory=dict)
-    """What else the result depends on."""
+    """What else the result depends on, for the ledger."""
     also_read: Sequence[str] = ()
-    """Shards that are read besides those of the arrangements."""
-    select: Select | None = None
-    """What was chosen, where that shows only when the shards are read."""
-    balance: Balance = field(default_factory=Balance)
+    """Inputs besides those of the plan."""
 
     def options(self) -> dict[str, Any]:
-        inputs = {part: sample_source.fingerprint() for part, sample_source in self.sources_by_split.items()}
+        inputs = {split: source.fingerprint() for split, source in self.plan_.sources.items()}
         return {"inputs": inputs} | self.output.options() | self.facts
 
     def begin(self, units: Sequence[Unit]) -> None:
         self.output.check_new(self.writes(units))
 
     def plan(self) -> Iterator[Unit]:
-        read = [url for sample_source in self.sources_by_split.values() for url in sample_source.sources()]
-        sources = Sources([*read, *self.also_read])
-        for part, sample_source in self.sources_by_split.items():
-            for piece in sample_source.pieces(self.output, part):
-                sources.refuse(piece.name)
-                yield Unit(piece.name, (part, piece))
+        read = [url for source in self.plan_.sources.values() for url in source.urls()]
+        inputs = Sources([*read, *self.also_read])
+        for split, source in self.plan_.sources.items():
+            for shard in source.shards(self.output, split):
+                inputs.refuse(shard.name)
+                yield Unit(shard.name, (split, shard))
 
     def writes(self, units: Sequence[Unit]) -> Iterator[str]:
         return self.output.names(unit.name for unit in units)
 
     def run(self, unit: Unit) -> Outcome:
-        part, piece = unit.content
-        outcome, tally, sample_source = Outcome(), Tally(), self.sources_by_split[part]
-        samples = counted(sample_source.samples(piece, tally), outcome)
-        made = samples if self.change is None else self.change(samples, outcome)
-        last = (
-            piece.stop
-            if isinstance(sample_source, IndexedSamples) and piece.stop < sample_source.size
-            else None
-        )
+        split, shard = unit.content
+        outcome, tally, source = Outcome(), Tally(), self.plan_.sources[split]
+        samples = counted(source.samples(shard, tally), outcome)
+        changed = samples if self.change is None else self.change(samples, outcome)
+        last = shard.stop if isinstance(source, IndexedSamples) and shard.stop < source.size else None
         try:
-            write_shard(self.output, piece.name, made, first=piece.start, last=last, outcome=outcome)
+            write_shard(self.output, shard.name, changed, first=shard.start, last=last, outcome=outcome)
         finally:
-            close_change(made)
+            close_change(changed)
         tally.book(outcome)
         return outcome
 
     def commit(self, unit: Unit, outcome: Outcome) -> None:
-        self.output.after(outcome)
+        self.output.run_post_cmd(outcome)
 
     def finish(self, outcomes: Sequence[Outcome]) -> None:
         self.output.finish(outcomes)
 
 
 def close_change(samples: Iterable[Sample]) -> None:
-    """End a change that may have something running, however the writing ended."""
+    """Close a transformation that may have processes running, however the writing ended."""
     if isinstance(samples, Generator):
         samples.close()
 
 
 def counted(samples: Iterator[Sample], outcome: Outcome) -> Iterator[Sample]:
-    """Count the samples that are looked at, and give them keys that can be written."""
+    """Count the samples that are read, and normalise their keys."""
     for sample in samples:
         outcome.read += 1
         key = sample["__key__"]
         yield sample if key[:2] != "./" else sample | {"__key__": plain_key(key)}
 
 
-def rewrite(task: RewriteJob, run: Run) -> JobReport:
-    """Run the job; what it has made is remembered beside its output."""
+def rewrite(
+    verb: str,
+    plan: Plan,
+    output: Output,
+    run: Run,
+    *,
+    change: Change | None = None,
+    options: dict[str, Any] | None = None,
+    also_read: Sequence[str] = (),
+) -> JobReport:
+    """Write the samples of a plan: shard by shard as a job, or in one pass as a stream.
+
+    `options` are what the result depends on besides the inputs and the output.
+    """
+    if plan.one_pass:
+        from tarmac.tools.rewrite_stream import rewrite_stream
+
+        return rewrite_stream(verb, plan, output, run, change, options=options or {}, also_read=also_read)
+    task = RewriteJob(verb, plan, output, change, options or {}, also_read)
+    return run_rewrite(task, run)
+
+
+def run_rewrite(task: RewriteJob, run: Run) -> JobReport:
+    """Run the job, whose ledger is beside its output, and report what the selection left out."""
     report = run_writing(task, task.output, run, task.verb)
-    if not run.dry:
-        task.balance.book(report)
-        report.remarks += judged(task.select, report)
+    if not run.dry_run:
+        task.plan_.balance.book(report)
+        report.remarks += judged(task.plan_.select, report)
     return report
 
 
 def run_writing(task: Task, output: Output, run: Run, name: str) -> JobReport:
-    """Run a job that writes shards; `name` is what its ledger is called beside them."""
+    """Run a job that writes shards; `name` is that of its ledger, beside them."""
     return run_job(
         task,
-        run.engine,
+        run.make_engine(),
         ledger=ledger_place(output.pattern, name),
         anew=output.overwrite,
         most_failed=run.max_errors,
-        dry=run.dry,
+        dry=run.dry_run,
         storage=output.storage,
-        show=run.show,
+        show=run.progress,
     )

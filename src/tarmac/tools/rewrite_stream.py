@@ -1,7 +1,7 @@
-"""Shards from a stream: samples that come once, from front to back, in this process.
+"""Rewrite a stream: samples that this process reads once, from start to end.
 
-Running it again goes through the stream again, from its beginning; shards that are there are not written
-again. A stream that gives other samples than before is noticed.
+Running it again reads the stream again from its start, and skips writing the shards that exist. A stream
+that has other samples than before is detected.
 """
 
 from __future__ import annotations
@@ -11,44 +11,63 @@ from typing import Any
 
 import xxhash
 
-from tarmac.errors import ErrorBudgetExceeded, JobMismatch, UrlError
+from tarmac.errors import ErrorBudgetExceeded, JobMismatch, UsageError
 from tarmac.jobs.claims import Claims
 from tarmac.jobs.ledger import Ledger, ledger_place, open_ledger
 from tarmac.jobs.outputs import marks_of
 from tarmac.jobs.run import JobReport, refuse_others, still_there
 from tarmac.jobs.task import Outcome, Unit
 from tarmac.samples.grouping import Sample
-from tarmac.tools.output import Output, Sources, fields_of, several_shards, write_shard
-from tarmac.tools.rewrite import Change, Run, close_change, counted
-from tarmac.tools.select import Select
+from tarmac.tools.options import Run
+from tarmac.tools.output import Output, Sources, fields_of, same_name, write_shard
+from tarmac.tools.plan import IndexedSamples, OutputShard, Plan
+from tarmac.tools.rewrite import Change, close_change, counted
 from tarmac.tools.tally import Tally
 
-__all__ = ["rewrite_stream"]
+__all__ = ["rewrite_samples", "rewrite_stream"]
 
 
 def rewrite_stream(
     verb: str,
+    plan: Plan,
+    output: Output,
+    run: Run,
+    change: Change | None = None,
+    *,
+    options: dict[str, Any],
+    also_read: Sequence[str] = (),
+) -> JobReport:
+    """Write the samples of a plan as they come, to one stream or to shards."""
+    (source,) = plan.sources.values()
+    tally = Tally()
+    shard = OutputShard("", 0, source.size) if isinstance(source, IndexedSamples) else OutputShard("")
+    samples = source.samples(shard, tally)
+    read = [*source.urls(), *also_read]
+    report = rewrite_samples(verb, samples, output, run, change, options=options, read=read, tally=tally)
+    plan.balance.book(report)
+    if plan.select is not None and not run.dry_run:
+        report.remarks += plan.select.judged(tally)
+    return report
+
+
+def rewrite_samples(
+    verb: str,
     samples: Iterator[Sample],
     output: Output,
+    run: Run,
     change: Change | None = None,
     *,
     options: dict[str, Any] | None = None,
     read: Sequence[str] = (),
-    run: Run | None = None,
     tally: Tally | None = None,
-    select: Select | None = None,
 ) -> JobReport:
-    """Write samples as they come, to one stream or to shards; `options` are what the result depends on.
-
-    `read` are the shards that the samples come from, and `tally` counts what came out of them; with `select`,
-    what it chose is judged at the end.
-    """
-    if "{part" in output.pattern:
-        raise UrlError("one stream is not cut into parts.", url=output.pattern, hint="a name without {part}.")
-    if run is not None and run.dry:
+    """Write samples as they come. `options` are what the result depends on, and `read` are the inputs."""
+    if "{split" in output.pattern:
+        raise UsageError("a stream cannot be split.", url=output.pattern, hint="an output without {split}.")
+    if run.dry_run:
         if output.stream:
             return JobReport(verb, 1)
-        raise UrlError("--dry-run: how many shards a stream makes shows only when it is read.")
+        raise UsageError("the number of shards of a stream is known only after reading it.", field="dry_run")
     total = Outcome()
     incoming = counted(samples, total)
     changed = iter(incoming if change is None else change(incoming, total))
@@ -61,13 +80,11 @@ def rewrite_stream(
             claims.hold([output.pieces(output.pattern), *((name,) for name in output.names(()))])
         if book.new and not output.stream:
             output.check_new(output.names(output.taken()))
-        max_errors = None if run is None else run.max_errors
-        job = _Streaming(verb, changed, total, output, book, claims, place, Sources(read), max_errors)
+        job = _Streaming(verb, changed, total, output, book, claims, place, Sources(read), run.max_errors)
         report = job.run()
         if tally is not None:
             tally.book(total)
             report.read, report.dropped, report.left_out = total.read, total.dropped, total.left_out
-            report.remarks += select.judged(tally) if select is not None else []
         return report
     finally:
         close_change(changed)
@@ -102,7 +119,7 @@ class _Streaming:
         self._next = next(self._samples, None)
         while self._next is not None or (output.stream and not report.units):  # an empty stream is a tar, too
             if report.units and not output.numbered:
-                raise several_shards(output.pattern)
+                raise same_name(output.pattern)
             outcome = self._shard(output.pattern if output.stream else output.name(report.units))
             report.units += 1
             report.outcomes.append(outcome)
@@ -144,7 +161,7 @@ class _Streaming:
         if not (book.new or output.overwrite):
             refuse_others(self._place, [name])
         outcome = write_shard(output, name, self._cut(), first=report.written)
-        output.after(outcome)
+        output.run_post_cmd(outcome)
         outcome.facts["marks"] = marks_of(outcome.outputs)
         self._claims.check()
         book.record(Unit(name, inputs=self._digest.hexdigest()), outcome)

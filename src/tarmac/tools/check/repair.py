@@ -26,7 +26,7 @@ from tarmac.storage import Source, open_read, stat
 from tarmac.tar.compression import HEAD, Decompressing, detect
 from tarmac.tools.check.check import Checks, sample_problems
 from tarmac.tools.check.salvage import Buffer, Loss, SampleRun, Stretch, layout_of, runs_of, scan
-from tarmac.tools.output import Output, Sources, several_shards, write_shard
+from tarmac.tools.output import Output, Sources, same_name, write_shard
 from tarmac.tools.plan import shard_stem
 
 __all__ = ["repair", "Repairing", "salvaged"]
@@ -62,7 +62,7 @@ class Repairing(Task):
             name = self.output.name(number, shard_stem(url))
             sources.refuse(name)
             if name in names:
-                raise several_shards(self.output.pattern)
+                raise same_name(self.output.pattern)
             names.add(name)
             info = stat(url, self.checks.storage)
             yield Unit(name, number, f"{info.size} {info.version}")
@@ -93,7 +93,7 @@ class Repairing(Task):
         return found if found.digests is not None else None
 
     def commit(self, unit: Unit, outcome: Outcome) -> None:
-        self.output.after(outcome)
+        self.output.run_post_cmd(outcome)
 
 
 def _as_json(url: str, loss: Loss) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from tarmac.samples.grouping import Sample
 from tarmac.samples.naming import check_field, check_key
 from tarmac.storage import WriteOptions, is_local, open_write
 from tarmac.storage.local import local_path
-from tarmac.tools.output import Output, fields_of, several_shards, write_shard
+from tarmac.tools.output import Output, fields_of, same_name, write_shard
 from tarmac.tools.pack.sources import Skipped, Source, Where
 from tarmac.tools.pack.sources.files import look_at
 from tarmac.tools.pack.sources.imagefolder import ImageFolder
@@ -215,7 +215,7 @@ class Pack(Task):
         for part, rows in plan.rows.items():
             edges = _edges(self.output, plan.sizes[part])
             if len(edges) > 2 and not self.output.numbered:
-                raise several_shards(self.output.pattern)
+                raise same_name(self.output.pattern)
             for number, (start, stop) in enumerate(itertools.pairwise(edges)):
                 if number % making.total_shards != making.shard_id:
                     continue
@@ -282,7 +282,7 @@ class Pack(Task):
                     yield sample
 
     def commit(self, unit: Unit, outcome: Outcome) -> None:
-        self.output.after(outcome)
+        self.output.run_post_cmd(outcome)
 
     def finish(self, outcomes: Sequence[Outcome]) -> None:
         self.output.finish(outcomes)

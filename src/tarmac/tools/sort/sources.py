@@ -29,7 +29,7 @@ from tarmac.runtime.threads import in_threads
 from tarmac.storage import Cache, StorageOptions, is_local, open_read, scheme_of, stat
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.tar.compression import HEAD, Decompressing, detect
-from tarmac.tools.permutations import order_text
+from tarmac.tools.permutations import permutation_text
 from tarmac.tools.plan import IndexedSamples, can_index, shard_stem
 from tarmac.tools.select import Select
 from tarmac.tools.sort.regroup import regrouped
@@ -95,7 +95,7 @@ class GatheredSamples(IndexedSamples):
 
     def fingerprint(self) -> str:
         """A hash of which samples there are, of their bytes, and of their order."""
-        facts = f"{self.dataset.fingerprint} {order_text(self.order)} {self.versions}"
+        facts = f"{self.dataset.fingerprint} {permutation_text(self.permutation)} {self.versions}"
         return xxhash.xxh3_64_hexdigest(facts.encode())
 
 

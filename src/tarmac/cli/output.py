@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import typer
+import click
 
 from tarmac.display import redact, visible
 
@@ -14,12 +14,12 @@ __all__ = ["json_line", "say", "say_json"]
 
 def say(line: str, *, err: bool = False) -> None:
     """Print one line. On standard error, where messages go, even what only looks like a secret is hidden."""
-    typer.echo(visible(redact(line, commands=False) if err else line, keep="\t"), err=err)
+    click.echo(visible(redact(line, commands=False) if err else line, keep="\t"), err=err)
 
 
 def say_json(value: Any, *, err: bool = False) -> None:
     """Print an object as one line of JSON."""
-    typer.echo(json_line(value), err=err)
+    click.echo(json_line(value), err=err)
 
 
 def json_line(value: Any) -> str:

@@ -1,0 +1,144 @@
+"""Build the command of a verb: flags in groups, one function to call, one report to print."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Callable
+from typing import Any, BinaryIO
+
+import click
+
+from tarmac.cli.output import say, say_json
+
+__all__ = ["argument", "command", "flag", "Group", "with_flags"]
+
+GROUPS = ("Arguments", "Options", "Select", "Order", "Write", "Run", "Access")
+Function = Callable[..., Any]
+Group = list[Callable[[Function], Function]]
+_flags: dict[str, str] = {}
+"""The flags of the running command, by the name of the argument that they set."""
+
+
+class Flag(click.Option):
+    """An option in a group of the help; one that is not given is not passed on, so that defaults live in verbs."""
+
+    def __init__(self, *args: Any, group: str = "Options", sets: str = "", **more: Any) -> None:
+        super().__init__(*args, **({"default": None} | more))
+        self.group = group
+        self.sets = sets or self.name or ""
+
+
+class Command(click.Command):
+    """A command whose help shows its flags in groups."""
+
+    def format_arguments(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Print nothing: arguments are a group of the options."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None:
+                groups.setdefault(getattr(param, "group", "Options"), []).append(record)
+        for name in sorted(groups, key=GROUPS.index):
+            with formatter.section(name):
+                formatter.write_dl(groups[name])
+
+
+class Argument(click.Argument):
+    """An argument with a help text."""
+
+    def __init__(self, *args: Any, help: str = "", **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.help, self.group = help, "Arguments"
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str]:
+        return self.make_metavar(ctx), self.help or ""
+
+
+def flag(*names: str, group: str = "Options", **more: Any) -> Callable[[Function], Function]:
+    """Declare a flag of an argument; `sets` names the argument of the verb, if it has another name there."""
+    return click.option(*names, cls=Flag, group=group, **more)
+
+
+def argument(name: str, metavar: str, help: str, **more: Any) -> Callable[[Function], Function]:
+    """Declare a positional argument."""
+    return click.argument(name, metavar=metavar, cls=Argument, help=help, **more)
+
+
+def command(*groups: Group, example: str = "") -> Callable[[Function], click.Command]:
+    """Turn a function into a command. It gets the arguments that were given, calls a verb and returns its report."""
+
+    def decorate(function: Function) -> click.Command:
+        def run(as_json: bool | None = None, **options: Any) -> None:
+            given = {name: value for name, value in options.items() if value not in (None, ())}
+            _reserve_stdout(given.get("output"), bool(as_json))
+            report = function(**given)
+            if report is not None:
+                print_report(report, bool(as_json), dry_run="dry_run" in given)
+
+        text = inspect.getdoc(function) or ""
+        run.__doc__ = f"{text}\n\n\b\nExample:\n  {example}" if example else text
+        run.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
+        for declare in reversed([each for group in groups for each in group]):
+            run = declare(run)  # type: ignore[assignment]
+        built = click.command(cls=Command, context_settings={"max_content_width": 110})(run)
+        invoke = built.invoke
+
+        def remember(ctx: click.Context) -> Any:
+            _flags.clear()
+            for param in built.params:
+                if isinstance(param, Flag):
+                    _flags[param.sets] = max(param.opts, key=len)
+            return invoke(ctx)
+
+        built.invoke = remember  # type: ignore[method-assign]
+        return built
+
+    return decorate
+
+
+def with_flags(text: str) -> str:
+    """Replace the names of arguments, which stand in backticks, by the flags of the running command."""
+    return re.sub(r"`(\w+)`", lambda match: _flags.get(match[1], match[0]), text)
+
+
+def _reserve_stdout(output: str | None, as_json: bool) -> None:
+    """Keep everything but data off standard output if data goes there: reports, and what functions print."""
+    if output == "-":
+        if as_json:
+            raise click.UsageError("--json and -o - would both write to standard output.")
+        sys.stdout = DataOnly(sys.stdout.buffer)
+
+
+class DataOnly:
+    """A standard output for data alone: text goes to standard error."""
+
+    def __init__(self, data: BinaryIO) -> None:
+        self.buffer = data
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(sys.stderr, name)
+
+
+def print_report(report: Any, as_json: bool, *, dry_run: bool = False, **more: Any) -> None:
+    """Print what a job did: a line on standard error, or JSON on standard output; exit with 1 if samples failed."""
+    if as_json:
+        say_json(report.to_dict() | more)
+    elif dry_run:
+        done = f", {report.kept} done before" if report.kept else ""
+        say(f"{report.verb}: {report.units - report.kept} to do{done}", err=True)
+    else:
+        for error in report.errors:
+            say(with_flags(f"FAILED {error}"), err=True)
+        if more_failed := report.failed - len(report.errors):
+            say(f"FAILED … and {more_failed} more", err=True)
+        if report.stale_outputs:
+            say(f"warning: left over from a previous run: {', '.join(report.stale_outputs)}", err=True)
+        for remark in report.remarks:
+            say(with_flags(remark), err=True)
+        say(str(report), err=True)
+    if not report.ok:
+        raise click.exceptions.Exit(1)
