@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _SOURCES = [
     argument("shards", "[SHARDS...]", "Files, URLs, patterns, @list files, a manifest, or -.", nargs=-1),
-    flag("--mix", group="Order", metavar="SHARDS=WEIGHT", sets="weights", multiple=True, help="Mix sources; once for each."),
+    flag("--mix", group="Order", metavar="SHARDS=WEIGHT", sets="weights", multiple=True, help="Mix sources."),
     flag(
         "--until", group="Order", type=click.Choice(["first", "all"]),
         help="End a mixture with its first exhausted source, or with the last. [default: all]",
