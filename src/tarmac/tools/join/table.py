@@ -15,8 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tarmac.codecs.basic import json_loads
-from tarmac.codecs.handlers import extension_of
+from tarmac.codecs import find_codec, json_loads
 from tarmac.errors import DecodeFailed, EncodeFailed, UrlError
 
 __all__ = ["Column", "is_table", "json_bytes", "kind_of", "Row", "Table"]
@@ -25,9 +24,6 @@ Row = tuple[str, dict[str, Any]]
 """A key, and values by column."""
 _KEYS = ("key", "__key__")
 _WHOLE = re.compile(r"\s*[+-]?[0-9]+\s*", re.ASCII)
-_NUMBERS = frozenset(("cls", "cls2", "class", "count", "index", "inx", "id"))
-_TEXTS = frozenset(("txt", "text", "transcript", "html", "htm"))
-_JSON = frozenset(("json", "jsn"))
 _LONGEST_CELL = 1 << 30
 
 
@@ -63,15 +59,15 @@ class Column:
     @property
     def field(self) -> str:
         """The name of the field."""
-        extension, name = extension_of(self.name), self.name
+        kind, name = _kind(self.name), self.name
         if self.seen <= {"bytes"}:
             return name
-        if extension in _NUMBERS and self.seen <= {"whole", "whole text", "empty"}:
+        if kind == "int" and self.seen <= {"whole", "whole text", "empty"}:
             return name
         texts = self.seen <= {"text", "json text", "whole text", "empty"}
-        if extension in _TEXTS and texts:
+        if kind == "text" and texts:
             return name
-        if extension in _JSON and (self.typed or "text" not in self.seen):
+        if kind == "json" and (self.typed or "text" not in self.seen):
             return name
         return f"{name}.txt" if texts else f"{name}.json"
 
@@ -79,12 +75,18 @@ class Column:
         """The bytes of a value; None where there is none."""
         if value is None or isinstance(value, bytes):
             return value
-        extension = extension_of(self.field)
-        if extension in _TEXTS and isinstance(value, str):
+        kind = _kind(self.field)
+        if kind == "text" and isinstance(value, str):
             return value.encode()
         if not self.typed and isinstance(value, str):  # it is what it stands for already
             return value.strip().encode() or None
-        return b"%d" % value if extension in _NUMBERS else json_bytes(value)
+        return b"%d" % value if kind == "int" else json_bytes(value)
+
+
+def _kind(field: str) -> str:
+    """Return what a field holds, if values of that kind can be written to it."""
+    codec = find_codec(field)
+    return "bytes" if codec is None or codec.encode is None else codec.kind
 
 
 def _is_json(text: str, seen: set[str]) -> bool:

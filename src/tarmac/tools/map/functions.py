@@ -18,6 +18,7 @@ import xxhash
 
 from tarmac.codecs import Decoder, encode_field, find_encoder, imagehandler, imagespecs
 from tarmac.errors import TarmacError, TransformFailed, UrlError
+from tarmac.runtime.extras import is_missing_extra
 from tarmac.samples.grouping import Sample
 from tarmac.samples.naming import check_field, check_key, is_reserved
 
@@ -83,7 +84,7 @@ class Function:
             made = self.function(given)
             several = None if made is None or isinstance(made, Mapping) else list(_items(made))
         except (TarmacError, ImportError) as error:
-            if isinstance(error, ImportError) and not (error.name or "").startswith("tarmac["):
+            if isinstance(error, ImportError) and not is_missing_extra(error):
                 raise _failed(error) from error
             raise
         except (Exception, SystemExit) as error:  # a function ends its sample, not the command

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from tarmac.codecs import Encoder, encode_field, encoders, find_encoder
+from tarmac.codecs import Encoder, encode_field, find_codec, find_encoder
 from tarmac.errors import MissingField, UrlError
 from tarmac.storage import StorageOptions
 from tarmac.storage.types import DEFAULT_STORAGE
@@ -18,7 +18,6 @@ from tarmac.tools.pack.sources.source import File
 
 __all__ = ["Columns", "Layout", "parse_pairs"]
 
-_TEXTS = frozenset(("txt", "text", "transcript"))
 _IN_JSON = (bool, int, float, list, dict)
 """What a text may be made of: `3`, `[1, 2]`."""
 
@@ -73,9 +72,10 @@ class Columns:
 
 def _encoder(field: str) -> Encoder:
     """How a value becomes bytes: as the field asks for, or as JSON writes it if it asks for nothing."""
-    extension = field.lower().removesuffix(".gz").rpartition(".")[2]
+    codec = find_codec(field.lower().removesuffix(".gz"))
     known = find_encoder(field)
-    return known if extension in encoders and extension not in _TEXTS else partial(_encoded, known)
+    by_codec = codec is not None and codec.encode is not None and codec.kind != "text"
+    return known if by_codec else partial(_encoded, known)
 
 
 def _encoded(known: Encoder, value: Any) -> bytes:
