@@ -19,7 +19,7 @@ from tarmac.codecs.images import open_image_field
 from tarmac.errors import NoCodec, UsageError
 from tarmac.indexing.attributes import attributes_of, read_field
 from tarmac.tools.export.values import Kinds
-from tarmac.tools.join_table import Column
+from tarmac.tools.columns import Columns
 from tarmac.tools.sheet import contact_sheet
 from tarmac.tools.show import content
 from tarmac.tools.statistics import collect
@@ -82,9 +82,8 @@ def test_tools_use_the_kind_of_a_registered_codec():
     assert "float16" in content("fp16", dump_half([1, 2]))
     assert Kinds().of("note") == "text"
     assert Kinds().of("fp16") == "bytes"
-    column = Column("note", typed=False)
-    column.see("text")
-    assert column.field == "note"
+    layout = Columns().layout(["fp16"], "t.jsonl")
+    assert layout.values({"fp16": [1, 2]}, "k") == {"fp16": dump_half([1, 2])}
     assert "4x3" in content("grey", b"\x07")
     assert contact_sheet([{"__key__": "a", "grey": b"\x07"}])[1] == 1
     assert collect([{"__key__": "a", "grey": b"\x07"}]).unreadable["grey"] == 1  # no width and height
