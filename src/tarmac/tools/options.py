@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypedDict, TypeVar
 
+from tarmac.errors import ErrorBudgetExceeded, TarmacError, UsageError
 from tarmac.indexing.manifest import Manifest, read_manifest
 from tarmac.limits import Limits
 from tarmac.samples.naming import Splitter, first_dot
@@ -27,6 +28,7 @@ from tarmac.tar.reader import DEFAULT_OPTIONS
 
 if TYPE_CHECKING:
     from tarmac.jobs.run import Engine
+    from tarmac.jobs.task import Outcome
 
 __all__ = [
     "Access",
@@ -204,13 +206,34 @@ def _is_manifest(sources: object) -> bool:
 
 @dataclass(frozen=True)
 class Run:
-    """How a job runs."""
+    """How a job runs, and what it does with bad samples."""
 
     jobs: int | None = None
     engine: Engine | str | None = None
     dry_run: bool = False
+    on_error: Literal["abort", "skip"] = "abort"
     max_errors: int | None = None
     progress: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.jobs is not None and self.jobs < 1:
+            raise UsageError(f"expected a positive number, got {self.jobs}.", field="jobs")
+        if self.max_errors is not None and self.max_errors < 0:
+            raise UsageError(f"expected 0 or more, got {self.max_errors}.", field="max_errors")
+        if self.on_error not in ("abort", "skip"):
+            raise UsageError(f"expected 'abort' or 'skip', got {self.on_error!r}.", field="on_error")
+
+    def handle(self, error: TarmacError, outcome: Outcome) -> None:
+        """Raise the error of a sample, or count it; too many of them are an error."""
+        if self.on_error == "abort":
+            raise error
+        outcome.fail(str(error))
+        if self.max_errors is not None and outcome.failed > self.max_errors:
+            raise ErrorBudgetExceeded(
+                f"{outcome.failed} samples failed, more than `max_errors`={self.max_errors}. "
+                f"Last error: {error}",
+                hint="",
+            ) from None
 
     def make_engine(self) -> Engine:
         """Return the engine that runs the job."""

@@ -96,6 +96,8 @@ class IndexedSamples:
     batch: int = BATCH
     whole: Dataset | None = None
     """All samples before the selection."""
+    versions: str | None = None
+    """A hash that changes with the bytes of the shards, if it is known already."""
 
     @property
     def size(self) -> int:
@@ -112,7 +114,9 @@ class IndexedSamples:
         if output.by_shard:
             if self.permutation is not None:
                 raise UsageError(
-                    "reordered samples cannot keep the names of their shards.", hint="{i:06d} in the output."
+                    "reordered samples cannot keep the names of their shards.",
+                    url=output.pattern,
+                    hint="{i:06d} in the output.",
                 )
             yield from self._by_shard(output, split)
             return
@@ -177,10 +181,11 @@ class IndexedSamples:
         return [shard.url for shards in sets for shard in shards.manifest.shards]
 
     def fingerprint(self) -> str:
-        # Changed bytes at the same offsets do not change an index; objects in stores have new versions.
-        local = list(filter(is_local, self.urls()))
-        permutation = permutation_text(self.permutation)
-        facts = f"{self.dataset.fingerprint} {permutation} {_versions(local, DEFAULT_STORAGE)}"
+        versions = self.versions
+        if versions is None:
+            # Changed bytes at the same offsets do not change an index; objects in stores have new versions.
+            versions = _versions(list(filter(is_local, self.urls())), DEFAULT_STORAGE)
+        facts = f"{self.dataset.fingerprint} {permutation_text(self.permutation)} {versions}"
         return xxhash.xxh3_64_hexdigest(facts.encode())
 
 
