@@ -16,12 +16,11 @@ from tarmac.errors import IndexingError, SplitSample, TarmacError
 from tarmac.exact.dataset import Dataset
 from tarmac.exact.selection import whole
 from tarmac.exact.shardset import Opening, ShardSet
-from tarmac.indexing.auto import REQUESTS, find_or_make_index
-from tarmac.indexing.build import IndexOptions, index_shard
+from tarmac.indexing.build import REQUESTS, IndexOptions, find_or_make_index, index_shard
 from tarmac.indexing.manifest import Manifest, Shard
 from tarmac.indexing.sidecar import open_sidecar, sidecar_url, write_sidecar
 from tarmac.progress import progress as show_progress
-from tarmac.runtime.threads import in_threads
+from tarmac.runtime.lookahead import in_threads
 from tarmac.storage import is_local, open_read, scheme_of, stat
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.tar.compression import HEAD, Decompressing, detect
@@ -64,7 +63,7 @@ def gather(
 ) -> Gathered:
     """Index shards; what is created for this job alone goes into the directory."""
     urls = inputs.urls
-    options = IndexOptions(meta=select.meta, storage=access.storage, tar=access.tar, split=access.split_name)
+    options = replace(access.indexing, meta=select.meta)
 
     def indexed(number: int) -> tuple[Shard, str]:
         if inputs.manifest is not None:

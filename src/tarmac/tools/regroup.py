@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from tarmac.errors import DuplicateField, TarmacError
 from tarmac.indexing.build import DEFAULT_INDEXING, IndexOptions
-from tarmac.indexing.entries import Entries, Place
-from tarmac.indexing.marks import take_marks
+from tarmac.indexing.entries import Entries, Extent
 from tarmac.indexing.meta import Columns
+from tarmac.indexing.sampled_digests import sample_digests
 from tarmac.indexing.sidecar import make_sidecar
 from tarmac.samples.naming import Splitter, is_metadata, is_reserved
 from tarmac.storage import stat
@@ -49,14 +49,14 @@ class _Members:
         self.offsets.append(offset)
         self.sizes.append(size)
 
-    def samples(self) -> Iterator[tuple[str, dict[str, Place]]]:
+    def samples(self) -> Iterator[tuple[str, dict[str, Extent]]]:
         """Yield each key with the locations of its fields, in the order in which keys first occur."""
         numbers = _array(self.sample_numbers)
         order = np.argsort(numbers, kind="stable")
         ends = np.cumsum(np.bincount(numbers, minlength=len(self.keys))).tolist()
         names, start = list(self.fields), 0
         for key, end in zip(self.keys, ends, strict=True):
-            locations: dict[str, Place] = {}
+            locations: dict[str, Extent] = {}
             for member in order[start:end].tolist():
                 field = names[self.field_numbers[member]]
                 if field in locations:
@@ -75,7 +75,7 @@ def index_scattered(url: str, options: IndexOptions = DEFAULT_INDEXING) -> bytes
 
     A sample with two fields of the same name is still an error.
     """
-    info, members, entries = stat(url, options.storage), _Members(options.split), Entries()
+    info, members, entries = stat(url, options.storage), _Members(options.split_name), Entries()
     columns = None if options.meta is None else Columns(options.meta)
     with LocalSource(url) as source:
         try:
@@ -96,5 +96,5 @@ def index_scattered(url: str, options: IndexOptions = DEFAULT_INDEXING) -> bytes
             error.at(url=url)
             raise
     arrays = {} if columns is None else columns.arrays()
-    marks = take_marks(url, info, entries.offsets, options.storage)
-    return make_sidecar(entries, info, arrays, digests=False, local=True, marks=marks)
+    sampled = sample_digests(url, info, entries.offsets, options.storage)
+    return make_sidecar(entries, info, arrays, digests=False, local=True, sampled_digests=sampled)

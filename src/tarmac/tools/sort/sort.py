@@ -13,7 +13,7 @@ import numpy as np
 from tarmac.errors import BadName, MissingField, SampleError, UsageError
 from tarmac.exact.dataset import Dataset
 from tarmac.indexing.manifest import Manifest
-from tarmac.jobs.run import JobReport
+from tarmac.jobs.report import Report
 from tarmac.jobs.task import Outcome
 from tarmac.samples.naming import plain_key
 from tarmac.storage.urls import Shards
@@ -70,7 +70,7 @@ def sort(
     memory: int = 256 << 20,
     tmp: str | os.PathLike[str] | None = None,
     **options: Unpack[SortArgs],
-) -> JobReport:
+) -> Report:
     """Write the samples to new shards in sorted order.
 
     `by` is "key", "random" (with `seed`), a field (`cls`) or a column (`jpg.width`, `json.score`). By default

@@ -26,7 +26,7 @@ from tarmac.errors import (
 from tarmac.exact.dataset import Dataset
 from tarmac.exact.shardset import ShardSet
 from tarmac.indexing.attributes import read_field
-from tarmac.indexing.meta import MetaPlan, parse_meta
+from tarmac.indexing.meta import MetaPlan, meta_plan
 from tarmac.indexing.promote import as_text
 from tarmac.samples.grouping import Sample
 
@@ -78,7 +78,7 @@ class SortKey:
     @cached_property
     def _plan(self) -> MetaPlan | None:
         try:
-            return parse_meta([self.by])
+            return meta_plan([self.by])
         except IndexingError:
             return None  # a field without attributes
 
