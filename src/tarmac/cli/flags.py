@@ -10,7 +10,7 @@ import click
 from tarmac.cli.command import Group, argument, flag
 from tarmac.cli.types import COUNT, FIELDS, NAMES, SIZE, SLICE, SPLIT, SPLITTER, Settings
 
-__all__ = ["ACCESS", "ERRORS", "JSON", "ORDER", "OUTPUT", "RUN", "SELECT", "SHARDS", "WRITE"]
+__all__ = ["ACCESS", "ERRORS", "JSON", "ORDER", "OUTPUT", "RUN", "SELECT", "SHARDS", "TMP", "WRITE"]
 
 _select, _order, _write, _run, _access = (
     partial(flag, group=name) for name in ("Select", "Order", "Write", "Run", "Access")
@@ -80,6 +80,7 @@ WRITE: Group = [
     _write("--delete-after", is_flag=True, help="Delete each shard after --post-cmd."),
     _write("--overwrite", is_flag=True, help="Start over and replace existing files."),
 ]
+TMP = flag("--tmp", metavar="DIR", help="Directory for temporary files.")
 JSON: Group = [_run("--json", "as_json", is_flag=True, help="Print the report as JSON.")]
 RUN: Group = [
     _run("-j", "--jobs", type=COUNT, help="Number of processes. [default: the number of cores]"),

@@ -1,4 +1,4 @@
-"""Some samples at a time, for what takes long to begin: a condition, or handing over to another process."""
+"""Group samples into chunks, for work with a cost per call."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from tarmac.samples.grouping import Sample
 __all__ = ["chunks"]
 
 
-def chunks(samples: Iterable[Sample], most: int, most_bytes: int) -> Iterator[list[Sample]]:
-    """Not too many samples together, and of large ones few: a handful ends with the one that is too much."""
-    some: list[Sample] = []
+def chunks(samples: Iterable[Sample], max_samples: int, max_bytes: int) -> Iterator[list[Sample]]:
+    """Yield lists of at most `max_samples` samples; a list ends with the sample that reaches `max_bytes`."""
+    chunk: list[Sample] = []
     size = 0
     for sample in samples:
-        some.append(sample)
+        chunk.append(sample)
         size += sum(len(value) for name, value in sample.items() if name[:2] != "__")
-        if len(some) >= most or size >= most_bytes:
-            yield some
-            some, size = [], 0
-    if some:
-        yield some
+        if len(chunk) >= max_samples or size >= max_bytes:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk

@@ -13,10 +13,16 @@ import inspect
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypedDict, TypeVar
+from typing import Any, Literal, ParamSpec, TypedDict, TypeVar
 
+from tarmac.errors import TarmacError, UsageError
+from tarmac.indexing.build import IndexOptions
 from tarmac.indexing.manifest import Manifest, read_manifest
+from tarmac.jobs.engines import Engine, make_engine
+from tarmac.jobs.task import Outcome
 from tarmac.limits import Limits
+from tarmac.runtime.budget import ErrorBudget
+from tarmac.runtime.processes import usable_cores
 from tarmac.samples.naming import Splitter, first_dot
 from tarmac.samples.reader import SampleReader
 from tarmac.storage import Cache, StorageOptions, scheme_of
@@ -24,9 +30,6 @@ from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.storage.urls import Shards, ShardUrl, expand
 from tarmac.tar import TarOptions
 from tarmac.tar.reader import DEFAULT_OPTIONS
-
-if TYPE_CHECKING:
-    from tarmac.jobs.run import Engine
 
 __all__ = [
     "Access",
@@ -188,6 +191,11 @@ class Access:
         limits = self.tar.limits
         return Inputs(expand(sources, limits=limits, options=self.storage, commands=self.allow_exec))
 
+    @property
+    def indexing(self) -> IndexOptions:
+        """Return how shards are read to index them."""
+        return IndexOptions(split_name=self.split_name, tar=self.tar, storage=self.storage)
+
     def reader(self, urls: Sequence[str]) -> SampleReader:
         """Return a reader of raw samples."""
         return SampleReader(urls, tar=self.tar, split=self.split_name, storage=self.storage, cache=self.cache)
@@ -204,22 +212,38 @@ def _is_manifest(sources: object) -> bool:
 
 @dataclass(frozen=True)
 class Run:
-    """How a job runs."""
+    """How a job runs, and what it does with bad samples."""
 
     jobs: int | None = None
     engine: Engine | str | None = None
     dry_run: bool = False
+    on_error: Literal["abort", "skip"] = "abort"
     max_errors: int | None = None
     progress: bool | None = None
 
+    def __post_init__(self) -> None:
+        if self.jobs is not None and self.jobs < 1:
+            raise UsageError(f"expected a positive number, got {self.jobs}.", field="jobs")
+        if self.max_errors is not None and self.max_errors < 0:
+            raise UsageError(f"expected 0 or more, got {self.max_errors}.", field="max_errors")
+        if self.on_error not in ("abort", "skip"):
+            raise UsageError(f"expected 'abort' or 'skip', got {self.on_error!r}.", field="on_error")
+
+    @property
+    def workers(self) -> int:
+        """Return the number of worker processes."""
+        return self.jobs or usable_cores()
+
     def make_engine(self) -> Engine:
         """Return the engine that runs the job."""
-        from tarmac.jobs.engines.local import LocalEngine
+        return make_engine(self.engine, self.workers)
 
-        if self.engine is None:
-            return LocalEngine(self.jobs or os.cpu_count() or 1)
-        assert not isinstance(self.engine, str)
-        return self.engine
+    def handle(self, error: TarmacError, outcome: Outcome) -> None:
+        """Raise the error of a sample, or count it; too many of them are an error."""
+        if self.on_error == "abort":
+            raise error
+        outcome.fail(str(error))
+        ErrorBudget(self.max_errors).check(outcome.failed, error)
 
 
 def bundle(group: Callable[..., T], options: Mapping[str, Any]) -> T:

@@ -1,4 +1,4 @@
-"""Orders of samples: which one comes at each place."""
+"""Permutations of samples, computed in pieces."""
 
 from __future__ import annotations
 
@@ -8,30 +8,28 @@ from typing import Literal, Protocol
 
 import numpy as np
 import xxhash
-from numpy.typing import NDArray
 
 from tarmac.exact.order.bijection import permute
 from tarmac.runtime.seeds import make_seed
+from tarmac.runtime.types import Integers
 
 __all__ = ["Interleaved", "Listed", "Mixed", "Permutation", "permutation_text", "Shuffled"]
 
-Integers = NDArray[np.int64]
-
 
 class Permutation(Protocol):
-    """Which sample comes at each place."""
+    """Maps positions to sample numbers."""
 
     @property
     def size(self) -> int:
-        """How many places there are."""
+        """Return the number of positions."""
 
     def at(self, start: int, stop: int) -> Integers:
-        """The numbers of the samples at the places from `start` up to `stop`."""
+        """Return the sample numbers at the positions from `start` to `stop`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shuffled:
-    """All of them at random; the order is not kept, where a sample goes is computed."""
+    """A random permutation that is computed, not stored."""
 
     size: int
     seed: int | str
@@ -42,7 +40,7 @@ class Shuffled:
 
 @dataclass(frozen=True)
 class Interleaved:
-    """One sample of each of `ways` shards in turn; a shard that ends is followed by the next one."""
+    """One sample of each of `ways` shards in turn; the next shard replaces one that is exhausted."""
 
     lengths: tuple[int, ...]
     ways: int
@@ -56,23 +54,21 @@ class Interleaved:
 
     @cached_property
     def _all(self) -> Integers:
-        begins = np.concatenate([[0], np.cumsum(self.lengths)]).astype(np.int64)
+        starts = np.concatenate([[0], np.cumsum(self.lengths)]).astype(np.int64)
         waiting = list(range(len(self.lengths)))[::-1]
-        open_now: list[list[int]] = []
+        active: list[list[int]] = []  # the next sample and the end of each shard
         runs: list[Integers] = []
-        while waiting or open_now:
-            while waiting and len(open_now) < self.ways:
+        while waiting or active:
+            while waiting and len(active) < self.ways:
                 shard = waiting.pop()
                 if self.lengths[shard]:
-                    open_now.append([int(begins[shard]), int(begins[shard + 1])])
-            if not open_now:
+                    active.append([int(starts[shard]), int(starts[shard + 1])])
+            if not active:
                 break
-            turns = min(end - begin for begin, end in open_now)
-            heads = np.array([begin for begin, _ in open_now], np.int64)
+            turns = min(stop - start for start, stop in active)
+            heads = np.array([start for start, _ in active], np.int64)
             runs.append((heads + np.arange(turns)[:, None]).ravel())
-            for place in open_now:
-                place[0] += turns
-            open_now = [place for place in open_now if place[0] < place[1]]
+            active = [[start + turns, stop] for start, stop in active if start + turns < stop]
         return np.concatenate(runs) if runs else np.empty(0, np.int64)
 
     def __getstate__(self) -> dict[str, object]:
@@ -81,7 +77,7 @@ class Interleaved:
 
 @dataclass(frozen=True)
 class Listed:
-    """An order that was worked out and is kept in a file of NumPy."""
+    """A permutation in an .npy file."""
 
     path: str
 
@@ -94,8 +90,8 @@ class Listed:
 
     @cached_property
     def _numbers(self) -> Integers:
-        found: Integers = np.load(self.path, mmap_mode="r")
-        return found
+        numbers: Integers = np.load(self.path, mmap_mode="r")
+        return numbers
 
     def __getstate__(self) -> dict[str, str]:
         return {"path": self.path}
@@ -103,10 +99,10 @@ class Listed:
 
 @dataclass(frozen=True)
 class Mixed:
-    """Several datasets, one after the other in number, mixed by weights; each keeps its own order.
+    """Several datasets, numbered consecutively and mixed by weights; each keeps its own order.
 
-    Of each dataset a sample is due every 1 / weight, give or take; they come in the order in which they are
-    due. When one has ended, the others go on with the weights they have, or all end with the first.
+    A sample of a dataset is due about every 1 / weight, and samples are in the order in which they are due.
+    When a dataset is exhausted, the others continue with their weights, or all end with the first.
     """
 
     lengths: tuple[int, ...]
@@ -138,12 +134,12 @@ class Mixed:
         return {name: getattr(self, name) for name in ("lengths", "weights", "seed", "until")}
 
 
-def permutation_text(order: Permutation | None) -> str:
-    """What tells one order from another, for a ledger."""
-    if isinstance(order, Listed):
+def permutation_text(permutation: Permutation | None) -> str:
+    """Return a text that identifies a permutation, for a ledger."""
+    if isinstance(permutation, Listed):
         digest = xxhash.xxh3_64()
-        with open(order.path, "rb") as file:
+        with open(permutation.path, "rb") as file:
             while chunk := file.read(1 << 24):
                 digest.update(chunk)
         return digest.hexdigest()
-    return repr(order)
+    return repr(permutation)

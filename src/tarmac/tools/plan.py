@@ -16,13 +16,13 @@ from typing import Protocol
 
 import numpy as np
 import xxhash
-from numpy.typing import NDArray
 
 from tarmac.errors import UsageError
 from tarmac.exact.dataset import Dataset
 from tarmac.exact.selection import whole
 from tarmac.exact.shardset import Opening, ShardSet
-from tarmac.indexing.auto import manifest_of
+from tarmac.indexing.build import manifest_of
+from tarmac.runtime.types import Integers
 from tarmac.samples.grouping import Sample
 from tarmac.samples.reader import read_shard
 from tarmac.storage import StorageOptions, is_local, scheme_of, stat
@@ -50,7 +50,6 @@ __all__ = [
     "StreamedShards",
 ]
 
-Integers = NDArray[np.int64]
 BATCH = 1024
 """Samples that are fetched together, ..."""
 BATCH_BYTES = 32 << 20
@@ -96,6 +95,8 @@ class IndexedSamples:
     batch: int = BATCH
     whole: Dataset | None = None
     """All samples before the selection."""
+    versions: str | None = None
+    """A hash that changes with the bytes of the shards, if it is known already."""
 
     @property
     def size(self) -> int:
@@ -112,7 +113,9 @@ class IndexedSamples:
         if output.by_shard:
             if self.permutation is not None:
                 raise UsageError(
-                    "reordered samples cannot keep the names of their shards.", hint="{i:06d} in the output."
+                    "reordered samples cannot keep the names of their shards.",
+                    url=output.pattern,
+                    hint="{i:06d} in the output.",
                 )
             yield from self._by_shard(output, split)
             return
@@ -153,7 +156,7 @@ class IndexedSamples:
 
     def _counted(self, shard: OutputShard, tally: Tally | None) -> Iterator[Sample]:
         samples = self._fetched(shard)
-        return samples if tally is None else tally.choose(tally.see(samples))
+        return samples if tally is None else tally.select(tally.see(samples))
 
     def _fetched(self, shard: OutputShard) -> Iterator[Sample]:
         start = shard.start
@@ -177,10 +180,11 @@ class IndexedSamples:
         return [shard.url for shards in sets for shard in shards.manifest.shards]
 
     def fingerprint(self) -> str:
-        # Changed bytes at the same offsets do not change an index; objects in stores have new versions.
-        local = list(filter(is_local, self.urls()))
-        permutation = permutation_text(self.permutation)
-        facts = f"{self.dataset.fingerprint} {permutation} {_versions(local, DEFAULT_STORAGE)}"
+        versions = self.versions
+        if versions is None:
+            # Changed bytes at the same offsets do not change an index; objects in stores have new versions.
+            versions = _versions(list(filter(is_local, self.urls())), DEFAULT_STORAGE)
+        facts = f"{self.dataset.fingerprint} {permutation_text(self.permutation)} {versions}"
         return xxhash.xxh3_64_hexdigest(facts.encode())
 
 
@@ -323,7 +327,8 @@ def open_indexed(
     everything = []
     for group in inputs:
         source = group.urls if group.manifest is None else group.manifest
-        manifest = manifest_of(source, access.storage, meta=select.meta, beside=False, show=progress)
+        options = replace(access.indexing, meta=select.meta)
+        manifest = manifest_of(source, options, beside=False, progress=progress)
         everything.append(Dataset.of_parts([whole(ShardSet(manifest, opening))]))
     selected = [select.of_dataset(each) for each in everything]
     return IndexedSamples(_joined(selected), select, order.of(selected), whole=_joined(everything))

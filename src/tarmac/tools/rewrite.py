@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tarmac.jobs.ledger import ledger_place
-from tarmac.jobs.run import JobReport, run_job
+from tarmac.jobs.ledger import ledger_url
+from tarmac.jobs.report import Report
+from tarmac.jobs.run import run_job
 from tarmac.jobs.task import Outcome, Task, Unit
 from tarmac.samples.grouping import Sample
 from tarmac.samples.naming import plain_key
 from tarmac.tools.options import Run
 from tarmac.tools.output import Output, Sources, write_shard
-from tarmac.tools.plan import IndexedSamples, Plan
-from tarmac.tools.tally import Tally, judged
+from tarmac.tools.plan import IndexedSamples, Plan, SampleSource
+from tarmac.tools.tally import Tally, remarks_on_outcomes
 
 __all__ = ["Change", "close_change", "counted", "rewrite", "RewriteJob", "run_writing"]
 
@@ -24,30 +25,31 @@ Change = Callable[[Iterator[Sample], Outcome], Iterable[Sample]]
 
 @dataclass
 class RewriteJob(Task):
-    """Write the samples of a plan to shards, each shard by itself."""
+    """Write samples to shards, each shard by itself."""
 
     verb: str
-    plan_: Plan
+    sources: Mapping[str, SampleSource]
+    """The samples of each split."""
     output: Output
     change: Change | None = None
     facts: dict[str, Any] = field(default_factory=dict)
     """What else the result depends on, for the ledger."""
     also_read: Sequence[str] = ()
-    """Inputs besides those of the plan."""
+    """Inputs besides those of the sources."""
 
     def options(self) -> dict[str, Any]:
-        inputs = {split: source.fingerprint() for split, source in self.plan_.sources.items()}
+        inputs = {split: source.fingerprint() for split, source in self.sources.items()}
         return {"inputs": inputs} | self.output.options() | self.facts
 
     def begin(self, units: Sequence[Unit]) -> None:
         self.output.check_new(self.writes(units))
 
     def plan(self) -> Iterator[Unit]:
-        read = [url for source in self.plan_.sources.values() for url in source.urls()]
+        read = [url for source in self.sources.values() for url in source.urls()]
         inputs = Sources([*read, *self.also_read])
-        for split, source in self.plan_.sources.items():
+        for split, source in self.sources.items():
             for shard in source.shards(self.output, split):
-                inputs.refuse(shard.name)
+                inputs.check(shard.name)
                 yield Unit(shard.name, (split, shard))
 
     def writes(self, units: Sequence[Unit]) -> Iterator[str]:
@@ -55,7 +57,7 @@ class RewriteJob(Task):
 
     def run(self, unit: Unit) -> Outcome:
         split, shard = unit.content
-        outcome, tally, source = Outcome(), Tally(), self.plan_.sources[split]
+        outcome, tally, source = Outcome(), Tally(), self.sources[split]
         samples = counted(source.samples(shard, tally), outcome)
         changed = samples if self.change is None else self.change(samples, outcome)
         last = shard.stop if isinstance(source, IndexedSamples) and shard.stop < source.size else None
@@ -63,7 +65,7 @@ class RewriteJob(Task):
             write_shard(self.output, shard.name, changed, first=shard.start, last=last, outcome=outcome)
         finally:
             close_change(changed)
-        tally.book(outcome)
+        tally.add_to(outcome)
         return outcome
 
     def commit(self, unit: Unit, outcome: Outcome) -> None:
@@ -96,7 +98,7 @@ def rewrite(
     change: Change | None = None,
     options: dict[str, Any] | None = None,
     also_read: Sequence[str] = (),
-) -> JobReport:
+) -> Report:
     """Write the samples of a plan: shard by shard as a job, or in one pass as a stream.
 
     `options` are what the result depends on besides the inputs and the output.
@@ -105,28 +107,23 @@ def rewrite(
         from tarmac.tools.rewrite_stream import rewrite_stream
 
         return rewrite_stream(verb, plan, output, run, change, options=options or {}, also_read=also_read)
-    task = RewriteJob(verb, plan, output, change, options or {}, also_read)
-    return run_rewrite(task, run)
-
-
-def run_rewrite(task: RewriteJob, run: Run) -> JobReport:
-    """Run the job, whose ledger is beside its output, and report what the selection left out."""
-    report = run_writing(task, task.output, run, task.verb)
+    task = RewriteJob(verb, plan.sources, output, change, options or {}, also_read)
+    report = run_writing(task, output, run, verb)
     if not run.dry_run:
-        task.plan_.balance.book(report)
-        report.remarks += judged(task.plan_.select, report)
+        plan.balance.add_to(report)
+        report.remarks += remarks_on_outcomes(plan.select, report)
     return report
 
 
-def run_writing(task: Task, output: Output, run: Run, name: str) -> JobReport:
+def run_writing(task: Task, output: Output, run: Run, name: str) -> Report:
     """Run a job that writes shards; `name` is that of its ledger, beside them."""
     return run_job(
         task,
         run.make_engine(),
-        ledger=ledger_place(output.pattern, name),
-        anew=output.overwrite,
-        most_failed=run.max_errors,
-        dry=run.dry_run,
+        ledger=ledger_url(output.pattern, name),
+        overwrite=output.overwrite,
+        max_errors=run.max_errors,
+        dry_run=run.dry_run,
         storage=output.storage,
-        show=run.progress,
+        progress=run.progress,
     )

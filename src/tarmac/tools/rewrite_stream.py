@@ -1,22 +1,25 @@
 """Rewrite a stream: samples that this process reads once, from start to end.
 
-Running it again reads the stream again from its start, and skips writing the shards that exist. A stream
-that has other samples than before is detected.
+Running it again reads the stream from its start and does not rewrite shards that exist. A stream with other
+samples than before is an error.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import xxhash
 
-from tarmac.errors import ErrorBudgetExceeded, JobMismatch, UsageError
+from tarmac.errors import JobMismatch, UsageError
 from tarmac.jobs.claims import Claims
-from tarmac.jobs.ledger import Ledger, ledger_place, open_ledger
-from tarmac.jobs.outputs import marks_of
-from tarmac.jobs.run import JobReport, refuse_others, still_there
+from tarmac.jobs.ledger import Ledger, ledger_url, open_ledger
+from tarmac.jobs.outputs import sampled_digests
+from tarmac.jobs.report import Report
+from tarmac.jobs.run import completed_outcome, reject_foreign_outputs
 from tarmac.jobs.task import Outcome, Unit
+from tarmac.runtime.budget import ErrorBudget
 from tarmac.samples.grouping import Sample
 from tarmac.tools.options import Run
 from tarmac.tools.output import Output, Sources, fields_of, same_name, write_shard
@@ -36,7 +39,7 @@ def rewrite_stream(
     *,
     options: dict[str, Any],
     also_read: Sequence[str] = (),
-) -> JobReport:
+) -> Report:
     """Write the samples of a plan as they come, to one stream or to shards."""
     (source,) = plan.sources.values()
     tally = Tally()
@@ -44,9 +47,9 @@ def rewrite_stream(
     samples = source.samples(shard, tally)
     read = [*source.urls(), *also_read]
     report = rewrite_samples(verb, samples, output, run, change, options=options, read=read, tally=tally)
-    plan.balance.book(report)
+    plan.balance.add_to(report)
     if plan.select is not None and not run.dry_run:
-        report.remarks += plan.select.judged(tally)
+        report.remarks += plan.select.remarks(tally)
     return report
 
 
@@ -60,127 +63,108 @@ def rewrite_samples(
     options: dict[str, Any] | None = None,
     read: Sequence[str] = (),
     tally: Tally | None = None,
-) -> JobReport:
+) -> Report:
     """Write samples as they come. `options` are what the result depends on, and `read` are the inputs."""
     if "{split" in output.pattern:
         raise UsageError("a stream cannot be split.", url=output.pattern, hint="an output without {split}.")
     if run.dry_run:
         if output.stream:
-            return JobReport(verb, 1)
+            return Report(verb, 1)
         raise UsageError("the number of shards of a stream is known only after reading it.", field="dry_run")
     total = Outcome()
     incoming = counted(samples, total)
     changed = iter(incoming if change is None else change(incoming, total))
-    place = None if output.stream else ledger_place(output.pattern, verb)
+    ledger = None if output.stream else ledger_url(output.pattern, verb)
     facts = output.options() | (options or {})
-    book = open_ledger(place, verb, facts, anew=output.overwrite, storage=output.storage)
-    claims = Claims(verb, book.job, output.overwrite, output.storage)
+    records = open_ledger(ledger, verb, facts, overwrite=output.overwrite, storage=output.storage)
+    claims = Claims(verb, records.job, output.overwrite, output.storage)
     try:
         if not output.stream:
             claims.hold([output.pieces(output.pattern), *((name,) for name in output.names(()))])
-        if book.new and not output.stream:
-            output.check_new(output.names(output.taken()))
-        job = _Streaming(verb, changed, total, output, book, claims, place, Sources(read), run.max_errors)
-        report = job.run()
+            if records.new:
+                output.check_new(output.names(output.existing()))
+        job = _StreamJob(changed, total, output, records, claims, ledger, Sources(read))
+        report = job.run(Report(verb), ErrorBudget(run.max_errors))
         if tally is not None:
-            tally.book(total)
+            tally.add_to(total)
             report.read, report.dropped, report.left_out = total.read, total.dropped, total.left_out
         return report
     finally:
         close_change(changed)
         claims.close()
-        book.close()
+        records.close()
 
 
-class _Streaming:
-    """One run: shard by shard, each written or found to be there."""
+@dataclass
+class _StreamJob:
+    """Write the shards of a stream one after the other, unless they exist already."""
 
-    def __init__(
-        self,
-        verb: str,
-        samples: Iterator[Sample],
-        total: Outcome,
-        output: Output,
-        book: Ledger,
-        claims: Claims,
-        place: str | None,
-        sources: Sources,
-        max_errors: int | None,
-    ) -> None:
-        self._samples, self._total, self._output = samples, total, output
-        self._book, self._place, self._max_errors = book, place, max_errors
-        self._sources, self._claims = sources, claims
-        self._report = JobReport(verb)
-        self._digest = xxhash.xxh3_64()
-        self._next: Sample | None = None
+    samples: Iterator[Sample]
+    total: Outcome
+    output: Output
+    records: Ledger
+    claims: Claims
+    ledger: str | None
+    sources: Sources
 
-    def run(self) -> JobReport:
-        report, output = self._report, self._output
-        self._next = next(self._samples, None)
+    def run(self, report: Report, budget: ErrorBudget) -> Report:
+        output, total = self.output, self.total
+        self._next = next(self.samples, None)
         while self._next is not None or (output.stream and not report.units):  # an empty stream is a tar, too
             if report.units and not output.numbered:
                 raise same_name(output.pattern)
-            outcome = self._shard(output.pattern if output.stream else output.name(report.units))
+            self._write(output.pattern if output.stream else output.name(report.units), report)
             report.units += 1
-            report.outcomes.append(outcome)
-            report.written += outcome.written
-            report.bytes += outcome.bytes
-            self._check_budget()
-        made = {output.name(number) for number in range(report.units)} if self._book.done else set()
-        if self._book.done.keys() - made:
-            raise JobMismatch("there are fewer samples than before.", url=self._place)
-        self._check_budget()
-        total = self._total
+            budget.check(total.failed, *total.errors[-1:] or [""])
+        if self.records.done.keys() - {output.name(number) for number in range(report.units)}:
+            raise JobMismatch("there are fewer samples than before.", url=self.ledger)
+        budget.check(total.failed, *total.errors[-1:] or [""])
         report.read, report.failed, report.errors = total.read, total.failed, total.errors
         report.dropped, report.added = total.dropped, total.added
         output.finish(report.outcomes)
         return report
 
-    def _check_budget(self) -> None:
-        failed, most = self._total.failed, self._max_errors
-        if most is not None and failed > most:
-            last = self._total.errors[-1:]
-            raise ErrorBudgetExceeded(f"{failed} samples failed, {most} may; the last: {last}.")
-
-    def _shard(self, name: str) -> Outcome:
-        output, report, book = self._output, self._report, self._book
-        self._sources.refuse(name)
-        self._digest = xxhash.xxh3_64()
-        before = still_there(name, book, storage=output.storage)
-        if before is not None:
-            for _ in self._cut():
+    def _write(self, name: str, report: Report) -> None:
+        output, records = self.output, self.records
+        self.sources.check(name)
+        digest = xxhash.xxh3_64()
+        outcome = completed_outcome(name, records, storage=output.storage)
+        if outcome is not None:
+            for _ in self._shard(digest):
                 pass
-            if book.done[name][0] != self._digest.hexdigest():
-                raise JobMismatch(f"the samples of {name} are others than before.", url=self._place)
+            if records.done[name][0] != digest.hexdigest():
+                raise JobMismatch(f"the samples of {name} have changed.", url=self.ledger)
             report.kept += 1
-            return before
-        if not report.units:
-            book.begin()
-        if not output.stream:
-            self._claims.hold([(name,)])
-        if not (book.new or output.overwrite):
-            refuse_others(self._place, [name])
-        outcome = write_shard(output, name, self._cut(), first=report.written)
-        output.run_post_cmd(outcome)
-        outcome.facts["marks"] = marks_of(outcome.outputs)
-        self._claims.check()
-        book.record(Unit(name, inputs=self._digest.hexdigest()), outcome)
-        report.done += 1
-        return outcome
+        else:
+            if not report.units:
+                records.begin()
+            if not output.stream:
+                self.claims.hold([(name,)])
+            if not (records.new or output.overwrite):
+                reject_foreign_outputs(self.ledger, [name])
+            outcome = write_shard(output, name, self._shard(digest), first=report.written)
+            output.run_post_cmd(outcome)
+            outcome.sampled_digests = sampled_digests(outcome.outputs)
+            self.claims.check()
+            records.record(Unit(name, inputs=digest.hexdigest()), outcome)
+            report.done += 1
+        report.outcomes.append(outcome)
+        report.written += outcome.written
+        report.bytes += outcome.bytes
 
-    def _cut(self) -> Iterator[Sample]:
-        """The samples of one shard; what they are goes into the digest."""
+    def _shard(self, digest: xxhash.xxh3_64) -> Iterator[Sample]:
+        """Yield the samples of one shard, and add them to the digest."""
         count = size = 0
         while (sample := self._next) is not None:
             fields = fields_of(sample)
-            coming = sum(map(len, fields.values()))
-            if self._output.is_full(count, size, coming):
+            next_size = sum(map(len, fields.values()))
+            if self.output.is_full(count, size, next_size):
                 return
-            count, size = count + 1, size + coming
-            if self._place is not None:
-                self._digest.update(f"{sample['__key__']}\n".encode("utf-8", "surrogateescape"))
+            count, size = count + 1, size + next_size
+            if self.ledger is not None:
+                digest.update(f"{sample['__key__']}\n".encode("utf-8", "surrogateescape"))
                 for name, value in fields.items():
-                    self._digest.update(f"{name}\0{len(value)}\n".encode("utf-8", "surrogateescape"))
-                    self._digest.update(value)
+                    digest.update(f"{name}\0{len(value)}\n".encode("utf-8", "surrogateescape"))
+                    digest.update(value)
             yield sample
-            self._next = next(self._samples, None)
+            self._next = next(self.samples, None)

@@ -1,11 +1,11 @@
-"""Choose samples and fields: what the Select arguments mean, for every verb."""
+"""Select samples and fields: the Select arguments of every verb."""
 
 from __future__ import annotations
 
 import itertools
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -13,16 +13,18 @@ import xxhash
 
 from tarmac.errors import JobError, MissingField, UsageError
 from tarmac.exact.dataset import Dataset
-from tarmac.indexing.meta import Columns, MetaPlan, parse_meta
+from tarmac.exact.selection import by_numbers
+from tarmac.indexing.meta import Columns, MetaPlan, meta_plan
 from tarmac.indexing.where import Condition, parse_where
 from tarmac.limits import DEFAULT_LIMITS
 from tarmac.samples.grouping import Sample
 from tarmac.samples.naming import plain_key
+from tarmac.samples.splits import key_hasher, split_bounds
 from tarmac.storage import StorageOptions
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.storage.urls import read_list
 from tarmac.tools.chunks import chunks
-from tarmac.tools.tally import Balance, Tally, some_of
+from tarmac.tools.tally import Balance, Tally, examples
 
 __all__ = ["FieldRule", "Fields", "read_keys", "Select", "slice_text"]
 
@@ -119,9 +121,9 @@ def slice_text(value: slice) -> str:
 
 
 def read_keys(url: str, storage: StorageOptions = DEFAULT_STORAGE) -> frozenset[str]:
-    """The keys that a file lists, one a line."""
+    """Read a list of keys, one a line."""
     text = read_list(url, DEFAULT_LIMITS, storage).decode("utf-8", "surrogateescape")
-    # Other characters that end a line for Python, U+2028 and the like, may be part of a key.
+    # Python splits lines at other characters, too, such as U+2028, which may be part of a key.
     return frozenset(filter(None, (line.removesuffix("\r") for line in text.split("\n"))))
 
 
@@ -172,12 +174,12 @@ class Select:
 
     @cached_property
     def condition(self) -> Condition | None:
-        """The condition of `where`."""
+        """Return the parsed condition."""
         return parse_where(self.where) if self.where else None
 
     @cached_property
     def listed(self) -> frozenset[str]:
-        """The keys that are listed in the file."""
+        """Return the listed keys."""
         listed = self.keys or ()
         if isinstance(listed, str | os.PathLike):
             listed = read_keys(os.fspath(listed), self.storage)
@@ -185,39 +187,36 @@ class Select:
 
     @cached_property
     def _spellings(self) -> frozenset[str]:
-        """The keys that are listed, as shards may spell them."""
+        """Return the listed keys with and without a leading `./`."""
         return self.listed | {f"./{key}" for key in self.listed}
 
     @cached_property
     def shares(self) -> dict[str, float]:
-        """The parts and their shares."""
+        """Return the splits and their shares."""
         return _checked_shares(self.split)
 
     @cached_property
     def bounds(self) -> tuple[int, int] | None:
-        """From where to where the hash of a key lies if it is in the part that is wanted."""
+        """Return the range of key hashes that are in the selected split."""
         if not self.only:
             return None
         if self.only not in self.shares:
             names = ", ".join(self.shares) or "none"
             raise UsageError(f"unknown split {self.only!r}: `split` has {names}.", field="only")
-        edges = [0.0, *itertools.accumulate(self.shares.values())]
-        number = list(self.shares).index(self.only)
-        low, high = (min(round(edge * 2**64), 2**64) for edge in edges[number : number + 2])
-        return low, 2**64 if edges[number + 1] > 1 - 1e-9 else high
+        return split_bounds(self.shares)[self.only]
 
     @cached_property
     def meta(self) -> MetaPlan | None:
-        """The columns that an index needs to answer `where`."""
+        """Return the columns that an index needs to evaluate the condition."""
         if self.condition is None:
             return None
         names = [name for name in self.condition.columns if name != "key" and not name.startswith("has:")]
-        return parse_meta(names) if names else None
+        return meta_plan(names) if names else None
 
-    # Of indexed shards
+    # Indexed shards
 
     def of_dataset(self, dataset: Dataset) -> Dataset:
-        """The samples that are chosen, with all their fields."""
+        """Return the selected samples, with all their fields."""
         if self.slice_shard:
             dataset = _sliced_shards(dataset, self.slice_shard)
         if self.keys is not None:
@@ -228,65 +227,64 @@ class Select:
             dataset = getattr(dataset.split(salt="", **self.shares), self.only)
         return dataset[self.slice] if self.slice else dataset
 
-    # Of a stream
+    # Streams
 
     def of_each(
         self, shards: Iterable[Iterable[Sample]], tally: Tally | None = None
     ) -> Iterator[Iterator[Sample]]:
-        """Of each shard the samples that `slice_shard` chooses."""
+        """Yield the samples of each shard that `slice_shard` selects."""
         shards = shards if tally is None else map(tally.see, shards)
         if not self.slice_shard:
             return map(iter, shards)
-        chosen = _forward(self.slice_shard)
-        return (itertools.islice(shard, *chosen) for shard in shards)
+        bounds = _forward(self.slice_shard, "slice_shard")
+        return (itertools.islice(shard, *bounds) for shard in shards)
 
     def of_stream(self, shards: Iterable[Iterable[Sample]], tally: Tally | None = None) -> Iterator[Sample]:
-        """The samples that are chosen, shard after shard, with all their fields."""
+        """Yield the selected samples, shard after shard, with all their fields."""
         return self.of_all(itertools.chain.from_iterable(self.of_each(shards, tally)), tally)
 
     def of_all(self, samples: Iterable[Sample], tally: Tally | None = None) -> Iterator[Sample]:
-        """Of the samples of all shards together those that are chosen, with all their fields."""
+        """Yield the selected ones of the samples of all shards, with all their fields."""
         tally = Tally() if tally is None else tally
-        return tally.choose(self._of_all(samples, tally))
+        return tally.select(self._of_all(samples, tally))
 
     def _of_all(self, samples: Iterable[Sample], tally: Tally) -> Iterator[Sample]:
         if self.keys is not None:
             samples = _with_keys(samples, self.listed, tally)
         if self.condition is not None:
-            samples = _fulfilling(samples, self.condition, self.meta, tally)
+            samples = _matching(samples, self.condition, self.meta, tally)
         if self.bounds is not None:
-            samples = _in_part(samples, self.bounds)
-        return itertools.islice(samples, *_forward(self.slice)) if self.slice else iter(samples)
+            samples = _in_split(samples, self.bounds)
+        return itertools.islice(samples, *_forward(self.slice, "slice")) if self.slice else iter(samples)
 
     def cut(self, samples: Iterable[Sample], tally: Tally | None = None) -> Iterator[Sample]:
-        """Samples with the fields they are to have."""
-        left = iter(samples) if self.rule is None else filter(None, map(self.rule, samples))
-        return left if tally is None else tally.let_pass(left)
+        """Yield the samples with the selected fields."""
+        complete = iter(samples) if self.rule is None else filter(None, map(self.rule, samples))
+        return complete if tally is None else tally.count_complete(complete)
 
-    # What was chosen
+    # Results
 
-    def balance(self, whole: Dataset, chosen: int) -> Balance:
-        """What is left out of all samples, and what to say about it; none chosen is an error."""
-        found = Tally(len(whole), chosen)
+    def balance(self, whole: Dataset, selected: int) -> Balance:
+        """Return how many samples are left out, and remarks on it; an empty selection is an error."""
+        tally = Tally(len(whole), selected)
         if self.keys is not None:
-            found.keys = set(map(plain_key, whole.with_keys(self._spellings).keys()))
-            found.example = next(whole.keys(), "")
-        return Balance(found.seen - chosen, self.judged(found))
+            tally.keys = set(map(plain_key, whole.with_keys(self._spellings).keys()))
+            tally.example = next(whole.keys(), "")
+        return Balance(tally.seen - selected, self.remarks(tally))
 
-    def judged(self, tally: Tally, *, empty: bool = False) -> list[str]:
-        """What to say about a selection, at its end; one that chose nothing is an error.
+    def remarks(self, tally: Tally, *, empty: bool = False) -> list[str]:
+        """Return remarks on a finished selection; an empty one is an error.
 
-        `empty` allows that, but not what has a slip in it: keys and columns that nowhere exist.
+        `empty` allows it, but not keys and columns that exist nowhere.
         """
         unknown = self.listed - tally.keys if self.keys is not None else frozenset()
-        if tally.seen and not tally.chosen:
+        if tally.seen and not tally.selected:
             if unknown and not tally.keys:
-                what = f"none of the {len(unknown)} listed keys exists: {some_of(unknown)}."
+                what = f"none of the {len(unknown)} listed keys exists: {examples(unknown)}."
                 hint = f"keys as `tarmac show` prints them, such as {tally.example!r}."
                 raise UsageError(what, field="keys", url=self._keys_url, hint=hint)
-            if self.condition is not None:
-                found = self.condition.nowhere(tally.columns, tally.seen, tally.names)
-                problem = found if tally.columns else None  # an index has looked for itself
+            if self.condition is not None and tally.columns:  # an index has checked its columns itself
+                problem = self.condition.missing_column(tally.columns, tally.seen, tally.names)
                 if problem is not None:
                     raise problem
             if empty:
@@ -294,7 +292,7 @@ class Select:
             given = [f"`{name}` {text}" for name, text in self.options().items()]
             what = f"the selection is empty: {', '.join(given)} matches none of {tally.seen} samples."
             raise JobError(what.replace("`part`", "`split`"))
-        missing = f"{len(unknown)} of the keys do not exist: {some_of(unknown)}"
+        missing = f"{len(unknown)} of the keys do not exist: {examples(unknown)}"
         return [f"{self._keys_url}: {missing}" if self._keys_url else missing] if unknown else []
 
     @property
@@ -302,18 +300,22 @@ class Select:
         return os.fspath(self.keys) if isinstance(self.keys, str | os.PathLike) else None
 
 
-def _forward(found: slice) -> tuple[int | None, int | None, int | None]:
-    if (found.start or 0) < 0 or (found.stop or 0) < 0:
+def _forward(value: slice, field: str) -> tuple[int | None, int | None, int | None]:
+    if (value.start or 0) < 0 or (value.stop or 0) < 0:
         raise UsageError(
-            "negative slices need inputs that can be indexed: plain files or objects.", field="slice"
+            "negative slices need inputs that can be indexed: plain files or objects.", field=field
         )
-    return found.start, found.stop, found.step
+    return value.start, value.stop, value.step
 
 
-def _sliced_shards(dataset: Dataset, chosen: slice) -> Dataset:
-    ends = [0, *itertools.accumulate(dataset.lengths.tolist())]
-    pieces = [dataset[begin:end][chosen] for begin, end in itertools.pairwise(ends)]
-    return Dataset.of_parts([part for piece in pieces for part in piece.parts])
+def _sliced_shards(dataset: Dataset, bounds: slice) -> Dataset:
+    parts = []
+    for part in dataset.parts:
+        for number, length in enumerate(part.lengths.tolist()):
+            one = slice(number, number + 1)
+            shard = replace(part, numbers=part.numbers[one], lengths=part.lengths[one], rows=part.rows[one])
+            parts.append(by_numbers(shard, *bounds.indices(length)))
+    return Dataset.of_parts(parts)
 
 
 def _with_keys(samples: Iterable[Sample], listed: frozenset[str], tally: Tally) -> Iterator[Sample]:
@@ -323,35 +325,32 @@ def _with_keys(samples: Iterable[Sample], listed: frozenset[str], tally: Tally) 
             yield sample
 
 
-def _fulfilling(
+def _matching(
     samples: Iterable[Sample], condition: Condition, plan: MetaPlan | None, tally: Tally
 ) -> Iterator[Sample]:
     import pyarrow as pa
 
-    for some in chunks(samples, _CHUNK, _CHUNK_BYTES):
+    for chunk in chunks(samples, _CHUNK, _CHUNK_BYTES):
         columns = Columns(plan or MetaPlan())
-        for sample in some:
+        for sample in chunk:
             columns.add(
                 {name: value for name, value in sample.items() if name[:2] != "__"}, sample["__key__"]
             )
-        arrays = columns.arrays() | {"key": pa.array([_readable(sample["__key__"]) for sample in some])}
+        arrays = columns.arrays() | {"key": pa.array([_readable(sample["__key__"]) for sample in chunk])}
         for name in condition.columns:
             if name.startswith("has:"):
-                arrays[name] = pa.array([name[4:] in sample for sample in some])
+                arrays[name] = pa.array([name[4:] in sample for sample in chunk])
         for name in condition.compared:
-            tally.columns[name] += len(some) - arrays[name].null_count
+            tally.columns[name] += len(chunk) - arrays[name].null_count
         mask = condition.mask(pa.table(arrays))
-        yield from (sample for sample, true in zip(some, mask.tolist(), strict=True) if true)
+        yield from (sample for sample, true in zip(chunk, mask.tolist(), strict=True) if true)
 
 
 def _readable(key: str) -> str:
-    """A key as conditions see it, with an index or without: bytes that are not UTF-8 are written `\\xff`."""
+    """Return a key as conditions see it, as in an index: bytes that are not UTF-8 are written `\\xff`."""
     return key.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
-def _in_part(samples: Iterable[Sample], bounds: tuple[int, int]) -> Iterator[Sample]:
-    digest, seed = xxhash.xxh3_64_intdigest, xxhash.xxh3_64_intdigest(b"")
-    low, high = bounds
-    for sample in samples:
-        if low <= digest(sample["__key__"].encode("utf-8", "surrogateescape"), seed) < high:
-            yield sample
+def _in_split(samples: Iterable[Sample], bounds: tuple[int, int]) -> Iterator[Sample]:
+    hash_key, (low, high) = key_hasher(), bounds
+    return (sample for sample in samples if low <= hash_key(sample["__key__"]) < high)

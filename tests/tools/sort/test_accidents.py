@@ -1,9 +1,10 @@
-"""Sorting through accidents: killed, out of disk, short of memory; nothing is lost or comes twice."""
+"""Sort through accidents: killed, out of disk, short of memory; nothing is lost or duplicated."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import random
 import subprocess
@@ -16,9 +17,9 @@ from harness import rounds
 from harness.crash import Forked, crash, survive
 from harness.faultfs import every_fault, faulty
 from tarmac.errors import DiskFull, WriteError
-from tarmac.tools.output import Output
-from tarmac.tools.sort.sort import By, sort
-from tools.sorting import found, keys, numbered, run
+from tools.sorting import keys, numbered, samples
+
+sort = functools.partial(tarmac.sort, jobs=1)
 
 
 @pytest.fixture(autouse=True)
@@ -28,15 +29,10 @@ def own_home(tmp_path_factory, monkeypatch):
 
 SCRIPT = """
 import sys
-from tarmac.jobs.engines.local import LocalEngine
-from tarmac.tools.output import Output
-from tarmac.tools.rewrite import Run
-from tarmac.tools.sort.sort import By, sort
-import tarmac.exact.dataset, pyarrow
+import tarmac.tools.sort, pyarrow
 print("ready", flush=True)
 folder, *urls = sys.argv[1:]
-sort(urls, Output(folder + "/o-{i:03d}.tar", max_samples=5), Run(LocalEngine(2), show=False),
-     by=By("cls", "int"), tmp=folder)
+tarmac.sort(urls, folder + "/o-{i:03d}.tar", max_samples=5, jobs=2, by="cls", type="int", tmp=folder)
 """
 
 
@@ -52,27 +48,27 @@ def test_killed_at_any_moment_nothing_is_lost_or_doubled(tmp_path):
             here = [sample["__key__"] for sample in tarmac.read(str(path))]
             assert here == [f"{i:05d}" for i in expected[number * 5 : number * 5 + 5]]
 
-    output = Output(f"{out}/o-{{i:03d}}.tar", max_samples=5)
-    alone = Forked(lambda: sort(urls, output, run(), by=By("cls", "int"), tmp=str(out)))
+    output, sort = f"{out}/o-{{i:03d}}.tar", functools.partial(tarmac.sort, jobs=1, max_samples=5)
+    alone = Forked(lambda: sort(urls, output, by="cls", type="int", tmp=str(out)))
     survive(rounds(10), lambda seed: alone.crash(seed, 0.15), check)
     (out / "o-000.tar").unlink(missing_ok=True)
     survive(rounds(2), lambda seed: crash(SCRIPT, [str(out), *urls], seed, 0.3), check)
-    sort(urls, output, run(), by=By("cls", "int"), tmp=str(out))
+    sort(urls, output, by="cls", type="int", tmp=str(out))
     assert keys(out) == [f"{i:05d}" for i in expected]
     assert not list(out.glob("*.part*"))
 
 
 def test_a_full_disk_and_then_again(tmp_path):
     urls = numbered(tmp_path, [i * 7 % 20 for i in range(20)])
-    sort(urls, Output(f"{tmp_path}/whole-{{i:03d}}.tar"), run(), by=By("cls", "int"))
+    sort(urls, f"{tmp_path}/whole-{{i:03d}}.tar", by="cls", type="int")
     expected, failed = keys(tmp_path, "whole-*"), 0
     for fault in every_fault(errno.ENOSPC, ("write",)):
         out = tmp_path / f"out{fault.number}"
-        output = Output(f"{out}/o-{{i:03d}}.tar", max_samples=4)
+        output = f"{out}/o-{{i:03d}}.tar"
         with contextlib.suppress(WriteError), faulty(fault):
-            sort(urls, output, run(), by=By("cls", "int"))
+            sort(urls, output, max_samples=4, by="cls", type="int")
         failed += bool(fault.fired)
-        report = sort(urls, output, run(), by=By("cls", "int"))
+        report = sort(urls, output, max_samples=4, by="cls", type="int")
         assert report.written == 20
         assert keys(out) == expected
     assert failed > 5
@@ -82,9 +78,9 @@ def test_no_room_for_working_files(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("tarmac.tools.sort_runs.np.lib.format.write_array_header_1_0", full)
-    with pytest.raises(DiskFull, match="--tmp DIR"):
-        sort(numbered(tmp_path, [2, 1]), Output(f"{tmp_path}/o-{{i}}.tar"), run(), tmp=str(tmp_path))
+    monkeypatch.setattr("tarmac.tools.workdir.np.lib.format.write_array_header_1_0", full)
+    with pytest.raises(DiskFull, match="tmp"):
+        sort(numbered(tmp_path, [2, 1]), f"{tmp_path}/o-{{i}}.tar", tmp=str(tmp_path))
     assert not list(tmp_path.glob("tarmac-sort-*"))
 
 
@@ -92,12 +88,8 @@ MEMORY = """
 import sys
 sys.path.insert(0, sys.argv[3])
 from harness.memory import peak
-from tarmac.jobs.engines.local import LocalEngine
-from tarmac.tools.output import Output
-from tarmac.tools.rewrite import Run
-from tarmac.tools.sort.sort import By, sort
-report = sort([sys.argv[1]], Output(sys.argv[2] + "/o-{i:03d}.tar", max_samples=50_000),
-              Run(LocalEngine(1), show=False), by=By("txt"), memory=32 << 20)
+import tarmac
+report = tarmac.sort(sys.argv[1], sys.argv[2] + "/o-{i:03d}.tar", max_samples=50_000, jobs=1, by="txt", memory=32 << 20)
 print(report.written, peak())
 """
 
@@ -117,6 +109,6 @@ def test_memory_is_bounded(tmp_path):
     assert written == count
     assert peak < 300 << 20  # the shard has 400 MB
     last = b""
-    for sample in found(tmp_path):
+    for sample in samples(tmp_path):
         assert sample["txt"] >= last
         last = sample["txt"]

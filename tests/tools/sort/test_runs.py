@@ -1,17 +1,14 @@
-"""Sorting more than fits into memory."""
+"""Runs: a stable sort in bounded memory."""
 
 from __future__ import annotations
 
 import os
 import random
 
-import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tarmac.tools.sort import runs as sort_runs
-from tarmac.tools.sort.runs import Runs, write_numbers
+from tarmac.tools.sort.runs import Runs
 
 
 @settings(max_examples=60, derandomize=True, deadline=None)
@@ -26,7 +23,7 @@ def test_sorted_and_stable_in_any_memory(tmp_path_factory, values, reverse, memo
 
 
 def test_many_runs_are_merged_in_between(tmp_path, monkeypatch):
-    monkeypatch.setattr(sort_runs, "MOST_RUNS", 4)
+    monkeypatch.setattr("tarmac.tools.sort.runs.MAX_RUNS", 4)
     rng = random.Random(1)
     values = [b"%d" % rng.randrange(30) for _ in range(200)]
     runs = Runs(str(tmp_path), 500)
@@ -36,13 +33,3 @@ def test_many_runs_are_merged_in_between(tmp_path, monkeypatch):
     assert len(os.listdir(tmp_path)) == runs.spilled
     rows = list(runs)
     assert [number for _, number in rows] == sorted(range(200), key=values.__getitem__)
-
-
-@pytest.mark.parametrize("count", [0, 1, 1 << 16, (1 << 16) + 1])
-def test_numbers_in_a_file(tmp_path, count):
-    path = str(tmp_path / "x.npy")
-    write_numbers(path, iter(range(count)))
-    found = np.load(path, mmap_mode="r") if count else np.load(path)
-    assert found.dtype == np.int64
-    assert np.array_equal(found, np.arange(count))
-    assert os.listdir(tmp_path) == ["x.npy"]

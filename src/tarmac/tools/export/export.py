@@ -35,7 +35,7 @@ from tarmac.tools.plan import (
 )
 from tarmac.tools.rewrite import Run
 from tarmac.tools.select import Select
-from tarmac.tools.tally import Balance, Tally, judged
+from tarmac.tools.tally import Balance, Tally, remarks_on_outcomes
 
 __all__ = ["Export", "export"]
 
@@ -122,7 +122,7 @@ class Export(Task):
             self.write(unit.name, samples, outcome)
             local = is_local(unit.name)
             outcome.outputs[unit.name] = os.stat(local_path(unit.name)).st_size if local else -1
-        tally.book(outcome)
+        tally.add_to(outcome)
         return outcome
 
     def write(self, name: str, samples: Iterator[Sample], outcome: Outcome) -> None:
@@ -274,8 +274,8 @@ def _done(task: Export, run: Run, place: str | None) -> JobReport:
     """Run the job, and say what was left out."""
     report = _run(task, run, place)
     if not run.dry:
-        task.balance.book(report)
-        report.remarks += judged(task.select, report)
+        task.balance.add_to(report)
+        report.remarks += remarks_on_outcomes(task.select, report)
     return report
 
 
@@ -313,7 +313,7 @@ def _to_stream(task: Export) -> JobReport:
     piece = OutputShard("-", 0, rows.size) if isinstance(rows, IndexedSamples) else EVERYTHING
     outcome, tally = Outcome(), Tally()
     task.write(task.target.pattern, rows.samples(piece, tally), outcome)
-    tally.book(outcome)
+    tally.add_to(outcome)
     report = JobReport(task.verb, 1, 1, outcomes=[outcome])
     report.add(outcome)
     return report

@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tarmac.errors import DuplicateField, JobError, UrlError
-from tarmac.jobs.run import JobReport
+from tarmac.jobs.report import Report
 from tarmac.jobs.task import Outcome
+from tarmac.runtime.types import Integers
 from tarmac.samples.grouping import Sample
 from tarmac.storage import Cache
 from tarmac.tools.columns import Columns
@@ -30,7 +31,6 @@ from tarmac.tools.tally import Tally
 
 __all__ = ["join", "Joining"]
 
-Integers = NDArray[np.int64]
 EVERYTHING = Select()
 EXAMPLES = 3
 """Keys that are shown of either side when no two are equal."""
@@ -110,7 +110,7 @@ class Joined(GatheredSamples):
         if not self.skip:
             return super().samples(piece, tally)
         found = self._good_and_bad(piece, tally)
-        return found if tally is None else tally.let_pass(found)
+        return found if tally is None else tally.count_complete(found)
 
     def _good_and_bad(self, piece: OutputShard, tally: Tally | None) -> Iterator[Sample]:
         for sample in self._counted(piece, tally):
@@ -145,7 +145,7 @@ def join(
     tmp: str = "",
     on_error: Literal["abort", "skip"] = "abort",
     cache: Cache | None = None,
-) -> JobReport:
+) -> Report:
     """Write samples together with the fields that `source` has for their keys.
 
     The report says how many samples had no partner, and how many rows of the source were not asked for. With
@@ -205,7 +205,7 @@ def join(
             report = rewrite(RewriteJob("join", output, dict(rows), _without_bad, facts, read), run)
     dropped = joining.how == "inner"
     if not run.dry:
-        balance.book(report)
+        balance.add_to(report)
         report.read += alone if dropped else 0
         report.dropped += alone if dropped else 0
     report.notes = {

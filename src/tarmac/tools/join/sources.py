@@ -10,11 +10,11 @@ from typing import Literal, Protocol
 
 import numpy as np
 import xxhash
-from numpy.typing import NDArray
 
 from tarmac.codecs import encode_field
 from tarmac.errors import BadName, TarmacError, UsageError
 from tarmac.exact.dataset import Dataset
+from tarmac.runtime.types import Integers
 from tarmac.samples.naming import check_field
 from tarmac.storage import Cache
 from tarmac.storage.types import DEFAULT_STORAGE, StorageOptions
@@ -28,7 +28,6 @@ from tarmac.tools.tables import TABLES, Table, table_format
 
 __all__ = ["open_source", "Source", "TableRows"]
 
-Integers = NDArray[np.int64]
 Fields = dict[str, bytes]
 
 

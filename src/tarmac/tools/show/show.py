@@ -125,7 +125,7 @@ def chosen(
 def _stream(urls: Sequence[str], select: Select, cache: Cache | None) -> Iterator[Sample]:
     streams, tally = StreamedShards(urls, select, select.storage, cache), Tally()
     yield from select.cut(select.of_stream(streams.shards(), tally), tally)
-    select.judged(tally, empty=True)  # to ask for what is not there is no mistake
+    select.remarks(tally, empty=True)  # to ask for what is not there is no mistake
 
 
 def _at(shards: Shards, select: Select, at: Sequence[str], cache: Cache | None) -> Iterator[Sample]:

@@ -1,233 +1,193 @@
-"""Sort samples: by key, by what is in them, or at random; as many as fit on the disk, in bounded memory."""
+"""Sort samples by key, by a value, or at random, in bounded memory."""
 
 from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, Unpack
 
 import numpy as np
 
-from tarmac.errors import BadName, ErrorBudgetExceeded, MissingField, SampleError, TarmacError
+from tarmac.errors import BadName, MissingField, SampleError, UsageError
 from tarmac.exact.dataset import Dataset
-from tarmac.jobs.run import JobReport
-from tarmac.jobs.task import MOST_REASONS, Outcome, Unit
-from tarmac.storage import Cache
+from tarmac.indexing.manifest import Manifest
+from tarmac.jobs.report import Report
+from tarmac.jobs.task import Outcome
+from tarmac.samples.naming import plain_key
+from tarmac.storage.urls import Shards
+from tarmac.tools.gather import Gathered, gather
+from tarmac.tools.options import (
+    Access,
+    AccessArgs,
+    ErrorArgs,
+    Run,
+    RunArgs,
+    SelectArgs,
+    WriteArgs,
+    bundle,
+    verb,
+)
 from tarmac.tools.output import Output
 from tarmac.tools.permutations import Listed, Shuffled
-from tarmac.tools.plan import IndexedSamples, OutputShard, selects_by_split
-from tarmac.tools.rewrite import RewriteJob, Run, rewrite
-from tarmac.tools.rewrite_stream import rewrite_stream
+from tarmac.tools.plan import IndexedSamples, OutputShard, Plan, selects_by_split
+from tarmac.tools.rewrite import rewrite
 from tarmac.tools.select import Select
-from tarmac.tools.sort.runs import Runs, write_numbers
-from tarmac.tools.sort.sources import Gathered, GatheredSamples, disk_errors, gather, workplace
-from tarmac.tools.sort.values import By
-from tarmac.tools.tally import Tally
+from tarmac.tools.sort.runs import Runs
+from tarmac.tools.sort.sort_key import SortKey
+from tarmac.tools.workdir import disk_errors, work_directory, write_integers
 
-__all__ = ["By", "sort"]
+__all__ = ["sort", "SortArgs"]
 
-MEMORY = 256 << 20
-AT_ONCE = 8192
-"""Samples that are fetched together: the more, the fewer times each shard is gone to."""
-BY_KEY = By()
-EVERYTHING = Select()
+MIN_MEMORY = 1 << 20
+BATCH = 8192
+"""Samples fetched at a time: more of them visit each shard less often."""
+
+
+class SortArgs(SelectArgs, WriteArgs, RunArgs, ErrorArgs, AccessArgs, total=False):
+    """The keyword arguments that `sort` shares with other verbs."""
 
 
 @dataclass
-class _Lost:
-    """Samples that do not come out, and why."""
+class _Losses(Outcome):
+    """Samples that have no position in the order."""
 
-    reasons: list[str] = field(default_factory=list)
-    bad: int = 0
-    """Those without a value that can be compared, ..."""
     missing: int = 0
-    """... without the field, where such are to be passed over, ..."""
-    doubles: int = 0
-    """... and those with a value that came before, where only the first is wanted."""
+    duplicates: int = 0
 
 
+@verb(SortArgs, Select, Output, Run, Access)
 def sort(
-    urls: Sequence[str],
-    output: Output,
-    run: Run,
+    sources: Shards | Manifest,
+    output: str,
     *,
-    by: By = BY_KEY,
-    select: Select = EVERYTHING,
-    memory: int = MEMORY,
-    tmp: str = "",
-    on_error: Literal["abort", "skip"] = "abort",
-    cache: Cache | None = None,
-) -> JobReport:
-    """Write the samples of shards in order.
+    by: str = "key",
+    type: Literal["bytes", "int", "float"] | None = None,
+    reverse: bool = False,
+    unique: Literal["keep", "first", "error"] = "keep",
+    seed: int = 0,
+    memory: int = 256 << 20,
+    tmp: str | os.PathLike[str] | None = None,
+    **options: Unpack[SortArgs],
+) -> Report:
+    """Write the samples to new shards in sorted order.
 
-    Samples with equal values are all kept, in the order in which they come. Samples whose files lie apart are
-    put together. `memory` bounds what sorting holds at a time; what does not fit goes into a new directory in
-    `tmp`, which is removed at the end. With `on_error` "skip", samples that cannot be compared are left out
-    and counted as failed.
+    `by` is "key", "random" (with `seed`), a field (`cls`) or a column (`jpg.width`, `json.score`). By default
+    numbers compare as numbers and everything else as bytes; `type` converts text first. The sort is stable:
+    samples with equal values keep their order, and `unique` decides whether all or only the first of them are
+    kept, or whether they are an error. Samples whose members are not contiguous are put together.
+
+    `memory` bounds the bytes held while sorting; the rest is in a temporary directory in `tmp`. With
+    `on_error` "skip", samples whose value does not convert are left out and counted as failed.
     """
-    parts = selects_by_split(select, output)
-    lost = _Lost()
-    with workplace("sort", tmp) as home:
-        found = gather(urls, home, select, cache=cache, show=run.show)
-        rows = {
-            part: _sorted(found, chosen, by, f"{home}/order-{number}", memory, run, on_error, lost)
-            for number, (part, chosen) in enumerate(parts.items())
-        }
-        facts = {"select": select.options(), "sort": by.options(), "on_error": on_error}
-        left = select.balance(found.dataset(), sum(len(each.dataset) for each in rows.values()))
-        if output.stream:
-            report = _stream(rows[""], output, found, run)
-        else:
-            report = rewrite(
-                Sorting("sort", output, dict(rows), facts=facts, also_read=urls, found=found), run
-            )
-    if not run.dry:
-        left.book(report)
-        report.read += lost.bad + lost.missing + lost.doubles
-        report.dropped += lost.missing + lost.doubles
-    report.failed += lost.bad
-    report.errors = [*lost.reasons, *report.errors]
-    report.notes = {"doubles_left_out": lost.doubles}
+    order = SortKey(by, type, reverse, unique, seed)
+    if memory < MIN_MEMORY:
+        raise UsageError(f"expected at least {MIN_MEMORY} bytes, got {memory}.", field="memory")
+    select, run, access = bundle(Select, options), bundle(Run, options), bundle(Access, options)
+    target = bundle(Output, {"pattern": output, **options})
+    splits = selects_by_split(select, target)
+    inputs, losses = access.inputs(sources), _Losses()
+    with work_directory("sort", tmp) as directory:
+        shards = gather(inputs, directory, select, access, progress=run.progress)
+        plan = Plan(
+            {
+                name: _sorted(shards, each, order, f"{directory}/order-{number}", memory, run, losses)
+                for number, (name, each) in enumerate(splits.items())
+            },
+            one_pass=target.stream,
+        )
+        selected = sum(
+            len(each.dataset) for each in plan.sources.values() if isinstance(each, IndexedSamples)
+        )
+        plan.balance = select.balance(shards.dataset(), selected)
+        if not target.rekey:
+            _check_keys(plan, target, shards)
+        facts = {"select": select.options(), "sort": order.options(), "on_error": run.on_error}
+        report = rewrite("sort", plan, target, run, options=facts, also_read=inputs.urls)
+    if not run.dry_run:
+        report.read += losses.failed + losses.missing + losses.duplicates
+        report.dropped += losses.missing + losses.duplicates
+    report.failed += losses.failed
+    report.errors = [*losses.errors, *report.errors]
+    report.notes = {"doubles_left_out": losses.duplicates}
     return report
 
 
 def _sorted(
-    found: Gathered,
+    shards: Gathered,
     select: Select,
-    by: By,
-    home: str,
+    order: SortKey,
+    directory: str,
     memory: int,
     run: Run,
-    on_error: Literal["abort", "skip"],
-    lost: _Lost,
+    losses: _Losses,
 ) -> IndexedSamples:
-    """The samples of a part, in order."""
-    dataset = select.of_dataset(found.dataset())
-    if by.random:
-        order = Shuffled(len(dataset), by.seed)
-        return GatheredSamples(dataset, select, order, AT_ONCE, versions=found.versions)
-    with disk_errors(home):
-        os.makedirs(home)
+    """Return the selected samples in order."""
+    dataset = select.of_dataset(shards.dataset())
+    if order.random:
+        shuffled = Shuffled(len(dataset), order.seed)
+        return IndexedSamples(dataset, select, shuffled, BATCH, versions=shards.versions)
+    with disk_errors(directory):
+        os.makedirs(directory)
     # Half of the memory is for what is read and written meanwhile.
-    runs = Runs(home, max(memory // 2, 1 << 16), reverse=by.reverse)
-    for number, value in enumerate(by.values(dataset)):
+    runs = Runs(directory, max(memory // 2, 1 << 16), reverse=order.reverse)
+    for number, value in enumerate(order.values(dataset)):
         if isinstance(value, bytes):
             runs.add(value, number)
         elif isinstance(value, MissingField) and select.missing == "skip":
-            lost.missing += 1
+            losses.missing += 1
         else:
-            _lose(value, lost, on_error, run.max_errors)
-    path = f"{home}.npy"
-    write_numbers(path, _chosen(runs, by, dataset, found, lost))
-    return GatheredSamples(dataset, select, Listed(path), AT_ONCE, versions=found.versions)
+            run.handle(value, losses)
+    path = f"{directory}.npy"
+    write_integers(path, _unique(runs, order, dataset, shards, losses))
+    return IndexedSamples(dataset, select, Listed(path), BATCH, versions=shards.versions)
 
 
-def _lose(error: TarmacError, lost: _Lost, on_error: str, most: int | None) -> None:
-    if on_error == "abort":
-        raise error
-    lost.bad += 1
-    if len(lost.reasons) < MOST_REASONS:
-        lost.reasons.append(str(error))
-    if most is not None and lost.bad > most:
-        raise ErrorBudgetExceeded(f"{lost.bad} samples cannot be sorted, {most} may; the last: {error}")
-
-
-def _chosen(runs: Runs, by: By, dataset: Dataset, found: Gathered, lost: _Lost) -> Iterator[int]:
-    """The numbers of the samples in order; of those with equal values as many as are wanted."""
-    before: bytes | None = None
+def _unique(runs: Runs, order: SortKey, dataset: Dataset, shards: Gathered, losses: _Losses) -> Iterator[int]:
+    """Yield the numbers of the samples in order, without those that `unique` excludes."""
+    previous: bytes | None = None
     first = -1
     for value, number in runs:
-        if by.unique == "keep" or value != before:
-            before, first = value, number
+        if order.unique == "keep" or value != previous:
+            previous, first = value, number
             yield number
-        elif by.unique == "first":
-            lost.doubles += 1
+        elif order.unique == "first":
+            losses.duplicates += 1
         else:
             raise SampleError(
-                f"it has the same {by.what} as {_name(dataset, first, found)}.",
-                url=_url(dataset, number, found),
+                f'the sample has the same {order.by} as "{dataset.key_of(first)}" '
+                f"of {shards.url(dataset, first)}.",
+                url=shards.url(dataset, number),
                 key=dataset.key_of(number),
-                hint="--unique keep keeps both, --unique first the first.",
+                hint='`unique` "keep" keeps both, "first" keeps the first.',
             )
 
 
-@dataclass
-class Sorting(RewriteJob):
-    """The job: samples in their order to shards; it says which samples have the same key."""
-
-    found: Gathered | None = None
-
-    def begin(self, units: Sequence[Unit]) -> None:
-        """Also refuse samples of one key that would meet in one shard, before anything is written."""
-        super().begin(units)
-        for unit in units if not self.output.rekey else ():
-            part, piece = unit.content
-            rows = self.sources_by_split[part]
-            if self.found is not None and isinstance(rows, IndexedSamples):
-                _check_keys(rows, piece, self.found)
-
-    def run(self, unit: Unit) -> Outcome:
-        part, piece = unit.content
-        try:
-            return super().run(unit)
-        except BadName as error:
-            rows = self.sources_by_split[part]
-            if self.found is None or not isinstance(rows, IndexedSamples):
-                raise
-            raise _clash(rows, piece, error, self.found) from None
+def _check_keys(plan: Plan, output: Output, shards: Gathered) -> None:
+    """Raise if two samples of an output shard have the same key, before anything is written."""
+    for split, source in plan.sources.items():
+        assert isinstance(source, IndexedSamples)
+        for shard in [source.everything] if output.stream else source.shards(output, split):
+            hashes = array("q", (hash(key) for _, key in _keys(source, shard)))
+            ordered = np.sort(np.array(hashes, np.int64))
+            repeated = set(ordered[1:][ordered[1:] == ordered[:-1]].tolist())
+            seen: dict[str, int] = {}
+            for number, key in _keys(source, shard) if repeated else ():
+                if hash(key) not in repeated:
+                    continue
+                if key in seen:
+                    raise BadName(
+                        f"a sample of {shards.url(source.dataset, seen[key])} has the same key; in one "
+                        "shard they would be read as one sample.",
+                        url=shards.url(source.dataset, number),
+                        key=key,
+                        hint='`rekey` "{i:09d}" gives every sample a new key; `unique` "first" keeps one.',
+                    )
+                seen[key] = number
 
 
-def _stream(rows: IndexedSamples, output: Output, found: Gathered, run: Run) -> JobReport:
-    piece, tally = OutputShard("-", 0, rows.size), Tally()
-    try:
-        return rewrite_stream("sort", rows.samples(piece, tally), output, run=run, tally=tally)
-    except BadName as error:
-        raise _clash(rows, piece, error, found) from None
-
-
-def _check_keys(rows: IndexedSamples, piece: OutputShard, found: Gathered) -> None:
-    marks = array("q")
-    for start in range(piece.start, piece.stop, AT_ONCE):
-        keys = rows.dataset.keys_of(rows.indices(start, min(start + AT_ONCE, piece.stop)))
-        marks.extend(map(hash, keys))
-    marked = np.sort(np.array(marks, np.int64))
-    same = marked[1:][marked[1:] == marked[:-1]]
-    if not len(same):
-        return
-    seen = set(same.tolist())
-    for start in range(piece.start, piece.stop, AT_ONCE):
-        for key in rows.dataset.keys_of(rows.indices(start, min(start + AT_ONCE, piece.stop))):
-            if hash(key) in seen:
-                error = BadName("", key=key)
-                if (told := _clash(rows, piece, error, found)) is not error:
-                    raise told
-
-
-def _clash(rows: IndexedSamples, piece: OutputShard, error: BadName, found: Gathered) -> BadName:
-    """Name both samples that have the same key and would be in one shard."""
-    same: list[int] = []
-    for start in range(piece.start, piece.stop, AT_ONCE):
-        numbers = rows.indices(start, min(start + AT_ONCE, piece.stop))
-        keys = rows.dataset.keys_of(numbers)
-        same += [number for number, key in zip(numbers.tolist(), keys, strict=True) if key == error.key]
-    if len(same) < 2:
-        return error
-    return BadName(
-        f"a sample of {_url(rows.dataset, same[0], found)} has the same key; in one shard they would be read "
-        "as one.",
-        url=_url(rows.dataset, same[1], found),
-        key=error.key,
-        hint="--rekey '{i:09d}' gives every sample a key of its own; --by key --unique first keeps one.",
-    )
-
-
-def _url(dataset: Dataset, number: int, found: Gathered) -> str:
-    part, shard = dataset.shard_of(int(dataset.segments_of(np.array([number]))[0]))
-    url = part.shards.url(shard)
-    return found.origins.get(url, url)
-
-
-def _name(dataset: Dataset, number: int, found: Gathered) -> str:
-    return f'"{dataset.key_of(number)}" of {_url(dataset, number, found)}'
+def _keys(source: IndexedSamples, shard: OutputShard) -> Iterator[tuple[int, str]]:
+    for start in range(shard.start, shard.stop, BATCH):
+        numbers = source.indices(start, min(start + BATCH, shard.stop))
+        yield from zip(numbers.tolist(), map(plain_key, source.dataset.keys_of(numbers)), strict=True)

@@ -1,4 +1,4 @@
-"""What is sorted by compares as it should."""
+"""Sort keys compare as their values do."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import tarmac
-from tarmac.errors import DecodeFailed, MissingField, SampleError, UrlError
+from tarmac.errors import DecodeFailed, MissingField, SampleError, UsageError
 from tarmac.exact.dataset import Dataset
-from tarmac.tools.sort.values import By, number_bytes
+from tarmac.tools.sort.sort_key import SortKey, number_bytes
 
 NUMBERS = st.one_of(
     st.integers(),
@@ -50,11 +50,11 @@ def order(by, ds):
 
 
 def test_text_comes_after_numbers(tmp_path):
-    found = ["a", 3, 2.5, "B", -1, True, None]
-    ds = dataset(tmp_path, *({"json": json.dumps({"x": x}).encode()} for x in found[:-1]))
-    assert [found[i] for i in order(By("json.x"), ds)] == [-1, True, 2.5, 3, "B", "a"]
+    values = ["a", 3, 2.5, "B", -1, True, None]
+    ds = dataset(tmp_path, *({"json": json.dumps({"x": x}).encode()} for x in values[:-1]))
+    assert [values[i] for i in order(SortKey("json.x"), ds)] == [-1, True, 2.5, 3, "B", "a"]
     ds = dataset(tmp_path, {"json": b'{"x": null}'}, {"json": b"{"}, {"json": b'{"x": "\\ud800"}'})
-    missing, damaged, half = By("json.x").values(ds)
+    missing, damaged, half = SortKey("json.x").values(ds)
     assert isinstance(missing, MissingField)
     assert isinstance(damaged, DecodeFailed)
     assert damaged.key == "k1"
@@ -63,16 +63,16 @@ def test_text_comes_after_numbers(tmp_path):
 
 def test_a_field_of_that_name_comes_first(tmp_path):
     ds = dataset(tmp_path, {"seg.size": b"2", "seg": b"12345"}, {"seg.size": b"1", "seg": b"1"})
-    assert order(By("seg.size"), ds) == [1, 0]
+    assert order(SortKey("seg.size"), ds) == [1, 0]
     ds = dataset(tmp_path, {"seg": b"12345"}, {"seg": b"1"})
-    assert order(By("seg.size"), ds) == [1, 0]
-    assert order(By("SEG"), ds) == [1, 0]
+    assert order(SortKey("seg.size"), ds) == [1, 0]
+    assert order(SortKey("SEG"), ds) == [1, 0]
 
 
 def test_keys(tmp_path):
     ds = dataset(tmp_path, {"txt": b""}, {"txt": b""})
-    assert list(By("key", "bytes").values(ds)) == [b"k0", b"k1"]
-    (error, _) = By("key", "int").values(ds)
+    assert list(SortKey("key", "bytes").values(ds)) == [b"k0", b"k1"]
+    (error, _) = SortKey("key", "int").values(ds)
     assert isinstance(error, SampleError)
     assert error.key == "k0"
 
@@ -89,20 +89,25 @@ def test_keys(tmp_path):
     ],
 )
 def test_what_is_a_number(tmp_path, kind, good, bad):
-    values = list(By("txt", kind).values(dataset(tmp_path, *({"txt": value} for value in [*good, *bad]))))
+    values = list(
+        SortKey("txt", kind).values(dataset(tmp_path, *({"txt": value} for value in [*good, *bad])))
+    )
     assert [isinstance(value, bytes) for value in values] == [True] * len(good) + [False] * len(bad)
     assert len(str(values[-1])) < 400
 
 
-def test_senseless():
-    with pytest.raises(UrlError, match="--by names what"):
-        By("")
-    for wrong in ({"reverse": True}, {"kind": "int"}, {"unique": "first"}):
-        with pytest.raises(UrlError, match="random"):
-            By("random", **wrong)
+def test_invalid_keys():
+    with pytest.raises(UsageError, match="by"):
+        SortKey("")
+    for wrong in ({"type": "str"}, {"unique": "last"}):
+        with pytest.raises(UsageError, match=next(iter(wrong))):
+            SortKey("cls", **wrong)
+    for wrong in ({"reverse": True}, {"type": "int"}, {"unique": "first"}):
+        with pytest.raises(UsageError, match="random"):
+            SortKey("random", **wrong)
 
 
 def test_whole_numbers_larger_than_any_float(tmp_path):
-    found = [10**400, 1, -(10**400), 10**400 + 1, 1e308]
-    ds = dataset(tmp_path, *({"json": json.dumps({"x": x}).encode()} for x in found))
-    assert [found[i] for i in order(By("json.x"), ds)] == sorted(found)
+    values = [10**400, 1, -(10**400), 10**400 + 1, 1e308]
+    ds = dataset(tmp_path, *({"json": json.dumps({"x": x}).encode()} for x in values))
+    assert [values[i] for i in order(SortKey("json.x"), ds)] == sorted(values)
