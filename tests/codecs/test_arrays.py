@@ -1,4 +1,4 @@
-"""npy, npz and torch files: the values of NumPy, and headers that cannot make memory."""
+"""npy, npz and torch files decode as NumPy does, and headers cannot allocate memory."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from tarmac.codecs import Decoder, encode_field, encoders, find_encoder, npy_loads, npz_loads, torch_loads
-from tarmac.codecs import arrays as room
+from tarmac.codecs import Decoder, arrays, encode_field, find_encoder, npy_loads, npz_loads, torch_loads
 from tarmac.errors import CodecError, DecodeFailed, DecompressionBomb, UnsafeCodec
 from tarmac.limits import Limits
 
@@ -38,7 +37,7 @@ def npy(array, **options):
 
 @pytest.mark.filterwarnings("ignore:Stored array in format")
 @given(hnp.arrays(TYPES, SHAPES), st.booleans())
-def test_every_array_comes_back_as_numpy_reads_it(array, fortran):
+def test_arrays_decode_as_numpy_reads_them(array, fortran):
     if fortran:
         array = np.asfortranarray(array)
     data = npy(array, version=None)
@@ -66,7 +65,7 @@ def test_versions_and_types(version, dtype):
     assert back.tobytes() == array.tobytes()
 
 
-def test_as_the_webdataset_library_and_independent_of_the_bytes():
+def test_arrays_equal_those_of_webdataset_and_do_not_share_the_bytes():
     array = np.random.default_rng(1).normal(size=(5, 4)).astype("f4")
     data = npy(array)
     np.testing.assert_array_equal(npy_loads(data), theirs.npy_loads(data))
@@ -89,13 +88,13 @@ def test_old_headers_with_long_integers():
         assert npy_loads(data).shape == (2, 1)
 
 
-def test_headers_remembered_are_bounded():
-    for number in range(1, room._REMEMBERED + 50):
+def test_the_header_cache_is_bounded():
+    for number in range(1, arrays._MAX_CACHED + 50):
         assert npy_loads(npy(np.zeros(number % 5000, "u1"))).shape == (number % 5000,)
-    assert len(room._headers) <= room._REMEMBERED
+    assert len(arrays._headers) <= arrays._MAX_CACHED
     many = np.zeros(1, [(f"field{number}", "u1") for number in range(200)])
     assert npy_loads(npy(many)).dtype == many.dtype
-    assert all(len(front) <= room._REMEMBERED_BYTES for front in room._headers)
+    assert all(len(front) <= arrays._MAX_CACHED_BYTES for front in arrays._headers)
 
 
 def raw(descr="'<f4'", fortran="False", shape="(1,)", version=1, data=bytes(4), text=None, length=None):
@@ -109,7 +108,7 @@ def raw(descr="'<f4'", fortran="False", shape="(1,)", version=1, data=bytes(4), 
     )
 
 
-SHAPES_NO_FIELD_HOLDS = [
+INVALID_SHAPES = [
     "(-1,)",
     "(-4,)",
     "(2,)",
@@ -129,7 +128,7 @@ SHAPES_NO_FIELD_HOLDS = [
     "[1]",
 ]
 HOSTILE = [
-    *(raw(shape=shape, version=version) for shape in SHAPES_NO_FIELD_HOLDS for version in (1, 2, 3)),
+    *(raw(shape=shape, version=version) for shape in INVALID_SHAPES for version in (1, 2, 3)),
     raw(shape="(0, -1)"),
     raw(shape="(0, 4611686018427387904)"),
     *(raw(descr=descr) for descr in ("'O'", "'|O'", "'O8'", "[('a', 'O')]", "'x'", "''", "5", "'<f4000000'")),
@@ -166,12 +165,8 @@ def test_hostile_arrays(data):
             Decoder([])({"npz": boxed.getvalue()})
 
 
-def test_elements_without_size():
+def test_elements_of_size_zero():
     assert npy_loads(raw(descr="'S0'", shape="(3,)")).tolist() == [b"", b"", b""]
-
-
-def test_enough_hostile_arrays():
-    assert len(HOSTILE) >= 50
 
 
 def npz(members, method=zipfile.ZIP_DEFLATED):
@@ -185,16 +180,16 @@ def npz(members, method=zipfile.ZIP_DEFLATED):
 def test_npz_bombs_and_damage():
     zeros = npy(np.zeros(100 << 20, "u1"))
     for members in ([("a.npy", zeros)], [("a.npy", zeros[: 40 << 20]), ("b.npy", zeros[: 40 << 20])]):
-        with pytest.raises(DecompressionBomb, match="claim to unpack"):
+        with pytest.raises(DecompressionBomb, match="would unpack"):
             npz_loads(npz(members))
     small = npz([("a.npy", npy(np.zeros(50 << 20, "u1")))])
-    assert npz_loads(small)["a"].nbytes == 50 << 20  # an empty mask is no bomb
+    assert npz_loads(small)["a"].nbytes == 50 << 20  # an empty mask is not a bomb
     with pytest.raises(DecompressionBomb):
         Decoder([], limits=Limits(member_bytes=1000))({"npz": npz([("a.npy", npy(np.arange(1000)))])})
-    with pytest.raises(DecodeFailed, match="not compressed as NumPy does"):
+    with pytest.raises(DecodeFailed, match=r"a\.npy"):
         npz_loads(npz([("a.npy", npy(np.arange(3)))], zipfile.ZIP_LZMA))
     data = npz([("a.npy", npy(np.arange(100)))])
-    # a member cannot give more than the directory admits
+    # a member cannot be larger than its directory entry says
     lying = data.replace(struct.pack("<I", len(npy(np.arange(100)))), struct.pack("<I", 200))
     for bad in (data[:-5], data[5:], lying, b"", b"PK", data[:60] + b"\xff\xff" + data[62:]):
         with pytest.raises(DecodeFailed):
@@ -204,7 +199,7 @@ def test_npz_bombs_and_damage():
 
 @pytest.mark.parametrize("field", ["npy", "npz", "pth", "pt", "ten", "tenbin", "tb", "a.npy.gz"])
 @given(hnp.arrays(st.sampled_from(["f4", "i8", "u1"]), hnp.array_shapes(max_dims=3, max_side=4)))
-def test_what_is_encoded_is_decoded(field, array):
+def test_arrays_round_trip(field, array):
     value = {
         "npz": {"a": array, "b": array[:1]},
         "pth": torch.from_numpy(array.copy()),
@@ -233,11 +228,7 @@ def test_torch_files():
         torch_loads(npz([("archive/data.pkl", bytes(100 << 20))]))
 
 
-def test_torch_before_2_6_is_not_trusted(monkeypatch):
+def test_torch_before_2_6_is_rejected(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(__version__="2.5.1+cpu"))
-    with pytest.raises(UnsafeCodec, match=r"torch 2\.6 or later"):
+    with pytest.raises(UnsafeCodec, match=r"2\.6"):
         torch_loads(b"")
-
-
-def test_encoders_of_arrays_are_there():
-    assert {"npy", "npz", "pth", "pt"} <= set(encoders)

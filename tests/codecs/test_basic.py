@@ -1,32 +1,19 @@
-"""Text, numbers, serialisers, gzip: values as written, and hostile bytes refused within bounds."""
+"""Text, integers, JSON, MessagePack and CBOR round-trip; hostile bytes fail within limits."""
 
 from __future__ import annotations
 
 import gzip
-import io
 import json
-import subprocess
-import sys
-import zipfile
-from pathlib import Path
 
-import cbor2
-import msgpack
 import pytest
-import webdataset.autodecode as theirs
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.work import calls
-from tarmac.codecs import Decoder, basichandlers, decoders, encode_field, encoders, find_encoder, gzfilter
-from tarmac.codecs.basic import gunzip, json_loads
-from tarmac.codecs.handlers import Settings
-from tarmac.codecs.images import IMAGE_EXTENSIONS
-from tarmac.errors import CodecError, DecodeFailed, DecompressionBomb
-from tarmac.limits import Limits
+from tarmac.codecs import Decoder, encode_field, find_encoder
+from tarmac.codecs.basic import json_loads
+from tarmac.errors import CodecError
 
 DECODE = Decoder([])
-SMALL = Settings(limits=Limits(expansion_floor=1 << 20))
 PLAIN = st.recursive(
     st.none()
     | st.booleans()
@@ -38,37 +25,30 @@ PLAIN = st.recursive(
 )
 
 
-def both(field, value):
-    """Encode a value and decode it again as one field of a sample."""
+def round_trip(field, value):
     return DECODE({field: encode_field(field, value, find_encoder(field), "k")})[field]
-
-
-def test_the_table_has_everything_that_is_written_and_everything_of_the_webdataset_library():
-    assert set(theirs.decoders) <= set(decoders)
-    # html may be in any encoding; images need a spec
-    assert set(encoders) - set(decoders) - set(IMAGE_EXTENSIONS) == {"html", "htm", "img", "image"}
 
 
 @pytest.mark.parametrize("field", ["cls", "cls2", "class", "count", "index", "inx", "id", "CLS", "a.cls.gz"])
 @given(st.integers(-(10**30), 10**30))
-def test_numbers(field, value):
-    assert both(field, value) == value
+def test_integers(field, value):
+    assert round_trip(field, value) == value
 
 
 @pytest.mark.parametrize("field", ["txt", "text", "transcript", "Txt.GZ"])
 @given(st.text())
 def test_text(field, value):
-    assert both(field, value) == value
+    assert round_trip(field, value) == value
 
 
 @pytest.mark.parametrize("field", ["json", "jsn", "mp", "msg", "msgpack", "cbor", "json.gz"])
 @given(PLAIN.filter(lambda value: not isinstance(value, str)))  # strings are stored as they are
 def test_serialisers(field, value):
-    assert both(field, value) == value
+    assert round_trip(field, value) == value
 
 
 @given(st.binary(max_size=40) | PLAIN.map(json.dumps).map(str.encode), st.sampled_from(["", " ", "\n\t"]))
-def test_json_is_what_the_standard_library_says(data, space):
+def test_json_equals_the_standard_library(data, space):
     data = space.encode() + data + space.encode()
     try:
         expected = json.loads(data)
@@ -131,7 +111,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize(("field", "data"), HOSTILE, ids=range(len(HOSTILE)))
-def test_hostile_bytes_fail_with_a_name(field, data):
+def test_hostile_bytes_raise_with_a_location(field, data):
     with pytest.raises(CodecError) as caught:
         DECODE({"__key__": "k7", "__url__": "s3://b/x.tar", field: data})
     error = caught.value
@@ -140,106 +120,7 @@ def test_hostile_bytes_fail_with_a_name(field, data):
     assert len(str(error)) < 500
 
 
-def test_duplicate_keys_and_other_oddities_are_as_in_the_standard_library():
+def test_json_null_and_duplicate_keys():
     assert DECODE({"json": b'{"a": 1, "a": 2}'}) == {"json": {"a": 2}}
     assert DECODE({"json": b"null", "json.gz": gzip.compress(b"null")}) == {"json": None, "json.gz": None}
     assert DECODE({"cls": b" 7\n"}) == {"cls": 7}
-
-
-@given(st.lists(st.binary(max_size=300), min_size=1, max_size=5), st.integers(0, 20))
-def test_gzip_members_and_padding(parts, padding):
-    packed = b"".join(map(gzip.compress, parts)) + bytes(padding)
-    assert gunzip(packed) == b"".join(parts)
-    assert gzip.decompress(packed) == gunzip(packed)
-
-
-def test_gzip_bombs():
-    bomb = gzip.compress(bytes(200 << 20))
-    assert len(bomb) < 1 << 20
-    with pytest.raises(DecompressionBomb, match="expand to more than"):
-        gunzip(bomb)
-    with pytest.raises(DecompressionBomb):
-        DECODE({"txt.gz": bomb})
-    half = gzip.compress(bytes(700_000))
-    assert len(gunzip(half, SMALL)) == 700_000
-    with pytest.raises(DecompressionBomb):
-        gunzip(half * 2, SMALL)  # members add up
-    with pytest.raises(DecompressionBomb):
-        gunzip(gzip.compress(b"abcdef" * 10), Settings(limits=Limits(member_bytes=59)))
-    # a limit given to the decoder reaches the filter
-    with pytest.raises(DecompressionBomb):
-        Decoder([], limits=Limits(member_bytes=59))({"txt.gz": gzip.compress(b"abcdef" * 10)})
-
-
-TESTS = Path(__file__).parent.parent
-SCRIPT = """
-import pathlib, sys
-sys.path.insert(0, sys.argv[2])
-from harness.memory import peak
-import numpy, torch, zipfile
-from tarmac.codecs import Decoder
-from tarmac.errors import DecompressionBomb
-decode = Decoder([])
-content = {path.name: path.read_bytes() for path in pathlib.Path(sys.argv[1]).iterdir()}
-before = peak()
-for name, data in content.items():
-    try:
-        decode({name: data})
-    except DecompressionBomb:
-        print("bomb")
-print((peak() - before) >> 20)
-"""
-
-
-def test_bombs_take_no_more_than_the_floor(tmp_path):
-    zeros = bytes(300 << 20)
-    inner = gzip.compress(zeros, 9)
-    boxed = io.BytesIO()
-    with zipfile.ZipFile(boxed, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("a.npy", zeros)
-    bombs = {
-        "json.gz": inner,
-        "a.txt.gz": gzip.compress(bytes(40 << 20)) * 7,
-        "npy.gz": gzip.compress(b"\x93NUMPY" + zeros),
-        "jpg.gz": inner,
-        "npz": boxed.getvalue(),
-        "pth": boxed.getvalue(),
-        "unknown.gz": inner,
-    }
-    for name, data in bombs.items():
-        (tmp_path / name).write_bytes(data)
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(tmp_path), str(TESTS)],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=1200,
-    )
-    assert done.stdout.split()[:-1] == ["bomb"] * len(bombs)
-    assert int(done.stdout.split()[-1]) < 128
-
-
-def test_many_members_take_linear_time():
-    packed = gzip.compress(b"x") * 100_000
-    assert calls(lambda: gunzip(packed)) < 20 * 100_000
-    assert gunzip(packed) == b"x" * 100_000
-
-
-def test_handlers_called_directly():
-    assert basichandlers(".json", b"[1]") == [1]
-    assert basichandlers(".what", b"[1]") is None
-    onward = gzfilter(".json.gz", gzip.compress(b"[1]"))
-    assert (onward.key, onward.data) == (".json", b"[1]")
-    assert gzfilter(".json", b"") is None
-    assert msgpack.unpackb(msgpack.packb(1)) == decoders["msgpack"](b"\x01")
-    assert cbor2.loads(b"\x01") == decoders["cbor"](b"\x01")
-
-
-def test_an_entry_added_to_the_table_is_used(monkeypatch):
-    monkeypatch.setitem(decoders, "shout", bytes.upper)
-    assert Decoder([])({"a.shout": b"x"}) == {"a.shout": b"X"}
-
-
-def test_damage_is_told_apart():
-    with pytest.raises(DecodeFailed, match="ends too early"):
-        DECODE({"txt.gz": gzip.compress(b"{}")[:-1]})

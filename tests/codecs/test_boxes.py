@@ -1,4 +1,4 @@
-"""A part of an image is that part of the whole image, however it was decoded."""
+"""A decoded part of an image equals that part of the whole image."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tarmac.errors import DecodeFailed, DecompressionBomb
 from tarmac.limits import Limits
 
 
-def picture(width, height, seed=0):
+def random_image(width, height, seed=0):
     rng = np.random.default_rng(seed)
     smooth = np.kron(rng.integers(0, 256, (height // 8 + 1, width // 8 + 1, 3)), np.ones((8, 8, 1)))
     return (smooth[:height, :width] + rng.normal(0, 9, (height, width, 3))).clip(0, 255).astype(np.uint8)
@@ -28,9 +28,9 @@ def jpeg(array, subsampling="420", quality=90):
     return simplejpeg.encode_jpeg(array, quality, colorsubsampling=subsampling)
 
 
-def saved(array, form, **options):
+def saved(array, format, **options):
     stream = io.BytesIO()
-    Image.fromarray(array).save(stream, form, **options)
+    Image.fromarray(array).save(stream, format, **options)
     return stream.getvalue()
 
 
@@ -40,7 +40,7 @@ def inside(draw, size):
 
 
 @pytest.fixture(params=["in part", "whole"])
-def way(request, monkeypatch):
+def decoding(request, monkeypatch):
     if request.param == "whole":
         monkeypatch.setattr(boxes, "_native", lambda: None)
     else:
@@ -56,9 +56,9 @@ def way(request, monkeypatch):
     st.integers(5, 100),
     st.data(),
 )
-def test_a_part_is_that_part_of_the_whole(width, height, subsampling, quality, draw):
+def test_a_part_equals_that_part_of_the_whole(width, height, subsampling, quality, draw):
     pytest.importorskip("tarmac_jpeg")
-    array = picture(width, height)
+    array = random_image(width, height)
     if subsampling == "Gray":
         data = simplejpeg.encode_jpeg(array[:, :, :1].copy(), quality, colorspace="GRAY")
     else:
@@ -67,72 +67,72 @@ def test_a_part_is_that_part_of_the_whole(width, height, subsampling, quality, d
     image = OpenImage(data)
     assert (image.width, image.height) == (width, height)
     part = image.pixels((left, top, right, bottom))
-    assert image._all is None  # it was decoded in part
+    assert image._pixels is None  # decoded in part
     whole = imagehandler("rgb8", fast=True)(".jpg", data)
     np.testing.assert_array_equal(part, whole[top:bottom, left:right], strict=True)
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_progressive_ones_too(seed):
+def test_parts_of_progressive_jpegs(seed):
     pytest.importorskip("tarmac_jpeg")
-    data = saved(picture(150, 130, seed), "JPEG", quality=80, progressive=True)
+    data = saved(random_image(150, 130, seed), "JPEG", quality=80, progressive=True)
     rng = np.random.default_rng(seed)
     (left, right), (top, bottom) = sorted(rng.choice(150, 2, False)), sorted(rng.choice(130, 2, False))
     image = OpenImage(data)
     part = image.pixels((int(left), int(top), int(right), int(bottom)))
-    assert image._all is None
+    assert image._pixels is None
     whole = imagehandler("rgb8", fast=True)(".jpg", data)
     np.testing.assert_array_equal(part, whole[top:bottom, left:right], strict=True)
 
 
-@pytest.mark.parametrize("form", ["PNG", "WEBP", "GIF"])
-def test_other_formats_are_decoded_whole(way, form):
-    data = saved(picture(60, 40), form)
+@pytest.mark.parametrize("format", ["PNG", "WEBP", "GIF"])
+def test_other_formats_are_decoded_whole(decoding, format):
+    data = saved(random_image(60, 40), format)
     image = OpenImage(data)
     assert (image.width, image.height) == (60, 40)
-    expected = imagehandler("rgb8")(f".{form.lower()}", data)[5:30, 10:50]
+    expected = imagehandler("rgb8")(f".{format.lower()}", data)[5:30, 10:50]
     np.testing.assert_array_equal(image.pixels((10, 5, 50, 30)), expected)
 
 
-def test_colours_that_only_pillow_knows(way):
+def test_cmyk_is_decoded_by_pillow(decoding):
     data = saved(np.zeros((20, 30, 4), np.uint8), "PNG")
     stream = io.BytesIO()
     Image.open(io.BytesIO(data)).convert("CMYK").save(stream, "JPEG")
     assert OpenImage(stream.getvalue()).pixels((0, 0, 30, 20)).shape == (20, 30, 3)
 
 
-def test_damage(way):
-    data = jpeg(picture(200, 200))
+def test_damage(decoding):
+    data = jpeg(random_image(200, 200))
     with pytest.raises(DecodeFailed):
         OpenImage(b"no image at all")
     for cut in (len(data) // 2, 700):
         try:
             pixels = OpenImage(data[:cut]).pixels((10, 150, 190, 190))
         except (DecodeFailed, OSError):
-            continue  # as when the whole picture is decoded
+            continue  # as when the whole image is decoded
         np.testing.assert_array_equal(
             pixels, imagehandler("rgb8", fast=True)(".jpg", data[:cut])[150:190, 10:190]
         )
 
 
-def test_what_was_cut_off_is_not_decoded_in_part():
-    data = jpeg(picture(200, 200))
+def test_truncated_jpegs_are_not_decoded_in_part():
+    data = jpeg(random_image(200, 200))
     with pytest.raises(OSError, match="truncated"):
         imagehandler("rgb8", fast=True)(".jpg", data[:-2])
     with pytest.raises(OSError, match="truncated"):
         OpenImage(data[:-2])  # though most boxes are there
-    with_more = OpenImage(data + b"behind its end")
-    np.testing.assert_array_equal(with_more.pixels((0, 0, 9, 9)), OpenImage(data).pixels((0, 0, 9, 9)))
+    with_tail = OpenImage(data + b"trailing bytes")
+    np.testing.assert_array_equal(with_tail.pixels((0, 0, 9, 9)), OpenImage(data).pixels((0, 0, 9, 9)))
 
 
-def test_too_many_pixels(way):
+def test_too_many_pixels(decoding):
     with pytest.raises(DecompressionBomb, match="200x200"):
-        OpenImage(jpeg(picture(200, 200)), Limits(pixels=30_000))
+        OpenImage(jpeg(random_image(200, 200)), Limits(pixels=30_000))
 
 
-def test_what_the_accelerator_refuses():
+def test_invalid_arguments_of_the_native_decoder():
     native = pytest.importorskip("tarmac_jpeg")
-    data, out = jpeg(picture(40, 30)), bytearray(40 * 30 * 3)
+    data, out = jpeg(random_image(40, 30)), bytearray(40 * 30 * 3)
     assert native.decode_box(data, (0, 0, 40, 30), out, True) == (0, 40)
     for box, why in [
         ((0, 0, 41, 30), "larger than the picture of 40x30"),
@@ -162,14 +162,14 @@ def test_random_damage_is_an_error_or_pixels():
     rng = np.random.default_rng(7)
     outcomes = set()
     for number in range(rounds(600)):
-        array = picture(90, 70, number)
+        array = random_image(90, 70, number)
         data = bytearray(
             jpeg(array, ["444", "420"][number % 2])
             if number % 3
             else saved(array, "JPEG", quality=80, progressive=True)
         )
-        for place in rng.integers(2, len(data), 1 + number % 4):
-            data[place] = rng.integers(256)
+        for position in rng.integers(2, len(data), 1 + number % 4):
+            data[position] = rng.integers(256)
         left, top = (int(value) for value in rng.integers(0, 60, 2))
         try:
             native.decode_box(bytes(data), (left, top, left + 20, top + 9), bytearray(60_000), True)
@@ -180,13 +180,15 @@ def test_random_damage_is_an_error_or_pixels():
 
 
 @pytest.mark.parametrize("width", [1, 2, 5, 8])
-def test_mirrors(way, width):
-    array = picture(width, 7)
+def test_mirrors(decoding, width):
+    array = random_image(width, 7)
     np.testing.assert_array_equal(boxes.mirror(array.copy()), array[:, ::-1])
-    np.testing.assert_array_equal(boxes.mirror(picture(20, 7)[:, :width]), picture(20, 7)[:, :width][:, ::-1])
+    np.testing.assert_array_equal(
+        boxes.mirror(random_image(20, 7)[:, :width]), random_image(20, 7)[:, :width][:, ::-1]
+    )
 
 
-def test_rows_that_cannot_be_mirrored():
+def test_the_native_mirror_rejects_invalid_rows():
     native = pytest.importorskip("tarmac_jpeg")
     for size, width in [(10, 3), (9, 0)]:
         with pytest.raises(ValueError, match="no rows of"):

@@ -1,4 +1,4 @@
-"""Decoder: the order of handlers, what is remembered, and errors that say where."""
+"""Decoder: the order of handlers, plans per field name, and errors with a location."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tarmac.codecs import (
     torch_audio,
     torch_video,
 )
-from tarmac.codecs.decode import REMEMBERED
+from tarmac.codecs.decode import _MAX_PLANS
 from tarmac.errors import CodecError, DecodeFailed
 
 
@@ -60,9 +60,9 @@ def same(a, b):
             assert value == b[field]
 
 
-def test_values_equal_those_of_the_webdataset_library():
+def test_values_equal_those_of_webdataset():
     ours = Decoder([])
-    for _ in range(2):  # the second time from memory
+    for _ in range(2):  # the second time with the cached plans
         same(ours(SAMPLE), theirs.Decoder([])(SAMPLE))
     assert ours(SAMPLE)["left.npy"].flags.writeable
     assert SAMPLE["cls"] == b"17"  # the sample given stays as it is
@@ -81,7 +81,7 @@ def test_partial():
     decode = Decoder([], partial=True)
     assert decode({"cls": 5, "txt": b"x", "json": None}) == {"cls": 5, "txt": "x", "json": None}
     for value in (5, None, "text", bytearray(b"1"), np.zeros(3)):
-        with pytest.raises(DecodeFailed, match=r'field "cls": bytes were expected, got .*partial=True'):
+        with pytest.raises(DecodeFailed, match=r'field "cls": .*partial=True'):
             Decoder([])({"cls": value})
 
 
@@ -100,7 +100,7 @@ def test_metadata():
 
 
 class Recorder:
-    """A user's handler that notes how it is called."""
+    """A custom handler that records its calls."""
 
     def __init__(self, answer=None):
         self.calls = []
@@ -111,7 +111,7 @@ class Recorder:
         return self.answer
 
 
-def test_handlers_of_the_user_are_asked_every_time_and_in_order():
+def test_custom_handlers_are_called_every_time_and_in_order():
     first, second = Recorder(), Recorder("answer")
     decode = Decoder([first, second])
     for _ in range(3):
@@ -123,7 +123,7 @@ def test_handlers_of_the_user_are_asked_every_time_and_in_order():
     assert Decoder([Recorder()])({"cls": b"1", "x": b"2"}) == {"cls": 1, "x": b"2"}
 
 
-def test_continue_goes_on_behind_the_handler_that_returned_it():
+def test_continue_passes_to_the_handlers_after_the_one_that_returned_it():
     def strip(key, data):
         return Continue(key[:-4], data[4:]) if key.endswith(".enc") else None
 
@@ -169,7 +169,7 @@ def test_a_subclass_that_overrides_the_call_is_called():
 
 
 @given(st.lists(st.sampled_from(["cls", "json", "a.cls", "cls.gz", "x", "png", "__x__"]), max_size=12))
-def test_what_is_remembered_does_not_change_values(fields):
+def test_cached_plans_do_not_change_values(fields):
     values = {
         "cls": b"1",
         "json": b"2",
@@ -186,14 +186,14 @@ def test_what_is_remembered_does_not_change_values(fields):
         )
 
 
-def test_memory_of_field_names_is_bounded():
+def test_the_number_of_cached_plans_is_bounded():
     decode = Decoder([])
-    for number in range(3 * REMEMBERED):
+    for number in range(3 * _MAX_PLANS):
         assert decode({f"{number}.cls": b"1"}) == {f"{number}.cls": 1}
-    assert len(decode._plans) <= REMEMBERED
+    assert len(decode._plans) <= _MAX_PLANS
 
 
-def test_decoders_are_picklable_also_after_use():
+def test_decoders_are_picklable_after_use():
     decode = Decoder(
         [imagehandler("rgb8"), torch_video, torch_audio, handle_extension("x", bytes.upper)], only="cls x"
     )
@@ -205,16 +205,14 @@ def test_decoders_are_picklable_also_after_use():
 
 
 @pytest.mark.parametrize("bad", ["rgb", [5], ["rgb"]])
-def test_what_is_no_handler(bad):
+def test_invalid_handlers(bad):
     with pytest.raises(TypeError):
         Decoder(bad)
 
 
-def test_errors_say_where_and_keep_the_cause():
+def test_errors_have_a_location_and_a_cause():
     sample = {"__key__": "a/b", "__url__": "https://me:SECRET@h/x.tar?sig=SECRET", "cls": b"no number"}
-    with pytest.raises(
-        DecodingError, match=r'sample "a/b": field "cls": ValueError: invalid literal'
-    ) as caught:
+    with pytest.raises(DecodingError, match=r'sample "a/b": field "cls": ValueError') as caught:
         Decoder([])(sample)
     error = caught.value
     assert isinstance(error, DecodeFailed)
@@ -225,11 +223,11 @@ def test_errors_say_where_and_keep_the_cause():
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
     with pytest.raises(DecodeFailed, match=r'^field "cls"'):
         Decoder([])({"cls": b""})
-    with pytest.raises(DecodeFailed, match="dictionary"):
+    with pytest.raises(DecodeFailed, match="list"):
         Decoder([])([b"1"])
 
 
-def test_errors_do_not_hold_the_sample():
+def test_errors_do_not_keep_the_sample():
     def fails(key, data):
         raise RuntimeError("x" * 10_000)
 
@@ -256,16 +254,16 @@ def test_only_missing_extras_stay_import_errors(monkeypatch):
     with pytest.raises(DecodeFailed, match="ImportError: of the data"):
         Decoder([fails])({"a": b""})
     monkeypatch.setitem(sys.modules, "msgpack", None)
-    with pytest.raises(ImportError, match=r"tarmac\[msgpack\]"):
+    with pytest.raises(ImportError, match=r"tarmac-data\[msgpack\]"):
         Decoder([])({"mp": b"\x01"})
 
 
-def test_one_field_by_itself():
+def test_decode_one_field():
     assert Decoder([]).decode1("cls.gz", gzip.compress(b"5")) == 5
     assert Decoder([]).decode1("what", b"5") == b"5"
 
 
-def test_the_room_is_light():
+def test_importing_codecs_imports_no_heavy_library():
     heavy = {"numpy", "PIL", "torch", "simplejpeg", "av", "soundfile"}
     script = f"import sys, tarmac.codecs; print(*{heavy} & {{*sys.modules}})"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -1,11 +1,11 @@
-"""Values to bytes by extension, and clear refusals."""
+"""Values are encoded by extension; invalid ones raise typed errors."""
 
 from __future__ import annotations
 
-import builtins
 import io
 import json
 import pickle
+import sys
 
 import cbor2
 import msgpack
@@ -16,7 +16,8 @@ import webdataset.tenbin
 import webdataset.writer
 from PIL import Image
 
-from tarmac.codecs import encode_field, encoders, find_encoder
+from tarmac.codecs import encode_field, find_encoder
+from tarmac.codecs.registry import registered_codecs
 from tarmac.errors import CodecError, EncodeFailed, NoCodec
 
 
@@ -25,21 +26,21 @@ def encode(field, value):
 
 
 @pytest.mark.parametrize("field", ["cls", "cls2", "class", "count", "index", "inx", "id", "a.cls", "CLS"])
-def test_numbers(field):
+def test_integers(field):
     assert encode(field, 42) == b"42"
     assert encode(field, np.int32(-7)) == b"-7"
     assert encode(field, torch.tensor(3)) == b"3"
     for bad in (1.5, None, True, [1]):
-        with pytest.raises(EncodeFailed, match="whole number"):
+        with pytest.raises(EncodeFailed, match=rf'field "{field}"'):
             encode(field, bad)
 
 
-def test_text_and_bytes_pass_whatever_the_field():
+def test_text_and_bytes_are_stored_in_any_field():
     for field in ("txt", "json", "jpg", "unknown", "cls"):
         assert encode(field, "ü") == "ü".encode()
         assert encode(field, b"raw") == b"raw"
         assert encode(field, bytearray(b"raw")) == b"raw"
-    with pytest.raises(EncodeFailed, match="text was expected"):
+    with pytest.raises(EncodeFailed, match="int"):
         encode("txt", 5)
 
 
@@ -64,18 +65,18 @@ def test_arrays():
 
 
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", ">i4"])
-def test_tenbin_reads_in_the_webdataset_library(dtype):
+def test_webdataset_reads_tenbin(dtype):
     arrays = [np.arange(5).astype(dtype), np.ones((2, 3, 4), dtype), np.zeros((0, 3), dtype)]
     data = encode("ten", arrays)
     assert len(data) % 16 == 0
     if dtype == "u4":
-        return  # that library misspells uint32 and reads none; the bytes are checked below
+        return  # webdataset misspells uint32 and cannot read it; the next test checks the bytes
     for a, b in zip(arrays, webdataset.tenbin.decode_buffer(data), strict=True):
         assert a.shape == b.shape
         assert (a == b).all()
 
 
-def test_tenbin_layout_and_refusals():
+def test_tenbin_layout_and_invalid_arrays():
     data = encode("ten", np.array([1, 2], "u4"))
     assert data[:16] == b"~TenBin~" + (32).to_bytes(8, "little")
     assert data[16:18] == b"u4"
@@ -119,7 +120,7 @@ def test_image_modes():
 
 
 @pytest.mark.parametrize("field", ["jpg", "jpeg", "img", "image", "png", "ppm"])
-def test_images_have_the_format_that_the_webdataset_library_gives_them(field):
+def test_image_formats_equal_those_of_webdataset(field):
     array = np.arange(4 * 5 * 3, dtype="uint8").reshape(4, 5, 3)
     ours = Image.open(io.BytesIO(encode(field, array)))
     theirs = Image.open(io.BytesIO(webdataset.writer.default_handlers[field](array)))
@@ -145,34 +146,36 @@ def test_jpeg():
         np.array([[0.5, np.nan]]),
         np.array([[0.5, -np.inf]]),
         np.zeros((2, 2), "int64"),
-        "no"[:0] or 5,
+        5,
     ],
 )
-def test_what_is_no_image(bad):
+def test_invalid_images(bad):
     with pytest.raises(EncodeFailed):
         encode("png", bad)
 
 
 def test_unknown_fields():
-    with pytest.raises(NoCodec, match="pass bytes"):
+    with pytest.raises(NoCodec, match="weird"):
         encode("weird", [1])
 
 
-def test_every_encoder_refuses_nonsense_with_a_typed_error():
-    class Nonsense:
+def test_every_encoder_raises_typed_errors():
+    class Unencodable:
         def __reduce__(self):
             raise TypeError("no")
 
-    for field in encoders:
+    for field, codec in registered_codecs():
+        if codec.encode is None:
+            continue
         with pytest.raises(CodecError) as caught:
-            encode(field, Nonsense())
+            encode(field, Unencodable())
         assert caught.value.key == "some/key"
         assert caught.value.field == field
 
 
-def test_encoders_of_ones_own():
+def test_custom_encoders():
     assert encode_field("x", 1, lambda value: bytearray(b"1"), "k") == b"1"
-    with pytest.raises(EncodeFailed, match=r'sample "k": field "x": this became int, not bytes'):
+    with pytest.raises(EncodeFailed, match=r'sample "k": field "x": .*int'):
         encode_field("x", 1, lambda value: value, "k")
     with pytest.raises(EncodeFailed, match="ZeroDivisionError") as caught:
         encode_field("x", 0, lambda value: 1 / value, "k")
@@ -184,13 +187,6 @@ def test_encoders_of_ones_own():
     [("mp", "msgpack", "msgpack"), ("cbor", "cbor2", "cbor"), ("pth", "torch", "torch")],
 )
 def test_missing_libraries_name_their_extra(monkeypatch, field, module, extra):
-    real = builtins.__import__
-
-    def without(name, *args, **kwargs):
-        if name == module:
-            raise ImportError(name)
-        return real(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(ImportError, match=rf"tarmac\[{extra}\]"):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ImportError, match=rf"tarmac-data\[{extra}\]"):
         encode(field, {"a": 1})

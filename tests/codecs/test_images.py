@@ -1,4 +1,4 @@
-"""Images: every spec gives the webdataset library's values; other formats and bombs are refused."""
+"""Every image spec gives the values of webdataset; other formats and bombs raise."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SMALL = RNG.integers(0, 256, (9, 13, 3), dtype="u1")
 PHOTO = np.asarray(Image.fromarray(SMALL).resize((131, 97), Image.Resampling.BICUBIC))
 
 
-def picture(mode):
+def sample_image(mode):
     if mode in ("I;16", "I;16B"):
         return Image.fromarray(RNG.integers(0, 200, (97, 131)).astype("<u2"))
     if mode == "RGBA":
@@ -42,19 +42,19 @@ def picture(mode):
     return Image.fromarray(PHOTO).convert(mode)
 
 
-def save(mode, form, **options):
+def save(mode, format, **options):
     stream = io.BytesIO()
-    picture(mode).save(stream, form, **options)
+    sample_image(mode).save(stream, format, **options)
     return stream.getvalue()
 
 
 def transparent_palette():
     stream = io.BytesIO()
-    picture("P").save(stream, "PNG", transparency=3)
+    sample_image("P").save(stream, "PNG", transparency=3)
     return stream.getvalue()
 
 
-def with_bytes_behind():
+def with_trailing_bytes():
     return save("RGB", "JPEG") + b"trailing bytes"
 
 
@@ -75,7 +75,7 @@ IMAGES = {
         lambda: save("RGB", "JPEG", keep_rgb=True),
         lambda: save("L", "JPEG"),
         lambda: save("CMYK", "JPEG"),
-        with_bytes_behind,
+        with_trailing_bytes,
         with_damage,
     ],
     "png": [
@@ -103,18 +103,18 @@ IMAGES = {
     "pcx": [lambda: save("RGB", "PCX")],
     "dds": [lambda: save("RGB", "DDS")],
 }
-CASES = [(extension, number) for extension, makers in IMAGES.items() for number in range(len(makers))]
+CASES = [(extension, number) for extension, builders in IMAGES.items() for number in range(len(builders))]
 
 
-def test_the_specs_are_those_of_the_webdataset_library():
+def test_the_specs_equal_those_of_webdataset():
     assert imagespecs == theirs.imagespecs
     assert set(IMAGE_EXTENSIONS) < set(theirs.IMAGE_EXTENSIONS)
-    no_images = "blp bufr grib h5 hdf fit fits ps eps mpg mpeg wmf emf iim"
-    assert set(theirs.IMAGE_EXTENSIONS) - set(IMAGE_EXTENSIONS) == set(no_images.split())
+    not_images = "blp bufr grib h5 hdf fit fits ps eps mpg mpeg wmf emf iim"
+    assert set(theirs.IMAGE_EXTENSIONS) - set(IMAGE_EXTENSIONS) == set(not_images.split())
 
 
 @pytest.mark.parametrize(("extension", "number"), CASES)
-def test_values_equal_those_of_the_webdataset_library(extension, number):
+def test_values_equal_those_of_webdataset(extension, number):
     data = IMAGES[extension][number]()
     for spec in imagespecs:
         ours = imagehandler(spec)(f".{extension}", data)
@@ -140,7 +140,7 @@ def test_values_equal_those_of_the_webdataset_library(extension, number):
     st.booleans(),
     st.sampled_from(["rgb8", "l8", "rgba8", "torchrgb"]),
 )
-def test_jpegs_of_all_kinds_are_pillows_bit_by_bit(array, quality, subsampling, progressive, spec):
+def test_jpegs_equal_those_of_pillow_exactly(array, quality, subsampling, progressive, spec):
     stream = io.BytesIO()
     Image.fromarray(array).save(
         stream, "JPEG", quality=quality, subsampling=subsampling, progressive=progressive
@@ -163,7 +163,7 @@ def test_fast_jpegs_are_nearly_the_same(tmp_path):
         imagehandler("rgb8", fast=True)(".png", png), imagehandler("rgb8")(".png", png)
     )
     assert repr(imagehandler("rgb8", fast=True)) == "ImageHandler('rgb8', fast=True)"
-    with pytest.raises(ValueError, match="Pillow decodes pil"):
+    with pytest.raises(ValueError, match="fast"):
         imagehandler("pil", fast=True)
 
 
@@ -186,14 +186,14 @@ def test_through_a_decoder_by_extension_and_case():
 
 
 def test_unknown_specs_and_pickling():
-    with pytest.raises(ValueError, match=r"'rgb16'; there are l8, rgb8, .*pilrgba"):
+    with pytest.raises(ValueError, match=r"'rgb16'.* l8, rgb8, .*pilrgba"):
         imagehandler("rgb16")
     copy = pickle.loads(pickle.dumps(imagehandler("torchrgb")))
     assert copy(".png", save("RGB", "PNG")).shape == (3, 97, 131)
     assert repr(copy) == "ImageHandler('torchrgb')"
 
 
-def test_depth_is_kept_or_its_loss_is_told():
+def test_16_bit_images_are_kept_or_warn():
     deep = (np.arange(97 * 131, dtype="u2") * 5).reshape(97, 131)
     stream = io.BytesIO()
     Image.fromarray(deep).save(stream, "PNG")
@@ -202,25 +202,27 @@ def test_depth_is_kept_or_its_loss_is_told():
         image = imagehandler(spec)(".png", data)
         np.testing.assert_array_equal(np.asarray(image), deep)
     for spec in ("rgb8", "l", "torchl", "pilrgb", "pilrgba"):
-        with pytest.warns(TarmacWarning, match=f"up to 255 by {spec}"):
+        with pytest.warns(TarmacWarning, match=spec):
             ours = imagehandler(spec)(".png", data)
         np.testing.assert_array_equal(np.asarray(ours), np.asarray(theirs.imagehandler(spec)(".png", data)))
     stream = io.BytesIO()
     Image.fromarray(np.minimum(deep, 200)).save(stream, "PNG")
-    assert imagehandler("l8")(".png", stream.getvalue()).max() == 200  # nothing lost, nothing said
+    assert (
+        imagehandler("l8")(".png", stream.getvalue()).max() == 200
+    )  # nothing is lost, so there is no warning
 
 
 @pytest.mark.parametrize("values", [[[0.25, 0.75]], [[-3, 7]], [[0, 70_000]]])
-def test_fractions_and_negative_values_are_not_lost_in_silence(values):
+def test_fractions_and_negative_values_warn(values):
     array = np.array(values, "f4" if isinstance(values[0][0], float) else "i4")
     stream = io.BytesIO()
     Image.fromarray(array).save(stream, "TIFF")
     np.testing.assert_array_equal(np.asarray(imagehandler("pil")(".tif", stream.getvalue())), array)
-    with pytest.warns(TarmacWarning, match=f"values from {array.min():g} to {array.max():g}"):
+    with pytest.warns(TarmacWarning, match=f"{array.min():g} to {array.max():g}"):
         imagehandler("l8")(".tif", stream.getvalue())
 
 
-NOT_ALLOWED = {
+UNSUPPORTED = {
     "eps": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\n",
     "wmf": b"\xd7\xcd\xc6\x9a" + bytes(40),
     "fits": b"SIMPLE  =                    T".ljust(80) + b"BITPIX  =                    8".ljust(80),
@@ -243,27 +245,27 @@ NOT_ALLOWED = {
 }
 
 
-@pytest.mark.parametrize("name", NOT_ALLOWED)
+@pytest.mark.parametrize("name", UNSUPPORTED)
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_what_is_no_image_of_an_allowed_kind(name):
+def test_unsupported_formats(name):
     for spec in ("rgb8", "pil", "torchl"):
         for field in ("jpg", "png", "tif"):
             with pytest.raises(DecodeFailed) as caught:
-                Decoder([imagehandler(spec)])({"__key__": "k", "__url__": "u", field: NOT_ALLOWED[name]})
+                Decoder([imagehandler(spec)])({"__key__": "k", "__url__": "u", field: UNSUPPORTED[name]})
             assert (caught.value.key, caught.value.url, caught.value.field) == ("k", "u", field)
 
 
 def test_truncated_images_are_errors():
-    for extension, makers in IMAGES.items():
-        data = makers[0]()
+    for extension, builders in IMAGES.items():
+        data = builders[0]()
         with pytest.raises(DecodeFailed):
             Decoder([imagehandler("rgb8")])({extension: data[: len(data) // 3]})
 
 
-def test_the_pixel_limit_can_be_set_and_is_exact():
+def test_the_pixel_limit_is_exact():
     data = {
-        form: save("RGB", kind)
-        for form, kind in (("jpg", "JPEG"), ("png", "PNG"), ("bmp", "BMP"), ("webp", "WEBP"))
+        field: save("RGB", name)
+        for field, name in (("jpg", "JPEG"), ("png", "PNG"), ("bmp", "BMP"), ("webp", "WEBP"))
     }
     for field, content in data.items():
         for spec in ("rgb8", "pil"):
@@ -272,12 +274,12 @@ def test_the_pixel_limit_can_be_set_and_is_exact():
                 Decoder([imagehandler(spec)], limits=Limits(pixels=131 * 97 - 1))({field: content})
 
 
-def test_formats_that_pillow_does_not_have_are_left_out(monkeypatch):
+def test_formats_missing_from_pillow_are_skipped(monkeypatch):
     Image.init()
     monkeypatch.delitem(Image.OPEN, "QOI")
-    images._known.cache_clear()
+    images._supported.cache_clear()
     try:
-        with pytest.raises(DecodeFailed, match="no image of a known format"):
+        with pytest.raises(DecodeFailed, match='field "jpg"'):
             Decoder([imagehandler("pil")])({"jpg": b"qoif" + bytes(50)})
     finally:
-        images._known.cache_clear()
+        images._supported.cache_clear()

@@ -1,4 +1,4 @@
-"""Image bombs are refused by their header, before anything is allocated."""
+"""Image bombs raise by their header, before memory is allocated."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tarmac.codecs.pixels import check_pixels, peek_size
 from tarmac.errors import DecompressionBomb
 from tarmac.limits import Limits
 
-MOST = 64_000_000
+MAX_PIXELS = 64_000_000
 
 
 def png(width, height, extra=b""):
-    def part(kind, data):
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+    def part(name, data):
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
 
     pixels = zlib.compress(bytes(1 << 20))
     header = part(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
@@ -39,14 +39,14 @@ def jpeg(width, height):
     return bytes(data)
 
 
-def webp(kind, width, height):
-    if kind == b"VP8X":
+def webp(chunk_type, width, height):
+    if chunk_type == b"VP8X":
         body = bytes(4) + (width - 1).to_bytes(3, "little") + (height - 1).to_bytes(3, "little")
-    elif kind == b"VP8L":
+    elif chunk_type == b"VP8L":
         body = b"\x2f" + ((width - 1) | (height - 1) << 14).to_bytes(4, "little") + bytes(20)
     else:
         body = bytes(3) + b"\x9d\x01\x2a" + struct.pack("<HH", width, height) + bytes(20)
-    chunk = kind + struct.pack("<I", len(body)) + body
+    chunk = chunk_type + struct.pack("<I", len(body)) + body
     return b"RIFF" + struct.pack("<I", 4 + len(chunk)) + b"WEBP" + chunk
 
 
@@ -84,8 +84,8 @@ def ico(width, height):
     return struct.pack("<HHH", 0, 1, 1) + struct.pack("<BBBBHHII", 0, 0, 0, 0, 1, 32, len(inner), 22) + inner
 
 
-def icns(kind, inner):
-    block = kind + struct.pack(">I", 8 + len(inner)) + inner
+def icns(name, inner):
+    block = name + struct.pack(">I", 8 + len(inner)) + inner
     return b"icns" + struct.pack(">I", 8 + len(block)) + block
 
 
@@ -135,7 +135,7 @@ from tarmac.errors import DecompressionBomb, DecodeFailed
 warnings.simplefilter("ignore")
 PIL.Image.init()
 decoders = [Decoder([imagehandler(spec)]) for spec in ("rgb8", "l", "torchrgb", "pil")]
-before = peak()
+base = peak()
 resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
 for path in sorted(pathlib.Path(sys.argv[1]).iterdir()):
     for decode in decoders:
@@ -148,11 +148,11 @@ for path in sorted(pathlib.Path(sys.argv[1]).iterdir()):
                 print("failed", path.name, error)
             else:
                 print("DECODED", path.name)
-print("grown", (peak() - before) >> 20)
+print("grown", (peak() - base) >> 20)
 """
 
 
-def test_no_bomb_takes_memory(tmp_path):
+def test_bombs_allocate_no_memory(tmp_path):
     for name, data in BOMBS.items():
         (tmp_path / name.replace(" ", "_")).write_bytes(data)
     done = subprocess.run(
@@ -164,9 +164,9 @@ def test_no_bomb_takes_memory(tmp_path):
     )
     lines = done.stdout.splitlines()
     assert not [line for line in lines if line.startswith("DECODED")]
-    refused = {line.split()[1] for line in lines if line.startswith("bomb")}
+    bombs = {line.split()[1] for line in lines if line.startswith("bomb")}
     others = [line for line in lines if line.startswith("failed")]
-    assert len(refused) >= 25, others
+    assert len(bombs) >= 25, others
     assert int(lines[-1].split()[1]) < 64
 
 
@@ -183,7 +183,7 @@ def test_sizes_are_read_from_the_first_bytes():
         "icns j2k",
     ):
         with pytest.raises(DecompressionBomb, match="pixels"):
-            peek_size(BOMBS[name], MOST)
+            peek_size(BOMBS[name], MAX_PIXELS)
     for harmless in (
         b"",
         b"x",
@@ -193,27 +193,27 @@ def test_sizes_are_read_from_the_first_bytes():
         png(10, 10),
         ico(16, 16),
     ):
-        peek_size(harmless, MOST)
-    check_pixels(8000, 8000, MOST)
+        peek_size(harmless, MAX_PIXELS)
+    check_pixels(8000, 8000, MAX_PIXELS)
     with pytest.raises(DecompressionBomb):
-        check_pixels(8000, 8001, MOST)
+        check_pixels(8000, 8001, MAX_PIXELS)
 
 
 @pytest.mark.parametrize(
-    ("kind", "lossless"), [("RGB", True), ("RGB", False), ("RGBA", False), ("RGBA", True)]
+    ("mode", "lossless"), [("RGB", True), ("RGB", False), ("RGBA", False), ("RGBA", True)]
 )
-def test_sizes_of_real_webp(kind, lossless):
+def test_sizes_of_real_webp(mode, lossless):
     from tarmac.codecs.pixels import _webp_size
 
     stream = io.BytesIO()
-    shape = (77, 123, len(kind))
+    shape = (77, 123, len(mode))
     Image.fromarray(np.random.default_rng(0).integers(0, 256, shape, "u1")).save(
         stream, "WEBP", lossless=lossless
     )
     assert _webp_size(stream.getvalue()) == (123, 77)
 
 
-def test_the_limit_of_pillow_stays():
+def test_the_limit_of_pillow_still_applies():
     decode = Decoder([imagehandler("pil")], limits=Limits(pixels=10**12))
     with pytest.raises(DecompressionBomb, match=r'field "tif": Pillow: .*MAX_IMAGE_PIXELS'):
         decode({"tif": BOMBS["tiff"]})

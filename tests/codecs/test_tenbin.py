@@ -1,4 +1,4 @@
-"""tenbin: what the webdataset library writes is read and the other way round; hostile chunks are refused."""
+"""tenbin is compatible with webdataset in both directions; hostile chunks raise."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def same(left, right):
 
 
 @given(st.lists(ARRAYS, max_size=4))
-def test_round_trip_in_every_way(arrays):
+def test_round_trip(arrays):
     data = tenbin.encode_buffer(arrays)
     for back in (
         tenbin.decode_buffer(data),
@@ -44,7 +44,7 @@ def test_round_trip_in_every_way(arrays):
 
 
 @given(st.lists(ARRAYS.filter(lambda array: array.dtype != "u4" and array.ndim), max_size=4))
-def test_both_libraries_write_the_same_bytes_and_read_each_other(arrays):
+def test_bytes_equal_those_of_webdataset(arrays):
     names = [f"a{number}" for number in range(len(arrays))]
     assert tenbin.encode_buffer(arrays) == theirs.encode_buffer(arrays)
     assert tenbin.encode_buffer(arrays, infos=names) == theirs.encode_buffer(arrays, infos=names)
@@ -59,7 +59,7 @@ def test_infos():
     assert names == ["one", "two"]
     same(tenbin.decode_buffer(data, infos=["one", "two"]), arrays)
     for wrong in (["one", "three"], ["one"], ["one", "two", "three"]):
-        with pytest.raises(ValueError, match="the infos are"):
+        with pytest.raises(ValueError, match="one"):
             tenbin.decode_buffer(data, infos=wrong)
     with pytest.raises(ValueError):
         tenbin.decode_buffer(data, infos="one")
@@ -68,8 +68,8 @@ def test_infos():
             tenbin.encode_buffer(arrays, infos=wrong)
 
 
-def test_what_cannot_be_encoded():
-    with pytest.raises(EncodeFailed, match="a list of arrays"):
+def test_invalid_arrays():
+    with pytest.raises(EncodeFailed, match="ndarray"):
         tenbin.encode_buffer(np.zeros(3))
     for bad in (np.array([True]), np.array(["x"]), np.array([1j]), np.array([object()]), np.zeros((1,) * 10)):
         with pytest.raises(EncodeFailed):
@@ -155,18 +155,17 @@ def test_hostile_chunks(data):
         Decoder([])({"__key__": "k", "tb": data})
 
 
-def test_enough_hostile_chunks_and_a_good_one():
-    assert len(HOSTILE) >= 45
+def test_valid_chunks_and_a_huge_one():
     assert tenbin.decode_buffer(GOOD)[0].tolist() == [0]
-    assert tenbin.decode_buffer(GOOD[:100])[0].tolist() == [0]  # nothing but filling is missing
+    assert tenbin.decode_buffer(GOOD[:100])[0].tolist() == [0]  # only padding is missing
     assert tenbin.decode_buffer(b"") == []
     with pytest.raises(DecompressionBomb):
         tenbin.read(io.BytesIO(b"~TenBin~" + struct.pack("<q", 2**62)))
 
 
 @given(st.integers(0, len(GOOD) - 1), st.integers(0, 255))
-def test_flipped_bytes_give_arrays_or_typed_errors(place, value):
+def test_flipped_bytes_give_arrays_or_typed_errors(position, value):
     damaged = bytearray(GOOD)
-    damaged[place] = value
+    damaged[position] = value
     with contextlib.suppress(DecodeFailed):
         tenbin.decode_buffer(damaged)

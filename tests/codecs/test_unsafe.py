@@ -1,8 +1,9 @@
-"""Nothing in a field is executed unless the caller's code says so; never in secure mode."""
+"""No data is executed unless the caller allows it, and never in secure mode."""
 
 from __future__ import annotations
 
 import builtins
+import contextlib
 import gzip
 import io
 import os
@@ -15,9 +16,10 @@ import numpy as np
 import pytest
 import torch
 
-from tarmac.codecs import Decoder, basichandlers, decoders, imagehandler, tenbin, torch_loads, unsafe
+from tarmac.codecs import Decoder, basichandlers, imagehandler, tenbin, torch_loads, unsafe
 from tarmac.codecs.arrays import npy_loads, npz_loads
-from tarmac.errors import CodecError, UnsafeCodec
+from tarmac.codecs.registry import registered_codecs
+from tarmac.errors import UnsafeCodec
 from tarmac.storage.security import enforce_security
 
 
@@ -32,7 +34,7 @@ class Evil:
 
 
 def evils(canary):
-    """Yield values that, when unpickled, leave the file behind."""
+    """Yield values that create the file when unpickled."""
     code = f"open({str(canary)!r}, 'w').close()"
     yield Evil(builtins.exec, code)
     yield Evil(builtins.eval, f"__import__('os').mkdir({str(canary)!r})")
@@ -72,7 +74,7 @@ def as_torch(value, **options):
     return stream.getvalue()
 
 
-FORMS = {
+FORMATS = {
     "pickle0": lambda value: pickle.dumps(value, 0),
     "pickle2": lambda value: pickle.dumps(value, 2),
     "pickle4": lambda value: pickle.dumps(value, 4),
@@ -85,8 +87,9 @@ FORMS = {
     "torch": as_torch,
     "old torch": lambda value: as_torch(value, _use_new_zipfile_serialization=False),
 }
-FIELDS = sorted({*decoders, "x.pkl", "a.b.pth", "PKL", "Pyd", "PTH", "NPY", "NPZ", "jpg", "png", "npy.npz"})
-CASES = [(form, number) for form in FORMS for number in range(7)]
+DECODERS = {name: codec.decode for name, codec in registered_codecs() if codec.decode is not None}
+FIELDS = sorted({*DECODERS, "x.pkl", "a.b.pth", "PKL", "Pyd", "PTH", "NPY", "NPZ", "jpg", "png", "npy.npz"})
+CASES = [(name, number) for name in FORMATS for number in range(7)]
 
 
 @pytest.fixture(autouse=True)
@@ -95,46 +98,37 @@ def mode():
     enforce_security(False)
 
 
-def refuse(call):
-    """Anything may come back but an unpickled value; what is raised by a decoder is typed."""
+def ignore_errors(call):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        try:
+        with contextlib.suppress(Exception):
             call()
-        except CodecError:
-            pass
-        except Exception:
-            return  # a function called directly, without a decoder to say where
 
 
-@pytest.mark.parametrize(("form", "number"), CASES)
-def test_the_canary_never_fires(form, number, tmp_path):
+@pytest.mark.parametrize(("name", "number"), CASES)
+def test_the_canary_never_fires(name, number, tmp_path):
     canary = tmp_path / "canary"
-    data = FORMS[form](list(evils(canary))[number])
+    data = FORMATS[name](list(evils(canary))[number])
     plain = [Decoder([]), Decoder([imagehandler("pil")]), Decoder([imagehandler("rgb8")], partial=True)]
     trusting = Decoder(
         [unsafe.pickle_handler, unsafe.torch_handler, unsafe.objects_handler], allow_pickle=True
     )
     for field in FIELDS:
-        for name, content in (
+        for field_name, content in (
             (field, data),
             (f"{field}.gz", gzip.compress(data)),
             (f"{field}.GZ", gzip.compress(data)),
         ):
-            sample = {"__key__": "k", "__url__": "u", name: content}
+            sample = {"__key__": "k", "__url__": "u", field_name: content}
             for decode in plain:
-                refuse(lambda decode=decode, sample=sample: decode(sample))
+                ignore_errors(lambda decode=decode, sample=sample: decode(sample))
         enforce_security()
-        refuse(lambda field=field: trusting({field: data}))
+        ignore_errors(lambda field=field: trusting({field: data}))
         enforce_security(False)
-        refuse(lambda field=field: basichandlers(f".{field}", data))
-    for function in (*decoders.values(), npy_loads, npz_loads, torch_loads, tenbin.decode_buffer):
-        refuse(lambda function=function: function(data))
+        ignore_errors(lambda field=field: basichandlers(f".{field}", data))
+    for function in (*DECODERS.values(), npy_loads, npz_loads, torch_loads, tenbin.decode_buffer):
+        ignore_errors(lambda function=function: function(data))
     assert not canary.exists()
-
-
-def test_there_are_enough_cases():
-    assert len(CASES) >= 60
 
 
 TRUSTED = [
@@ -149,7 +143,7 @@ TRUSTED = [
 
 
 @pytest.mark.parametrize(("field", "encode"), TRUSTED)
-def test_refused_with_a_way_out_and_allowed_when_asked(field, encode, tmp_path):
+def test_pickles_raise_with_a_hint_and_load_when_allowed(field, encode, tmp_path):
     canary = tmp_path / "canary"
     data = encode(Evil(os.mkdir, str(canary)))
     sample = {"__key__": "k", "__url__": "u.tar", field: data}
@@ -164,11 +158,11 @@ def test_refused_with_a_way_out_and_allowed_when_asked(field, encode, tmp_path):
     assert not canary.exists()
     enforce_security(False)
     Decoder([], allow_pickle=True)(sample)
-    assert canary.exists()  # so the canary works
+    assert canary.exists()  # proves that the canary works
 
 
 @pytest.mark.parametrize("variable", ["TARMAC_SECURE", "WDS_SECURE"])
-def test_the_environment_switches_secure_mode_on(variable, monkeypatch):
+def test_the_environment_enables_secure_mode(variable, monkeypatch):
     monkeypatch.setenv(variable, "1")
     for handler, data in (
         (unsafe.pickle_handler, {"pkl": pickle.dumps(1)}),
@@ -179,7 +173,7 @@ def test_the_environment_switches_secure_mode_on(variable, monkeypatch):
             Decoder([handler])(data)
 
 
-def test_passing_a_handler_allows_its_kind_only():
+def test_passing_a_handler_allows_only_its_format():
     value = {"a": [1, None]}
     assert Decoder([unsafe.pickle_handler])({"x.pkl.gz": gzip.compress(pickle.dumps(value))}) == {
         "x.pkl.gz": value
@@ -197,7 +191,7 @@ def test_pickles_round_trip_when_allowed():
     assert decode({"pkl": pickle.dumps(value), "pyd": pickle.dumps(None)}) == {"pkl": value, "pyd": None}
 
 
-def test_tensors_load_in_secure_mode_too():
+def test_tensors_load_in_secure_mode():
     enforce_security()
     for allow_pickle in (False, True):
         decoded = Decoder([], allow_pickle=allow_pickle)({"pth": as_torch({"w": torch.arange(3)})})

@@ -70,7 +70,7 @@ def check_command(
     """
     from tarmac.codecs import imagespecs
     from tarmac.tools.check.check import Checks, check
-    from tarmac.tools.check.duplicates import KeyFiles
+    from tarmac.tools.keystore import SharedKeys
 
     if repair != bool(output):
         raise typer.BadParameter("--repair needs -o DIR/, and the other way round")
@@ -94,7 +94,7 @@ def check_command(
     urls = flags.sources(shards) if isinstance(source, str) else source
     lines = _Lines(as_json, quiet, to_stderr=repair)
     with contextlib.ExitStack() as stack:
-        keys = KeyFiles(stack.enter_context(tempfile.TemporaryDirectory())) if duplicates else None
+        keys = SharedKeys(f"{stack.enter_context(tempfile.TemporaryDirectory())}/keys") if duplicates else None
         for result in check(source, checks=checks, keys=keys, ledger=ledger or None, jobs=jobs, show=None):
             lines.verdict(result)
             if max_errors is not None and lines.problems > max_errors:

@@ -1,31 +1,27 @@
-"""Field to bytes and bytes to field by extension; each codec's library is imported only when used."""
+"""Encode and decode fields by extension. Each codec imports its library only when used."""
 
 from tarmac.codecs import tenbin
 from tarmac.codecs.arrays import npy_loads, npz_loads, torch_loads
-from tarmac.codecs.basic import (
-    basichandlers,
-    cbor_loads,
-    decoders,
-    gzfilter,
-    json_loads,
-    msgpack_loads,
-)
+from tarmac.codecs.basic import cbor_loads, json_loads, msgpack_loads
+from tarmac.codecs.compression import gzfilter
 from tarmac.codecs.decode import Decoder, DecodingError
-from tarmac.codecs.encode import Encoder, encode_field, encoders, find_encoder
-from tarmac.codecs.handlers import Continue, handle_extension
+from tarmac.codecs.encode import Encoder, encode_field, find_encoder
+from tarmac.codecs.handlers import Continue, DecodeOptions, handle_extension
 from tarmac.codecs.images import IMAGE_EXTENSIONS, ImageHandler, imagehandler, imagespecs
 from tarmac.codecs.media import torch_audio, torch_video
+from tarmac.codecs.registry import Codec, basichandlers, find_codec, kind_of, register_codec
 
 __all__ = [
     "basichandlers",
     "cbor_loads",
+    "Codec",
     "Continue",
+    "DecodeOptions",
     "Decoder",
-    "decoders",
     "DecodingError",
     "encode_field",
     "Encoder",
-    "encoders",
+    "find_codec",
     "find_encoder",
     "gzfilter",
     "handle_extension",
@@ -34,9 +30,11 @@ __all__ = [
     "imagehandler",
     "imagespecs",
     "json_loads",
+    "kind_of",
     "msgpack_loads",
     "npy_loads",
     "npz_loads",
+    "register_codec",
     "tenbin",
     "torch_audio",
     "torch_loads",

@@ -1,12 +1,12 @@
 """Decode the fields of samples by their extensions.
 
-Every field goes past the handlers in order until one gives a value: first those that unwrap (`.gz`),
-then the caller's own, then the table of basic decoders. Bytes that nobody wants stay bytes.
+A decoder tries its handlers on each field in order: first the wrappers (`.gz`), then those of the caller, then
+the registered codecs. Fields that no handler decodes stay bytes.
 
-    decode = Decoder([imagehandler("rgb8"), handle_extension("seg.png", my_masks)])
+    decode = Decoder([imagehandler("rgb8"), handle_extension("seg.png", load_mask)])
     sample = decode(sample)
 
-What each of tarmac's handlers does depends on the field name only, so it is worked out once per name.
+What tarmac's own handlers do depends only on the field name, so it is worked out once per name.
 """
 
 from __future__ import annotations
@@ -15,30 +15,31 @@ from collections.abc import Iterable
 from functools import partial as bind
 from typing import Any, NoReturn
 
-from tarmac.codecs.basic import basichandlers, gzfilter
-from tarmac.codecs.handlers import Continue, FieldHandler, Function, Handler, Settings
+from tarmac.codecs.compression import gzfilter
+from tarmac.codecs.handlers import Continue, DecodeFunction, DecodeOptions, FieldHandler, Handler
+from tarmac.codecs.registry import basichandlers
 from tarmac.errors import CodecError, DecodeFailed
 from tarmac.limits import DEFAULT_LIMITS, Limits
+from tarmac.runtime.extras import is_missing_extra
 
 __all__ = ["Decoder", "DecodingError"]
 
 DecodingError = DecodeFailed
 """The name that the webdataset library uses."""
 
-REMEMBERED = 4096
-REASON = 300
+_MAX_PLANS = 4096
+_MAX_REASON = 300
 
 _UNWRAP, _FINAL, _MAYBE, _ASK = range(4)
 _Step = tuple[int, Any, str, int]
 
 
 class Decoder:
-    """Decodes samples with a list of handlers; it can be pickled if they can.
+    """Decodes samples with a list of handlers. It can be pickled if they can.
 
-    `pre` and `post` are handlers before and after `handlers` (by default `gzfilter` and
-    `basichandlers`). `only` names the fields to decode, the others stay as they are. With `partial`,
-    fields that are not bytes any more are left alone; otherwise they are an error.
-    `allow_pickle` lets the basic decoders load pickles, full torch files and arrays of objects.
+    `pre` and `post` are the handlers before and after `handlers`, by default `gzfilter` and `basichandlers`.
+    `only` names the fields to decode. With `partial`, fields that are not bytes are left as they are instead
+    of raising. `allow_pickle` lets codecs load pickles, full torch files and arrays of objects.
     """
 
     def __init__(
@@ -52,18 +53,18 @@ class Decoder:
         allow_pickle: bool = False,
         limits: Limits = DEFAULT_LIMITS,
     ) -> None:
-        before = [gzfilter] if pre is None else list(pre)
-        after = [basichandlers] if post is None else list(post)
+        first = [gzfilter] if pre is None else list(pre)
+        last = [basichandlers] if post is None else list(post)
         if isinstance(handlers, str):
-            raise TypeError(f"handlers is a list of functions, got the string {handlers!r}")
-        self.handlers: list[Handler] = [*before, *handlers, *after]
+            raise TypeError(f"handlers: expected a list of functions, got the string {handlers!r}")
+        self.handlers: list[Handler] = [*first, *handlers, *last]
         for handler in self.handlers:
             if not callable(handler):
-                raise TypeError(f"a handler is a function of key and data, got {handler!r}")
+                raise TypeError(f"handlers: expected functions of key and data, got {handler!r}")
         self.only = None if only is None else frozenset(only.split() if isinstance(only, str) else only)
         self.partial = partial
-        self.settings = Settings(allow_pickle=allow_pickle, limits=limits)
-        self._plans: dict[str, Function] = {}
+        self.options = DecodeOptions(allow_pickle=allow_pickle, limits=limits)
+        self._plans: dict[str, DecodeFunction] = {}
 
     def __call__(self, sample: dict[str, Any]) -> dict[str, Any]:
         return self.decode(sample)
@@ -71,7 +72,7 @@ class Decoder:
     def decode(self, sample: dict[str, Any]) -> dict[str, Any]:
         """Return a new sample with decoded fields, or raise `DecodeFailed` that names the field."""
         if not isinstance(sample, dict):
-            raise DecodeFailed(f"a sample is a dictionary, got {type(sample).__name__}.")
+            raise DecodeFailed(f"expected a sample as a dictionary, got {type(sample).__name__}.")
         plans = self._plans
         result = {}
         field = ""
@@ -80,10 +81,10 @@ class Decoder:
                 if value.__class__ is bytes:
                     plan = plans.get(field)
                     if plan is None:
-                        plan = self._learn(field)
+                        plan = self._add_plan(field)
                     result[field] = plan(value)
                 else:
-                    result[field] = self._not_bytes(field, value)
+                    result[field] = self._decode_other(field, value)
         except Exception as error:
             _fail(error, field, sample.get("__key__"), sample.get("__url__"))
         return result
@@ -92,39 +93,38 @@ class Decoder:
         """Decode the bytes of one field; errors come as the handlers raise them."""
         return self._plan(0, f".{key}")(data)
 
-    def _not_bytes(self, field: str, value: Any) -> Any:
+    def _decode_other(self, field: str, value: Any) -> Any:
         if self.partial or field[:2] == "__" or (self.only is not None and field not in self.only):
             return value
         if isinstance(value, bytes):
-            return self._learn(field)(bytes(value))
+            return self._add_plan(field)(bytes(value))
         raise DecodeFailed(
-            f"bytes were expected, got {type(value).__name__}.",
+            f"expected bytes, got {type(value).__name__}.",
             hint="decode only once, or with partial=True, or name the fields to decode with only=.",
         )
 
-    def _learn(self, field: str) -> Function:
-        """Work out what happens to a field of this name, and remember it."""
-        plan: Function
+    def _add_plan(self, field: str) -> DecodeFunction:
+        plan: DecodeFunction
         if field[:2] == "__":
             plan = _text_if_possible
         elif self.only is not None and field not in self.only:
-            plan = bytes  # which returns the very same object
+            plan = bytes  # which returns the same object
         else:
             plan = self._plan(0, f".{field}")
-        # Field names can be without end (a number in each); then remembering starts again.
-        if len(self._plans) >= REMEMBERED:
+        # Field names can be unbounded (a number in each), so the memory of them must not be.
+        if len(self._plans) >= _MAX_PLANS:
             self._plans.clear()
         self._plans[field] = plan
         return plan
 
-    def _plan(self, start: int, key: str) -> Function:
-        """Line up what the handlers from `start` on do with a key."""
+    def _plan(self, start: int, key: str) -> DecodeFunction:
+        """Return the function that applies the handlers from `start` on to a key."""
         steps: list[_Step] = []
         for index, handler in enumerate(self.handlers[start:], start):
             if not isinstance(handler, FieldHandler) or type(handler).__call__ is not FieldHandler.__call__:
                 steps.append((_ASK, handler, key, index))
                 continue
-            function = handler.find(key, self.settings)
+            function = handler.find(key, self.options)
             if function is None:
                 continue
             inner = handler.inner(key)
@@ -136,19 +136,19 @@ class Decoder:
             if handler.final:
                 break
         if len(steps) == 1 and steps[0][0] == _FINAL:
-            only: Function = steps[0][1]
+            only: DecodeFunction = steps[0][1]
             return only
         return bind(self._run, tuple(steps)) if steps else bytes
 
     def _run(self, steps: tuple[_Step, ...], data: bytes) -> Any:
-        for kind, function, key, index in steps:
-            if kind == _UNWRAP:
+        for action, function, key, index in steps:
+            if action == _UNWRAP:
                 data = function(data)
                 continue
-            value = function(key, data) if kind == _ASK else function(data)
+            value = function(key, data) if action == _ASK else function(data)
             if isinstance(value, Continue):
                 return self._plan(index + 1, value.key)(value.data)
-            if value is not None or kind == _FINAL:
+            if value is not None or action == _FINAL:
                 return value
         return data
 
@@ -167,7 +167,7 @@ def _text_if_possible(data: bytes) -> str | bytes:
 
 
 def _fail(error: Exception, field: str, key: Any, url: Any) -> NoReturn:
-    """Raise the error with its place: field, sample and shard. The sample itself is not kept."""
+    """Raise the error with its location: field, sample and shard. It does not keep the sample."""
     key = key.decode("utf-8", "replace") if isinstance(key, bytes) else key
     key = key if key is None else str(key)
     url = url if isinstance(url, str) else None
@@ -176,11 +176,11 @@ def _fail(error: Exception, field: str, key: Any, url: Any) -> NoReturn:
             error.field = field
             error.what = f'field "{field}": {error.what}'
         raise error.at(url=url, key=key)
-    if isinstance(error, ImportError) and (error.name or "").startswith("tarmac["):
+    if is_missing_extra(error):
         raise error
     reason = f"{type(error).__name__}: {error}".rstrip(".:")
-    if len(reason) > REASON:
-        reason = f"{reason[:REASON]}…"
+    if len(reason) > _MAX_REASON:
+        reason = f"{reason[:_MAX_REASON]}…"
     failure = DecodeFailed(f'field "{field}": {reason}.', url=url, key=key)
     failure.field = field
     raise failure from error

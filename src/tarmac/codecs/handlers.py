@@ -1,7 +1,7 @@
-"""What decoders have in common: handlers, the settings of a decode, and optional libraries.
+"""Handlers: the functions that a `Decoder` tries on each field.
 
-A handler is called as `handler(key, data)`, where the key is the field name behind a dot. It returns
-the value, or `None` for "not mine", or a `Continue` for "now look at these bytes under this key".
+A handler is called as `handler(key, data)`, where the key is the field name after a dot. It returns the
+decoded value, None if the field is not its own, or a `Continue` to pass changed bytes to the next handlers.
 """
 
 from __future__ import annotations
@@ -15,34 +15,32 @@ from tarmac.limits import DEFAULT_LIMITS, Limits
 __all__ = [
     "SAFE",
     "Continue",
+    "DecodeFunction",
+    "DecodeOptions",
     "FieldHandler",
-    "Function",
     "Handler",
-    "Settings",
     "extension_of",
     "handle_extension",
-    "library",
-    "words",
 ]
 
-Function = Callable[[bytes], Any]
+DecodeFunction = Callable[[bytes], Any]
 Handler = Callable[[str, bytes], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """What the caller of a decode allows."""
+class DecodeOptions:
+    """What the caller of a decoder allows."""
 
     allow_pickle: bool = False
     limits: Limits = DEFAULT_LIMITS
 
 
-SAFE = Settings()
-"""What holds when nobody says anything."""
+SAFE = DecodeOptions()
+"""The default: no pickles, default limits."""
 
 
 class Continue:
-    """Returned by a handler that changed the bytes: the handlers after it see this key and data."""
+    """Returned by a handler that changed the bytes: later handlers get this key and data."""
 
     def __init__(self, key: str, data: bytes) -> None:
         self.key = key
@@ -50,20 +48,20 @@ class Continue:
 
 
 class FieldHandler:
-    """A handler that knows from the key alone what it will do, so that a `Decoder` asks it only once.
+    """A handler whose behaviour depends on the key alone, so that a `Decoder` asks it once per field name.
 
-    Subclasses say what in `find`. One that overrides `__call__` instead is called for every field.
+    Subclasses implement `find`. A subclass that overrides `__call__` is called for every field instead.
     """
 
     final = True
-    """Whether a value of `None` is the answer (JSON has a null), rather than "not mine"."""
+    """Whether None is a decoded value (JSON has null), rather than "not my field"."""
 
-    def find(self, key: str, settings: Settings) -> Function | None:
-        """Return the function for the bytes of this key, or None if others should look at it."""
+    def find(self, key: str, options: DecodeOptions) -> DecodeFunction | None:
+        """Return the function that decodes this key, or None to leave it to other handlers."""
         raise NotImplementedError
 
     def inner(self, key: str) -> str | None:
-        """For a wrapping such as gzip: the key under which the bytes inside go on."""
+        """Return the key of the unwrapped bytes, for a wrapper such as gzip."""
         del key
         return None
 
@@ -77,45 +75,29 @@ class FieldHandler:
 
 
 class ExtensionHandler(FieldHandler):
-    """Calls a function for the keys that end in one of some extensions."""
+    """Calls a function for keys that end in one of several extensions."""
 
     final = False
 
-    def __init__(self, extensions: str | Iterable[str], function: Function) -> None:
+    def __init__(self, extensions: str | Iterable[str], function: DecodeFunction) -> None:
         names = extensions.split() if isinstance(extensions, str) else extensions
         self.suffixes = tuple(f".{name.lower()}" for name in names)
         self.function = function
 
-    def find(self, key: str, settings: Settings) -> Function | None:
-        del settings
+    def find(self, key: str, options: DecodeOptions) -> DecodeFunction | None:
+        del options
         return self.function if f".{key.lower()}".endswith(self.suffixes) else None
 
 
-def handle_extension(extensions: str | Iterable[str], f: Function) -> ExtensionHandler:
-    """Make a handler that decodes with `f(data)` the fields of these extensions, given as `"jpg seg.jpg"`.
+def handle_extension(extensions: str | Iterable[str], f: DecodeFunction) -> ExtensionHandler:
+    """Return a handler that decodes fields with these extensions, such as `"jpg seg.jpg"`, by `f(data)`.
 
-    An extension with a dot asks for that many parts: `seg.jpg` is for `a.seg.jpg`, not for `a.jpg`.
-    Upper and lower case are the same.
+    An extension with a dot matches that many parts: `seg.jpg` matches `a.seg.jpg`, not `a.jpg`. Case does
+    not matter.
     """
     return ExtensionHandler(extensions, f)
-
-
-def words(text: str) -> list[str]:
-    """Return the names in a text, for lists that are better read in lines than in columns."""
-    return text.split()
 
 
 def extension_of(key: str) -> str:
     """Return what follows the last dot, in lower case."""
     return key.rpartition(".")[2].lower()
-
-
-def library(name: str, extra: str, what: str) -> Any:
-    """Import a library that is not required, or say which extra brings it."""
-    try:
-        return __import__(name)
-    except ImportError:
-        # The name tells this apart from imports that fail inside a decode because of the data.
-        raise ImportError(
-            f'{what} need an extra: pip install "tarmac[{extra}]"', name=f"tarmac[{extra}]"
-        ) from None

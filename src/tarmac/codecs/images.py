@@ -1,7 +1,7 @@
-"""Images to bytes through Pillow, and back through simplejpeg (JPEG) and Pillow (everything else).
+"""Codecs for images: encoded by Pillow, decoded by simplejpeg (JPEG) and Pillow (everything else).
 
-A spec says what comes out: `rgb8` a NumPy array of bytes, `rgb` of floats from 0 to 1, `torchrgb` a
-tensor with the channels first, `pil` an image of Pillow; `l` and `rgba` in place of `rgb`.
+A spec selects the result of decoding: `rgb8` is a NumPy array of uint8, `rgb` one of floats from 0 to 1,
+`torchrgb` a tensor with the channels first, `pil` a Pillow image. `l` and `rgba` replace `rgb`.
 """
 
 from __future__ import annotations
@@ -12,9 +12,12 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
-from tarmac.codecs.handlers import FieldHandler, Function, Settings, extension_of, library, words
+from tarmac.codecs.handlers import DecodeFunction, DecodeOptions, FieldHandler, extension_of
 from tarmac.codecs.pixels import check_pixels, peek_size
+from tarmac.codecs.registry import Codec, find_codec, register_codec
 from tarmac.errors import DecodeFailed, DecompressionBomb, EncodeFailed, TarmacWarning
+from tarmac.limits import DEFAULT_LIMITS, Limits
+from tarmac.runtime.extras import import_extra
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,13 +28,13 @@ if TYPE_CHECKING:
 __all__ = [
     "FORMATS",
     "IMAGE_EXTENSIONS",
-    "UNMARKED",
-    "decode_image",
     "ImageHandler",
+    "decode_image",
     "image_encoder",
     "imagehandler",
     "imagespecs",
     "open_image",
+    "open_image_field",
 ]
 
 _OPTIONS: dict[str, dict[str, Any]] = {
@@ -42,26 +45,28 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 _TOLERANCE = 1e-3
 
 
-def image_encoder(form: str, mode: str | None = None) -> Callable[[Any], bytes]:
-    """Make an encoder for one image format.
+def image_encoder(format: str, mode: str | None = None) -> Callable[[Any], bytes]:
+    """Return an encoder for one Pillow format.
 
-    It takes Pillow images and arrays: HxW, HxWx1, HxWx3 or HxWx4, uint8, or floats from 0 to 1.
+    It takes Pillow images and arrays: HxW, HxWx1, HxWx3 or HxWx4, of uint8 or floats from 0 to 1.
     """
-    return partial(_encode, form=form, mode=mode)
+    return partial(_encode, format=format, mode=mode)
 
 
-def _encode(value: Any, form: str, mode: str | None) -> bytes:
-    image = _image(value)
+def _encode(value: Any, format: str, mode: str | None) -> bytes:
+    image = _to_pillow(value)
     if mode is not None:
         image = image.convert(mode)
-    if form == "JPEG" and image.mode not in ("L", "RGB", "CMYK", "YCbCr"):
-        raise EncodeFailed(f"JPEG cannot hold {image.mode} images.", hint='png, or image.convert("RGB").')
+    if format == "JPEG" and image.mode not in ("L", "RGB", "CMYK", "YCbCr"):
+        raise EncodeFailed(
+            f"JPEG does not support {image.mode} images.", hint='png, or image.convert("RGB").'
+        )
     stream = io.BytesIO()
-    image.save(stream, format=form, **_OPTIONS.get(form, {}))
+    image.save(stream, format=format, **_OPTIONS.get(format, {}))
     return stream.getvalue()
 
 
-def _image(value: Any) -> Image:
+def _to_pillow(value: Any) -> Image:
     import numpy as np
     from PIL import Image
 
@@ -71,31 +76,32 @@ def _image(value: Any) -> Image:
     if array.ndim == 3 and array.shape[2] == 1:
         array = array[:, :, 0]
     if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (3, 4)):
-        raise EncodeFailed(f"an image is HxW, HxWx1, HxWx3 or HxWx4, got shape {array.shape}.")
+        raise EncodeFailed(f"expected an image of shape HxW, HxWx1, HxWx3 or HxWx4, got {array.shape}.")
     if array.dtype.kind == "f":
         low, high = float(array.min(initial=0)), float(array.max(initial=0))
-        if not (low > -_TOLERANCE and high < 1 + _TOLERANCE):  # nor NaN, which compares with nothing
-            raise EncodeFailed(f"float images range from 0 to 1, this one from {low:g} to {high:g}.")
+        if not (low > -_TOLERANCE and high < 1 + _TOLERANCE):  # rejects NaN, too
+            raise EncodeFailed(f"expected floats from 0 to 1, got {low:g} to {high:g}.")
         array = (np.clip(array, 0, 1) * 255).astype(np.uint8)
     if array.dtype != np.uint8 and not (array.dtype == np.uint16 and array.ndim == 2):
-        raise EncodeFailed(f"an image is uint8 or float (or uint16 in grey), got {array.dtype}.")
+        raise EncodeFailed(f"expected uint8 or floats (or uint16 in grey), got {array.dtype}.")
     return Image.fromarray(np.ascontiguousarray(array))
 
 
-IMAGE_EXTENSIONS = words(
-    "bmp dib cur pcx dcx dds fli flc ftc ftu gbr gif png apng jp2 j2k jpc jpf jpx j2c icns ico im "
-    "tif tiff jfif jpe jpg jpeg msp pcd pxr pbm pgm ppm pnm psd bw rgb rgba sgi ras tga icb vda vst "
-    "webp xbm xpm"
+_TGA_EXTENSIONS = "tga icb vda vst"
+_EXTENSIONS = (
+    "bmp dib cur pcx dcx dds fli flc ftc ftu gbr gif png apng jp2 j2k jpc jpf jpx j2c icns ico im tif tiff jfif "
+    f"jpe jpg jpeg msp pcd pxr pbm pgm ppm pnm psd bw rgb rgba sgi ras {_TGA_EXTENSIONS} webp xbm xpm"
 )
-"""Fields with these extensions are images to `decode("rgb")` and its like."""
+IMAGE_EXTENSIONS = _EXTENSIONS.split()
+"""The fields that `decode("rgb")` and its variants decode, as in the webdataset library."""
 
-# Pillow would try every format it knows, whatever the field is called. These are the ones that hold
-# pixels and run no other program; those without a mark of their own only where the name asks for them.
+# Pillow would try every format it knows, whatever the extension. These contain pixels and run no other
+# program. TGA has no signature, so it is tried only for its own extensions.
 FORMATS = (
     "PNG JPEG WEBP GIF BMP TIFF PPM JPEG2000 AVIF ICO ICNS CUR DIB PCX DCX DDS FLI FTEX GBR IM MSP PCD "
     "PIXAR PSD SGI SUN XBM XPM QOI"
 )
-UNMARKED = dict.fromkeys(("tga", "icb", "vda", "vst"), f"{FORMATS} TGA")
+_FORMATS_BY_EXTENSION = dict.fromkeys(_TGA_EXTENSIONS.split(), f"{FORMATS} TGA")
 
 imagespecs: dict[str, tuple[str, str | None, str]] = {
     f"{prefix}{mode}{depth}": (prefix or "numpy", "uint8" if depth else "float", mode)
@@ -109,17 +115,16 @@ imagespecs: dict[str, tuple[str, str | None, str]] = {
     "pilrgb": ("pil", None, "rgb"),
     "pilrgba": ("pil", None, "rgba"),
 }
-"""What each spec stands for: library, element type, colour mode."""
+"""Library, element type and colour mode of each spec."""
 
 _KEEPS_DEPTH = ("pil", "pill")
 _DEEP = ("I;16", "I;16B", "I;16L", "I;16N", "I", "F")
 
 
 class ImageHandler(FieldHandler):
-    """Decodes images as the spec says: see `imagespecs` for their names.
+    """Decodes images according to a spec; `imagespecs` lists them.
 
-    With `fast`, JPEGs are decoded a little faster and a little less exactly: colours are not smoothed where
-    the file has fewer of them than pixels, as most have.
+    With `fast`, JPEGs are decoded faster and less exactly: subsampled colours are not smoothed.
     """
 
     def __init__(
@@ -128,21 +133,21 @@ class ImageHandler(FieldHandler):
         self.imagespec = imagespec.lower()
         self.fast = fast
         if self.imagespec not in imagespecs:
-            raise ValueError(f"no image spec is called {imagespec!r}; there are {', '.join(imagespecs)}")
+            raise ValueError(f"unknown image spec {imagespec!r}: expected one of {', '.join(imagespecs)}")
         if fast and imagespecs[self.imagespec][0] == "pil":
-            raise ValueError(
-                f"Pillow decodes {imagespec}, and always exactly; fast is for arrays and tensors"
-            )
+            raise ValueError(f"fast=True requires arrays or tensors, got the Pillow spec {imagespec!r}")
         names = extensions.split() if isinstance(extensions, str) else extensions
         self.extensions = frozenset(name.lower() for name in names)
 
-    def find(self, key: str, settings: Settings) -> Function | None:
+    def find(self, key: str, options: DecodeOptions) -> DecodeFunction | None:
         extension = extension_of(key)
         if extension not in self.extensions:
             return None
-        formats = UNMARKED.get(extension, FORMATS)
-        most = settings.limits.pixels
-        return partial(decode_image, spec=self.imagespec, formats=formats, most=most, fast=self.fast)
+        formats = _FORMATS_BY_EXTENSION.get(extension, FORMATS)
+        max_pixels = options.limits.pixels
+        return partial(
+            decode_image, spec=self.imagespec, formats=formats, max_pixels=max_pixels, fast=self.fast
+        )
 
     def __repr__(self) -> str:
         return f"ImageHandler({self.imagespec!r}{', fast=True' if self.fast else ''})"
@@ -151,103 +156,163 @@ class ImageHandler(FieldHandler):
 def imagehandler(
     imagespec: str, extensions: str | Iterable[str] = IMAGE_EXTENSIONS, *, fast: bool = False
 ) -> ImageHandler:
-    """Make a handler that decodes images as `imagespec` says."""
+    """Return a handler that decodes images according to `imagespec`."""
     return ImageHandler(imagespec, extensions, fast=fast)
 
 
-def decode_image(data: bytes, spec: str, formats: str, most: int, fast: bool = False) -> Any:
-    """Decode an image of one of these formats, of so many pixels at most, to what the spec says."""
-    kind, element, mode = imagespecs[spec]
+def decode_image(data: bytes, spec: str, formats: str, max_pixels: int, fast: bool = False) -> Any:
+    """Decode an image of one of these Pillow formats and of at most `max_pixels` pixels."""
+    package, element, mode = imagespecs[spec]
     mode = mode.upper()
-    if kind == "pil":
-        image = open_image(data, formats, most)
+    if package == "pil":
+        image = open_image(data, formats, max_pixels)
         if image.mode in _DEEP:
             if spec in _KEEPS_DEPTH:
                 return image.copy()
             _warn_if_clipped(image, spec)
         return image.convert(mode)
-    pixels = _pixels(data, spec, mode, formats, most, fast)
+    pixels = _pixels(data, spec, mode, formats, max_pixels, fast)
     import numpy as np
 
-    if kind == "torch":
-        torch = library("torch", "torch", f"images as {spec}")
+    if package == "torch":
+        torch = import_extra("torch", "torch", f"{spec} images")
         if pixels.ndim == 3:
             pixels = np.ascontiguousarray(pixels.transpose(2, 0, 1))
     if element == "float":
-        # The same values as dividing floats, without a first pass to make them floats.
+        # Gives the same values as dividing floats, without converting first.
         pixels = np.divide(pixels, np.float32(255), dtype=np.float32)
     elif not pixels.flags.writeable:
         pixels = pixels.copy()
-    return torch.from_numpy(pixels) if kind == "torch" else pixels
+    return torch.from_numpy(pixels) if package == "torch" else pixels
 
 
-def _pixels(data: bytes, spec: str, mode: str, formats: str, most: int, fast: bool) -> Array:
-    """Return HxW or HxWxC bytes, as Pillow's `convert` gives them, or nearly so."""
+def _pixels(data: bytes, spec: str, mode: str, formats: str, max_pixels: int, fast: bool) -> Array:
+    """Return HxW or HxWxC bytes as Pillow's `convert` does; `fast` differs slightly."""
     import numpy as np
 
     if data.startswith(b"\xff\xd8\xff"):
-        pixels = _jpeg(data, mode, most, fast)
+        pixels = _jpeg(data, mode, max_pixels, fast)
         if pixels is not None:
             return pixels
-    image = open_image(data, formats, most)
+    image = open_image(data, formats, max_pixels)
     if image.mode in _DEEP:
         _warn_if_clipped(image, spec)
     return np.asarray(image.convert(mode))
 
 
-def _jpeg(data: bytes, mode: str, most: int, fast: bool) -> Array | None:
-    """Decode a JPEG, as Pillow does bit by bit unless `fast`; None leaves it to Pillow."""
+def _jpeg(data: bytes, mode: str, max_pixels: int, fast: bool) -> Array | None:
+    """Decode a JPEG with the same result as Pillow, unless `fast`; None leaves it to Pillow."""
     import simplejpeg
 
     try:
         height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
-        check_pixels(width, height, most)
+        check_pixels(width, height, max_pixels)
         if colours not in ("YCbCr", "RGB", "Gray"):
-            return None  # CMYK: Pillow knows the inversions that programs make
+            return None  # CMYK: Pillow handles the inversions that some programs write
         if mode == "L" and colours != "Gray":
-            return None  # the luma channel of the file is rounded differently from Pillow's grey
+            return None  # simplejpeg rounds grey differently from Pillow
         wanted = "GRAY" if mode == "L" else mode
         pixels: Array = simplejpeg.decode_jpeg(data, wanted, fastdct=fast, fastupsample=fast)
     except DecompressionBomb:
         raise
     except ValueError:
-        return None  # damaged: Pillow decides whether it can still be read
+        return None  # damaged: Pillow decides whether it is still readable
     return pixels[:, :, 0] if mode == "L" else pixels
 
 
 @lru_cache
-def _known(formats: str) -> list[str]:
-    """Return the formats that the installed Pillow has."""
+def _supported(formats: str) -> list[str]:
+    """Return the formats that the installed Pillow supports."""
     from PIL import Image
 
     Image.init()
-    return [name for name in words(formats) if name in Image.OPEN]
+    return [name for name in formats.split() if name in Image.OPEN]
 
 
-def open_image(data: bytes, formats: str, most: int) -> Image:
-    """Open an image without decoding it, and refuse it if it has too many pixels."""
+def open_image(data: bytes, formats: str, max_pixels: int) -> Image:
+    """Open an image without decoding it; raise if it has too many pixels."""
     from PIL import Image, UnidentifiedImageError
 
-    peek_size(data, most)
+    peek_size(data, max_pixels)
     try:
-        image = Image.open(io.BytesIO(data), formats=_known(formats))
+        image = Image.open(io.BytesIO(data), formats=_supported(formats))
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         what = f"Pillow: {error}".rstrip(".") + "."
-        raise DecompressionBomb(what, hint="PIL.Image.MAX_IMAGE_PIXELS, if the data is trusted.") from error
+        raise DecompressionBomb(
+            what, hint="raise PIL.Image.MAX_IMAGE_PIXELS if you trust the data."
+        ) from error
     except UnidentifiedImageError as error:
-        raise DecodeFailed(f"{len(data)} bytes are no image of a known format.") from error
-    check_pixels(*image.size, most)
+        raise DecodeFailed(f"{len(data)} bytes are not an image in a known format.") from error
+    check_pixels(*image.size, max_pixels)
     return image
 
 
 def _warn_if_clipped(image: Image, spec: str) -> None:
-    """Say so when an image has values that the 8 bits of the spec cannot hold: large, negative, fractions."""
+    """Warn if an image has values that 8 bits cannot represent: large, negative or fractional."""
     extrema: Any = image.getextrema()
     low, high = extrema
     if low < 0 or high > 255 or image.mode == "F":
         warnings.warn(
-            f"an image with values from {low:g} to {high:g} is clipped to whole numbers up to 255 by {spec}; "
-            "decode it as pil, or with a handler of your own",
+            f"{spec} clips an image with values from {low:g} to {high:g} to integers from 0 to 255; "
+            "decode it as pil, or with a custom handler",
             TarmacWarning,
             stacklevel=2,
         )
+
+
+def open_image_field(field: str, data: bytes, limits: Limits = DEFAULT_LIMITS) -> Image:
+    """Open an image field as a Pillow image, through its registered codec if that can decode."""
+    codec = find_codec(field)
+    if codec is not None and codec.decode is not None:
+        return _to_pillow(codec.decode(data))
+    return open_image(data, _FORMATS_BY_EXTENSION.get(extension_of(field), FORMATS), limits.pixels)
+
+
+_CHANNELS = {"Gray": 1, "CMYK": 4, "YCCK": 4}
+
+
+def _image_attributes(data: bytes, limits: Limits, formats: str = FORMATS) -> dict[str, int]:
+    header = _jpeg_attributes(data)
+    if header is None:
+        image = open_image(data, formats, limits.pixels)
+        header = image.width, image.height, len(image.getbands())
+    check_pixels(header[0], header[1], limits.pixels)
+    return dict(zip(_ATTRIBUTES, header, strict=True))
+
+
+def _jpeg_attributes(data: bytes) -> tuple[int, int, int] | None:
+    if not data.startswith(b"\xff\xd8\xff"):
+        return None
+    import simplejpeg
+
+    try:
+        height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
+    except ValueError:
+        return None  # damaged: Pillow decides whether it is still readable
+    return width, height, _CHANNELS.get(colours, 3)
+
+
+_ATTRIBUTES = ("width", "height", "channels")
+_ENCODERS = {
+    **dict.fromkeys(("jpg", "jpeg", "img", "image"), image_encoder("JPEG")),
+    "ppm": image_encoder("PPM"),
+    "pgm": image_encoder("PPM", mode="L"),
+    "pbm": image_encoder("PPM", mode="1"),
+    "png": image_encoder("PNG"),
+    "webp": image_encoder("WEBP"),
+    "bmp": image_encoder("BMP"),
+    **dict.fromkeys(("tiff", "tif"), image_encoder("TIFF")),
+}
+# Images have no default decoder: only a spec such as `decode("rgb8")` selects their type.
+for _extension in dict.fromkeys((*IMAGE_EXTENSIONS, *_ENCODERS)):
+    register_codec(
+        Codec(
+            _extension,
+            encode=_ENCODERS.get(_extension),
+            kind="image",
+            attributes=_ATTRIBUTES,
+            read_attributes=partial(
+                _image_attributes, formats=_FORMATS_BY_EXTENSION.get(_extension, FORMATS)
+            ),
+        )
+    )

@@ -1,8 +1,8 @@
-"""tenbin: arrays behind each other, each as a chunk that describes it and a chunk with its elements.
+"""Codec for tenbin, a sequence of arrays, each stored as a header chunk and a data chunk.
 
-A chunk is the mark `~TenBin~`, its length as int64, and its bytes filled up to a multiple of 64. A
-description holds the type (`f4`), a name of up to eight letters (called info), the number of
-dimensions and each of them, all in eight bytes, little-endian.
+A chunk is the magic `~TenBin~`, its length as int64, and its bytes padded to a multiple of 64. A header
+contains the type (`f4`), a name of up to eight ASCII characters (called info), the number of dimensions and
+each dimension, in eight bytes each, little-endian.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 from typing import IO, TYPE_CHECKING, Any
 
+from tarmac.codecs.registry import Codec, register_codec
 from tarmac.errors import DecodeFailed, DecompressionBomb, EncodeFailed
 from tarmac.limits import DEFAULT_LIMITS, MIB
 
@@ -37,8 +38,8 @@ MAGIC = b"~TenBin~"
 ALIGNMENT = 64
 MAX_DIMENSIONS = 10
 INFO_BYTES = 8
-_FRONT = struct.Struct("<8sq")
-_TYPES = {f"{kind}{8 * size}": f"{kind[0]}{size}" for kind in ("int", "uint") for size in (1, 2, 4, 8)} | {
+_PREFIX = struct.Struct("<8sq")
+_TYPES = {f"{name}{8 * size}": f"{name[0]}{size}" for name in ("int", "uint") for size in (1, 2, 4, 8)} | {
     "float16": "f2",
     "float32": "f4",
     "float64": "f8",
@@ -47,95 +48,95 @@ _LONG = {short.encode(): long for long, short in _TYPES.items()}
 
 
 def plain_array(value: Any) -> Array:
-    """Accept arrays, and tensors of other frameworks through the array protocol; no object arrays."""
+    """Return an array, or a tensor of any framework, as a NumPy array; raise if it holds Python objects."""
     import numpy as np
 
-    if hasattr(value, "detach"):  # a torch tensor, wherever it lives
+    if hasattr(value, "detach"):  # a torch tensor, on any device
         value = value.detach().cpu().numpy()
     array = np.asarray(value)
     if array.dtype.hasobject:
         raise EncodeFailed(
-            "arrays of Python objects would be stored as pickles.", hint="json or pkl instead."
+            "arrays of Python objects would be stored as pickles.", hint="use a json or pkl field."
         )
     return array
 
 
 def encode_tenbin(value: Any) -> bytes:
-    """Encode an array or a list of arrays, for a field called `ten`, `tenbin` or `tb`."""
+    """Encode an array or a list of arrays for a `ten`, `tenbin` or `tb` field."""
     return encode_buffer(list(value) if isinstance(value, list | tuple) else [value])
 
 
 def encode_buffer(l: Sequence[Any], infos: Sequence[str] | None = None) -> bytes:  # noqa: E741 (their name)
     """Encode a list of arrays, each with its info if given."""
     if not isinstance(l, list | tuple):
-        raise EncodeFailed(f"a list of arrays was expected, got {type(l).__name__}.", hint="[array].")
+        raise EncodeFailed(f"expected a list of arrays, got {type(l).__name__}.", hint="pass [array].")
     return b"".join(_chunks(l, infos))
 
 
 def _chunks(arrays: Sequence[Any], infos: Sequence[str] | None) -> Iterator[bytes]:
     names = [""] * len(arrays) if infos is None else list(infos)
     if len(names) != len(arrays):
-        raise EncodeFailed(f"{len(arrays)} arrays and {len(names)} infos; there must be one for each.")
+        raise EncodeFailed(f"expected one info per array, got {len(names)} for {len(arrays)}.")
     for value, name in zip(arrays, names, strict=True):
         array = plain_array(value)
-        yield _chunk(_describe(array, name))
+        yield _chunk(_header(array, name))
         yield _chunk(array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes())
 
 
-def _describe(array: Array, info: str) -> bytes:
+def _header(array: Array, info: str) -> bytes:
     short = _TYPES.get(array.dtype.name)
     if short is None:
         raise EncodeFailed(
-            f"tenbin has no {array.dtype.name}; it knows {', '.join(sorted(_TYPES))}.",
-            hint="array.astype, or a field called npy.",
+            f"tenbin does not support {array.dtype.name}: expected one of {', '.join(sorted(_TYPES))}.",
+            hint="convert with array.astype, or use an npy field.",
         )
     if array.ndim >= MAX_DIMENSIONS:
-        raise EncodeFailed(f"tenbin holds fewer than {MAX_DIMENSIONS} dimensions, got {array.ndim}.")
+        raise EncodeFailed(f"expected fewer than {MAX_DIMENSIONS} dimensions, got {array.ndim}.")
     if not info.isascii() or len(info) > INFO_BYTES or "\0" in info:
-        raise EncodeFailed(f"an info is up to {INFO_BYTES} ASCII letters, got {info!r}.")
+        raise EncodeFailed(f"invalid info: expected up to {INFO_BYTES} ASCII characters, got {info!r}.")
     return struct.pack(f"<8s8s{1 + array.ndim}q", short.encode(), info.encode(), array.ndim, *array.shape)
 
 
 def _chunk(data: bytes) -> bytes:
-    return _FRONT.pack(MAGIC, len(data)) + data + bytes(-len(data) % ALIGNMENT)
+    return _PREFIX.pack(MAGIC, len(data)) + data + bytes(-len(data) % ALIGNMENT)
 
 
 def tenbin_loads(data: bytes) -> list[Array]:
-    """Decode a field called `ten`, `tenbin` or `tb`."""
+    """Decode a `ten`, `tenbin` or `tb` field."""
     return _arrays(_split(data))[0]
 
 
 def decode_buffer(buf: bytes | bytearray | memoryview, infos: bool | Sequence[str] = False) -> Any:
-    """Decode into a list of arrays.
+    """Decode a list of arrays.
 
-    With `infos=True` the result is the list and the infos; with a list of infos they must be those.
+    With `infos=True`, return the list and the infos. With a list of infos, raise unless they are equal.
     """
-    return _with_infos(*_arrays(_split(buf)), infos)
+    return _check_infos(*_arrays(_split(buf)), infos)
 
 
 def _split(buf: bytes | bytearray | memoryview) -> Iterator[memoryview]:
-    """Cut a buffer into its chunks; every length is checked against the bytes that are there."""
+    """Yield the chunks of a buffer, checking every length against the remaining bytes."""
     view = memoryview(buf).cast("B")
     offset = 0
     while offset < len(view):
-        start = offset + _FRONT.size
+        start = offset + _PREFIX.size
         if start > len(view):
-            raise DecodeFailed(f"tenbin: {len(view) - offset} bytes at {offset} are too few for a chunk.")
+            raise DecodeFailed(f"tenbin: {len(view) - offset} bytes at {offset} are too short for a chunk.")
         length = _length(view[offset:start], offset)
         if length > len(view) - start:
             raise DecodeFailed(
-                f"tenbin: the chunk at {offset} is {length} bytes long, {len(view) - start} are left."
+                f"tenbin: the chunk at {offset} has {length} bytes, but {len(view) - start} remain."
             )
         yield view[start : start + length]
         offset = start + length + -length % ALIGNMENT
 
 
-def _length(front: bytes | memoryview, offset: int) -> int:
-    magic, length = _FRONT.unpack(front)
+def _length(prefix: bytes | memoryview, offset: int) -> int:
+    magic, length = _PREFIX.unpack(prefix)
     if magic != MAGIC:
-        raise DecodeFailed(f"tenbin: no chunk begins at {offset}.")
+        raise DecodeFailed(f"tenbin: no chunk at {offset}.")
     if length < 0:
-        raise DecodeFailed(f"tenbin: the chunk at {offset} has the length {length}.")
+        raise DecodeFailed(f"tenbin: the chunk at {offset} has the invalid length {length}.")
     return int(length)
 
 
@@ -145,45 +146,43 @@ def _arrays(chunks: Iterable[bytes | memoryview]) -> tuple[list[Array], list[str
     arrays, names = [], []
     pairs = iter(chunks)
     for header in pairs:
-        dtype, shape, name = _understand(bytes(header))
+        dtype, shape, name = _parse_header(bytes(header))
         data = next(pairs, None)
         if data is None:
-            raise DecodeFailed("tenbin: the elements of the last array are missing.")
+            raise DecodeFailed("tenbin: the last array has no data.")
         if len(data) != prod(shape) * dtype.itemsize:
-            raise DecodeFailed(
-                f"tenbin: {dtype} of shape {shape} does not take {len(data)} bytes, as the chunk says."
-            )
+            raise DecodeFailed(f"tenbin: {dtype} of shape {shape} does not take {len(data)} bytes.")
         # The copy makes the array writable and independent of the bytes.
         arrays.append(np.ndarray(shape, dtype, data).copy())
         names.append(name)
     return arrays, names
 
 
-def _understand(header: bytes) -> tuple[np.dtype[Any], tuple[int, ...], str]:
+def _parse_header(header: bytes) -> tuple[np.dtype[Any], tuple[int, ...], str]:
     import numpy as np
 
     if len(header) < 24 or len(header) % 8:
-        raise DecodeFailed(f"tenbin: a description has {len(header)} bytes.")
+        raise DecodeFailed(f"tenbin: invalid header of {len(header)} bytes.")
     short, info, rank, *shape = struct.unpack(f"<8s8s{len(header) // 8 - 2}q", header)
     long = _LONG.get(short.rstrip(b"\0"))
     if long is None:
         raise DecodeFailed(f"tenbin: unknown type {short!r}.")
     if rank != len(shape) or rank >= MAX_DIMENSIONS or min(shape, default=0) < 0:
-        raise DecodeFailed(f"tenbin: {rank} dimensions of {shape} make no array.")
+        raise DecodeFailed(f"tenbin: invalid shape {shape} with {rank} dimensions.")
     if not info.isascii():
-        raise DecodeFailed(f"tenbin: {info!r} is no info.")
+        raise DecodeFailed(f"tenbin: invalid info {info!r}.")
     return np.dtype(long).newbyteorder("<"), tuple(shape), info.rstrip(b"\0").decode("ascii")
 
 
-def _with_infos(arrays: list[Array], names: list[str], infos: bool | Sequence[str] | None) -> Any:
+def _check_infos(arrays: list[Array], names: list[str], infos: bool | Sequence[str] | None) -> Any:
     if infos is None or infos is False:
         return arrays
     if infos is True:
         return arrays, names
     if not isinstance(infos, list | tuple):
-        raise DecodeFailed(f"infos is a bool or a list of strings, got {infos!r}.")
+        raise DecodeFailed(f"infos: expected a bool or a list of strings, got {infos!r}.")
     if list(infos) != names:
-        raise DecodeFailed(f"tenbin: the infos are {names}, not {list(infos)}.")
+        raise DecodeFailed(f"tenbin: expected the infos {list(infos)}, got {names}.")
     return arrays
 
 
@@ -194,44 +193,44 @@ def write(stream: IO[bytes], l: Sequence[Any], infos: Sequence[str] | None = Non
 
 
 def read(stream: IO[bytes], n: int = sys.maxsize, infos: bool | Sequence[str] = False) -> Any:
-    """Read up to `n` arrays from a stream, which stands behind them afterwards."""
-    return _with_infos(*_arrays(_chunks_of(stream, n)), infos)
+    """Read up to `n` arrays from a stream, leaving it positioned after them."""
+    return _check_infos(*_arrays(_read_chunks(stream, n)), infos)
 
 
-def _chunks_of(stream: IO[bytes], arrays: int) -> Iterator[bytes]:
+def _read_chunks(stream: IO[bytes], arrays: int) -> Iterator[bytes]:
     count = 0
     while count < 2 * arrays:
-        front = stream.read(_FRONT.size)
-        if not front:
+        prefix = stream.read(_PREFIX.size)
+        if not prefix:
             return
-        if len(front) < _FRONT.size:
-            raise DecodeFailed("tenbin: the stream ends inside a chunk.")
-        length = _length(front, stream.tell() - _FRONT.size if stream.seekable() else 0)
+        if len(prefix) < _PREFIX.size:
+            raise DecodeFailed("tenbin: the stream is truncated.")
+        length = _length(prefix, stream.tell() - _PREFIX.size if stream.seekable() else 0)
         if length > DEFAULT_LIMITS.member_bytes:
             raise DecompressionBomb(
-                f"tenbin: a chunk of {length} bytes; the limit is {DEFAULT_LIMITS.member_bytes}."
+                f"tenbin: a chunk of {length} bytes exceeds the limit of {DEFAULT_LIMITS.member_bytes}."
             )
-        # In pieces, so that memory grows with what is there and not with what is claimed.
+        # Read in parts, so that memory grows with the data and not with the claimed length.
         data = bytearray()
         while len(data) < length:
-            piece = stream.read(min(length - len(data), MIB))
-            if not piece:
-                raise DecodeFailed(f"tenbin: the stream ends {length - len(data)} bytes too early.")
-            data += piece
+            part = stream.read(min(length - len(data), MIB))
+            if not part:
+                raise DecodeFailed(f"tenbin: the stream is {length - len(data)} bytes too short.")
+            data += part
         stream.read(-length % ALIGNMENT)
         yield bytes(data)
         count += 1
 
 
 def save(fname: str, *args: Any, infos: Sequence[str] | None = None, nocheck: bool = False) -> None:
-    """Write arrays to a file called `.ten`; `nocheck` allows any name."""
+    """Write arrays to a `.ten` file; `nocheck` allows any name."""
     _check_name(fname, nocheck)
     with open(fname, "wb") as stream:
         write(stream, args, infos=infos)
 
 
 def load(fname: str, infos: bool | Sequence[str] = False, nocheck: bool = False) -> Any:
-    """Read the arrays of a file called `.ten`; `nocheck` allows any name."""
+    """Read the arrays of a `.ten` file; `nocheck` allows any name."""
     _check_name(fname, nocheck)
     with open(fname, "rb") as stream:
         return read(stream, infos=infos)
@@ -239,4 +238,7 @@ def load(fname: str, infos: bool | Sequence[str] = False, nocheck: bool = False)
 
 def _check_name(fname: str, nocheck: bool) -> None:
     if not nocheck and not str(fname).endswith(".ten"):
-        raise ValueError(f'tenbin files end in ".ten", got {fname!r}; nocheck=True allows any name')
+        raise ValueError(f"expected a name ending in .ten, got {fname!r}; nocheck=True allows any name")
+
+
+register_codec(Codec("ten tenbin tb", tenbin_loads, encode_tenbin, "array"))

@@ -7,8 +7,9 @@ import io
 from functools import partial
 from typing import Any
 
-from tarmac.codecs.basic import decoders, gunzip
-from tarmac.codecs.handlers import SAFE, Settings, extension_of
+from tarmac.codecs import find_codec
+from tarmac.codecs.compression import gunzip
+from tarmac.codecs.handlers import SAFE, DecodeOptions, extension_of
 from tarmac.codecs.images import FORMATS, open_image
 from tarmac.errors import CodecError, DecodeFailed, TarmacError
 from tarmac.samples.grouping import Sample
@@ -25,7 +26,7 @@ __all__ = [
 
 _BASIC = frozenset(["txt", "text", "cls", "cls2", "json", "npy", "mp", "pt", "pth", "pickle", "pkl"])
 _IMAGES = frozenset(["jpg", "png", "ppm", "pgm", "pbm", "pnm"])
-_PICKLES = Settings(allow_pickle=True)
+_PICKLES = DecodeOptions(allow_pickle=True)
 
 
 def check_keys(sample: Sample) -> None:
@@ -56,11 +57,9 @@ def decode_basic(sample: Sample, format: Any = True, *, allow_pickle: bool = Fal
             continue
         if name == "safetensors":
             sample[key] = _decoded(_safetensors, key, sample)
-        elif name in ("pickle", "pkl"):
-            loads = partial(decoders[name], settings=_PICKLES if allow_pickle else SAFE)  # type: ignore[call-arg]
-            sample[key] = _decoded(loads, key, sample)
-        elif name in _BASIC:
-            sample[key] = _decoded(decoders[name], key, sample)
+        elif name in _BASIC and (codec := find_codec(name)) is not None:
+            options = _PICKLES if allow_pickle and name in ("pickle", "pkl") else SAFE
+            sample[key] = _decoded(codec.decoder(options), key, sample)
     return sample
 
 

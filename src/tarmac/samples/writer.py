@@ -9,7 +9,7 @@ from mmap import mmap
 from types import TracebackType
 from typing import IO, Any, Self
 
-from tarmac.codecs import Encoder, encode_field, encoders, find_encoder
+from tarmac.codecs import Encoder, encode_field, find_encoder
 from tarmac.errors import BadName, DuplicateField, EncodeFailed, MissingField, WriteError
 from tarmac.indexing.entries import Entries, Extent
 from tarmac.limits import DEFAULT_LIMITS
@@ -296,8 +296,9 @@ class _EncoderChoice:
     def __init__(self, spec: SampleEncoder) -> None:
         self._table: Mapping[str, Encoder] | None = None
         self.whole: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+        self._by_extension = spec is True or isinstance(spec, Mapping)
         if spec is True:
-            self._table = encoders
+            pass
         elif isinstance(spec, Mapping):
             self._table = spec
         elif callable(spec):
@@ -306,7 +307,7 @@ class _EncoderChoice:
             raise ValueError(f"encoder must be True, False, a dictionary or a function, got {spec!r}")
 
     def of(self, field: str) -> Encoder | None:
-        return _as_bytes if self._table is None else find_encoder(field, self._table)
+        return _as_bytes if not self._by_extension else find_encoder(field, self._table)
 
 
 def _as_bytes(value: Any) -> bytes:

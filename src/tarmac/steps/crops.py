@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tarmac.codecs.boxes import Box, OpenImage, mirror
-from tarmac.codecs.handlers import library
 from tarmac.limits import DEFAULT_LIMITS, Limits
+from tarmac.runtime.extras import import_extra
 from tarmac.steps.fields import getfirst
 
 __all__ = ["random_box", "RandomResizedCrop"]
@@ -64,7 +64,7 @@ class RandomResizedCrop:
 
     def crop(self, data: bytes, rng: Random = random) -> Array:
         """A random part of one picture."""
-        cv2 = library("cv2", "crops", "resized pictures")
+        cv2 = import_extra("cv2", "crops", "resized pictures")
         image = OpenImage(data, self.limits)
         part = image.pixels(random_box(image.width, image.height, self.scale, self.ratio, rng))
         # Between pixels where there are not many more of them than wanted; else over all that one stands for.

@@ -21,7 +21,7 @@ from tarmac.errors import (
 )
 from tarmac.tools.check import check as check_module
 from tarmac.tools.check.check import Checks, check
-from tarmac.tools.check.duplicates import KeyFiles
+from tarmac.tools.keystore import SharedKeys
 
 
 def test_verdicts(tmp_path):
@@ -132,7 +132,7 @@ def test_a_ledger_spares_what_was_whole(tmp_path, monkeypatch):
     with pytest.raises(JobMismatch, match="require"):
         verdicts(checks=Checks(frozenset("x")))
     with pytest.raises(UrlError, match="duplicates"):
-        verdicts(keys=KeyFiles(str(tmp_path)))
+        verdicts(keys=SharedKeys(str(tmp_path)))
 
 
 def test_a_ledger_knows_what_the_manifest_said(tmp_path):
@@ -169,7 +169,6 @@ def test_a_check_that_is_stopped_goes_on(tmp_path):
 def test_keys_are_left_for_comparison(tmp_path):
     for number in range(2):
         (tmp_path / f"{number}.tar").write_bytes(plain([("same.x", b""), (f"{number}.x", b"")]))
-    (tmp_path / "keys").mkdir()
-    keys = KeyFiles(str(tmp_path / "keys"))
+    keys = SharedKeys(str(tmp_path / "keys"))
     assert all(result.ok for result in check(f"{tmp_path}/*.tar", keys=keys, jobs=2))
     assert list(keys.duplicates()) == [("same", [0, 1])]

@@ -10,7 +10,6 @@ from tarmac.codecs import (
     ImageHandler,
     basichandlers,
     cbor_loads,
-    decoders,
     gzfilter,
     handle_extension,
     imagehandler,
@@ -26,6 +25,7 @@ from tarmac.codecs.tenbin import tenbin_loads
 from tarmac.codecs.unsafe import pickle_loads as unpickle_loads
 from tarmac.compat.helpers import (
     call_extension_handler,
+    decoders,
     default_decoder,
     default_post_handlers,
     default_pre_handlers,

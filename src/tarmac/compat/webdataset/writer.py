@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from tarmac.codecs import encoders as default_handlers
 from tarmac.codecs.arrays import encode_npy as numpy_dumps
 from tarmac.codecs.arrays import encode_npz as numpy_npz_dumps
 from tarmac.codecs.arrays import encode_torch as torch_dumps
-from tarmac.codecs.encode import _encode_cbor as cbor_dumps
-from tarmac.codecs.encode import _encode_msgpack as mp_dumps
+from tarmac.codecs.basic import cbor_dumps
+from tarmac.codecs.basic import msgpack_dumps as mp_dumps
 from tarmac.codecs.tenbin import encode_tenbin as tenbin_dumps
 from tarmac.compat.helpers import (
     add_handlers,
@@ -18,6 +17,7 @@ from tarmac.compat.helpers import (
     make_encoder,
     make_handlers,
 )
+from tarmac.compat.helpers import encoders as default_handlers
 from tarmac.samples.shards import ShardWriter
 from tarmac.samples.writer import TarWriter
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tarmac.codecs.handlers import library
 from tarmac.errors import IndexingError
 from tarmac.exact.dataset import Dataset
 from tarmac.indexing.where import resolve
+from tarmac.runtime.extras import import_extra
 from tarmac.runtime.types import Integers
 from tarmac.storage import open_write
 from tarmac.tools.audit.audit import OrderAudit
@@ -47,7 +47,7 @@ def plot_order(
     form = os.fspath(path).rpartition(".")[2].lower()
     if form not in FORMATS:
         raise ValueError(f"a plot is a file that ends in .{', .'.join(FORMATS)}; got {os.fspath(path)!r}")
-    library("matplotlib", "plot", "plots")
+    import_extra("matplotlib", "plot", "plots")
     from matplotlib.figure import Figure
 
     options, samples = audit.options, audit.samples

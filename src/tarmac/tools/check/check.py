@@ -35,7 +35,7 @@ from tarmac.storage.urls import Shards, expand
 from tarmac.tar import Member, TarOptions, read_members
 from tarmac.tar.reader import DEFAULT_OPTIONS
 from tarmac.tools.check.compare import Comparison, Place, entries_of
-from tarmac.tools.check.duplicates import KeyFiles
+from tarmac.tools.keystore import SharedKeys
 
 __all__ = ["check", "Checking", "Checks", "sample_problems", "ShardCheck"]
 
@@ -114,7 +114,7 @@ class Checking(Task):
     checks: Checks
     told: Sequence[Shard | None]
     """What a manifest says of each shard."""
-    keys: KeyFiles | None = None
+    keys: SharedKeys | None = None
     """Where to leave the keys of each shard."""
     known: bool = False
     """Whether to ask for the version of each shard, which a ledger needs."""
@@ -146,7 +146,7 @@ class Checking(Task):
         keys: list[str] | None = None if self.keys is None else []
         verdict = _check_one(self.urls[number], self.checks, self.told[number], keys)
         if self.keys is not None and keys is not None:
-            self.keys.save(number, keys)
+            self.keys.add(number, keys)
         return Outcome(verdict.samples, bytes=verdict.payload, details={"verdict": verdict})
 
 
@@ -157,7 +157,7 @@ def check(
     tar: TarOptions = DEFAULT_OPTIONS,
     storage: StorageOptions = DEFAULT_STORAGE,
     checks: Checks | None = None,
-    keys: KeyFiles | None = None,
+    keys: SharedKeys | None = None,
     ledger: str | None = None,
     jobs: int = 1,
     show: bool | None = False,

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from tarmac.codecs.handlers import library
 from tarmac.errors import BadName, DuplicateField, WriteError
+from tarmac.runtime.extras import import_extra
 from tarmac.samples.grouping import Sample
 from tarmac.tools.export.form import Shape, Writer, payload
 
@@ -32,7 +32,7 @@ def open_writer(name: str, path: str, shape: Shape) -> Writer:
 
 class _Database(Writer):
     def __init__(self, path: str) -> None:
-        self._lmdb = library("lmdb", "lmdb", "LMDB files")
+        self._lmdb = import_extra("lmdb", "lmdb", "LMDB files")
         # Nobody else knows the file yet: no locks, and the disk need not keep up.
         options = {"subdir": False, "lock": False, "sync": False, "map_size": MAP}
         try:

@@ -10,7 +10,6 @@ import contextlib
 import json
 from typing import Any
 
-from tarmac.codecs.images import IMAGE_EXTENSIONS
 from tarmac.errors import EncodeFailed
 from tarmac.samples.grouping import Sample
 from tarmac.tools.export.form import KEY, Shape, SinkFile, Writer, payload
@@ -35,7 +34,7 @@ def features_of(shape: Shape, *, images: bool) -> dict[str, str]:
     names = {KEY: "string"} if shape.key else {}
     for column in shape.columns or ():
         kind = shape.kinds.of(column)
-        image = images and kind == "bytes" and shape.kinds.extension(column) in IMAGE_EXTENSIONS
+        image = images and kind == "bytes" and shape.kinds.is_image(column)
         names[column] = "image" if image else _TYPES[kind]
     return names
 

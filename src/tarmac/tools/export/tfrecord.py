@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import struct
 
-from tarmac.codecs.handlers import library
 from tarmac.errors import EncodeFailed
+from tarmac.runtime.extras import import_extra
 from tarmac.samples.grouping import Sample
 from tarmac.tools.export.form import KEY, Shape, SinkFile, Writer, payload
 from tarmac.tools.export.values import value_of
@@ -32,7 +32,7 @@ def open_writer(name: str, file: SinkFile, shape: Shape) -> Writer:
 class _Records(Writer):
     def __init__(self, file: SinkFile, shape: Shape) -> None:
         self._file, self._shape = file, shape
-        self._crc = library("google_crc32c", "tfrecord", "checksums of TFRecord files").value
+        self._crc = import_extra("google_crc32c", "tfrecord", "checksums of TFRecord files").value
 
     def add(self, sample: Sample) -> int:
         kinds = self._shape.kinds

@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, NoReturn, cast, get_args
 
-from tarmac.codecs.handlers import extension_of
-from tarmac.codecs.images import IMAGE_EXTENSIONS
+from tarmac.codecs import find_codec, kind_of
 from tarmac.errors import BadName, DecodeFailed, TarmacError, UrlError
 from tarmac.samples.grouping import Sample
 from tarmac.tools.select import FieldRule
@@ -21,19 +20,6 @@ from tarmac.tools.select import FieldRule
 __all__ = ["Json", "Kind", "Kinds", "parse_kinds", "text_key", "value_of"]
 
 Kind = Literal["int", "text", "json", "bytes"]
-
-_BY_EXTENSION: dict[str, Kind] = {
-    name: kind
-    for names, kind in cast(
-        "dict[str, Kind]",
-        {
-            "cls cls2 class count index inx id": "int",
-            "txt text transcript caption md html htm xml csv tsv yaml yml srt vtt": "text",
-            "json jsn": "json",
-        },
-    ).items()
-    for name in names.split()
-}
 
 
 class Json(str):
@@ -64,14 +50,16 @@ class Kinds:
 
     def of(self, field: str) -> Kind:
         """What a field of this name holds."""
-        return self._named.get(field) or _BY_EXTENSION.get(self.extension(field), "bytes")
+        kind = kind_of(self.original(field))
+        return self._named.get(field) or (cast("Kind", kind) if kind in get_args(Kind) else "bytes")
 
-    def extension(self, field: str) -> str:
-        """The extension that a field has, or had before it was renamed."""
-        known = extension_of(field)
-        if known in _BY_EXTENSION or known in IMAGE_EXTENSIONS:
-            return known
-        return extension_of(self._renamed.get(field, field))
+    def is_image(self, field: str) -> bool:
+        """Return whether a field holds images."""
+        return kind_of(self.original(field)) == "image"
+
+    def original(self, field: str) -> str:
+        """Return the field, or its name before it was renamed if only that has a known extension."""
+        return field if find_codec(field) is not None else self._renamed.get(field, field)
 
     def after(self, rule: FieldRule | None) -> Kinds:
         """The same for fields that get the names that a rule gives them."""

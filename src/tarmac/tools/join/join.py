@@ -17,8 +17,9 @@ from tarmac.jobs.task import Outcome
 from tarmac.runtime.types import Integers
 from tarmac.samples.grouping import Sample
 from tarmac.storage import Cache
-from tarmac.tools.join.keys import KeyTable
+from tarmac.tools.columns import Columns
 from tarmac.tools.join.sources import Source, open_source
+from tarmac.tools.keystore import KeyNumbers
 from tarmac.tools.output import Output
 from tarmac.tools.plan import OutputShard, selects_by_split
 from tarmac.tools.rewrite import RewriteJob, Run, rewrite
@@ -157,7 +158,7 @@ def join(
         right = open_source(
             source,
             f"{home}/with",
-            key=joining.key,
+            columns=Columns(joining.key),
             as_=joining.as_,
             prefix=joining.prefix,
             storage=select.storage,
@@ -168,7 +169,9 @@ def join(
         used, alone, selected = np.zeros(right.size, bool), 0, 0
         rows: dict[str, Joined] = {}
         examples: list[str] = []
-        with KeyTable.made(f"{home}/keys.sqlite", right.keys(), joining.duplicates, source[0]) as table:
+        with KeyNumbers(
+            f"{home}/keys.sqlite", right.keys(), on_duplicate=joining.duplicates, url=source[0]
+        ) as table:
             for number, (part, chosen) in enumerate(parts.items()):
                 dataset = chosen.of_dataset(left.dataset())
                 before = len(dataset)

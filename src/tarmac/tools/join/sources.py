@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 import xxhash
 
-from tarmac.errors import BadName, CodecError, EncodeFailed, UrlError
+from tarmac.codecs import encode_field
+from tarmac.errors import BadName, TarmacError, UsageError
 from tarmac.exact.dataset import Dataset
 from tarmac.runtime.types import Integers
 from tarmac.samples.naming import check_field
-from tarmac.storage import Cache, is_local, stat
-from tarmac.storage.local import local_path
+from tarmac.storage import Cache
 from tarmac.storage.types import DEFAULT_STORAGE, StorageOptions
-from tarmac.tar.compression import format_of_name
-from tarmac.tools.join.keys import database
-from tarmac.tools.join.table import Table, is_table, json_bytes, kind_of
+from tarmac.tools.columns import Columns, encode_json, row_key
+from tarmac.tools.keystore import RowStore
+from tarmac.tools.localcopy import ensure_local
 from tarmac.tools.output import fields_of
 from tarmac.tools.select import Select
-from tarmac.tools.sort.sources import disk_errors, gather, unpack
+from tarmac.tools.sort.sources import disk_errors, gather
+from tarmac.tools.tables import TABLES, Table, table_format
 
 __all__ = ["open_source", "Source", "TableRows"]
 
 Fields = dict[str, bytes]
-MOST_COLUMNS = 1900
-"""What a database can hold beside the number of the row."""
 
 
 class Source(Protocol):
@@ -80,37 +80,23 @@ class ShardRows:
 
 @dataclass(frozen=True)
 class TableRows:
-    """The rows of a table, encoded, in a database."""
+    """The rows of a table, encoded, on disk."""
 
     path: str
     size: int
-    names: tuple[str, ...]
-    """The fields, in the order of the columns of the database."""
     digest: str
 
     def keys(self) -> Iterator[str]:
-        with database(self.path) as opened:
-            for (key,) in opened.execute("SELECT key FROM rows ORDER BY number"):
-                yield key.decode("utf-8", "surrogatepass")
+        with RowStore(self.path) as store:
+            yield from store.keys()
 
     def fields(self, numbers: Integers) -> list[Fields]:
-        found = dict(self._asked(numbers, "*"))
-        return [
-            {name: data for name, data in zip(self.names, found[number], strict=True) if data is not None}
-            for number in numbers.tolist()
-        ]
+        with RowStore(self.path) as store:
+            return store.fields(numbers.tolist())
 
     def sizes(self, numbers: Integers) -> Integers:
-        lengths = [f"coalesce(length(f{place}), 0)" for place in range(len(self.names))]
-        found = dict(self._asked(numbers, "number, NULL" + "".join(f", {each}" for each in lengths)))
-        return np.array([sum(found[number]) for number in numbers.tolist()], np.int64)
-
-    def _asked(self, numbers: Integers, what: str) -> Iterator[tuple[int, tuple[Any, ...]]]:
-        with database(self.path) as opened:
-            query = f"SELECT {what} FROM rows WHERE number = ?"  # noqa: S608 - words of our own
-            for number in numbers.tolist():
-                _, _, *cells = opened.execute(query, (number,)).fetchone()
-                yield number, tuple(cells)
+        with RowStore(self.path) as store:
+            return np.array(store.sizes(numbers.tolist()), np.int64)
 
     def fingerprint(self) -> str:
         return self.digest
@@ -120,86 +106,73 @@ def open_source(
     urls: Sequence[str],
     home: str,
     *,
-    key: str = "",
+    columns: Columns | None = None,
     as_: Literal["fields", "json"] = "fields",
     prefix: str = "",
     storage: StorageOptions = DEFAULT_STORAGE,
     cache: Cache | None = None,
     show: bool | None = None,
 ) -> Source:
-    """Make a source ready: index shards, or read a table into the directory `home`."""
+    """Index shards, or read tables into the directory `home`."""
+    columns = columns or Columns()
     with disk_errors(home):
         os.makedirs(home, exist_ok=True)
-    tables = [url for url in urls if is_table(url)]
-    if not tables:
-        if key or as_ != "fields":
-            raise UrlError("--key and --as are for tables: csv, tsv, jsonl or parquet.", url=urls[0])
+    formats = [table_format(url) for url in urls]
+    if not any(formats):
+        if columns != Columns() or as_ != "fields":
+            raise UsageError("columns can be chosen only from tables.", url=urls[0])
         found = gather(urls, home, Select(storage=storage), cache=cache, show=show)
         return ShardRows(found.dataset(), prefix, found.versions)
-    if len(tables) != len(urls):
-        raise UrlError("shards and tables cannot be joined together; one after the other.", url=tables[0])
-    kinds = set(map(kind_of, urls))
-    if len(kinds) > 1:
-        raise UrlError(f"tables of different kinds ({', '.join(sorted(kinds))}).", url=tables[0])
-    paths = [_near(url, f"{home}/tables/{number:06d}", storage) for number, url in enumerate(urls)]
-    return _read(Table(paths, urls, key), urls, paths, f"{home}/rows.sqlite", as_, prefix)
+    if len(set(formats)) > 1:
+        names = ", ".join(sorted(name or "shards" for name in set(formats)))
+        raise UsageError(f"expected tables of one format, got {names}.", url=urls[0])
+    os.makedirs(f"{home}/tables", exist_ok=True)
+    tables = [
+        TABLES[str(formats[0])](url, ensure_local(url, f"{home}/tables", storage, allow_exec=True))
+        for url in urls
+    ]
+    encode = _whole_rows if as_ == "json" else _rows
+    with RowStore(f"{home}/rows.sqlite") as store:
+        rows = itertools.chain.from_iterable(encode(table, columns, prefix) for table in tables)
+        count = store.fill(rows)
+    return TableRows(f"{home}/rows.sqlite", count, _digest(tables))
 
 
-def _near(url: str, path: str, storage: StorageOptions) -> str:
-    """A table that is on this machine, and not compressed."""
-    if is_local(url) and not format_of_name(url):
-        stat(url, storage)  # which says well what is wrong with it
-        return local_path(url)
-    unpack(url, path, storage)
-    return path
+def _rows(table: Table, columns: Columns, prefix: str) -> Iterator[tuple[str, Fields]]:
+    layout = columns.layout(table.names(), table.url, find_key=True)
+    names = {name: _checked(f"{prefix}{name}".lower()) for name in layout.fields.values()}
+    for position, row in table.rows(layout.columns):
+        key = str(layout.key_of(row, table.label(position)))
+        try:
+            fields = layout.values(row, key)
+        except TarmacError as error:
+            raise error.at(url=table.url) from error.__cause__
+        yield key, {names[name]: data for name, data in fields.items()}
 
 
-def _read(
-    table: Table, urls: Sequence[str], paths: Sequence[str], path: str, as_: str, prefix: str
-) -> TableRows:
-    whole = as_ == "json"
-    if not whole:
-        table.look()
-    names = ["json"] if whole else [column.field for column in table.columns.values()]
-    names = [_checked(prefix + name, urls[0]) for name in names]
-    if len(set(names)) != len(names) or len(names) > MOST_COLUMNS:
-        what = "have the same name" if len(names) <= MOST_COLUMNS else "are too many"
-        raise UrlError(f"the fields {what}: {', '.join(names)[:300]}.", url=urls[0], hint="--as json")
-    columns = "".join(f", f{number} BLOB" for number in range(len(names)))
-    count = 0
-    with database(path) as opened:
-        opened.execute(f"CREATE TABLE rows (number INTEGER PRIMARY KEY, key BLOB{columns})")
-        opened.execute("BEGIN")
-        marks = ", ?" * len(names)
-        for key, row in table.whole() if whole else table.rows():
-            try:
-                if whole:
-                    cells = [json_bytes(row)]
-                else:
-                    cells = [column.encode(row.get(name)) for name, column in table.columns.items()]  # type: ignore[misc]
-            except (CodecError, ValueError, TypeError) as error:
-                what = error.what if isinstance(error, CodecError) else str(error)
-                hint = error.hint if isinstance(error, CodecError) else None
-                raise EncodeFailed(what, url=urls[0], key=key, hint=hint) from None
-            values = (count, key.encode("utf-8", "surrogatepass"), *cells)
-            opened.execute(f"INSERT INTO rows VALUES (?, ?{marks})", values)  # noqa: S608 - only marks
-            count += 1
-        opened.execute("COMMIT")
-    return TableRows(path, count, tuple(names), _digest(paths))
+def _whole_rows(table: Table, columns: Columns, prefix: str) -> Iterator[tuple[str, Fields]]:
+    """Yield each row as one field of JSON."""
+    column = columns.key_column(table.names(), table.url)
+    name = _checked(f"{prefix}json".lower())
+    for position, row in table.rows():
+        key = row_key(row, column, table.label(position), table.url)
+        try:
+            yield key, {name: encode_field(name, row, encode_json, key)}
+        except TarmacError as error:
+            raise error.at(url=table.url) from error.__cause__
 
 
-def _checked(name: str, url: str) -> str:
+def _checked(name: str) -> str:
     try:
         return check_field(name, "")
-    except BadName:
-        hint = "another name for the column, or --as json."
-        raise UrlError(f"a column cannot be a field called {name!r}.", url=url, hint=hint) from None
+    except BadName as error:
+        raise UsageError(error.what, field="prefix") from None
 
 
-def _digest(paths: Sequence[str]) -> str:
-    digest = xxhash.xxh3_128()
-    for path in paths:
-        with open(path, "rb") as file:
+def _digest(tables: Sequence[Table]) -> str:
+    digest = xxhash.xxh3_128(b"2")  # 1 named fields after the types of their values
+    for table in tables:
+        with open(table.local.path, "rb") as file:
             while chunk := file.read(1 << 20):
                 digest.update(chunk)
     return digest.hexdigest()

@@ -8,10 +8,10 @@ import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from tarmac.codecs import kind_of
 from tarmac.codecs.handlers import extension_of
-from tarmac.codecs.images import FORMATS, IMAGE_EXTENSIONS, UNMARKED, open_image
+from tarmac.codecs.images import open_image_field
 from tarmac.errors import UrlError
-from tarmac.limits import DEFAULT_LIMITS
 from tarmac.samples.grouping import Sample
 from tarmac.storage import StorageOptions, WriteOptions, open_write
 from tarmac.storage.types import DEFAULT_STORAGE
@@ -61,7 +61,7 @@ def contact_sheet(samples: Iterable[Sample], images: int = IMAGES) -> tuple[Imag
     tiles: list[tuple[Any, str, str]] = []
     for sample in samples:
         for name, data in sample.items():
-            if name[:2] != "__" and extension_of(name) in IMAGE_EXTENSIONS:
+            if name[:2] != "__" and kind_of(name) == "image":
                 tiles.append((_thumbnail(name, data), f"{sample['__key__']}.{name}", _caption(sample)))
         if len(tiles) >= min(images, MOST):
             break
@@ -71,7 +71,7 @@ def contact_sheet(samples: Iterable[Sample], images: int = IMAGES) -> tuple[Imag
 
 def _thumbnail(name: str, data: bytes) -> Any:
     try:
-        image = open_image(data, UNMARKED.get(extension_of(name), FORMATS), DEFAULT_LIMITS.pixels)
+        image = open_image_field(name, data)
         image.draft("RGB", (SIDE, SIDE))  # a JPEG need not be decoded larger than that
         image.thumbnail((SIDE, SIDE))
         return image.convert("RGB")

@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from tarmac.codecs.basic import json_loads
+from tarmac.codecs import find_codec, json_loads
 from tarmac.codecs.handlers import extension_of
-from tarmac.codecs.images import FORMATS, IMAGE_EXTENSIONS, UNMARKED, open_image
+from tarmac.codecs.images import open_image_field
 from tarmac.display import visible
 from tarmac.errors import MissingField, UrlError
 from tarmac.exact.dataset import Dataset
 from tarmac.indexing.manifest import read_manifest
-from tarmac.limits import DEFAULT_LIMITS
 from tarmac.samples.grouping import Sample
 from tarmac.samples.reader import read
 from tarmac.storage import Cache, StorageOptions
@@ -195,20 +194,19 @@ def content(field: str, data: bytes) -> str:
 
 
 def _content(field: str, data: bytes) -> str:
-    extension = extension_of(field)
-    if extension in IMAGE_EXTENSIONS:
-        image = open_image(data, UNMARKED.get(extension, FORMATS), DEFAULT_LIMITS.pixels)
-        return f"{image.format} image, {image.width}x{image.height}, {image.mode}"
-    if extension in ("json", "jsn"):
-        return _shortened(json.dumps(json_loads(data), indent=2, ensure_ascii=False))
-    if extension == "npy":
-        from tarmac.codecs.arrays import npy_loads
-
-        return _summary(npy_loads(data))
-    if extension == "npz":
-        from tarmac.codecs.arrays import npz_loads
-
-        return "\n".join(f"{name}: {_summary(array)}" for name, array in npz_loads(data).items())
+    codec = find_codec(field)
+    kind = "bytes" if codec is None else codec.kind
+    if kind == "image":
+        image = open_image_field(field, data)
+        return f"{image.format or extension_of(field)} image, {image.width}x{image.height}, {image.mode}"
+    decode = None if codec is None else codec.decode
+    if kind == "json":
+        return _shortened(json.dumps((decode or json_loads)(data), indent=2, ensure_ascii=False))
+    if kind == "array" and decode is not None:
+        value = decode(data)
+        if isinstance(value, dict):
+            return "\n".join(f"{name}: {_summary(array)}" for name, array in value.items())
+        return "\n".join(map(_summary, value if isinstance(value, list) else [value]))
     return _text(data)
 
 

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tarmac.codecs.handlers import extension_of
-from tarmac.codecs.images import IMAGE_EXTENSIONS
+from tarmac.codecs import kind_of
 from tarmac.display import visible
 from tarmac.exact.dataset import Dataset
 from tarmac.indexing.attributes import read_field
@@ -82,7 +81,7 @@ def collect(samples: Iterable[Sample]) -> Statistics:
                 continue
             size += len(data)
             found.fields.setdefault(name, array("q")).append(len(data))
-            if extension_of(name) in IMAGE_EXTENSIONS:
+            if kind_of(name) == "image":
                 _look_at_image(found, name, data)
         found.samples.append(size)
         found.shards[sample.get("__url__", "")] += 1

@@ -1,4 +1,4 @@
-"""A recipe: lines that say what each member of each sample is made of, as `tarp create` reads them."""
+"""A recipe: lines that name the source of each member of each sample, as `tarp create` reads them."""
 
 from __future__ import annotations
 
@@ -6,38 +6,36 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
-from tarmac.errors import DuplicateField, UnsafeUrl, UrlError
+from tarmac.errors import DuplicateField, UnsafeUrl, UsageError
 from tarmac.samples.naming import first_dot
 from tarmac.storage import StorageOptions, scheme_of
-from tarmac.storage.types import DEFAULT_STORAGE
-from tarmac.tools.pack.sources.files import file_at, loading
-from tarmac.tools.pack.sources.near import Near, resolved
-from tarmac.tools.pack.sources.source import File, Item, Load, Seen, Skipped, Source, Where
+from tarmac.tools.localcopy import LocalCopy, ensure_local, resolve_name
+from tarmac.tools.pack.sources.files import FileSource, file_loader, locate_file
+from tarmac.tools.pack.sources.registry import SourceFormat, register_source
+from tarmac.tools.pack.sources.source import File, FileStats, Item, Load, Location, Skipped, SourceOptions
 
 __all__ = ["Recipe"]
 
 
 @dataclass
-class Recipe(Source):
+class Recipe(FileSource):
     """Lines of `NAME SOURCE`; the source is a path, `file:path`, `text:the rest of the line` or `pipe:cmd`.
 
-    Blank lines and those that begin with # are passed over. Lines of a sample need not stand together.
+    Blank lines and those that begin with # are ignored. The lines of a sample need not be adjacent.
     """
 
-    name: str
-    near: Near
-    base: str = ""
-    """What relative paths are relative to; else to the recipe."""
-    allow_exec: bool = False
-    timeout: float = 600.0
-    """Seconds that a command may take."""
-    sized: bool = False
-    storage: StorageOptions = DEFAULT_STORAGE
-    kind = "recipe"
+    url: str
+    local: LocalCopy
+    options: SourceOptions
+    format = "recipe"
+
+    @property
+    def storage(self) -> StorageOptions:  # type: ignore[override]
+        return self.options.storage
 
     def items(self, skipped: Skipped) -> Iterator[Item]:
         samples: dict[str, dict[str, File]] = {}
-        with open(self.near.path, "rb") as lines:
+        with open(self.local.path, "rb") as lines:
             for number, line in enumerate(lines, 1):
                 text = line.rstrip(b"\r\n").lstrip()
                 if not text or text.startswith(b"#"):
@@ -45,8 +43,8 @@ class Recipe(Source):
                 key, file = self._file(text.decode("utf-8", "surrogateescape"), number)
                 fields = samples.setdefault(key, {})
                 if file[0].lower() in fields:
-                    what = f"line {number}: the sample has a member {file[0]!r} already."
-                    raise DuplicateField(what, url=self.name, key=key)
+                    what = f"line {number}: the sample already has a member {file[0]!r}."
+                    raise DuplicateField(what, url=self.url, key=key)
                 fields[file[0].lower()] = file
         for key, fields in samples.items():
             yield key, sum(max(file[2], 0) for file in fields.values()), tuple(fields.values())
@@ -54,10 +52,12 @@ class Recipe(Source):
     def _file(self, line: str, number: int) -> tuple[str, File]:
         name, *rest = line.split(None, 1)
         halves = first_dot(name)
-        if halves is None:
-            raise self._wrong(number, f"{name!r} is no name of the form KEY.FIELD.")
-        if not rest:
-            raise self._wrong(number, f"{name!r} has no source.")
+        if halves is None or not rest:
+            raise UsageError(
+                f"line {number}: expected KEY.FIELD SOURCE, got {line[:60]!r}.",
+                url=self.url,
+                hint="lines such as `a/1.jpg path/to.jpg`.",
+            )
         key, field = halves
         source = rest[0]
         if source.startswith("text:"):
@@ -65,25 +65,22 @@ class Recipe(Source):
             return key, (field, data, len(data), None)
         source = source.rstrip()
         if scheme_of(source) == "pipe":
-            if not self.allow_exec:
-                hint = "--allow-exec, if you trust the recipe."
-                raise UnsafeUrl(f"line {number} would run a command.", url=self.name, hint=hint)
+            if not self.options.allow_exec:
+                hint = "`allow_exec`, if you trust the recipe."
+                raise UnsafeUrl(f"line {number} would run a command.", url=self.url, hint=hint)
             return key, (field, source, -1, None)
         if source == "-":
-            raise self._wrong(number, "standard input cannot be a member.")
-        url = resolved(source.removeprefix("file:") if "://" not in source else source, self.base, self.name)
-        return key, file_at(field, url, self.storage, self.sized)
+            raise UsageError(f"line {number}: standard input cannot be a member.", url=self.url)
+        name = source.removeprefix("file:") if "://" not in source else source
+        url = resolve_name(name, self.options.base, self.url)
+        return key, locate_file(field, url, self.storage, self.options.needs_sizes)
 
-    def _wrong(self, number: int, what: str) -> UrlError:
-        return UrlError(
-            f"line {number}: {what}", url=self.name, hint="lines of the form `a/1.jpg path/to.jpg`."
-        )
+    def opened(self, locations: Sequence[Location], stats: FileStats) -> AbstractContextManager[Load]:
+        return file_loader(replace(self.storage, command_idle=self.options.timeout), stats)
 
-    def opened(self, wheres: Sequence[Where], seen: Seen) -> AbstractContextManager[Load]:
-        return loading(replace(self.storage, command_idle=self.timeout), seen)
 
-    def fingerprint(self) -> str:
-        return ""  # what the lines say is in what they stand for
+def _open(url: str, options: SourceOptions) -> Recipe:
+    return Recipe(url, ensure_local(url, options.directory, options.storage), options)
 
-    def has(self, where: Where) -> set[str] | None:
-        return {file[0].lower() for file in where}
+
+register_source(SourceFormat("recipe", _open, (".recipe",), lists_files=True))
