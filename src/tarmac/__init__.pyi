@@ -32,8 +32,10 @@ from tarmac.stream.webdataset import WebDataset as WebDataset
 from tarmac.stream.webloader import WebLoader as WebLoader
 from tarmac.tar import TarOptions as TarOptions
 from tarmac.tools.copy import copy as copy
+from tarmac.tools.export import export as export
 from tarmac.tools.join import join as join
 from tarmac.tools.map import map as map
+from tarmac.tools.pack import pack as pack
 from tarmac.tools.sort import sort as sort
 
 __version__: str

@@ -10,7 +10,22 @@ import click
 from tarmac.cli.command import Group, argument, flag
 from tarmac.cli.types import COUNT, FIELDS, NAMES, SIZE, SLICE, SPLIT, SPLITTER, Settings
 
-__all__ = ["ACCESS", "ERRORS", "JSON", "ORDER", "OUTPUT", "RUN", "SELECT", "SHARDS", "TMP", "WRITE"]
+__all__ = [
+    "ACCESS",
+    "ERRORS",
+    "JSON",
+    "ORDER",
+    "OUTPUT",
+    "OVERWRITE",
+    "RUN",
+    "SELECT",
+    "SHARDS",
+    "SHUFFLE",
+    "SIZES",
+    "SPLITS",
+    "STORAGE",
+    "WRITE",
+]
 
 _select, _order, _write, _run, _access = (
     partial(flag, group=name) for name in ("Select", "Order", "Write", "Run", "Access")
@@ -41,6 +56,10 @@ SHARDS: Group = [
         nargs=-1, required=True,
     )
 ]  # fmt: skip
+SPLITS: Group = [
+    _select("--split", type=SPLIT, help="Split by a hash of the key: train=0.9,val=0.1."),
+    _select("--only", metavar="NAME", help="Keep only this one of the splits."),
+]
 SELECT: Group = [
     _select("--fields", type=FIELDS, help="Fields to keep, with new names if given: img=jpg|png,cls."),
     _select("--drop-fields", type=NAMES, help="Fields to drop: json,txt."),
@@ -51,15 +70,22 @@ SELECT: Group = [
     _select("--keys", metavar="FILE", help="Keep only the keys that this file lists, one a line."),
     _select("--slice", type=SLICE, help="START:STOP[:STEP] of all samples."),
     _select("--slice-shard", type=SLICE, help="START:STOP[:STEP] of the samples of each shard."),
-    _select("--split", type=SPLIT, help="Split by a hash of the key: train=0.9,val=0.1."),
-    _select("--only", metavar="NAME", help="Keep only this one of the splits."),
+    *SPLITS,
 ]
-ORDER: Group = [
+SHUFFLE: Group = [
     _order("--shuffle", is_flag=True, help="Shuffle the samples."),
     _order("--seed", type=int, help="Seed of the shuffle or mixture. [default: 0]"),
+]
+ORDER: Group = [
+    *SHUFFLE,
     _order("--buffer", type=COUNT, help="Shuffle buffer for inputs that cannot be indexed. [default: 10000]"),
     _order("--interleave", type=COUNT, help="Take one sample in turn from each of this many shards."),
 ]
+SIZES: Group = [
+    _write("--max-samples", type=COUNT, help="Maximum number of samples per shard or file."),
+    _write("--max-bytes", type=SIZE, help="Maximum payload per shard or file: 100MB, 2GiB."),
+]
+OVERWRITE: Group = [_write("--overwrite", is_flag=True, help="Start over and replace existing files.")]
 OUTPUT: Group = [
     _write(
         "-o", "--output", metavar="PATTERN", required=True,
@@ -68,8 +94,7 @@ OUTPUT: Group = [
 ]  # fmt: skip
 WRITE: Group = [
     *OUTPUT,
-    _write("--max-samples", type=COUNT, help="Maximum number of samples per shard."),
-    _write("--max-bytes", type=SIZE, help="Maximum payload per shard: 100MB, 2GiB."),
+    *SIZES,
     _write("--rekey", metavar="PATTERN", help="New keys, from {i} and {key}: {i:09d}."),
     _write(
         "--compress", type=click.Choice(["gz", "zst", "bz2", "xz"]), help="Compress; default: by extension."
@@ -78,7 +103,7 @@ WRITE: Group = [
     _write("--manifest", metavar="FILE", help="Also write a manifest of all shards, and their indexes."),
     _write("--post-cmd", metavar="COMMAND", help="Run after each shard; it must succeed: 'cp {path} /mnt'."),
     _write("--delete-after", is_flag=True, help="Delete each shard after --post-cmd."),
-    _write("--overwrite", is_flag=True, help="Start over and replace existing files."),
+    *OVERWRITE,
 ]
 TMP = flag("--tmp", metavar="DIR", help="Directory for temporary files.")
 JSON: Group = [_run("--json", "as_json", is_flag=True, help="Print the report as JSON.")]
@@ -94,10 +119,13 @@ ERRORS: Group = [
     ),
     _run("--max-errors", type=click.IntRange(0), help="Stop when more samples than this were bad."),
 ]
-ACCESS: Group = [
-    _access("--cache", metavar="DIR", help="Cache directory for remote shards."),
+STORAGE: Group = [
     _access("--allow-exec", is_flag=True, default=False, help="Allow pipe: inputs, which run commands."),
     _access("--storage", type=Settings(_storage), help="Storage settings, such as timeout=30,retries=8."),
+]
+ACCESS: Group = [
+    _access("--cache", metavar="DIR", help="Cache directory for remote shards."),
+    *STORAGE,
     _access("--limits", type=Settings(_limits), help="Limits against hostile data, such as member_bytes=4GiB."),
     _access("--tar", type=Settings(_tar), help="Strictness, such as end=lenient or concatenated=true."),
     _access(

@@ -8,7 +8,19 @@ from typing import Any
 
 import click
 
-__all__ = ["COUNT", "FIELDS", "NAMES", "PAIRS", "SIZE", "SLICE", "SPLIT", "SPLITTER", "TASK", "Settings"]
+__all__ = [
+    "COLUMNS",
+    "COUNT",
+    "FIELDS",
+    "NAMES",
+    "PAIRS",
+    "SIZE",
+    "SLICE",
+    "SPLIT",
+    "SPLITTER",
+    "TASK",
+    "Settings",
+]
 
 _UNITS = {"": 1, "B": 1} | {
     f"{letter}{suffix}": base**power
@@ -117,6 +129,23 @@ class _Pairs(_Type):
         return pairs
 
 
+class _Columns(_Type):
+    """Columns of a table and the names of their fields: `img=jpg,cls`."""
+
+    name, expected = "columns", "COLUMN[=FIELD], separated by commas"
+
+    def parse(self, text: str) -> dict[str, str]:
+        columns: dict[str, str] = {}
+        for item in text.split(","):
+            column, equal, field = (part.strip() for part in item.partition("="))
+            if not column or (equal and not field):
+                raise ValueError
+            if column in columns:
+                raise ValueError(f"{column!r} is named twice")
+            columns[column] = field or column
+        return columns
+
+
 class _Split(_Type):
     name, expected = "split", "NAME=SHARE[,NAME=SHARE...], such as train=0.9,val=0.1"
 
@@ -190,5 +219,5 @@ def _setting(name: str, value: str, hint: str) -> Any:
 
 
 COUNT, SIZE = _Number("count"), _Number("size")
-SLICE, NAMES, FIELDS, PAIRS = _Slice(), _Names(), _Fields(), _Pairs()
+SLICE, NAMES, FIELDS, PAIRS, COLUMNS = _Slice(), _Names(), _Fields(), _Pairs(), _Columns()
 SPLIT, SPLITTER, TASK = _Split(), _Splitter(), _Task()

@@ -25,7 +25,7 @@ from tarmac.tools.tables import Row
 __all__ = ["Columns", "encode_json", "Layout", "row_key"]
 
 _KEYS = ("key", "__key__")
-_JSON_TYPES = bool | int | float | list | dict
+_JSON_TYPES = (bool, int, float, list, dict)
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,7 @@ __all__ = [
     "balance",
     "can_index",
     "IndexedSamples",
+    "OnePass",
     "open_indexed",
     "OutputShard",
     "plan",
@@ -252,18 +253,21 @@ def plan(
     *,
     order: Order = AS_IS,
     views: bool = False,
+    stream_remote: bool | None = None,
     progress: bool | None = None,
 ) -> Plan:
     """Decide how the samples are read: by index, shard by shard, or in one pass.
 
     Remote shards that each become one output shard are streamed: reading them twice, to index them first,
-    would cost more. `views` lends memory-mapped fields to a caller that only passes them on.
+    would cost more. `stream_remote` overrides that. `views` lends memory-mapped fields to a caller that only
+    passes them on.
     """
     urls = [url for group in inputs for url in group.urls]
     one_to_one = (
         order.as_is and output.by_shard and not select.slice and (bool(select.only) or not select.shares)
     )
-    if not can_index(urls) or (any_remote(urls) and one_to_one and not output.renumbers):
+    stream_remote = one_to_one if stream_remote is None else stream_remote
+    if not can_index(urls) or (any_remote(urls) and stream_remote and not output.renumbers):
         if one_to_one:
             _check_one_to_one(urls, output)
             return Plan({"": StreamedShards(urls, select, access)}, select=select)

@@ -18,6 +18,7 @@ from tarmac.errors import BadName, DuplicateField, JobError, MissingField, Tarma
 from tarmac.jobs.task import Outcome, Task, Unit
 from tarmac.samples.grouping import Sample
 from tarmac.samples.naming import check_field, check_key
+from tarmac.samples.splits import key_hasher, split_bounds
 from tarmac.storage import WriteOptions, is_local, open_write
 from tarmac.storage.local import local_path
 from tarmac.tools.output import Output, fields_of, same_name, write_shard
@@ -49,8 +50,6 @@ class PackOptions:
     def __post_init__(self) -> None:
         if isinstance(self.require, str):
             raise UsageError("expected a list of field names, got a string.", field="require")
-        if self.on_error not in ("abort", "skip"):
-            raise UsageError(f"expected 'abort' or 'skip', got {self.on_error!r}.", field="on_error")
         index, count = self.task
         if not 0 <= index < count:
             raise UsageError(f"expected a number from 0 to {count - 1}, got {index}.", field="task")
@@ -102,7 +101,9 @@ class PackJob(Task):
     def __post_init__(self) -> None:
         pattern, several = self.output.pattern, self.pack.task[1] > 1
         if self.output.by_shard:
-            raise UsageError("there are no input shards to name shards after.", url=pattern, hint="x-{i:06d}.tar")
+            raise UsageError(
+                "there are no input shards to name shards after.", url=pattern, hint="x-{i:06d}.tar"
+            )
         if self.pack.select.shares and not self.pack.select.only and "{split" not in pattern:
             raise UsageError("the output needs {split}.", url=pattern, hint="{split}-{i:06d}.tar")
         if several and self.output.stream:
@@ -182,11 +183,13 @@ class PackJob(Task):
 
     def _split(self, rows: list[Row], sizes: list[int], skipped: Skipped) -> _Plan:
         select = self.pack.select
-        bounds = select.bounds_by_split()
+        bounds = split_bounds(select.shares)
+        if select.only:
+            bounds = {select.only: bounds[select.only]}
         plan = _Plan({name: [] for name in bounds}, {name: [] for name in bounds}, skipped)
-        digest, seed = xxhash.xxh3_64_intdigest, xxhash.xxh3_64_intdigest(b"")
+        hash_key = key_hasher()
         for row, size in zip(rows, sizes, strict=True):
-            value = digest(row[1].encode("utf-8", "surrogateescape"), seed)
+            value = hash_key(row[1])
             for name, (low, high) in bounds.items():
                 if low <= value < high:
                     plan.rows[name].append(row)

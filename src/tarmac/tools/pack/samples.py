@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from tarmac.codecs import Encoder, encode_field, find_encoder
 from tarmac.display import identity
 from tarmac.errors import JobError, TarmacError, UsageError
-from tarmac.jobs.run import JobReport
+from tarmac.jobs.report import Report
 from tarmac.jobs.task import Outcome
 from tarmac.samples.grouping import Sample
 from tarmac.tools.map.functions import load_function
@@ -29,21 +29,19 @@ def pack_samples(
     output: Output,
     run: Run,
     options: PackOptions,
-) -> JobReport:
+) -> Report:
     """Pack the samples of an iterable, or those that a function returns for these arguments."""
     if options.shuffle or options.select.shares or options.task[1] > 1 or output.by_shard:
         raise UsageError(
             "generated samples are written in order: `shuffle`, `split`, `task` and {name} do not apply."
         )
+    generate: Callable[..., Samples]
     if isinstance(function, str):
         name, generate = function, load_function(function)
     elif callable(function):
         name, generate = f"{function.__module__}:{getattr(function, '__qualname__', function)}", function
     else:
-        samples, name = function, "samples"
-
-        def generate() -> Samples:
-            return samples
+        name, generate = "samples", partial(iter, function)
 
     def encoded(_: Any, outcome: Outcome) -> Iterator[Sample]:
         return _encoded(_generated(generate, arguments), options, outcome)
@@ -55,7 +53,8 @@ def pack_samples(
 def _generated(function: Callable[..., Samples], arguments: Sequence[str]) -> Iterator[Mapping[str, Any]]:
     try:
         for number, sample in enumerate(function(*arguments)):
-            if not isinstance(sample, Mapping) or not isinstance(sample.get("__key__"), str):
+            key = sample.get("__key__") if isinstance(sample, Mapping) else None
+            if not isinstance(key, str):
                 raise JobError(f"sample {number}: expected a dictionary with a string as __key__.")
             yield sample
     except TarmacError:
@@ -69,7 +68,9 @@ def _encoder(name: str) -> Encoder:
     return find_encoder(name)
 
 
-def _encoded(samples: Iterator[Mapping[str, Any]], options: PackOptions, outcome: Outcome) -> Iterator[Sample]:
+def _encoded(
+    samples: Iterator[Mapping[str, Any]], options: PackOptions, outcome: Outcome
+) -> Iterator[Sample]:
     """Encode samples; count those that fail, or raise."""
     for sample in samples:
         outcome.read += 1

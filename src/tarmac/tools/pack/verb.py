@@ -6,14 +6,14 @@ import gc
 import itertools
 import os
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Unpack
 
 from tarmac.display import identity
 from tarmac.errors import UsageError
-from tarmac.jobs.run import JobReport
+from tarmac.jobs.report import Report
 from tarmac.storage import StorageOptions, is_local
 from tarmac.storage.local import local_path
 from tarmac.storage.types import DEFAULT_STORAGE
@@ -40,7 +40,7 @@ class PackArgs(WriteArgs, RunArgs, ErrorArgs, total=False):
 
 
 @dataclass(slots=True)
-class PackReport(JobReport):
+class PackReport(Report):
     """The report of `pack`."""
 
     skipped: dict[str, int] = field(default_factory=dict)
@@ -48,15 +48,15 @@ class PackReport(JobReport):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the numbers, for JSON."""
-        return JobReport.to_dict(self) | {"skipped": self.skipped}
+        return Report.to_dict(self) | {"skipped": self.skipped}
 
 
-@verb(PackArgs, Output, Run, PackOptions)
+@verb(PackArgs, Output, Run)
 def pack(
     sources: Path | Sequence[Path] | Samples | Callable[..., Samples],
     output: str,
     *,
-    format: str | None = None,  # noqa: A002
+    format: str | None = None,
     key: str | None = None,
     columns: Mapping[str, str] | Sequence[str] | None = None,
     files: Mapping[str, str] | Sequence[str] | None = None,
@@ -95,14 +95,16 @@ def pack(
         seed,
         Select(split=split, only=only),
         require,
-        options.get("on_error", "abort"),
+        run.on_error,
         task,
     )
     wanted = Columns(key or "", _mapping(columns), _mapping(files))
     generated = function is not None or not _are_paths(sources)
     if generated:
         if format or base or wanted != Columns():
-            raise UsageError("`format`, `key`, `columns`, `files` and `base` do not apply to generated samples.")
+            raise UsageError(
+                "`format`, `key`, `columns`, `files` and `base` do not apply to generated samples."
+            )
         given: Any = sources if function is None else function
         arguments = [] if function is None else _listed(sources)
         return _report(pack_samples(given, arguments, target, run, chosen))
@@ -126,15 +128,17 @@ def pack(
         else:
             report = run_writing(job, target, run, chosen.ledger)
     if not run.dry_run:
-        Balance(job.planned.left_out).book(report)
+        Balance(job.planned.left_out).add_to(report)
     skipped = job.planned.skipped
     if skipped:
         report.remarks.append(f"skipped, of no sample: {skipped}")
     return _report(report, skipped.counts)
 
 
-def _report(report: JobReport, skipped: Mapping[str, int] | None = None) -> PackReport:
-    return PackReport(**{each.name: getattr(report, each.name) for each in fields(JobReport)}, skipped=dict(skipped or {}))
+def _report(report: Report, skipped: Mapping[str, int] | None = None) -> PackReport:
+    return PackReport(
+        **{each.name: getattr(report, each.name) for each in fields(Report)}, skipped=dict(skipped or {})
+    )
 
 
 def _are_paths(sources: Any) -> bool:

@@ -56,7 +56,9 @@ class Directory(FileSource):
 
     def _remote(self, skipped: Skipped) -> list[Item]:
         if scheme_of(self.url) not in LISTABLE:
-            raise UrlError("this location cannot be listed.", url=self.url, hint="a recipe or a table of URLs.")
+            raise UrlError(
+                "this location cannot be listed.", url=self.url, hint="a recipe or a table of URLs."
+            )
         from tarmac.storage.objects import list_infos
 
         base = f"{self.url.rstrip('/')}/"

@@ -53,10 +53,12 @@ def guess_format(url: str) -> str:
         raise NotFound("no such file or directory.", url=url)
     if ".tar" in os.path.basename(name):
         raise UrlError("this is already a shard.", url=url, hint="tarmac copy repacks shards.")
-    raise UsageError("the name does not tell the format.", field="format", url=url, hint=f"one of {_names()}.")
+    raise UsageError(
+        "the name does not tell the format.", field="format", url=url, hint=f"one of {_names()}."
+    )
 
 
-def open_source(url: str, format: str | None, options: SourceOptions) -> Source:  # noqa: A002
+def open_source(url: str, format: str | None, options: SourceOptions) -> Source:
     """Open a source of a format, or of the one that its name tells."""
     if format is not None and format not in SOURCES:
         raise UsageError(f"expected one of {_names()}, got {format!r}.", field="format")

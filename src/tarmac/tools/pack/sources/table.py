@@ -91,7 +91,7 @@ class TableSource(Source):
         return self.table.local.version
 
 
-def _open(format: str, url: str, options: SourceOptions) -> Source:  # noqa: A002
+def _open(format: str, url: str, options: SourceOptions) -> Source:
     if format == "lines" and (options.columns.key or options.columns.files):
         raise UsageError("lines have no columns, so `key` and `files` do not apply.", url=url)
     local = ensure_local(url, options.directory, options.storage)
