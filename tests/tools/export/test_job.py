@@ -17,7 +17,7 @@ import pytest
 from harness.crash import Forked, survive
 from harness.faultfs import Fault, faulty
 from harness.servers import required, seaweed_s3
-from tarmac.errors import DiskFull, JobMismatch, UrlError
+from tarmac.errors import DiskFull, JobMismatch, UrlError, UsageError
 from tarmac.storage import Cache, StorageOptions, open_read, open_write
 from tarmac.tools.export.form import FORMS
 from tarmac.tools.select import Select
@@ -170,7 +170,7 @@ def test_shards_of_one_name(tmp_path):
     urls = write(tmp_path, [1])
     (tmp_path / "other").mkdir()
     urls += write(tmp_path / "other", [1])
-    with pytest.raises(UrlError, match=r"s0\.jsonl"):
+    with pytest.raises(UsageError, match=r"s0\.jsonl"):
         run(urls, "jsonl", f"{tmp_path}/out/")
 
 
