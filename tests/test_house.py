@@ -68,12 +68,13 @@ ALLOWED = {
     ("tools/join.py", "np.load"),  # without pickles, as are those of orders
     ("tools/permutations.py", "np.load"),
     ("tools/output.py", "shell=True"),  # the user's own --then
-    ("index/facts.py", "json.loads"),
+    ("indexing/facts.py", "json.loads"),
     ("runtime/agreement.py", "json.loads"),
     ("stream/passes.py", "json.loads"),
     ("jobs/claims.py", "json.loads"),
     ("exact/loader/processes.py", "pickle.loads"),  # what our own child sent
     ("exact/loader/worker.py", "pickle.loads"),  # to see whether our own error can be sent
+    ("runtime/processes.py", "pickle.loads"),  # to see whether our own error can be sent
     ("storage/notes.py", "json.loads"),
     ("tools/export/values.py", "json.loads"),
     ("tools/duplicates.py", "np.load"),  # numbers that our own processes wrote; NumPy refuses objects

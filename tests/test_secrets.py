@@ -148,7 +148,7 @@ def test_what_must_hold_a_secret_is_for_its_owner_and_said_to_be(host, tmp_path,
     try:
         url = f"http://{host}/s0.tar?sig={SECRET}"
         assert not run(["index", url, "-o", "secret.json", "--sidecars", "sidecars", "-j", "1"])
-        assert "secret.json holds the credentials" in capfd.readouterr().err
+        assert "secret.json contains the credentials" in capfd.readouterr().err
         assert stat.S_IMODE(Path("secret.json").stat().st_mode) == 0o600
         assert SECRET in Path("secret.json").read_text()
         assert len(tarmac.Dataset("secret.json")) == 3

@@ -33,6 +33,8 @@ from tarmac.stream.webloader import WebLoader as WebLoader
 from tarmac.tar import TarOptions as TarOptions
 from tarmac.tools.copy import copy as copy
 from tarmac.tools.export import export as export
+from tarmac.tools.join import join as join
+from tarmac.tools.map import map as map
 from tarmac.tools.pack import pack as pack
 from tarmac.tools.sort import sort as sort
 

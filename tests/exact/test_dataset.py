@@ -318,7 +318,7 @@ def test_stale_shards(pair):
     with pytest.raises(IndexStale, match="when indexed"):
         list(Dataset(pair / "m.json"))
     shard.write_bytes(content.replace(b"00003.txt", b"0000x.txt"))
-    with pytest.raises(IndexStale, match=r"other content.*tarmac index"):
+    with pytest.raises(IndexStale, match=r"content of the shard.*tarmac index"):
         Dataset(pair / "m.json")[3]
     assert Dataset(pair / "m.json")[1]["cls"] == b"1"  # the other shard is fine
     shard.write_bytes(plain())

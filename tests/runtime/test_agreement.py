@@ -1,4 +1,4 @@
-"""Ranks that disagree about what they split are found out where torch.distributed runs, and nobody waits."""
+"""Ranks that disagree about their dataset raise where torch.distributed runs, and no rank waits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ dist.init_process_group("gloo", rank=rank, world_size=2, store=dist.PrefixStore(
 urls = sys.argv[1:]
 def key_of(sample): return sample["__key__"]
 def turn(step):
-    "Let the ranks come here one after the other, so that the second always finds what the first has left."
+    "Let rank 0 go first, so that rank 1 always compares with it."
     if rank == 1:
         dist.barrier()
     try:
@@ -49,7 +49,7 @@ def store():
 
 
 def run(store, tmp_path, body, **extra):
-    """Run a program on two ranks; return what each printed."""
+    """Run a program on two ranks and return the output of each."""
     make_shards(tmp_path)
     urls = World([5, 4, 3, 2, 5]).urls(tmp_path)
     environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), **extra}
@@ -71,7 +71,7 @@ def run(store, tmp_path, body, **extra):
     return printed
 
 
-def test_ranks_that_agree_may_look_and_shuffle_as_they_like(store, tmp_path):
+def test_ranks_that_agree_may_peek_and_shuffle_differently(store, tmp_path):
     body = """
     train, other = web(seed=42 + rank), web(urls[:2])
     if rank == 0:
@@ -93,7 +93,7 @@ def test_ranks_that_agree_may_look_and_shuffle_as_they_like(store, tmp_path):
         assert sorted(mine.split(",") + theirs.split(",")) == World([5, 4, 3, 2, 5]).keys
 
 
-def test_ranks_may_look_at_batches_and_begin_again(store, tmp_path):
+def test_ranks_may_peek_at_batches_and_restart(store, tmp_path):
     body = """
     loader = tarmac.Loader(tarmac.Dataset(urls), 1, tail="short")
     found = []

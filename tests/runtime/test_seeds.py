@@ -1,4 +1,4 @@
-"""Seeds from facts."""
+"""Deriving seeds."""
 
 from __future__ import annotations
 
@@ -20,52 +20,52 @@ PARTS = st.lists(st.recursive(ATOMS, lambda inner: st.lists(inner, max_size=3).m
 
 @settings(deadline=None, derandomize=True)
 @given(PARTS, PARTS)
-def test_different_facts_different_seeds(one, other):
+def test_different_values_give_different_seeds(one, other):
     assert (make_seed(*one) == make_seed(*other)) == (one == other)
 
 
 @settings(deadline=None, derandomize=True)
 @given(PARTS)
-def test_fits_63_bits_and_everything_that_takes_seeds(parts):
+def test_seeds_have_63_bits(parts):
     seed = make_seed(*parts)
     assert 0 <= seed < 2**63
     random.Random(seed)
 
 
-def test_upstream_make_seed_collision():
-    """research §4: make_seed(0, 31, 0) == make_seed(1, 0, 0) in the webdataset library."""
+def test_values_that_collide_in_webdataset():
+    """In the webdataset library make_seed(0, 31, 0) == make_seed(1, 0, 0)."""
     assert make_seed(0, 31, 0) != make_seed(1, 0, 0)
     seeds = {make_seed(a, b, c) for a in range(40) for b in range(40) for c in range(40)}
     assert len(seeds) == 40**3
 
 
-def test_boundaries_between_parts_count():
+def test_boundaries_between_parts_matter():
     assert len({make_seed("ab", "c"), make_seed("a", "bc"), make_seed("abc"), make_seed(("ab", "c"))}) == 4
     assert len({make_seed(1), make_seed("1"), make_seed(b"1"), make_seed(1.0), make_seed((1,))}) == 5
     assert make_seed(-1) != make_seed(255)
 
 
-def test_the_same_in_every_process():
+def test_seeds_are_the_same_in_every_process():
     assert make_seed("shuffle", 0, 1, 2, 3) == 8876914808561996348
     code = "from tarmac.runtime.seeds import make_seed; print(make_seed('shuffle', 0, 1, 2, 3))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert int(done.stdout) == make_seed("shuffle", 0, 1, 2, 3)
 
 
-def test_what_cannot_be_a_seed():
-    with pytest.raises(TypeError, match="not list"):
+def test_invalid_types():
+    with pytest.raises(TypeError, match="list"):
         make_seed([1])
-    with pytest.raises(TypeError, match="not dict"):
+    with pytest.raises(TypeError, match="dict"):
         make_seed((0, {}))
 
 
-def test_numbers_of_other_libraries():
+def test_numpy_integers():
     import numpy as np
 
     assert make_seed(np.int64(5)) == make_seed(5)
 
 
-def test_chosen(monkeypatch):
+def test_the_default_seed(monkeypatch):
     assert chosen_seed(None) == 0
     assert chosen_seed(3) == 3
     monkeypatch.setenv("WDS_SEED", "9")
@@ -73,5 +73,5 @@ def test_chosen(monkeypatch):
     assert chosen_seed(0) == 0
 
 
-def test_drawn():
+def test_random_seeds():
     assert len({drawn_seed() for _ in range(100)}) == 100

@@ -1,4 +1,4 @@
-"""Where a process stands among all that read one dataset."""
+"""The rank and worker of a process."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tarmac.runtime.worker_info import (
 )
 
 
-def test_alone():
+def test_a_single_process():
     assert current_worker_info() == WorkerInfo(0, 1, 0, 1)
     assert pytorch_worker_info() == (0, 1, 0, 1)
     assert loader_token() is None
 
 
-def test_the_environment_says_where_this_is():
+def test_the_environment():
     with at(WorkerInfo(2, 4, 1, 3)):
         assert current_worker_info() == WorkerInfo(2, 4, 1, 3)
         assert current_worker_info().index == 7
@@ -35,13 +35,13 @@ def test_the_environment_says_where_this_is():
         assert pytorch_worker_seed() == 2001
 
 
-def test_half_of_a_pair_says_nothing(monkeypatch):
+def test_incomplete_settings_are_ignored(monkeypatch):
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("NUM_WORKERS", "3")
     assert current_worker_info() == WorkerInfo()
 
 
-def test_every_index_is_different():
+def test_indexes_are_unique():
     world_size, workers = 3, 1500
     assert (
         len({WorkerInfo(r, world_size, w, workers).index for r in range(world_size) for w in range(workers)})
@@ -52,13 +52,13 @@ def test_every_index_is_different():
 @pytest.mark.parametrize(
     "numbers", [(1, 1, 0, 1), (-1, 1, 0, 1), (0, 1, 2, 2), (0, 1, 0, 0), (0, 0, 0, 1), (0, 1, -1, 1)]
 )
-def test_impossible_places(numbers):
+def test_invalid_numbers(numbers):
     with pytest.raises(ValueError, match="must be from 0"):
         WorkerInfo(*numbers)
 
 
 @pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE", "WORKER", "NUM_WORKERS", "WDS_SEED"])
-def test_what_is_not_a_number_is_named(monkeypatch, name):
+def test_invalid_environment_variables_are_named(monkeypatch, name):
     for other in ("RANK", "WORLD_SIZE", "WORKER", "NUM_WORKERS"):
         monkeypatch.setenv(other, "1")
     monkeypatch.setenv(name, "one")
@@ -103,7 +103,7 @@ def distributed(monkeypatch):
     return Torch.distributed
 
 
-def test_torch_is_asked_after_the_environment(distributed):
+def test_the_environment_has_precedence_over_torch(distributed):
     assert current_worker_info() == WorkerInfo(3, 8)
     with at(WorkerInfo(1, 2)):
         assert current_worker_info() == WorkerInfo(1, 2)
@@ -111,7 +111,7 @@ def test_torch_is_asked_after_the_environment(distributed):
     assert current_worker_info() == WorkerInfo(0, 1)
 
 
-def test_a_group_given_in_code_is_believed_first(distributed):
+def test_a_process_group_has_precedence_over_the_environment(distributed):
     assert current_worker_info("data") == WorkerInfo(1, 2)
     with at(WorkerInfo(5, 8)):
         assert current_worker_info("data") == WorkerInfo(1, 2)
@@ -120,7 +120,7 @@ def test_a_group_given_in_code_is_believed_first(distributed):
         current_worker_info("other")
 
 
-def test_a_fresh_interpreter_knows_the_rank_of_its_parent(distributed):
+def test_a_spawned_worker_has_the_rank_of_its_parent(distributed):
     distributed.ready = False
     remember_rank(2, 4)
     try:
@@ -135,7 +135,7 @@ def test_a_fresh_interpreter_knows_the_rank_of_its_parent(distributed):
     assert current_worker_info() == WorkerInfo(0, 1)
 
 
-def test_a_worker_takes_the_place_of_another():
+def test_a_worker_can_act_as_another():
     with at(WorkerInfo(0, 2, 1, 4)):
         assume_worker(3)
         try:
@@ -156,7 +156,7 @@ def test_torch_is_not_imported():
     assert done.stdout.strip() == "[]"
 
 
-def test_a_process_of_our_own_knows_its_place_better_than_its_environment(monkeypatch):
+def test_a_worker_of_tarmac_ignores_the_environment(monkeypatch):
     monkeypatch.setattr("tarmac.runtime.worker_info._become", [])
     with at(WorkerInfo(1, 2, 3, 4)):
         become_worker(1, 2, token=99)

@@ -1,4 +1,4 @@
-"""Samples are handed on in order, all of them, and never too many at a time."""
+"""Chunks are bounded by the number of samples and by their bytes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def test_by_number_and_by_size():
     assert list(chunks([], 3, 9)) == []
 
 
-def test_no_more_is_taken_than_is_given_out():
+def test_samples_are_read_only_when_needed():
     taken = []
 
     def samples():

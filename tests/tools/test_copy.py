@@ -340,7 +340,7 @@ def test_a_missing_output_is_written_again(urls, tmp_path):
 def test_files_of_others_are_not_replaced(urls, tmp_path):
     (tmp_path / "x-2.tar").write_bytes(b"mine")
     for sources in (urls, [f"pipe:cat {url}" for url in urls]):
-        with pytest.raises(UsageError, match="x-2.tar"):
+        with pytest.raises(UsageError, match=r"x-2\.tar"):
             copy(sources, f"{tmp_path}/x-{{i}}.tar", max_samples=10, jobs=1)
         assert files(tmp_path) == {"x-2.tar": b"mine"}
 
@@ -370,7 +370,7 @@ def test_compression(urls, tmp_path, format, magic):
 
 def test_a_shard_is_deleted_only_after_its_command(urls, tmp_path):
     output = f"{tmp_path}/x.tar"
-    with pytest.raises(HookFailed, match="x.tar"):
+    with pytest.raises(HookFailed, match=r"x\.tar"):
         copy(urls[0], output, delete_after=True, index=True, post_cmd="exit 5")
     assert sorted(files(tmp_path)) == ["x.tar", "x.tar.arrow"]
     copy(

@@ -92,7 +92,7 @@ def test_indexing_updates_manifests_and_nothing_else(capsys):
     for mine in (MINE, "not JSON", "[1]", '{"shardlist": 3}', '{"__kind__": "other", "shardlist": []}'):
         manifest.write_text(mine)
         assert run("index", "in-0.tar", "-o", "p.json") == 2
-        assert "this file exists and is not a manifest" in capsys.readouterr().err
+        assert "exists and is not a manifest" in capsys.readouterr().err
         assert manifest.read_text() == mine
         assert not Path("in-0.tar.arrow").exists()
     manifest.write_text("")  # nothing to lose: mktemp makes such files

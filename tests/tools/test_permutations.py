@@ -1,4 +1,4 @@
-"""Orders: permutations that are computed piece by piece and are the same however they are cut."""
+"""Permutations are the same, whatever pieces they are computed in."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tarmac.tools.permutations import Interleaved, Listed, Mixed, Shuffled, order_text
+from tarmac.tools.permutations import Interleaved, Listed, Mixed, Shuffled, permutation_text
 
 
 def whole(order):
@@ -43,16 +43,16 @@ def test_another_seed_is_another_mixture(until):
 
 
 def interleaved_plainly(lengths, ways):
-    """The same, one sample after the other."""
-    begins = np.cumsum([0, *lengths])
-    waiting = [list(range(begins[n], begins[n + 1])) for n in range(len(lengths)) if lengths[n]]
-    found, now = [], []
+    """Interleave sample by sample."""
+    starts = np.cumsum([0, *lengths])
+    waiting = [list(range(starts[n], starts[n + 1])) for n in range(len(lengths)) if lengths[n]]
+    result, now = [], []
     while waiting or now:
         while waiting and len(now) < ways:
             now.append(waiting.pop(0))
-        found += [shard.pop(0) for shard in now]
+        result += [shard.pop(0) for shard in now]
         now = [shard for shard in now if shard]
-    return found
+    return result
 
 
 @given(LENGTHS, st.integers(1, 4), st.integers(1, 9))
@@ -67,9 +67,9 @@ def test_a_mixture_keeps_all_and_the_order_of_each(lengths, data):
     weights = tuple(data.draw(st.floats(0.1, 10)) for _ in lengths)
     order = Mixed(tuple(lengths), weights, 1)
     assert sorted(whole(order)) == list(range(sum(lengths)))
-    begins = np.cumsum([0, *lengths])
+    starts = np.cumsum([0, *lengths])
     for number in range(len(lengths)):
-        own = [n for n in whole(order) if begins[number] <= n < begins[number + 1]]
+        own = [n for n in whole(order) if starts[number] <= n < starts[number + 1]]
         assert own == sorted(own)
     until_first = whole(Mixed(tuple(lengths), weights, 1, "first"))
     assert until_first == whole(order)[: len(until_first)]
@@ -77,28 +77,28 @@ def test_a_mixture_keeps_all_and_the_order_of_each(lengths, data):
 
 def test_a_mixture_has_the_weights_everywhere():
     order = Mixed((40_000, 40_000), (3.0, 1.0), 7, "first")
-    places = np.array(whole(order)) < 40_000
-    assert abs(len(places) - 53_333) < 5
-    for part in np.array_split(places, 20):
+    first = np.array(whole(order)) < 40_000
+    assert abs(len(first) - 53_333) < 5
+    for part in np.array_split(first, 20):
         assert abs(part.mean() - 0.75) < 0.01
 
 
-def test_an_order_in_a_file(tmp_path):
+def test_a_permutation_in_a_file(tmp_path):
     np.save(tmp_path / "o.npy", np.array([2, 0, 1]))
     order = Listed(str(tmp_path / "o.npy"))
     assert (order.size, whole(order)) == (3, [2, 0, 1])
     assert whole(pickle.loads(pickle.dumps(order))) == [2, 0, 1]
-    before = order_text(order)
+    before = permutation_text(order)
     np.save(tmp_path / "o.npy", np.array([2, 1, 0]))
-    assert order_text(Listed(str(tmp_path / "o.npy"))) != before
+    assert permutation_text(Listed(str(tmp_path / "o.npy"))) != before
 
 
 @pytest.mark.parametrize(
     "order", [Shuffled(900, 1), Interleaved((400, 500), 2), Mixed((400, 500), (1.0, 2.0), 3)]
 )
-def test_orders_pickle_without_what_they_computed(order):
+def test_permutations_pickle_without_their_cache(order):
     whole(order)
     again = pickle.loads(pickle.dumps(order))
     assert whole(again) == whole(order)
-    assert order_text(again) == order_text(order)
+    assert permutation_text(again) == permutation_text(order)
     assert len(pickle.dumps(order)) < 300

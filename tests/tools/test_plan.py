@@ -1,4 +1,4 @@
-"""Arrangements: all samples in pieces that can be made one by one, in any order, anywhere."""
+"""Plan: output shards that can be written one by one, in any order, anywhere."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tarmac
-from tarmac.errors import UrlError
+from tarmac.errors import UsageError
+from tarmac.tools import plan as module
+from tarmac.tools.options import Access, Inputs
+from tarmac.tools.order import Order
 from tarmac.tools.output import Output
 from tarmac.tools.permutations import Shuffled
 from tarmac.tools.plan import (
-    AT_ONCE,
+    BATCH,
     IndexedSamples,
     OutputShard,
     StreamedShards,
-    any_remote,
     can_index,
-    one_to_one,
     open_indexed,
+    plan,
     selects_by_split,
     shard_stem,
 )
@@ -34,57 +36,57 @@ ALL = Select()
 
 @pytest.fixture(scope="module")
 def urls(tmp_path_factory):
-    return make(tmp_path_factory.mktemp("arrange"), 7, 0, 12)
+    return make(tmp_path_factory.mktemp("plan"), 7, 0, 12)
 
 
 @pytest.fixture
-def rows(urls):
-    found = open_indexed(urls, ALL)
-    yield found
-    found.dataset.close()
+def indexed(urls):
+    samples = open_indexed([Inputs(urls)], ALL, Access())
+    yield samples
+    samples.dataset.close()
 
 
-def sizes(pieces):
-    return [piece.stop - piece.start for piece in pieces]
+def sizes(shards):
+    return [shard.stop - shard.start for shard in shards]
 
 
-def test_cut_by_samples(rows):
-    pieces = list(rows.pieces(Output("x-{i}.tar", max_samples=5)))
-    assert [piece.name for piece in pieces] == ["x-0.tar", "x-1.tar", "x-2.tar", "x-3.tar"]
-    assert sizes(pieces) == [5, 5, 5, 4]
-    assert sizes(rows.pieces(Output("x.tar"))) == [19]
-    assert sizes(rows.pieces(Output("x-{i}.tar", max_samples=19))) == [19]
+def test_shards_by_samples(indexed):
+    shards = list(indexed.shards(Output("x-{i}.tar", max_samples=5)))
+    assert [shard.name for shard in shards] == ["x-0.tar", "x-1.tar", "x-2.tar", "x-3.tar"]
+    assert sizes(shards) == [5, 5, 5, 4]
+    assert sizes(indexed.shards(Output("x.tar"))) == [19]
+    assert sizes(indexed.shards(Output("x-{i}.tar", max_samples=19))) == [19]
 
 
 @given(st.integers(1, 700), st.integers(1, 30))
-def test_cut_by_bytes(urls, most_bytes, most):
-    found = open_indexed(urls, ALL)
+def test_shards_by_bytes(urls, most_bytes, most):
+    samples = open_indexed([Inputs(urls)], ALL, Access())
     every = [sum(map(len, list(each.values())[2:])) for each in tarmac.read(urls)]
-    pieces = list(found.pieces(Output("x-{i}.tar", max_bytes=most_bytes, max_samples=most)))
-    assert sum(sizes(pieces)) == 19
-    for piece, after in zip(pieces, [*pieces[1:], None], strict=True):
-        here = every[piece.start : piece.stop]
+    shards = list(samples.shards(Output("x-{i}.tar", max_bytes=most_bytes, max_samples=most)))
+    assert sum(sizes(shards)) == 19
+    for shard, after in zip(shards, [*shards[1:], None], strict=True):
+        here = every[shard.start : shard.stop]
         assert len(here) == 1 or sum(here) <= most_bytes
         assert len(here) <= most
         full = after is None or len(here) == most or sum(here) + every[after.start] > most_bytes
         assert full
-    found.dataset.close()
+    samples.dataset.close()
 
 
 @pytest.mark.parametrize("order", [None, Shuffled(19, 1)])
-def test_cuts_do_not_depend_on_how_many_sizes_are_asked_for_together(rows, order, monkeypatch):
-    ordered = replace(rows, order=order)
+def test_shards_do_not_depend_on_the_batch_of_sizes(indexed, order, monkeypatch):
+    ordered = replace(indexed, permutation=order)
     outputs = [Output("x-{i}.tar", max_bytes=most, max_samples=5) for most in (1, 150, 300, 10_000)]
-    plainly = [list(ordered.pieces(output)) for output in outputs]
-    assert [len(pieces) for pieces in plainly] == sorted({len(pieces) for pieces in plainly})[::-1]
-    for at_once in (1, 4, 18, 19):
-        monkeypatch.setattr("tarmac.tools.plan.SIZES_AT_ONCE", at_once)
-        assert [list(ordered.pieces(output)) for output in outputs] == plainly
+    plainly = [list(ordered.shards(output)) for output in outputs]
+    assert [len(shards) for shards in plainly] == sorted({len(shards) for shards in plainly})[::-1]
+    for batch in (1, 4, 18, 19):
+        monkeypatch.setattr("tarmac.tools.plan.SIZES_BATCH", batch)
+        assert [list(ordered.shards(output)) for output in outputs] == plainly
 
 
 @dataclass(frozen=True)
 class Watched(IndexedSamples):
-    """Rows that note which of them are fetched together."""
+    """Samples that record which of them are fetched in a batch."""
 
     fetches: list = field(default_factory=list)
 
@@ -94,72 +96,72 @@ class Watched(IndexedSamples):
 
 
 @pytest.mark.parametrize("order", [None, Shuffled(19, 1)])
-@pytest.mark.parametrize(("at_once", "most"), [(3, 1 << 20), (19, 200), (4, 1), (5, 300)])
-def test_fetches_are_cut_by_samples_and_by_bytes(rows, urls, order, at_once, most, monkeypatch):
+@pytest.mark.parametrize(("batch", "max_bytes"), [(3, 1 << 20), (19, 200), (4, 1), (5, 300)])
+def test_batches_are_bounded_by_samples_and_by_bytes(indexed, urls, order, batch, max_bytes, monkeypatch):
     every = list(tarmac.read(urls))
-    wanted = every if order is None else [every[number] for number in order.at(0, 19)]
-    monkeypatch.setattr("tarmac.tools.plan.BYTES_AT_ONCE", most)
+    expected = every if order is None else [every[number] for number in order.at(0, 19)]
+    monkeypatch.setattr("tarmac.tools.plan.BATCH_BYTES", max_bytes)
     for start, stop in [(0, 19), (2, 17), (18, 19)]:
-        found = Watched(rows.dataset, ALL, order, at_once)
-        assert list(found.samples(OutputShard("x", start, stop))) == wanted[start:stop]
-        assert len(found.fetches) > (stop - start > 1)
-        for numbers in found.fetches:
-            assert len(numbers) <= at_once
-            assert len(numbers) == 1 or sum(rows.sizes(numbers)) <= most
+        samples = Watched(indexed.dataset, ALL, order, batch)
+        assert list(samples.samples(OutputShard("x", start, stop))) == expected[start:stop]
+        assert len(samples.fetches) > (stop - start > 1)
+        for numbers in samples.fetches:
+            assert len(numbers) <= batch
+            assert len(numbers) == 1 or sum(indexed.sizes(numbers)) <= max_bytes
 
 
-def test_a_shard_of_more_samples_than_are_fetched_together(tmp_path):
-    count = 2 * AT_ONCE + 7
-    found = open_indexed(make(tmp_path, count), ALL)
-    every = list(found.samples(OutputShard("x", 0, count)))
+def test_a_shard_of_several_batches(tmp_path):
+    count = 2 * BATCH + 7
+    samples = open_indexed([Inputs(make(tmp_path, count))], ALL, Access())
+    every = list(samples.samples(OutputShard("x", 0, count)))
     assert [each["__key__"] for each in every] == [f"s0/{number:03d}" for number in range(count)]
-    found.dataset.close()
+    samples.dataset.close()
 
 
-def test_cut_at_shards(rows, urls):
-    pieces = list(rows.pieces(Output("out/")))
-    assert [piece.name for piece in pieces] == ["out/in-0.tar", "out/in-1.tar", "out/in-2.tar"]
-    assert sizes(pieces) == [7, 0, 12]
-    shuffled = type(rows)(rows.dataset, ALL, Shuffled(19, 1))
-    with pytest.raises(UrlError, match="no shard of the old name"):
-        list(shuffled.pieces(Output("out/")))
+def test_shards_by_input_shard(indexed, urls):
+    shards = list(indexed.shards(Output("out/")))
+    assert [shard.name for shard in shards] == ["out/in-0.tar", "out/in-1.tar", "out/in-2.tar"]
+    assert sizes(shards) == [7, 0, 12]
+    shuffled = type(indexed)(indexed.dataset, ALL, Shuffled(19, 1))
+    with pytest.raises(UsageError, match="out/"):
+        list(shuffled.shards(Output("out/")))
 
 
-def test_several_shards_need_several_names(rows):
-    with pytest.raises(UrlError, match=r"the same name.*\{i:06d\}"):
-        list(rows.pieces(Output("x.tar", max_samples=5)))
+def test_several_shards_need_several_names(indexed):
+    with pytest.raises(UsageError, match=r"x\.tar"):
+        list(indexed.shards(Output("x.tar", max_samples=5)))
 
 
-def test_pieces_can_be_made_anywhere(rows, urls):
-    again = pickle.loads(pickle.dumps(rows))
-    pieces = list(rows.pieces(Output("x-{i}.tar", max_samples=4)))
-    found = {piece.name: list(again.samples(piece)) for piece in reversed(pieces)}
-    assert [each for piece in pieces for each in found[piece.name]] == list(tarmac.read(urls))
+def test_shards_can_be_written_anywhere(indexed, urls):
+    again = pickle.loads(pickle.dumps(indexed))
+    shards = list(indexed.shards(Output("x-{i}.tar", max_samples=4)))
+    samples = {shard.name: list(again.samples(shard)) for shard in reversed(shards)}
+    assert [each for shard in shards for each in samples[shard.name]] == list(tarmac.read(urls))
     again.dataset.close()
 
 
 def test_streams_shard_by_shard(urls):
-    streams = StreamedShards(urls, Select(slice_shard=":2", fields="cls"))
-    pieces = list(streams.pieces(Output("out/")))
-    assert [piece.name for piece in pieces] == ["out/in-0.tar", "out/in-1.tar", "out/in-2.tar"]
-    assert [each["__key__"] for each in streams.samples(pieces[2])] == ["s2/000", "s2/001"]
-    assert [len(list(shard)) for shard in streams.shards()] == [7, 0, 12]
+    streams = StreamedShards(urls, Select(slice_shard=slice(2), fields=["cls"]))
+    shards = list(streams.shards(Output("out/")))
+    assert [shard.name for shard in shards] == ["out/in-0.tar", "out/in-1.tar", "out/in-2.tar"]
+    assert [each["__key__"] for each in streams.samples(shards[2])] == ["s2/000", "s2/001"]
+    assert [len(list(shard)) for shard in streams.each()] == [7, 0, 12]
 
 
-def test_fingerprints_change_with_what_there_is(urls, tmp_path, rows):
+def test_fingerprints_change_with_the_samples(urls, tmp_path, indexed):
     copies = make(tmp_path, 7, 0, 12)
     before = StreamedShards(copies, ALL).fingerprint()
     assert StreamedShards(copies, ALL).fingerprint() == before
     os.utime(copies[0], (1, 1))
     assert StreamedShards(copies, ALL).fingerprint() != before
     assert StreamedShards(["-"], ALL).fingerprint() == StreamedShards(["-"], ALL).fingerprint()
-    assert rows.fingerprint() != type(rows)(rows.dataset, ALL, Shuffled(19, 1)).fingerprint()
-    assert open_indexed(urls[:1], ALL).fingerprint() != rows.fingerprint()
+    assert indexed.fingerprint() != type(indexed)(indexed.dataset, ALL, Shuffled(19, 1)).fingerprint()
+    assert open_indexed([Inputs(urls[:1])], ALL, Access()).fingerprint() != indexed.fingerprint()
 
 
 def test_no_index_is_left_beside_the_shards(tmp_path):
     urls = make(tmp_path, 3)
-    open_indexed(urls, ALL).dataset.close()
+    open_indexed([Inputs(urls)], ALL, Access()).dataset.close()
     assert [path.name for path in tmp_path.iterdir()] == ["in-0.tar"]
 
 
@@ -177,7 +179,7 @@ def test_the_name_of_a_shard(url, stem):
     assert shard_stem(url) == stem
 
 
-def test_what_has_addresses():
+def test_what_can_be_indexed():
     assert can_index(["a.tar", "s3://b/c.tar", "https://d/e.tar?x=.gz"])
     assert not can_index(["a.tar", "-"])
     assert not can_index(["pipe:cat x"])
@@ -185,36 +187,52 @@ def test_what_has_addresses():
     assert not can_index(["https://d/e.tar.zst?x=1"])
 
 
-def test_manifests_are_taken_as_they_are(tmp_path):
-    urls = make(tmp_path, 3, 2)
-    from tarmac.tools.index import index
-
-    index(urls, str(tmp_path / "m.json"))
-    rows = open_indexed([str(tmp_path / "m.json")], ALL)
-    assert [each["__key__"] for each in rows.samples(OutputShard("x", 3, 5))] == ["s1/000", "s1/001"]
-    rows.dataset.close()
-
-
-def test_parts():
-    both = Select(part="a=0.5,b=0.5")
-    assert [
-        (name, select.only) for name, select in selects_by_split(both, Output("{part}-{i}.tar")).items()
-    ] == [
-        ("a", "a"),
-        ("b", "b"),
-    ]
-    one = Select(part="a=0.5,b=0.5", only="b")
+def test_splits():
+    both = Select(split={"a": 0.5, "b": 0.5})
+    selects = selects_by_split(both, Output("{split}-{i}.tar"))
+    assert [(name, select.only) for name, select in selects.items()] == [("a", "a"), ("b", "b")]
+    one = replace(both, only="b")
     assert selects_by_split(one, Output("{i}.tar")) == {"": one}
-    for select, pattern in [(both, "{i}.tar"), (Select(), "{part}.tar")]:
-        with pytest.raises(UrlError, match="--part needs"):
+    for select, pattern in [(both, "{i}.tar"), (Select(), "{split}.tar")]:
+        with pytest.raises(UsageError, match="split"):
             selects_by_split(select, Output(pattern))
 
 
-def test_what_can_be_read_shard_by_shard():
-    assert one_to_one(Output("out/"), Select(slice_shard=":3", fields="cls"))
-    assert one_to_one(Output("out/"), Select(part="a=0.5,b=0.5", only="a"))
-    assert not one_to_one(Output("out/"), Select(slice=":3"))
-    assert not one_to_one(Output("{part}/{name}.tar"), Select(part="a=0.5,b=0.5"))
-    assert not one_to_one(Output("x-{i}.tar"), Select())
-    assert any_remote(["a.tar", "s3://b/c.tar"])
-    assert not any_remote(["a.tar", "file:b.tar"])
+SPLIT = {"split": {"a": 0.5, "b": 0.5}}
+
+
+@pytest.mark.parametrize(
+    ("source", "output", "select", "order", "expected"),
+    [
+        ("plain", "x-{i}.tar", {}, {}, "indexed"),
+        ("plain", "out/", {}, {}, "indexed"),
+        ("plain", "-", {}, {}, "indexed, one pass"),
+        ("plain", "{split}.tar", SPLIT, {}, "indexed"),
+        ("remote", "out/", {}, {}, "by shard"),
+        ("remote", "out/", {"slice": slice(3)}, {}, "indexed"),
+        ("remote", "x-{i}.tar", {}, {}, "indexed"),
+        ("packed", "out/", {"slice_shard": slice(3), "fields": ["cls"]}, {}, "by shard"),
+        ("packed", "out/", {**SPLIT, "only": "a"}, {}, "by shard"),
+        ("packed", "x-{i}.tar", {"slice": slice(3)}, {"shuffle": True}, "one pass"),
+        ("packed", "-", {}, {"interleave": 2}, "one pass"),
+        ("packed", "out/", {"slice": slice(3)}, {}, UsageError),
+        ("packed", "out/", {}, {"shuffle": True}, UsageError),
+        ("packed", "{split}/{name}.tar", SPLIT, {}, UsageError),
+        ("packed", "x-{i}.tar", {}, {"weights": (1.0,)}, UsageError),
+    ],
+)  # fmt: skip
+def test_how_samples_are_read(urls, monkeypatch, source, output, select, order, expected):
+    """Indexed, shard by shard, or in one pass: the decision depends on these alone."""
+    monkeypatch.setattr(module, "any_remote", lambda _: source == "remote")
+    shards = [f"{url}.gz" for url in urls] if source == "packed" else urls
+    arguments = [Inputs(shards)], Select(**select), Output(output), Access()
+    if expected is UsageError:
+        with pytest.raises(UsageError):
+            plan(*arguments, order=Order(**order))
+        return
+    planned = plan(*arguments, order=Order(**order))
+    (samples, *_) = planned.sources.values()
+    decision = "indexed" if isinstance(samples, IndexedSamples) else "by shard"
+    if planned.one_pass:
+        decision = "indexed, one pass" if decision == "indexed" else "one pass"
+    assert decision == expected

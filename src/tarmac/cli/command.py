@@ -81,9 +81,9 @@ def command(*groups: Group, example: str = "") -> Callable[[Function], click.Com
 
         text = inspect.getdoc(function) or ""
         run.__doc__ = f"{text}\n\n\b\nExample:\n  {example}" if example else text
-        run.__click_params__ = getattr(function, "__click_params__", [])
+        run.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
         for declare in reversed([each for group in groups for each in group]):
-            run = declare(run)  # type: ignore[assignment]
+            run = declare(run)
         built = click.command(cls=Command, context_settings={"max_content_width": 110})(run)
         invoke = built.invoke
 

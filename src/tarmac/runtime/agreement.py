@@ -1,8 +1,8 @@
-"""Check that ranks which split one dataset agree on its shards and epoch, where torch.distributed runs.
+"""Check that the ranks that split a dataset agree on its shards and epoch, where torch.distributed runs.
 
-The first rank to begin writes what it has into the store of torch.distributed, and the others compare. Nobody
-waits for anybody, so that a rank may look at a sample while the others do something else. Which datasets of
-two ranks belong together is known by the place in the program that made them.
+The first rank to start writes its facts to the store of torch.distributed, and the others compare. No rank waits,
+so one rank may read a sample while the others do something else. Datasets of two ranks belong together if the
+same lines of the program created them.
 """
 
 from __future__ import annotations
@@ -23,57 +23,57 @@ from tarmac.runtime.worker_info import WorkerInfo, loader_token
 __all__ = ["Site", "check_agreement"]
 
 _FRAMES = 60
-_PATIENCE = timedelta(seconds=20)
-_made: Counter[str] = Counter()
+_TIMEOUT = timedelta(seconds=20)
+_created: Counter[str] = Counter()
 _clients: dict[int, Any] = {}
 
 _HINTS = {
-    "shards": "give all ranks the same list in the same order; a pattern may match other files elsewhere.",
+    "shards": "give all ranks the same list in the same order; a pattern may match other files on other machines.",
     "epoch": "call set_epoch with the same number on all ranks.",
     "position": "load the same state on all ranks.",
-    "seed": "give all ranks the same seed; stages behind the split may have any.",
-    "samples": "give all ranks the same dataset, and make the same selection of it.",
+    "seed": "give all ranks the same seed; stages after the split may have any.",
+    "samples": "give all ranks the same dataset with the same selection.",
     "batches": "give all ranks the same batch_size and tail.",
     "order": "give all ranks the same streams, window and shuffle.",
 }
 
 
 class Site:
-    """The place in the program that made a dataset, and how many it had made before."""
+    """The lines of the program that created a dataset, and how many they had created before."""
 
     def __init__(self) -> None:
-        place = _place_in_program()
-        self.name = f"{place}/{_made[place]}"
-        _made[place] += 1
+        caller = _calling_lines()
+        self.name = f"{caller}/{_created[caller]}"
+        _created[caller] += 1
         self._turns: dict[str, tuple[int, dict[str, Any]]] = {}
 
-    def check(self, place: WorkerInfo, facts: dict[str, Any], epoch: int | None) -> None:
-        """Compare what this rank has with what others have; raise RanksDisagree if that is not the same."""
-        check_agreement(self.name, place, facts)
+    def check(self, info: WorkerInfo, facts: dict[str, Any], epoch: int | None) -> None:
+        """Compare the facts and epoch of this rank with those of others; raise RanksDisagree if they differ."""
+        check_agreement(self.name, info, facts)
         if epoch is not None:
-            self._check_turn("", place, {"epoch": epoch})
+            self._check_turn("", info, {"epoch": epoch})
 
-    def check_pass(self, place: WorkerInfo, facts: dict[str, Any]) -> None:
-        """Compare what this pass has with the same pass of others.
+    def check_pass(self, info: WorkerInfo, facts: dict[str, Any]) -> None:
+        """Compare the facts of this iteration with those of the same iteration on other ranks.
 
-        Passes are counted as their facts change, once in the whole program, and once for the place in it
-        that reads: a rank that made one more pass elsewhere reads the same epochs, but not with the others.
+        Iterations are counted as their facts change, for the whole program and for the lines that iterate: a
+        rank that iterated once more elsewhere reads the same epochs, but not together with the others.
         """
-        self._check_turn("", place, facts)
-        self._check_turn(f"{_place_in_program()}/", place, facts)
+        self._check_turn("", info, facts)
+        self._check_turn(f"{_calling_lines()}/", info, facts)
 
-    def _check_turn(self, reader: str, place: WorkerInfo, facts: dict[str, Any]) -> None:
-        if loader_token() is not None:  # a worker does not know what was said before
+    def _check_turn(self, reader: str, info: WorkerInfo, facts: dict[str, Any]) -> None:
+        if loader_token() is not None:  # a worker does not know the earlier iterations
             return
-        count, before = self._turns.get(reader, (0, {}))
-        if before != facts:
+        count, previous = self._turns.get(reader, (0, {}))
+        if previous != facts:
             count += 1
             self._turns[reader] = count, facts
-        check_agreement(f"{self.name}/{reader}{count}", place, facts)
+        check_agreement(f"{self.name}/{reader}{count}", info, facts)
 
 
-def _place_in_program() -> str:
-    """Return a digest of the lines that led here, those of tarmac left out."""
+def _calling_lines() -> str:
+    """Return a digest of the stack of calls, without those of tarmac."""
     digest = xxhash.xxh3_64()
     frame = sys._getframe(1)
     for _ in range(_FRAMES):
@@ -86,28 +86,28 @@ def _place_in_program() -> str:
     return digest.hexdigest()
 
 
-def check_agreement(name: str, place: WorkerInfo, facts: dict[str, Any]) -> None:
-    """Compare facts, which JSON can hold, with those of the rank that came here first."""
-    store = _store() if place.world_size > 1 and place.worker == 0 and environment.checks_ranks() else None
+def check_agreement(name: str, info: WorkerInfo, facts: dict[str, Any]) -> None:
+    """Compare facts, which are JSON, with those of the rank that came first."""
+    store = _store() if info.world_size > 1 and info.worker == 0 and environment.checks_ranks() else None
     if store is None:
         return
-    mine = json.dumps([place.rank, facts])
+    mine = json.dumps([info.rank, facts])
     try:
-        found = store.compare_set(f"tarmac/{environment.restarts()}/{name}", "", mine)
-    except Exception:  # a store that cannot, or a master that has ended: there is nobody to ask
+        stored = store.compare_set(f"tarmac/{environment.restarts()}/{name}", "", mine)
+    except Exception:  # the store lacks this, or the master has exited
         return
-    other, theirs = json.loads(found)
+    other, theirs = json.loads(stored)
     for fact, value in facts.items():
         if theirs.get(fact) != value:
             raise RanksDisagree(
-                f"rank {place.rank} and rank {other} disagree about the {fact}: {value} and "
-                f"{theirs.get(fact)}. Samples would be lost, or come twice.",
+                f"rank {info.rank} and rank {other} disagree about the {fact}: {value} and "
+                f"{theirs.get(fact)}. Samples would be lost or repeated.",
                 hint=_HINTS.get(fact.partition(" ")[0]),
             )
 
 
 def _store() -> Any:
-    """Return the store of torch.distributed; workers must not use their parent's and get a new client."""
+    """Return the store of torch.distributed; a worker gets its own client."""
     torch = sys.modules.get("torch")
     distributed = getattr(torch, "distributed", None)
     if distributed is None or not distributed.is_available():
@@ -124,10 +124,8 @@ def _store() -> Any:
         return None
     if os.getpid() not in _clients:
         try:
-            client = distributed.TCPStore(
-                *address, is_master=False, timeout=_PATIENCE, wait_for_workers=False
-            )
-        except Exception:  # nobody is there
+            client = distributed.TCPStore(*address, is_master=False, timeout=_TIMEOUT, wait_for_workers=False)
+        except Exception:  # the master has exited
             client = None
         _clients.clear()
         _clients[os.getpid()] = client

@@ -1,4 +1,4 @@
-"""Seeds from facts: the same on every machine and in every run, and different for different facts."""
+"""Derive seeds from values: equal on every machine and in every run, different for different values."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from tarmac.errors import StateMismatch
 __all__ = ["all_seeds", "chosen_seed", "drawn_seed", "load_all_seeds", "make_seed", "Seed", "SeedPart"]
 
 Seed = int | float | str | bytes
-"""What users give as a seed."""
+"""A seed that users give."""
 SeedPart = Seed | None | tuple["SeedPart", ...]
-"""What a seed can be made from."""
+"""A value that seeds are derived from."""
 
 
 def make_seed(*parts: SeedPart) -> int:
     """Mix numbers, texts and tuples of those into one seed of 63 bits.
 
-    Which part a value belongs to counts, so that (0, 31, 0) and (1, 0, 0) do not meet, nor do "ab", "c"
-    and "a", "bc". True and 1 are the same number.
+    The boundaries of the parts count: (0, 31, 0) and (1, 0, 0) give different seeds, and so do "ab", "c" and
+    "a", "bc". True and 1 are the same number.
     """
     digest = hashlib.blake2b(_encoded(parts), digest_size=8, person=b"tarmac-seed").digest()
     return int.from_bytes(digest, "big") >> 1
@@ -36,19 +36,19 @@ def chosen_seed(seed: int | None) -> int:
 
 
 def drawn_seed() -> int:
-    """Draw a seed that nobody can foresee, for what is random on purpose."""
+    """Return a random seed from the operating system."""
     return int.from_bytes(os.urandom(8), "big") >> 1
 
 
 def all_seeds(stages: Iterable[Any]) -> list[Any]:
-    """Return what each stage or dataset follows from beyond the number of a pass, as JSON; None for most."""
+    """Return the seeds that each stage or dataset has beyond the epoch, as JSON; None for most."""
     return [stage.seeds() if hasattr(stage, "seeds") else None for stage in stages]
 
 
 def load_all_seeds(stages: Sequence[Any], saved: object) -> None:
-    """Make stages or datasets follow from what `all_seeds` returned for those of a saved run."""
+    """Restore the seeds that `all_seeds` returned for the same stages or datasets in a saved run."""
     if not isinstance(saved, list) or len(saved) != len(stages):
-        raise StateMismatch("the state is of other stages or datasets.")
+        raise StateMismatch("the state belongs to other stages or datasets.")
     for stage, seeds in zip(stages, saved, strict=True):
         if seeds is None:
             continue
@@ -57,11 +57,11 @@ def load_all_seeds(stages: Sequence[Any], saved: object) -> None:
         except (AttributeError, TypeError, ValueError, OverflowError) as error:
             if isinstance(error, StateMismatch):
                 raise
-            raise StateMismatch(f"the state does not fit {type(stage).__name__}: {error}.") from error
+            raise StateMismatch(f"the state does not match {type(stage).__name__}: {error}.") from error
 
 
 def _encoded(part: object) -> bytes:
-    """Write a value so that no two values are written the same: kind, length, content."""
+    """Encode a value unambiguously: type, length, content."""
     if part is None:
         return _framed(b"n", b"")
     if isinstance(part, tuple):
@@ -75,9 +75,9 @@ def _encoded(part: object) -> bytes:
     try:
         number = operator.index(part)  # type: ignore[arg-type]
     except TypeError:
-        raise TypeError(f"a seed is made from numbers, texts and tuples, not {type(part).__name__}") from None
+        raise TypeError(f"expected numbers, texts or tuples for a seed, got {type(part).__name__}") from None
     return _framed(b"i", number.to_bytes(number.bit_length() // 8 + 1, "big", signed=True))
 
 
-def _framed(kind: bytes, content: bytes) -> bytes:
-    return kind + struct.pack(">Q", len(content)) + content
+def _framed(type_: bytes, content: bytes) -> bytes:
+    return type_ + struct.pack(">Q", len(content)) + content

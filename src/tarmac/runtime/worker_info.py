@@ -1,7 +1,7 @@
-"""Where this process stands among all that read one dataset: rank of world, worker of workers.
+"""Identify this process among the readers of a dataset: its rank and its worker.
 
-A process that tarmac started knows its place from tarmac. Otherwise the environment is believed first, then
-torch, and torch is asked only if the program imported it.
+A process that tarmac started knows both from tarmac. Otherwise the environment has precedence over torch, which is
+asked only if the program imported it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ __all__ = [
     "remember_rank",
 ]
 
-# What only this process was told; all of them stay empty in most programs.
-_told_by_parent: list[tuple[int, int]] = []
+# State of this process; empty in most programs.
+_rank_of_parent: list[tuple[int, int]] = []
 _assumed: list[int] = []
 _become: list[tuple[int, int, int]] = []
 
@@ -41,26 +41,28 @@ class WorkerInfo:
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.world_size:
-            raise ValueError(f"rank must be from 0 to {self.world_size - 1} (world - 1), got {self.rank}")
+            raise ValueError(
+                f"rank must be from 0 to {self.world_size - 1} (world_size - 1), got {self.rank}"
+            )
         if not 0 <= self.worker < self.workers:
             raise ValueError(f"worker must be from 0 to {self.workers - 1} (workers - 1), got {self.worker}")
 
     @property
     def index(self) -> int:
-        """The number of this reader, different for every worker of every rank."""
+        """The number of this reader, unique over all workers of all ranks."""
         return self.rank * self.workers + self.worker
 
     @property
     def count(self) -> int:
-        """How many readers there are, when every rank has as many workers."""
+        """The number of readers, if every rank has the same number of workers."""
         return self.world_size * self.workers
 
 
 def current_worker_info(group: Any = None) -> WorkerInfo:
-    """Find out rank and worker of this process.
+    """Return rank and worker of this process.
 
-    `group` is a process group of torch.distributed, for readers that are not the whole world (data
-    parallel groups); as it was asked for in code, it is believed before `RANK` and `WORLD_SIZE`.
+    `group` is a process group of torch.distributed, for readers that are not the whole world (data parallel
+    groups); it has precedence over `RANK` and `WORLD_SIZE`.
     """
     rank, world_size = _rank_and_world(group)
     worker, workers = _own_worker() or environment.worker_and_workers() or _torch_worker() or (0, 1)
@@ -69,55 +71,54 @@ def current_worker_info(group: Any = None) -> WorkerInfo:
 
 def pytorch_worker_info(group: Any = None) -> tuple[int, int, int, int]:
     """Return (rank, world size, worker, number of workers), as the webdataset library does."""
-    place = current_worker_info(group)
-    return place.rank, place.world_size, place.worker, place.workers
+    info = current_worker_info(group)
+    return info.rank, info.world_size, info.worker, info.workers
 
 
 def pytorch_worker_seed(group: Any = None) -> int:
     """Return a number that differs between workers and ranks, as the webdataset library does."""
-    place = current_worker_info(group)
-    return place.rank * 1000 + place.worker
+    info = current_worker_info(group)
+    return info.rank * 1000 + info.worker
 
 
 def rank_and_world() -> tuple[int, int] | None:
-    """Return rank and world if the environment, torch.distributed or the parent process say them."""
+    """Return rank and world size from the environment, torch.distributed or the parent process, or None."""
     return (
-        environment.rank_and_world() or _torch_rank(None) or (_told_by_parent[0] if _told_by_parent else None)
+        environment.rank_and_world() or _torch_rank(None) or (_rank_of_parent[0] if _rank_of_parent else None)
     )
 
 
 def remember_rank(rank: int, world_size: int) -> None:
-    """Tell a worker process the rank of its parent, for start methods that begin with a fresh interpreter.
+    """Set the rank of the parent in a worker process that started as a fresh interpreter.
 
-    There torch.distributed is not initialised, and without `RANK` in the environment every rank would
-    read the same data. A pipeline calls it when it is unpickled.
+    torch.distributed is not initialised there, and without `RANK` in the environment every rank would read
+    the same data. A pipeline calls this when it is unpickled.
     """
-    place = WorkerInfo(rank, world_size)
-    _told_by_parent[:] = [(place.rank, place.world_size)] if world_size > 1 else []
+    info = WorkerInfo(rank, world_size)
+    _rank_of_parent[:] = [(info.rank, info.world_size)] if world_size > 1 else []
 
 
 def assume_worker(worker: int | None) -> None:
-    """Take the place of another worker of this rank, until None is given.
+    """Act as another worker of this rank, until None is given.
 
-    For a loader that resumes: the worker that torch calls the first goes on with what another had begun.
+    A loader that resumes needs it: the worker that torch calls the first continues the work of another.
     """
     _assumed[:] = [] if worker is None else [worker]
 
 
 def become_worker(worker: int, workers: int, token: int) -> None:
-    """Be one of the workers of a loader for the rest of this process's life.
+    """Make this process, which tarmac started, a worker of a loader.
 
-    For processes that tarmac starts itself. `token` is a number that the workers of one run share, and that
-    is another for the next run.
+    `token` is a number that the workers of one run share and that differs between runs.
     """
-    place = WorkerInfo(worker=worker, workers=workers)
-    _become[:] = [(place.worker, place.workers, token)]
+    info = WorkerInfo(worker=worker, workers=workers)
+    _become[:] = [(info.worker, info.workers, token)]
 
 
 def loader_token() -> int | None:
-    """Return a number that the workers of one run of a loader share; None outside of workers.
+    """Return a number that the workers of one run of a loader share; None outside workers.
 
-    It is new for each run, unless workers of torch are persistent or the user seeds torch before each run.
+    It differs between runs, unless workers of torch are persistent or the user seeds torch before each run.
     """
     if _become:
         return _become[0][2]
@@ -127,9 +128,9 @@ def loader_token() -> int | None:
 
 def _rank_and_world(group: Any) -> tuple[int, int]:
     if group is not None:
-        found = _torch_rank(group)
-        if found is not None:
-            return found
+        rank = _torch_rank(group)
+        if rank is not None:
+            return rank
     return rank_and_world() or (0, 1)
 
 
@@ -140,7 +141,7 @@ def _torch_rank(group: Any) -> tuple[int, int] | None:
         return None
     rank = int(distributed.get_rank(group=group))
     if rank < 0:
-        raise ValueError("this process is not in the given process group, so no data belongs to it")
+        raise ValueError("this process is not in the given process group")
     return rank, int(distributed.get_world_size(group=group))
 
 

@@ -229,6 +229,9 @@ class Run:
         if self.on_error not in ("abort", "skip"):
             raise UsageError(f"expected 'abort' or 'skip', got {self.on_error!r}.", field="on_error")
 
+    def __getstate__(self) -> dict[str, object]:
+        return self.__dict__ | {"engine": None}  # workers need no engine, which may not pickle
+
     @property
     def workers(self) -> int:
         """Return the number of worker processes."""

@@ -49,7 +49,7 @@ class Order:
     def of(self, datasets: Sequence[Dataset]) -> Permutation | None:
         """Return the order of all samples of these datasets; None if it does not change."""
         if self.weights:
-            return Mixed(tuple(map(len, datasets)), tuple(self.weights), self.seed, self.until)
+            return Mixed(tuple(map(len, datasets)), tuple(map(float, self.weights)), self.seed, self.until)
         if self.shuffle:
             return Shuffled(sum(map(len, datasets)), self.seed)
         if self.interleave > 1:
@@ -78,7 +78,7 @@ class Order:
         mixed = ("weights", "seed", "until") if self.weights else ()
         options = {name: getattr(self, name) for name in (*names, *mixed)}
         if self.weights:
-            options["weights"] = tuple(self.weights)
+            options["weights"] = tuple(map(float, self.weights))
         return {"order": options} | ({"buffer": self.buffer} if self.shuffle and one_pass else {})
 
 

@@ -153,7 +153,12 @@ class Output:
             options["then"] = identity(f"pipe:{self.post_cmd}").removeprefix("pipe:")
         if self.manifest:
             options["manifest"] = identity(self.manifest)
-        return {"pattern": identity(self.pattern)} | options
+        return {"pattern": identity(self.ledger_pattern)} | options
+
+    @property
+    def ledger_pattern(self) -> str:
+        """Return the pattern as ledgers name it: those of the first version call a split a part."""
+        return self.pattern.replace("{split", "{part")
 
     def check_new(self, names: Iterable[str]) -> None:
         """Raise if a file exists, unless `overwrite` allows replacing it."""

@@ -120,7 +120,7 @@ def run_writing(task: Task, output: Output, run: Run, name: str) -> Report:
     return run_job(
         task,
         run.make_engine(),
-        ledger=ledger_url(output.pattern, name),
+        ledger=ledger_url(output.ledger_pattern, name),
         overwrite=output.overwrite,
         max_errors=run.max_errors,
         dry_run=run.dry_run,

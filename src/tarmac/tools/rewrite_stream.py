@@ -74,7 +74,7 @@ def rewrite_samples(
     total = Outcome()
     incoming = counted(samples, total)
     changed = iter(incoming if change is None else change(incoming, total))
-    ledger = None if output.stream else ledger_url(output.pattern, verb)
+    ledger = None if output.stream else ledger_url(output.ledger_pattern, verb)
     facts = output.options() | (options or {})
     records = open_ledger(ledger, verb, facts, overwrite=output.overwrite, storage=output.storage)
     claims = Claims(verb, records.job, output.overwrite, output.storage)

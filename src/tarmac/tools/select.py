@@ -120,6 +120,10 @@ def slice_text(value: slice) -> str:
     return ":".join(numbers if numbers[2] else numbers[:2])
 
 
+def _plain(number: float) -> str:
+    return repr(float(number)).removesuffix(".0")
+
+
 def read_keys(url: str, storage: StorageOptions = DEFAULT_STORAGE) -> frozenset[str]:
     """Read a list of keys, one a line."""
     text = read_list(url, DEFAULT_LIMITS, storage).decode("utf-8", "surrogateescape")
@@ -151,14 +155,15 @@ class Select:
         """Return what the result depends on, for a ledger."""
         rule = self.rule or FieldRule()
         kept = [new if (new.lower(),) == old else f"{new}={'|'.join(old)}" for new, old in rule.kept]
+        dropped = self.drop_fields if isinstance(self.drop_fields, Sequence) else sorted(self.drop_fields)
         texts = {
-            "fields": ",".join([*kept, *(f"-{name}" for name in sorted(rule.dropped))]),
+            "fields": ",".join([*kept, *(f"-{name}" for name in dropped)]),
             "missing": self.missing if self.missing != "error" else "",
             "where": self.where,
             "keys": self._keys_text() if self.keys is not None else "",
             "slice": slice_text(self.slice) if self.slice else "",
             "slice_shard": slice_text(self.slice_shard) if self.slice_shard else "",
-            "part": ",".join(f"{name}={share:g}" for name, share in self.shares.items()),
+            "part": ",".join(f"{name}={_plain(share)}" for name, share in self.shares.items()),
             "only": self.only,
         }
         return {name: text for name, text in texts.items() if text}

@@ -1,4 +1,4 @@
-"""A command on a sample: files before, files after, and nothing left behind."""
+"""A command gets a sample as files, its files are the new sample, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from harness.waiting import FOREVER, PATIENCE, until
-from tarmac.errors import BadName, DiskFull, TimedOut, TransformFailed, UrlError, WriteError
+from tarmac.errors import BadName, DiskFull, TimedOut, TransformFailed, UsageError, WriteError
 from tarmac.tools.map.commands import Command, Running
 
 SAMPLE = {"__key__": "a/b", "__url__": "x.tar", "txt": b"hello", "seg.png": b"\0\xff"}
@@ -21,12 +21,12 @@ SAMPLE = {"__key__": "a/b", "__url__": "x.tar", "txt": b"hello", "seg.png": b"\0
 
 @pytest.fixture(autouse=True)
 def private(tmp_path, monkeypatch):
-    """Working directories are made here, and none may be left."""
-    place = tmp_path / "work"
-    place.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(place))
-    yield place
-    assert list(place.iterdir()) == []
+    """Create temporary directories here; none may be left."""
+    directory = tmp_path / "work"
+    directory.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(directory))
+    yield directory
+    assert list(directory.iterdir()) == []
 
 
 def test_fields_are_files_and_files_are_fields():
@@ -46,22 +46,20 @@ def test_removing_all_drops_the_sample():
 
 
 def test_the_command_may_name_the_sample():
-    (made,) = Command("echo other/key > sample.__key__")(SAMPLE)
-    assert made["__key__"] == "other/key"
+    (new,) = Command("echo other/key > sample.__key__")(SAMPLE)
+    assert new["__key__"] == "other/key"
     with pytest.raises(BadName):
         Command("echo ../up > sample.__key__")(SAMPLE)
 
 
 def test_environment_and_input(private):
-    (made,) = Command('echo "$TARMAC_KEY $TARMAC_URL $(wc -c)" > sample.txt; pwd > sample.dir')(SAMPLE)
-    assert made["txt"] == b"a/b x.tar 0\n"
-    assert made["dir"].decode().startswith(str(private))
+    (new,) = Command('echo "$TARMAC_KEY $TARMAC_URL $(wc -c)" > sample.txt; pwd > sample.dir')(SAMPLE)
+    assert new["txt"] == b"a/b x.tar 0\n"
+    assert new["dir"].decode().startswith(str(private))
 
 
 def test_a_failure_is_an_error_with_its_place_and_reason():
-    with pytest.raises(
-        TransformFailed, match=r'x\.tar, sample "a/b": the command ended with status 7.*it broke'
-    ):
+    with pytest.raises(TransformFailed, match=r'x\.tar, sample "a/b": .* 7.*it broke'):
         Command("echo it broke >&2; exit 7")(SAMPLE)
     with pytest.raises(TransformFailed, match="signal 9"):
         Command("kill -9 $$")(SAMPLE)
@@ -75,7 +73,7 @@ def test_of_long_complaints_the_end_is_told():
 
 
 def test_time_is_limited_for_all_that_was_started():
-    with pytest.raises(TimedOut, match=r"within 0\.3 seconds"):
+    with pytest.raises(TimedOut, match="timeout"):
         Command(f"{SLEEP} & {SLEEP} & wait", timeout=0.3)(SAMPLE)
     assert no_sleepers()
 
@@ -94,20 +92,20 @@ def no_sleepers():
 
 def test_several_samples_of_one():
     text = "for i in 10 2 000001; do echo $i > sample-$i.txt; done; echo k > sample-2.__key__"
-    made = Command(text, multi=True)(SAMPLE)
-    assert [(one["__key__"], one["txt"]) for one in made] == [
+    new = Command(text, multi=True)(SAMPLE)
+    assert [(one["__key__"], one["txt"]) for one in new] == [
         ("a/b/000001", b"000001\n"),
         ("k", b"2\n"),
         ("a/b/10", b"10\n"),
     ]
     assert Command("true", multi=True)(SAMPLE) == []
-    with pytest.raises(TransformFailed, match="--multi"):
+    with pytest.raises(TransformFailed, match="multi"):
         Command("touch sample-000000.txt")(SAMPLE)
 
 
 def test_what_is_said_goes_into_a_field_or_to_standard_error(capfd):
-    (made,) = Command("echo out; echo err >&2", log_field="log")(SAMPLE)
-    assert made["log"] == b"out\nerr\n"
+    (new,) = Command("echo out; echo err >&2", log_field="log")(SAMPLE)
+    assert new["log"] == b"out\nerr\n"
     assert capfd.readouterr() == ("", "")
     Command("echo out; echo err >&2")(SAMPLE)
     assert capfd.readouterr() == ("", "out\nerr\n")
@@ -126,17 +124,17 @@ def test_odd_names_are_safe():
         ";x": b"7",
     }
     sample = {"__key__": "k", "__url__": "u"} | odd
-    (made,) = Command("cat -- sample.* > /dev/null && ls > sample.list")(
+    (new,) = Command("cat -- sample.* > /dev/null && ls > sample.list")(
         {name.replace(" ", ""): value for name, value in sample.items()}
     )
-    assert {name for name in made if name != "list"} == {name.replace(" ", "") for name in sample}
-    assert b"\npwned" not in made["list"]
+    assert {name for name in new if name != "list"} == {name.replace(" ", "") for name in sample}
+    assert b"\npwned" not in new["list"]
 
 
 def test_no_field_leaves_the_directory(tmp_path):
     outside = tmp_path / "outside"
     for field in ("/../../outside", "x/../../../outside", "a/b", "n" * 300):
-        with pytest.raises(TransformFailed, match="cannot be a file"):
+        with pytest.raises(TransformFailed, match="field"):
             Command("true")({"__key__": "k", field: b"!"})
     assert not outside.exists()
 
@@ -145,14 +143,15 @@ def test_only_plain_files_are_taken(tmp_path):
     secret = tmp_path / "secret"
     secret.write_bytes(b"secret")
     for text in (f"ln -s {secret} sample.x", "mkdir sample.x", "mkfifo sample.x"):
-        with pytest.raises(TransformFailed, match="no plain file"):
+        with pytest.raises(TransformFailed, match=r"sample\.x"):
             Command(text)(SAMPLE)
     with pytest.raises(BadName):
         Command("echo > 'sample.a b'")(SAMPLE)
 
 
-def test_directories_that_resist_are_removed():
+def test_directories_without_permissions_are_removed(private):
     Command("mkdir -p a/b; touch a/b/c; chmod 0 a/b; chmod 0 a")(SAMPLE)
+    assert list(private.iterdir()) == []
 
 
 def test_scripts(tmp_path):
@@ -163,11 +162,11 @@ def test_scripts(tmp_path):
     before = command.options()
     script.write_text("pass")
     assert command.options() != before
-    with pytest.raises(UrlError, match="no such script"):
+    with pytest.raises(UsageError, match="absent"):
         Command(script=str(tmp_path / "absent"))
-    with pytest.raises(UrlError, match="interpreter"):
+    with pytest.raises(UsageError, match="interpreter"):
         Command(script=str(script), interpreter="no-such-program")
-    with pytest.raises(UrlError):
+    with pytest.raises(UsageError):
         Command()
 
 
@@ -175,7 +174,7 @@ def test_failed_samples_are_kept_for_a_look(tmp_path):
     kept = tmp_path / "kept"
     command = Command("echo why; echo half > sample.new; false", keep_dir=str(kept))
     for _ in range(2):
-        with pytest.raises(TransformFailed, match="its files are in"):
+        with pytest.raises(TransformFailed, match=str(kept)):
             command(SAMPLE)
     one, two = sorted(kept.iterdir())
     for place in (one, two):

@@ -1,4 +1,4 @@
-"""A function on a sample: decoded, changed, encoded, and left alone where it was left alone."""
+"""A function gets a decoded sample; changed fields are encoded, and others keep their bytes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tarmac.errors import BadName, CodecError, DecodeFailed, TransformFailed, UrlError
+from tarmac.errors import BadName, CodecError, DecodeFailed, TransformFailed, UsageError
 from tarmac.tools.map.functions import Function, load_function
 
 
@@ -24,11 +24,11 @@ def jpeg(value=100):
 @pytest.fixture
 def function(tmp_path):
     """Make a function of a body of code."""
-    made = []
+    new = []
 
     def make(body, decode="", name="f"):
-        path = tmp_path / f"m{len(made)}.py"
-        made.append(path)
+        path = tmp_path / f"m{len(new)}.py"
+        new.append(path)
         path.write_text("def f(sample):\n" + "\n".join(f"    {line}" for line in body.splitlines()))
         return Function(f"{path}:{name}", decode)
 
@@ -42,39 +42,39 @@ def test_one_none_and_many(function):
     assert function("return sample")(SAMPLE) == [SAMPLE]
     assert function("return None")(SAMPLE) == []
     assert function("return []")(SAMPLE) == []
-    made = function("for i in range(2): yield sample | {'n': str(i)}")(SAMPLE)
-    assert [(one["__key__"], one["n"]) for one in made] == [("a/000000", b"0"), ("a/000001", b"1")]
-    made = function("return [{'__key__': 'own', 'x': b''}, {'x': b'1'}]")(SAMPLE)
-    assert [one["__key__"] for one in made] == ["own", "a/000001"]
+    new = function("for i in range(2): yield sample | {'n': str(i)}")(SAMPLE)
+    assert [(one["__key__"], one["n"]) for one in new] == [("a/000000", b"0"), ("a/000001", b"1")]
+    new = function("return [{'__key__': 'own', 'x': b''}, {'x': b'1'}]")(SAMPLE)
+    assert [one["__key__"] for one in new] == ["own", "a/000001"]
     assert function("return {'__key__': 'new', 'x': b''}")(SAMPLE)[0]["__key__"] == "new"
     assert function("return {'x': b''}")(SAMPLE)[0]["__key__"] == "a"
 
 
 def test_values_are_encoded_as_a_writer_does(function):
-    (made,) = function(
+    (new,) = function(
         "return {'cls': 3, 'json': {'a': [1]}, 'txt': 'x', 'npy': __import__('numpy').ones(2)}"
     )(SAMPLE)
-    assert made["cls"] == b"3"
-    assert json.loads(made["json"]) == {"a": [1]}
-    assert np.load(io.BytesIO(made["npy"])).tolist() == [1, 1]
+    assert new["cls"] == b"3"
+    assert json.loads(new["json"]) == {"a": [1]}
+    assert np.load(io.BytesIO(new["npy"])).tolist() == [1, 1]
 
 
 def test_what_is_left_alone_keeps_its_bytes(function):
     sample = SAMPLE | {"jpg": jpeg(), "png": jpeg(), "txt": b"\xc3\xbc", "bin": b"\0"}
-    (made,) = function("assert sample['jpg'].shape == (8, 8, 3); return sample", "rgb8")(sample)
-    assert made == sample
-    (made,) = function("return {**sample, 'cls': sample['cls'] + 1}", "pil")(sample)
-    assert made == sample | {"cls": b"8"}
+    (new,) = function("assert sample['jpg'].shape == (8, 8, 3); return sample", "rgb8")(sample)
+    assert new == sample
+    (new,) = function("return {**sample, 'cls': sample['cls'] + 1}", "pil")(sample)
+    assert new == sample | {"cls": b"8"}
 
 
 @pytest.mark.parametrize("spec", ["rgb8", "pil"])
 def test_what_is_changed_in_place_is_noticed(function, spec):
     body = {"rgb8": "sample['jpg'][:] = 0", "pil": "sample['jpg'].paste((0, 0, 0), (0, 0, 8, 8))"}[spec]
     sample = SAMPLE | {"jpg": jpeg()}
-    (made,) = function(f"{body}; sample['json']['n'] = 2; return sample", spec)(sample)
-    assert np.asarray(Image.open(io.BytesIO(made["jpg"]))).max() == 0
-    assert json.loads(made["json"]) == {"n": 2}
-    assert made["cls"] == b"7\n"
+    (new,) = function(f"{body}; sample['json']['n'] = 2; return sample", spec)(sample)
+    assert np.asarray(Image.open(io.BytesIO(new["jpg"]))).max() == 0
+    assert json.loads(new["json"]) == {"n": 2}
+    assert new["cls"] == b"7\n"
 
 
 def test_compressed_fields(function):
@@ -82,9 +82,9 @@ def test_compressed_fields(function):
 
     sample = {"__key__": "a", "txt.gz": gzip(b"text"), "bin.gz": gzip(b"\0")}
     assert function("return sample")(sample)[0]["txt.gz"] == sample["txt.gz"]
-    (made,) = function("return sample | {'txt.gz': sample['txt.gz'].upper()}", "basic")(sample)
-    assert gunzip(made["txt.gz"]) == b"TEXT"
-    assert gunzip(made["bin.gz"]) == b"\0"
+    (new,) = function("return sample | {'txt.gz': sample['txt.gz'].upper()}", "basic")(sample)
+    assert gunzip(new["txt.gz"]) == b"TEXT"
+    assert gunzip(new["bin.gz"]) == b"\0"
 
 
 def test_what_goes_wrong_is_told(function):
@@ -125,13 +125,13 @@ def test_where_functions_are_found(tmp_path, monkeypatch):
         "no.such:f",
         "no.py:f",
     ):
-        with pytest.raises(UrlError, match="--py"):
+        with pytest.raises(UsageError, match="function"):
             load_function(spec)
     (tmp_path / "broken.py").write_text("1 / 0")
     for spec in ("broken.py:f", "broken:f"):
-        with pytest.raises(UrlError, match="ZeroDivisionError"):
+        with pytest.raises(UsageError, match="ZeroDivisionError"):
             load_function(spec)
-    with pytest.raises(UrlError, match="rgb9"):
+    with pytest.raises(UsageError, match="rgb9"):
         Function("my_functions:Box.g", "rgb9")
 
 
@@ -187,5 +187,5 @@ def test_a_function_cannot_end_the_command(function, tmp_path):
     with pytest.raises(TransformFailed, match="SystemExit: enough"):
         function("yield sample\nraise SystemExit('enough')")(SAMPLE)
     (tmp_path / "script.py").write_text("raise SystemExit(0)")
-    with pytest.raises(UrlError, match="cannot be imported: SystemExit"):
+    with pytest.raises(UsageError, match="SystemExit"):
         load_function(f"{tmp_path}/script.py:f")

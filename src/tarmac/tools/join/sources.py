@@ -1,4 +1,4 @@
-"""Where the fields come from that are joined: other shards, or a table."""
+"""Read the fields to join, from other shards or from a table."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from tarmac.errors import BadName, TarmacError, UsageError
 from tarmac.exact.dataset import Dataset
 from tarmac.runtime.types import Integers
 from tarmac.samples.naming import check_field
-from tarmac.storage import Cache
-from tarmac.storage.types import DEFAULT_STORAGE, StorageOptions
 from tarmac.tools.columns import Columns, encode_json, row_key
+from tarmac.tools.gather import gather
 from tarmac.tools.keystore import RowStore
 from tarmac.tools.localcopy import ensure_local
+from tarmac.tools.options import Access, Inputs
 from tarmac.tools.output import fields_of
 from tarmac.tools.select import Select
-from tarmac.tools.sort.sources import disk_errors, gather
 from tarmac.tools.tables import TABLES, Table, table_format
+from tarmac.tools.workdir import disk_errors
 
 __all__ = ["open_source", "Source", "TableRows"]
 
@@ -36,19 +36,19 @@ class Source(Protocol):
 
     @property
     def size(self) -> int:
-        """How many rows there are."""
+        """Return the number of rows."""
 
     def keys(self) -> Iterator[str]:
-        """The key of each row."""
+        """Yield the key of each row."""
 
     def fields(self, numbers: Integers) -> list[Fields]:
-        """The fields of some rows."""
+        """Return the fields of these rows."""
 
     def sizes(self, numbers: Integers) -> Integers:
-        """How many bytes each of some rows has."""
+        """Return the number of bytes of each of these rows."""
 
     def fingerprint(self) -> str:
-        """What changes when the rows do."""
+        """Return a text that changes with the rows."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class ShardRows:
     dataset: Dataset
     prefix: str = ""
     versions: str = ""
-    """What changes when the bytes of a shard do; an index of other bytes in the same places is the same."""
+    """A hash that changes with the bytes of the shards."""
 
     @property
     def size(self) -> int:
@@ -103,39 +103,39 @@ class TableRows:
 
 
 def open_source(
-    urls: Sequence[str],
-    home: str,
+    inputs: Inputs,
+    directory: str,
+    columns: Columns,
+    rows: Literal["fields", "json"],
+    prefix: str,
+    access: Access,
     *,
-    columns: Columns | None = None,
-    as_: Literal["fields", "json"] = "fields",
-    prefix: str = "",
-    storage: StorageOptions = DEFAULT_STORAGE,
-    cache: Cache | None = None,
-    show: bool | None = None,
+    progress: bool | None = None,
 ) -> Source:
-    """Index shards, or read tables into the directory `home`."""
-    columns = columns or Columns()
-    with disk_errors(home):
-        os.makedirs(home, exist_ok=True)
+    """Index shards, or read tables into the directory."""
+    urls = inputs.urls
+    with disk_errors(directory):
+        os.makedirs(f"{directory}/tables", exist_ok=True)
     formats = [table_format(url) for url in urls]
     if not any(formats):
-        if columns != Columns() or as_ != "fields":
-            raise UsageError("columns can be chosen only from tables.", url=urls[0])
-        found = gather(urls, home, Select(storage=storage), cache=cache, show=show)
-        return ShardRows(found.dataset(), prefix, found.versions)
+        if columns != Columns() or rows != "fields":
+            raise UsageError("`key`, `columns` and `rows` apply to tables only.", url=urls[0])
+        shards = gather(inputs, directory, Select(), access, progress=progress)
+        return ShardRows(shards.dataset(), prefix, shards.versions)
     if len(set(formats)) > 1:
         names = ", ".join(sorted(name or "shards" for name in set(formats)))
         raise UsageError(f"expected tables of one format, got {names}.", url=urls[0])
-    os.makedirs(f"{home}/tables", exist_ok=True)
     tables = [
-        TABLES[str(formats[0])](url, ensure_local(url, f"{home}/tables", storage, allow_exec=True))
+        TABLES[str(formats[0])](
+            url, ensure_local(url, f"{directory}/tables", access.storage, allow_exec=access.allow_exec)
+        )
         for url in urls
     ]
-    encode = _whole_rows if as_ == "json" else _rows
-    with RowStore(f"{home}/rows.sqlite") as store:
-        rows = itertools.chain.from_iterable(encode(table, columns, prefix) for table in tables)
-        count = store.fill(rows)
-    return TableRows(f"{home}/rows.sqlite", count, _digest(tables))
+    encode = _whole_rows if rows == "json" else _rows
+    path = f"{directory}/rows.sqlite"
+    with RowStore(path) as store:
+        count = store.fill(itertools.chain.from_iterable(encode(table, columns, prefix) for table in tables))
+    return TableRows(path, count, _digest(tables))
 
 
 def _rows(table: Table, columns: Columns, prefix: str) -> Iterator[tuple[str, Fields]]:

@@ -1,8 +1,8 @@
-"""Run a command on a sample: its fields as files in a directory of its own, before and after.
+"""Run a command on a sample, whose fields are files in a temporary directory.
 
-The sample is `sample.<field>` for each field, and `sample.__key__`. What the command leaves under such names
-is the new sample; where it leaves none, the sample is dropped. With `multi`, each number of the files
-`sample-<number>.<field>` is a sample, and what came in is not one of them.
+The files are `sample.<field>` for each field, and `sample.__key__`. The files that the command leaves under such
+names are the new sample; if there are none, the sample is dropped. With `multi`, the files
+`sample-<number>.<field>` of each number are a sample, and the input is not one of them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import stat
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -29,11 +29,10 @@ from tarmac import environment
 from tarmac.display import identity
 from tarmac.errors import (
     DiskFull,
-    MissingField,
     SampleError,
     TimedOut,
     TransformFailed,
-    UrlError,
+    UsageError,
     WriteError,
     redact,
 )
@@ -43,16 +42,16 @@ from tarmac.samples.naming import check_field, check_key, is_reserved
 
 __all__ = ["Command", "Running"]
 
-SAID = 500
-"""How much of what a command said is told when it fails."""
-LONGEST_END = 10.0
-"""Seconds to wait for threads whose commands were ended."""
+SHOWN = 500
+"""Bytes of a command's output that an error message shows."""
+STOP_TIMEOUT = 10.0
+"""Seconds to wait for threads whose commands were killed."""
 KEY = "__key__"
-_MADE = re.compile(r"sample(?:-(\d+))?\.(.+)", re.DOTALL)
+_FILE = re.compile(r"sample(?:-(\d+))?\.(.+)", re.DOTALL)
 
 
 class Running:
-    """The commands that run now, so that they can all be ended at once; used from several threads."""
+    """The running commands, so that they can all be killed; thread-safe."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -62,7 +61,7 @@ class Running:
 
     @contextlib.contextmanager
     def sample(self) -> Iterator[None]:
-        """Work on a sample: stopping waits until what was made for it is removed."""
+        """Register work on a sample: `stop` waits until its files are removed."""
         with self._changed:
             if self.stopped:
                 raise TransformFailed("the job was stopped.")
@@ -76,11 +75,11 @@ class Running:
 
     @contextlib.contextmanager
     def start(self, command: list[str], **options: Any) -> Iterator[subprocess.Popen[bytes]]:
-        """Run a command; whatever it started has ended when this ends."""
+        """Run a command; all processes that it started are killed at the end."""
         with self._changed:
             if self.stopped:
                 raise TransformFailed("the job was stopped.")
-            # A session of its own lets us end all that it started, not just the shell in front of it.
+            # In a session of its own, all its processes can be killed, not only the shell.
             process = subprocess.Popen(command, start_new_session=True, **options)
             self._commands.add(process)
         try:
@@ -88,30 +87,26 @@ class Running:
         finally:
             with self._changed:
                 self._commands.discard(process)
-                _end(process)
+                _kill_group(process)
+                process.wait()
 
     def stop(self) -> None:
-        """End all commands, let no other begin, and wait until nothing is left of them."""
+        """Kill all commands, start no more, and wait until their files are removed."""
         with self._changed:
             self.stopped = True
             for process in self._commands:
                 _kill_group(process)
-            self._changed.wait_for(lambda: not self._samples, LONGEST_END)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    _kill_group(process)
-    process.wait()
+            self._changed.wait_for(lambda: not self._samples, STOP_TIMEOUT)
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    if process.returncode is None:  # not waited for, so the number still belongs to this group
+    if process.returncode is None:  # not reaped, so its ID still belongs to this group
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
 
 
-def _ended(process: subprocess.Popen[bytes], seconds: float | None) -> bool:
-    """Whether a command ends in time. It is not waited for yet, so that its group can still be ended."""
+def _exits(process: subprocess.Popen[bytes], seconds: float | None) -> bool:
+    """Return whether a command exits in time. It is not reaped yet, so that its group can still be killed."""
     if not hasattr(os, "pidfd_open"):
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(seconds)
@@ -127,68 +122,70 @@ def _ended(process: subprocess.Popen[bytes], seconds: float | None) -> bool:
 
 @dataclass(frozen=True)
 class Command:
-    """What is run for each sample."""
+    """A command that runs for each sample; `map` documents the arguments."""
 
-    text: str = ""
-    """A command for the shell, ..."""
+    command: str | Sequence[str] = ""
     script: str = ""
-    """... or a file for the interpreter."""
     interpreter: str = "bash"
     multi: bool = False
     timeout: float | None = None
     log_field: str = ""
-    """The field to keep what the command says in; without one it goes to standard error."""
     keep_dir: str = ""
-    """Where the files of samples that fail are kept."""
 
     def __post_init__(self) -> None:
-        if bool(self.text) == bool(self.script):
-            raise UrlError("either a command or a script is run for each sample.")
+        if not self.command and not self.script:
+            raise UsageError("expected a command, got nothing.", field="command")
         if self.script and not os.path.isfile(self.script):
-            raise UrlError("there is no such script.", url=self.script)
+            raise UsageError("no such file.", field="script", url=self.script)
+        if self.timeout is not None and not self.timeout > 0:
+            raise UsageError(f"expected a positive number, got {self.timeout}.", field="timeout")
         if self.log_field:
             check_field(self.log_field, "")
         _ = self.arguments
 
     @property
     def arguments(self) -> list[str]:
-        """What to start."""
-        if self.text:
-            return [shutil.which("bash") or "sh", "-c", self.text]
+        """Return the arguments of the process."""
+        if isinstance(self.command, str) and self.command:
+            return [shutil.which("bash") or "sh", "-c", self.command]
+        if self.command:
+            return list(self.command)
         interpreter = shlex.split(self.interpreter)
         if not interpreter or shutil.which(interpreter[0]) is None:
-            raise UrlError(f"the interpreter {self.interpreter!r} is not there.")
+            raise UsageError(f"no such program: {self.interpreter!r}.", field="interpreter")
         return [*interpreter, os.path.abspath(self.script)]
 
     def options(self) -> dict[str, Any]:
-        """What the result depends on, for a ledger."""
-        command = identity(f"pipe:{self.text}").removeprefix("pipe:")  # whose arguments may hold a password
-        found: dict[str, Any] = {"command": command} if self.text else {"interpreter": self.interpreter}
+        """Return what the result depends on, for a ledger."""
         if self.script:
             with open(self.script, "rb") as file:
-                found["script"] = f"{self.script} {xxhash.xxh3_64_hexdigest(file.read())}"
+                script = f"{self.script} {xxhash.xxh3_64_hexdigest(file.read())}"
+            options: dict[str, Any] = {"interpreter": self.interpreter, "script": script}
+        else:
+            text = self.command if isinstance(self.command, str) else shlex.join(self.command)
+            options = {"command": identity(f"pipe:{text}").removeprefix("pipe:")}  # without passwords
         more = {"multi": self.multi, "log_field": self.log_field}
-        return found | {name: value for name, value in more.items() if value}
+        return options | {name: value for name, value in more.items() if value}
 
     def __call__(self, sample: Sample, running: Running | None = None) -> list[Sample]:
-        """Run the command on a sample and return what it made of it: one sample, none, or many."""
+        """Run the command on a sample and return the new samples."""
         running = Running() if running is None else running
         key, url = sample[KEY], sample.get("__url__")
-        with running.sample(), _room() as (work, log):
+        with running.sample(), _work_directory() as (work, log):
             try:
                 _unpack(sample, work)
                 self._run(sample, work, log, running)
-                made = self._pack(sample, work)
+                samples = self._pack(sample, work)
             except SampleError as error:
                 if self.keep_dir and not running.stopped:
-                    place = _keep(work, log, self.keep_dir, key, url)
-                    error.hint = f"its files are in {place}."
+                    kept = _keep(work, log, self.keep_dir, key, url)
+                    error.hint = f"see its files in {kept}."
                 raise error.at(url=url, key=key) from None
             if self.log_field:
-                said = _said(log)
-                return [one | {self.log_field: said} for one in made]
-            _pass_on(log)
-            return made
+                output = _read_log(log)
+                return [one | {self.log_field: output} for one in samples]
+            _forward(log)
+            return samples
 
     def _run(self, sample: Sample, work: str, log: IO[bytes], running: Running) -> None:
         names = {"TARMAC_KEY": sample[KEY], "TARMAC_URL": str(sample.get("__url__") or "")}
@@ -201,61 +198,63 @@ class Command:
                 stderr=subprocess.STDOUT,
                 env=environment.environ_copy() | names,
             ) as process:
-                in_time = _ended(process, self.timeout)
+                in_time = _exits(process, self.timeout)
         except OSError as error:
-            raise TransformFailed(f"the command cannot be started: {error.strerror}.") from None
+            raise TransformFailed(f"cannot start the command: {error.strerror}.") from None
         if not in_time:
-            raise TimedOut(f"the command did not end within {self.timeout:g} seconds.{_told(log)}")
+            raise TimedOut(f"the command exceeded `timeout`, {self.timeout:g} seconds.{_tail(log)}")
         status = process.returncode
         if status:
-            how = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
-            raise TransformFailed(f"the command {how}.{_told(log)}")
+            how = f"was killed by signal {-status}" if status < 0 else f"exited with status {status}"
+            raise TransformFailed(f"the command {how}.{_tail(log)}")
 
     def _pack(self, sample: Sample, work: str) -> list[Sample]:
-        """The samples that the files of a directory are."""
+        """Return the samples that the files of a directory form."""
         groups: dict[str, Sample] = {}
         for name in sorted(os.listdir(work)):
-            match = _MADE.fullmatch(name)
+            match = _FILE.fullmatch(name)
             if match is None:
                 continue
             number, field = match[1], match[2]
             if number is None and self.multi:
-                continue  # what came in
+                continue  # the input
             if number is not None and not self.multi:
-                raise TransformFailed(f"the command made {name!r}, a sample of several: that needs --multi.")
+                raise TransformFailed(
+                    f"the command wrote {name!r}, one of several samples: `multi` allows it."
+                )
             groups.setdefault(number or "", {})[field] = _content(os.path.join(work, name), name)
-        made = []
+        samples = []
         for number in sorted(groups, key=lambda text: (int(text or 0), text)):
             fields = groups[number]
             key = sample[KEY] if not number else f"{sample[KEY]}/{number}"
-            told = fields.pop(KEY, None)
-            if told is not None:
-                key = told.removesuffix(b"\n").decode("utf-8", "surrogateescape")
+            new_key = fields.pop(KEY, None)
+            if new_key is not None:
+                key = new_key.removesuffix(b"\n").decode("utf-8", "surrogateescape")
             if fields:
-                made.append({KEY: key, "__url__": sample.get("__url__")} | _checked(fields, key))
+                samples.append({KEY: key, "__url__": sample.get("__url__")} | _checked(fields, key))
             elif number:
-                raise MissingField("the command made a key and no field for it.", key=key)
-        return made
+                raise TransformFailed("the command wrote a key without fields.", key=key)
+        return samples
 
 
 @contextlib.contextmanager
-def _room() -> Iterator[tuple[str, IO[bytes]]]:
-    """A directory for a sample and a file for what the command says; both are gone afterwards."""
+def _work_directory() -> Iterator[tuple[str, IO[bytes]]]:
+    """Create a directory for a sample and a file for the output of the command, and remove them at the end."""
     with contextlib.ExitStack() as stack:
         try:
-            made = tempfile.TemporaryDirectory(prefix="tarmac-map-", ignore_cleanup_errors=True)
-            work = stack.enter_context(made)
+            directory = tempfile.TemporaryDirectory(prefix="tarmac-map-", ignore_cleanup_errors=True)
+            work = stack.enter_context(directory)
             log = stack.enter_context(tempfile.TemporaryFile())
         except OSError as error:
-            raise _no_room(error) from None
+            raise _write_error(error) from None
         yield work, log
 
 
-def _no_room(error: OSError) -> WriteError:
-    """That which is no fault of a sample, so that none is skipped for it."""
-    kind = DiskFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else WriteError
-    what = f"the files for the command cannot be written: {error.strerror}."
-    return kind(what, url=tempfile.gettempdir(), hint="TMPDIR, a directory with room.")
+def _write_error(error: OSError) -> WriteError:
+    """Return an error that is not that of a sample, so that no sample is skipped for it."""
+    cls = DiskFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else WriteError
+    what = f"cannot write the files for the command: {error.strerror}."
+    return cls(what, url=tempfile.gettempdir(), hint="set TMPDIR to a directory with free space.")
 
 
 def _checked(fields: Sample, key: str) -> Sample:
@@ -270,68 +269,70 @@ def _unpack(sample: Sample, work: str) -> None:
     fields[KEY] = sample[KEY].encode("utf-8", "surrogateescape")
     for field, value in fields.items():
         if "/" in field or "\0" in field:
-            raise TransformFailed(f"the field {field!r} cannot be a file.")
+            raise TransformFailed(f"the field {field!r} is not a valid file name.")
         try:
             with open(os.path.join(work, f"sample.{field}"), "xb") as file:
                 file.write(value)
         except OSError as error:
             if error.errno not in (errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ):
-                raise _no_room(error) from None
-            raise TransformFailed(f"the field {field[:80]!r} cannot be a file: {error.strerror}.") from None
+                raise _write_error(error) from None
+            raise TransformFailed(
+                f"the field {field[:80]!r} is not a valid file name: {error.strerror}."
+            ) from None
 
 
 def _content(path: str, name: str) -> bytes:
-    """Read what the command left; nothing but plain files, lest a link in some archive leads elsewhere."""
+    """Read a file that the command left; only regular files, since a link could lead elsewhere."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         if os.path.islink(path):
-            raise TransformFailed(f"the command left {name!r}, which is no plain file.") from None
-        raise TransformFailed(f"{name!r} cannot be read: {error.strerror}.") from None
-    found = os.fstat(fd)
-    if not stat.S_ISREG(found.st_mode):
+            raise TransformFailed(f"{name!r} is not a regular file.") from None
+        raise TransformFailed(f"cannot read {name!r}: {error.strerror}.") from None
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode):
         os.close(fd)
-        raise TransformFailed(f"the command left {name!r}, which is no plain file.")
+        raise TransformFailed(f"{name!r} is not a regular file.")
     with open(fd, "rb") as file:
-        if found.st_size > DEFAULT_LIMITS.member_bytes:
-            raise TransformFailed(f"{name!r} is {found.st_size} bytes, more than Limits.member_bytes.")
+        if status.st_size > DEFAULT_LIMITS.member_bytes:
+            raise TransformFailed(f"{name!r} has {status.st_size} bytes, more than Limits.member_bytes.")
         return file.read()
 
 
-def _said(log: IO[bytes]) -> bytes:
+def _read_log(log: IO[bytes]) -> bytes:
     log.seek(0)
     return log.read()
 
 
-def _told(log: IO[bytes]) -> str:
+def _tail(log: IO[bytes]) -> str:
     size = log.seek(0, os.SEEK_END)
-    log.seek(max(0, size - SAID))
-    said = redact(log.read().decode("utf-8", "replace").strip())
-    return f" It said: {said}" if said else ""
+    log.seek(max(0, size - SHOWN))
+    output = redact(log.read().decode("utf-8", "replace").strip())
+    return f" Its output: {output}" if output else ""
 
 
-def _pass_on(log: IO[bytes]) -> None:
-    """What a command said goes to standard error in one piece, so that several do not mix."""
-    said = _said(log)
-    with contextlib.suppress(OSError):  # nobody listens
-        while said:
-            said = said[os.write(2, said) :]
+def _forward(log: IO[bytes]) -> None:
+    """Write the output of a command to standard error at once, so that commands do not mix."""
+    output = _read_log(log)
+    with contextlib.suppress(OSError):  # standard error is closed
+        while output:
+            output = output[os.write(2, output) :]
 
 
 def _keep(work: str, log: IO[bytes], keep_dir: str, key: str, url: str | None) -> str:
-    """Copy the files of a sample that failed, and what the command said, to where they are kept."""
+    """Copy the files of a failed sample and the output of the command, and return their directory."""
     plain = "".join(letter if letter.isalnum() or letter in "._-" else "_" for letter in key)[:100]
     number = xxhash.xxh3_64_hexdigest(f"{url} {key}".encode("utf-8", "surrogateescape"))[:8]
-    base = place = os.path.join(keep_dir, f"{plain.lstrip('.')}-{number}")
+    base = path = os.path.join(keep_dir, f"{plain.lstrip('.')}-{number}")
     try:
         os.makedirs(keep_dir, exist_ok=True)
-        again = 0
-        while os.path.lexists(place):
-            again += 1
-            place = f"{base}-{again}"
-        shutil.copytree(work, place, symlinks=True)
-        with open(os.path.join(place, "output.txt"), "wb") as file:
-            file.write(_said(log))
+        repeat = 0
+        while os.path.lexists(path):
+            repeat += 1
+            path = f"{base}-{repeat}"
+        shutil.copytree(work, path, symlinks=True)
+        with open(os.path.join(path, "output.txt"), "wb") as file:
+            file.write(_read_log(log))
     except (OSError, shutil.Error) as error:
-        raise UrlError(f"--keep-dir: the files of a sample cannot be kept ({error}).", url=place) from None
-    return place
+        raise UsageError(f"cannot keep the files of a sample: {error}.", field="keep_dir", url=path) from None
+    return path
