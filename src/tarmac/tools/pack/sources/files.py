@@ -55,6 +55,9 @@ class FileSource(Source):
     def opened(self, locations: Sequence[Location], stats: FileStats) -> AbstractContextManager[Load]:
         return file_loader(self.storage, stats)
 
+    def files(self, location: Location) -> tuple[File, ...]:
+        return location
+
     def field_names(self, location: Location) -> set[str] | None:
         return {file[0].lower() for file in location}
 
