@@ -105,8 +105,8 @@ def read_file(file: File, storage: StorageOptions) -> bytes:
     if isinstance(location, bytes):
         return location
     if isinstance(version, int):
-        with file_loader(storage, {}) as load:
-            data: bytes = load("", (file,))[field]
+        with file_loader(storage, {}) as read:
+            data: bytes = read("", (file,))[field]
             return data
     started, chunks, length = time.monotonic(), [], 0
     with open_read(location, storage) as source:

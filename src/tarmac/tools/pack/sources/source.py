@@ -84,11 +84,11 @@ class SourceOptions:
     """A temporary directory for copies of remote and compressed lists."""
 
 
-def load_each(load: Load, planned: Iterable[tuple[str, Location]]) -> Iterator[Sample]:
+def load_each(read: Load, planned: Iterable[tuple[str, Location]]) -> Iterator[Sample]:
     """Read samples, small ones in chunks: alternating between reading and writing is slower."""
     chunk: list[Sample] = []
     for key, location in planned:
-        sample = load(key, location)
+        sample = read(key, location)
         chunk.append(sample)
         if len(chunk) == _CHUNK or sum(map(len, sample.values())) >= _CHUNK_BYTES:
             yield from chunk
