@@ -136,15 +136,15 @@ def test_a_stream_does_not_know_how_far_it_counts(here, capsys):
         assert held.finish() == 0
 
 
-def test_invocations_that_share_a_job_run_at_the_same_time(here, capsys):
+def test_tasks_of_one_job_run_at_the_same_time(here, capsys):
     from tarmac.jobs.claims import Claims
 
     with Claims("pack") as other:
-        other.hold([("two/x-1.tar",)])  # as --shard-id 1 does
-        share = "--max-samples", "1", "--total-shards", "2", "-o", "two/x-{i}.tar"
+        other.hold([("two/x-1.tar",)])  # as --task 1/2 does
+        share = "--max-samples", "1", "-o", "two/x-{i}.tar"
         (here / "raw" / "two.txt").write_text("two")
-        assert tarmac(capsys, "pack raw --shard-id 0", *share)[0] == 0
-        assert tarmac(capsys, "pack raw --shard-id 1", *share)[0] == 2
+        assert tarmac(capsys, "pack raw --task 0/2", *share)[0] == 0
+        assert tarmac(capsys, "pack raw --task 1/2", *share)[0] == 2
     assert sorted(files(here / "two")) == ["x-0.tar"]
 
 
