@@ -27,6 +27,7 @@ from tarmac.stream.datapipeline import DataPipeline as DataPipeline
 from tarmac.stream.webdataset import WebDataset as WebDataset
 from tarmac.stream.webloader import WebLoader as WebLoader
 from tarmac.tar import TarOptions as TarOptions
+from tarmac.tools.audit import audit as audit
 from tarmac.tools.copy import copy as copy
 
 __version__: str
