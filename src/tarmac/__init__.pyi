@@ -29,6 +29,9 @@ from tarmac.stream.webloader import WebLoader as WebLoader
 from tarmac.tar import TarOptions as TarOptions
 from tarmac.tools.audit import audit as audit
 from tarmac.tools.copy import copy as copy
+from tarmac.tools.show.show import show as show
+from tarmac.tools.show.statistics import Statistics as Statistics
+from tarmac.tools.show.statistics import stats as stats
 
 __version__: str
 __all__: list[str]

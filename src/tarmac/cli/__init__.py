@@ -102,19 +102,10 @@ def main(arguments: list[str] | None = None) -> None:
     output, status, signals = sys.stdout, INTERRUPTED, list[int]()
     # A signal may come in the moment before a verb begins, or behind it.
     with contextlib.suppress(KeyboardInterrupt), ending(signals), _warnings_as_lines():
-        status = _status(sys.argv[1:] if arguments is None else arguments)
+        status = _run(sys.argv[1:] if arguments is None else arguments)
     if isinstance(sys.stdout, DataOnly):
         sys.stdout = output
     sys.exit(128 + signals[0] if signals else status)
-
-
-def _status(arguments: list[str]) -> Any:
-    try:
-        return _guarded(arguments)
-    except SystemExit as end:
-        # The reader of our output may have seen enough, as `head` does, and nothing is wrong with that. This
-        # is what click leaves behind then.
-        return 0 if type(sys.stdout).__name__ == "PacifyFlushWrapper" else end.code
 
 
 @contextlib.contextmanager
@@ -134,10 +125,15 @@ def _warnings_as_lines() -> Iterator[None]:
         yield
 
 
-def _guarded(arguments: list[str]) -> int:
+def _run(arguments: list[str]) -> int:
     """Run a verb and return its exit status; an error is a line, with its traceback only for debugging."""
     try:
-        program(arguments, prog_name="tarmac", standalone_mode=True)
+        status = program.main(arguments, prog_name="tarmac", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except click.Abort:
+        return INTERRUPTED
     except TarmacError as error:
         if isinstance(error.__cause__, BrokenPipeError) and error.url == "-":
             sys.stdout = None
@@ -156,7 +152,7 @@ def _guarded(arguments: list[str]) -> int:
         return _failed(visible(f"tarmac: {place}{error.strerror or error}"), DAMAGED)
     except Exception as error:
         return _failed(visible(unexpected(error, arguments)), DEFECT)
-    return 0
+    return status if isinstance(status, int) else 0
 
 
 def _failed(message: str, status: int) -> int:
