@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import click
+from click.shell_completion import shell_complete
 
 from tarmac import environment
 from tarmac.cli.command import DataOnly, with_flags
@@ -128,12 +129,15 @@ def _warnings_as_lines() -> Iterator[None]:
 def _run(arguments: list[str]) -> int:
     """Run a verb and return its exit status; an error is a line, with its traceback only for debugging."""
     try:
-        status = program.main(arguments, prog_name="tarmac", standalone_mode=False)
+        if instruction := environment.completion():
+            return shell_complete(program, {}, "tarmac", "_TARMAC_COMPLETE", instruction)
+        with program.make_context("tarmac", list(arguments)) as context:
+            program.invoke(context)
+    except click.exceptions.Exit as end:
+        return end.exit_code
     except click.ClickException as error:
         error.show()
         return error.exit_code
-    except click.Abort:
-        return INTERRUPTED
     except TarmacError as error:
         if isinstance(error.__cause__, BrokenPipeError) and error.url == "-":
             sys.stdout = None
@@ -152,7 +156,7 @@ def _run(arguments: list[str]) -> int:
         return _failed(visible(f"tarmac: {place}{error.strerror or error}"), DAMAGED)
     except Exception as error:
         return _failed(visible(unexpected(error, arguments)), DEFECT)
-    return status if isinstance(status, int) else 0
+    return 0
 
 
 def _failed(message: str, status: int) -> int:
