@@ -47,7 +47,7 @@ def index_command(
     """
     from tarmac.indexing.build import IndexOptions
     from tarmac.indexing.meta import parse_meta
-    from tarmac.jobs.run import JobReport
+    from tarmac.jobs.report import Report
     from tarmac.tools.index import index
 
     if stale:
@@ -72,7 +72,7 @@ def index_command(
     )
     if dry_run:
         units, kept = len(report.made) + len(report.kept), len(report.kept)
-        flags.report_job(JobReport("index", units, kept=kept), as_json, dry_run)
+        flags.report_job(Report("index", units, kept=kept), as_json, dry_run)
         return
     found = report.manifest
     size = sum(shard.size or 0 for shard in found.shards)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tarmac.errors import NotFound, TarmacError, UrlError, WriteError
 from tarmac.progress import progress
-from tarmac.runtime.threads import in_threads
+from tarmac.runtime.lookahead import in_threads
 from tarmac.storage import Cache, StorageOptions
 from tarmac.storage.cache import CacheEntry
 from tarmac.storage.types import DEFAULT_STORAGE

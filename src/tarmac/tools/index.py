@@ -8,11 +8,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tarmac.errors import IndexDamaged, TarmacError, UrlError, WriteError
-from tarmac.indexing.build import DEFAULT_INDEXING, IndexOptions, index_shard, keeping, usable_index
+from tarmac.indexing.build import (
+    DEFAULT_INDEXING,
+    IndexOptions,
+    index_shard,
+    usable_index,
+    with_existing_columns,
+)
 from tarmac.indexing.dali import read_dali
-from tarmac.indexing.manifest import Manifest, Shard, manifest_there, read_manifest, write_manifest
+from tarmac.indexing.manifest import Manifest, Shard, existing_shards, read_manifest, write_manifest
 from tarmac.indexing.sidecar import Sidecar, open_sidecar, sidecar_url, write_sidecar
-from tarmac.jobs.engines.local import LocalEngine
+from tarmac.jobs.engines import make_engine
 from tarmac.jobs.run import run_job
 from tarmac.jobs.task import Outcome, Task, Unit
 from tarmac.storage import is_local, stat
@@ -65,7 +71,7 @@ def index(
         raise ValueError("DALI's files have neither digests nor metadata; index without dali for those")
     before = _existing(manifest, options) if add else None
     if manifest is not None:
-        manifest_there(manifest, options.storage)  # raises if it is something else
+        existing_shards(manifest, options.storage)  # raises if it is something else
     urls = expand(shards, options=options.storage)
     planned = _planned(before.shards if before else [], urls, directory)
     if dry:
@@ -73,15 +79,16 @@ def index(
         for shard in planned:
             (report.kept if _usable(shard, options) else report.made).append(shard.url)
         return report
-    job = run_job(_Indexing(planned, options, dali), LocalEngine(jobs), show=show)
+    job = run_job(_Indexing(planned, options, dali), make_engine(None, jobs), progress=show)
     told = before or Manifest([], name=_name_of(manifest))
     indexed = [
-        replace(shard, **outcome.facts["shard"]) for shard, outcome in zip(planned, job.outcomes, strict=True)
+        replace(shard, **outcome.details["shard"])
+        for shard, outcome in zip(planned, job.outcomes, strict=True)
     ]
     found = Manifest(indexed, told.name if name is None else name, told.info if info is None else info)
     report = IndexReport(found)
     for shard, outcome in zip(planned, job.outcomes, strict=True):
-        (report.made if outcome.facts["made"] else report.kept).append(shard.url)
+        (report.made if outcome.details["made"] else report.kept).append(shard.url)
     if manifest is not None:
         write_manifest(found, manifest, options.storage)
     return report
@@ -106,7 +113,7 @@ class _Indexing(Task):
         made = sidecar is None
         if sidecar is None:
             url, place = shard.url, _index_of(shard)
-            wanted = keeping(options, place)
+            wanted = with_existing_columns(options, place)
             # DALI's files say nothing of columns and digests, so that for those the shard is read.
             bare = wanted.meta is None and not wanted.digests
             content = read_dali(url, options.storage) if self.dali and bare else index_shard(url, wanted)
@@ -114,7 +121,7 @@ class _Indexing(Task):
             sidecar = open_sidecar(place, options.storage)
         found = sidecar.facts
         known = {"samples": found.samples, "size": found.size, "fingerprint": found.fingerprint}
-        return Outcome(found.samples, found.samples, facts={"shard": known, "made": made})
+        return Outcome(found.samples, found.samples, details={"shard": known, "made": made})
 
 
 def _index_of(shard: Shard) -> str:

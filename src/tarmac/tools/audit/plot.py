@@ -13,6 +13,7 @@ from tarmac.codecs.handlers import library
 from tarmac.errors import IndexingError
 from tarmac.exact.dataset import Dataset
 from tarmac.indexing.where import resolve
+from tarmac.runtime.types import Integers
 from tarmac.storage import open_write
 from tarmac.tools.audit.audit import OrderAudit
 from tarmac.tools.audit.quality import ideal_order, shuffle_quality
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = ["class_shares", "classes_of", "plot_order"]
 
-Integers = NDArray[np.int64]
 
 FORMATS = ("png", "svg", "pdf")
 CLASSES = 10

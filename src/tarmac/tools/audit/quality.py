@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tarmac.runtime.seeds import Seed, make_seed
+from tarmac.runtime.types import Integers
 from tarmac.stream.shuffling import ShardShuffle, buffer_shuffle
 
 __all__ = ["ideal_order", "shuffle_quality", "stream_order"]
 
-Integers = NDArray[np.int64]
 Numbers = NDArray[np.float64]
 
 INITIAL = 100
