@@ -7,7 +7,8 @@ from tarmac.exact.mix import Mix as Mix
 from tarmac.indexing.manifest import Manifest as Manifest
 from tarmac.indexing.manifest import read_manifest as read_manifest
 from tarmac.indexing.manifest import write_manifest as write_manifest
-from tarmac.jobs.run import JobReport as Report
+from tarmac.jobs.engines import register_engine as register_engine
+from tarmac.jobs.report import Report as Report
 from tarmac.limits import Limits as Limits
 from tarmac.samples.naming import first_dot as first_dot
 from tarmac.samples.naming import known_fields as known_fields
@@ -29,6 +30,7 @@ from tarmac.stream.webloader import WebLoader as WebLoader
 from tarmac.tar import TarOptions as TarOptions
 from tarmac.tools.audit import audit as audit
 from tarmac.tools.copy import copy as copy
+from tarmac.tools.index import index as index
 from tarmac.tools.show.show import show as show
 from tarmac.tools.show.statistics import Statistics as Statistics
 from tarmac.tools.show.statistics import stats as stats

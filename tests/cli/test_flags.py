@@ -10,7 +10,7 @@ from typer.main import get_command
 
 from tarmac.cli import app, flags
 from tarmac.errors import UnsafeUrl
-from tarmac.jobs.run import JobReport
+from tarmac.jobs.report import Report
 
 VERBS = {name: verb for name, verb in get_command(app).commands.items() if name != "order"}
 """All but `order`, whose flags are the arguments of a Loader."""
@@ -61,7 +61,7 @@ def test_commands_need_to_be_allowed():
 
 
 def test_reports(capsys):
-    report = JobReport("copy", 2, 2, read=5, written=4, failed=1, errors=["k: broken"])
+    report = Report("copy", 2, 2, read=5, written=4, failed=1, errors=["k: broken"])
     with pytest.raises(typer.Exit) as done:
         flags.report_job(report, as_json=False)
     shown = capsys.readouterr()

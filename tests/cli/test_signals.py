@@ -32,11 +32,11 @@ def check(*args, inner=module._check_one):
 module._check_one = check
 """
 IN_A_WORKER = """
-import tarmac.jobs.engines.local as module
-def begin(*args, inner=module._in_worker):
+import tarmac.runtime.processes as module
+def begin(*args, inner=module._start_worker):
     send()
     inner(*args)
-module._in_worker = begin
+module._start_worker = begin
 """
 MODULES = ("tarmac.cli", "typer", "tarmac.cli.sort", "tarmac.tools.check.check")
 RUN = "import runpy; runpy.run_module('tarmac', run_name='__main__')"

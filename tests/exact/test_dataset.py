@@ -33,7 +33,7 @@ from tarmac.errors import (
 )
 from tarmac.exact.dataset import FEW, Dataset
 from tarmac.exact.epoch_order import EpochOrder
-from tarmac.indexing.auto import manifest_of
+from tarmac.indexing.build import IndexOptions, manifest_of
 from tarmac.indexing.manifest import Manifest, Shard, write_manifest
 from tarmac.storage import Cache, StorageOptions
 
@@ -136,7 +136,9 @@ def test_a_directory_can_be_moved(tmp_path):
 @pytest.fixture(scope="module")
 def fifty(tmp_path_factory):
     """Fifty samples in shards of odd lengths; `cls` is the number."""
-    return manifest_of(write_shards(tmp_path_factory.mktemp("fifty"), [7, 0, 1, 20, 22]), FAST)
+    return manifest_of(
+        write_shards(tmp_path_factory.mktemp("fifty"), [7, 0, 1, 20, 22]), IndexOptions(storage=FAST)
+    )
 
 
 @pytest.fixture

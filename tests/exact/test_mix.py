@@ -9,14 +9,13 @@ import pytest
 from harness.datasets import write_shards
 from tarmac.exact.dataset import Dataset
 from tarmac.exact.mix import Mix
-from tarmac.indexing.auto import manifest_of
-from tarmac.storage.types import DEFAULT_STORAGE
+from tarmac.indexing.build import manifest_of
 
 
 @pytest.fixture(scope="module")
 def manifests(tmp_path_factory):
     def made(counts):
-        return manifest_of(write_shards(tmp_path_factory.mktemp("mix"), counts), DEFAULT_STORAGE)
+        return manifest_of(write_shards(tmp_path_factory.mktemp("mix"), counts))
 
     return made([4, 6]), made([3]), made([0])
 

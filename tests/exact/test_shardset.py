@@ -16,10 +16,8 @@ from harness.waiting import PATIENCE, gone
 from tarmac.errors import IndexDamaged, TarmacError, WriteError
 from tarmac.exact import shardset
 from tarmac.exact.shardset import Opening, ShardSet, find_or_make_index
-from tarmac.indexing.auto import manifest_of
-from tarmac.indexing.build import IndexOptions
+from tarmac.indexing.build import IndexOptions, manifest_of
 from tarmac.indexing.manifest import Manifest, Shard
-from tarmac.storage.types import DEFAULT_STORAGE
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +28,7 @@ def home(tmp_path, monkeypatch):
 
 @pytest.fixture
 def manifest(tmp_path):
-    return manifest_of(write_shards(tmp_path, [2] * 6), DEFAULT_STORAGE)
+    return manifest_of(write_shards(tmp_path, [2] * 6))
 
 
 def open_files(folder):

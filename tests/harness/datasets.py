@@ -13,9 +13,8 @@ from harness.shards import LONG, members
 from tarmac.exact.dataset import Dataset
 from tarmac.exact.selection import whole
 from tarmac.exact.shardset import Opening, ShardSet
-from tarmac.indexing.auto import manifest_of
+from tarmac.indexing.build import manifest_of
 from tarmac.indexing.manifest import Manifest
-from tarmac.storage.types import DEFAULT_STORAGE
 
 NAMES = st.text(st.sampled_from("ab_- é€\udc80"), min_size=1, max_size=4)
 KEYS = st.one_of(
@@ -77,5 +76,5 @@ def write_shards(folder: Path, counts: list[int], *, size: int = 10, index: bool
 
 def dataset_of(source: Any, **options: Any) -> Dataset:
     """A dataset with options that `Dataset` itself does not offer."""
-    manifest = source if isinstance(source, Manifest) else manifest_of(source, DEFAULT_STORAGE)
+    manifest = source if isinstance(source, Manifest) else manifest_of(source)
     return Dataset.of_parts([whole(ShardSet(manifest, Opening(**options)))])

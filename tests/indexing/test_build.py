@@ -1,9 +1,10 @@
-"""From shards to indexes: every kind of archive, from files and from streams, and what cannot be indexed."""
+"""Building indexes: of all types of archives, from files and streams, on first use, and of invalid shards."""
 
 from __future__ import annotations
 
 import io
 import itertools
+import json
 import os
 import subprocess
 import tarfile
@@ -13,10 +14,12 @@ import xxhash
 from hypothesis import given, settings
 
 import tarmac
-from harness.datasets import archives
+from harness.datasets import archives, write_shards
+from harness.faultserver import FaultServer
 from harness.shards import COMPRESSED_KINDS, FILES, PLAIN_KINDS, plain
 from tarmac.errors import (
     ArchiveError,
+    BadManifest,
     DecodeFailed,
     DuplicateField,
     IndexingError,
@@ -24,19 +27,22 @@ from tarmac.errors import (
     NotFound,
     ObjectChanged,
     SplitSample,
+    TransferError,
+    Truncated,
 )
 from tarmac.indexing import build as indexing
-from tarmac.indexing.build import IndexOptions, index_shard, usable_index
+from tarmac.indexing.build import IndexOptions, index_shard, manifest_of, usable_index
+from tarmac.indexing.manifest import Manifest, Shard, write_manifest
 from tarmac.indexing.meta import parse_meta
 from tarmac.indexing.sidecar import read_sidecar, sidecar_url, write_sidecar
 from tarmac.samples.naming import last_dot
-from tarmac.storage import register_scheme, schemes
+from tarmac.storage import StorageOptions, register_scheme, schemes
 
 DIGESTS = IndexOptions(digests=True)
 
 
 class Slow(io.BytesIO):
-    """A stream that gives a few bytes at a time."""
+    """A stream that returns a few bytes per read."""
 
     def __init__(self, data, piece):
         super().__init__(data)
@@ -46,34 +52,34 @@ class Slow(io.BytesIO):
         return super().read(min(size, self.piece))
 
 
-def check_places(url, data, sidecar):
-    """Every field is where the index says, with its digest, and nothing is missing."""
+def check_extents(url, data, sidecar):
+    """Every field is at its extent in the index, with its digest, and none is missing."""
     samples = list(tarmac.read(url))
     assert sidecar.keys() == [sample["__key__"] for sample in samples]
     for row, sample in enumerate(samples):
-        found = {}
+        fields = {}
         for member in range(sidecar.starts[row], sidecar.starts[row + 1]):
             payload = data[sidecar.offsets[member] :][: sidecar.sizes[member]]
-            found[sidecar.fields[sidecar.field_of[member]]] = payload
+            fields[sidecar.fields[sidecar.field_of[member]]] = payload
             if sidecar.digests is not None:
                 assert sidecar.digests[member] == xxhash.xxh3_64_intdigest(payload)
-        assert list(found.items()) == list(sample.items())[2:]
+        assert list(fields.items()) == list(sample.items())[2:]
 
 
 @settings(max_examples=60, derandomize=True, deadline=None)
 @given(archives())
-def test_every_field_is_where_the_index_says(tmp_path_factory, data):
+def test_every_field_is_at_its_extent(tmp_path_factory, data):
     path = tmp_path_factory.mktemp("law") / "a.tar"
     path.write_bytes(data)
-    check_places(str(path), data, read_sidecar(index_shard(str(path), DIGESTS), "x"))
+    check_extents(str(path), data, read_sidecar(index_shard(str(path), DIGESTS), "x"))
 
 
 @pytest.mark.parametrize("kind", PLAIN_KINDS)
-def test_streams_give_the_same_as_files(tmp_path, monkeypatch, kind):
+def test_streams_and_files_give_the_same_index(tmp_path, monkeypatch, kind):
     data = PLAIN_KINDS[kind]()
     path = tmp_path / "a.tar"
     path.write_bytes(data)
-    check_places(str(path), data, read_sidecar(index_shard(str(path), DIGESTS), "x"))
+    check_extents(str(path), data, read_sidecar(index_shard(str(path), DIGESTS), "x"))
 
     monkeypatch.setattr(schemes, "_registered", {})
     every = [IndexOptions(), DIGESTS, IndexOptions(meta=parse_meta("txt.size,cls.size"))]
@@ -100,11 +106,11 @@ def test_archives_of_gnu_tar_and_of_python(tmp_path):
         subprocess.run(["tar", f"--format={form}", "-cf", path, *names], cwd=tmp_path, check=True)
         sidecar = read_sidecar(index_shard(str(path), DIGESTS), "x")
         assert len(sidecar) == 5
-        check_places(str(path), path.read_bytes(), sidecar)
+        check_extents(str(path), path.read_bytes(), sidecar)
     with tarfile.open(tmp_path / "python.tar", "w") as archive:
         archive.add(tmp_path / "d", "d")
     path = tmp_path / "python.tar"
-    check_places(str(path), path.read_bytes(), read_sidecar(index_shard(str(path)), "x"))
+    check_extents(str(path), path.read_bytes(), read_sidecar(index_shard(str(path)), "x"))
 
 
 META = [
@@ -135,7 +141,7 @@ def test_metadata(tmp_path, monkeypatch, mapped, digests):
     found = read_sidecar(index_shard(str(path), options), "x")
     assert found.column("json.w").to_pylist() == [3, 4, None]
     assert found.column("bin.size").to_pylist() == [2000, 0, 1]
-    assert asked == [["json"], ["json"], []]  # the bytes of bin are not needed for its size
+    assert asked == [["json"], ["json"], []]  # a size does not need the bytes
 
 
 def test_damaged_metadata(tmp_path):
@@ -151,18 +157,18 @@ def test_damaged_metadata(tmp_path):
 def test_other_naming_rules(tmp_path):
     path = tmp_path / "a.tar"
     path.write_bytes(plain([("a.b.JPG", b""), ("a.c.JPG", b"")]))
-    found = read_sidecar(index_shard(str(path), IndexOptions(split=last_dot, lower=False)), "x")
+    found = read_sidecar(index_shard(str(path), IndexOptions(split_name=last_dot, lower=False)), "x")
     assert (found.keys(), found.fields) == (["a.b", "a.c"], ["JPG"])
 
 
 @pytest.mark.parametrize("kind", COMPRESSED_KINDS)
-def test_compressed_shards_have_no_addresses(tmp_path, monkeypatch, kind):
+def test_compressed_shards_are_rejected(tmp_path, monkeypatch, kind):
     path = tmp_path / "a.tar"
     path.write_bytes(COMPRESSED_KINDS[kind]())
     monkeypatch.setattr(schemes, "_registered", {})
     register_scheme("mem", lambda _url: Slow(path.read_bytes(), 1))
     for url in (str(path), "mem://a.tar"):
-        with pytest.raises(IndexingError, match="compressed") as caught:
+        with pytest.raises(IndexingError, match=r"a\.tar") as caught:
             index_shard(url)
         assert caught.value.url == url
 
@@ -189,7 +195,7 @@ def test_missing(tmp_path):
         index_shard(str(tmp_path / "absent.tar"))
 
 
-def test_a_shard_that_changes_meanwhile(tmp_path, monkeypatch):
+def test_a_shard_that_changes_while_it_is_read(tmp_path, monkeypatch):
     path = tmp_path / "a.tar"
     path.write_bytes(plain())
     real = indexing.read_members
@@ -199,32 +205,104 @@ def test_a_shard_that_changes_meanwhile(tmp_path, monkeypatch):
         os.utime(path, ns=(1, 1))
 
     monkeypatch.setattr(indexing, "read_members", while_reading)
-    with pytest.raises(ObjectChanged, match="while it was being indexed"):
+    with pytest.raises(ObjectChanged, match=r"a\.tar"):
         index_shard(str(path))
 
 
-def test_usable(tmp_path):
+def test_which_existing_index_is_usable(tmp_path):
     path = tmp_path / "a.tar"
     path.write_bytes(plain())
-    url, place = str(path), sidecar_url(str(path))
+    url, index = str(path), sidecar_url(str(path))
     meta = IndexOptions(meta=parse_meta("cls.size"))
-    assert usable_index(url, place) is None  # there is none
-    write_sidecar(place, index_shard(url))
-    assert len(usable_index(url, place)) == 3
-    assert usable_index(url, place, DIGESTS) is None
-    assert usable_index(url, place, meta) is None
-    write_sidecar(place, index_shard(url, IndexOptions(digests=True, meta=parse_meta("cls.size,txt.size"))))
-    assert len(usable_index(url, place, DIGESTS)) == 3
-    assert len(usable_index(url, place, meta)) == 3
+    assert usable_index(url, index) is None  # missing
+    write_sidecar(index, index_shard(url))
+    assert len(usable_index(url, index)) == 3
+    assert usable_index(url, index, DIGESTS) is None
+    assert usable_index(url, index, meta) is None
+    write_sidecar(index, index_shard(url, IndexOptions(digests=True, meta=parse_meta("cls.size,txt.size"))))
+    assert len(usable_index(url, index, DIGESTS)) == 3
+    assert len(usable_index(url, index, meta)) == 3
     os.utime(path, ns=(1, 1))
-    assert len(usable_index(url, place)) == 3  # a copy, by all that can be seen
-    assert usable_index(url, place, unchanged=True) is None
+    assert len(usable_index(url, index)) == 3  # it looks like a copy
+    assert usable_index(url, index, unchanged=True) is None
     path.write_bytes(plain([("s0.cls", b"8"), *FILES[1:]]))
-    assert usable_index(url, place) is None  # stale
+    assert usable_index(url, index) is None  # stale
     path.write_bytes(plain())
-    assert usable_index(url, place, IndexOptions(keep=False)) is None  # it has more than is asked for
+    assert usable_index(url, index, IndexOptions(keep=False)) is None  # it has more than requested
     (tmp_path / "a.tar.arrow").write_bytes(b"junk")
-    assert usable_index(url, place) is None
+    assert usable_index(url, index) is None
     path.unlink()
-    write_sidecar(place, b"")
-    assert usable_index(url, place) is None
+    write_sidecar(index, b"")
+    assert usable_index(url, index) is None
+
+
+FAST = IndexOptions(storage=StorageOptions(backoff=0.001, max_backoff=0.005, retries=1, idle=60))
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("TARMAC_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+def test_a_manifest_is_returned_unchanged():
+    manifest = Manifest([Shard("a.tar", 1)])
+    assert manifest_of(manifest) is manifest
+
+
+def test_a_manifest_by_name(tmp_path):
+    write_manifest(Manifest([Shard(str(tmp_path / "a.tar"), 1)], "name"), str(tmp_path / "M.JSON"))
+    for source in (tmp_path / "M.JSON", str(tmp_path / "M.JSON")):
+        assert manifest_of(source).name == "name"
+    (tmp_path / "x.json").write_text(json.dumps({}))
+    with pytest.raises(BadManifest):
+        manifest_of(tmp_path / "x.json")
+
+
+def test_shards_are_read_only_the_first_time(tmp_path, monkeypatch):
+    urls = write_shards(tmp_path, [2, 3], index=False)
+    read, real = [], indexing.read_members
+
+    def counted(source, *args, url, **kw):
+        read.append(url)
+        return real(source, *args, url=url, **kw)
+
+    monkeypatch.setattr(indexing, "read_members", counted)
+    for source in (urls, str(tmp_path / "s*.tar"), str(tmp_path / "s{000..001}.tar"), iter(urls)):
+        manifest = manifest_of(source)
+        assert [(s.url, s.samples) for s in manifest.shards] == list(zip(urls, [2, 3], strict=True))
+        assert all(s.fingerprint and s.size == os.path.getsize(s.url) for s in manifest.shards)
+    assert read == urls
+
+
+def test_indexes_of_remote_shards_go_to_the_cache_directory(home):
+    data = plain()
+    with FaultServer(data) as server:
+        urls = [f"{server.url}?{number}" for number in range(20)]
+        manifest = manifest_of(urls, FAST)
+        assert [(shard.url, shard.samples, shard.size) for shard in manifest.shards] == [
+            (url, 3, len(data)) for url in urls
+        ]
+        assert len(os.listdir(home / "index")) == 20
+        assert not [name for name in os.listdir(home / "index") if "?" in name]
+        # This server returns the shard for every URL, also for that of the index.
+        server.clear()
+        assert manifest_of(urls[:1], FAST).shards == manifest.shards[:1]
+    with pytest.raises(TransferError):
+        manifest_of(urls, FAST)
+
+
+def test_one_damaged_shard_is_an_error(tmp_path):
+    urls = write_shards(tmp_path, [2, 3], index=False)
+    with open(urls[1], "r+b") as file:
+        file.truncate(1024)
+    with pytest.raises(Truncated, match=r"s001\.tar"):
+        manifest_of(urls)
+    with pytest.raises(NotFound):
+        manifest_of([])
+
+
+def test_progress_can_be_switched_off(tmp_path, capsys):
+    urls = write_shards(tmp_path, [1, 1])
+    manifest_of(urls, progress=False)
+    assert capsys.readouterr().err == ""

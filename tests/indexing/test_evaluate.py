@@ -1,4 +1,4 @@
-"""Conditions on columns: kinds that fit and that do not, nulls, and the edges of numbers and patterns."""
+"""Evaluating conditions: types, nulls, and the limits of numbers and patterns."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def rows(text, table=TABLE, **options):
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "expected"),
     [
         ("n >= 2", [2, 3]),
         ("n > 0.5", [0, 2, 3]),
@@ -109,10 +109,10 @@ def rows(text, table=TABLE, **options):
         ("i8 < 0", [1]),
     ],
 )
-def test_what_is_true(text, found):
-    assert rows(text) == found
-    assert rows(text, TABLE.to_batches()[0]) == found
-    assert rows(text, pa.concat_tables([TABLE.slice(0, 2), TABLE.slice(2)])) == found
+def test_selected_rows(text, expected):
+    assert rows(text) == expected
+    assert rows(text, TABLE.to_batches()[0]) == expected
+    assert rows(text, pa.concat_tables([TABLE.slice(0, 2), TABLE.slice(2)])) == expected
     assert rows(text, TABLE.slice(0, 0)) == []
 
 
@@ -130,17 +130,17 @@ def test_what_is_true(text, found):
         ("t or n + 1", r"n \+ 1 is a number, expected true or false, at character 6 "),
         ("length(n) > 1", "n is a number, expected text"),
         ("n like '1%'", "n is a number, expected text"),
-        ("list = 1", 'the column "list" holds list<.*> *, which conditions cannot look into'),
+        ("list = 1", 'column "list" .*list<'),
         ("n = '" + "x" * 500 + "'", "'xxx.*… .text. cannot be compared"),
     ],
 )
-def test_kinds_that_do_not_fit(text, message):
+def test_type_errors(text, message):
     with pytest.raises(IndexingError, match=message) as caught:
         rows(text)
     assert len(str(caught.value)) < 400
 
 
-def test_shards_of_different_types_answer_alike():
+def test_shards_of_different_types_give_consistent_results():
     from tarmac.indexing.promote import common_types
 
     shards = [pa.table({"y": values}) for values in ([1999, None], ["n/a", "1999"], [0.5, 1.0])]
@@ -175,7 +175,7 @@ def test_deep_and_long_conditions_are_evaluated():
 
 
 def like(pattern):
-    """What `like` means, in Python's terms."""
+    """Return the regular expression that `like` means."""
     wild = {"%": ".*", "_": "."}
     parts = re.findall(r"(?s)\\.|.", pattern)
     return re.compile("(?s)" + "".join(wild.get(part) or re.escape(part[-1]) for part in parts))

@@ -1,4 +1,4 @@
-"""Metadata of samples: what a name means, what is needed for it, what becomes of damage."""
+"""Metadata columns: how names are interpreted, which bytes they need, and damaged fields."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from PIL import Image
 
-from tarmac.errors import DecodeFailed, DecompressionBomb, IndexingError
-from tarmac.indexing.meta import Columns, MetaPlan, parse_meta
+from tarmac.errors import DecodeFailed, DecompressionBomb, IndexingError, UsageError
+from tarmac.indexing.meta import Columns, MetaPlan, meta_plan, parse_meta
 from tarmac.limits import Limits
 
 
@@ -37,7 +37,8 @@ SAMPLE = {
 
 
 def gather(names, *samples, **options):
-    columns = Columns(parse_meta(names, **options))
+    plan = parse_meta if isinstance(names, str) else meta_plan
+    columns = Columns(plan(names, **options))
     for number, sample in enumerate(samples):
         columns.add(sample, f"k{number}")
     return {name: array.to_pylist() for name, array in columns.arrays().items()}
@@ -92,11 +93,14 @@ def test_the_longest_field_of_the_sample_decides():
     }
 
 
-def test_names_come_as_a_text_or_a_list():
+def test_names_are_a_list_or_in_the_command_line_a_text():
     plan = parse_meta(" jpg.width,cls , json.caption,jpg.width,")
     assert [column.name for column in plan.columns] == ["jpg.width", "cls", "json.caption"]
-    assert parse_meta(["jpg.width", "cls", " json.caption"]) == plan
-    assert parse_meta(["json.a, b"]).columns[0].name == "json.a, b"
+    assert meta_plan(["jpg.width", "cls", " json.caption"]) == plan
+    assert meta_plan(["json.a, b"]).columns[0].name == "json.a, b"
+    with pytest.raises(UsageError, match=r"\['jpg.width', 'cls'\]") as caught:
+        meta_plan("jpg.width, cls")
+    assert caught.value.field == "meta"
     assert parse_meta("") == MetaPlan()
     assert pickle.loads(pickle.dumps(plan)) == plan
 
@@ -104,27 +108,27 @@ def test_names_come_as_a_text_or_a_list():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("jpg", "there is jpg.width, jpg.height, jpg.channels, jpg.size"),
+        ("jpg", "jpg.width, jpg.height, jpg.channels, jpg.size"),
         ("jpg.widht", r"did you mean jpg.width\?"),
-        ("seg.png.mode", "there is seg.png.width"),
-        ("txt.width", "there is txt, txt.size"),
-        ("npy", "there is npy.shape, npy.dtype"),
-        ("mp4.duration", "only mp4.size"),
-        ("txt;jpg.width", '"txt.width", of "txt;jpg.width", is no metadata'),
-        ("jpg.", "a name is a field"),
-        (".width", "a name is a field"),
-        ("jpg;;png.width", "a name is a field"),
-        ("json." + "a" * 2000, "a name is a field"),
+        ("seg.png.mode", "seg.png.width"),
+        ("txt.width", ": txt, txt.size"),
+        ("npy", "npy.shape, npy.dtype"),
+        ("mp4.duration", ": mp4.size"),
+        ("txt;jpg.width", '"txt.width" in "txt;jpg.width"'),
+        ("jpg.", '"jpg."'),
+        (".width", '".width"'),
+        ("jpg;;png.width", '"jpg;;png.width"'),
+        ("json." + "a" * 2000, "json.aaa"),
     ],
 )
-def test_names_that_mean_nothing_are_refused_before_any_sample(name, message):
+def test_invalid_names_are_rejected_before_any_sample(name, message):
     with pytest.raises(IndexingError, match=message) as caught:
         parse_meta(f"cls,{name}")
-    assert "--meta" in str(caught.value)
+    assert "`meta`" in str(caught.value)
     assert len(str(caught.value)) < 400
 
 
-def test_only_the_payload_that_is_needed():
+def test_only_needed_fields_are_read():
     plan = parse_meta("jpg.width, png.size, a.json.b, x.txt;y.txt")
     fields = ["jpg", "png", "a.json", "x.txt", "y.txt", "a", "json", "txt", "mp4"]
     assert [field for field in fields if plan.needs(field)] == ["jpg", "a.json", "x.txt", "y.txt"]
@@ -157,7 +161,7 @@ def test_sizes_may_be_known_without_the_bytes():
         ("npy.shape", {"npy": b"\x93NUMPY\x01\0"}),
     ],
 )
-def test_damage_is_an_error_with_its_place_or_a_counted_null(name, damaged):
+def test_damage_is_an_error_with_its_location_or_a_counted_null(name, damaged):
     (field,) = damaged
     columns = Columns(parse_meta(name))
     with pytest.raises(
@@ -176,13 +180,13 @@ def test_damage_is_an_error_with_its_place_or_a_counted_null(name, damaged):
     assert columns.bad == {name: 1}
 
 
-def test_bombs_stay_bombs():
+def test_decompression_bombs_keep_their_type():
     with pytest.raises(DecompressionBomb, match=r'sample "k0".*30x20.*Limits\.pixels'):
         gather("jpg.width", SAMPLE, limits=Limits(pixels=599))
     assert gather("jpg.width", SAMPLE, limits=Limits(pixels=599), on_bad="null") == {"jpg.width": [None]}
 
 
-def test_a_failed_sample_leaves_the_columns_as_they_were():
+def test_a_failed_sample_leaves_the_columns_unchanged():
     columns = Columns(parse_meta("cls, json.a"))
     columns.add({"cls": b"1", "json": b'{"a": 1}'}, "a")
     with pytest.raises(DecodeFailed):

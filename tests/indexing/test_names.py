@@ -1,6 +1,6 @@
-"""A shard that was written again never gives the bytes of one sample under the key of another.
+"""A rewritten shard never returns the bytes of one sample under the key of another.
 
-Marks know a copy by a few places. Samples of equal sizes can change places between them.
+Sampled digests recognise a copy by a few spans. Between them samples of equal sizes can be swapped.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tarmac.storage import ObjectInfo
 from tarmac.tools.index import check_index, index
 
 COUNT = 400
-PLACES = ["local", "in memory", "remote", "remote in memory", "cache"]
+LOCATIONS = ["local", "in memory", "remote", "remote in memory", "cache"]
 
 
 def shard_of(order, form=tarfile.USTAR_FORMAT, directory=""):
@@ -35,7 +35,7 @@ def shard_of(order, form=tarfile.USTAR_FORMAT, directory=""):
 
 
 @pytest.fixture
-def place(tmp_path):
+def data(tmp_path):
     root = tmp_path / "data"
     root.mkdir()
     (root / "s.tar").write_bytes(shard_of(range(COUNT)))
@@ -60,7 +60,7 @@ def opened(where, root, url, cache):
 
 
 def wrong_rows(dataset, rows):
-    """Rows whose payload is not that of their key; those that are refused are not wrong."""
+    """Rows whose payload belongs to another key; rejected ones do not count."""
     wrong = []
     for row in rows:
         with contextlib.suppress(IndexStale):
@@ -70,26 +70,26 @@ def wrong_rows(dataset, rows):
     return wrong
 
 
-@pytest.mark.parametrize("where", PLACES)
-def test_samples_that_changed_places_between_the_marks_are_refused(place, tmp_path, where):
-    root, url = place
+@pytest.mark.parametrize("where", LOCATIONS)
+def test_samples_swapped_between_the_sampled_spans_are_rejected(data, tmp_path, where):
+    root, url = data
     order = list(range(COUNT))
     order[200], order[201] = order[201], order[200]
     replace(root, shard_of(order))
     dataset = opened(where, root, url, tmp_path / "cache")
     for row in (200, 201):
-        with pytest.raises(IndexStale, match="written again with other samples"):
+        with pytest.raises(IndexStale, match=r'"0020[01]\.a"'):
             _ = dataset[row]
     with pytest.raises(IndexStale):
         list(opened(where, root, url, tmp_path / "cache"))
 
 
-def test_such_a_shard_is_reported_and_indexed_again(place):
-    root, _ = place
+def test_a_rewritten_shard_is_reported_and_indexed_again(data):
+    root, _ = data
     order = list(range(COUNT))
     order[200], order[201] = order[201], order[200]
     replace(root, shard_of(order))
-    assert [type(found.error) for found in check_index(str(root / "m.json"))] == [IndexStale]
+    assert [type(stale.error) for stale in check_index(str(root / "m.json"))] == [IndexStale]
     assert wrong_rows(tarmac.Dataset(str(root / "s.tar")), range(COUNT)) == []
     assert tarmac.Dataset(str(root / "s.tar"))[200]["__key__"] == "00201"
 
@@ -98,8 +98,8 @@ ROWS = st.integers(0, 99)
 
 
 @settings(max_examples=25, deadline=None)
-@given(swaps=st.lists(st.tuples(ROWS, ROWS), min_size=1, max_size=3), where=st.sampled_from(PLACES))
-def test_no_order_of_the_samples_gives_wrong_data(tmp_path_factory, swaps, where):
+@given(swaps=st.lists(st.tuples(ROWS, ROWS), min_size=1, max_size=3), where=st.sampled_from(LOCATIONS))
+def test_no_order_of_samples_returns_wrong_data(tmp_path_factory, swaps, where):
     root = tmp_path_factory.mktemp("orders")
     (root / "s.tar").write_bytes(shard_of(range(100)))
     index(str(root / "s.tar"), str(root / "m.json"))
@@ -112,7 +112,7 @@ def test_no_order_of_the_samples_gives_wrong_data(tmp_path_factory, swaps, where
         assert wrong_rows(opened(where, root, url, root / "cache"), rows) == []
 
 
-@pytest.mark.parametrize("where", PLACES)
+@pytest.mark.parametrize("where", LOCATIONS)
 @pytest.mark.parametrize("kind", ["upper case", "./", "long", "unicode", "gnu", "hard links", "metadata"])
 def test_copies_are_accepted_whatever_their_names(tmp_path, where, kind):
     root = tmp_path / "data"
@@ -138,8 +138,8 @@ def test_copies_are_accepted_whatever_their_names(tmp_path, where, kind):
         assert [dict(dataset[row], __url__="") for row in range(len(dataset))] == before
 
 
-def test_headers_are_read_once_and_not_at_all_where_the_version_is_the_same(place, monkeypatch):
-    root, _ = place
+def test_headers_are_read_once_and_not_at_all_if_the_version_is_unchanged(data, monkeypatch):
+    root, _ = data
     reads = []
     from tarmac.indexing import names
 
@@ -156,9 +156,9 @@ def test_headers_are_read_once_and_not_at_all_where_the_version_is_the_same(plac
     assert len(reads) == 2
 
 
-def test_an_index_with_a_member_where_no_header_can_be():
+def test_an_index_with_a_member_without_room_for_its_header():
     entries = Entries()
     entries.add("a", {"txt": (100, 3, 0)})
     sidecar = read_sidecar(make_sidecar(entries, ObjectInfo(9000, None), {}, digests=False, local=True), "x")
-    with FaultServer(bytes(9000)) as server, pytest.raises(IndexDamaged, match="no header"):
+    with FaultServer(bytes(9000)) as server, pytest.raises(IndexDamaged, match="header"):
         IndexedShard(server.url, sidecar, compare_names=True)

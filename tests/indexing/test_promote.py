@@ -1,4 +1,4 @@
-"""Types of metadata columns: the narrowest that changes no value, and wider ones where shards differ."""
+"""Types of metadata columns: the narrowest that keeps all values, and common types of shards."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BIG = 1 << 63
 
 
 @pytest.mark.parametrize(
-    ("values", "kind", "stored"),
+    ("values", "expected", "stored"),
     [
         ([True, None, False], pa.bool_(), [True, None, False]),
         ([1, None, -BIG, BIG - 1], pa.int64(), [1, None, -BIG, BIG - 1]),
@@ -30,9 +30,9 @@ BIG = 1 << 63
         ([], pa.string(), []),
     ],
 )
-def test_the_type_follows_from_the_values(values, kind, stored):
+def test_the_type_follows_from_the_values(values, expected, stored):
     array = as_array(values)
-    assert array.type == kind
+    assert array.type == expected
     assert array.to_pylist() == stored
 
 
@@ -57,7 +57,7 @@ def shard(*values):
 
 
 @pytest.mark.parametrize(
-    ("shards", "kind"),
+    ("shards", "expected"),
     [
         ([shard(1), shard(2)], pa.int64()),
         ([shard(1), shard(0.5)], pa.float64()),
@@ -68,14 +68,14 @@ def shard(*values):
         ([shard(None), shard(None)], pa.null()),
     ],
 )
-def test_shards_agree_on_a_type(shards, kind):
+def test_common_types_of_shards(shards, expected):
     types = common_types(shards)
-    assert types == {"x": kind}
+    assert types == {"x": expected}
     columns = [promote(batch.column("x"), types["x"]) for batch in shards]
-    assert all(column.type == kind or column.null_count == len(column) for column in columns)
+    assert all(column.type == expected or column.null_count == len(column) for column in columns)
 
 
-def test_promoting_is_what_indexing_together_would_have_given():
+def test_promoting_equals_indexing_together():
     assert promote(as_array([1, None]), pa.string()) == as_array([1, None, "a"])[:2]
     assert promote(as_array([1.0, None]), pa.string()) == as_array([1.0, None, "a"])[:2]
     assert promote(as_array([2, None]), pa.float64()) == as_array([2, None, 0.5])[:2]

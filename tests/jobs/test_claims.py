@@ -1,4 +1,4 @@
-"""Claims: no two jobs may write the same name, and claims of the dead bind nobody."""
+"""Claims: no two jobs may write the same name, and claims of dead jobs do not count."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def claims(request, tmp_path, store):
     home = f"{tmp_path}/" if local else f"s3://claims/{tmp_path.name}/"
     held = []
 
-    def make(job, *names, anew=False):
-        held.append(Claims(job, job, anew, StorageOptions() if local else store))
+    def make(job, *names, overwrite=False):
+        held.append(Claims(job, job, overwrite, StorageOptions() if local else store))
         held[-1].hold((f"{home}{first}", *rest) for first, *rest in names)
         return held[-1]
 
@@ -55,7 +55,7 @@ def filled(pieces, numbers):
 
 
 @given(PIECES, PIECES)
-def test_patterns_meet_when_they_have_a_name_in_common(one, other):
+def test_patterns_overlap_when_they_match_a_common_name(one, other):
     common = [name for name in filled(one, NUMBERS) if re.fullmatch(r"\d+".join(map(re.escape, other)), name)]
     common += [
         name for name in filled(other, NUMBERS) if re.fullmatch(r"\d+".join(map(re.escape, one)), name)
@@ -72,9 +72,9 @@ def test_patterns_meet_when_they_have_a_name_in_common(one, other):
         (("c-1", ".tar"), NUMBERED),
     ],
 )
-def test_a_name_that_another_job_may_write_is_refused(claims, one, other):
+def test_a_name_that_another_job_may_write_is_rejected(claims, one, other):
     first = claims("copy", one)
-    with pytest.raises(JobBusy, match=r"c-.*tarmac copy.*Try: wait"):
+    with pytest.raises(JobBusy, match=r"c-.*tarmac copy"):
         claims("sort", other)
     first.close()
     claims("sort", other)
@@ -86,12 +86,12 @@ def test_other_names_are_free(claims):
     claims("pack", ("c-", ".tar.gz"))
 
 
-def test_a_job_claims_its_own_names_but_once(claims):
+def test_a_job_can_claim_its_own_names_again(claims):
     mine = claims("copy", NUMBERED)
     mine.hold([NUMBERED])
 
 
-def test_a_claim_that_was_refused_leaves_nothing(claims):
+def test_a_rejected_claim_leaves_nothing(claims):
     first = claims("copy", NUMBERED)
     with pytest.raises(JobBusy):
         claims("sort", NUMBERED, ("d.tar",))
@@ -99,15 +99,15 @@ def test_a_claim_that_was_refused_leaves_nothing(claims):
     first.close()
 
 
-def test_nothing_is_left_on_the_disk(tmp_path):
+def test_released_claims_leave_no_files(tmp_path):
     with Claims("copy") as mine:
         mine.hold([(f"{tmp_path}/c.tar",), (f"{tmp_path}/deep/d.tar",)])
         assert (tmp_path / ".tarmac" / "claims").is_dir()
     assert list(tmp_path.rglob("*")) == [tmp_path / "deep"]
 
 
-def test_a_killed_job_claims_nothing(tmp_path):
-    """Also while a process that it started lives on."""
+def test_claims_of_a_killed_job_do_not_count(tmp_path):
+    """Not even while a process that it forked still runs."""
     code = f"""
 import os, subprocess, sys
 from tarmac.jobs.claims import Claims
@@ -130,22 +130,22 @@ sys.stdin.read()
             other.hold([(f"{tmp_path}/c.tar",)])
 
 
-def test_in_a_store_the_same_job_goes_on_and_another_needs_overwrite(store, tmp_path):
-    """A store does not know who is dead."""
+def test_in_a_store_the_same_job_continues_and_another_needs_overwrite(store, tmp_path):
+    """A store cannot tell whether a job is dead."""
 
-    def make(job, anew=False):
-        made = Claims(job, job, anew, store)
-        made.hold([(f"s3://claims/{tmp_path.name}/killed/c-", ".tar")])
-        return made
+    def make(job, overwrite=False):
+        held = Claims(job, job, overwrite, store)
+        held.hold([(f"s3://claims/{tmp_path.name}/killed/c-", ".tar")])
+        return held
 
     killed = make("copy")
-    with pytest.raises(JobBusy, match="--overwrite, if that job does not run any more"):
+    with pytest.raises(JobBusy, match="`overwrite`"):
         make("sort")
     again = make("copy")
     again.check()
     with pytest.raises(JobBusy, match="meanwhile"):
         killed.check()
-    replacing = make("sort", anew=True)
+    replacing = make("sort", overwrite=True)
     replacing.check()
     with pytest.raises(JobBusy, match="meanwhile"):
         again.check()

@@ -1,4 +1,4 @@
-"""Ledgers: what is done stays done, whatever happened to the process, the disk or the options."""
+"""Ledgers: recorded units survive killed processes, full disks and changed options."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import pytest
 from harness.faultfs import SHORT, Fault, faulty
 from harness.servers import required, seaweed_s3
 from tarmac.errors import JobBusy, JobMismatch, WriteError
-from tarmac.jobs.ledger import ledger_place, open_ledger
+from tarmac.jobs.ledger import ledger_url, open_ledger
 from tarmac.jobs.task import Outcome, Unit
 from tarmac.storage import StorageOptions
 
 OPTIONS = {"size": 3, "names": ("a", "b")}
-DONE = Outcome(5, 4, 1, bytes=100, outputs={"x.tar": 10}, errors=["bad"], facts={"note": [1]}, seconds=0.5)
+DONE = Outcome(5, 4, 1, bytes=100, outputs={"x.tar": 10}, errors=["bad"], details={"note": [1]}, seconds=0.5)
 
 
 @pytest.fixture(scope="module")
@@ -27,219 +27,247 @@ def store():
 
 
 @pytest.fixture(params=["disk", "store"])
-def place(request, tmp_path, store):
+def location(request, tmp_path, store):
     if request.param == "disk":
         return str(tmp_path / "deep" / ".tarmac" / "copy.jsonl"), StorageOptions()
     return f"s3://ledgers/{tmp_path.name}/copy.jsonl", store
 
 
-def opened(place, options=OPTIONS, **more):
-    return open_ledger(place[0], "copy", options, storage=place[1], **more)
+def opened(location, options=OPTIONS, **more):
+    return open_ledger(location[0], "copy", options, storage=location[1], **more)
 
 
-def begun(place, *units):
-    book = opened(place)
-    book.begin()
+def started(location, *units):
+    ledger = opened(location)
+    ledger.begin()
     for unit in units:
-        book.record(unit, DONE)
-    book.close()
+        ledger.record(unit, DONE)
+    ledger.close()
 
 
-def test_what_was_recorded_is_there_again(place):
-    begun(place, Unit("a", inputs="1"), Unit("b\udce9"))
-    book = opened(place)
-    assert not book.new
-    assert book.done == {"a": ("1", DONE), "b\udce9": ("", DONE)}
-    book.record(Unit("c"), Outcome())
-    book.close()
-    book = opened(place)
-    assert sorted(book.done) == ["a", "b\udce9", "c"]
-    book.close()
+def test_recorded_units_are_read_back(location):
+    started(location, Unit("a", inputs="1"), Unit("b\udce9"))
+    ledger = opened(location)
+    assert not ledger.new
+    assert ledger.done == {"a": ("1", DONE), "b\udce9": ("", DONE)}
+    ledger.record(Unit("c"), Outcome())
+    ledger.close()
+    ledger = opened(location)
+    assert sorted(ledger.done) == ["a", "b\udce9", "c"]
+    ledger.close()
 
 
-def test_a_job_that_was_not_begun_leaves_nothing_to_go_on_with(place):
-    opened(place).close()
-    book = opened(place, {"other": 1})
-    assert book.new
-    book.close()
+def test_a_job_that_never_started_can_change_its_options(location):
+    opened(location).close()
+    ledger = opened(location, {"other": 1})
+    assert ledger.new
+    ledger.close()
 
 
-def test_other_options_are_refused_and_named(place):
-    begun(place, Unit("a"))
-    with pytest.raises(JobMismatch, match=r"size 3 -> 4.*--overwrite"):
-        opened(place, OPTIONS | {"size": 4})
+def test_changed_options_are_rejected_and_named(location):
+    started(location, Unit("a"))
+    with pytest.raises(JobMismatch, match="size 3 -> 4"):
+        opened(location, OPTIONS | {"size": 4})
     with pytest.raises(JobMismatch, match="more None -> 1"):
-        opened(place, OPTIONS | {"more": 1})
+        opened(location, OPTIONS | {"more": 1})
 
 
-def test_other_inputs_are_called_so(tmp_path):
-    place = str(tmp_path / "l.jsonl"), StorageOptions()
-    book = opened(place, OPTIONS | {"inputs": "abc"})
-    book.begin()
-    book.record(Unit("a"), DONE)
-    book.close()
-    with pytest.raises(JobMismatch, match=r"jsonl: the inputs are others"):
-        opened(place, OPTIONS | {"inputs": "def"})
+def test_changed_inputs_are_not_shown_as_hashes(tmp_path):
+    location = str(tmp_path / "l.jsonl"), StorageOptions()
+    ledger = opened(location, OPTIONS | {"inputs": "abc"})
+    ledger.begin()
+    ledger.record(Unit("a"), DONE)
+    ledger.close()
+    with pytest.raises(JobMismatch, match=r"jsonl: .*other inputs"):
+        opened(location, OPTIONS | {"inputs": "def"})
     with pytest.raises(JobMismatch, match=r"options: size 3 -> 4\.") as raised:
-        opened(place, OPTIONS | {"inputs": "def", "size": 4})
+        opened(location, OPTIONS | {"inputs": "def", "size": 4})
     assert "def" not in str(raised.value)
 
 
-def test_a_job_of_which_nothing_came_binds_nobody(place):
-    begun(place)
-    book = opened(place, OPTIONS | {"size": 4})
-    assert (book.new, book.done) == (True, {})
-    book.begin()
-    book.record(Unit("a"), DONE)
-    book.close()
-    book = opened(place, OPTIONS | {"size": 4})
-    assert (book.new, list(book.done)) == (False, ["a"])
-    book.close()
+def test_a_job_without_completed_units_can_change_its_options(location):
+    started(location)
+    ledger = opened(location, OPTIONS | {"size": 4})
+    assert (ledger.new, ledger.done) == (True, {})
+    ledger.begin()
+    ledger.record(Unit("a"), DONE)
+    ledger.close()
+    ledger = opened(location, OPTIONS | {"size": 4})
+    assert (ledger.new, list(ledger.done)) == (False, ["a"])
+    ledger.close()
     with pytest.raises(JobMismatch):
-        opened(place)
+        opened(location)
 
 
-def test_another_verb_is_another_job(place):
-    begun(place, Unit("a"))
+def test_another_verb_is_rejected(location):
+    started(location, Unit("a"))
     with pytest.raises(JobMismatch, match="copy -> map"):
-        open_ledger(place[0], "map", OPTIONS, storage=place[1])
+        open_ledger(location[0], "map", OPTIONS, storage=location[1])
 
 
-def test_beginning_anew_forgets(place):
-    begun(place, Unit("a"))
-    book = opened(place, {"other": 1}, anew=True)
-    assert book.new
-    assert book.done == {}
-    book.begin()
-    book.close()
-    book = opened(place, {"other": 1})
-    assert book.done == {}
-    book.close()
+def test_overwriting_discards_the_entries(location):
+    started(location, Unit("a"))
+    ledger = opened(location, {"other": 1}, overwrite=True)
+    assert ledger.new
+    assert ledger.done == {}
+    ledger.begin()
+    ledger.close()
+    ledger = opened(location, {"other": 1})
+    assert ledger.done == {}
+    ledger.close()
 
 
-def test_half_a_line_is_not_a_line(tmp_path):
-    place = str(tmp_path / "l.jsonl"), StorageOptions()
-    begun(place, Unit("a"), Unit("b"))
+def test_an_incomplete_last_line_is_dropped(tmp_path):
+    location = str(tmp_path / "l.jsonl"), StorageOptions()
+    started(location, Unit("a"), Unit("b"))
     whole = (tmp_path / "l.jsonl").read_bytes()
     first = whole.index(b"\n") + 1
     for cut in range(first, len(whole)):
         (tmp_path / "l.jsonl").write_bytes(whole[:cut])
-        book = opened(place)
-        assert list(book.done) == ["a", "b"][: whole[first:cut].count(b"\n")]
-        book.record(Unit("c"), Outcome())
-        book.close()
-        book = opened(place)
-        assert "c" in book.done
-        book.close()
+        ledger = opened(location)
+        assert list(ledger.done) == ["a", "b"][: whole[first:cut].count(b"\n")]
+        ledger.record(Unit("c"), Outcome())
+        ledger.close()
+        ledger = opened(location)
+        assert "c" in ledger.done
+        ledger.close()
 
 
 @pytest.mark.parametrize("damage", [b"nonsense\n", b"[]\n", b'{"unit": 1}\n', b'{"inputs": ""}\n'])
-def test_a_damaged_ledger_is_refused(tmp_path, damage):
-    place = str(tmp_path / "l.jsonl"), StorageOptions()
-    begun(place, Unit("a"))
+def test_a_damaged_ledger_is_rejected(tmp_path, damage):
+    location = str(tmp_path / "l.jsonl"), StorageOptions()
+    started(location, Unit("a"))
     with (tmp_path / "l.jsonl").open("ab") as file:
         file.write(damage)
     with pytest.raises(JobMismatch, match="damaged"):
-        opened(place)
+        opened(location)
     (tmp_path / "l.jsonl").write_bytes(b'{"format": "else"}\n')
     with pytest.raises(JobMismatch, match="not a ledger"):
-        opened(place)
+        opened(location)
 
 
-def test_two_processes_cannot_do_the_same_job(tmp_path):
-    place = str(tmp_path / "l.jsonl"), StorageOptions()
-    book = opened(place)
+def test_a_ledger_is_locked(tmp_path):
+    location = str(tmp_path / "l.jsonl"), StorageOptions()
+    ledger = opened(location)
     with pytest.raises(JobBusy):
-        opened(place)
-    book.close()
-    opened(place).close()
+        opened(location)
+    ledger.close()
+    opened(location).close()
 
 
 @pytest.mark.parametrize("kind", [errno.ENOSPC, SHORT])
-def test_a_full_disk_is_told_and_what_was_recorded_stays(tmp_path, kind):
-    place = str(tmp_path / "l.jsonl"), StorageOptions()
-    begun(place, Unit("a"))
-    book = opened(place)
+def test_a_full_disk_raises_and_keeps_recorded_units(tmp_path, kind):
+    location = str(tmp_path / "l.jsonl"), StorageOptions()
+    started(location, Unit("a"))
+    ledger = opened(location)
     with faulty(Fault(1, kind, ("write",))), pytest.raises(WriteError):
-        book.record(Unit("b"), DONE)
-    book.close()
-    book = opened(place)
-    assert list(book.done) == ["a"]
-    book.close()
+        ledger.record(Unit("b"), DONE)
+    ledger.close()
+    ledger = opened(location)
+    assert list(ledger.done) == ["a"]
+    ledger.close()
 
 
-def test_a_place_that_cannot_be_written_to(tmp_path):
+def test_an_unwritable_directory(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(WriteError, match="ledger"):
+    with pytest.raises(WriteError, match=r"l\.jsonl"):
         open_ledger(str(tmp_path / "file" / "l.jsonl"), "copy", {})
 
 
-def test_without_a_place_nothing_is_kept(tmp_path):
-    book = open_ledger(None, "check", OPTIONS)
-    book.begin()
-    book.record(Unit("a"), DONE)
-    book.close()
+def test_without_a_url_nothing_is_written(tmp_path):
+    ledger = open_ledger(None, "check", OPTIONS)
+    ledger.begin()
+    ledger.record(Unit("a"), DONE)
+    ledger.close()
     assert os.listdir(tmp_path) == []
 
 
-def test_ledgers_lie_beside_what_they_speak_of():
-    assert ledger_place("out/x-{i:06d}.tar", "copy") == "out/.tarmac/copy-x-_i_06d_.tar.jsonl"
-    assert ledger_place("s3://b/p/", "map") == "s3://b/p/.tarmac/map.jsonl"
-    assert ledger_place("x.tar", "sort") == ".tarmac/sort-x.tar.jsonl"
+def test_ledgers_are_beside_the_output():
+    assert ledger_url("out/x-{i:06d}.tar", "copy") == "out/.tarmac/copy-x-_i_06d_.tar.jsonl"
+    assert ledger_url("s3://b/p/", "map") == "s3://b/p/.tarmac/map.jsonl"
+    assert ledger_url("x.tar", "sort") == ".tarmac/sort-x.tar.jsonl"
 
 
 def test_entries_are_plain_json(tmp_path):
-    begun((str(tmp_path / "l.jsonl"), StorageOptions()), Unit("a", inputs="1"))
+    started((str(tmp_path / "l.jsonl"), StorageOptions()), Unit("a", inputs="1"))
     head, entry = map(json.loads, (tmp_path / "l.jsonl").read_text().splitlines())
     assert head == {"format": "tarmac-ledger-1", "verb": "copy", "options": {"size": 3, "names": ["a", "b"]}}
     assert (entry["unit"], entry["written"], entry["outputs"]) == ("a", 4, {"x.tar": 10})
 
 
+OLD_HEAD = {"format": "tarmac-ledger-1", "verb": "copy", "options": {"size": 3, "names": ["a", "b"]}}
+OLD_ENTRY = {
+    "unit": "out/x-000000.tar", "read": 5, "written": 4, "failed": 1, "dropped": 0, "left_out": 0, "added": 0,
+    "bytes": 100, "outputs": {"out/x-000000.tar": 10240}, "inputs": "f00", "errors": ["bad"], "seconds": 0.5,
+    "facts": {
+        "beside": {"out/x-000000.tar.arrow": 2048},
+        "removed": True,
+        "marks": {"out/x-000000.tar": "0123456789abcdef"},
+        "keys_found": ["a"],
+    },
+}  # fmt: skip
+
+
+def test_ledgers_of_earlier_versions_are_read_and_continued(tmp_path):
+    path = tmp_path / "l.jsonl"
+    path.write_text(f"{json.dumps(OLD_HEAD)}\n{json.dumps(OLD_ENTRY)}\n")
+    ledger = opened((str(path), StorageOptions()))
+    inputs, outcome = ledger.done["out/x-000000.tar"]
+    assert (inputs, outcome.written, outcome.outputs) == ("f00", 4, {"out/x-000000.tar": 10240})
+    assert outcome.companions == {"out/x-000000.tar.arrow": 2048}
+    assert outcome.removed
+    assert outcome.sampled_digests == {"out/x-000000.tar": "0123456789abcdef"}
+    assert outcome.details == {"keys_found": ["a"]}
+    ledger.record(Unit("out/x-000000.tar", inputs="f00"), outcome)
+    ledger.close()
+    assert json.loads(path.read_text().splitlines()[-1]) == OLD_ENTRY
+
+
 def test_a_forked_worker_does_not_keep_the_lock(tmp_path):
-    place = str(tmp_path / "l.jsonl"), StorageOptions()
-    book = opened(place)
+    location = str(tmp_path / "l.jsonl"), StorageOptions()
+    ledger = opened(location)
     reader, writer = os.pipe()
-    here, there = os.pipe()
+    ready, child_ready = os.pipe()
     child = os.fork()
     if child == 0:
-        os.write(there, b"x")
-        os.read(reader, 1)  # lives on until it is told to end
+        os.write(child_ready, b"x")
+        os.read(reader, 1)  # runs until it is told to exit
         os._exit(0)
     try:
-        os.read(here, 1)
+        os.read(ready, 1)
         with pytest.raises(JobBusy):
-            opened(place)  # the lock is still this process's
-        book.close()
-        opened(place).close()
+            opened(location)  # the lock is still this process's
+        ledger.close()
+        opened(location).close()
     finally:
         os.write(writer, b"x")
         os.waitpid(child, 0)
-        for fd in (reader, writer, here, there):
+        for fd in (reader, writer, ready, child_ready):
             os.close(fd)
 
 
-def test_a_job_that_is_refused_forgets_nothing(tmp_path):
-    place = str(tmp_path / "copy.jsonl"), StorageOptions()
-    begun(place, Unit("a", inputs="1"))
+def test_an_overwriting_job_that_never_starts_changes_nothing(tmp_path):
+    location = str(tmp_path / "copy.jsonl"), StorageOptions()
+    started(location, Unit("a", inputs="1"))
     before = (tmp_path / "copy.jsonl").read_bytes()
-    book = opened(place, {"other": 1}, anew=True)
-    assert (book.new, book.done, sorted(book.before)) == (True, {}, ["a"])
-    book.close()
+    ledger = opened(location, {"other": 1}, overwrite=True)
+    assert (ledger.new, ledger.done, sorted(ledger.previous)) == (True, {}, ["a"])
+    ledger.close()
     assert (tmp_path / "copy.jsonl").read_bytes() == before
-    book = opened(place, {"other": 1}, anew=True)
-    book.begin()
-    book.record(Unit("b"), DONE)
-    book.close()
+    ledger = opened(location, {"other": 1}, overwrite=True)
+    ledger.begin()
+    ledger.record(Unit("b"), DONE)
+    ledger.close()
     with pytest.raises(JobMismatch):
-        opened(place)
-    book = opened(place, {"other": 1})
-    assert sorted(book.done) == ["b"]
-    book.close()
+        opened(location)
+    ledger = opened(location, {"other": 1})
+    assert sorted(ledger.done) == ["b"]
+    ledger.close()
 
 
-def test_a_ledger_that_is_damaged_can_be_begun_anew(tmp_path):
+def test_a_damaged_ledger_can_be_overwritten(tmp_path):
     (tmp_path / "copy.jsonl").write_text("what\nis this\n")
-    book = opened((str(tmp_path / "copy.jsonl"), StorageOptions()), anew=True)
-    assert (book.new, book.before) == (True, {})
-    book.begin()
-    book.close()
+    ledger = opened((str(tmp_path / "copy.jsonl"), StorageOptions()), overwrite=True)
+    assert (ledger.new, ledger.previous) == (True, {})
+    ledger.begin()
+    ledger.close()

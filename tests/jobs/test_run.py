@@ -1,4 +1,4 @@
-"""Running jobs: once, again, after changes, with failures."""
+"""Running jobs: a first run, a second run, changed inputs, failures, and other engines."""
 
 from __future__ import annotations
 
@@ -8,24 +8,23 @@ from pathlib import Path
 
 import pytest
 
-from tarmac.errors import BadName, ErrorBudgetExceeded, JobMismatch, UrlError
+from tarmac.errors import BadName, ErrorBudgetExceeded, JobMismatch, UsageError
 from tarmac.jobs.engines.local import LocalEngine
 from tarmac.jobs.run import run_job
-from tarmac.jobs.task import Outcome, Task, Unit
+from tarmac.jobs.task import MAX_REASONS, Outcome, Task, Unit
 
 
 @dataclass
-class Writing(Task):
+class WriteFiles(Task):
     """Writes a file for each unit."""
 
     folder: Path
     names: tuple[str, ...] = ("a", "b", "c")
     bad: tuple[str, ...] = ()
-    made_from: str = ""
-    seen: str = ""
+    version: str = ""
     size: int = 1
-    lost: int = 0
-    verb: str = "writing"
+    failing: int = 0
+    verb: str = "write"
     finished: list = field(default_factory=list)
 
     def options(self):
@@ -34,23 +33,23 @@ class Writing(Task):
     def begin(self, units):
         for unit in units:
             if (self.folder / unit.name).exists():
-                raise UrlError(f"{unit.name} is in the way")
+                raise UsageError("the file exists.", url=unit.name)
 
     def plan(self):
-        return [Unit(name, name.upper(), self.made_from) for name in self.names]
+        return [Unit(name, name.upper(), self.version) for name in self.names]
 
     def run(self, unit):
         if unit.name in self.bad:
-            raise BadName("this one is bad.", key=unit.name)
+            raise BadName("bad.", key=unit.name)
         path = self.folder / unit.name
         path.write_text(unit.content * self.size)
-        outcome = Outcome(10, 10 - self.lost, bytes=3, outputs={str(path): self.size})
-        for number in range(self.lost):
+        outcome = Outcome(10, 10 - self.failing, bytes=3, outputs={str(path): self.size})
+        for number in range(self.failing):
             outcome.fail(f"{unit.name} {number}")
         return outcome
 
     def commit(self, unit, outcome):
-        outcome.facts["committed"] = True
+        outcome.details["committed"] = True
 
     def finish(self, outcomes):
         self.finished.append([next(iter(outcome.outputs))[-1] for outcome in outcomes])
@@ -59,149 +58,166 @@ class Writing(Task):
 ENGINE = LocalEngine()
 
 
-def run(task, engine=ENGINE, **more):
-    return run_job(task, engine, ledger=str(task.folder / "ledger.jsonl"), **more)
+def run(task, engine=ENGINE, **options):
+    return run_job(task, engine, ledger=str(task.folder / "ledger.jsonl"), **options)
 
 
-def test_all_of_it_then_nothing_then_what_is_missing(tmp_path):
-    task = Writing(tmp_path)
+def test_a_second_run_does_only_what_is_missing_or_changed(tmp_path):
+    task = WriteFiles(tmp_path)
     report = run(task)
     assert (report.units, report.done, report.kept) == (3, 3, 0)
     assert (report.read, report.written, report.bytes, report.ok) == (30, 30, 9, True)
-    assert all(outcome.facts["committed"] for outcome in report.outcomes)
-    assert str(report) == "writing: 30 samples in, 30 out, 9 bytes"
+    assert report.outputs == [str(tmp_path / name) for name in "abc"]
+    assert all(outcome.details["committed"] for outcome in report.outcomes)
 
     report = run(task)
     assert (report.done, report.kept, report.written) == (0, 3, 30)
-    assert "nothing to do" in str(report)
+    assert report.outputs == [str(tmp_path / name) for name in "abc"]
 
     (tmp_path / "b").unlink()
-    (tmp_path / "c").write_text("longer than it was")
+    (tmp_path / "c").write_text("longer")
     report = run(task)
     assert (report.done, report.kept) == (2, 1)
-    assert "1 of 3 were done before" in str(report)
     assert (tmp_path / "c").read_text() == "C"
     assert task.finished == [["a", "b", "c"]] * 3
 
-    (tmp_path / "a").write_text("?")  # of somebody else, and of the same size
+    (tmp_path / "a").write_text("?")  # of the same size
     assert run(task).done == 1
     assert (tmp_path / "a").read_text() == "A"
 
 
-def test_a_dry_run_says_what_is_missing_and_touches_nothing(tmp_path):
-    def look(**more):
+def test_a_dry_run_reports_and_writes_nothing(tmp_path):
+    def dry_run(**options):
         before = {path: path.read_bytes() for path in tmp_path.iterdir()}
         try:
-            report = run(Writing(tmp_path, **more.pop("task", {})), dry=True, **more)
+            report = run(WriteFiles(tmp_path, **options.pop("task", {})), dry_run=True, **options)
         finally:
             assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
         return report.units, report.done, report.kept
 
-    assert look() == (3, 0, 0)
-    run(Writing(tmp_path))
-    assert look() == (3, 0, 3)
+    assert dry_run() == (3, 0, 0)
+    run(WriteFiles(tmp_path))
+    assert dry_run() == (3, 0, 3)
     (tmp_path / "b").unlink()
-    assert look() == (3, 0, 2)
-    assert look(anew=True) == (3, 0, 0)
+    assert dry_run() == (3, 0, 2)
+    assert dry_run(overwrite=True) == (3, 0, 0)
     with pytest.raises(JobMismatch, match="size 1 -> 2"):
-        look(task={"size": 2})
+        dry_run(task={"size": 2})
     (tmp_path / "ledger.jsonl").unlink()
-    with pytest.raises(UrlError, match="a is in the way"):
-        look()
+    with pytest.raises(UsageError, match=r"^a: "):
+        dry_run()
 
 
-def test_the_first_error_ends_it_and_what_was_done_is_remembered(tmp_path):
-    with pytest.raises(BadName, match="this one is bad"):
-        run(Writing(tmp_path, bad=("b",)))
+def test_the_first_error_stops_the_job_and_completed_units_are_kept(tmp_path):
+    with pytest.raises(BadName, match='"b"'):
+        run(WriteFiles(tmp_path, bad=("b",)))
     assert not (tmp_path / "c").exists()
-    report = run(Writing(tmp_path))
+    report = run(WriteFiles(tmp_path))
     assert (report.done, report.kept) == (2, 1)
 
 
-def test_changed_inputs_are_refused(tmp_path):
-    run(Writing(tmp_path, made_from="1"))
-    with pytest.raises(JobMismatch, match="what a is made from has changed"):
-        run(Writing(tmp_path, made_from="2"))
-    assert run(Writing(tmp_path, made_from="2"), anew=True).done == 3
+def test_changed_inputs_are_rejected(tmp_path):
+    run(WriteFiles(tmp_path, version="1"))
+    with pytest.raises(JobMismatch, match="inputs of a "):
+        run(WriteFiles(tmp_path, version="2"))
+    assert run(WriteFiles(tmp_path, version="2"), overwrite=True).done == 3
 
 
-def test_inputs_that_are_seen_only_when_they_are_read(tmp_path):
-    class Reading(Writing):
+def test_inputs_may_be_known_only_after_reading(tmp_path):
+    class Reading(WriteFiles):
         def run(self, unit):
             outcome = super().run(unit)
-            outcome.inputs = f"{unit.name} as it was {self.seen}"
+            outcome.inputs = f"{unit.name} {self.failing}"
             return outcome
 
         def inputs(self, unit):
             asked.append(unit.name)
-            return f"{unit.name} as it was {self.seen}"
+            return f"{unit.name} {self.failing}"
 
     asked = []
-    run(Reading(tmp_path, seen="first"))
-    assert asked == []  # only what was done before is looked at again
-    assert run(Reading(tmp_path, seen="first")).kept == 3
+    run(Reading(tmp_path))
+    assert asked == []  # only the inputs of recorded units are compared
+    assert run(Reading(tmp_path)).kept == 3
     assert asked == ["a", "b", "c"]
-    with pytest.raises(JobMismatch, match="what a is made from has changed"):
-        run(Reading(tmp_path, seen="later"))
+    with pytest.raises(JobMismatch, match="inputs of a "):
+        run(Reading(tmp_path, failing=1))
 
 
-def test_changed_options_are_refused(tmp_path):
-    run(Writing(tmp_path))
-    with pytest.raises(JobMismatch, match="size 1 -> 2"):
-        run(Writing(tmp_path, size=2))
-
-
-def test_what_is_in_the_way_is_found_before_anything_is_done(tmp_path):
+def test_existing_files_are_rejected_before_anything_is_written(tmp_path):
     (tmp_path / "c").write_text("mine")
-    for _ in range(2):  # and again: the job was not begun
-        with pytest.raises(UrlError, match="in the way"):
-            run(Writing(tmp_path))
+    for _ in range(2):  # the rejected job counts as never started
+        with pytest.raises(UsageError, match=r"^c: "):
+            run(WriteFiles(tmp_path))
     assert not (tmp_path / "a").exists()
-    run(Writing(tmp_path), anew=True)
+    run(WriteFiles(tmp_path), overwrite=True)
     assert (tmp_path / "c").read_text() == "C"
 
 
-def test_lost_samples_are_reported_and_limited(tmp_path):
-    report = run(Writing(tmp_path, lost=2))
+def test_failed_samples_are_counted_and_limited(tmp_path):
+    report = run(WriteFiles(tmp_path, failing=2), max_errors=6)
     assert (report.failed, report.ok, len(report.errors)) == (6, False, 6)
-    assert "6 FAILED" in str(report)
-    assert report.facts()["failed"] == 6
-    with pytest.raises(ErrorBudgetExceeded, match="4 samples failed, 3 may"):
-        run(Writing(tmp_path, lost=2), most_failed=3, anew=True)
+    with pytest.raises(ErrorBudgetExceeded, match=r"4 samples failed, more than `max_errors`=3.*: b 1"):
+        run(WriteFiles(tmp_path, failing=2), max_errors=3, overwrite=True)
 
 
-def test_units_of_one_name_are_a_mistake(tmp_path):
-    with pytest.raises(ValueError, match="two units"):
-        run(Writing(tmp_path, names=("a", "a")))
+def test_of_many_errors_the_first_are_kept():
+    outcome = Outcome()
+    for number in range(MAX_REASONS + 5):
+        outcome.fail(f"number {number}")
+    assert outcome.failed == MAX_REASONS + 5
+    assert outcome.errors == [f"number {number}" for number in range(MAX_REASONS)]
 
 
-def test_what_a_later_step_removed_counts_as_done(tmp_path):
-    class Removing(Writing):
+def test_two_units_of_one_name_are_rejected(tmp_path):
+    with pytest.raises(UsageError, match=r"^a: "):
+        run(WriteFiles(tmp_path, names=("a", "a")))
+
+
+def test_outputs_that_were_removed_on_purpose_count_as_done(tmp_path):
+    class Removing(WriteFiles):
         def commit(self, unit, outcome):
             (self.folder / unit.name).unlink()
-            outcome.facts["removed"] = True
+            outcome.removed = True
 
     run(Removing(tmp_path))
     assert run(Removing(tmp_path)).kept == 3
 
 
-class Elsewhere:
-    """An engine whose units and outcomes travel as bytes, and end in any order."""
+def test_a_missing_companion_is_written_again(tmp_path):
+    class WithIndex(WriteFiles):
+        def commit(self, unit, outcome):
+            (self.folder / f"{unit.name}.idx").write_text("index")
+            outcome.companions[str(self.folder / f"{unit.name}.idx")] = 5
+
+    run(WithIndex(tmp_path))
+    (tmp_path / "b.idx").unlink()
+    report = run(WithIndex(tmp_path))
+    assert (report.done, report.kept) == (1, 2)
+
+
+def test_outputs_that_an_overwriting_job_does_not_write_are_reported(tmp_path):
+    run(WriteFiles(tmp_path))
+    report = run(WriteFiles(tmp_path, names=("a",)), overwrite=True)
+    assert report.left_over == [str(tmp_path / "b"), str(tmp_path / "c")]
+
+
+class PicklingEngine:
+    """An engine whose work, units and outcomes are sent as bytes, and which finishes in reverse order."""
 
     def run(self, work, units):
         sent = [pickle.dumps((work, unit)) for unit in units]
         for message in reversed(sent):
-            there, unit = pickle.loads(message)
+            remote_work, unit = pickle.loads(message)
             try:
-                outcome = pickle.loads(pickle.dumps(there(unit)))
+                outcome = pickle.loads(pickle.dumps(remote_work(unit)))
             except Exception as error:
                 outcome = pickle.loads(pickle.dumps(error))
             yield unit, outcome
 
 
-def test_another_engine_is_one_method(tmp_path):
-    with pytest.raises(BadName, match="this one is bad"):
-        run(Writing(tmp_path, bad=("b",)), Elsewhere())
-    report = run(Writing(tmp_path), Elsewhere())
+def test_a_custom_engine_is_one_method(tmp_path):
+    with pytest.raises(BadName, match='"b"'):
+        run(WriteFiles(tmp_path, bad=("b",)), PicklingEngine())
+    report = run(WriteFiles(tmp_path), PicklingEngine())
     assert (report.units, report.done, report.kept) == (3, 1, 2)
     assert [next(iter(outcome.outputs))[-1] for outcome in report.outcomes] == ["a", "b", "c"]

@@ -107,7 +107,7 @@ def test_a_command_for_each_shard_must_succeed(tmp_path):
     assert odd.exists()
     Output(str(odd), then="true", rm=True).after(outcome)
     assert not odd.exists()
-    assert outcome.facts == {"removed": True}
+    assert outcome.removed
 
 
 def test_output_of_commands_is_not_data(tmp_path):

@@ -162,7 +162,7 @@ def _repair(
 ) -> int:
     """Write clean copies, say what was lost, and return how much that is."""
     from tarmac.indexing.manifest import read_manifest
-    from tarmac.jobs.engines.local import LocalEngine
+    from tarmac.jobs.engines import make_engine
     from tarmac.storage import WriteOptions, open_write
     from tarmac.tools.check.compare import entries_of
     from tarmac.tools.check.repair import repair
@@ -172,13 +172,13 @@ def _repair(
     job = repair(
         urls,
         Output(output, overwrite=overwrite),
-        LocalEngine(jobs),
+        make_engine(None, jobs),
         checks=checks,
         told=told,
         regroup=regroup,
         show=None,
     )
-    losses = [loss for outcome in job.outcomes for loss in outcome.facts["losses"]]
+    losses = [loss for outcome in job.outcomes for loss in outcome.details["losses"]]
     if report:
         sink = open_write(report, write=WriteOptions(overwrite=True))
         sink.write("".join(f"{json_line(loss)}\n" for loss in losses).encode())

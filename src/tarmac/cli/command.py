@@ -87,7 +87,7 @@ def command(*groups: Group, example: str = "") -> Callable[[Function], click.Com
         run.__doc__ = f"{text}\n\n\b\nExample:\n  {example}" if example else text
         run.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
         for declare in reversed([each for group in groups for each in group]):
-            run = declare(run)  # type: ignore[assignment]
+            run = declare(run)
         built = click.command(cls=Command, context_settings={"max_content_width": 110})(run)
         invoke = built.invoke
 
@@ -139,8 +139,8 @@ def print_report(report: Any, as_json: bool, *, dry_run: bool = False, **more: A
             say(with_flags(f"FAILED {error}"), err=True)
         if more_failed := report.failed - len(report.errors):
             say(f"FAILED … and {more_failed} more", err=True)
-        if report.stale_outputs:
-            say(f"warning: left over from a previous run: {', '.join(report.stale_outputs)}", err=True)
+        if report.left_over:
+            say(f"warning: left over from a previous run: {', '.join(report.left_over)}", err=True)
         for remark in report.remarks:
             say(with_flags(remark), err=True)
         say(str(report), err=True)

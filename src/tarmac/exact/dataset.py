@@ -19,10 +19,10 @@ from tarmac.exact.selection import Part, Rows, by_condition, by_key_hash, by_key
 from tarmac.exact.shardset import Opening, ShardSet
 from tarmac.exact.steps import Steps, apply_steps
 from tarmac.exact.table import Table
-from tarmac.indexing.auto import REQUESTS, manifest_of
+from tarmac.indexing.build import REQUESTS, manifest_of
 from tarmac.indexing.manifest import Manifest
 from tarmac.indexing.where import parse_where
-from tarmac.runtime.threads import in_threads
+from tarmac.runtime.lookahead import in_threads
 from tarmac.samples.grouping import Sample
 from tarmac.steps.stage import Each
 from tarmac.storage import Cache, StorageOptions, is_local
@@ -88,7 +88,7 @@ class Dataset(Steps):
             raise ValueError(f'fields must be a list of names such as ["jpg", "cls"], got {fields!r}')
         wanted = None if fields is None else frozenset(name.lower() for name in fields)
         opening = Opening(wanted, verify, in_memory, cache, storage)
-        shards = ShardSet(manifest_of(source, storage, digests=verify, show=progress), opening)
+        shards = ShardSet(manifest_of(source, opening.indexing, progress=progress), opening)
         self.parts: tuple[Part, ...] = (whole(shards),)
 
     @classmethod

@@ -112,7 +112,7 @@ def by_condition(parts: Sequence[Part], condition: Condition) -> list[Part]:
         if any(not values[name] for name in condition.compared):
             for part in parts:
                 names |= dict.fromkeys(_names(part))
-            problem = condition.nowhere(values, samples, names)
+            problem = condition.missing_column(values, samples, names)
             if problem is not None:
                 raise problem
     return found

@@ -12,11 +12,10 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from tarmac.errors import IndexDamaged, IndexMissing, IndexStale
 from tarmac.exact.indexed import IndexedShard
-from tarmac.indexing.auto import REQUESTS, find_or_make_index
-from tarmac.indexing.build import IndexOptions
+from tarmac.indexing.build import REQUESTS, IndexOptions, find_or_make_index
 from tarmac.indexing.manifest import Manifest, Shard
 from tarmac.indexing.sidecar import Sidecar, open_sidecar, sidecar_url
-from tarmac.runtime.threads import in_threads
+from tarmac.runtime.lookahead import in_threads
 from tarmac.storage import Cache, Source, StorageOptions, is_local, open_read, stat
 from tarmac.storage.types import DEFAULT_STORAGE
 

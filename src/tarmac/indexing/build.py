@@ -1,58 +1,201 @@
-"""From a shard to its index: read its headers, and its payload only for digests and metadata."""
+"""Build indexes: of one shard, or of all shards of a dataset that have none yet."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+import os
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import xxhash
 
-from tarmac.errors import AccessDenied, BadCondition, IndexingError, ObjectChanged, TarmacError
+from tarmac import environment
+from tarmac.display import display_url
+from tarmac.errors import AccessDenied, BadCondition, IndexingError, ObjectChanged, TarmacError, WriteError
 from tarmac.indexing.entries import Entries
-from tarmac.indexing.marks import take_marks
+from tarmac.indexing.manifest import Manifest, Shard, read_manifest
 from tarmac.indexing.meta import Columns as MetaColumns
-from tarmac.indexing.meta import MetaPlan, parse_meta
-from tarmac.indexing.sidecar import Sidecar, make_sidecar, open_sidecar
+from tarmac.indexing.meta import MetaPlan, meta_plan
+from tarmac.indexing.sampled_digests import sample_digests
+from tarmac.indexing.sidecar import Sidecar, make_sidecar, open_sidecar, sidecar_url, write_sidecar
+from tarmac.progress import progress as show_progress
+from tarmac.runtime.lookahead import in_threads
 from tarmac.samples.grouping import Grouping, group_members
 from tarmac.samples.naming import Splitter, first_dot
 from tarmac.storage import Source, StorageOptions, is_local, open_read, stat
+from tarmac.storage.local import local_path
 from tarmac.storage.types import DEFAULT_STORAGE
+from tarmac.storage.urls import Shards, ShardUrl, expand
 from tarmac.tar import Member, TarOptions, read_members
 from tarmac.tar.compression import HEAD, detect
 from tarmac.tar.reader import DEFAULT_OPTIONS
 
-__all__ = ["index_shard", "IndexOptions", "keeping", "usable_index"]
+__all__ = [
+    "DEFAULT_INDEXING",
+    "find_or_make_index",
+    "index_shard",
+    "IndexOptions",
+    "manifest_of",
+    "REQUESTS",
+    "usable_index",
+    "with_existing_columns",
+]
 
 CHUNK = 1 << 20
+REQUESTS = 16
+"""Remote shards handled concurrently."""
 
 
 @dataclass(frozen=True, slots=True)
 class IndexOptions:
-    """What an index is to hold, and how shards are read for it."""
+    """What an index contains, and how shards are read for it."""
 
     digests: bool = False
-    """Also a digest of each field, which costs reading every byte."""
+    """Whether to store a digest of each field, which means reading every byte."""
     meta: MetaPlan | None = None
-    split: Splitter = first_dot
+    """The metadata columns; `meta_plan` builds one from their names."""
+    split_name: Splitter = first_dot
     lower: bool = True
     tar: TarOptions = DEFAULT_OPTIONS
     storage: StorageOptions = field(default=DEFAULT_STORAGE)
     keep: bool = True
-    """Whether an index that is made again has the columns and digests of the one before, too."""
+    """Whether a rebuilt index keeps the columns and digests that the existing one has."""
 
 
 DEFAULT_INDEXING = IndexOptions()
 
 
+def manifest_of(
+    source: Shards | Manifest,
+    options: IndexOptions = DEFAULT_INDEXING,
+    *,
+    beside: bool = True,
+    progress: bool | None = None,
+) -> Manifest:
+    """Return the manifest that `source` is or names, or build one for the shards that it expands to.
+
+    Missing indexes are built and written as `find_or_make_index` does.
+    """
+    if isinstance(source, Manifest):
+        return source
+    if isinstance(source, str | os.PathLike) and not isinstance(source, ShardUrl):
+        name = os.fspath(source)
+        if name.partition("?")[0].lower().endswith(".json"):
+            return read_manifest(name, options.storage, options.tar.limits)
+    urls = expand(source, limits=options.tar.limits, options=options.storage)
+    shards = _indexed(urls, options, beside)
+    return Manifest(list(show_progress(shards, len(urls), "indexing", show=progress)))
+
+
+def _indexed(urls: Sequence[str], options: IndexOptions, beside: bool) -> Iterator[Shard]:
+    def one(url: str) -> Shard:
+        sidecar, index = find_or_make_index(url, options, beside=beside)
+        facts = sidecar.facts
+        return Shard(url, facts.samples, facts.size, index, facts.fingerprint)
+
+    return map(one, urls) if all(map(is_local, urls)) else in_threads(one, urls, REQUESTS)
+
+
+def find_or_make_index(url: str, options: IndexOptions, *, beside: bool = True) -> tuple[Sidecar, str]:
+    """Return the index of a shard and its URL, building it if there is none.
+
+    A new index is written `beside` a local shard if that directory is writable, else to the cache directory of
+    tarmac. Nothing is written to a store.
+    """
+    sidecar, cached = sidecar_url(url), _cached_index(url)
+    for index in (sidecar, cached):
+        existing = usable_index(url, index, options)
+        if existing is not None:
+            return existing, index
+    content = index_shard(url, with_existing_columns(options, sidecar, cached))
+    if beside and is_local(url):
+        try:
+            write_sidecar(sidecar, content)
+            return open_sidecar(sidecar), sidecar
+        except (WriteError, AccessDenied):
+            pass
+    try:
+        os.makedirs(os.path.dirname(cached), exist_ok=True)
+        write_sidecar(cached, content)
+    except OSError as error:
+        reason = error.what if isinstance(error, WriteError) else f"{error.strerror}."
+        raise WriteError(
+            f"the index can be written neither beside the shard nor to {os.path.dirname(cached)}: {reason}",
+            url=url,
+            hint="set TARMAC_HOME to a writable directory, or tarmac index --sidecars DIR.",
+        ) from error
+    return open_sidecar(cached), cached
+
+
+def _cached_index(url: str) -> str:
+    """Return the path of a shard's index in the cache directory, named after the whole URL."""
+    location = url if not is_local(url) else os.path.abspath(local_path(url))
+    name = re.sub(r"[^A-Za-z0-9._-]+", "_", display_url(location).partition("?")[0].rpartition("/")[2])[-80:]
+    digest = hashlib.sha256(location.encode("utf-8", "surrogateescape")).hexdigest()[:32]
+    return str(environment.cache_home() / "index" / f"{digest}-{name}.arrow")
+
+
+def usable_index(
+    url: str, index: str, options: IndexOptions = DEFAULT_INDEXING, *, unchanged: bool = False
+) -> Sidecar | None:
+    """Open the index of a shard if it exists, is up to date and has what the options ask for, else None.
+
+    With `unchanged`, a shard whose time or ETag has changed counts as changed, even if it looks like a copy.
+    """
+    try:
+        sidecar = open_sidecar(index, options.storage)
+        info = stat(url, options.storage)
+        sidecar.check_shard(info, url, options.storage)
+    except (IndexingError, AccessDenied):  # some stores deny access to missing objects
+        return None
+    if unchanged and sidecar.facts.same_version(info, url) is False:
+        return None
+    wanted = set() if options.meta is None else {column.name for column in options.meta.columns}
+    existing = set(sidecar.metadata)
+    if not options.keep:
+        return sidecar if (existing, sidecar.facts.digests) == (wanted, options.digests) else None
+    return sidecar if wanted <= existing and sidecar.facts.digests >= options.digests else None
+
+
+def with_existing_columns(options: IndexOptions, *indexes: str) -> IndexOptions:
+    """Add the columns and digests of existing indexes, even stale ones, to the options, unless `keep` is off."""
+    for index in indexes if options.keep else ():
+        try:
+            sidecar = open_sidecar(index, options.storage)
+        except (IndexingError, AccessDenied):
+            continue
+        options = replace(
+            options,
+            digests=options.digests or sidecar.facts.digests,
+            meta=_merged_plan(options.meta, sidecar, index),
+        )
+    return options
+
+
+def _merged_plan(plan: MetaPlan | None, sidecar: Sidecar, index: str) -> MetaPlan | None:
+    if not sidecar.metadata:
+        return plan
+    try:
+        existing = meta_plan(sidecar.metadata, on_bad="null" if sidecar.facts.bad_meta else "raise")
+    except BadCondition as error:
+        error.hint = "tarmac index --drop builds an index without the existing columns."
+        raise error.at(url=index) from None
+    if plan is None:
+        return existing
+    names = {column.name for column in plan.columns}
+    return replace(plan, columns=(*plan.columns, *(one for one in existing.columns if one.name not in names)))
+
+
 def index_shard(url: str, options: IndexOptions = DEFAULT_INDEXING) -> bytes:
-    """Return the content of a shard's sidecar. Damage of any kind raises; nothing is indexed by halves."""
+    """Read a shard and return the content of its sidecar. Any damage raises; no index is partial."""
     before = stat(url, options.storage)
     entries, columns = Entries(), None if options.meta is None else MetaColumns(options.meta)
     try:
         with open_read(url, options.storage) as source:
-            _read(source, url, options, entries, columns)
-        marks = take_marks(url, before, entries.offsets, options.storage)
+            _read_shard(source, url, options, entries, columns)
+        sampled = sample_digests(url, before, entries.offsets, options.storage)
     except TarmacError as error:
         error.at(url=url)
         raise
@@ -64,47 +207,46 @@ def index_shard(url: str, options: IndexOptions = DEFAULT_INDEXING) -> bytes:
         {} if columns is None else columns.arrays(),
         digests=options.digests,
         local=is_local(url),
-        marks=marks,
+        sampled_digests=sampled,
         bad_meta=columns is not None and columns.plan.on_bad == "null",
     )
 
 
-def _read(
+def _read_shard(
     source: Source, url: str, options: IndexOptions, entries: Entries, columns: MetaColumns | None
 ) -> None:
-    """Go through a shard from front to back."""
-    whole, stream = source.map(), _Peeked(source)
-    if form := detect(whole[:HEAD] if whole else stream.peek(HEAD)):
+    mapped, stream = source.map(), _Peekable(source)
+    if compression := detect(mapped[:HEAD] if mapped else stream.peek(HEAD)):
         raise IndexingError(
-            f"the shard is compressed ({form}), so nothing in it has an address.",
+            f"the shard is compressed ({compression}), so its samples have no offsets.",
             url=url,
-            hint="unpack it: the images and arrays inside are mostly compressed already.",
+            hint="decompress it: images and arrays are usually compressed already.",
         )
-    # Of a mapped shard only what is needed is touched; from a stream all bytes come by anyway.
-    payload = options.digests or (columns is not None and not whole)
-    members = read_members(whole or stream, options.tar, url=url, payload=payload)
-    grouping = Grouping(options.split, options.lower, tracked_keys=options.tar.limits.tracked_keys)
+    # Of a mapped shard only the needed pages are read; a stream delivers all bytes anyway.
+    payload = options.digests or (columns is not None and not mapped)
+    members = read_members(mapped or stream, options.tar, url=url, payload=payload)
+    grouping = Grouping(options.split_name, options.lower, tracked_keys=options.tar.limits.tracked_keys)
     kept: dict[int, bytes] = {}
-    located = _located(members, options.digests, None if columns is None or whole else kept)
+    located = _located(members, options.digests, None if columns is None or mapped else kept)
     for sample in group_members(located, url, grouping):
         key = sample.pop("__key__")
         del sample["__url__"]
         entries.add(key, sample)
         if columns is not None:
             needed = {
-                name: whole[offset : offset + size] if whole else kept[offset]
+                name: mapped[offset : offset + size] if mapped else kept[offset]
                 for name, (offset, size, _) in sample.items()
                 if columns.plan.needs(name)
             }
             columns.add(needed, key, {name: size for name, (_, size, _) in sample.items()})
-            # One member of the next sample is there already.
+            # The first member of the next sample has been read already.
             last = max((offset for offset, _, _ in sample.values()), default=0)
             for offset in [offset for offset in kept if offset <= last]:
                 del kept[offset]
 
 
 def _located(members: Iterator[Member], digests: bool, kept: dict[int, bytes] | None) -> Iterator[Any]:
-    """The members of a shard, in place of whose bytes comes where they are; `kept` gets the bytes."""
+    """Yield the members with their extents in place of their bytes; `kept` gets the bytes by offset."""
     digest = xxhash.xxh3_64_intdigest
     for name, offset, size, data in members:
         if kept is not None:
@@ -112,15 +254,15 @@ def _located(members: Iterator[Member], digests: bool, kept: dict[int, bytes] | 
         yield name, offset, size, (offset, size, digest(data) if digests else 0)
 
 
-class _Peeked:
-    """A stream whose beginning can be looked at."""
+class _Peekable:
+    """A stream whose first bytes can be read in advance."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
         self._head = b""
 
     def peek(self, size: int) -> bytes:
-        """The first bytes, so many or more, unless the stream ends before."""
+        """Return at least `size` of the first bytes, unless the stream is shorter."""
         while len(self._head) < size and (more := self._source.read(CHUNK)):
             self._head += more
         return self._head
@@ -128,56 +270,3 @@ class _Peeked:
     def read(self, size: int, /) -> bytes:
         head, self._head = self._head[:size], self._head[size:]
         return head or self._source.read(size)
-
-
-def usable_index(
-    url: str, index: str, options: IndexOptions = DEFAULT_INDEXING, *, unchanged: bool = False
-) -> Sidecar | None:
-    """Open the sidecar of a shard if there is one that still holds and has all that is asked for.
-
-    With `unchanged`, a shard that has another time or ETag than when it was indexed needs a new index, even
-    if it looks like a copy.
-    """
-    try:
-        sidecar = open_sidecar(index, options.storage)
-        info = stat(url, options.storage)
-        sidecar.check_shard(info, url, options.storage)
-    except (IndexingError, AccessDenied):  # some stores refuse what is not there
-        return None
-    if unchanged and sidecar.facts.same_version(info, url) is False:
-        return None
-    wanted = set() if options.meta is None else {column.name for column in options.meta.columns}
-    there = set(sidecar.metadata)
-    if not options.keep:
-        return sidecar if (there, sidecar.facts.digests) == (wanted, options.digests) else None
-    return sidecar if wanted <= there and sidecar.facts.digests >= options.digests else None
-
-
-def keeping(options: IndexOptions, *indexes: str) -> IndexOptions:
-    """Add to the options what the indexes hold that a shard has now, however old: columns and digests."""
-    for index in indexes if options.keep else ():
-        try:
-            sidecar = open_sidecar(index, options.storage)
-        except (IndexingError, AccessDenied):
-            continue
-        options = replace(
-            options,
-            digests=options.digests or sidecar.facts.digests,
-            meta=_joined(options.meta, sidecar, index),
-        )
-    return options
-
-
-def _joined(plan: MetaPlan | None, sidecar: Sidecar, index: str) -> MetaPlan | None:
-    """The columns of a plan and of an index."""
-    if not sidecar.metadata:
-        return plan
-    try:
-        before = parse_meta(sidecar.metadata, on_bad="null" if sidecar.facts.bad_meta else "raise")
-    except BadCondition as error:
-        error.hint = "tarmac index --drop makes an index without the columns that this one has."
-        raise error.at(url=index) from None
-    if plan is None:
-        return before
-    names = {column.name for column in plan.columns}
-    return replace(plan, columns=(*plan.columns, *(one for one in before.columns if one.name not in names)))

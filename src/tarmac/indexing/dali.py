@@ -1,4 +1,4 @@
-"""Take over the index files that NVIDIA DALI's `wds2idx` writes: text, one line per sample.
+"""Convert the index files that NVIDIA DALI's `wds2idx` writes: text, one line per sample.
 
 v1.2 2
 jpg 512 20480 0001.jpg cls 21504 1 0001.cls
@@ -8,8 +8,8 @@ jpg 22528 19870 0002.jpg cls 43008 1 0002.cls
 from __future__ import annotations
 
 from tarmac.errors import IndexingError
-from tarmac.indexing.entries import Entries, Place
-from tarmac.indexing.marks import take_marks
+from tarmac.indexing.entries import Entries, Extent
+from tarmac.indexing.sampled_digests import sample_digests
 from tarmac.indexing.sidecar import make_sidecar
 from tarmac.storage import StorageOptions, is_local, open_read, stat
 from tarmac.storage.types import DEFAULT_STORAGE
@@ -18,63 +18,63 @@ __all__ = ["dali_url", "read_dali"]
 
 
 def dali_url(shard: str) -> str:
-    """Where DALI's index of a shard lies: `train-0.tar` has `train-0.idx`."""
+    """Return the URL of DALI's index of a shard: `train-0.idx` for `train-0.tar`."""
     return f"{shard.removesuffix('.tar')}.idx"
 
 
 def read_dali(shard: str, storage: StorageOptions = DEFAULT_STORAGE) -> bytes:
-    """Return the content of a sidecar made from DALI's index, without reading the shard."""
+    """Convert DALI's index to the content of a sidecar, without reading the shard."""
     url = dali_url(shard)
     with open_read(url, storage) as source:
         text = b"".join(iter(lambda: source.read(1 << 20), b"")).decode("utf-8", "surrogateescape")
-    lines = text.removesuffix("\n").split("\n")  # names may contain other kinds of line ends
+    lines = text.removesuffix("\n").split("\n")  # names may contain other line separators
     head = lines[0].split()
     if len(head) != 2 or not head[1].isdigit():
-        raise IndexingError("this is not an index of DALI.", url=url)
+        raise IndexingError("this is not a DALI index.", url=url)
     if head[0] != "v1.2":
         raise IndexingError(
-            f"the index has version {head[0]}, which does not say what samples are called.",
+            f"the index has version {head[0]}, which lacks the names of samples.",
             url=url,
-            hint="tarmac index without --dali, or wds2idx of a newer DALI.",
+            hint="index the shard without `dali`, or run wds2idx of a newer DALI.",
         )
     if len(lines) - 1 != int(head[1]):
-        raise IndexingError(f"the index says {head[1]} samples and lists {len(lines) - 1}.", url=url)
+        raise IndexingError(f"expected {head[1]} samples, got {len(lines) - 1}.", url=url)
     entries, info, seen = Entries(), stat(shard, storage), set()
     for number, line in enumerate(lines[1:], 2):
         try:
-            key, places = _sample(line)
+            key, extents = _parse_sample(line)
             if key in seen:
-                raise ValueError(f"the sample {key!r} came before")
-            if places:
+                raise ValueError(f"duplicate sample {key!r}")
+            if extents:
                 seen.add(key)
-                entries.add(key, places)
+                entries.add(key, extents)
         except (ValueError, IndexError, OverflowError) as error:
-            raise IndexingError(f"line {number} cannot be read: {error}.", url=url) from None
-    marks = take_marks(shard, info, entries.offsets, storage)
-    return make_sidecar(entries, info, {}, digests=False, local=is_local(shard), marks=marks)
+            raise IndexingError(f"line {number} is invalid: {error}.", url=url) from None
+    sampled = sample_digests(shard, info, entries.offsets, storage)
+    return make_sidecar(entries, info, {}, digests=False, local=is_local(shard), sampled_digests=sampled)
 
 
-def _sample(line: str) -> tuple[str, dict[str, Place]]:
-    """One line: field, offset, size and name of each member; names may contain spaces."""
+def _parse_sample(line: str) -> tuple[str, dict[str, Extent]]:
+    """Parse a line: field, offset, size and name of each member; names may contain spaces."""
     words = line.split(" ")
-    places: dict[str, Place] = {}
+    extents: dict[str, Extent] = {}
     key = ""
     while words:
         field, offset, size = words[0], int(words[1]), int(words[2])
         if max(offset, size) >= 1 << 63:
-            raise ValueError(f"{max(offset, size)} is no place in a file")
-        # The name ends with the field; what follows it is the next field.
+            raise ValueError(f"offset or size {max(offset, size)} is too large")
+        # The name ends with the field; the next field follows.
         for end in range(4, len(words) + 1):
             name = " ".join(words[3:end])
             if name == field or name.endswith(f".{field}"):
                 break
         else:
             raise ValueError(f"no name ends with .{field}")
-        if name == field:  # a file without a dot, which DALI takes for a sample of its own
+        if name == field:  # a file without a dot, which DALI lists as a sample
             words = words[end:]
             continue
         stem = name[: -len(field) - 1]
-        if key not in ("", stem) or field.lower() in places:
+        if key not in ("", stem) or field.lower() in extents:
             raise ValueError(f"{name!r} does not belong to the sample {key!r}")
-        key, places[field.lower()], words = stem, (offset, size, 0), words[end:]
-    return key, places
+        key, extents[field.lower()], words = stem, (offset, size, 0), words[end:]
+    return key, extents

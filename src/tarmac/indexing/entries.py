@@ -1,70 +1,68 @@
-"""The samples of one shard as they are found or written, before they become a sidecar."""
+"""Collect the samples of one shard while it is read or written, for its sidecar."""
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from tarmac.errors import BadName
 
-__all__ = ["Entries", "Place"]
+__all__ = ["Entries", "Extent"]
 
-Place = tuple[int, int, int]
-"""Where the bytes of one field are in the shard, how many there are, and their xxh3-64 digest (or 0)."""
-
-
-WAITING = 300
-"""So many places are gathered before they are packed, all at once, which takes a third of the time."""
+Extent: TypeAlias = tuple[int, int, int]
+"""Offset, size and xxh3-64 digest (or 0) of one field in the shard."""
+BUFFERED = 300
+"""Extents collected before they are packed: packing many takes a third of the time."""
 
 
 class Entries:
-    """Gather key by key where the fields are; compact, since shards may hold millions of samples."""
+    """The keys and extents of the samples of a shard, stored compactly: there may be millions."""
 
     def __init__(self) -> None:
         self.keys: list[str] = []
         self.starts = array("i", [0])
-        """Sample i owns the members from starts[i] up to starts[i + 1]."""
+        """Sample i has the members from starts[i] up to starts[i + 1]."""
         self.fields: dict[str, int] = {}
         self.field_of = array("h")
         self._offsets = array("q")
         self._sizes = array("q")
         self._digests = array("Q")
-        self._waiting: list[Place] = []
+        self._buffer: list[Extent] = []
         self._members = 0
         self._layouts: dict[tuple[str, ...], array[int]] = {}
 
-    def add(self, key: str, places: Mapping[str, Place]) -> None:
-        """Append one sample, its fields in the order in which the shard has them."""
-        names = tuple(places)
+    def add(self, key: str, extents: Mapping[str, Extent]) -> None:
+        """Append a sample, its fields in the order of the shard."""
+        names = tuple(extents)
         numbers = self._layouts.get(names)
         if numbers is None:
             numbers = self._new_layout(names, key)
         self.field_of += numbers
-        self._waiting += places.values()
+        self._buffer += extents.values()
         self._members += len(names)
         self.keys.append(key)
         self.starts.append(self._members)
-        if len(self._waiting) > WAITING:
+        if len(self._buffer) > BUFFERED:
             self._pack()
 
     def _pack(self) -> None:
-        if self._waiting:
-            offsets, sizes, digests = zip(*self._waiting, strict=True)
+        if self._buffer:
+            offsets, sizes, digests = zip(*self._buffer, strict=True)
             self._offsets.extend(offsets)
             self._sizes.extend(sizes)
             self._digests.extend(digests)
-            self._waiting.clear()
+            self._buffer.clear()
 
     @property
     def offsets(self) -> array[int]:
-        """Where each member is."""
+        """The offset of each member."""
         self._pack()
         return self._offsets
 
     @property
     def sizes(self) -> array[int]:
-        """How large each member is."""
+        """The size of each member."""
         self._pack()
         return self._sizes
 
@@ -88,25 +86,25 @@ class Entries:
             raise BadName(
                 "the shard has more than 32,000 different fields; the naming rule is probably wrong.",
                 key=key,
-                hint="split=last_dot for keys that contain dots.",
+                hint="`split_name`=last_dot for keys that contain dots.",
             )
         self.fields[field] = number
         return number
 
     def layout(self) -> list[str] | None:
-        """The fields that every sample has, in the same order; None when samples differ."""
+        """Return the fields of every sample if all have the same in the same order, else None."""
         count = len(self.keys)
         if not count:
             return None
         first = self.field_of[: self.starts[1]]
-        # No sample has a field twice, so samples can only be alike if all their members line up.
+        # No sample has a field twice, so the samples are equal exactly if this pattern repeats.
         if self.field_of != first * count:
             return None
         names = list(self.fields)
         return [names[number] for number in first]
 
     def columns(self) -> dict[str, Any]:
-        """The keys and members as Arrow arrays."""
+        """Return the keys and members as Arrow arrays."""
         import pyarrow as pa
 
         members = pa.StructArray.from_arrays(
@@ -131,7 +129,7 @@ def _numbers(values: array[int], kind: Any) -> Any:
 
 
 def _texts(names: list[str]) -> Any:
-    """Text where all names are text; bytes when one of them is not, so that none is changed."""
+    """Return a text array, or a binary one if a name is not valid UTF-8."""
     import pyarrow as pa
 
     try:

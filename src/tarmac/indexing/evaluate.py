@@ -1,11 +1,11 @@
-"""What a condition is on a table, column by column, with pyarrow; imported when a mask is asked for."""
+"""Evaluate conditions on Arrow tables. Imports pyarrow, so `where` imports it when needed."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -13,13 +13,23 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tarmac.errors import BadCondition
-from tarmac.indexing.grammar import Among, Between, Chain, Column, Comparison, Constant, Like, Node, Unary
+from tarmac.indexing.grammar import (
+    Between,
+    Chain,
+    Column,
+    Comparison,
+    Constant,
+    In,
+    Like,
+    Node,
+    Unary,
+    condition_error,
+)
 from tarmac.indexing.promote import promote
-from tarmac.indexing.tokens import problem
 
 __all__ = ["evaluate"]
 
-Kind = Literal["number", "text", "truth", "null"]
+Type: TypeAlias = Literal["number", "text", "truth", "null"]
 
 _TYPES = {"number": pa.int64(), "text": pa.string(), "truth": pa.bool_()}
 _NAMES = {"number": "a number", "text": "text", "truth": "true or false", "null": "null"}
@@ -36,36 +46,36 @@ _CHECKED = {"+": pc.add_checked, "-": pc.subtract_checked, "*": pc.multiply_chec
 
 
 class Value(NamedTuple):
-    """A column, or a scalar that stands for one; numbers are int64 or float64, without NaN."""
+    """A column, or a scalar in place of one; numbers are int64 or float64, without NaN."""
 
-    kind: Kind
+    type: Type
     data: Any
 
 
-_Side = tuple[Node, Value]
+_Operand: TypeAlias = tuple[Node, Value]
 
 
 class Scope(NamedTuple):
-    """Where a condition is evaluated."""
+    """What a condition is evaluated on."""
 
     table: Any
     text: str
     names: Mapping[str, str]
     types: Mapping[str, Any]
 
-    def written(self, node: Node) -> str:
-        """A part of the condition as the user wrote it."""
+    def source(self, node: Node) -> str:
+        """Return a part of the condition as the user wrote it."""
         text = self.text[node.start : node.end]
         return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
-    def problem(self, node: Node, what: str, hint: str | None = None) -> BadCondition:
-        return problem(self.text, node.start, what, hint)
+    def error(self, node: Node, what: str) -> BadCondition:
+        return condition_error(self.text, node.start, what)
 
 
 def evaluate(
     tree: Node, table: Any, text: str, names: Mapping[str, str], types: Mapping[str, Any]
 ) -> NDArray[np.bool_]:
-    """For each row, whether the condition is true; `names` are the columns that it means."""
+    """Return for each row whether the condition is true; `names` maps its names to columns."""
     result = _truth(tree, Scope(table, text, names, types))
     if isinstance(result, pa.Scalar):
         return np.full(table.num_rows, bool(result.as_py()))
@@ -90,30 +100,30 @@ def _value(node: Node, scope: Scope) -> Value:
             low = _compare(node, ">=", operand, (node.low, _value(node.low, scope)), scope)
             high = _compare(node, "<=", operand, (node.high, _value(node.high, scope)), scope)
             return Value("truth", pc.and_kleene(low.data, high.data))
-        case Among():
-            return _among(node, scope)
+        case In():
+            return _in(node, scope)
         case Like():
             return _like(node, scope)
-    raise TypeError(f"{type(node).__name__} is no part of a condition")
+    raise TypeError(f"unexpected {type(node).__name__}")
 
 
-def _as(kind: Kind, node: Node, scope: Scope) -> Any:
-    """The data of a part that must be of one kind; null is of every kind."""
+def _as(type_: Type, node: Node, scope: Scope) -> Any:
+    """Return the data of a part that must have this type; null has every type."""
     value = _value(node, scope)
-    if value.kind == kind:
+    if value.type == type_:
         return value.data
-    if value.kind == "null":
-        return _null(kind)
-    what = f"{scope.written(node)} is {_NAMES[value.kind]}, expected {_NAMES[kind]}"
-    raise scope.problem(node, what)
+    if value.type == "null":
+        return _null(type_)
+    what = f"{scope.source(node)} is {_NAMES[value.type]}, expected {_NAMES[type_]}"
+    raise scope.error(node, what)
 
 
 def _truth(node: Node, scope: Scope) -> Any:
     return _as("truth", node, scope)
 
 
-def _null(kind: Kind) -> Any:
-    return pa.scalar(None, _TYPES.get(kind, pa.int64()))
+def _null(type_: Type) -> Any:
+    return pa.scalar(None, _TYPES.get(type_, pa.int64()))
 
 
 def _constant(value: bool | int | float | str | None) -> Value:
@@ -129,25 +139,25 @@ def _constant(value: bool | int | float | str | None) -> Value:
 def _column(node: Column, scope: Scope) -> Value:
     name = scope.names[node.name]
     data = scope.table.column(name)
-    if data.null_count == len(data):  # its type says nothing: shards store such columns as text
+    if data.null_count == len(data):  # shards store columns without values as text
         return Value("null", _null("null"))
     if name in scope.types:
         data = promote(data, scope.types[name])
     if pa.types.is_dictionary(data.type):
         data = data.cast(data.type.value_type)
-    kind = data.type
-    if pa.types.is_boolean(kind):
+    type_ = data.type
+    if pa.types.is_boolean(type_):
         return Value("truth", data)
-    if pa.types.is_integer(kind) and kind != pa.uint64():
+    if pa.types.is_integer(type_) and type_ != pa.uint64():
         return Value("number", data.cast(pa.int64()))
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+    if pa.types.is_integer(type_) or pa.types.is_floating(type_):
         return Value("number", _without_nan(data.cast(pa.float64(), safe=False)))
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+    if pa.types.is_string(type_) or pa.types.is_large_string(type_):
         return Value("text", data.cast(pa.string()))
-    if pa.types.is_binary(kind):  # keys that are not UTF-8
+    if pa.types.is_binary(type_):  # keys that are not UTF-8
         texts = [None if v is None else v.decode("utf-8", "backslashreplace") for v in data.to_pylist()]
         return Value("text", pa.array(texts, pa.string()))
-    raise scope.problem(node, f'the column "{name}" holds {kind}, which conditions cannot look into')
+    raise scope.error(node, f'the column "{name}" has the type {type_}, which conditions do not support')
 
 
 def _without_nan(data: Any) -> Any:
@@ -196,59 +206,59 @@ def _arithmetic(operator: str, left: Any, right: Any) -> Any:
 
 
 def _floats(*values: Any) -> list[Any]:
-    # Unsafe, so that whole numbers beyond 2^53 are rounded instead of refused.
+    # Unsafe, so that integers beyond 2^53 are rounded instead of rejected.
     return [value.cast(pa.float64(), safe=False) for value in values]
 
 
-def _compare(node: Node, operator: str, left: _Side, right: _Side, scope: Scope) -> Value:
-    _same_kind(node, left, right, scope)
+def _compare(node: Node, operator: str, left: _Operand, right: _Operand, scope: Scope) -> Value:
+    _check_comparable(node, left, right, scope)
     one, other = left[1], right[1]
-    if "null" in (one.kind, other.kind):
+    if "null" in (one.type, other.type):
         return Value("truth", _null("truth"))
     sides = [one.data, other.data] if one.data.type == other.data.type else _floats(one.data, other.data)
     return Value("truth", _COMPARE[operator](*sides))
 
 
-def _same_kind(node: Node, left: _Side, right: _Side, scope: Scope) -> None:
-    if len({left[1].kind, right[1].kind} - {"null"}) > 1:
-        sides = (f"{scope.written(side)} ({_NAMES[value.kind]})" for side, value in (left, right))
-        raise scope.problem(node, f"{' and '.join(sides)} cannot be compared")
+def _check_comparable(node: Node, left: _Operand, right: _Operand, scope: Scope) -> None:
+    if len({left[1].type, right[1].type} - {"null"}) > 1:
+        sides = (f"{scope.source(side)} ({_NAMES[value.type]})" for side, value in (left, right))
+        raise scope.error(node, f"{' and '.join(sides)} cannot be compared")
 
 
-def _among(node: Among, scope: Scope) -> Value:
+def _in(node: In, scope: Scope) -> Value:
     value = _value(node.operand, scope)
     items = [(item, _constant(item.value)) for item in node.items if item.value is not None]
     for item in items:
-        _same_kind(node, (node.operand, value), item, scope)
-    if value.kind == "null":
+        _check_comparable(node, (node.operand, value), item, scope)
+    if value.type == "null":
         return Value("truth", _null("truth"))
-    fitting = _fitting(value.data.type, [item.value for item, _ in items])
-    found = pc.is_in(value.data, value_set=pa.array(fitting, value.data.type))
-    # Not to be found in a list with a null in it is not known, as SQL has it.
+    representable = _representable(value.data.type, [item.value for item, _ in items])
+    matches = pc.is_in(value.data, value_set=pa.array(representable, value.data.type))
+    # As in SQL, a value that is not in a list with a null is neither in it nor not in it.
     otherwise = pa.scalar(False if len(items) == len(node.items) else None, pa.bool_())
-    result = pc.if_else(found, pa.scalar(True), otherwise)  # noqa: FBT003
+    result = pc.if_else(matches, pa.scalar(True), otherwise)  # noqa: FBT003
     return Value("truth", pc.if_else(pc.is_valid(value.data), result, _null("truth")))
 
 
-def _fitting(kind: Any, items: list[Any]) -> list[Any]:
-    """The items as values of a column's type, without those that it can never hold."""
-    if kind == pa.int64():
+def _representable(type_: Any, items: list[Any]) -> list[Any]:
+    """Return the items as values of a column's type, without those that it cannot hold."""
+    if type_ == pa.int64():
         whole = (int(item) for item in items if math.floor(item) == item)
         return [item for item in whole if -(1 << 63) <= item < 1 << 63]
-    return [float(item) for item in items] if kind == pa.float64() else items
+    return [float(item) for item in items] if type_ == pa.float64() else items
 
 
 def _like(node: Like, scope: Scope) -> Value:
     data = _as("text", node.operand, scope)
     try:
-        found = pc.match_substring_regex(data, _pattern(node.pattern), ignore_case=node.any_case)
+        matches = pc.match_substring_regex(data, _regex(node.pattern), ignore_case=node.ignore_case)
     except pa.ArrowInvalid as error:
-        raise scope.problem(node, f"the pattern is too complex ({error})") from None
-    return Value("truth", found)
+        raise scope.error(node, f"the pattern is too complex ({error})") from None
+    return Value("truth", matches)
 
 
-def _pattern(like: str) -> str:
-    """The pattern as a regular expression; Arrow's own `match_like` takes some backslashes in two ways."""
+def _regex(like: str) -> str:
+    """Return the pattern as a regular expression; Arrow's `match_like` treats backslashes inconsistently."""
     parts = re.findall(r"(?s)\\.|.", like)
     wild = {"%": ".*", "_": "."}
     return r"(?s)\A" + "".join(wild.get(part) or re.escape(part[-1]) for part in parts) + r"\z"

@@ -1,4 +1,4 @@
-"""What a sidecar says of its shard as a whole, and whether a shard is still the one that was indexed."""
+"""Describe a shard as a whole, in its sidecar, and check that a shard is the one that was indexed."""
 
 from __future__ import annotations
 
@@ -7,49 +7,49 @@ from dataclasses import dataclass
 from typing import Any
 
 from tarmac.errors import IndexDamaged, IndexStale
-from tarmac.indexing.marks import Mark, differing_mark, parse_marks
+from tarmac.indexing.sampled_digests import SampledDigest, find_difference, parse_digests
 from tarmac.storage import ObjectInfo, StorageOptions, is_local
 
 __all__ = ["Facts", "facts_to_json", "parse_facts"]
 
 VERSION = 1
-LARGEST = (1 << 63) - 1
+MAX_NUMBER = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a sidecar knows of its shard as a whole."""
+    """What a sidecar stores about its shard as a whole."""
 
     size: int
     """Bytes of the shard when it was indexed."""
     version: str | None
-    """Its modification time or ETag then."""
+    """Its modification time or ETag at that time."""
     local: bool
-    """Whether it was a file of the machine that indexed it."""
+    """Whether it was a local file of the machine that indexed it."""
     samples: int
     fingerprint: str
-    """Hash of all keys, fields, offsets and sizes: the same wherever the shard lies."""
+    """Hash of all keys, fields, offsets and sizes: equal for all copies of the shard."""
     digests: bool
     layout: list[str] | None
-    """The fields of every sample, where all have the same in the same order."""
+    """The fields of every sample, if all samples have the same fields in the same order."""
     columns: dict[str, str]
     """A hash of each metadata column."""
-    marks: tuple[Mark, ...] = ()
-    """Digests of a few places of the shard; none in sidecars of former versions of tarmac."""
+    sampled_digests: tuple[SampledDigest, ...] = ()
+    """Digests of a few spans of the shard; empty in sidecars of earlier versions."""
     bad_meta: bool = False
-    """Whether damaged fields gave null in metadata columns, instead of an error."""
+    """Whether damaged fields became null in metadata columns instead of raising."""
 
     def same_version(self, info: ObjectInfo, url: str) -> bool | None:
-        """Whether a shard has the time or ETag that was indexed; None where that cannot be compared."""
+        """Return whether time or ETag equal those that were indexed; None where they cannot be compared."""
         if not self.version or not info.version or is_local(url) != self.local:
             return None
         return self.version == info.version
 
     def check_shard(self, info: ObjectInfo, url: str, storage: StorageOptions, content: Any = None) -> bool:
-        """Refuse a shard that is not the one that was indexed; `content` is all of it, where it is at hand.
+        """Raise IndexStale unless the shard is the one that was indexed; `content` is all of it, if available.
 
-        An unchanged size and version is enough. A copy has another version; it is known by its marks. These
-        say nothing of what lies between them: then the answer is False.
+        Return True if size and version are unchanged. A copy has another version and is recognised by its
+        sampled digests. The bytes between them are unchecked, so the result is then False.
         """
         if info.size != self.size:
             raise IndexStale(f"the shard has {info.size} bytes, {self.size} when indexed.", url=url)
@@ -57,23 +57,23 @@ class Facts:
         if same:
             return True
         try:
-            if not self.marks:
-                raise LookupError("its index has no marks to know a copy by")
-            differing = differing_mark(self.marks, url, info, storage, content)
+            if not self.sampled_digests:
+                raise LookupError("the index has no sampled digests to recognise a copy")
+            difference = find_difference(self.sampled_digests, url, info, storage, content)
         except LookupError as error:
             if same is False:
-                kind = "modification time" if self.local else "ETag"
-                what = f"the shard has another {kind} than when indexed, and {error.args[0]}."
+                changed = "modification time" if self.local else "ETag"
+                what = f"the {changed} of the shard has changed since it was indexed, and {error.args[0]}."
                 raise IndexStale(what, url=url) from None
-            return False  # a copy elsewhere, known by its size alone
-        if differing is not None:
-            place = f"between byte {differing.start} and byte {differing.stop}"
-            raise IndexStale(f"the shard has other content than when indexed, {place}.", url=url)
+            return False  # a copy elsewhere, of which only the size is known
+        if difference is not None:
+            span = f"between byte {difference.start} and byte {difference.stop}"
+            raise IndexStale(f"the content of the shard has changed since it was indexed, {span}.", url=url)
         return False
 
 
 def facts_to_json(facts: Facts) -> str:
-    """Write facts as they stand in the metadata of a sidecar."""
+    """Return the facts as the schema metadata of a sidecar stores them."""
     return json.dumps(
         {
             "version": VERSION,
@@ -85,41 +85,41 @@ def facts_to_json(facts: Facts) -> str:
             "digests": "xxh3-64" if facts.digests else None,
             "layout": facts.layout,
             "columns": facts.columns,
-            "marks": facts.marks,
+            "marks": facts.sampled_digests,
             "bad_meta": facts.bad_meta,
         }
     )
 
 
 def parse_facts(text: bytes, url: str) -> Facts:
-    """Read the facts of a sidecar; what is missing or absurd raises LookupError, TypeError or ValueError."""
-    found = json.loads(text)
-    if found["version"] != VERSION:
+    """Parse the facts in a sidecar; invalid ones raise LookupError, TypeError or ValueError."""
+    content = json.loads(text)
+    if content["version"] != VERSION:
         raise IndexDamaged(
-            f"the index has version {found['version']!r}; this tarmac knows version {VERSION}.",
+            f"the index has version {content['version']!r}; this tarmac reads version {VERSION}.",
             url=url,
-            hint="a newer tarmac, or tarmac index with this one.",
+            hint="use a newer tarmac, or run tarmac index with this one.",
         )
-    size = _number(found, "shard_size")
-    version = found["shard_version"]
+    size = _number(content, "shard_size")
+    version = content["shard_version"]
     if not isinstance(version, str | None):
         raise ValueError("shard_version must be text or null")
     return Facts(
         size=size,
         version=version,
-        local=bool(found["local"]),
-        samples=_number(found, "samples"),
-        fingerprint=str(found["fingerprint"]),
-        digests=found["digests"] is not None,
-        layout=found["layout"],
-        columns=dict(found["columns"]),
-        marks=parse_marks(found.get("marks", []), size),
-        bad_meta=bool(found.get("bad_meta", False)),
+        local=bool(content["local"]),
+        samples=_number(content, "samples"),
+        fingerprint=str(content["fingerprint"]),
+        digests=content["digests"] is not None,
+        layout=content["layout"],
+        columns=dict(content["columns"]),
+        sampled_digests=parse_digests(content.get("marks", []), size),
+        bad_meta=bool(content.get("bad_meta", False)),
     )
 
 
-def _number(found: Any, name: str) -> int:
-    value = found[name]
-    if type(value) is not int or not 0 <= value <= LARGEST:
+def _number(content: Any, name: str) -> int:
+    value = content[name]
+    if type(value) is not int or not 0 <= value <= MAX_NUMBER:
         raise ValueError(f"{name} must be a whole number below 2^63")
     return value

@@ -1,33 +1,46 @@
-"""The language of conditions: from `width >= 512 and lang = 'en'` to a tree.
+"""Parse conditions such as `width >= 512 and lang = 'en'` into a tree.
 
-It is SQL's: comparisons, `and or not`, `in`, `like`, `between`, `is null`, arithmetic; names in double
-quotes, text in single ones. The functions are length, lower and has.
+The language is a subset of SQL: comparisons, `and`, `or`, `not`, `in`, `like`, `between`, `is null`, arithmetic,
+and the functions length, lower and has. Names may stand in double quotes, text stands in single quotes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from tarmac.errors import BadCondition
-from tarmac.indexing.tokens import Token, problem, tokens, unquote
 
 __all__ = [
-    "Among",
     "Between",
     "Chain",
     "Column",
     "Comparison",
+    "condition_error",
     "Constant",
+    "In",
     "Like",
     "Node",
     "parse",
     "Unary",
 ]
 
-_LONGEST, _DEEPEST = 10_000, 32
+_MAX_LENGTH, _MAX_DEPTH = 10_000, 32
+_SHOWN = 40
+"""Characters shown on each side of an error."""
+_KEYWORDS = frozenset(("and", "or", "not", "in", "like", "ilike", "between", "is", "null", "true", "false"))
+_TOKEN = re.compile(
+    r"""(?P<number>(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?(?![\w.]))
+      | (?P<string>'(?:[^']|'')*+')
+      | (?P<quoted>"(?:[^"]|"")++")
+      | (?P<name>[^\W\d]\w*(?:\.\w+)*)
+      | (?P<sign>[<>!=]=|<>|[-=<>()+*/,])
+      | (?P<space>\s+)""",
+    re.VERBOSE,
+)
 _COMPARISONS = {"=": "=", "==": "=", "!=": "!=", "<>": "!=", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
 _CONSTANTS = {"null": None, "true": True, "false": False}
 _FUNCTIONS = ("length", "lower", "has")
@@ -35,7 +48,7 @@ _FUNCTIONS = ("length", "lower", "has")
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A part of a condition, and where it stands in the text."""
+    """A part of a condition, with its position in the text."""
 
     start: int
     end: int
@@ -50,14 +63,14 @@ class Constant(Node):
 
 @dataclass(frozen=True, slots=True)
 class Column(Node):
-    """A column, by the name that was written."""
+    """A column, named as the user wrote it."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Unary(Node):
-    """One of: not, -, is null, length, lower."""
+    """One of: not, -, +, is null, length, lower."""
 
     operator: str
     operand: Node
@@ -65,9 +78,9 @@ class Unary(Node):
 
 @dataclass(frozen=True, slots=True)
 class Chain(Node):
-    """Operands joined from left to right by operators of the same rank: and; or; + and -; * and /.
+    """Operands joined by operators of the same precedence, from left to right: and; or; + and -; * and /.
 
-    One node however many there are, so that long chains do not make deep trees.
+    A long chain is one node, so that it does not become a deep tree.
     """
 
     operators: tuple[str, ...]
@@ -85,7 +98,7 @@ class Comparison(Node):
 
 @dataclass(frozen=True, slots=True)
 class Between(Node):
-    """Whether a value is at least `low` and at most `high`; a node of its own, to look at it once."""
+    """Whether a value is at least `low` and at most `high`."""
 
     operand: Node
     low: Node
@@ -93,7 +106,7 @@ class Between(Node):
 
 
 @dataclass(frozen=True, slots=True)
-class Among(Node):
+class In(Node):
     """Whether a value is in a list."""
 
     operand: Node
@@ -102,54 +115,103 @@ class Among(Node):
 
 @dataclass(frozen=True, slots=True)
 class Like(Node):
-    """Whether a text matches a pattern of % (anything) and _ (any character)."""
+    """Whether a text matches a pattern with % (any text) and _ (any character)."""
 
     operand: Node
     pattern: str
-    any_case: bool
+    ignore_case: bool
+
+
+class _Token(NamedTuple):
+    """A token; keywords have the type `keyword` and are in lower case."""
+
+    type: str
+    text: str
+    start: int
+    end: int
+
+
+def condition_error(text: str, position: int, what: str, hint: str | None = None) -> BadCondition:
+    """Return an error that points at a position in the condition."""
+    first, last = max(0, position - _SHOWN), position + _SHOWN
+    before, after = "…" * (first > 0), "…" * (last < len(text))
+    excerpt = before + re.sub(r"\s", " ", text[first:last]) + after
+    pointer = " " * (position - first + len(before)) + "^"
+    end = "\n" if hint else ""
+    return BadCondition(
+        f"{what}, at character {position + 1} of the condition:\n  {excerpt}\n  {pointer}{end}", hint=hint
+    )
+
+
+def _tokens(text: str) -> Iterator[_Token]:
+    """Yield the tokens of a condition, and a last one of type `end`."""
+    position = 0
+    while position < len(text):
+        match = _TOKEN.match(text, position)
+        if match is None:
+            raise condition_error(text, position, _invalid_character(text[position]))
+        type_, word = str(match.lastgroup), match.group()
+        if type_ == "name" and word.lower() in _KEYWORDS:
+            type_, word = "keyword", word.lower()
+        if type_ != "space":
+            yield _Token(type_, word, position, match.end())
+        position = match.end()
+    yield _Token("end", "", position, position)
+
+
+def _invalid_character(character: str) -> str:
+    if character in "'\"":
+        return f"this {'text' if character == chr(39) else 'name'} has no closing quote"
+    if character.isdigit() or character == ".":
+        return "invalid number"
+    return f'unexpected "{character}"; names with special characters need double quotes'
+
+
+def _unquote(text: str) -> str:
+    return text[1:-1].replace(text[0] * 2, text[0])
 
 
 def parse(text: str) -> tuple[Node, dict[str, int]]:
-    """Return the tree of a condition, and the columns it names with the place of each."""
-    if len(text) > _LONGEST:
-        raise BadCondition(f"a condition of {len(text)} characters; {_LONGEST} are allowed.")
+    """Return the tree of a condition, and the position of each column that it names."""
+    if len(text) > _MAX_LENGTH:
+        raise BadCondition(f"the condition has {len(text)} characters, more than {_MAX_LENGTH}.")
     parser = _Parser(text)
     tree = parser.condition()
-    if parser.now.kind != "end":
+    if parser.current.type != "end":
         parser.fail("and, or, or the end")
     return tree, parser.columns
 
 
 class _Parser:
-    """Recursive descent; each method takes the tokens of one rank of operators, the loosest first."""
+    """Recursive descent: one method per precedence, the lowest first."""
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.columns: dict[str, int] = {}
-        self._tokens = list(tokens(text))
-        self._at = 0
+        self._tokens = list(_tokens(text))
+        self._next = 0
         self._depth = 0
 
     @property
-    def now(self) -> Token:
-        return self._tokens[self._at]
+    def current(self) -> _Token:
+        return self._tokens[self._next]
 
     def fail(self, expected: str) -> NoReturn:
-        found = self.text[self.now.start : self.now.end][:30]
-        what = f'"{found}"' if found else "the end"
-        raise problem(self.text, self.now.start, f"expected {expected}, found {what}")
+        text = self.text[self.current.start : self.current.end][:30]
+        got = f'"{text}"' if text else "the end"
+        raise condition_error(self.text, self.current.start, f"expected {expected}, got {got}")
 
     def condition(self) -> Node:
         return self._chain(("or",), lambda: self._chain(("and",), self._negation))
 
-    def _advance(self) -> Token:
-        token = self.now
-        self._at += 1
+    def _advance(self) -> _Token:
+        token = self.current
+        self._next += 1
         return token
 
     def _take(self, *texts: str) -> str | None:
-        """Take the next token if it is one of these words or signs."""
-        if self.now.kind in ("word", "sign") and self.now.text in texts:
+        """Consume and return the next token if it is one of these keywords or signs."""
+        if self.current.type in ("keyword", "sign") and self.current.text in texts:
             return self._advance().text
         return None
 
@@ -159,14 +221,14 @@ class _Parser:
 
     def _nested(self, part: Callable[[], Node]) -> Node:
         self._depth += 1
-        if self._depth > _DEEPEST:
-            raise problem(self.text, self.now.start, f"more than {_DEEPEST} levels of nesting")
+        if self._depth > _MAX_DEPTH:
+            raise condition_error(self.text, self.current.start, f"more than {_MAX_DEPTH} levels of nesting")
         node = part()
         self._depth -= 1
         return node
 
     def _end(self) -> int:
-        return self._tokens[self._at - 1].end
+        return self._tokens[self._next - 1].end
 
     def _chain(self, operators: tuple[str, ...], part: Callable[[], Node]) -> Node:
         operands, taken = [part()], []
@@ -178,7 +240,7 @@ class _Parser:
         return Chain(operands[0].start, self._end(), tuple(taken), tuple(operands))
 
     def _negation(self) -> Node:
-        start = self.now.start
+        start = self.current.start
         if self._take("not"):
             operand = self._nested(self._negation)
             return Unary(start, self._end(), "not", operand)
@@ -195,20 +257,20 @@ class _Parser:
             node: Node = Unary(left.start, self._end(), "is null", left)
         else:
             negated = self._take("not")
-            found = self._membership(left)
-            if found is None:
+            test = self._membership(left)
+            if test is None:
                 return self.fail("in, like, ilike or between") if negated else left
-            node = found
+            node = test
         return Unary(node.start, node.end, "not", node) if negated else node
 
     def _membership(self, left: Node) -> Node | None:
         if self._take("in"):
             items = self._items()
-            return Among(left.start, self._end(), left, items)
+            return In(left.start, self._end(), left, items)
         if word := self._take("like", "ilike"):
-            if self.now.kind != "string":
+            if self.current.type != "string":
                 self.fail("a pattern in single quotes")
-            pattern = unquote(self._advance().text)
+            pattern = _unquote(self._advance().text)
             return Like(left.start, self._end(), left, pattern, word == "ilike")
         if self._take("between"):
             low = self._sum()
@@ -226,9 +288,9 @@ class _Parser:
         return tuple(items)
 
     def _item(self) -> Constant:
-        start = self.now.start
+        start = self.current.start
         if self._take("-"):
-            if self.now.kind != "number":
+            if self.current.type != "number":
                 self.fail("a number")
             value = -self._number(self._advance())
             return Constant(start, self._end(), value)
@@ -241,7 +303,7 @@ class _Parser:
         return self._chain(("+", "-"), lambda: self._chain(("*", "/"), self._signed))
 
     def _signed(self) -> Node:
-        start = self.now.start
+        start = self.current.start
         if sign := self._take("-", "+"):
             operand = self._nested(self._signed)
             return Unary(start, self._end(), sign, operand)
@@ -255,51 +317,51 @@ class _Parser:
         constant = self._constant()
         if constant is not None:
             return constant
-        token = self.now
-        if token.kind not in ("name", "quoted"):
+        token = self.current
+        if token.type not in ("name", "quoted"):
             self.fail("a column, a number or a text in single quotes")
         self._advance()
-        if token.kind == "name" and self.now.text == "(" and self.now.kind == "sign":
+        if token.type == "name" and self.current.text == "(" and self.current.type == "sign":
             return self._call(token)
-        return self._column(token.start, unquote(token.text) if token.kind == "quoted" else token.text)
+        return self._column(token.start, _unquote(token.text) if token.type == "quoted" else token.text)
 
     def _constant(self) -> Constant | None:
-        token = self.now
+        token = self.current
         value: bool | int | float | str | None
-        if token.kind == "number":
+        if token.type == "number":
             value = self._number(token)
-        elif token.kind == "string":
-            value = unquote(token.text)
-        elif token.kind == "word" and token.text in _CONSTANTS:
+        elif token.type == "string":
+            value = _unquote(token.text)
+        elif token.type == "keyword" and token.text in _CONSTANTS:
             value = _CONSTANTS[token.text]
         else:
             return None
         self._advance()
         return Constant(token.start, token.end, value)
 
-    def _number(self, token: Token) -> int | float:
+    def _number(self, token: _Token) -> int | float:
         if token.text.isdecimal() and len(token.text) < 20 and int(token.text) < 1 << 63:
             return int(token.text)
         value = float(token.text)
         if math.isinf(value):
-            raise problem(self.text, token.start, "this number is too large")
+            raise condition_error(self.text, token.start, "number too large")
         return value
 
     def _column(self, start: int, name: str) -> Column:
         self.columns.setdefault(name, start)
         return Column(start, self._end(), name)
 
-    def _call(self, function: Token) -> Node:
+    def _call(self, function: _Token) -> Node:
         name = function.text.lower()
         if name not in _FUNCTIONS:
-            what = f"there is no function {function.text}; there are {', '.join(_FUNCTIONS)}"
-            raise problem(self.text, function.start, what)
+            what = f"unknown function {function.text}; available: {', '.join(_FUNCTIONS)}"
+            raise condition_error(self.text, function.start, what)
         self._expect("(")
         if name == "has":
-            if self.now.kind not in ("name", "quoted", "string", "word"):
+            if self.current.type not in ("name", "quoted", "string", "keyword"):
                 self.fail("the name of a field")
             token = self._advance()
-            field = token.text if token.kind in ("name", "word") else unquote(token.text)
+            field = token.text if token.type in ("name", "keyword") else _unquote(token.text)
             self._expect(")")
             return self._column(function.start, f"has:{field}")
         operand = self._nested(self._sum)

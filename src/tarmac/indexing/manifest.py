@@ -1,7 +1,7 @@
-"""A dataset as a list of indexed shards: one JSON file, a superset of `wids-shard-index-v1`.
+"""Read and write manifests: the shards of a dataset in one JSON file, a superset of `wids-shard-index-v1`.
 
-It says how many samples each shard has, so that the order of an epoch is known without opening any
-shard, and a fingerprint of each shard's index, so that a state saved for other data is refused.
+A manifest has the number of samples of each shard, so that the order of an epoch is known without opening a
+shard, and the fingerprint of each index, so that a state saved for other data is rejected.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from html import escape
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -33,31 +34,32 @@ from tarmac.storage.local import local_path
 from tarmac.storage.types import DEFAULT_STORAGE, WriteOptions
 from tarmac.storage.urls import ShardUrl, allowed_name, manifest_shards, parse_manifest, read_list
 
-__all__ = ["Manifest", "Shard", "manifest_there", "read_manifest", "write_manifest"]
+__all__ = ["existing_shards", "Manifest", "read_manifest", "Shard", "write_manifest"]
 
 KIND = "wids-shard-index-v1"
 VERSION = 1
-MOST = 1 << 31
+MAX_SAMPLES = 1 << 31
 """Samples of one shard that an index can number."""
+_SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One shard of a dataset: where it is and what its index says of it."""
+    """One shard of a dataset: its URL and the facts that its index has about it."""
 
     url: str
     samples: int
     size: int | None = None
     index: str | None = None
-    """Where its sidecar is; None for beside it, or for one that is still to be made."""
+    """The URL of its sidecar; None if it is beside the shard or not built yet."""
     fingerprint: str | None = None
     extra: dict[str, Any] = field(default_factory=dict, hash=False)
-    """What other tools say of the shard (`md5sum`, `dataset`, …), kept as it is."""
+    """Entries of other tools (`md5sum`, `dataset`, …), kept unchanged."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Manifest:
-    """The shards of a dataset, in order, and what its makers say of it."""
+    """The shards of a dataset, in order, with its name and any further information."""
 
     shards: list[Shard]
     name: str = ""
@@ -65,41 +67,60 @@ class Manifest:
 
     @property
     def samples(self) -> int:
-        """How many samples there are in all."""
+        """The number of samples of all shards."""
         return sum(shard.samples for shard in self.shards)
 
     @property
     def fingerprint(self) -> str:
-        """A hash of what is in the shards, wherever they lie."""
+        """A hash of the content of the shards, independent of their location."""
         digest = xxhash.xxh3_128()
         for shard in self.shards:
             content = shard.fingerprint or f"{os.path.basename(shard.url)}:{shard.size}"
             digest.update(f"{shard.samples} {content}\n".encode("utf-8", "surrogateescape"))
         return digest.hexdigest()
 
+    def __repr__(self) -> str:
+        first = f", first {display_url(self.shards[0].url)!r}" if self.shards else ""
+        name = f"{self.name!r}, " if self.name else ""
+        return f"Manifest({name}{len(self.shards)} shards, {self.samples} samples{self._size()}{first})"
+
+    def _size(self) -> str:
+        sizes = [shard.size for shard in self.shards]
+        return "" if None in sizes else f", {sum(size or 0 for size in sizes)} bytes"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            f"<tr><td>{escape(display_url(shard.url))}</td><td>{shard.samples}</td>"
+            f"<td>{'' if shard.size is None else shard.size}</td></tr>"
+            for shard in self.shards[:_SHOWN]
+        ]
+        if len(self.shards) > _SHOWN:
+            rows.append(f"<tr><td colspan=3>and {len(self.shards) - _SHOWN} more</td></tr>")
+        title = f"{len(self.shards)} shards, {self.samples} samples{self._size()}"
+        caption = f"<caption>{escape(f'{self.name}: {title}' if self.name else title)}</caption>"
+        return f"<table>{caption}<tr><th>shard<th>samples<th>bytes</tr>{''.join(rows)}</table>"
+
 
 def read_manifest(
     url: str, storage: StorageOptions = DEFAULT_STORAGE, limits: Limits = DEFAULT_LIMITS
 ) -> Manifest:
-    """Read a manifest of tarmac or of widsindex; names in it are relative to where it lies."""
+    """Read a manifest of tarmac or widsindex; relative names in it are relative to the manifest."""
     try:
-        found = parse_manifest(read_list(url, limits, storage))
-        _check_kind(found, url)
-        resolve = _resolver(url)
-        shards = [_shard(entry, resolve) for entry in manifest_shards(found)]
+        content = parse_manifest(read_list(url, limits, storage))
+        shards = _parse_shards(content, url)
     except UrlError as error:
         if isinstance(error, FileNotFoundError | PermissionError | UnsafeUrl):
             raise
         raise BadManifest(error.what, url=url, hint=error.hint) from None
     if not shards:
         raise BadManifest("the manifest lists no shards.", url=url)
-    return Manifest(shards, str(found.get("name") or ""), found.get("info"))
+    return Manifest(shards, str(content.get("name") or ""), content.get("info"))
 
 
-def manifest_there(url: str, storage: StorageOptions = DEFAULT_STORAGE) -> list[Shard] | None:
-    """Return the shards of a manifest that is about to be replaced; None if there is nothing to be lost.
+def existing_shards(url: str, storage: StorageOptions = DEFAULT_STORAGE) -> list[Shard] | None:
+    """Return the shards of a manifest that is about to be replaced, or None if there is none.
 
-    UrlError is raised where there is something else. Whoever may write need not be allowed to look.
+    Raise UrlError if the URL is another file. A store that denies reading counts as empty.
     """
     if scheme_of(url) in ("-", "pipe"):
         return None
@@ -107,30 +128,35 @@ def manifest_there(url: str, storage: StorageOptions = DEFAULT_STORAGE) -> list[
         text = read_list(url, DEFAULT_LIMITS, storage)
         if not text:
             return None
-        found = parse_manifest(text)
-        _check_kind(found, url)
-        resolve = _resolver(url)
-        return [_shard(entry, resolve) for entry in manifest_shards(found)]
+        return _parse_shards(parse_manifest(text), url)
     except (UrlError, BadManifest) as error:
         if isinstance(error, NotFound | UnsupportedScheme) or (
             isinstance(error, AccessDenied) and not is_local(url)
         ):
             return None
-        what = f"this file exists and is not a manifest ({error.what.rstrip('.')})."
-        raise UrlError(what, url=url, hint="another name, or remove the file first.") from None
+        what = f"the file exists and is not a manifest ({error.what.rstrip('.')})."
+        raise UrlError(what, url=url, hint="use another name, or remove the file.") from None
 
 
-def _check_kind(found: dict[str, Any], url: str) -> None:
-    if "shardlist" not in found and "datasets" not in found:
-        raise BadManifest("a manifest needs a `shardlist`.", url=url, hint="tarmac index SHARDS -o FILE.json")
-    kind, wids, ours = found.get("__kind__", KIND), found.get("wids_version", 1), found.get("tarmac")
+def _parse_shards(content: dict[str, Any], url: str) -> list[Shard]:
+    _check_version(content, url)
+    resolve = _resolver(url)
+    return [_shard(entry, resolve) for entry in manifest_shards(content)]
+
+
+def _check_version(content: dict[str, Any], url: str) -> None:
+    if "shardlist" not in content and "datasets" not in content:
+        raise BadManifest(
+            "the manifest has no 'shardlist'.", url=url, hint="tarmac index SHARDS -o FILE.json"
+        )
+    kind, wids, ours = content.get("__kind__", KIND), content.get("wids_version", 1), content.get("tarmac")
     version = ours.get("version") if isinstance(ours, dict) else VERSION
     if (kind, wids, version) != (KIND, 1, VERSION):
         raise BadManifest(
-            f"this is a manifest of kind {kind!r}, wids {wids!r}, tarmac {version!r}; "
-            f"known here are {KIND!r}, wids 1, tarmac {VERSION}.",
+            f"unknown version: expected {KIND!r}, wids 1, tarmac {VERSION}; "
+            f"got {kind!r}, wids {wids!r}, tarmac {version!r}.",
             url=url,
-            hint="a newer tarmac, or tarmac index with this one.",
+            hint="use a newer tarmac, or run tarmac index with this one.",
         )
 
 
@@ -139,7 +165,7 @@ _OURS = frozenset(("url", "nsamples", "filesize", "index", "fingerprint"))
 
 
 def _resolver(manifest: str) -> Callable[[str], ShardUrl]:
-    """How names are resolved; plain ones, of which there may be a hundred thousand, without looking twice."""
+    """Return a function that resolves names in a manifest, with a fast path for plain ones."""
     folder = allowed_name(manifest, "x").removesuffix("x")
 
     def resolve(name: str) -> ShardUrl:
@@ -150,13 +176,13 @@ def _resolver(manifest: str) -> Callable[[str], ShardUrl]:
 
 def _shard(entry: dict[str, Any], resolve: Callable[[str], ShardUrl]) -> Shard:
     samples, size = entry.get("nsamples"), entry.get("filesize")
-    if type(samples) is not int or not 0 <= samples < MOST:
-        raise UrlError(f"{entry['url']!r} has no nsamples that is a number of 0 or more: {samples!r}.")
+    if type(samples) is not int or not 0 <= samples < MAX_SAMPLES:
+        raise UrlError(f"{entry['url']!r}: nsamples must be an integer of 0 or more, got {samples!r}.")
     if size is not None and (type(size) is not int or size < 0):
-        raise UrlError(f"{entry['url']!r} has a filesize that is no number of 0 or more: {size!r}.")
+        raise UrlError(f"{entry['url']!r}: filesize must be an integer of 0 or more, got {size!r}.")
     index, fingerprint = entry.get("index"), entry.get("fingerprint")
     if not isinstance(index, str | None) or not isinstance(fingerprint, str | None):
-        raise UrlError(f"{entry['url']!r}: index and fingerprint are strings.")
+        raise UrlError(f"{entry['url']!r}: index and fingerprint must be strings.")
     return Shard(
         resolve(entry["url"]),
         samples,
@@ -168,29 +194,29 @@ def _shard(entry: dict[str, Any], resolve: Callable[[str], ShardUrl]) -> Shard:
 
 
 def write_manifest(manifest: Manifest, url: str, storage: StorageOptions = DEFAULT_STORAGE) -> None:
-    """Write a manifest, whole; shards that lie beside or below it get relative names."""
-    found: dict[str, Any] = {"__kind__": KIND, "wids_version": 1, "name": manifest.name}
+    """Write a manifest atomically; shards beside or below it get relative names."""
+    content: dict[str, Any] = {"__kind__": KIND, "wids_version": 1, "name": manifest.name}
     if manifest.info is not None:
-        found["info"] = manifest.info
-    found["tarmac"] = {
+        content["info"] = manifest.info
+    content["tarmac"] = {
         "version": VERSION,
         "samples": manifest.samples,
         "fingerprint": manifest.fingerprint,
     }
-    entries = found["shardlist"] = list(_entries(manifest.shards, url))
+    entries = content["shardlist"] = list(_entries(manifest.shards, url))
     private = any(holds_secret(each["url"]) or holds_secret(each.get("index", "")) for each in entries)
     sink = open_write(url, storage, WriteOptions(private=private))
     try:
-        # Names that are not UTF-8 are written as JSON escapes, and read back as they were.
-        text = json.dumps(found, ensure_ascii=False, indent=1) + "\n"
+        # Names that are not UTF-8 become JSON escapes, which read back unchanged.
+        text = json.dumps(content, ensure_ascii=False, indent=1) + "\n"
         sink.write(text.encode("utf-8", "backslashreplace"))
     except BaseException:
         sink.abort()
         raise
     sink.commit()
     if private:
-        who = "only its owner can read it (mode 0600)" if is_local(url) else "mind who can read it"
-        text = f"{display_url(url)} holds the credentials that are part of the shards' URLs; {who}."
+        access = "only its owner can read it (mode 0600)" if is_local(url) else "restrict who can read it"
+        text = f"{display_url(url)} contains the credentials in the shards' URLs; {access}."
         warnings.warn(text, SecretsWritten, stacklevel=2)
 
 
@@ -207,7 +233,7 @@ def _entries(shards: Iterable[Shard], manifest: str) -> Iterable[dict[str, Any]]
 
 
 def relative_name(url: str, manifest: str) -> str:
-    """How a manifest names a shard: relative to itself where the shard lies below it."""
+    """Return the name of a shard in a manifest: relative if the shard is below the manifest."""
     if is_local(manifest):
         if not is_local(url):
             return url
@@ -217,9 +243,9 @@ def relative_name(url: str, manifest: str) -> str:
         return _unambiguous(os.path.relpath(path, folder)) if inside else path
     if is_local(url):
         raise UrlError(
-            "a manifest in a store cannot name a file of this machine; nobody else could open it.",
+            "a manifest in a store cannot list local files, which other machines cannot open.",
             url=url,
-            hint="a local manifest, or copy the shards first.",
+            hint="write a local manifest, or copy the shards to the store first.",
         )
     folder = manifest.partition("?")[0].rpartition("/")[0] + "/"
     name = url.removeprefix(folder)
@@ -227,5 +253,5 @@ def relative_name(url: str, manifest: str) -> str:
 
 
 def _unambiguous(name: str) -> str:
-    """A file called `a://b` or `pipe:x` must not be taken for a URL, nor `-` for standard input."""
+    """Return a path that is not mistaken for a URL (`a://b`, `pipe:x`) or standard input (`-`)."""
     return f"./{name}" if ":" in name or name.startswith(("-", "~", "@")) or name[0].isspace() else name

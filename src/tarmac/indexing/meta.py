@@ -1,8 +1,8 @@
-"""Which metadata an index takes from the samples: `jpg.width, json.caption, cls`, one column each.
+"""Collect metadata columns of samples for an index: `jpg.width`, `json.caption`, `cls`.
 
-A name is a field, or a field and an attribute after a dot. Fields may have dots too (`seg.png.width`), so
-a name can be understood in more than one way; the longest field that a sample has decides. With
-alternatives, `jpg;png.width`, the first field that a sample has decides.
+The name of a column is a field, or a field, a dot and an attribute. Fields may contain dots, too
+(`seg.png.width`), so a name may be ambiguous; the longest field that a sample has is used. With alternatives,
+`jpg;png.width`, the first field that a sample has is used.
 """
 
 from __future__ import annotations
@@ -17,37 +17,37 @@ from functools import cached_property
 from typing import Any, Literal, NamedTuple, NoReturn
 
 from tarmac.codecs.basic import json_loads
-from tarmac.errors import BadCondition, CodecError, DecodeFailed
+from tarmac.errors import BadCondition, CodecError, DecodeFailed, UsageError
 from tarmac.indexing.attributes import Lookup, attributes_of, is_json, read_field
 from tarmac.indexing.promote import as_array
 from tarmac.limits import DEFAULT_LIMITS, Limits
 
-__all__ = ["Columns", "MetaColumn", "MetaPlan", "names_in", "parse_meta"]
+__all__ = ["Columns", "meta_plan", "MetaColumn", "MetaPlan", "names_in", "parse_meta"]
 
-_LONGEST_NAME = 1_000
-_REASON = 200
-_MOST_PATHS = 1_000
+_MAX_NAME = 1_000
+_MAX_REASON = 200
+_MAX_PATHS = 1_000
 
 
 class _Origin(NamedTuple):
-    """One way to understand a name."""
+    """One way to interpret the name of a column."""
 
     field: str
     attribute: str
     is_size: bool
-    """Whether the length of the field answers, without its bytes."""
+    """Whether the size of the field is the value, so that its bytes are not needed."""
 
 
 def _origin(field: str, attribute: str) -> _Origin:
     return _Origin(field, attribute, attribute == "size" and not is_json(field))
 
 
-def _makes_sense(origin: _Origin) -> bool:
+def _is_valid(origin: _Origin) -> bool:
     return origin.is_size or is_json(origin.field) or origin.attribute in attributes_of(origin.field)
 
 
 class MetaColumn(NamedTuple):
-    """A column, named as the user wrote it, and where its values may come from, the best first."""
+    """A column, named as the user wrote it, and the possible origins of its values, best first."""
 
     name: str
     origins: tuple[_Origin, ...]
@@ -55,19 +55,19 @@ class MetaColumn(NamedTuple):
 
 @dataclass(frozen=True)
 class MetaPlan:
-    """The metadata columns of an index; `parse_meta` makes one from names."""
+    """The metadata columns of an index; `meta_plan` builds one from their names."""
 
     columns: tuple[MetaColumn, ...] = ()
     on_bad: Literal["raise", "null"] = "raise"
-    """What a damaged field (not an image, not JSON) gives: an error, or null."""
+    """Whether a damaged field (an invalid image, invalid JSON) raises or becomes null."""
     limits: Limits = DEFAULT_LIMITS
 
     def __post_init__(self) -> None:
         if self.on_bad not in ("raise", "null"):
-            raise ValueError(f'on_bad must be "raise" or "null", got {self.on_bad!r}')
+            raise UsageError(f'expected "raise" or "null", got {self.on_bad!r}.', field="on_bad")
 
     def needs(self, field: str) -> bool:
-        """Whether the bytes of a field are needed; for its size alone they are not."""
+        """Return whether the bytes of a field are needed, and not only its size."""
         return field in self._needed
 
     @cached_property
@@ -76,41 +76,49 @@ class MetaPlan:
         return frozenset(origin.field for origin in origins if not origin.is_size)
 
 
-def parse_meta(
-    names: str | Sequence[str],
+def meta_plan(
+    names: Sequence[str],
     *,
     on_bad: Literal["raise", "null"] = "raise",
     limits: Limits = DEFAULT_LIMITS,
 ) -> MetaPlan:
-    """Make a plan from names such as `"jpg.width, json.caption, cls"`, or from a list of them.
+    """Return the plan for columns with these names: `["jpg.width", "json.caption", "cls"]`.
 
-    There are width, height and channels of images; shape and dtype of npy; txt, cls and their like as
-    they are; any path into JSON, `json.a.b.0`, or the JSON as a whole; and the size in bytes of any
-    field but JSON, where `json.size` is what the JSON calls size.
+    Images have `width`, `height` and `channels`; npy arrays have `shape` and `dtype`; text and numbers are
+    values themselves. JSON has any path into it, `json.a.b.0`, or is a value as a whole. Every field but JSON
+    has a `size` in bytes; `json.size` is the value that the JSON calls size.
     """
-    listed = names.split(",") if isinstance(names, str) else names
-    unique = dict.fromkeys(name.strip() for name in listed)
-    return MetaPlan(tuple(_column(name) for name in unique if name), on_bad, limits)
+    if isinstance(names, str):
+        listed = [name.strip() for name in names.split(",")]
+        raise UsageError(f"expected a list of columns, got {names!r}.", field="meta", hint=f"{listed}")
+    return MetaPlan(tuple(map(_column, dict.fromkeys(map(str.strip, names)))), on_bad, limits)
+
+
+def parse_meta(
+    text: str, *, on_bad: Literal["raise", "null"] = "raise", limits: Limits = DEFAULT_LIMITS
+) -> MetaPlan:
+    """Parse names with commas between them, as the command line takes them."""
+    return meta_plan(list(filter(None, map(str.strip, text.split(",")))), on_bad=on_bad, limits=limits)
 
 
 def _column(name: str) -> MetaColumn:
     parts = [part.strip() for part in name.split(";")]
-    if len(name) > _LONGEST_NAME or any(not part or part != part.strip(".") for part in parts):
-        raise _senseless(name, name, "a name is a field, or a field, a dot and an attribute")
+    if not name or len(name) > _MAX_NAME or any(not part or part != part.strip(".") for part in parts):
+        raise _invalid(name, name, "expected FIELD or FIELD.ATTRIBUTE")
     *fields, last = parts
-    origins = [origin for origin in _readings(last) if _makes_sense(origin)]
+    origins = [origin for origin in _interpretations(last) if _is_valid(origin)]
     if not origins:
-        raise _senseless(name, last, _what_there_is(last))
-    # Which dot of the last alternative ends its field is open; that of the shortest field is likely.
+        raise _invalid(name, last, _suggestion(last))
+    # Which dot of the last alternative ends its field is ambiguous; the shortest field is the most likely.
     others = [_origin(field, origins[-1].attribute) for field in fields]
     for other in others:
-        if not _makes_sense(other):
-            raise _senseless(name, f"{other.field}.{other.attribute}".strip("."), _what_there_is(other.field))
+        if not _is_valid(other):
+            raise _invalid(name, f"{other.field}.{other.attribute}".strip("."), _suggestion(other.field))
     return MetaColumn(name, (*others, *origins))
 
 
-def _readings(name: str) -> Iterator[_Origin]:
-    """Every way to split a name into field and attribute, the longest field first."""
+def _interpretations(name: str) -> Iterator[_Origin]:
+    """Yield every way to split a name into field and attribute, the longest field first."""
     yield _origin(name, "")
     dot = name.rfind(".")
     while dot > 0:
@@ -118,19 +126,19 @@ def _readings(name: str) -> Iterator[_Origin]:
         dot = name.rfind(".", 0, dot)
 
 
-def _what_there_is(name: str) -> str:
-    """Say what could have been asked of the field that the user probably means."""
-    for field in sorted(origin.field for origin in _readings(name)):
-        if there := attributes_of(field):
-            names = [f"{field}.{attribute}".strip(".") for attribute in (*there, "size")]
-            near = get_close_matches(name, names, 1) if name != field else []
-            guess = f"did you mean {near[0]}? " if near else ""
-            return f"{guess}there is {', '.join(names)}"
-    return f"of this kind of field there is only {name.partition('.')[0]}.size"
+def _suggestion(name: str) -> str:
+    """Return the columns that exist for the field that the user probably means."""
+    for field in sorted(origin.field for origin in _interpretations(name)):
+        if attributes := attributes_of(field):
+            names = [f"{field}.{attribute}".strip(".") for attribute in (*attributes, "size")]
+            similar = get_close_matches(name, names, 1) if name != field else []
+            guess = f"did you mean {similar[0]}? " if similar else ""
+            return f"{guess}available: {', '.join(names)}"
+    return f"available for this type of field: {name.partition('.')[0]}.size"
 
 
 def names_in(sample: Mapping[str, bytes]) -> list[str]:
-    """Names that a plan could have for this sample: its fields with their attributes, and paths into JSON."""
+    """Return the columns that a plan could have for this sample, with all paths into its JSON."""
     names: list[str] = []
     for field, data in sample.items():
         if field[:2] == "__":
@@ -138,38 +146,38 @@ def names_in(sample: Mapping[str, bytes]) -> list[str]:
         names += [f"{field}.{attribute}".strip(".") for attribute in attributes_of(field)]
         names.append(field if is_json(field) else f"{field}.size")
         if is_json(field):
-            with contextlib.suppress(Exception):  # damaged JSON has no names
-                names += itertools.islice(_paths(json_loads(bytes(data)), field), _MOST_PATHS)
+            with contextlib.suppress(Exception):  # damaged JSON has no paths
+                names += itertools.islice(_paths(json_loads(bytes(data)), field), _MAX_PATHS)
     return names
 
 
-def _paths(value: Any, before: str) -> Iterator[str]:
+def _paths(value: Any, prefix: str) -> Iterator[str]:
     for name, inner in value.items() if isinstance(value, dict) else ():
-        yield f"{before}.{name}"
-        yield from _paths(inner, f"{before}.{name}")
+        yield f"{prefix}.{name}"
+        yield from _paths(inner, f"{prefix}.{name}")
 
 
-def _senseless(name: str, part: str, why: str) -> BadCondition:
-    of = "" if name == part else f', of "{name}",'
+def _invalid(name: str, part: str, why: str) -> BadCondition:
+    of = "" if name == part else f' in "{name}"'
     return BadCondition(
-        f'"{part[:100]}"{of} is no metadata; {why}.', hint="--meta jpg.width,json.caption,txt,cls,mp4.size"
+        f'invalid metadata column "{part[:100]}"{of}: {why}.',
+        hint="`meta` takes names such as jpg.width, json.caption, txt, cls, mp4.size.",
     )
 
 
 class Columns:
-    """Gathers the metadata of a shard, sample by sample."""
+    """The metadata of a shard, collected sample by sample."""
 
     def __init__(self, plan: MetaPlan) -> None:
         self.plan = plan
         self.bad: Counter[str] = Counter()
-        """Nulls put in place of damaged fields, by column."""
+        """Number of damaged fields that became null, by column."""
         self._values: dict[str, list[Any]] = {column.name: [] for column in plan.columns}
 
     def add(self, sample: Mapping[str, bytes], key: str, sizes: Mapping[str, int] | None = None) -> None:
-        """Append one sample. If it raises, the columns are as before.
+        """Append a sample; if that raises, the columns are unchanged.
 
-        The sample holds the bytes at least of the fields that the plan needs; `sizes` those of all
-        fields, where they are known without the bytes.
+        `sample` needs the bytes only of the fields that the plan needs; `sizes` has the sizes of all fields.
         """
         if sizes is None:
             sizes = {field: len(data) for field, data in sample.items()}
@@ -179,7 +187,7 @@ class Columns:
             self._values[column.name].append(value)
 
     def arrays(self) -> dict[str, Any]:
-        """One Arrow array per column, its type inferred from the values: see `promote`."""
+        """Return an Arrow array per column; its type is inferred from the values (see `promote`)."""
         return {name: as_array(values) for name, values in self._values.items()}
 
     def _value(
@@ -197,7 +205,7 @@ class Columns:
         if is_size:
             return sizes[field]
         try:
-            if field not in read:  # width and height come from one look at the image
+            if field not in read:  # width and height are read together
                 read[field] = read_field(field, sample[field], self.plan.limits)
             return read[field](attribute)
         except Exception as error:
@@ -210,19 +218,19 @@ class Columns:
 def _first(
     origins: Iterable[_Origin], sample: Mapping[str, bytes], sizes: Mapping[str, int]
 ) -> _Origin | None:
-    return next((found for found in origins if found.field in (sizes if found.is_size else sample)), None)
+    return next((each for each in origins if each.field in (sizes if each.is_size else sample)), None)
 
 
 def _fail(error: Exception, column: str, field: str, key: str) -> NoReturn:
-    """Raise the error with its place; one that is ours keeps its type."""
+    """Raise the error with its location; a CodecError keeps its type."""
     if isinstance(error, CodecError):
         failure, reason = type(error), error.what
     else:
-        failure, reason = DecodeFailed, f"{type(error).__name__}: {error}"[:_REASON].rstrip(".: ") + "."
-    placed = failure(
+        failure, reason = DecodeFailed, f"{type(error).__name__}: {error}"[:_MAX_REASON].rstrip(".: ") + "."
+    located = failure(
         f'field "{field}", for the column "{column}": {reason}',
         key=key,
-        hint=getattr(error, "hint", None) or 'on_bad="null" puts null for fields that are damaged.',
+        hint=getattr(error, "hint", None) or '`on_bad`="null" stores null for damaged fields.',
     )
-    placed.field = field
-    raise placed from error
+    located.field = field
+    raise located from error

@@ -1,7 +1,7 @@
-"""Compare the names in the headers of a shard with its index: that is where other samples show.
+"""Compare the member names in a shard with its index, to detect a shard that was rewritten.
 
-Marks know a copy by a few places. Between them a shard may have been written again with other samples of the
-same sizes, whose bytes must not come out under the keys of the index.
+Sampled digests recognise a copy by a few spans. Between them the shard may hold other samples of the same
+sizes, which must not be returned under the keys of the index.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tarmac.errors import ArchiveError, IndexDamaged, IndexStale
+from tarmac.runtime.types import Integers
 from tarmac.storage import ObjectInfo, is_local
 from tarmac.storage.local import LocalSource, local_path
 from tarmac.tar import TarOptions, read_members
@@ -23,23 +24,23 @@ from tarmac.tar.header import BLOCK, classify
 __all__ = ["BEFORE", "check_all_names", "check_names_before", "hard_links"]
 
 BEFORE = BLOCK
-"""Bytes before a payload in which its header is."""
-LONGEST = 100
+"""Bytes before a payload that hold its header."""
+MAX_NAME = 100
 """Bytes of a name that every header has in full; longer ones may be in an extended header."""
-REMEMBERED = 1 << 16
+MAX_VERIFIED = 1 << 16
 _ANY_END = TarOptions(concatenated=True)
 
-_sound: set[tuple[str, ...]] = set()
-"""Shards whose names were compared in this process, as they were then."""
+_verified: set[tuple[str, ...]] = set()
+"""Versions of shards whose names were compared in this process."""
 
 
 class Names(Protocol):
-    """What is needed of an index."""
+    """The part of an index that is compared."""
 
     fields: list[str]
     field_of: NDArray[np.int16]
-    offsets: NDArray[np.int64]
-    sizes: NDArray[np.int64]
+    offsets: Integers
+    sizes: Integers
     starts: NDArray[np.int32]
 
     def key(self, row: int) -> str: ...
@@ -48,87 +49,87 @@ class Names(Protocol):
 def check_all_names(
     index: Names, fingerprint: str, info: ObjectInfo, url: str, content: mmap.mmap | bytes | None
 ) -> None:
-    """Refuse a shard of this machine, or whose `content` is here, that has other members than its index.
+    """Raise IndexStale if a local shard, or one whose `content` is given, lacks members of its index.
 
     All headers are read, once per process for each version of a shard.
     """
-    place = os.path.abspath(local_path(url)) if is_local(url) else url
-    known = place, str(info.size), info.version or "", fingerprint
-    if known in _sound:
+    location = os.path.abspath(local_path(url)) if is_local(url) else url
+    version = location, str(info.size), info.version or "", fingerprint
+    if version in _verified:
         return
     if content is None:
         with LocalSource(url) as source:
-            whole = source.map()
-            missing = None if whole is None else _missing(index, whole)
+            mapped = source.map()
+            missing = None if mapped is None else _first_missing(index, mapped)
     else:
-        missing = _missing(index, content)
+        missing = _first_missing(index, content)
     if missing is not None:
         raise _stale(*missing, url)
     if info.version:
-        if len(_sound) >= REMEMBERED:
-            _sound.clear()
-        _sound.add(known)
+        if len(_verified) >= MAX_VERIFIED:
+            _verified.clear()
+        _verified.add(version)
 
 
-def _missing(index: Names, content: mmap.mmap | bytes) -> tuple[str, int] | None:
-    """Return the first member of an index that a shard does not have: its name and its offset."""
+def _first_missing(index: Names, content: mmap.mmap | bytes) -> tuple[str, int] | None:
+    """Return name and offset of the first member of the index that the shard lacks."""
     expected = _members(index)
     offset, size, key, field = next(expected, (-1, 0, "", ""))
     if offset < 0:
         return None
     try:
-        for name, found, length, _ in read_members(content, _ANY_END, payload=False):
-            if found == offset and length == size and _is(name, key, field):
+        for name, start, length, _ in read_members(content, _ANY_END, payload=False):
+            if start == offset and length == size and _matches(name, key, field):
                 offset, size, key, field = next(expected, (-1, 0, "", ""))
                 if offset < 0:
                     return None
     except ArchiveError:
-        pass  # it was sound when it was indexed
+        pass  # it was readable when it was indexed
     return f"{key}.{field}", offset
 
 
 def _members(index: Names) -> Iterator[tuple[int, int, str, str]]:
-    """Offset, size, key and field of each member, in the order of the shard."""
+    """Yield offset, size, key and field of each member, in the order of the shard."""
     starts, fields = index.starts.tolist(), index.fields
     for row in range(len(starts) - 1):
-        here = slice(starts[row], starts[row + 1])
-        numbers = index.field_of[here].tolist()
+        members = slice(starts[row], starts[row + 1])
+        numbers = index.field_of[members].tolist()
         for offset, size, number in zip(
-            index.offsets[here].tolist(), index.sizes[here].tolist(), numbers, strict=True
+            index.offsets[members].tolist(), index.sizes[members].tolist(), numbers, strict=True
         ):
             yield offset, size, index.key(row), fields[number]
 
 
-def hard_links(offsets: NDArray[np.int64], url: str) -> NDArray[np.bool_]:
-    """Say which members are hard links: those lead back, while all others follow each other."""
+def hard_links(offsets: Integers, url: str) -> NDArray[np.bool_]:
+    """Return which members are hard links: their offsets go back, all others increase."""
     if not len(offsets):
         return np.zeros(0, bool)
     if offsets.min() < BEFORE:
-        raise IndexDamaged("the index has a member where no header comes before it.", url=url)
+        raise IndexDamaged("the index has a member without room for its header.", url=url)
     return np.concatenate([[False], offsets[1:] <= np.maximum.accumulate(offsets)[:-1]])
 
 
 def check_names_before(
     pieces: Iterable[bytes], expected: Iterable[tuple[str, str, bool, int]], url: str
 ) -> None:
-    """Refuse members with other names than those of the index; each piece begins with the header.
+    """Raise IndexStale if a member has another name than in the index; each piece begins with its header.
 
-    `expected` is the key and the field, whether the member is a hard link, and its offset. The names of hard
-    links are not compared, nor those that may stand in an extended header.
+    `expected` has the key, the field, whether the member is a hard link, and its offset. Names of hard links
+    and names that may be in an extended header are not compared.
     """
     for piece, (key, field, link, offset) in zip(pieces, expected, strict=True):
         name = f"{key}.{field}"
-        if link or not name.isascii() or len(name) > LONGEST:
+        if link or not name.isascii() or len(name) > MAX_NAME:
             continue
-        found, prefix = piece[:100].partition(b"\0")[0], classify(piece[156:BLOCK]).prefix
-        if not _is(prefix + b"/" + found if prefix else found, key, field):
+        stored, prefix = piece[:100].partition(b"\0")[0], classify(piece[156:BLOCK]).prefix
+        if not _matches(prefix + b"/" + stored if prefix else stored, key, field):
             raise _stale(name, offset, url)
 
 
-def _is(name: bytes, key: str, field: str) -> bool:
-    """Whether a member is this field of this sample; the index may have the field in lower case."""
-    wanted = f"{key}.{field}".encode("utf-8", "surrogateescape")
-    if name == wanted:
+def _matches(name: bytes, key: str, field: str) -> bool:
+    """Return whether a member is this field of this sample; the index may have the field in lower case."""
+    expected = f"{key}.{field}".encode("utf-8", "surrogateescape")
+    if name == expected:
         return True
     text = name.decode("utf-8", "surrogateescape")
     return text.startswith(f"{key}.") and text[len(key) + 1 :].lower() == field
@@ -136,5 +137,5 @@ def _is(name: bytes, key: str, field: str) -> bool:
 
 def _stale(name: str, offset: int, url: str) -> IndexStale:
     return IndexStale(
-        f'the shard was written again with other samples: there is no "{name}" at byte {offset}.', url=url
+        f'the shard was rewritten with other samples: there is no "{name}" at byte {offset}.', url=url
     )

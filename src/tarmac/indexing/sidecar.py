@@ -1,8 +1,7 @@
-"""Where each sample of one shard is: an Arrow file beside the shard, mapped, never parsed.
+"""Read and write the index of one shard: an Arrow file beside the shard, memory-mapped, never parsed.
 
-One row per sample: `key`, `members` (a list of field, offset, size, digest) and metadata columns such
-as `jpg.width`. What belongs to the file as a whole is JSON in the metadata of its schema. FORMAT.md has
-the details.
+It has one row per sample: `key`, `members` (a list of field, offset, size, digest) and metadata columns such as
+`jpg.width`. Facts about the shard as a whole are JSON in the metadata of the schema. See FORMAT.md.
 """
 
 from __future__ import annotations
@@ -19,8 +18,9 @@ from numpy.typing import NDArray
 from tarmac.errors import IndexDamaged, IndexMissing, NotFound, TarmacError
 from tarmac.indexing.entries import Entries
 from tarmac.indexing.facts import Facts, facts_to_json, parse_facts
-from tarmac.indexing.marks import Mark
 from tarmac.indexing.names import check_all_names
+from tarmac.indexing.sampled_digests import SampledDigest
+from tarmac.runtime.types import Integers
 from tarmac.storage import (
     ObjectInfo,
     StorageOptions,
@@ -38,14 +38,14 @@ __all__ = ["Sidecar", "make_sidecar", "open_sidecar", "read_sidecar", "sidecar_u
 SUFFIX = ".arrow"
 _METADATA = b"tarmac"
 _SCANS = 8
-"""Keys looked for one by one before a table of all of them is made."""
+"""Keys found by scanning before a table of all keys is built."""
 
 
 def sidecar_url(shard: str) -> str:
-    """The name of a shard's sidecar, beside it; the query and the fragment of a web URL stay behind."""
+    """Return the URL of a shard's sidecar, beside it; the query and fragment of a web URL stay at the end."""
     if is_local(shard):
         return f"{shard}{SUFFIX}"
-    # A server never sees a fragment: a suffix put behind it would name the shard itself.
+    # A server never sees a fragment, so a suffix after it would name the shard itself.
     end = shard.find("#") if scheme_of(shard) in ("http", "https") else -1
     path = shard if end < 0 else shard[:end]
     name = path.partition("?")[0]
@@ -53,7 +53,7 @@ def sidecar_url(shard: str) -> str:
 
 
 class Sidecar:
-    """The index of one shard. Arrays are views of the mapped file, in the order of the shard."""
+    """The index of one shard. Its arrays are views of the mapped file, in the order of the shard."""
 
     def __init__(self, batch: Any, facts: Facts) -> None:
         self.facts = facts
@@ -61,8 +61,8 @@ class Sidecar:
         members = batch.column("members").values
         self.fields = [_text(name) for name in members.field("field").dictionary.to_pylist()]
         self.field_of: NDArray[np.int16] = members.field("field").indices.to_numpy()
-        self.offsets: NDArray[np.int64] = members.field("offset").to_numpy()
-        self.sizes: NDArray[np.int64] = members.field("size").to_numpy()
+        self.offsets: Integers = members.field("offset").to_numpy()
+        self.sizes: Integers = members.field("size").to_numpy()
         self.digests: NDArray[np.uint64] | None = (
             members.field("digest").to_numpy() if facts.digests else None
         )
@@ -71,10 +71,10 @@ class Sidecar:
         """The names of the metadata columns."""
         self._rows: dict[str, int] | None = None
         self._scans = 0
-        self._sound: set[str] = set()
+        self._verified: set[str] = set()
         _, key_starts, key_bytes = batch.column("key").buffers()
         self._key_starts = memoryview(key_starts or bytes(4)).cast("i")
-        # Keys that are ASCII are cut out of one text, which is several times faster than decoding each.
+        # Slicing ASCII keys out of one text is several times faster than decoding each.
         raw = memoryview(key_bytes or b"").tobytes()
         self._key_bytes = raw
         self._key_text = raw.decode("ascii") if raw.isascii() else None
@@ -83,19 +83,19 @@ class Sidecar:
         return self.facts.samples
 
     def key(self, row: int) -> str:
-        """The key of one sample."""
+        """Return the key of a sample."""
         start, end = self._key_starts[row], self._key_starts[row + 1]
         if self._key_text is not None:
             return self._key_text[start:end]
         return self._key_bytes[start:end].decode("utf-8", "surrogateescape")
 
-    def keys(self, rows: slice | NDArray[np.int64] | None = None) -> list[str]:
-        """The keys of some samples, or of all."""
+    def keys(self, rows: slice | Integers | None = None) -> list[str]:
+        """Return the keys of some samples, or of all."""
         if not isinstance(rows, np.ndarray):
             column = self._batch.column("key")
             column = column if rows is None else column.slice(rows.start, rows.stop - rows.start)
-            found: list[Any] = column.to_numpy(zero_copy_only=False).tolist()  # quickest for neighbours
-            return found if self._key_text is not None else [_text(key) for key in found]
+            keys: list[Any] = column.to_numpy(zero_copy_only=False).tolist()  # fastest for a contiguous range
+            return keys if self._key_text is not None else [_text(key) for key in keys]
         bounds = np.frombuffer(self._key_starts, np.int32)
         pairs = zip(bounds[:-1][rows].tolist(), bounds[1:][rows].tolist(), strict=True)
         text, raw = self._key_text, self._key_bytes
@@ -105,16 +105,16 @@ class Sidecar:
 
     @property
     def text(self) -> str | None:
-        """All keys in one text, if they are ASCII; see `text_bounds`."""
+        """All keys concatenated, if they are ASCII; see `text_bounds`."""
         return self._key_text
 
-    def text_bounds(self, rows: slice | NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where in `text` the keys of some samples begin and end."""
+    def text_bounds(self, rows: slice | Integers) -> Integers:
+        """Return where in `text` the keys of some samples start and stop."""
         bounds = np.frombuffer(self._key_starts, np.int32)
         return np.stack([bounds[:-1][rows], bounds[1:][rows]], axis=1).astype(np.int64)
 
     def find(self, key: str) -> int | None:
-        """The row of the sample with this key."""
+        """Return the row of the sample with this key, or None."""
         if self._rows is None and self._scans < _SCANS:
             return self._scan(key)
         if self._rows is None:
@@ -122,7 +122,7 @@ class Sidecar:
         return self._rows.get(key)
 
     def _scan(self, key: str) -> int | None:
-        """Look through all keys: for a few of them far cheaper than a table."""
+        """Scan all keys, which for a few lookups is far cheaper than a table."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -132,37 +132,37 @@ class Sidecar:
         return None if row < 0 else row
 
     def column(self, name: str) -> Any:
-        """One metadata column, or `key`, as an Arrow array; a damaged one is refused."""
-        found = self._batch.column(name)
-        if name in self.facts.columns and name not in self._sound:
-            if _column_hash(found) != self.facts.columns[name]:
-                raise IndexDamaged(f'the column "{name}" of the index is not as it was written.')
-            self._sound.add(name)
-        return found
+        """Return a metadata column, or `key`, as an Arrow array; raise IndexDamaged if it is corrupt."""
+        column = self._batch.column(name)
+        if name in self.facts.columns and name not in self._verified:
+            if _column_hash(column) != self.facts.columns[name]:
+                raise IndexDamaged(f'the column "{name}" of the index is corrupt.')
+            self._verified.add(name)
+        return column
 
-    def bytes_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """How many bytes each of these samples has in all its fields."""
+    def bytes_of(self, rows: Integers) -> Integers:
+        """Return the number of payload bytes of each of these samples."""
         firsts = self.starts[rows].astype(np.int64)
         counts = self.starts[rows + 1] - firsts
         if not len(rows):
             return counts
-        # Only the members of these samples are looked at; every sample has one at least.
+        # Only the members of these samples are read; every sample has at least one.
         before = np.cumsum(counts) - counts
         members = np.arange(counts.sum()) + np.repeat(firsts - before, counts)
-        found: NDArray[np.int64] = np.add.reduceat(self.sizes[members], before)
-        return found
+        result: Integers = np.add.reduceat(self.sizes[members], before)
+        return result
 
     def has(self, field: str) -> NDArray[np.bool_]:
-        """For each sample, whether it has the field."""
+        """Return for each sample whether it has the field."""
         if field not in self.fields:
             return np.zeros(len(self), bool)
-        found = np.flatnonzero(self.field_of == self.fields.index(field))
+        members = np.flatnonzero(self.field_of == self.fields.index(field))
         mask = np.zeros(len(self), bool)
-        mask[np.searchsorted(self.starts, found, side="right") - 1] = True
+        mask[np.searchsorted(self.starts, members, side="right") - 1] = True
         return mask
 
     def fingerprint(self) -> str:
-        """A hash of all keys, fields, offsets and sizes, from what is in the arrays."""
+        """Compute the hash of all keys, fields, offsets and sizes."""
         fields = [name.encode("utf-8", "surrogateescape") for name in self.fields]
         begins = np.frombuffer(self._key_starts, np.int32, len(self) + 1)
         return _hashed(
@@ -180,9 +180,9 @@ class Sidecar:
         storage: StorageOptions = DEFAULT_STORAGE,
         content: Any = None,
     ) -> bool:
-        """Refuse a shard that is not the one that was indexed; see `Facts.check_shard`.
+        """Raise IndexStale unless the shard is the one that was indexed; see `Facts.check_shard`.
 
-        Of a copy that is here, the names of all members are compared, too. False: they remain to be compared.
+        For a local copy all member names are compared, too. Return False if they remain to be compared.
         """
         if self.facts.check_shard(info, url, storage, content):
             return True
@@ -199,10 +199,10 @@ def make_sidecar(
     *,
     digests: bool,
     local: bool,
-    marks: Sequence[Mark] = (),
+    sampled_digests: Sequence[SampledDigest] = (),
     bad_meta: bool = False,
 ) -> bytes:
-    """Return the bytes of a sidecar for a shard of which `info` is known; see `take_marks` for its marks."""
+    """Return the content of a sidecar; `info` describes its shard."""
     import pyarrow as pa
 
     arrays = entries.columns() | columns
@@ -216,25 +216,25 @@ def make_sidecar(
         digests=digests,
         layout=entries.layout(),
         columns=_column_hashes(batch, columns),
-        marks=tuple(marks),
+        sampled_digests=tuple(sampled_digests),
         bad_meta=bad_meta,
     )
     schema = batch.schema.with_metadata({_METADATA: facts_to_json(facts)})
-    sink = io.BytesIO()  # which grows by less than Arrow's own, and gives its content away uncopied
+    sink = io.BytesIO()  # grows less than Arrow's own buffer and returns its content uncopied
     with pa.ipc.new_file(sink, schema) as file:
         file.write_batch(batch.replace_schema_metadata(schema.metadata))
     return sink.getvalue()
 
 
 def _column_hashes(batch: Any, columns: Iterable[str]) -> dict[str, str]:
-    """The hash of each metadata column as a reader of the file will see it."""
+    """Return the hash of each metadata column as a reader of the file will see it."""
     import pyarrow as pa
 
     names = list(columns)
     if not names:
         return {}
-    some = batch.select(names)
-    written = pa.ipc.read_record_batch(some.serialize(), some.schema)
+    selected = batch.select(names)
+    written = pa.ipc.read_record_batch(selected.serialize(), selected.schema)
     return {name: _column_hash(written.column(name)) for name in names}
 
 
@@ -249,7 +249,7 @@ def _fingerprint(entries: Entries) -> str:
     names: list[Any] = []
     for texts in (entries.keys, list(entries.fields)):
         lengths, joined = array("q"), bytearray()
-        for start in range(0, len(texts), 10_000):  # all at once would take as much memory as all the rest
+        for start in range(0, len(texts), 10_000):  # encoding all keys at once would double the memory
             encoded = [text.encode("utf-8", "surrogateescape") for text in texts[start : start + 10_000]]
             lengths.extend(map(len, encoded))
             joined += b"".join(encoded)
@@ -265,7 +265,7 @@ def _hashed(*parts: Any) -> str:
 
 
 def write_sidecar(url: str, content: bytes, storage: StorageOptions = DEFAULT_STORAGE) -> None:
-    """Put a sidecar in place, whole; of several that index a shard at once, the last one stays."""
+    """Write a sidecar atomically; of concurrent writers the last one wins."""
     sink = open_write(url, storage, WriteOptions(overwrite=True))
     try:
         sink.write(content)
@@ -276,13 +276,13 @@ def write_sidecar(url: str, content: bytes, storage: StorageOptions = DEFAULT_ST
 
 
 def open_sidecar(url: str, storage: StorageOptions = DEFAULT_STORAGE) -> Sidecar:
-    """Open a sidecar; a local one is mapped, so that only what is used is read."""
+    """Open a sidecar; a local one is memory-mapped."""
     import pyarrow as pa
 
     try:
         content = pa.memory_map(local_path(url)) if is_local(url) else _content(url, storage)
     except (NotFound, FileNotFoundError, NotADirectoryError):
-        raise IndexMissing("there is no index here.", url=url) from None
+        raise IndexMissing("the index does not exist.", url=url) from None
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, TarmacError):
             raise
@@ -291,7 +291,7 @@ def open_sidecar(url: str, storage: StorageOptions = DEFAULT_STORAGE) -> Sidecar
 
 
 def read_sidecar(content: Any, url: str) -> Sidecar:
-    """Understand the content of a sidecar: bytes, or an Arrow file."""
+    """Parse and validate the content of a sidecar: bytes or an Arrow file."""
     import pyarrow as pa
 
     try:
@@ -300,7 +300,7 @@ def read_sidecar(content: Any, url: str) -> Sidecar:
         batch = file.get_batch(0)
         batch.validate(full=True)
         sidecar = Sidecar(batch, facts)
-        sound = _is_sound(sidecar)
+        consistent = _is_consistent(sidecar)
     except TarmacError:
         raise
     except (
@@ -313,9 +313,9 @@ def read_sidecar(content: Any, url: str) -> Sidecar:
         ArithmeticError,
         RecursionError,
     ) as error:
-        raise IndexDamaged(f"this is not an index that can be read ({_line(error)}).", url=url) from None
-    if not sound:
-        raise IndexDamaged("what the index says of its samples contradicts itself.", url=url)
+        raise IndexDamaged(f"this is not a valid index ({_line(error)}).", url=url) from None
+    if not consistent:
+        raise IndexDamaged("the index contradicts itself.", url=url)
     return sidecar
 
 
@@ -324,8 +324,8 @@ def _content(url: str, storage: StorageOptions) -> bytes:
         return b"".join(iter(lambda: source.read(1 << 20), b""))
 
 
-def _is_sound(sidecar: Sidecar) -> bool:
-    """Whether nothing could make a reader leave the shard or mix up samples; one pass over the arrays."""
+def _is_consistent(sidecar: Sidecar) -> bool:
+    """Return whether all offsets are inside the shard and the arrays agree with each other."""
     facts, starts, offsets, sizes = sidecar.facts, sidecar.starts, sidecar.offsets, sidecar.sizes
     keys, numbers = sidecar.column("key"), sidecar.field_of
     if [starts.dtype, numbers.dtype, offsets.dtype, sizes.dtype] != [np.int32, np.int16, np.int64, np.int64]:

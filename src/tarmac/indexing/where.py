@@ -1,8 +1,8 @@
-"""Conditions on metadata columns: `width >= 512 and lang = 'en'`, answered from the index alone.
+"""Select samples by conditions on metadata columns: `width >= 512 and lang = 'en'`, using only the index.
 
-As in SQL, a comparison with null is neither true nor false, and only true chooses a sample. Numbers that
-are not a number count as null, and so does a division by zero; `/` keeps fractions; in patterns of `like`
-a backslash takes the meaning from the character after it.
+As in SQL, a comparison with null is neither true nor false, and only true selects a sample. NaN and the result
+of a division by zero are null; `/` keeps fractions; in patterns of `like` a backslash escapes the next
+character.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from tarmac.errors import BadCondition, IndexingError
-from tarmac.indexing.grammar import Column, Node, Unary, parse
-from tarmac.indexing.tokens import problem
+from tarmac.indexing.grammar import Column, Node, Unary, condition_error, parse
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,54 +28,56 @@ _LISTED = 20
 
 @dataclass(frozen=True)
 class Condition:
-    """A condition that was understood. Equal texts are equal conditions; it pickles as its text."""
+    """A parsed condition. Conditions with equal texts are equal; a condition pickles as its text."""
 
     text: str
     tree: Node = field(repr=False, compare=False)
-    places: Mapping[str, int] = field(repr=False, compare=False)
-    """The columns as written, and where each is first named."""
+    positions: Mapping[str, int] = field(repr=False, compare=False)
+    """The columns as written, and where each is named first."""
 
     @property
     def columns(self) -> frozenset[str]:
         """The columns as written, among them `has:jpg` for each `has(jpg)`."""
-        return frozenset(self.places)
+        return frozenset(self.positions)
 
     @property
     def compared(self) -> frozenset[str]:
-        """The columns whose values matter: those of which more is asked than whether they are null."""
+        """The columns whose values are used, not only whether they are null."""
         return frozenset(name for name in _compared(self.tree) if not name.startswith(_HAS))
 
-    def nowhere(self, values: Mapping[str, int], samples: int, names: Iterable[str]) -> BadCondition | None:
-        """The error that no sample has a value in a column, if that is so: nobody can have meant that.
+    def missing_column(
+        self, values: Mapping[str, int], samples: int, names: Iterable[str]
+    ) -> BadCondition | None:
+        """Return an error if no sample has a value in one of the columns, which is probably misspelled.
 
-        `values` are the numbers of samples that have one; `names` are those that there are instead.
+        `values` has the number of samples with a value; `names` are the columns that exist.
         """
-        for name in sorted(self.compared, key=self.places.__getitem__):
+        for name in sorted(self.compared, key=self.positions.__getitem__):
             if not values.get(name, 0):
                 guess = _guess(name, [other for other in names if other != name]).strip()
                 what = f'"{name}" is missing in all {samples} samples{f"; {guess}" if guess else ""}'
-                hint = f"{name} is null, to choose samples without it."
-                return problem(self.text, self.places[name], what.removesuffix("?"), hint)
+                hint = f"{name} is null, to select samples without it."
+                return condition_error(self.text, self.positions[name], what.removesuffix("?"), hint)
         return None
 
     def resolve(self, available: Iterable[str]) -> dict[str, str]:
-        """For each column as written its full name among those there are."""
-        there = list(available)
-        found = {}
-        for name, place in self.places.items():
+        """Return the full name of each column as written."""
+        names = list(available)
+        resolved = {}
+        for name, position in self.positions.items():
             try:
-                found[name] = resolve(name, there)
+                resolved[name] = resolve(name, names)
             except IndexingError as error:
-                quoted = self.text[place] == '"'
+                quoted = self.text[position] == '"'
                 hint = f"single quotes for text: '{name}'" if quoted else error.hint
-                raise problem(self.text, place, error.what.rstrip("."), hint) from None
-        return found
+                raise condition_error(self.text, position, error.what.rstrip("."), hint) from None
+        return resolved
 
     def mask(self, table: Any, types: Mapping[str, Any] | None = None) -> NDArray[np.bool_]:
-        """For each row of an Arrow table or batch, whether the condition is true.
+        """Return for each row of an Arrow table or batch whether the condition is true.
 
-        `types`, from `promote.common_types`, are those of the columns in all shards together: with them
-        the shards of a dataset answer alike although their own types differ.
+        `types`, from `promote.common_types`, are the column types over all shards, so that shards with
+        different types give consistent results.
         """
         from tarmac.indexing.evaluate import evaluate
 
@@ -100,37 +101,37 @@ def _compared(node: Node) -> Iterator[str]:
 
 
 def parse_where(text: str) -> Condition:
-    """Understand a condition, or say at which character it cannot be understood."""
+    """Parse a condition; an error points at the character that is invalid."""
     return Condition(text, *parse(text))
 
 
 def resolve(name: str, available: Iterable[str]) -> str:
-    """Return the column of this name, or the only one that ends in it: `width` for `jpg.width`."""
-    there = list(available)
-    if name in there:
+    """Return the column of this name, or the only one that ends in it: `jpg.width` for `width`."""
+    columns = list(available)
+    if name in columns:
         return name
     if name.startswith(_HAS):
-        raise IndexingError(f'the table does not say which samples have the field "{name[len(_HAS) :]}".')
-    there = [column for column in there if column != _INTERNAL and not column.startswith(_HAS)]
-    found = [column for column in there if column.endswith(f".{name}")]
-    if len(found) == 1:
-        return found[0]
-    if found:
+        raise IndexingError(f'it is unknown which samples have the field "{name[len(_HAS) :]}".')
+    columns = [column for column in columns if column != _INTERNAL and not column.startswith(_HAS)]
+    matches = [column for column in columns if column.endswith(f".{name}")]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
         raise IndexingError(
-            f'"{name}" may be any of {", ".join(sorted(found))}.', hint="the whole name of the column."
+            f'"{name}" is ambiguous: {", ".join(sorted(matches))}.', hint="use the full name of the column."
         )
     raise IndexingError(
-        f'the index has no column "{name}"; {_guess(name, there)}there is {_listed(there)}.',
-        hint=f"index again with it: tarmac index SHARDS --meta {name if '.' in name else f'FIELD.{name}'}",
+        f'the index has no column "{name}"; {_guess(name, columns)}available: {_listed(columns)}.',
+        hint=f"rebuild the index with it: tarmac index SHARDS --meta {name if '.' in name else f'FIELD.{name}'}",
     )
 
 
-def _guess(name: str, there: list[str]) -> str:
-    endings = {column.rpartition(".")[2]: column for column in there}
-    near = get_close_matches(name, [*there, *endings], 1)
-    return f"did you mean {endings.get(near[0], near[0])}? " if near else ""
+def _guess(name: str, columns: list[str]) -> str:
+    endings = {column.rpartition(".")[2]: column for column in columns}
+    similar = get_close_matches(name, [*columns, *endings], 1)
+    return f"did you mean {endings.get(similar[0], similar[0])}? " if similar else ""
 
 
-def _listed(there: list[str]) -> str:
-    more = len(there) - _LISTED
-    return ", ".join(sorted(there)[:_LISTED]) + (f" and {more} more" if more > 0 else "")
+def _listed(columns: list[str]) -> str:
+    more = len(columns) - _LISTED
+    return (", ".join(sorted(columns)[:_LISTED]) or "none") + (f" and {more} more" if more > 0 else "")

@@ -1,1 +1,1 @@
-"""Jobs: one function over many shards, stopped anywhere and finished by running it again."""
+"""Jobs: plan units of work, run them with an engine, and record what is done, so that a run can resume."""

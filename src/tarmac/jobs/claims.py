@@ -1,8 +1,7 @@
-"""Names that a job may write, claimed while it runs: no other job writes them, whatever its verb.
+"""Claim the names that a job may write while it runs, so that no other job writes them.
 
-A claim is a small file in `.tarmac/claims/` of each directory that is written to. Its owner holds a lock on
-it. A store has no locks: there claims are numbered, each number is taken once, and of two claims to one name
-the lower number counts.
+A claim is a small file in `.tarmac/claims/` of each output directory, locked by its owner. A store has no
+locks: there claims are numbered, each number is used once, and of two claims to a name the lower number wins.
 """
 
 from __future__ import annotations
@@ -28,51 +27,51 @@ from tarmac.storage.types import DEFAULT_STORAGE
 __all__ = ["Claims", "Names", "overlap"]
 
 Names = tuple[str, ...]
-"""A name in pieces, with a number between each two: `("c-", ".tar")` is every `c-{i}.tar`."""
-_HOME = ".tarmac/claims"
-_GIVEN_UP = b"{}"
+"""A name in pieces with a number between each two: `("c-", ".tar")` matches every `c-{i}.tar`."""
+_DIRECTORY = ".tarmac/claims"
+_RELEASED = b"{}"
 _DIGITS = frozenset("0123456789")
 
 
-def overlap(some: Iterable[Names], others: Iterable[Names]) -> str | None:
-    """Return a name or pattern of `some` of which one of `others` has a name, too; None if there is none."""
-    mine, theirs = set(some), set(others)
+def overlap(names: Iterable[Names], others: Iterable[Names]) -> str | None:
+    """Return a name or pattern of `names` that matches a name of `others`; None if there is none."""
+    mine, theirs = set(names), set(others)
     if same := mine & theirs:
         return "{i}".join(min(same))
     for pieces in mine:
-        for each in theirs:
-            if len(pieces) + len(each) > 2 and _meet(pieces, each):
+        for other in theirs:
+            if len(pieces) + len(other) > 2 and _intersect(pieces, other):
                 return "{i}".join(pieces)
     return None
 
 
-def _meet(one: Names, other: Names) -> bool:
-    """Whether two patterns have a name in common. Walks through both at once, one letter at a time."""
+def _intersect(one: Names, other: Names) -> bool:
+    """Return whether two patterns match a common name, by searching both letter by letter."""
     a, b = _letters(one), _letters(other)
     seen, waiting = set[tuple[int, int]](), [(0, 0)]
     while waiting:
-        at = waiting.pop()
-        if at in seen:
+        state = waiting.pop()
+        if state in seen:
             continue
-        seen.add(at)
-        i, j = at
+        seen.add(state)
+        i, j = state
         if i == len(a) or j == len(b):
             if i == len(a) and j == len(b):
                 return True
             continue
         x, y = a[i], b[j]
         if x == y or (x is None and y in _DIGITS) or (y is None and x in _DIGITS):
-            # A number may go on after its first digit.
-            waiting += [(p, q) for p in ((i, i + 1) if x is None else (i + 1,)) for q in _after(j, y)]
+            waiting += [(p, q) for p in _next(i, x) for q in _next(j, y)]
     return False
 
 
-def _after(place: int, letter: str | None) -> tuple[int, ...]:
-    return (place, place + 1) if letter is None else (place + 1,)
+def _next(position: int, letter: str | None) -> tuple[int, ...]:
+    # A number may continue after its first digit.
+    return (position, position + 1) if letter is None else (position + 1,)
 
 
 def _letters(pieces: Names) -> list[str | None]:
-    """The letters of a pattern; None for a number."""
+    """Return the letters of a pattern, with None for a number."""
     letters: list[str | None] = list(pieces[0])
     for piece in pieces[1:]:
         letters += [None, *piece]
@@ -81,22 +80,22 @@ def _letters(pieces: Names) -> list[str | None]:
 
 @dataclass(eq=False)
 class Claims:
-    """The names that one job has claimed; `close` gives them up."""
+    """The names that one job has claimed; `close` releases them."""
 
     verb: str
     job: str = ""
-    """What tells it from other jobs: one that was killed is begun again under its own claims in a store."""
-    anew: bool = False
-    """Whether the user wants to replace what another job left in a store."""
+    """Identifies the job: a killed job that is run again takes over its own claims in a store."""
+    overwrite: bool = False
+    """Whether to release claims that another job left in a store."""
     storage: StorageOptions = DEFAULT_STORAGE
-    _held: dict[str, Any] = field(default_factory=dict)
-    """The directories, and what holds the claims there."""
+    _held: dict[str, _Locked | _Numbered] = field(default_factory=dict)
+    """The claim in each directory."""
 
     def __post_init__(self) -> None:
         keep_from_children(self)
 
     def hold(self, names: Iterable[Names]) -> None:
-        """Claim names and patterns; those in directories that have claims of this job are claimed already."""
+        """Claim names and patterns, except in directories where this job has a claim already."""
         wanted: dict[str, list[Names]] = {}
         for pieces in names:
             directory, slash, first = pieces[0].rpartition("/")
@@ -104,12 +103,12 @@ class Claims:
                 wanted.setdefault(directory + slash, []).append((first, *pieces[1:]))
         for directory in sorted(wanted):
             if is_local(directory):
-                self._held[directory] = self._on_disk(directory, wanted[directory])
+                self._held[directory] = self._claim_on_disk(directory, wanted[directory])
             elif scheme_of(directory) in LISTABLE:
-                self._held[directory] = self._in_store(directory, wanted[directory])
+                self._held[directory] = self._claim_in_store(directory, wanted[directory])
 
     def check(self) -> None:
-        """Stop if somebody has taken the names from this job."""
+        """Raise JobBusy if another job has taken over the names."""
         for held in self._held.values():
             held.check()
 
@@ -120,79 +119,77 @@ class Claims:
         self.close()
 
     def close(self) -> None:
-        """Let other jobs write the names."""
+        """Release all names."""
         while self._held:
             _, held = self._held.popitem()
             held.release()
 
     def forget(self) -> None:
-        """Give up the locks in a forked process, and nothing else: the claims are its parent's."""
+        """Close the locks in a forked process; the claims themselves belong to its parent."""
         for held in self._held.values():
             held.forget()
         self._held.clear()
 
     def _content(self, names: Sequence[Names]) -> bytes:
-        told = {"verb": self.verb, "job": self.job, "host": socket.gethostname(), "pid": os.getpid()}
-        return json.dumps(told | {"names": list(names)}).encode()
+        owner = {"verb": self.verb, "job": self.job, "host": socket.gethostname(), "pid": os.getpid()}
+        return json.dumps(owner | {"names": list(names)}).encode()
 
-    def _on_disk(self, directory: str, names: Sequence[Names]) -> _Locked:
-        place = Path(local_path(directory) or ".")
+    def _claim_on_disk(self, directory: str, names: Sequence[Names]) -> _Locked:
+        path = Path(local_path(directory) or ".")
         try:
-            with _alone(place) as home:
+            with _locked_directory(path) as home:
                 for other in sorted(home.glob("*.json")):
-                    _refuse(_living(other), names, directory)
-                path = home / f"{uuid.uuid4().hex}.json"
-                path.write_bytes(self._content(names))
-                fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+                    _reject_overlap(_living_claim(other), names, directory)
+                file = home / f"{uuid.uuid4().hex}.json"
+                file.write_bytes(self._content(names))
+                fd = os.open(file, os.O_RDWR | os.O_CLOEXEC)
                 claim(fd)
-                return _Locked(place, path, fd)
+                return _Locked(path, file, fd)
+        except WriteError:
+            raise
         except OSError as error:
-            if isinstance(error, WriteError):
-                raise
-            raise WriteError(
-                f"the claim to it cannot be written: {error.strerror}.", url=directory
-            ) from error
+            raise WriteError(f"cannot write the claim: {error.strerror}.", url=directory) from error
 
-    def _in_store(self, directory: str, names: Sequence[Names]) -> _Numbered:
-        held = _Numbered(f"{directory}{_HOME}/", self.storage)
-        before = held.others()
-        for number, told in before.items():
-            if told.get("job") == self.job or (self.anew and _common(told, names)):
-                held.give_up(number)
-        held.take(max(before, default=0) + 1, self._content(names))
+    def _claim_in_store(self, directory: str, names: Sequence[Names]) -> _Numbered:
+        held = _Numbered(f"{directory}{_DIRECTORY}/", self.storage)
+        existing = held.others()
+        for number, other in existing.items():
+            if other.get("job") == self.job or (self.overwrite and _overlap_with(other, names)):
+                held.release_number(number)
+        held.take(max(existing, default=0) + 1, self._content(names))
         try:
-            for told in held.others().values():
-                _refuse(told, names, directory, hint="--overwrite, if that job does not run any more.")
+            for other in held.others().values():
+                _reject_overlap(other, names, directory, hint="`overwrite`, if that job no longer runs.")
         except JobBusy:
             held.release()
             raise
         return held
 
 
-def _common(told: dict[str, Any], names: Sequence[Names]) -> str | None:
+def _overlap_with(other: dict[str, Any], names: Sequence[Names]) -> str | None:
     try:
-        return overlap(names, map(tuple, told.get("names", ())))
+        return overlap(names, map(tuple, other.get("names", ())))
     except (TypeError, IndexError):
-        return None  # written by something else
+        return None  # not written by tarmac
 
 
-def _refuse(told: dict[str, Any], names: Sequence[Names], directory: str, hint: str = "") -> None:
-    """Refuse names that another job may write."""
-    name = _common(told, names)
+def _reject_overlap(other: dict[str, Any], names: Sequence[Names], directory: str, hint: str = "") -> None:
+    """Raise JobBusy if the other job may write one of the names."""
+    name = _overlap_with(other, names)
     if name is not None:
-        who = f"`tarmac {told.get('verb')}` (process {told.get('pid')} of {told.get('host')})"
-        hint = " ".join(filter(None, ("wait until it has ended, or write to other names.", hint)))
-        raise JobBusy(f"{who} may write this name now.", url=f"{directory}{name}", hint=hint)
+        owner = f"`tarmac {other.get('verb')}` (process {other.get('pid')} on {other.get('host')})"
+        hint = " ".join(filter(None, ("wait until it has finished, or write to other names.", hint)))
+        raise JobBusy(f"{owner} is running and may write this name.", url=f"{directory}{name}", hint=hint)
 
 
 @contextlib.contextmanager
-def _alone(place: Path) -> Iterator[Path]:
-    """The directory of the claims; no other job looks or writes there meanwhile."""
-    home = place / _HOME
+def _locked_directory(path: Path) -> Iterator[Path]:
+    """Yield the directory of the claims, locked against other jobs."""
+    home = path / _DIRECTORY
     while True:
         home.mkdir(parents=True, exist_ok=True)
         lock = FileLock(home / "lock")
-        with contextlib.suppress(FileNotFoundError):  # the last job that ended removed the directory
+        with contextlib.suppress(FileNotFoundError):  # another job has just removed the directory
             lock.own()
             break
     try:
@@ -207,15 +204,15 @@ def _alone(place: Path) -> Iterator[Path]:
                     empty.rmdir()
 
 
-def _living(path: Path) -> dict[str, Any]:
-    """What a claim says whose owner lives; that of a dead one is removed, and says nothing."""
+def _living_claim(path: Path) -> dict[str, Any]:
+    """Return the content of a claim whose owner runs; remove that of a dead one and return {}."""
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
         if claim(fd):
             path.unlink()
             return {}
-        told = json.loads(path.read_bytes())
-        return told if isinstance(told, dict) else {}
+        content = json.loads(path.read_bytes())
+        return content if isinstance(content, dict) else {}
     except ValueError:
         return {}
     finally:
@@ -224,18 +221,18 @@ def _living(path: Path) -> dict[str, Any]:
 
 @dataclass
 class _Locked:
-    """A claim on a disk."""
+    """A claim on disk."""
 
-    place: Path
-    path: Path
+    directory: Path
+    file: Path
     fd: int
 
     def check(self) -> None:
-        """Nobody else can give up what is locked."""
+        """A locked claim cannot be taken over."""
 
     def release(self) -> None:
-        with contextlib.suppress(OSError), _alone(self.place):
-            self.path.unlink()
+        with contextlib.suppress(OSError), _locked_directory(self.directory):
+            self.file.unlink()
         self.forget()
 
     def forget(self) -> None:
@@ -246,32 +243,31 @@ class _Locked:
 
 @dataclass
 class _Numbered:
-    """A claim in a store. One that is given up is emptied, not deleted: no number is ever taken twice."""
+    """A claim in a store. A released one is emptied, not deleted, so that no number is used twice."""
 
     home: str
     storage: StorageOptions
     number: int = 0
 
     def others(self) -> dict[int, dict[str, Any]]:
-        """The claims that were there first, by number."""
+        """Return the earlier claims, by number."""
         from tarmac.storage.objects import list_infos
 
-        found: dict[int, dict[str, Any]] = {}
-        with contextlib.suppress(NotFound, AccessDenied):  # one that may write need not be allowed to list
+        claims: dict[int, dict[str, Any]] = {}
+        with contextlib.suppress(NotFound, AccessDenied):  # credentials that can write cannot always list
             for url, info in list_infos(self.home, DEFAULT_LIMITS.shards, self.storage):
                 number = int(url[-13:-5])
                 if not self.number or number < self.number:
-                    found[number] = {} if info.size <= len(_GIVEN_UP) else self._read(number)
-        return found
+                    claims[number] = {} if info.size <= len(_RELEASED) else self._read(number)
+        return claims
 
     def _read(self, number: int) -> dict[str, Any]:
         with open_read(self._url(number), self.storage) as source:
-            content = b"".join(iter(lambda: source.read(1 << 20), b""))
-        told = json.loads(content)
-        return told if isinstance(told, dict) else {}
+            content = json.loads(b"".join(iter(lambda: source.read(1 << 20), b"")))
+        return content if isinstance(content, dict) else {}
 
     def take(self, number: int, content: bytes) -> None:
-        """Take the first free number from this one on."""
+        """Take the first unused number from this one on."""
         while not self.number:
             try:
                 self._write(number, content, overwrite=False)
@@ -280,16 +276,15 @@ class _Numbered:
                 number += 1
 
     def check(self) -> None:
-        """Stop a job whose claims another one has given up for it."""
         if self.number and not self._read(self.number):
-            raise JobBusy("the same command, or one with --overwrite, was started meanwhile.", url=self.home)
+            raise JobBusy("the same job, or one with `overwrite`, was started meanwhile.", url=self.home)
 
-    def give_up(self, number: int) -> None:
-        self._write(number, _GIVEN_UP, overwrite=True)
+    def release_number(self, number: int) -> None:
+        self._write(number, _RELEASED, overwrite=True)
 
     def release(self) -> None:
         if self.number:
-            self.give_up(self.number)
+            self.release_number(self.number)
 
     def forget(self) -> None:
         self.number = 0

@@ -1,7 +1,7 @@
-"""What a job has done, unit by unit, so that running it again does only what is missing.
+"""Record which units of a job are done, so that a later run does only the rest.
 
-On a disk it is a file of JSON lines, appended to and locked while a job runs. A store cannot append, so there
-it is one small object for each unit. The first entry says which job it is: its options must be the same.
+On disk a ledger is a file of JSON lines, appended to and locked while the job runs. A store cannot append, so
+there each unit has an object of its own. The head identifies the job: its options must stay the same.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import json
 import os
 from collections.abc import Iterable
 from dataclasses import asdict, fields
-from typing import Any
+from typing import Any, TypeAlias
 
 from tarmac.display import identity
 from tarmac.errors import JobBusy, JobMismatch, NotFound, TarmacError, WriteError
-from tarmac.jobs.outputs import marks_of
+from tarmac.jobs.outputs import sampled_digests
 from tarmac.jobs.task import Outcome, Unit
 from tarmac.limits import DEFAULT_LIMITS
 from tarmac.storage import StorageOptions, is_local, open_read, open_write, scheme_of
@@ -25,185 +25,198 @@ from tarmac.storage.local import local_path
 from tarmac.storage.locks import claim, keep_from_children
 from tarmac.storage.types import DEFAULT_STORAGE, WriteOptions
 
-__all__ = ["Entry", "Ledger", "ledger_place", "made_by_others", "open_ledger"]
+__all__ = ["Entry", "Ledger", "ledger_url", "open_ledger", "written_by_others"]
 
 FORMAT = "tarmac-ledger-1"
-Entry = tuple[str, Outcome]
-"""The fingerprint of a unit's inputs, and what came of it."""
-_FIELDS = frozenset(field.name for field in fields(Outcome)) - {"inputs"}
+Entry: TypeAlias = tuple[str, Outcome]
+"""The fingerprint of a unit's inputs, and its outcome."""
+_IN_FACTS = {"companions": "beside", "removed": "removed", "sampled_digests": "marks"}
+"""Fields of an outcome that the file format keeps in `facts`, and their names there; `details` is the rest."""
+_COLUMNS = frozenset(field.name for field in fields(Outcome)) - {"inputs", "details", *_IN_FACTS}
 
 
-def ledger_place(output: str, verb: str) -> str:
-    """Where the ledger of a job belongs that writes `output`, a file, a pattern or a directory."""
+def ledger_url(output: str, verb: str) -> str:
+    """Return the URL of the ledger for a job that writes `output`: a file, a pattern or a directory."""
     path = output if is_local(output) else output.partition("?")[0]
     if scheme_of(output) in ("http", "https"):
         path = path.partition("#")[0]
     fixed = path.partition("{")[0].rpartition("/")[0]
     directory, slash = (fixed, "/") if fixed or path.startswith("/") else ("", "")
     name = path[len(directory) + len(slash) :]
-    if path != output:  # which tells jobs apart, and may be a secret
+    if path != output:  # the query distinguishes jobs, but may be a secret
         name += f"-{hashlib.sha256(output.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
     safe = "".join(letter if letter.isalnum() or letter in "._-" else "_" for letter in name)
     return f"{directory}{slash}.tarmac/{verb}{'-' if safe else ''}{safe}.jsonl"
 
 
-def _written(name: str) -> str:
-    """How the name of a unit or an output is written down: without secrets.
+class Ledger:
+    """The completed units of a job, in memory; subclasses also store them."""
 
-    Web servers, whose URLs have them, cannot be listed: nobody reads their ledgers to open such a name.
+    def __init__(self) -> None:
+        self.done: dict[str, Entry] = {}
+        self.previous: dict[str, Entry] = {}
+        """Units of the job that this one overwrites."""
+        self.new = True
+        """Whether the job has never started before."""
+        self.job = os.urandom(12).hex()
+        """Identifies the job; equal for the same verb and options where a ledger is stored."""
+
+    def begin(self) -> None:
+        """Store that the job has started."""
+
+    def record(self, unit: Unit, outcome: Outcome) -> None:
+        """Store that a unit is done."""
+        inputs = outcome.inputs or unit.inputs
+        self.done[unit.name] = inputs, outcome
+        self._store(unit.name, {"unit": _public(unit.name), **_to_json(outcome), "inputs": inputs})
+
+    def _store(self, name: str, entry: dict[str, Any]) -> None:
+        """Store one entry."""
+
+    def _load(self, entry: dict[str, Any]) -> None:
+        self.done[entry["unit"]] = entry["inputs"], _from_json(entry)
+
+    def close(self) -> None:
+        """Release the ledger."""
+
+
+def _public(name: str) -> str:
+    """Return the name of a unit or output without secrets.
+
+    Only URLs of web servers contain secrets. They cannot be listed, so no ledger in them is read back.
     """
     return name if is_local(name) else identity(name)
 
 
-class Ledger:
-    """The units that are done; `record` adds one."""
+def _to_json(outcome: Outcome) -> dict[str, Any]:
+    values = asdict(outcome)
+    facts = values.pop("details")
+    for name, key in _IN_FACTS.items():
+        if value := values.pop(name):
+            facts[key] = value
+    for files in (values["outputs"], facts.get("beside", {})):
+        for url in list(files):
+            files[_public(url)] = files.pop(url)
+    return values | {"facts": facts}
 
-    def __init__(self) -> None:
-        self.done: dict[str, Entry] = {}
-        self.before: dict[str, Entry] = {}
-        """What was done by a job that is begun anew."""
-        self.new = True
-        """Whether the job was never begun before."""
-        self.job = os.urandom(12).hex()
-        """What tells the job from others; the same for the same verb and options where a ledger is kept."""
 
-    def begin(self) -> None:
-        """Write down that the job is begun."""
-
-    def record(self, unit: Unit, outcome: Outcome) -> None:
-        """Remember that a unit is done."""
-        inputs = outcome.inputs or unit.inputs
-        self.done[unit.name] = inputs, outcome
-        line = {"unit": _written(unit.name)} | asdict(outcome) | {"inputs": inputs}
-        line["outputs"] = {_written(url): size for url, size in outcome.outputs.items()}
-        if beside := outcome.facts.get("beside"):
-            line["facts"] = outcome.facts | {"beside": {_written(url): size for url, size in beside.items()}}
-        self._keep(unit.name, line)
-
-    def _keep(self, name: str, line: dict[str, Any]) -> None:
-        """Write one entry down."""
-
-    def _load(self, line: dict[str, Any]) -> None:
-        known = {name: value for name, value in line.items() if name in _FIELDS}
-        self.done[line["unit"]] = line["inputs"], Outcome(**known)
-
-    def close(self) -> None:
-        """Let others use the ledger."""
+def _from_json(entry: dict[str, Any]) -> Outcome:
+    facts = dict(entry.get("facts") or {})
+    typed = {name: facts.pop(key) for name, key in _IN_FACTS.items() if key in facts}
+    columns = {name: value for name, value in entry.items() if name in _COLUMNS}
+    return Outcome(**columns, **typed, details=facts)
 
 
 def open_ledger(
-    place: str | None,
+    url: str | None,
     verb: str,
     options: dict[str, Any],
     *,
-    anew: bool = False,
-    dry: bool = False,
+    overwrite: bool = False,
+    dry_run: bool = False,
     storage: StorageOptions = DEFAULT_STORAGE,
 ) -> Ledger:
-    """Open the ledger at a place, or begin it; `anew` forgets what it says. Without a place none is kept.
+    """Open or create a ledger; `overwrite` discards its entries. None keeps one in memory only.
 
-    `dry` only looks at one that is there.
+    `dry_run` reads an existing ledger and creates none.
     """
-    if place is None or (dry and (anew or (is_local(place) and not os.path.exists(local_path(place))))):
+    if url is None or (dry_run and (overwrite or (is_local(url) and not os.path.exists(local_path(url))))):
         return Ledger()
-    # Through JSON, as it will be read again: tuples are lists then.
+    # A round trip through JSON, to compare with what is stored: tuples become lists.
     head = json.loads(json.dumps({"format": FORMAT, "verb": verb, "options": options}))
-    book = _File(place, head, anew) if is_local(place) else _Objects(place, head, anew, storage)
-    book.job = hashlib.sha256(json.dumps(head, sort_keys=True).encode()).hexdigest()[:24]
-    return book
+    ledger = _File(url, head, overwrite) if is_local(url) else _Objects(url, head, overwrite, storage)
+    ledger.job = hashlib.sha256(json.dumps(head, sort_keys=True).encode()).hexdigest()[:24]
+    return ledger
 
 
-def made_by_others(place: str | None, names: Iterable[str]) -> dict[str, str]:
-    """Those of these files that another job made, as ledgers beside this one say, and its verb."""
-    there = marks_of(names) if place is not None and is_local(place) else {}
-    if not there or place is None:
+def written_by_others(ledger: str | None, names: Iterable[str]) -> dict[str, str]:
+    """Return those of the files that other jobs wrote, according to neighbouring ledgers, and their verbs."""
+    existing = sampled_digests(names) if ledger is not None and is_local(ledger) else {}
+    if not existing or ledger is None:
         return {}
-    made: dict[tuple[str, str], str] = {}
-    own = os.path.abspath(local_path(place))
+    writers: dict[tuple[str, str], str] = {}
+    own = os.path.abspath(local_path(ledger))
     for path in glob.glob(os.path.join(glob.escape(os.path.dirname(own)), "*.jsonl")):
         if path != own:
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError, IndexError):
                 with open(path, "rb") as file:
-                    head, *lines = map(json.loads, file)
-                for name, mark in (pair for line in lines for pair in line["facts"]["marks"].items()):
-                    made[os.path.basename(name), mark] = head["verb"]
-    found = {name: made.get((os.path.basename(name), mark)) for name, mark in there.items()}
-    return {name: verb for name, verb in found.items() if verb is not None}
+                    head, *entries = map(json.loads, file)
+                for name, digest in (pair for entry in entries for pair in entry["facts"]["marks"].items()):
+                    writers[os.path.basename(name), digest] = head["verb"]
+    verbs = {name: writers.get((os.path.basename(name), digest)) for name, digest in existing.items()}
+    return {name: verb for name, verb in verbs.items() if verb is not None}
 
 
-def _check_head(found: dict[str, Any], head: dict[str, Any], place: str) -> None:
-    """Refuse to go on with something else than what was begun, and say what is different."""
-    if found == head:
+def _check_head(stored: dict[str, Any], head: dict[str, Any], url: str) -> None:
+    """Raise JobMismatch, with the differences, unless the stored head is that of this job."""
+    if stored == head:
         return
-    if found.get("format") != FORMAT:
-        raise JobMismatch("this is not a ledger of this version of tarmac.", url=place)
-    before, now = found.get("options", {}), head["options"]
-    names = [name for name in sorted(before.keys() | now.keys()) if before.get(name) != now.get(name)]
-    if names == ["inputs"]:  # hashes, which say nothing to people
-        raise JobMismatch("the inputs are others than those this output was begun with.", url=place)
-    changed = [f"{name} {before.get(name)!r} -> {now.get(name)!r}" for name in names if name != "inputs"]
-    changed = changed or [f"{found.get('verb')} -> {head['verb']}"]
-    raise JobMismatch(f"this output was begun with other options: {'; '.join(changed)}.", url=place)
+    if stored.get("format") != FORMAT:
+        raise JobMismatch("this is not a ledger of this version of tarmac.", url=url)
+    old, new = stored.get("options", {}), head["options"]
+    names = [name for name in sorted(old.keys() | new.keys()) if old.get(name) != new.get(name)]
+    if names == ["inputs"]:  # hashes, which tell a person nothing
+        raise JobMismatch("the job was started with other inputs.", url=url)
+    changes = [f"{name} {old.get(name)!r} -> {new.get(name)!r}" for name in names if name != "inputs"]
+    changes = changes or [f"{stored.get('verb')} -> {head['verb']}"]
+    raise JobMismatch(f"the job was started with other options: {'; '.join(changes)}.", url=url)
 
 
 class _File(Ledger):
-    """A ledger on a disk."""
+    """A ledger on disk."""
 
-    def __init__(self, place: str, head: dict[str, Any], anew: bool) -> None:
+    def __init__(self, url: str, head: dict[str, Any], overwrite: bool) -> None:
         super().__init__()
-        self._place = place
+        self._url, self._head = url, head
         self._fd = -1
         keep_from_children(self)
-        path = local_path(place)
+        path = local_path(url)
         try:
             os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
-            raise WriteError(f"the ledger cannot be written: {error.strerror}.", url=place) from error
+            raise WriteError(f"the ledger cannot be written: {error.strerror}.", url=url) from error
         try:
             if not claim(self._fd):
-                raise JobBusy("another process is doing this job now.", url=place)
-            if anew:
-                self._forget(head)
+                raise JobBusy("another process is running this job.", url=url)
+            if overwrite:
+                self._read_previous()
             else:
-                self._read(head)
+                self._read()
         except BaseException:
             self.close()
             raise
 
-    def _content(self) -> bytes:
-        """All whole lines; a process that was killed may have left half a one."""
+    def _complete_lines(self) -> bytes:
+        """Return the content without an incomplete last line, which a killed process may have left."""
         size = os.fstat(self._fd).st_size
         content = b""
         while len(content) < size and (part := os.pread(self._fd, 1 << 26, len(content))):
             content += part
         return content[: content.rfind(b"\n") + 1]
 
-    def _forget(self, head: dict[str, Any]) -> None:
-        """Begin anew; the file stays as it is until the job is begun, which may be refused."""
-        with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):  # whatever it was
-            for line in self._content().splitlines()[1:]:
+    def _read_previous(self) -> None:
+        """Read the entries to be overwritten. The file stays unchanged until `begin`."""
+        with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):  # any other file
+            for line in self._complete_lines().splitlines()[1:]:
                 self._load(json.loads(line))
-        self.before, self.done = self.done, {}
-        self._head = head
+        self.previous, self.done = self.done, {}
 
-    def _read(self, head: dict[str, Any]) -> None:
-        whole = self._content()
-        os.ftruncate(self._fd, len(whole))
+    def _read(self) -> None:
+        content = self._complete_lines()
+        os.ftruncate(self._fd, len(content))
         os.lseek(self._fd, 0, os.SEEK_END)
         try:
-            lines = [json.loads(line) for line in whole.splitlines()]
-            if len(lines) == 1 and lines[0].get("format") == FORMAT and lines[0] != head:
-                lines = []  # nothing came of it, so it binds nobody
-            if lines:
-                _check_head(lines[0], head, self._place)
-            for line in lines[1:]:
-                self._load(line)
+            entries = [json.loads(line) for line in content.splitlines()]
+            if len(entries) == 1 and entries[0].get("format") == FORMAT and entries[0] != self._head:
+                entries = []  # no unit was completed, so the options may change
+            if entries:
+                _check_head(entries[0], self._head, self._url)
+            for entry in entries[1:]:
+                self._load(entry)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            if isinstance(error, JobMismatch):
-                raise
-            raise JobMismatch(f"the ledger is damaged: {error}.", url=self._place) from None
-        self._head, self.new = head, not lines
+            raise JobMismatch(f"the ledger is damaged: {error}.", url=self._url) from None
+        self.new = not entries
 
     def begin(self) -> None:
         if self.new:
@@ -211,20 +224,18 @@ class _File(Ledger):
             os.lseek(self._fd, 0, os.SEEK_SET)
             self._append(self._head)
 
-    def _keep(self, name: str, line: dict[str, Any]) -> None:
-        self._append(line)
+    def _store(self, name: str, entry: dict[str, Any]) -> None:
+        self._append(entry)
 
-    def _append(self, line: dict[str, Any]) -> None:
-        data = json.dumps(line, ensure_ascii=True).encode() + b"\n"
+    def _append(self, entry: dict[str, Any]) -> None:
+        line = json.dumps(entry, ensure_ascii=True).encode() + b"\n"
         try:
-            written = os.write(self._fd, data)
-            if written != len(data):
-                raise WriteError("the disk is full.", url=self._place)
+            written = os.write(self._fd, line)
             os.fsync(self._fd)
         except OSError as error:
-            if isinstance(error, WriteError):
-                raise
-            raise WriteError(f"the ledger cannot be written: {error.strerror}.", url=self._place) from error
+            raise WriteError(f"the ledger cannot be written: {error.strerror}.", url=self._url) from error
+        if written != len(line):
+            raise WriteError("the disk is full.", url=self._url)
 
     def close(self) -> None:
         if self._fd >= 0:
@@ -235,58 +246,58 @@ class _File(Ledger):
 
 
 class _Objects(Ledger):
-    """A ledger in a store: `PLACE/head.json`, and an object for each unit."""
+    """A ledger in a store: `URL/head.json`, and one object per unit."""
 
-    def __init__(self, place: str, head: dict[str, Any], anew: bool, storage: StorageOptions) -> None:
+    def __init__(self, url: str, head: dict[str, Any], overwrite: bool, storage: StorageOptions) -> None:
         super().__init__()
-        self._place, self._storage = place, storage
-        found = None if anew else self._get(f"{place}/head.json")
-        if found is not None:
-            self._head = found
+        self._url, self._storage = url, storage
+        stored = None if overwrite else self._get(f"{url}/head.json")
+        if stored is not None:
+            self._head = stored
             self._read()
-            told = {name: value for name, value in found.items() if name != "generation"}
-            if self.done or told == head or told.get("format") != FORMAT:
-                _check_head(told, head, place)
+            known = {name: value for name, value in stored.items() if name != "generation"}
+            if self.done or known == head or known.get("format") != FORMAT:
+                _check_head(known, head, url)
                 self.new = False
                 return
-        # Another beginning is another generation: what was recorded before does not count any more.
+        # Starting over begins a new generation, which does not see the entries of the last.
         self._head = head | {"generation": os.urandom(8).hex()}
 
     @property
     def _units(self) -> str:
-        return f"{self._place}/{self._head['generation']}"
+        return f"{self._url}/{self._head['generation']}"
 
     def begin(self) -> None:
         if self.new:
-            self._put(f"{self._place}/head.json", self._head)
+            self._put(f"{self._url}/head.json", self._head)
 
     def _read(self) -> None:
         from tarmac.storage.urls import expand_glob
 
         with contextlib.suppress(NotFound):
             for url in expand_glob(f"{self._units}/*.json", DEFAULT_LIMITS, self._storage):
-                line = self._get(url)
-                if line is not None:
-                    self._load(line)
+                entry = self._get(url)
+                if entry is not None:
+                    self._load(entry)
 
-    def _keep(self, name: str, line: dict[str, Any]) -> None:
+    def _store(self, name: str, entry: dict[str, Any]) -> None:
         number = hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:24]
-        self._put(f"{self._units}/{number}.json", line)
+        self._put(f"{self._units}/{number}.json", entry)
 
     def _get(self, url: str) -> dict[str, Any] | None:
         try:
             with open_read(url, self._storage) as source:
                 content = b"".join(iter(lambda: source.read(1 << 20), b""))
-            found = json.loads(content)
+            entry = json.loads(content)
         except NotFound:
             return None
         except ValueError as error:
             if isinstance(error, TarmacError):
                 raise
             raise JobMismatch(f"the ledger is damaged: {error}.", url=url) from None
-        return found if isinstance(found, dict) else None
+        return entry if isinstance(entry, dict) else None
 
-    def _put(self, url: str, line: dict[str, Any]) -> None:
+    def _put(self, url: str, entry: dict[str, Any]) -> None:
         sink = open_write(url, self._storage, WriteOptions(overwrite=True))
-        sink.write(json.dumps(line, ensure_ascii=True).encode())
+        sink.write(json.dumps(entry, ensure_ascii=True).encode())
         sink.commit()

@@ -1,4 +1,4 @@
-"""Which of the files and objects that a job makes are there, and whether they are still the same."""
+"""Find out which outputs of a job exist, and whether they are unchanged."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ import os
 from collections.abc import Iterable
 
 from tarmac.errors import AccessDenied, NotFound, UnsupportedScheme
-from tarmac.indexing.marks import digest_at
-from tarmac.runtime.threads import in_threads
+from tarmac.indexing.sampled_digests import digest_at
+from tarmac.runtime.lookahead import in_threads
 from tarmac.storage import StorageOptions, is_local, stat
 from tarmac.storage.local import LocalSource, local_path
 from tarmac.storage.types import DEFAULT_STORAGE
 
-__all__ = ["marks_of", "sizes_there", "UNTOLD"]
+__all__ = ["existing_sizes", "sampled_digests", "UNKNOWN_SIZE"]
 
 REQUESTS = 16
-"""Questions to a store at the same time."""
-SPOTS, SPOT = 16, 4096
-"""How many places of a file are looked at to know it again, and how many bytes there."""
-UNTOLD = -1
-"""The size of what may or may not be there: whoever may write need not be allowed to look."""
+"""Concurrent requests to a store."""
+SPANS, SPAN_BYTES = 16, 4096
+"""Number and size of the spans of a file that its sampled digest covers."""
+UNKNOWN_SIZE = -1
+"""The size of an object that may exist: credentials that can write cannot always read."""
 
 
-def sizes_there(urls: Iterable[str], storage: StorageOptions = DEFAULT_STORAGE) -> dict[str, int]:
-    """The sizes of those that are there."""
+def existing_sizes(urls: Iterable[str], storage: StorageOptions = DEFAULT_STORAGE) -> dict[str, int]:
+    """Return the size of each file or object that exists."""
 
     def size(url: str) -> int | None:
         try:
@@ -31,23 +31,25 @@ def sizes_there(urls: Iterable[str], storage: StorageOptions = DEFAULT_STORAGE) 
         except NotFound:
             return None
         except (AccessDenied, UnsupportedScheme):
-            return UNTOLD
+            return UNKNOWN_SIZE
 
-    wanted = list(urls)
-    found = map(size, wanted) if all(map(is_local, wanted)) else in_threads(size, wanted, REQUESTS)
-    return {url: known for url, known in zip(wanted, found, strict=True) if known is not None}
+    urls = list(urls)
+    sizes = map(size, urls) if all(map(is_local, urls)) else in_threads(size, urls, REQUESTS)
+    return {url: known for url, known in zip(urls, sizes, strict=True) if known is not None}
 
 
-def marks_of(urls: Iterable[str]) -> dict[str, str]:
-    """What tells a file from another of the same size: a digest of its beginning and of some places in it.
+def sampled_digests(urls: Iterable[str]) -> dict[str, str]:
+    """Return a digest of evenly spaced spans of each local file that exists.
 
-    Files that are moved or copied keep it, unlike their times.
+    It tells files of the same size apart, and unlike times it survives moving and copying.
     """
-    return {url: _mark(local_path(url)) for url in urls if is_local(url) and os.path.isfile(local_path(url))}
+    return {
+        url: _digest(local_path(url)) for url in urls if is_local(url) and os.path.isfile(local_path(url))
+    }
 
 
-def _mark(path: str) -> str:
+def _digest(path: str) -> str:
     size = os.path.getsize(path)
-    places = [size * number // SPOTS for number in range(SPOTS)]
+    starts = [size * number // SPANS for number in range(SPANS)]
     with LocalSource(path) as source:
-        return digest_at(source.read_at, [(place, place + SPOT) for place in places])
+        return digest_at(source.read_at, [(start, start + SPAN_BYTES) for start in starts])

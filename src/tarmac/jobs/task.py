@@ -1,7 +1,7 @@
-"""What a job is: units of work that can be done anywhere, in any order, and again if need be.
+"""Define a job: units of work that can run anywhere, in any order, and more than once.
 
-A task is sent to wherever its units run, so it must pickle; it keeps nothing between two units. What a unit
-makes is named after the unit, never after who made it, and appears whole or not at all.
+A task is sent to the workers, so it must pickle, and it keeps nothing between two units. Outputs are named
+after their unit, never after the worker, and appear complete or not at all.
 """
 
 from __future__ import annotations
@@ -13,90 +13,98 @@ from typing import Any
 
 __all__ = ["Outcome", "Task", "Unit"]
 
+MAX_REASONS = 20
+"""Errors kept per unit; all are counted."""
+
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """One piece of a job, by a name that no other piece has."""
+    """One piece of a job, with a name that is unique in the job."""
 
     name: str
     content: Any = None
-    """What the task needs to know to do it; small, since it travels."""
+    """What the task needs to run the unit. It is sent to a worker, so keep it small."""
     inputs: str = ""
-    """What changes when that which it is made from does; a ledger compares it."""
+    """Fingerprint of the unit's inputs; a different value forces a rebuild."""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of one unit, as the ledger remembers it: numbers, text, lists and dictionaries."""
+    """The result of one unit, as the ledger stores it: read + added = written + failed + dropped + left_out."""
 
     read: int = 0
-    """Samples that were looked at, ..."""
+    """Samples read."""
     written: int = 0
-    """... that came out, ..."""
+    """Samples written."""
     failed: int = 0
-    """... and that were lost, each with its reason in `errors` or counted there."""
+    """Samples lost to errors; the first reasons are in `errors`."""
     dropped: int = 0
-    """Samples that were left out because that was asked for, ..."""
+    """Samples removed on request, by a function or for missing fields."""
     left_out: int = 0
-    """... those that a selection did not choose, ..."""
+    """Samples that the selection excludes."""
     added: int = 0
-    """... and those that were made of a sample beside its first one.
-
-    read + added = written + failed + dropped + left_out.
-    """
+    """Samples created from another sample, beyond the first."""
     bytes: int = 0
-    """Payload that came out."""
+    """Payload bytes written."""
     outputs: dict[str, int] = field(default_factory=dict)
-    """The files that were made, and their sizes."""
+    """Files written, with their sizes."""
+    companions: dict[str, int] = field(default_factory=dict)
+    """Files that belong to the outputs, such as their indexes, with their sizes."""
+    removed: bool = False
+    """Whether the outputs were removed on purpose after they were processed."""
+    sampled_digests: dict[str, str] = field(default_factory=dict)
+    """Sampled digests of local outputs, to recognise them later."""
     inputs: str = ""
-    """What it was made from, where that is seen only when it is read: else the unit says it."""
+    """Fingerprint of the inputs, where it is known only after reading them; otherwise the unit has it."""
     errors: list[str] = field(default_factory=list)
-    facts: dict[str, Any] = field(default_factory=dict)
-    """Whatever else the task has to say about the unit: `beside`, files that belong to its outputs."""
+    details: dict[str, Any] = field(default_factory=dict)
+    """Results that only the task itself reads, as JSON."""
     seconds: float = 0.0
 
     def fail(self, reason: str) -> None:
-        """Count a lost sample; of very many the first reasons are enough."""
+        """Count a failed sample and keep its reason, unless there are many already."""
         self.failed += 1
-        if len(self.errors) < MOST_REASONS:
+        if len(self.errors) < MAX_REASONS:
             self.errors.append(reason)
 
-
-MOST_REASONS = 20
+    @property
+    def files(self) -> dict[str, int]:
+        """All files that must still exist for the unit to count as done, with their sizes."""
+        return {} if self.removed else self.outputs | self.companions
 
 
 class Task(ABC):
-    """A job: planned once, run piece by piece, anywhere."""
+    """A job: planned once, run unit by unit, anywhere."""
 
     verb: str
-    """What it is called, for people."""
+    """The name of the job in messages and ledgers."""
 
     def options(self) -> dict[str, Any]:
-        """Everything that the result depends on, as JSON: a ledger refuses to go on with other options."""
+        """Return everything that the result depends on, as JSON; a job resumes only with equal options."""
         return {}
 
-    def begin(self, units: Sequence[Unit]) -> None:  # noqa: B027 - most have nothing to add
-        """Refuse a job that was never begun before, if something is in its way."""
+    def begin(self, units: Sequence[Unit]) -> None:  # noqa: B027 - most tasks need no check
+        """Raise if a new job cannot start, for example because an output exists."""
 
     @abstractmethod
     def plan(self) -> Iterable[Unit]:
-        """Say what there is to do: the same units in the same order for the same options and inputs."""
+        """Return the units: the same in the same order for the same options and inputs."""
 
     def writes(self, units: Sequence[Unit]) -> Iterable[str]:
-        """Say which files it may write; no other job may write one of them meanwhile."""
+        """Return the files that the units may write; concurrent jobs must not write them."""
         del units
         return ()
 
     @abstractmethod
     def run(self, unit: Unit) -> Outcome:
-        """Do one unit. What it writes appears whole, by a rename or an upload that is completed."""
+        """Run one unit. Its outputs must appear atomically, by a rename or a completed upload."""
 
     def inputs(self, unit: Unit) -> str:
-        """What a unit that was done before would be made from now."""
+        """Return the current fingerprint of the inputs of a unit that was done before."""
         return unit.inputs
 
     def commit(self, unit: Unit, outcome: Outcome) -> None:  # noqa: B027
-        """Do what must have succeeded before the unit counts as done."""
+        """Do what must succeed before the unit counts as done."""
 
     def finish(self, outcomes: Sequence[Outcome]) -> None:  # noqa: B027
-        """Do what can only be done when all units are; their outcomes come in the order of the plan."""
+        """Do what needs all units; their outcomes are in the order of the plan."""

@@ -1,1 +1,1 @@
-"""Threads, worker processes, rank and worker identity, seeds: what both doors and the jobs run on."""
+"""Threads, worker processes, bounded look-ahead, rank and worker identity, seeds, error budgets."""

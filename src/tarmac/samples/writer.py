@@ -11,7 +11,7 @@ from typing import IO, Any, Self
 
 from tarmac.codecs import Encoder, encode_field, encoders, find_encoder
 from tarmac.errors import BadName, DuplicateField, EncodeFailed, MissingField, WriteError
-from tarmac.indexing.entries import Entries, Place
+from tarmac.indexing.entries import Entries, Extent
 from tarmac.limits import DEFAULT_LIMITS
 from tarmac.samples.naming import Splitter, check_field, check_key, first_dot, is_reserved
 from tarmac.storage import Sink, StorageOptions, WriteOptions, is_local, open_write, scheme_of, stat
@@ -104,7 +104,7 @@ class TarWriter:
             import pyarrow  # noqa: F401 - needed at the end, when Python may import nothing more
             from xxhash import xxh3_64_intdigest
 
-            import tarmac.indexing.marks
+            import tarmac.indexing.sampled_digests
             import tarmac.indexing.sidecar  # noqa: F401
 
             self._digest = xxh3_64_intdigest
@@ -140,7 +140,7 @@ class TarWriter:
         blocks: list[bytes] = []
         header = self._headers.header
         position = self._position
-        places: dict[str, Place] = {}
+        places: dict[str, Extent] = {}
         for field, suffix, encode, always in self._plans.get(tuple(encoded)) or self._plan(encoded, key):
             value = encoded[field]
             if type(value) is memoryview and not (self._views and _lasting(value)):
@@ -232,14 +232,15 @@ class TarWriter:
 
     def _write_index(self, entries: Entries) -> str:
         """Put the index beside the shard; what is in place already is whole, with an index or without."""
-        from tarmac.indexing.marks import take_marks
+        from tarmac.indexing.sampled_digests import sample_digests
         from tarmac.indexing.sidecar import make_sidecar, sidecar_url, write_sidecar
 
         assert self.name is not None
         url = sidecar_url(self.name)
         info = stat(self.name, self._storage)
-        marks = take_marks(self.name, info, entries.offsets, self._storage)
-        content = make_sidecar(entries, info, {}, digests=True, local=is_local(self.name), marks=marks)
+        sampled = sample_digests(self.name, info, entries.offsets, self._storage)
+        local = is_local(self.name)
+        content = make_sidecar(entries, info, {}, digests=True, local=local, sampled_digests=sampled)
         write_sidecar(url, content, self._storage)
         return url
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from tarmac.errors import TarmacError
-from tarmac.runtime.threads import in_threads
+from tarmac.runtime.lookahead import in_threads
 from tarmac.steps.handlers import Drops, Handler, reraise_exception
 
 __all__ = ["Each", "FilterFunction", "PipelineStage", "RestCurried", "located", "pipelinefilter"]

@@ -7,7 +7,7 @@ from typing import Any, Unpack, cast
 
 from tarmac.errors import UsageError
 from tarmac.indexing.manifest import Manifest
-from tarmac.jobs.run import JobReport
+from tarmac.jobs.report import Report
 from tarmac.storage.urls import Shards
 from tarmac.tools.options import (
     Access,
@@ -37,7 +37,7 @@ class CopyArgs(SelectArgs, OrderArgs, WriteArgs, RunArgs, AccessArgs, total=Fals
 @verb(CopyArgs, Select, Order, Output, Run, Access)
 def copy(
     sources: Shards | Manifest | Sequence[Shards | Manifest], output: str, **options: Unpack[CopyArgs]
-) -> JobReport:
+) -> Report:
     """Copy the selected samples to new shards, in the requested order.
 
     With `weights`, `sources` is a sequence of as many sources. Shards that can be indexed are copied in

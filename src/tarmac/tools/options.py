@@ -13,10 +13,12 @@ import inspect
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypedDict, TypeVar
+from typing import Any, Literal, ParamSpec, TypedDict, TypeVar
 
 from tarmac.indexing.manifest import Manifest, read_manifest
+from tarmac.jobs.engines import Engine, make_engine
 from tarmac.limits import Limits
+from tarmac.runtime.processes import usable_cores
 from tarmac.samples.naming import Splitter, first_dot
 from tarmac.samples.reader import SampleReader
 from tarmac.storage import Cache, StorageOptions, scheme_of
@@ -24,9 +26,6 @@ from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.storage.urls import Shards, ShardUrl, expand
 from tarmac.tar import TarOptions
 from tarmac.tar.reader import DEFAULT_OPTIONS
-
-if TYPE_CHECKING:
-    from tarmac.jobs.run import Engine
 
 __all__ = [
     "Access",
@@ -214,12 +213,7 @@ class Run:
 
     def make_engine(self) -> Engine:
         """Return the engine that runs the job."""
-        from tarmac.jobs.engines.local import LocalEngine
-
-        if self.engine is None:
-            return LocalEngine(self.jobs or os.cpu_count() or 1)
-        assert not isinstance(self.engine, str)
-        return self.engine
+        return make_engine(self.engine, self.jobs or usable_cores())
 
 
 def bundle(group: Callable[..., T], options: Mapping[str, Any]) -> T:

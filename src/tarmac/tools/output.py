@@ -15,10 +15,10 @@ from typing import Any
 
 from tarmac.display import display_url, identity
 from tarmac.errors import CommitFailed, HookFailed, NotFound, UrlError, UsageError
-from tarmac.indexing.manifest import Manifest, Shard, manifest_there, write_manifest
+from tarmac.indexing.manifest import Manifest, Shard, existing_shards, write_manifest
 from tarmac.indexing.sidecar import open_sidecar, sidecar_url
 from tarmac.jobs.claims import Names
-from tarmac.jobs.outputs import UNTOLD, sizes_there
+from tarmac.jobs.outputs import UNKNOWN_SIZE, existing_sizes
 from tarmac.jobs.task import Outcome
 from tarmac.samples.grouping import Sample
 from tarmac.samples.writer import TarWriter
@@ -157,8 +157,8 @@ class Output:
         """Refuse to replace what is there already and was not made by this job, unless told to."""
         if self.overwrite:
             return
-        for name, size in sizes_there(names, self.storage).items():
-            if size != UNTOLD:
+        for name, size in existing_sizes(names, self.storage).items():
+            if size != UNKNOWN_SIZE:
                 raise _in_the_way(name)
 
     def names(self, shards: Iterable[str]) -> Iterator[str]:
@@ -197,10 +197,10 @@ class Output:
                 shown = display_url(f"pipe:{self.post_cmd}").removeprefix("pipe:").strip()
                 raise HookFailed(f"`post_cmd` exited with status {done.returncode}: {shown}", url=path)
             if self.delete_after and is_local(path):
-                for file in (plain, *map(local_path, outcome.facts.get("beside", ()))):
+                for file in (plain, *map(local_path, outcome.companions)):
                     with contextlib.suppress(FileNotFoundError):  # the command may have moved it
                         os.unlink(file)
-                outcome.facts["removed"] = True
+                outcome.removed = True
 
     def finish(self, outcomes: Sequence[Outcome]) -> None:
         """Write the manifest of all shards that were made; one of other shards is not replaced unasked."""
@@ -211,7 +211,7 @@ class Output:
             facts = open_sidecar(sidecar_url(name), self.storage).facts
             shards.append(Shard(name, facts.samples, facts.size, None, facts.fingerprint))
         try:
-            there = None if self.overwrite else manifest_there(self.manifest, self.storage)
+            there = None if self.overwrite else existing_shards(self.manifest, self.storage)
         except UrlError:
             raise _in_the_way(self.manifest) from None
         if there is not None:
@@ -298,7 +298,7 @@ def write_shard(
     if not output.stream:
         outcome.outputs[name] = _size(name, output.storage)
     if writer.sidecar is not None:
-        outcome.facts["beside"] = {writer.sidecar: _size(writer.sidecar, output.storage)}
+        outcome.companions = {writer.sidecar: _size(writer.sidecar, output.storage)}
     return outcome
 
 

@@ -8,14 +8,12 @@ from typing import Literal, Protocol
 
 import numpy as np
 import xxhash
-from numpy.typing import NDArray
 
 from tarmac.exact.order.bijection import permute
 from tarmac.runtime.seeds import make_seed
+from tarmac.runtime.types import Integers
 
 __all__ = ["Interleaved", "Listed", "Mixed", "Permutation", "permutation_text", "Shuffled"]
-
-Integers = NDArray[np.int64]
 
 
 class Permutation(Protocol):

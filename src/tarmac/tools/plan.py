@@ -16,13 +16,13 @@ from typing import Protocol
 
 import numpy as np
 import xxhash
-from numpy.typing import NDArray
 
 from tarmac.errors import UsageError
 from tarmac.exact.dataset import Dataset
 from tarmac.exact.selection import whole
 from tarmac.exact.shardset import Opening, ShardSet
-from tarmac.indexing.auto import manifest_of
+from tarmac.indexing.build import IndexOptions, manifest_of
+from tarmac.runtime.types import Integers
 from tarmac.samples.grouping import Sample
 from tarmac.samples.reader import read_shard
 from tarmac.storage import StorageOptions, is_local, scheme_of, stat
@@ -50,7 +50,6 @@ __all__ = [
     "StreamedShards",
 ]
 
-Integers = NDArray[np.int64]
 BATCH = 1024
 """Samples that are fetched together, ..."""
 BATCH_BYTES = 32 << 20
@@ -320,10 +319,13 @@ def open_indexed(
 ) -> IndexedSamples:
     """Open shards by their indexes, which are built if necessary, and select samples."""
     opening = Opening(cache=access.cache, storage=access.storage, views=views)
+    indexing = IndexOptions(
+        meta=select.meta, split_name=access.split_name, tar=access.tar, storage=access.storage
+    )
     everything = []
     for group in inputs:
         source = group.urls if group.manifest is None else group.manifest
-        manifest = manifest_of(source, access.storage, meta=select.meta, beside=False, show=progress)
+        manifest = manifest_of(source, indexing, beside=False, progress=progress)
         everything.append(Dataset.of_parts([whole(ShardSet(manifest, opening))]))
     selected = [select.of_dataset(each) for each in everything]
     return IndexedSamples(_joined(selected), select, order.of(selected), whole=_joined(everything))

@@ -6,8 +6,9 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tarmac.jobs.ledger import ledger_place
-from tarmac.jobs.run import JobReport, run_job
+from tarmac.jobs.ledger import ledger_url
+from tarmac.jobs.report import Report
+from tarmac.jobs.run import run_job
 from tarmac.jobs.task import Outcome, Task, Unit
 from tarmac.samples.grouping import Sample
 from tarmac.samples.naming import plain_key
@@ -96,7 +97,7 @@ def rewrite(
     change: Change | None = None,
     options: dict[str, Any] | None = None,
     also_read: Sequence[str] = (),
-) -> JobReport:
+) -> Report:
     """Write the samples of a plan: shard by shard as a job, or in one pass as a stream.
 
     `options` are what the result depends on besides the inputs and the output.
@@ -109,7 +110,7 @@ def rewrite(
     return run_rewrite(task, run)
 
 
-def run_rewrite(task: RewriteJob, run: Run) -> JobReport:
+def run_rewrite(task: RewriteJob, run: Run) -> Report:
     """Run the job, whose ledger is beside its output, and report what the selection left out."""
     report = run_writing(task, task.output, run, task.verb)
     if not run.dry_run:
@@ -118,15 +119,15 @@ def run_rewrite(task: RewriteJob, run: Run) -> JobReport:
     return report
 
 
-def run_writing(task: Task, output: Output, run: Run, name: str) -> JobReport:
+def run_writing(task: Task, output: Output, run: Run, name: str) -> Report:
     """Run a job that writes shards; `name` is that of its ledger, beside them."""
     return run_job(
         task,
         run.make_engine(),
-        ledger=ledger_place(output.pattern, name),
-        anew=output.overwrite,
-        most_failed=run.max_errors,
-        dry=run.dry_run,
+        ledger=ledger_url(output.pattern, name),
+        overwrite=output.overwrite,
+        max_errors=run.max_errors,
+        dry_run=run.dry_run,
         storage=output.storage,
-        show=run.progress,
+        progress=run.progress,
     )

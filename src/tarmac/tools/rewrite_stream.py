@@ -11,12 +11,14 @@ from typing import Any
 
 import xxhash
 
-from tarmac.errors import ErrorBudgetExceeded, JobMismatch, UsageError
+from tarmac.errors import JobMismatch, UsageError
 from tarmac.jobs.claims import Claims
-from tarmac.jobs.ledger import Ledger, ledger_place, open_ledger
-from tarmac.jobs.outputs import marks_of
-from tarmac.jobs.run import JobReport, refuse_others, still_there
+from tarmac.jobs.ledger import Ledger, ledger_url, open_ledger
+from tarmac.jobs.outputs import sampled_digests
+from tarmac.jobs.report import Report
+from tarmac.jobs.run import completed_outcome, reject_foreign_outputs
 from tarmac.jobs.task import Outcome, Unit
+from tarmac.runtime.budget import ErrorBudget
 from tarmac.samples.grouping import Sample
 from tarmac.tools.options import Run
 from tarmac.tools.output import Output, Sources, fields_of, same_name, write_shard
@@ -36,7 +38,7 @@ def rewrite_stream(
     *,
     options: dict[str, Any],
     also_read: Sequence[str] = (),
-) -> JobReport:
+) -> Report:
     """Write the samples of a plan as they come, to one stream or to shards."""
     (source,) = plan.sources.values()
     tally = Tally()
@@ -60,20 +62,20 @@ def rewrite_samples(
     options: dict[str, Any] | None = None,
     read: Sequence[str] = (),
     tally: Tally | None = None,
-) -> JobReport:
+) -> Report:
     """Write samples as they come. `options` are what the result depends on, and `read` are the inputs."""
     if "{split" in output.pattern:
         raise UsageError("a stream cannot be split.", url=output.pattern, hint="an output without {split}.")
     if run.dry_run:
         if output.stream:
-            return JobReport(verb, 1)
+            return Report(verb, 1)
         raise UsageError("the number of shards of a stream is known only after reading it.", field="dry_run")
     total = Outcome()
     incoming = counted(samples, total)
     changed = iter(incoming if change is None else change(incoming, total))
-    place = None if output.stream else ledger_place(output.pattern, verb)
+    place = None if output.stream else ledger_url(output.pattern, verb)
     facts = output.options() | (options or {})
-    book = open_ledger(place, verb, facts, anew=output.overwrite, storage=output.storage)
+    book = open_ledger(place, verb, facts, overwrite=output.overwrite, storage=output.storage)
     claims = Claims(verb, book.job, output.overwrite, output.storage)
     try:
         if not output.stream:
@@ -108,13 +110,13 @@ class _Streaming:
         max_errors: int | None,
     ) -> None:
         self._samples, self._total, self._output = samples, total, output
-        self._book, self._place, self._max_errors = book, place, max_errors
+        self._book, self._place, self._budget = book, place, ErrorBudget(max_errors)
         self._sources, self._claims = sources, claims
-        self._report = JobReport(verb)
+        self._report = Report(verb)
         self._digest = xxhash.xxh3_64()
         self._next: Sample | None = None
 
-    def run(self) -> JobReport:
+    def run(self) -> Report:
         report, output = self._report, self._output
         self._next = next(self._samples, None)
         while self._next is not None or (output.stream and not report.units):  # an empty stream is a tar, too
@@ -137,16 +139,13 @@ class _Streaming:
         return report
 
     def _check_budget(self) -> None:
-        failed, most = self._total.failed, self._max_errors
-        if most is not None and failed > most:
-            last = self._total.errors[-1:]
-            raise ErrorBudgetExceeded(f"{failed} samples failed, {most} may; the last: {last}.")
+        self._budget.check(self._total.failed, *self._total.errors[-1:] or [""])
 
     def _shard(self, name: str) -> Outcome:
         output, report, book = self._output, self._report, self._book
         self._sources.refuse(name)
         self._digest = xxhash.xxh3_64()
-        before = still_there(name, book, storage=output.storage)
+        before = completed_outcome(name, book, storage=output.storage)
         if before is not None:
             for _ in self._cut():
                 pass
@@ -159,10 +158,10 @@ class _Streaming:
         if not output.stream:
             self._claims.hold([(name,)])
         if not (book.new or output.overwrite):
-            refuse_others(self._place, [name])
+            reject_foreign_outputs(self._place, [name])
         outcome = write_shard(output, name, self._cut(), first=report.written)
         output.run_post_cmd(outcome)
-        outcome.facts["marks"] = marks_of(outcome.outputs)
+        outcome.sampled_digests = sampled_digests(outcome.outputs)
         self._claims.check()
         book.record(Unit(name, inputs=self._digest.hexdigest()), outcome)
         report.done += 1

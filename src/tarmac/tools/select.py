@@ -13,11 +13,12 @@ import xxhash
 
 from tarmac.errors import JobError, MissingField, UsageError
 from tarmac.exact.dataset import Dataset
-from tarmac.indexing.meta import Columns, MetaPlan, parse_meta
+from tarmac.indexing.meta import Columns, MetaPlan, meta_plan
 from tarmac.indexing.where import Condition, parse_where
 from tarmac.limits import DEFAULT_LIMITS
 from tarmac.samples.grouping import Sample
 from tarmac.samples.naming import plain_key
+from tarmac.samples.splits import key_hasher, split_bounds
 from tarmac.storage import StorageOptions
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.storage.urls import read_list
@@ -201,10 +202,7 @@ class Select:
         if self.only not in self.shares:
             names = ", ".join(self.shares) or "none"
             raise UsageError(f"unknown split {self.only!r}: `split` has {names}.", field="only")
-        edges = [0.0, *itertools.accumulate(self.shares.values())]
-        number = list(self.shares).index(self.only)
-        low, high = (min(round(edge * 2**64), 2**64) for edge in edges[number : number + 2])
-        return low, 2**64 if edges[number + 1] > 1 - 1e-9 else high
+        return split_bounds(self.shares)[self.only]
 
     @cached_property
     def meta(self) -> MetaPlan | None:
@@ -212,7 +210,7 @@ class Select:
         if self.condition is None:
             return None
         names = [name for name in self.condition.columns if name != "key" and not name.startswith("has:")]
-        return parse_meta(names) if names else None
+        return meta_plan(names) if names else None
 
     # Of indexed shards
 
@@ -285,7 +283,7 @@ class Select:
                 hint = f"keys as `tarmac show` prints them, such as {tally.example!r}."
                 raise UsageError(what, field="keys", url=self._keys_url, hint=hint)
             if self.condition is not None:
-                found = self.condition.nowhere(tally.columns, tally.seen, tally.names)
+                found = self.condition.missing_column(tally.columns, tally.seen, tally.names)
                 problem = found if tally.columns else None  # an index has looked for itself
                 if problem is not None:
                     raise problem
@@ -350,8 +348,7 @@ def _readable(key: str) -> str:
 
 
 def _in_part(samples: Iterable[Sample], bounds: tuple[int, int]) -> Iterator[Sample]:
-    digest, seed = xxhash.xxh3_64_intdigest, xxhash.xxh3_64_intdigest(b"")
-    low, high = bounds
+    hash_key, (low, high) = key_hasher(), bounds
     for sample in samples:
-        if low <= digest(sample["__key__"].encode("utf-8", "surrogateescape"), seed) < high:
+        if low <= hash_key(sample["__key__"]) < high:
             yield sample

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from tarmac.indexing.meta import names_in
-from tarmac.jobs.run import JobReport
+from tarmac.jobs.report import Report
 from tarmac.jobs.task import Outcome
 from tarmac.samples.grouping import Sample
 
@@ -83,11 +83,11 @@ class Tally:
         outcome.left_out = self.seen - self.chosen
         outcome.dropped += self.chosen - self.passed
         if self.keys:
-            outcome.facts[_KEYS] = sorted(self.keys)
+            outcome.details[_KEYS] = sorted(self.keys)
         if self.columns:
-            outcome.facts[_COLUMNS] = dict(self.columns)
+            outcome.details[_COLUMNS] = dict(self.columns)
         if self.example and not self.chosen:
-            outcome.facts[_EXAMPLE] = [self.example, *self.names[:_MOST_NAMES]]
+            outcome.details[_EXAMPLE] = [self.example, *self.names[:_MOST_NAMES]]
 
 
 @dataclass
@@ -97,23 +97,23 @@ class Balance:
     left_out: int = 0
     remarks: list[str] = field(default_factory=list)
 
-    def book(self, report: JobReport) -> None:
+    def book(self, report: Report) -> None:
         """Add it to the report of the job."""
         report.read += self.left_out
         report.left_out += self.left_out
         report.remarks += self.remarks
 
 
-def judged(select: Judge | None, report: JobReport) -> list[str]:
+def judged(select: Judge | None, report: Report) -> list[str]:
     """What there is to say about a selection of shards that were read one by one, each for itself."""
     if select is None:
         return []
     tally = Tally(report.read, report.read - report.left_out)
     for outcome in report.outcomes:
-        tally.columns.update(outcome.facts.get(_COLUMNS, {}))
-        tally.keys.update(outcome.facts.get(_KEYS, ()))
-        if _EXAMPLE in outcome.facts:
-            tally.example, *tally.names = outcome.facts[_EXAMPLE]
+        tally.columns.update(outcome.details.get(_COLUMNS, {}))
+        tally.keys.update(outcome.details.get(_KEYS, ()))
+        if _EXAMPLE in outcome.details:
+            tally.example, *tally.names = outcome.details[_EXAMPLE]
     return select.judged(tally)
 
 

@@ -1,4 +1,4 @@
-"""Processes of this machine: all units come back, however workers, units and parents end."""
+"""The local engine: all units come back, however workers, units and parents end."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ import psutil
 import pytest
 
 from harness.waiting import FOREVER, PATIENCE, gone, until
-from tarmac.errors import BadName, WorkerDied
-from tarmac.jobs.engines import local
-from tarmac.jobs.engines.local import LocalEngine, worker_pool
+from tarmac.errors import BadName, UsageError, WorkerDied
+from tarmac.jobs.engines.local import LocalEngine
 from tarmac.jobs.task import Outcome, Unit
+from tarmac.runtime import processes
+from tarmac.runtime.processes import worker_pool
 
 
 @dataclass
 class Work:
-    """What to do with a unit, by its content."""
+    """Does what the content of a unit says."""
 
     def __call__(self, unit):
         what = unit.content
@@ -31,37 +32,36 @@ class Work:
             raise BadName("bad.", key=unit.name)
         if what == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
-        return Outcome(facts={"process": os.getpid(), "what": what})
+        return Outcome(details={"process": os.getpid(), "what": what})
 
 
 def units(*contents):
     return [Unit(str(number), content) for number, content in enumerate(contents)]
 
 
-def test_one_process_is_this_one():
-    found = list(LocalEngine().run(Work(), units("x", "bad", "y")))
-    assert [unit.name for unit, _ in found] == ["0", "1", "2"]
-    assert found[0][1].facts["process"] == os.getpid()
-    assert isinstance(found[1][1], BadName)
-    with pytest.raises(ValueError, match="at least"):
+def test_one_job_runs_in_this_process():
+    finished = list(LocalEngine().run(Work(), units("x", "bad", "y")))
+    assert [unit.name for unit, _ in finished] == ["0", "1", "2"]
+    assert finished[0][1].details["process"] == os.getpid()
+    assert isinstance(finished[1][1], BadName)
+    with pytest.raises(UsageError) as caught:
         LocalEngine(0)
+    assert caught.value.field == "jobs"
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_several_processes(method, monkeypatch):
-    import multiprocessing
-
-    monkeypatch.setattr(local, "_context", lambda: multiprocessing.get_context(method))
-    found = dict(LocalEngine(2).run(Work(), units(*range(20), "bad")))
-    assert len(found) == 21
-    outcomes = [outcome for outcome in found.values() if isinstance(outcome, Outcome)]
-    assert sorted(outcome.facts["what"] for outcome in outcomes) == list(range(20))
-    assert os.getpid() not in {outcome.facts["process"] for outcome in outcomes}
-    (error,) = [outcome for outcome in found.values() if isinstance(outcome, Exception)]
+    monkeypatch.setattr(processes, "_context", lambda: multiprocessing.get_context(method))
+    finished = dict(LocalEngine(2).run(Work(), units(*range(20), "bad")))
+    assert len(finished) == 21
+    outcomes = [outcome for outcome in finished.values() if isinstance(outcome, Outcome)]
+    assert sorted(outcome.details["what"] for outcome in outcomes) == list(range(20))
+    assert os.getpid() not in {outcome.details["process"] for outcome in outcomes}
+    (error,) = [outcome for outcome in finished.values() if isinstance(outcome, Exception)]
     assert (type(error), error.key) == (BadName, "20")
 
 
-def test_units_are_taken_only_as_they_can_be_done():
+def test_look_ahead_is_bounded():
     taken = []
 
     def endless():
@@ -76,16 +76,16 @@ def test_units_are_taken_only_as_they_can_be_done():
     running.close()
 
 
-def test_a_killed_worker_is_an_error_for_each_unit_that_it_took_with_it():
-    found = list(LocalEngine(2).run(Work(), units("kill", "x", "y")))
-    errors = [outcome for _, outcome in found if isinstance(outcome, Exception)]
+def test_a_killed_worker_is_an_error_of_its_units():
+    finished = list(LocalEngine(2).run(Work(), units("kill", "x", "y")))
+    errors = [outcome for _, outcome in finished if isinstance(outcome, Exception)]
     assert errors
     assert all(isinstance(error, WorkerDied) for error in errors)
 
 
 SCRIPT = """
 import sys, time
-from tarmac.jobs.engines.local import LocalEngine, worker_pool
+from tarmac.jobs.engines.local import LocalEngine
 from tarmac.jobs.task import Outcome, Unit
 
 def work(unit):
@@ -120,7 +120,7 @@ def test_workers_end_with_their_parent(tmp_path, number):
         assert len(list(tmp_path.glob("*.interrupted"))) == 2
 
 
-def test_more_work_for_processes_that_have_died_is_the_same_error():
+def test_submitting_to_a_dead_pool_is_the_same_error():
     def slowly():
         before = len(psutil.Process().children())
         yield from units("kill", "x")
@@ -132,8 +132,8 @@ def test_more_work_for_processes_that_have_died_is_the_same_error():
             assert isinstance(outcome, WorkerDied | Outcome)
 
 
-def test_processes_of_others_are_left_alone():
-    """Those that are started while ours work, too."""
+def test_other_processes_of_the_program_are_left_alone():
+    """Also those that are started while the pool runs."""
     with worker_pool(1, Work()) as submit:
         first = submit(units("x")[0])
         other = multiprocessing.get_context("fork").Process(target=time.sleep, args=(FOREVER,))

@@ -199,7 +199,7 @@ def test_clean_copies(tmp_path):
     assert (report.done, report.written) == (3, 33)
     assert not report.ok
     for outcome, key in zip(report.outcomes, ("s3", "s6", "s9"), strict=True):
-        losses = outcome.facts["losses"]
+        losses = outcome.details["losses"]
         assert [loss.get("key") for loss in losses] == [None, key]
         assert losses[0]["what"] == "bytes"
         assert losses[0]["start"] < losses[0]["stop"]
@@ -208,7 +208,7 @@ def test_clean_copies(tmp_path):
     before = {path.name: path.read_bytes() for path in (tmp_path / "clean").glob("*.tar")}
     again = run(urls, Output(f"{tmp_path}/clean/"), 1)
     assert (again.kept, again.done) == (3, 0)
-    assert [outcome.facts for outcome in again.outcomes] == [outcome.facts for outcome in report.outcomes]
+    assert [outcome.details for outcome in again.outcomes] == [outcome.details for outcome in report.outcomes]
     (tmp_path / "clean" / "1.tar").unlink()
     assert run(urls, Output(f"{tmp_path}/clean/"), 1).done == 1
     assert {path.name: path.read_bytes() for path in (tmp_path / "clean").glob("*.tar")} == before
@@ -243,7 +243,7 @@ def test_compressed_shards(tmp_path):
     wrong.write_bytes(changed)
     other.write_bytes(bz2.compress(data[: len(data) // 2]))
     report = run([cut, wrong, other], Output(f"{tmp_path}/clean/"))
-    reasons = [[loss["reason"] for loss in outcome.facts["losses"]] for outcome in report.outcomes]
+    reasons = [[loss["reason"] for loss in outcome.details["losses"]] for outcome in report.outcomes]
     assert "ends in the middle" in reasons[0][0]
     assert "nothing can be trusted" in reasons[1][0]
     assert [outcome.written for outcome in report.outcomes] == [5, 0, 6]
@@ -257,7 +257,7 @@ def test_samples_that_are_whole_and_yet_not_right(tmp_path):
     )
     report = run([path], Output(f"{tmp_path}/clean/"), checks=Checks(frozenset(["cls"]), decode="rgb8"))
     assert [sample["__key__"] for sample in read(f"{tmp_path}/clean/a.tar")] == ["a", "c"]
-    losses = report.outcomes[0].facts["losses"]
+    losses = report.outcomes[0].details["losses"]
     assert [(loss["key"], loss["reason"][:12]) for loss in losses] == [
         ("b", 'field "cls":'),
         ("d", "the sample h"),
@@ -273,7 +273,7 @@ def test_the_index_beside_a_shard_is_used(tmp_path):
     data[header_offsets(bytes(plain(FILES)))[20]] ^= 1
     path.write_bytes(data)
     report = run([path], Output(f"{tmp_path}/clean/"), checks=Checks(digests=True))
-    assert [loss["key"] for loss in report.outcomes[0].facts["losses"]] == ["s4"]
+    assert [loss["key"] for loss in report.outcomes[0].details["losses"]] == ["s4"]
     assert report.written == 11
     report = run([path], Output(f"{tmp_path}/guess/"))
     assert report.written == 11  # the header is seen, the byte is not
@@ -302,8 +302,8 @@ def test_a_size_that_reaches_beyond_the_end_hides_nothing(tmp_path):
     report = repair([str(path)], Output(f"{tmp_path}/clean/"), LocalEngine(), checks=Checks())
     found = {sample["__key__"] for sample in read(f"{tmp_path}/clean/x.tar")}
     assert found == ORIGINAL.keys() - {"s3"}
-    assert [loss["key"] for loss in report.outcomes[0].facts["losses"]] == ["s3"]
-    assert all(loss["stop"] <= len(data) for loss in report.outcomes[0].facts["losses"])
+    assert [loss["key"] for loss in report.outcomes[0].details["losses"]] == ["s3"]
+    assert all(loss["stop"] <= len(data) for loss in report.outcomes[0].details["losses"])
 
 
 def test_names_of_gnu_tar(tmp_path):

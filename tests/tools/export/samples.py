@@ -10,7 +10,7 @@ from typing import Any
 
 from harness.shards import plain
 from tarmac.jobs.engines.local import LocalEngine
-from tarmac.jobs.run import JobReport
+from tarmac.jobs.report import Report
 from tarmac.tools.export.export import export
 from tarmac.tools.rewrite import Run
 
@@ -56,6 +56,6 @@ def odd(folder: Path, files: list[tuple[str, bytes]], name: str = "odd.tar") -> 
     return str(path)
 
 
-def run(shards: Any, to: str, output: Any, *, jobs: int = 1, dry: bool = False, **more: Any) -> JobReport:
+def run(shards: Any, to: str, output: Any, *, jobs: int = 1, dry: bool = False, **more: Any) -> Report:
     """Export without a progress bar."""
     return export(shards, to, str(output), Run(LocalEngine(jobs), dry, None, False), **more)

@@ -22,10 +22,9 @@ from tarmac.errors import (
     UrlError,
 )
 from tarmac.indexing.manifest import Manifest, Shard, read_manifest
-from tarmac.jobs.engines.local import LocalEngine
+from tarmac.jobs.engines import Engine, make_engine
 from tarmac.jobs.ledger import open_ledger
-from tarmac.jobs.outputs import sizes_there
-from tarmac.jobs.run import Engine
+from tarmac.jobs.outputs import existing_sizes
 from tarmac.jobs.task import Outcome, Task, Unit
 from tarmac.limits import Limits
 from tarmac.progress import progress
@@ -148,7 +147,7 @@ class Checking(Task):
         verdict = _check_one(self.urls[number], self.checks, self.told[number], keys)
         if self.keys is not None and keys is not None:
             self.keys.save(number, keys)
-        return Outcome(verdict.samples, bytes=verdict.payload, facts={"verdict": verdict})
+        return Outcome(verdict.samples, bytes=verdict.payload, details={"verdict": verdict})
 
 
 def check(
@@ -178,7 +177,7 @@ def check(
     told = _told(chosen, shards, urls)
     task = Checking(urls, chosen, told, keys, known=ledger is not None)
     # The standard input of worker processes is empty.
-    engine = LocalEngine(1 if any(scheme_of(url) == "-" for url in urls) else jobs)
+    engine = make_engine(None, 1 if any(scheme_of(url) == "-" for url in urls) else jobs)
     verdicts = _with_ledger(task, engine, ledger)
     return progress(verdicts, len(urls), "checking", show=show)
 
@@ -187,7 +186,7 @@ def _absent(manifest: Manifest, urls: Sequence[str], storage: StorageOptions) ->
     """The shards that should be there, are not, and would be passed over by a pattern."""
     named = [shard.url for shard in entries_of(manifest, urls) if shard is not None]
     others = [shard.url for shard in manifest.shards if shard.url not in named]
-    there = sizes_there(others, storage)
+    there = existing_sizes(others, storage)
     return [url for url in others if url not in there]
 
 
@@ -213,7 +212,7 @@ def _with_ledger(task: Checking, engine: Engine, place: str | None) -> Iterator[
             inputs, outcome = book.done.get(unit.name, ("", Outcome()))
             if unit.inputs and inputs == unit.inputs:
                 done[unit.content] = ShardCheck(
-                    task.urls[unit.content], outcome.read, outcome.bytes, **outcome.facts
+                    task.urls[unit.content], outcome.read, outcome.bytes, **outcome.details
                 )
             else:
                 missing.append(unit)
@@ -221,10 +220,10 @@ def _with_ledger(task: Checking, engine: Engine, place: str | None) -> Iterator[
         for unit, outcome_or_error in engine.run(task.run, missing):
             if isinstance(outcome_or_error, Exception):
                 raise outcome_or_error
-            verdict = outcome_or_error.facts["verdict"]
+            verdict = outcome_or_error.details["verdict"]
             if verdict.ok and unit.inputs:
-                facts = {"fields": verdict.fields, "skipped": verdict.skipped}
-                book.record(unit, replace(outcome_or_error, facts=facts))
+                details = {"fields": verdict.fields, "skipped": verdict.skipped}
+                book.record(unit, replace(outcome_or_error, details=details))
             done[unit.content] = verdict
             while following in done:
                 yield done.pop(following)

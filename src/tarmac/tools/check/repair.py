@@ -17,8 +17,10 @@ from tarmac.display import display_url
 from tarmac.errors import CompressionDamaged, IndexingError, TrailingData, UrlError
 from tarmac.indexing.manifest import Shard
 from tarmac.indexing.sidecar import Sidecar, open_sidecar, sidecar_url
-from tarmac.jobs.ledger import ledger_place
-from tarmac.jobs.run import Engine, JobReport, run_job
+from tarmac.jobs.engines import Engine
+from tarmac.jobs.ledger import ledger_url
+from tarmac.jobs.report import Report
+from tarmac.jobs.run import run_job
 from tarmac.jobs.task import Outcome, Task, Unit
 from tarmac.samples.grouping import Sample
 from tarmac.samples.naming import plain_key
@@ -78,7 +80,7 @@ class Repairing(Task):
             named = (sample | {"__key__": plain_key(sample["__key__"])} for sample in samples)
             write_shard(self.output, unit.name, named, outcome=outcome)
         outcome.failed = len(losses)
-        outcome.facts["losses"] = [_as_json(url, loss) for loss in losses]
+        outcome.details["losses"] = [_as_json(url, loss) for loss in losses]
         return outcome
 
     def _index(self, number: int) -> Sidecar | None:
@@ -110,13 +112,15 @@ def repair(
     told: Sequence[Shard | None] | None = None,
     regroup: bool = False,
     show: bool | None = False,
-) -> JobReport:
+) -> Report:
     """Write a clean copy of each of these shards; `losses` in the facts of the outcomes says what is lost."""
     if output.stream or not (output.by_shard or output.numbered):
         raise UrlError("clean copies go to a directory, DIR/, or to numbered names.", url=output.pattern)
     task = Repairing(urls, output, checks, told or [None] * len(urls), regroup)
-    place = ledger_place(output.pattern, task.verb)
-    return run_job(task, engine, ledger=place, anew=output.overwrite, storage=output.storage, show=show)
+    place = ledger_url(output.pattern, task.verb)
+    return run_job(
+        task, engine, ledger=place, overwrite=output.overwrite, storage=output.storage, progress=show
+    )
 
 
 @contextlib.contextmanager

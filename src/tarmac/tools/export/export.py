@@ -9,10 +9,12 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from tarmac.errors import CodecError, ErrorBudgetExceeded, SampleError, UrlError, WriteError
-from tarmac.jobs.ledger import ledger_place
-from tarmac.jobs.run import JobReport, run_job
+from tarmac.errors import CodecError, SampleError, UrlError, WriteError
+from tarmac.jobs.ledger import ledger_url
+from tarmac.jobs.report import Report
+from tarmac.jobs.run import run_job
 from tarmac.jobs.task import Outcome, Task, Unit
+from tarmac.runtime.budget import ErrorBudget
 from tarmac.samples.grouping import Sample
 from tarmac.storage import Cache, is_local, scheme_of
 from tarmac.storage.local import local_path
@@ -136,6 +138,7 @@ class Export(Task):
             raise
 
     def _fill(self, writer: Writer, samples: Iterator[Sample], outcome: Outcome) -> None:
+        budget = ErrorBudget(self.max_errors)
         with closing(writer):
             for sample in samples:
                 try:
@@ -145,9 +148,7 @@ class Export(Task):
                     if self.on_error == "abort":
                         raise
                     outcome.fail(str(error))
-                    if self.max_errors is not None and outcome.failed > self.max_errors:
-                        what = f"{outcome.failed} samples failed, {self.max_errors} may; the last: {error}"
-                        raise ErrorBudgetExceeded(what, hint="") from None
+                    budget.check(outcome.failed, error)
                 else:
                     outcome.written += 1
             writer.finish()
@@ -171,7 +172,7 @@ def export(
     on_error: Literal["abort", "skip"] = "abort",
     overwrite: bool = False,
     cache: Cache | None = None,
-) -> JobReport:
+) -> Report:
     """Export the samples that are chosen to files of a format (`form.FORMS` lists them).
 
     `output` is a file, a pattern with `{i}`, `{name}` or `{part}`, a directory (for `dir` and `hf`, or with a
@@ -248,7 +249,7 @@ def _by_part(
         yield name, one(replace(select, only=name))
 
 
-def _of_streams(task: Export, streams: StreamedShards, run: Run) -> JobReport:
+def _of_streams(task: Export, streams: StreamedShards, run: Run) -> Report:
     """Export what is read from front to back: a file for each shard, or one for all."""
     select = streams.select
     if task.target.cut or (select.part and not select.only):
@@ -270,7 +271,7 @@ def _of_streams(task: Export, streams: StreamedShards, run: Run) -> JobReport:
     return _done(task, run, None if unnamed else task.home)
 
 
-def _done(task: Export, run: Run, place: str | None) -> JobReport:
+def _done(task: Export, run: Run, place: str | None) -> Report:
     """Run the job, and say what was left out."""
     report = _run(task, run, place)
     if not run.dry:
@@ -279,7 +280,7 @@ def _done(task: Export, run: Run, place: str | None) -> JobReport:
     return report
 
 
-def _run(task: Export, run: Run, place: str | None) -> JobReport:
+def _run(task: Export, run: Run, place: str | None) -> Report:
     """Run the job, and remember it beside its place if it has one."""
     if task.target.stream and not run.dry:
         return _to_stream(task)
@@ -292,12 +293,12 @@ def _run(task: Export, run: Run, place: str | None) -> JobReport:
         return run_job(
             task,
             run.engine,
-            ledger=None if place is None else ledger_place(place, _ledger(task)),
-            anew=task.target.overwrite,
-            most_failed=run.max_errors,
-            dry=run.dry,
+            ledger=None if place is None else ledger_url(place, _ledger(task)),
+            overwrite=task.target.overwrite,
+            max_errors=run.max_errors,
+            dry_run=run.dry,
             storage=task.target.storage,
-            show=run.show,
+            progress=run.show,
         )
 
 
@@ -307,13 +308,13 @@ def _ledger(task: Export) -> str:
     return f"export{split}"
 
 
-def _to_stream(task: Export) -> JobReport:
+def _to_stream(task: Export) -> Report:
     """Write to standard output, in this process, and remember nothing."""
     (rows,) = task.sources_by_split.values()
     piece = OutputShard("-", 0, rows.size) if isinstance(rows, IndexedSamples) else EVERYTHING
     outcome, tally = Outcome(), Tally()
     task.write(task.target.pattern, rows.samples(piece, tally), outcome)
     tally.book(outcome)
-    report = JobReport(task.verb, 1, 1, outcomes=[outcome])
+    report = Report(task.verb, 1, 1, outcomes=[outcome])
     report.add(outcome)
     return report

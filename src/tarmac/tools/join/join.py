@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tarmac.errors import DuplicateField, JobError, UrlError
-from tarmac.jobs.run import JobReport
+from tarmac.jobs.report import Report
 from tarmac.jobs.task import Outcome
+from tarmac.runtime.types import Integers
 from tarmac.samples.grouping import Sample
 from tarmac.storage import Cache
 from tarmac.tools.join.keys import KeyTable
@@ -29,7 +30,6 @@ from tarmac.tools.tally import Tally
 
 __all__ = ["join", "Joining"]
 
-Integers = NDArray[np.int64]
 EVERYTHING = Select()
 EXAMPLES = 3
 """Keys that are shown of either side when no two are equal."""
@@ -144,7 +144,7 @@ def join(
     tmp: str = "",
     on_error: Literal["abort", "skip"] = "abort",
     cache: Cache | None = None,
-) -> JobReport:
+) -> Report:
     """Write samples together with the fields that `source` has for their keys.
 
     The report says how many samples had no partner, and how many rows of the source were not asked for. With

@@ -9,10 +9,10 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 import xxhash
-from numpy.typing import NDArray
 
 from tarmac.errors import BadName, CodecError, EncodeFailed, UrlError
 from tarmac.exact.dataset import Dataset
+from tarmac.runtime.types import Integers
 from tarmac.samples.naming import check_field
 from tarmac.storage import Cache, is_local, stat
 from tarmac.storage.local import local_path
@@ -26,7 +26,6 @@ from tarmac.tools.sort.sources import disk_errors, gather, unpack
 
 __all__ = ["open_source", "Source", "TableRows"]
 
-Integers = NDArray[np.int64]
 Fields = dict[str, bytes]
 MOST_COLUMNS = 1900
 """What a database can hold beside the number of the row."""

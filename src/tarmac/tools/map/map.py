@@ -7,16 +7,18 @@ unless that is not wanted.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
-from tarmac.errors import CodecError, ErrorBudgetExceeded, SampleError, UrlError
-from tarmac.jobs.engines.local import result_of, worker_pool
-from tarmac.jobs.run import JobReport
+from tarmac.errors import CodecError, SampleError, UrlError
+from tarmac.jobs.report import Report
 from tarmac.jobs.task import Outcome
 from tarmac.limits import MIB
+from tarmac.runtime.budget import ErrorBudget
+from tarmac.runtime.lookahead import run_ahead
+from tarmac.runtime.processes import result_of, worker_pool
 from tarmac.samples.grouping import Sample
 from tarmac.storage import Cache, StorageOptions
 from tarmac.storage.types import DEFAULT_STORAGE
@@ -43,19 +45,13 @@ from tarmac.tools.tally import Balance, Tally
 
 __all__ = ["map_samples", "Mapping"]
 
-AHEAD = 2
-"""Samples that are under way for each thread: one that is worked on, and one that waits."""
 TOGETHER = 64
 """Samples that are handed to another process together, ..."""
 TOGETHER_BYTES = MIB
 """... unless they are large."""
-LOOK_UP = 0.2
-"""Seconds after which a thread that waits sees whether it is to end."""
 
 Found = list[Sample] | Exception
 """What became of a sample."""
-T = TypeVar("T")
-R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -91,9 +87,7 @@ class Mapping:
         if self.on_error == "abort":
             raise error
         outcome.fail(str(error))
-        if self.max_errors is not None and outcome.failed > self.max_errors:
-            what = f"{outcome.failed} samples failed, {self.max_errors} may; the last: {error}"
-            raise ErrorBudgetExceeded(what, hint="") from None
+        ErrorBudget(self.max_errors).check(outcome.failed, error)
 
     def _each(self, samples: Iterator[Sample]) -> Iterator[tuple[Sample, Found]]:
         """Each sample with what becomes of it."""
@@ -112,7 +106,8 @@ class Mapping:
         work = partial(_try, partial(command, running=running))
         pool = ThreadPoolExecutor(self.at_once, thread_name_prefix="tarmac-map")
         try:
-            for sample, future in _ahead(partial(pool.submit, work), samples, self.at_once, self.ordered):
+            submit = partial(pool.submit, work)
+            for sample, future in run_ahead(submit, samples, self.at_once, ordered=self.ordered):
                 yield sample, future.result()
         finally:
             running.stop()
@@ -121,7 +116,7 @@ class Mapping:
     def _by_processes(self, function: Function, samples: Iterator[Sample]) -> Iterator[tuple[Sample, Found]]:
         some_at_a_time = chunks(samples, TOGETHER, TOGETHER_BYTES)
         with worker_pool(self.at_once, partial(_try_all, function)) as submit:
-            for some, future in _ahead(submit, some_at_a_time, self.at_once, self.ordered):
+            for some, future in run_ahead(submit, some_at_a_time, self.at_once, ordered=self.ordered):
                 found = result_of(future)
                 if isinstance(found, Exception):  # of the process, not of a sample
                     raise found
@@ -139,28 +134,6 @@ def _try_all(work: Callable[[Sample], list[Sample]], samples: list[Sample]) -> l
     return [_try(work, sample) for sample in samples]
 
 
-def _ahead(
-    submit: Callable[[T], Future[R]], items: Iterator[T], workers: int, ordered: bool
-) -> Iterator[tuple[T, Future[R]]]:
-    """Hand out some items in advance; give each back when it is done, in order or as they end."""
-    waiting: dict[Future[R], T] = {}
-    for item in items:
-        waiting[submit(item)] = item
-        if len(waiting) >= AHEAD * workers:
-            yield _next_done(waiting, ordered)
-    while waiting:
-        yield _next_done(waiting, ordered)
-
-
-def _next_done(waiting: dict[Future[R], T], ordered: bool) -> tuple[T, Future[R]]:
-    wanted = list(waiting)[:1] if ordered else list(waiting)
-    # Look up now and then: a signal to another thread does not wake this one.
-    while not wait(wanted, LOOK_UP, FIRST_COMPLETED).done:
-        pass
-    future = next(future for future in wanted if future.done())
-    return waiting.pop(future), future
-
-
 def map_samples(
     urls: Sequence[str],
     mapping: Mapping,
@@ -171,7 +144,7 @@ def map_samples(
     jobs: int = 1,
     storage: StorageOptions = DEFAULT_STORAGE,
     cache: Cache | None = None,
-) -> JobReport:
+) -> Report:
     """Change the samples of shards and write what becomes of them.
 
     Where there are fewer shards to make than `jobs`, several samples of each are worked on at the same time.

@@ -9,7 +9,7 @@ from typing import Any
 from tarmac.codecs import Encoder, encode_field, find_encoder
 from tarmac.display import identity
 from tarmac.errors import MissingField, TarmacError, UrlError
-from tarmac.jobs.run import JobReport
+from tarmac.jobs.report import Report
 from tarmac.jobs.task import Outcome
 from tarmac.samples.grouping import Sample
 from tarmac.tools.map.functions import load_function
@@ -24,7 +24,7 @@ __all__ = ["pack_function"]
 
 def pack_function(
     spec: str, arguments: Sequence[str], output: Output, run: Run, *, making: Making | None = None
-) -> JobReport:
+) -> Report:
     """Pack what `module:function` gives when it is called with these arguments."""
     making = making or Making()
     output = with_default_size(output)

@@ -17,10 +17,11 @@ import xxhash
 
 from tarmac.display import identity
 from tarmac.errors import BadName, DuplicateField, JobError, MissingField, TarmacError, UrlError
-from tarmac.jobs.run import JobReport
+from tarmac.jobs.report import Report
 from tarmac.jobs.task import Outcome, Task, Unit
 from tarmac.samples.grouping import Sample
 from tarmac.samples.naming import check_field, check_key
+from tarmac.samples.splits import key_hasher, split_bounds
 from tarmac.storage import WriteOptions, is_local, open_write
 from tarmac.storage.local import local_path
 from tarmac.tools.output import Output, fields_of, same_name, write_shard
@@ -80,7 +81,7 @@ class Making:
 class Packed:
     """What packing did, and what was found and left out."""
 
-    job: JobReport
+    job: Report
     skipped: Skipped = field(default_factory=Skipped)
 
 
@@ -193,14 +194,14 @@ class Pack(Task):
 
     def _parted(self, rows: list[Row], sizes: list[int], skipped: Skipped) -> _Plan:
         making = self.making
-        names = [making.only] if making.only else list(Select(part=making.part).shares)
-        bounds = [Select(part=making.part, only=name).bounds or (0, 0) for name in names]
+        bounds = split_bounds(Select(part=making.part, only=making.only).shares)
+        names = [making.only] if making.only else list(bounds)
         plan = _Plan({name: [] for name in names}, {name: [] for name in names}, skipped)
-        digest, seed = xxhash.xxh3_64_intdigest, xxhash.xxh3_64_intdigest(b"")
+        hash_key = key_hasher()
         for row, size in zip(rows, sizes, strict=True):
-            place = digest(row[1].encode("utf-8", "surrogateescape"), seed)
-            for name, (low, high) in zip(names, bounds, strict=True):
-                if low <= place < high:
+            place = hash_key(row[1])
+            for name in names:
+                if bounds[name][0] <= place < bounds[name][1]:
                     plan.rows[name].append(row)
                     plan.sizes[name].append(size)
                     break

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tarmac.errors import DuplicateField, TarmacError
-from tarmac.indexing.entries import Entries, Place
-from tarmac.indexing.marks import take_marks
+from tarmac.indexing.entries import Entries, Extent
 from tarmac.indexing.meta import Columns, MetaPlan
+from tarmac.indexing.sampled_digests import sample_digests
 from tarmac.indexing.sidecar import make_sidecar
 from tarmac.samples.naming import first_dot, is_metadata, is_reserved
 from tarmac.storage import stat
@@ -48,14 +48,14 @@ class _Members:
         self.offsets.append(offset)
         self.sizes.append(size)
 
-    def samples(self) -> Iterator[tuple[str, dict[str, Place]]]:
+    def samples(self) -> Iterator[tuple[str, dict[str, Extent]]]:
         """Key by key, in the order in which they first came, where the fields are."""
         owners = _numbers(self.owners)
         order = np.argsort(owners, kind="stable")
         ends = np.cumsum(np.bincount(owners, minlength=len(self.keys))).tolist()
         names, start = list(self.fields), 0
         for key, end in zip(self.keys, ends, strict=True):
-            places: dict[str, Place] = {}
+            places: dict[str, Extent] = {}
             for member in order[start:end].tolist():
                 field = names[self.field_of[member]]
                 if field in places:
@@ -93,5 +93,5 @@ def regrouped(url: str, meta: MetaPlan | None = None) -> bytes:
             error.at(url=url)
             raise
     arrays = {} if columns is None else columns.arrays()
-    marks = take_marks(url, info, entries.offsets, DEFAULT_STORAGE)
-    return make_sidecar(entries, info, arrays, digests=False, local=True, marks=marks)
+    sampled = sample_digests(url, info, entries.offsets, DEFAULT_STORAGE)
+    return make_sidecar(entries, info, arrays, digests=False, local=True, sampled_digests=sampled)

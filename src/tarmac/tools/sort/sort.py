@@ -10,10 +10,11 @@ from typing import Literal
 
 import numpy as np
 
-from tarmac.errors import BadName, ErrorBudgetExceeded, MissingField, SampleError, TarmacError
+from tarmac.errors import BadName, MissingField, SampleError, TarmacError
 from tarmac.exact.dataset import Dataset
-from tarmac.jobs.run import JobReport
-from tarmac.jobs.task import MOST_REASONS, Outcome, Unit
+from tarmac.jobs.report import Report
+from tarmac.jobs.task import MAX_REASONS, Outcome, Unit
+from tarmac.runtime.budget import ErrorBudget
 from tarmac.storage import Cache
 from tarmac.tools.output import Output
 from tarmac.tools.permutations import Listed, Shuffled
@@ -59,7 +60,7 @@ def sort(
     tmp: str = "",
     on_error: Literal["abort", "skip"] = "abort",
     cache: Cache | None = None,
-) -> JobReport:
+) -> Report:
     """Write the samples of shards in order.
 
     Samples with equal values are all kept, in the order in which they come. Samples whose files lie apart are
@@ -128,10 +129,9 @@ def _lose(error: TarmacError, lost: _Lost, on_error: str, most: int | None) -> N
     if on_error == "abort":
         raise error
     lost.bad += 1
-    if len(lost.reasons) < MOST_REASONS:
+    if len(lost.reasons) < MAX_REASONS:
         lost.reasons.append(str(error))
-    if most is not None and lost.bad > most:
-        raise ErrorBudgetExceeded(f"{lost.bad} samples cannot be sorted, {most} may; the last: {error}")
+    ErrorBudget(most).check(lost.bad, error)
 
 
 def _chosen(runs: Runs, by: By, dataset: Dataset, found: Gathered, lost: _Lost) -> Iterator[int]:
@@ -179,7 +179,7 @@ class Sorting(RewriteJob):
             raise _clash(rows, piece, error, self.found) from None
 
 
-def _stream(rows: IndexedSamples, output: Output, found: Gathered, run: Run) -> JobReport:
+def _stream(rows: IndexedSamples, output: Output, found: Gathered, run: Run) -> Report:
     piece, tally = OutputShard("-", 0, rows.size), Tally()
     try:
         return rewrite_stream("sort", rows.samples(piece, tally), output, run=run, tally=tally)

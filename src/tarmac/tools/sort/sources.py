@@ -19,13 +19,12 @@ from tarmac.errors import DiskFull, IndexingError, SplitSample, TarmacError, Url
 from tarmac.exact.dataset import Dataset
 from tarmac.exact.selection import whole
 from tarmac.exact.shardset import Opening, ShardSet
-from tarmac.indexing.auto import REQUESTS, find_or_make_index
-from tarmac.indexing.build import IndexOptions, index_shard
+from tarmac.indexing.build import REQUESTS, IndexOptions, find_or_make_index, index_shard
 from tarmac.indexing.manifest import Manifest, Shard
 from tarmac.indexing.sidecar import open_sidecar, sidecar_url, write_sidecar
 from tarmac.limits import DEFAULT_LIMITS
 from tarmac.progress import progress
-from tarmac.runtime.threads import in_threads
+from tarmac.runtime.lookahead import in_threads
 from tarmac.storage import Cache, StorageOptions, is_local, open_read, scheme_of, stat
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.tar.compression import HEAD, Decompressing, detect

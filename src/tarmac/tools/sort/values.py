@@ -26,7 +26,7 @@ from tarmac.errors import (
 from tarmac.exact.dataset import Dataset
 from tarmac.exact.shardset import ShardSet
 from tarmac.indexing.attributes import read_field
-from tarmac.indexing.meta import MetaPlan, parse_meta
+from tarmac.indexing.meta import MetaPlan, meta_plan
 from tarmac.indexing.promote import as_text
 from tarmac.samples.grouping import Sample
 
@@ -75,7 +75,7 @@ class By:
     @cached_property
     def _plan(self) -> MetaPlan | None:
         try:
-            return parse_meta([self.what])
+            return meta_plan([self.what])
         except IndexingError:
             return None  # a field of which nothing is known but its bytes
 

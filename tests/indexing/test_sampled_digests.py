@@ -1,4 +1,4 @@
-"""An index belongs to its shard wherever that is copied to, and to no other shard."""
+"""An index matches its shard after any kind of copy, and no other shard."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from harness.faultserver import FaultServer
 from harness.servers import required, seaweed_s3
 from harness.shards import header_offsets, plain
 from tarmac.errors import ArchiveError, IndexStale, SampleError
-from tarmac.indexing import marks
+from tarmac.indexing import sampled_digests
 from tarmac.indexing.build import IndexOptions
-from tarmac.indexing.marks import MEMBERS, Mark, marked_spans, parse_marks
 from tarmac.indexing.meta import parse_meta
+from tarmac.indexing.sampled_digests import MEMBERS, SampledDigest, parse_digests, sampled_spans
 from tarmac.indexing.sidecar import open_sidecar
 from tarmac.storage import StorageOptions, open_read, open_write, stat
 from tarmac.tools.index import check_index, index
@@ -99,30 +99,30 @@ def test_an_index_survives_buckets(folder, tmp_path, s3):
         ds = tarmac.Dataset(f"{target}/train.json", storage=storage, verify=True)
         assert contents(ds) == expected
         assert len(ds.where("cls >= 40")) == 4
-    # One that was made in a store, too: there versions are ETags, and this one is of another kind of upload.
+    # An index built in the store, too, where versions are ETags.
     index("s3://two/d/*.tar", "s3://two/d/train.json", options=IndexOptions(storage=storage, keep=False))
     for name in names:
         carry(f"s3://two/d/{name}", str(back / name), storage)
     assert contents(tarmac.Dataset(back / "train.json")) == expected
-    # Another shard of the same size is refused wherever it lies.
+    # Another shard of the same size is rejected in every location.
     shard = (folder / "s000.tar").read_bytes()
     (tmp_path / "other.tar").write_bytes(shard.replace(b"00039.txt", b"0003x.txt"))
     carry(str(tmp_path / "other.tar"), "s3://one/d/s000.tar", storage)
     carry("s3://one/d/s000.tar", str(back / "s000.tar"), storage)
-    for place in ("s3://one/d", str(back)):
-        with pytest.raises(IndexStale, match="other content"):
-            _ = tarmac.Dataset(f"{place}/train.json", storage=storage)[0]
+    for directory in ("s3://one/d", str(back)):
+        with pytest.raises(IndexStale, match=r"s00[01]\.tar"):
+            _ = tarmac.Dataset(f"{directory}/train.json", storage=storage)[0]
 
 
 def test_few_requests_compare_a_remote_copy(folder):
     data = (folder / "s000.tar").read_bytes()
     sidecar = open_sidecar(str(folder / "s000.tar.arrow"))
-    assert len(sidecar.facts.marks) > marks.REMOTE
+    assert len(sidecar.facts.sampled_digests) > sampled_digests.REMOTE
     with FaultServer(data) as server:
         info = stat(server.url)
         server.clear()
         sidecar.check_shard(info, server.url)
-        assert len(server.requests) == marks.REMOTE
+        assert len(server.requests) == sampled_digests.REMOTE
         server.clear()
         sidecar.check_shard(info, server.url, content=data)
         assert server.requests == []
@@ -140,7 +140,7 @@ def test_a_changed_header_is_stale_or_the_data_is_right(tmp_path_factory, data, 
         index(str(shard), manifest)
     except SampleError:
         return
-    headers = [place for start in header_offsets(data) for place in range(start, start + 512)]
+    headers = [offset for start in header_offsets(data) for offset in range(start, start + 512)]
     kind = draw.draw(st.sampled_from(["flip", "append", "cut", "reverse"]))
     changed = bytearray(data)
     if kind == "flip" and headers:
@@ -154,24 +154,24 @@ def test_a_changed_header_is_stale_or_the_data_is_right(tmp_path_factory, data, 
     shard.write_bytes(changed)
     os.utime(shard, ns=(1, 1))
     try:
-        found = items(tarmac.Dataset(manifest))
+        samples = items(tarmac.Dataset(manifest))
     except IndexStale:
         return
     try:
-        assert found == items(tarmac.read(str(shard)))
+        assert samples == items(tarmac.read(str(shard)))
     except ArchiveError:
         pytest.fail("a damaged shard was accepted")
 
 
-def test_a_large_shard_is_known_by_headers_and_payload_all_over_it(tmp_path):
+def test_a_large_shard_is_recognised_by_headers_and_payload_throughout(tmp_path):
     path, size = tmp_path / "a.tar", 9000
     samples = [(f"{number:03d}.txt", b"%03d" % number * (size // 3)) for number in range(400)]
     data = plain(samples)
     path.write_bytes(data)
     index(str(path), str(tmp_path / "m.json"))
-    marked = open_sidecar(f"{path}.arrow").facts.marks
-    assert len(marked) >= MEMBERS
-    assert sum(stop - start for start, stop, _ in marked) <= (MEMBERS + 2) * 2 * marks.AROUND
+    sampled = open_sidecar(f"{path}.arrow").facts.sampled_digests
+    assert len(sampled) >= MEMBERS
+    assert sum(stop - start for start, stop, _ in sampled) <= (MEMBERS + 2) * 2 * sampled_digests.AROUND
     for shift in (1, 200):  # other keys for the same payload, other payload for the same keys
         others = [
             (f"{(number + shift) % 400:03d}.txt", content) for number, (_, content) in enumerate(samples)
@@ -181,38 +181,38 @@ def test_a_large_shard_is_known_by_headers_and_payload_all_over_it(tmp_path):
             assert len(changed) == len(data)
             path.write_bytes(changed)
             os.utime(path, ns=(shift, shift))
-            with pytest.raises(IndexStale, match="other content than when indexed, between byte"):
+            with pytest.raises(IndexStale, match="between byte"):
                 _ = tarmac.Dataset(tmp_path / "m.json")[0]
 
 
 def test_an_unchanged_shard_is_not_read(folder, monkeypatch):
-    monkeypatch.setattr(marks, "_digests", None)
+    monkeypatch.setattr(sampled_digests, "_digests", None)
     assert len(tarmac.Dataset(str(folder / "*.tar"))[0]) == 4
     assert len(list(tarmac.Dataset(folder / "train.json"))) == 44
 
 
 class Quiet(SimpleHTTPRequestHandler):
-    """A server that knows neither ranges nor ETags."""
+    """A server without ranges and ETags."""
 
     def log_message(self, *_):
         pass
 
 
-def test_a_server_without_ranges_and_a_copy_in_the_cache(folder, tmp_path):
+def test_a_server_without_ranges_and_a_cached_copy(folder, tmp_path):
     with ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=folder)) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}/s001.tar"
         manifest = index(url, options=IndexOptions(), directory=str(tmp_path / "idx")).manifest
-        place = manifest.shards[0].index
-        assert open_sidecar(place).facts.marks == ()
-        shutil.copy(folder / "s001.tar.arrow", place)
+        sidecar = manifest.shards[0].index
+        assert open_sidecar(sidecar).facts.sampled_digests == ()
+        shutil.copy(folder / "s001.tar.arrow", sidecar)
         shards = contents(tarmac.Dataset(folder / "train.json"))[40:43]
         cached = {"cache": tarmac.Cache(str(tmp_path / "cache"))}
         assert contents(tarmac.Dataset(manifest, **cached)) == shards
         shard = folder / "s001.tar"
         shard.write_bytes(shard.read_bytes().replace(b"00042.txt", b"0004x.txt"))
         for options in ({"cache": tarmac.Cache(str(tmp_path / "other"))}, {"in_memory": True}):
-            with pytest.raises(IndexStale, match="other content"):
+            with pytest.raises(IndexStale, match=r"s00[01]\.tar"):
                 list(tarmac.Dataset(manifest, **options))
         server.shutdown()
 
@@ -222,8 +222,8 @@ def test_a_server_without_ranges_and_a_copy_in_the_cache(folder, tmp_path):
     st.integers(0, 1 << 41),
 )
 @settings(deadline=None)
-def test_spans_lie_apart_inside_the_shard(offsets, size):
-    spans = marked_spans(offsets, size)
+def test_spans_are_disjoint_and_inside_the_shard(offsets, size):
+    spans = sampled_spans(offsets, size)
     assert all(0 <= start < stop <= size for start, stop in spans)
     assert all(one[1] < two[0] for one, two in itertools.pairwise(spans))
     assert bool(spans) == bool(size)
@@ -235,9 +235,9 @@ def test_spans_lie_apart_inside_the_shard(offsets, size):
     [None, {}, 3, [3], [[1, 2]], [[0, 9, "x"]], [[-1, 2, "x"]], [[2, 2, "x"]], [[0.0, 1, "x"]], [[0, 1, 7]],
      [[0, True, "x"]], [[0, 1, "x"]] * 2000],
 )  # fmt: skip
-def test_marks_that_make_no_sense(wrong):
+def test_invalid_sampled_digests(wrong):
     with pytest.raises((ValueError, TypeError)):
-        parse_marks(wrong, 8)
-    assert parse_marks([[0, 8, "x"]], 8) == (Mark(0, 8, "x"),)
+        parse_digests(wrong, 8)
+    assert parse_digests([[0, 8, "x"]], 8) == (SampledDigest(0, 8, "x"),)
     with pytest.raises(ValueError, match="too much"):
-        parse_marks([[0, 1 << 40, "x"]], 1 << 40)
+        parse_digests([[0, 1 << 40, "x"]], 1 << 40)

@@ -1,0 +1,155 @@
+"""Recognise a shard by digests of a few spans, which survive copying, unlike times and ETags."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+import xxhash
+
+from tarmac.errors import TransferError
+from tarmac.storage import ObjectInfo, StorageOptions, is_local, read_range
+from tarmac.storage.local import LocalSource
+
+__all__ = ["digest_at", "find_difference", "parse_digests", "sample_digests", "SampledDigest"]
+
+T = TypeVar("T")
+MEMBERS = 32
+"""Members whose headers are sampled: the first, the last, and others evenly between them."""
+AROUND = 2048
+"""Bytes before and after the end of a sampled header: its extensions, itself, and the start of the payload."""
+REMOTE = 4
+"""Digests of a remote shard that are compared, each by a request."""
+REQUESTS = 16
+"""Concurrent requests."""
+MAX_DIGESTS = 1024
+"""Digests that an index may hold; tarmac writes far fewer."""
+
+Span: TypeAlias = tuple[int, int]
+
+
+class SampledDigest(NamedTuple):
+    """The xxh3-64 digest of the bytes from `start` up to `stop`."""
+
+    start: int
+    stop: int
+    digest: str
+
+
+def digest_at(read: Callable[[int, int], bytes], spans: Iterable[Span]) -> str:
+    """Return one digest of the bytes in some spans, which `read(start, size)` returns."""
+    digest = xxhash.xxh3_64()
+    for start, stop in spans:
+        digest.update(read(start, stop - start))
+    return digest.hexdigest()
+
+
+def sample_digests(
+    url: str, info: ObjectInfo, offsets: Sequence[int], storage: StorageOptions
+) -> list[SampledDigest]:
+    """Return sampled digests of a shard whose payloads begin at `offsets`.
+
+    There are none if the server does not support ranges; size and ETag must then do.
+    """
+    spans = sampled_spans(offsets, info.size)
+    try:
+        digests = list(_digests(spans, url, info, storage))
+    except TransferError as error:
+        if not _lacks_ranges(error, url):
+            raise
+        return []
+    return [SampledDigest(start, stop, digest) for (start, stop), digest in zip(spans, digests, strict=True)]
+
+
+def find_difference(
+    expected: Sequence[SampledDigest],
+    url: str,
+    info: ObjectInfo,
+    storage: StorageOptions,
+    content: Any = None,
+) -> SampledDigest | None:
+    """Return a digest that differs from the shard's; raise LookupError if the server lacks ranges.
+
+    Of a remote shard only a few are compared, unless its `content` is available.
+    """
+    compared = expected
+    if content is None and not is_local(url):
+        # The last one covers the end of the archive, the one before it the last header.
+        compared = [*_evenly_spaced(expected[:-1], REMOTE - 1), *expected[-1:]]
+    spans = [(each.start, each.stop) for each in compared]
+    try:
+        digests = list(_digests(spans, url, info, storage, content))
+    except TransferError as error:
+        if not _lacks_ranges(error, url):
+            raise
+        raise LookupError("the server does not support ranges") from None
+    pairs = zip(compared, digests, strict=True)
+    return next((each for each, digest in pairs if each.digest != digest), None)
+
+
+def _lacks_ranges(error: TransferError, url: str) -> bool:
+    """Return whether the server rejected the range: failures of the transfer have subclasses."""
+    return type(error) is TransferError and not is_local(url)
+
+
+def sampled_spans(offsets: Sequence[int], size: int) -> list[Span]:
+    """Return the spans of a shard to sample: around some headers, and at both ends."""
+    centers = [AROUND, *(int(offset) for offset in _evenly_spaced(offsets, MEMBERS)), size - AROUND]
+    spans: list[Span] = []
+    for center in sorted(centers):
+        start, stop = max(0, center - AROUND), min(size, center + AROUND)
+        if start >= stop:
+            continue
+        if spans and start <= spans[-1][1]:
+            spans[-1] = spans[-1][0], max(stop, spans[-1][1])
+        else:
+            spans.append((start, stop))
+    return spans
+
+
+def parse_digests(content: Any, size: int) -> tuple[SampledDigest, ...]:
+    """Parse the sampled digests in an index; raise ValueError if they are invalid for a shard of this size."""
+    if not isinstance(content, list) or len(content) > MAX_DIGESTS:
+        raise ValueError("sampled digests must be a short list")
+    digests = tuple(SampledDigest(*one) for one in content)
+    for start, stop, digest in digests:
+        if type(start) is not int or type(stop) is not int or not isinstance(digest, str):
+            raise ValueError("a sampled digest is two whole numbers and a text")
+        if not 0 <= start < stop <= size:
+            raise ValueError(f"a sampled digest from {start} to {stop} is outside the shard")
+    if sum(stop - start for start, stop, _ in digests) > 2 * AROUND * MAX_DIGESTS:
+        raise ValueError("sampled digests cover too much")
+    return digests
+
+
+def _evenly_spaced(items: Sequence[T], most: int) -> list[T]:
+    """Return up to `most` items, the first and the last among them."""
+    count = len(items)
+    if count <= most:
+        return list(items)
+    return [items[number * (count - 1) // (most - 1)] for number in range(most)]
+
+
+def _digests(
+    spans: Sequence[Span], url: str, info: ObjectInfo, storage: StorageOptions, content: Any = None
+) -> Iterator[str]:
+    if content is not None:
+        for start, stop in spans:
+            yield xxhash.xxh3_64_hexdigest(content[start:stop])
+        return
+    if is_local(url):
+        with LocalSource(url) as source:
+            for span in spans:
+                yield digest_at(source.read_at, [span])
+        return
+
+    def remote_digest(span: Span) -> str:
+        return xxhash.xxh3_64_hexdigest(read_range(url, *span, storage, info.version))
+
+    try:
+        with ThreadPoolExecutor(REQUESTS) as pool:
+            digests = list(pool.map(remote_digest, spans))
+    except RuntimeError:  # no thread can be started while the interpreter shuts down
+        digests = [remote_digest(span) for span in spans]
+    yield from digests

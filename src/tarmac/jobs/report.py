@@ -1,0 +1,109 @@
+"""Report what a job did."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from html import escape
+from typing import Any
+
+from tarmac.display import display_url
+from tarmac.jobs.task import Outcome
+
+__all__ = ["Report"]
+
+DROPPED = ("doubles_left_out", "without_a_partner_dropped")
+"""Notes that say why samples were dropped; they are part of `dropped`."""
+_COUNTS = ("read", "left_out", "added", "written", "failed", "dropped", "bytes")
+
+
+@dataclass(slots=True, repr=False)
+class Report:
+    """The result of a verb, in samples: read + added = written + failed + dropped + left_out."""
+
+    verb: str
+    units: int = 0
+    """Output shards or other units of work."""
+    done: int = 0
+    """Units completed by this run."""
+    kept: int = 0
+    """Units that an earlier run had completed."""
+    read: int = 0
+    written: int = 0
+    failed: int = 0
+    """Samples lost to errors."""
+    dropped: int = 0
+    """Samples removed on request, by a function or for missing fields."""
+    left_out: int = 0
+    """Samples that the selection excludes."""
+    added: int = 0
+    """Samples created from another sample, beyond the first."""
+    bytes: int = 0
+    """Payload bytes written."""
+    seconds: float = 0.0
+    errors: list[str] = field(default_factory=list)
+    """The first errors of each unit."""
+    notes: dict[str, int] = field(default_factory=dict)
+    """Other counts, by name."""
+    remarks: list[str] = field(default_factory=list)
+    """Other messages for the user."""
+    left_over: list[str] = field(default_factory=list)
+    """Local outputs of the job that this run replaces, which this run did not write."""
+    outcomes: list[Outcome] = field(default_factory=list)
+    """The result of each unit, in the order of the plan."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether no sample failed."""
+        return not self.failed
+
+    @property
+    def outputs(self) -> list[str]:
+        """URLs of the shards or files written or kept, in order."""
+        return [url for outcome in self.outcomes for url in outcome.outputs]
+
+    def add(self, outcome: Outcome) -> None:
+        """Add the counts and errors of a unit."""
+        for name in _COUNTS:
+            setattr(self, name, getattr(self, name) + getattr(outcome, name))
+        self.errors += outcome.errors
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the numbers and messages as JSON."""
+        names = ("verb", "units", "done", "kept", *_COUNTS, "errors")
+        result = {name: getattr(self, name) for name in names} | self.notes
+        result |= {"remarks": self.remarks} if self.remarks else {}
+        result |= {"left_over": self.left_over} if self.left_over else {}
+        return result | {"seconds": round(self.seconds, 3)}
+
+    def __str__(self) -> str:
+        counts = f"{self.read} samples in"
+        counts += f", {self.read - self.left_out} selected" if self.left_out else ""
+        counts += f", {self.written} out"
+        counts += f", {self.failed} FAILED" if self.failed else ""
+        dropped = self.dropped - sum(self.notes.get(name, 0) for name in DROPPED)
+        counts += f", {dropped} dropped" if dropped else ""
+        for name, number in self.notes.items():
+            counts += f", {number} {name.replace('_', ' ')}" if number else ""
+        if self.units and self.kept == self.units:
+            kept = f"; nothing to do, all {self.units} were done before"
+        else:
+            kept = f"; {self.kept} of {self.units} were done before" if self.kept else ""
+        empty = "" if self.read else "; nothing to do: there are no samples"
+        return f"{self.verb}: {counts}, {self.bytes} bytes{kept}{empty}"
+
+    def __repr__(self) -> str:
+        return f"<Report {self}>"
+
+    def _repr_html_(self) -> str:
+        rows = {name: value for name, value in self.to_dict().items() if value and name != "errors"}
+        rows |= {"outputs": _shortened(list(map(display_url, self.outputs)))} if self.outputs else {}
+        rows |= {"errors": _shortened(self.errors)} if self.errors else {}
+        cells = "".join(
+            f"<tr><th>{escape(name)}</th><td>{escape(str(value))}</td></tr>" for name, value in rows.items()
+        )
+        return f"<table>{cells}</table>"
+
+
+def _shortened(items: list[str], most: int = 5) -> str:
+    more = len(items) - most
+    return ", ".join(items[:most]) + (f" and {more} more" if more > 0 else "")

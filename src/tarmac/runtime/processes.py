@@ -1,0 +1,232 @@
+"""Start worker processes, send them work, and make sure that they end.
+
+`worker_pool` is a pool for independent items of work. Loaders that keep a connection to each of their workers
+use the functions below it: what a worker sends when it fails, how it ended, and how it is stopped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+import threading
+import time
+import traceback
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import connection
+from multiprocessing.connection import Connection
+from typing import Any, TypeVar
+
+from tarmac.errors import WorkerDied, WorkerFailed
+
+__all__ = [
+    "close_parent_ends",
+    "exit_reason",
+    "keep_in_parent",
+    "result_of",
+    "sendable_error",
+    "usable_cores",
+    "wait_for_exit",
+    "worker_pool",
+]
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+EXIT_TIMEOUT = 3.0
+"""Seconds that an interrupted worker gets to clean up before it is killed."""
+PR_SET_PDEATHSIG = 1
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextlib.contextmanager
+def worker_pool(processes: int, work: Callable[[T], R]) -> Iterator[Callable[[T], Future[R]]]:
+    """Start processes that run `work`, and yield the function that submits an item to them.
+
+    `work` is sent once, when a process starts. The processes end with the block or with this process,
+    whichever ends first. Pass futures to `result_of`.
+    """
+    with ProcessPoolExecutor(processes, _context(), _start_worker, (work,)) as pool:
+
+        def submit(item: T) -> Future[R]:
+            try:
+                with _signals_blocked():  # until a worker that starts now has its handlers
+                    return pool.submit(_run, item)
+            except BrokenProcessPool:
+                raise _worker_died() from None
+
+        try:
+            yield submit
+        except BaseException:
+            # Only the pool's own processes: the program may have started others meanwhile.
+            _interrupt(list((pool._processes or {}).values()))
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+
+
+def result_of(future: Future[R]) -> R | Exception:
+    """Return what a worker returned or raised; a worker that died is a WorkerDied."""
+    error = future.exception()
+    if isinstance(error, BrokenProcessPool):
+        return _worker_died()
+    if isinstance(error, Exception):
+        return error
+    if error is not None:  # Ctrl-C reached the worker before this process
+        raise error
+    return future.result()
+
+
+def _worker_died() -> WorkerDied:
+    return WorkerDied(
+        "a worker process was killed or exited early.",
+        hint="run the same command again, with fewer processes if memory ran out.",
+    )
+
+
+def _context() -> Any:
+    """Return the start method: fork, which is fast, unless a loaded library does not survive it."""
+    forkable = threading.active_count() == 1 and "obstore" not in sys.modules and "torch" not in sys.modules
+    return multiprocessing.get_context("fork" if forkable and sys.platform == "linux" else "spawn")
+
+
+class _Worker:
+    """The state of a worker process."""
+
+    work: Callable[[Any], Any]
+    busy = False
+    interrupted = False
+
+
+def _start_worker(work: Callable[[Any], Any]) -> None:
+    _Worker.work = staticmethod(work)
+    signal.signal(signal.SIGINT, _on_interrupt)
+    # The pool terminates all workers as soon as one has died; that must not interrupt their cleanup.
+    signal.signal(signal.SIGTERM, _on_interrupt)
+    with _signals_blocked():
+        threading.Thread(target=_exit_with_parent, name="tarmac-parent", daemon=True).start()
+    _die_with_parent()
+
+
+@contextlib.contextmanager
+def _signals_blocked() -> Iterator[None]:
+    """Block signals in threads and processes that are started meanwhile: only the main thread handles them."""
+    if sys.platform == "win32":
+        yield
+        return
+    signals = (signal.SIGINT, signal.SIGTERM)
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
+
+
+def _die_with_parent() -> None:
+    """Have Linux kill this process when its parent dies, so that a restarted job meets no old workers."""
+    if sys.platform == "linux":
+        import ctypes
+
+        parent = multiprocessing.parent_process()
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if parent is not None and os.getppid() != parent.pid:
+            os._exit(1)  # the parent died before the request
+
+
+def _exit_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def _run(item: Any) -> Any:
+    if _Worker.interrupted:
+        raise KeyboardInterrupt
+    try:
+        _Worker.busy = True
+        return _Worker.work(item)
+    except KeyboardInterrupt:
+        os._exit(128 + signal.SIGINT)  # the next item may be waiting already
+    finally:
+        _Worker.busy = False
+
+
+def _on_interrupt(_signal: int, _frame: Any) -> None:
+    """Raise KeyboardInterrupt in a busy worker, which then removes partial output; exit in an idle one.
+
+    The signal comes twice, from the terminal and from the parent; the second must not interrupt the cleanup.
+    """
+    if not _Worker.busy:
+        os._exit(128 + signal.SIGINT)
+    if not _Worker.interrupted:
+        _Worker.interrupted = True
+        raise KeyboardInterrupt
+
+
+def _interrupt(processes: Iterable[Any]) -> None:
+    processes = list(processes)
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGINT)
+    for process in wait_for_exit(processes, EXIT_TIMEOUT):
+        process.kill()  # it may wait for a lock that a dead worker holds
+
+
+def wait_for_exit(processes: Iterable[Any], timeout: float) -> list[Any]:
+    """Wait until the processes have ended; return those that still run after `timeout` seconds."""
+    running = {process.sentinel: process for process in processes}
+    deadline = time.monotonic() + timeout
+    while running and (seconds := deadline - time.monotonic()) > 0:
+        for sentinel in connection.wait(list(running), seconds):
+            del running[sentinel]
+    return list(running.values())
+
+
+def exit_reason(process: Any) -> str:
+    """Return how a process that has ended did so, for messages: "was killed by SIGKILL"."""
+    process.join(EXIT_TIMEOUT)  # the status is known a moment after the end
+    code = process.exitcode
+    if code is None or code >= 0:
+        return f"exited with status {code}"
+    return f"was killed by {signal.Signals(-code).name}"
+
+
+def sendable_error(error: Exception, where: str = "a worker process") -> Exception:
+    """Return an error that can be sent to the parent, with its traceback as a note.
+
+    One that cannot be pickled becomes a WorkerFailed with its text.
+    """
+    trace = "".join(traceback.format_exception(error))
+    try:
+        error.add_note(f"in {where}:\n{trace}")
+        pickle.loads(pickle.dumps(error))  # noqa: S301 - our own error
+    except Exception:
+        return WorkerFailed(f"{type(error).__name__} in {where}: {error}\n{trace}")
+    return error
+
+
+_parent_ends: weakref.WeakSet[Connection[Any, Any]] = weakref.WeakSet()
+
+
+def keep_in_parent(end: Connection[Any, Any]) -> None:
+    """Register the parent's end of a pipe to a worker, so that `close_parent_ends` closes it there."""
+    _parent_ends.add(end)
+
+
+def close_parent_ends() -> None:
+    """Close the parent's ends of all pipes in a forked worker.
+
+    While a worker holds one open, the worker at its other end does not notice that the parent has died.
+    """
+    for end in list(_parent_ends):
+        end.close()

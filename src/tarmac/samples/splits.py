@@ -1,0 +1,41 @@
+"""Split samples by a hash of their keys, so that a sample stays on its side when the dataset changes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+
+import xxhash
+
+from tarmac.errors import UsageError
+
+__all__ = ["key_hasher", "split_bounds"]
+
+_END = 1 << 64
+_ROUNDING = 1e-9
+
+
+def split_bounds(shares: Mapping[str, float]) -> dict[str, tuple[int, int]]:
+    """Return for each name the range of hashes [low, high) out of 2**64 that its share covers.
+
+    Raise UsageError unless the shares are positive and add up to at most 1.
+    """
+    if not shares or not min(shares.values()) > 0 or not sum(shares.values()) <= 1 + _ROUNDING:
+        raise UsageError(
+            f"expected positive shares that add up to at most 1, got {dict(shares)}.", field="split"
+        )
+    edges = [0.0, *itertools.accumulate(shares.values())]
+    hashes = [min(round(edge * _END), _END) for edge in edges]
+    if edges[-1] > 1 - _ROUNDING:
+        hashes[-1] = _END
+    return dict(zip(shares, itertools.pairwise(hashes), strict=True))
+
+
+def key_hasher(salt: str = "") -> Callable[[str], int]:
+    """Return the function that hashes a key to a number below 2**64; another salt gives another split."""
+    digest, seed = xxhash.xxh3_64_intdigest, xxhash.xxh3_64_intdigest(salt.encode())
+
+    def hash_key(key: str) -> int:
+        return digest(key.encode("utf-8", "surrogateescape"), seed)
+
+    return hash_key
