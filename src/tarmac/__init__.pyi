@@ -29,6 +29,7 @@ from tarmac.stream.webdataset import WebDataset as WebDataset
 from tarmac.stream.webloader import WebLoader as WebLoader
 from tarmac.tar import TarOptions as TarOptions
 from tarmac.tools.audit import audit as audit
+from tarmac.tools.check.check import check as check
 from tarmac.tools.copy import copy as copy
 from tarmac.tools.index import index as index
 from tarmac.tools.show.show import show as show

@@ -16,7 +16,7 @@ from tarmac.indexing.meta import meta_plan
 from tarmac.indexing.sidecar import Sidecar, open_sidecar, sidecar_url, write_sidecar
 from tarmac.jobs.run import run_job
 from tarmac.jobs.task import Outcome, Task, Unit
-from tarmac.storage import StorageOptions, is_local, is_stream, stat
+from tarmac.storage import StorageOptions, is_local, scheme_of, stat
 from tarmac.storage.local import local_path
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.storage.urls import Shards
@@ -121,7 +121,7 @@ def index(
     if target is not None:
         existing_shards(target, access.storage)  # raises if it is another kind of file
     inputs = access.inputs(sources)
-    for url in filter(is_stream, inputs.urls):
+    for url in (url for url in inputs.urls if scheme_of(url) in ("-", "pipe")):
         raise UsageError(
             "standard input and commands cannot be indexed.", url=url, hint="a file or an object."
         )
