@@ -44,8 +44,7 @@ _REPAIR: Group = [
     SHARDS,
     _CHECK,
     _REPAIR,
-    [each for each in RUN if each not in JSON],
-    JSON,
+    RUN,
     ACCESS,
     example="tarmac check 'train-*.tar'",
 )
@@ -79,7 +78,7 @@ def command(
                 say(line, err=repair)
 
     report = check(list(shards), decode=decode_as or decode, repair=output, on_shard=print_shard, **options)
-    _print_report(report, losses, as_json, repair)
+    _print_report(report, as_json, repair, print_losses="losses" not in options)
     bad = [shard for shard in report.bad if not repair or report.losses or shard.unreachable]
     if bad or report.duplicates or report.losses or not report.complete:
         unreachable = all(shard.unreachable for shard in bad) and not report.duplicates and report.complete
