@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import click
+from click.shell_completion import shell_complete
 
 from tarmac import environment
 from tarmac.cli.command import DataOnly, with_flags
@@ -102,19 +103,10 @@ def main(arguments: list[str] | None = None) -> None:
     output, status, signals = sys.stdout, INTERRUPTED, list[int]()
     # A signal may come in the moment before a verb begins, or behind it.
     with contextlib.suppress(KeyboardInterrupt), ending(signals), _warnings_as_lines():
-        status = _status(sys.argv[1:] if arguments is None else arguments)
+        status = _run(sys.argv[1:] if arguments is None else arguments)
     if isinstance(sys.stdout, DataOnly):
         sys.stdout = output
     sys.exit(128 + signals[0] if signals else status)
-
-
-def _status(arguments: list[str]) -> Any:
-    try:
-        return _guarded(arguments)
-    except SystemExit as end:
-        # The reader of our output may have seen enough, as `head` does, and nothing is wrong with that. This
-        # is what click leaves behind then.
-        return 0 if type(sys.stdout).__name__ == "PacifyFlushWrapper" else end.code
 
 
 @contextlib.contextmanager
@@ -134,10 +126,18 @@ def _warnings_as_lines() -> Iterator[None]:
         yield
 
 
-def _guarded(arguments: list[str]) -> int:
+def _run(arguments: list[str]) -> int:
     """Run a verb and return its exit status; an error is a line, with its traceback only for debugging."""
     try:
-        program(arguments, prog_name="tarmac", standalone_mode=True)
+        if instruction := environment.completion():
+            return shell_complete(program, {}, "tarmac", "_TARMAC_COMPLETE", instruction)
+        with program.make_context("tarmac", list(arguments)) as context:
+            program.invoke(context)
+    except click.exceptions.Exit as end:
+        return end.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
     except TarmacError as error:
         if isinstance(error.__cause__, BrokenPipeError) and error.url == "-":
             sys.stdout = None

@@ -72,9 +72,13 @@ def command(*groups: Group, example: str = "") -> Callable[[Function], click.Com
     """Turn a function into a command. It gets the arguments that were given, calls a verb and returns its report."""
 
     def decorate(function: Function) -> click.Command:
+        prints = "as_json" in inspect.signature(function).parameters  # data of its own, instead of a report
+
         def run(as_json: bool | None = None, **options: Any) -> None:
             given = {name: value for name, value in options.items() if value not in (None, ())}
             _reserve_stdout(given.get("output"), bool(as_json))
+            if prints:
+                given["as_json"] = bool(as_json)
             report = function(**given)
             if report is not None:
                 print_report(report, bool(as_json), dry_run="dry_run" in given)
@@ -135,8 +139,8 @@ def print_report(report: Any, as_json: bool, *, dry_run: bool = False, **more: A
             say(with_flags(f"FAILED {error}"), err=True)
         if more_failed := report.failed - len(report.errors):
             say(f"FAILED … and {more_failed} more", err=True)
-        if report.stale_outputs:
-            say(f"warning: left over from a previous run: {', '.join(report.stale_outputs)}", err=True)
+        if report.left_over:
+            say(f"warning: left over from a previous run: {', '.join(report.left_over)}", err=True)
         for remark in report.remarks:
             say(with_flags(remark), err=True)
         say(str(report), err=True)

@@ -24,6 +24,7 @@ __all__ = [
     "SIZES",
     "SPLITS",
     "STORAGE",
+    "TMP",
     "WRITE",
 ]
 
@@ -121,7 +122,7 @@ ERRORS: Group = [
 ]
 STORAGE: Group = [
     _access("--allow-exec", is_flag=True, default=False, help="Allow pipe: inputs, which run commands."),
-    _access("--storage", type=Settings(_storage), help="Storage settings, such as timeout=30,retries=8."),
+    _access("--storage", type=Settings(_storage), help="Storage settings, such as idle=60,retries=20."),
 ]
 ACCESS: Group = [
     _access("--cache", metavar="DIR", help="Cache directory for remote shards."),

@@ -184,6 +184,8 @@ class Access:
         """Expand patterns and lists, once; keep a manifest, whose indexes need not be built again."""
         if isinstance(sources, Inputs):
             return sources
+        if isinstance(sources, list | tuple) and len(sources) == 1:
+            sources = sources[0]
         if _is_manifest(sources):
             sources = read_manifest(os.fspath(sources), self.storage)  # type: ignore[arg-type]
         if isinstance(sources, Manifest):
@@ -202,8 +204,6 @@ class Access:
 
 
 def _is_manifest(sources: object) -> bool:
-    if isinstance(sources, list | tuple) and len(sources) == 1:
-        return _is_manifest(sources[0])
     if isinstance(sources, ShardUrl) or not isinstance(sources, str | os.PathLike):
         return False
     name = os.fspath(sources).partition("?")[0].lower()
