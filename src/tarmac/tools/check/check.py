@@ -22,9 +22,9 @@ from tarmac.progress import progress as show_progress
 from tarmac.storage import StorageOptions, WriteOptions, open_write, scheme_of, stat
 from tarmac.storage.urls import Shards
 from tarmac.tools.check.compare import entries_of
-from tarmac.tools.check.duplicates import KeyFiles
 from tarmac.tools.check.repair import repair as write_copies
 from tarmac.tools.check.shard import CheckOptions, ShardCheck, check_shard
+from tarmac.tools.keystore import SharedKeys
 from tarmac.tools.options import Access, AccessArgs, Run, RunArgs, bundle, verb
 from tarmac.tools.output import Output
 
@@ -145,7 +145,7 @@ def check(
     entries = entries_of(described, urls) if described is not None else [None] * len(urls)
     report = CheckReport()
     with contextlib.ExitStack() as stack:
-        keys = KeyFiles(stack.enter_context(tempfile.TemporaryDirectory())) if duplicates else None
+        keys = SharedKeys(f"{stack.enter_context(tempfile.TemporaryDirectory())}/keys") if duplicates else None
         task = _CheckTask(urls, checks, entries, keys, versions=ledger is not None)
         results = _run(task, _engine(run, urls), ledger)
         for result in show_progress(results, len(urls), "checking", show=run.progress):
@@ -213,7 +213,7 @@ class _CheckTask(Task):
     checks: CheckOptions
     entries: Sequence[Shard | None]
     """The entries of the shards in the manifest."""
-    keys: KeyFiles | None = None
+    keys: SharedKeys | None = None
     versions: bool = False
     """Whether to look up the version of each shard, for a ledger."""
     verb = "check"
@@ -243,7 +243,7 @@ class _CheckTask(Task):
         keys: list[str] | None = None if self.keys is None else []
         result = check_shard(self.urls[number], self.checks, self.entries[number], keys)
         if self.keys is not None and keys is not None:
-            self.keys.save(number, keys)
+            self.keys.add(number, keys)
         return Outcome(result.samples, bytes=result.payload, details={"result": result})
 
 

@@ -63,7 +63,7 @@ class _RepairTask(Task):
         sources = Sources(self.urls)
         for number, url in enumerate(self.urls):
             name = self.output.name(number, shard_stem(url))
-            sources.refuse(name)
+            sources.check(name)
             if name in names:
                 raise same_name(self.output.pattern)
             names.add(name)

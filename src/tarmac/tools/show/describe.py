@@ -7,9 +7,8 @@ from typing import Any
 
 from tarmac.codecs.basic import json_loads
 from tarmac.codecs.handlers import extension_of
-from tarmac.codecs.images import FORMATS, IMAGE_EXTENSIONS, UNMARKED, open_image
+from tarmac.codecs.images import IMAGE_EXTENSIONS, open_image_field
 from tarmac.display import visible
-from tarmac.limits import DEFAULT_LIMITS
 
 __all__ = ["describe"]
 
@@ -29,7 +28,7 @@ def describe(field: str, data: bytes) -> str:
 def _describe(field: str, data: bytes) -> str:
     extension = extension_of(field)
     if extension in IMAGE_EXTENSIONS:
-        image = open_image(data, UNMARKED.get(extension, FORMATS), DEFAULT_LIMITS.pixels)
+        image = open_image_field(field, data)
         return f"{image.format} image, {image.width}x{image.height}, {image.mode}"
     if extension in ("json", "jsn"):
         return _shortened(json.dumps(json_loads(data), indent=2, ensure_ascii=False))

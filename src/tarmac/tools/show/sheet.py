@@ -9,9 +9,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from tarmac.codecs.handlers import extension_of
-from tarmac.codecs.images import FORMATS, IMAGE_EXTENSIONS, UNMARKED, open_image
+from tarmac.codecs.images import IMAGE_EXTENSIONS, open_image_field
 from tarmac.errors import NoSamples, UsageError
-from tarmac.limits import DEFAULT_LIMITS
 from tarmac.storage import StorageOptions, WriteOptions, open_write
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.tools.show.show import SampleView
@@ -70,7 +69,7 @@ def contact_sheet(samples: Iterable[SampleView], images: int = IMAGES) -> tuple[
 
 def _thumbnail(name: str, data: bytes) -> Any:
     try:
-        image = open_image(data, UNMARKED.get(extension_of(name), FORMATS), DEFAULT_LIMITS.pixels)
+        image = open_image_field(name, data)
         image.draft("RGB", (SIDE, SIDE))  # a JPEG need not be decoded larger than that
         image.thumbnail((SIDE, SIDE))
         return image.convert("RGB")

@@ -117,7 +117,7 @@ def _stream(inputs: Inputs, select: Select, access: Access) -> Iterator[Sample]:
     tally = Tally()
     shards = StreamedShards(inputs.urls, select, access).each()
     yield from select.cut(select.of_stream(shards, tally), tally)
-    select.judged(tally, empty=True)  # showing an empty selection is not an error
+    select.remarks(tally, empty=True)  # showing an empty selection is not an error
 
 
 def _find(dataset: Dataset, at: int | str) -> Sample:
