@@ -25,7 +25,9 @@ class Flag(click.Option):
     """An option in a group of the help. Without a value it is not passed on, so that verbs have the defaults."""
 
     def __init__(self, *args: Any, group: str = "Options", sets: str = "", **more: Any) -> None:
-        super().__init__(*args, **({"default": None} | more))
+        if not more.get("required"):
+            more.setdefault("default", None)
+        super().__init__(*args, **more)
         self.group = group
         self.sets = sets or self.name or ""
 

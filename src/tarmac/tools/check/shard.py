@@ -19,6 +19,7 @@ from tarmac.errors import (
     TransferError,
     UnsafeCodec,
     UrlError,
+    UsageError,
 )
 from tarmac.indexing.manifest import Manifest, Shard
 from tarmac.limits import Limits
@@ -93,7 +94,7 @@ class ShardCheck:
     @property
     def unreachable(self) -> bool:
         """Return whether the shard could not be read at all, as opposed to being damaged."""
-        return isinstance(self.error, TransferError | UrlError)
+        return isinstance(self.error, TransferError | UrlError | UsageError)
 
     def add(self, error: TarmacError) -> None:
         """Record an error."""
