@@ -14,12 +14,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import click
+from click.shell_completion import shell_complete
 
 from tarmac import environment
 from tarmac.cli.command import DataOnly, with_flags
 from tarmac.cli.defects import unexpected
 from tarmac.cli.output import say
-from tarmac.cli.signals import ending
+from tarmac.cli.signals import interrupt_on_signals
 from tarmac.display import visible
 from tarmac.errors import (
     BadCondition,
@@ -60,17 +61,17 @@ class _Program(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
             return None
-        found: click.Command = importlib.import_module(f"tarmac.cli.{cmd_name}").command
-        found.name = cmd_name
-        return found
+        command: click.Command = importlib.import_module(f"tarmac.cli.{cmd_name}").command
+        command.name = cmd_name
+        return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Verbs"):
             formatter.write_dl(list(VERBS.items()))
 
 
-def _print_version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
-    if wanted:
+def _print_version(ctx: click.Context, _param: click.Parameter, given: bool) -> None:
+    if given:
         from tarmac import __version__
 
         say(f"tarmac {__version__}")
@@ -100,44 +101,43 @@ def exit_code(error: TarmacError) -> int:
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line. Errors are one line on standard error, never a traceback."""
     output, status, signals = sys.stdout, INTERRUPTED, list[int]()
-    # A signal may come in the moment before a verb begins, or behind it.
-    with contextlib.suppress(KeyboardInterrupt), ending(signals), _warnings_as_lines():
-        status = _status(sys.argv[1:] if arguments is None else arguments)
+    # A signal may arrive just before a verb starts or after it ends.
+    with contextlib.suppress(KeyboardInterrupt), interrupt_on_signals(signals), _warnings_as_lines():
+        status = _run(sys.argv[1:] if arguments is None else arguments)
     if isinstance(sys.stdout, DataOnly):
         sys.stdout = output
     sys.exit(128 + signals[0] if signals else status)
 
 
-def _status(arguments: list[str]) -> Any:
-    try:
-        return _guarded(arguments)
-    except SystemExit as end:
-        # The reader of our output may have seen enough, as `head` does, and nothing is wrong with that. This
-        # is what click leaves behind then.
-        return 0 if type(sys.stdout).__name__ == "PacifyFlushWrapper" else end.code
-
-
 @contextlib.contextmanager
 def _warnings_as_lines() -> Iterator[None]:
-    """Show our own warnings as messages: where in the source they were given is nothing to users."""
+    """Print our own warnings as messages, without their location in the source."""
     with warnings.catch_warnings():
         show = warnings.showwarning
 
-        def shown(message: Any, category: type[Warning], *place: Any, **more: Any) -> None:
+        def print_warning(message: Any, category: type[Warning], *args: Any, **more: Any) -> None:
             if issubclass(category, TarmacWarning):
                 say(with_flags(f"tarmac: {message}"), err=True)
             else:
-                show(message, category, *place, **more)
+                show(message, category, *args, **more)
 
         warnings.simplefilter("always", TarmacWarning)
-        warnings.showwarning = shown
+        warnings.showwarning = print_warning
         yield
 
 
-def _guarded(arguments: list[str]) -> int:
+def _run(arguments: list[str]) -> int:
     """Run a verb and return its exit status; an error is a line, with its traceback only for debugging."""
     try:
-        program(arguments, prog_name="tarmac", standalone_mode=True)
+        if instruction := environment.completion():
+            return shell_complete(program, {}, "tarmac", "_TARMAC_COMPLETE", instruction)
+        with program.make_context("tarmac", list(arguments)) as context:
+            program.invoke(context)
+    except click.exceptions.Exit as end:
+        return end.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
     except TarmacError as error:
         if isinstance(error.__cause__, BrokenPipeError) and error.url == "-":
             sys.stdout = None
@@ -150,10 +150,10 @@ def _guarded(arguments: list[str]) -> int:
     except BrokenPipeError:
         sys.stdout = None
         return 0
-    except OSError as error:  # of standard output, say
+    except OSError as error:  # for example of standard output
         sys.stdout = None
-        place = f"{error.filename}: " if error.filename else ""
-        return _failed(visible(f"tarmac: {place}{error.strerror or error}"), DAMAGED)
+        location = f"{error.filename}: " if error.filename else ""
+        return _failed(visible(f"tarmac: {location}{error.strerror or error}"), DAMAGED)
     except Exception as error:
         return _failed(visible(unexpected(error, arguments)), DEFECT)
     return 0

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import click
 
 from tarmac.cli.command import Group, argument, flag
-from tarmac.cli.types import COUNT, FIELDS, NAMES, SIZE, SLICE, SPLIT, SPLITTER, Settings
+from tarmac.cli.types import COUNT, FIELDS, NAMES, NUMBER, SIZE, SLICE, SPLIT, SPLITTER, Settings
 
 __all__ = [
     "ACCESS",
@@ -24,30 +23,13 @@ __all__ = [
     "SIZES",
     "SPLITS",
     "STORAGE",
+    "TMP",
     "WRITE",
 ]
 
 _select, _order, _write, _run, _access = (
     partial(flag, group=name) for name in ("Select", "Order", "Write", "Run", "Access")
 )
-
-
-def _limits() -> Any:
-    from tarmac.limits import Limits
-
-    return Limits
-
-
-def _tar() -> Any:
-    from tarmac.tar import TarOptions
-
-    return TarOptions
-
-
-def _storage() -> Any:
-    from tarmac.storage import StorageOptions
-
-    return StorageOptions
 
 
 SHARDS: Group = [
@@ -74,7 +56,7 @@ SELECT: Group = [
 ]
 SHUFFLE: Group = [
     _order("--shuffle", is_flag=True, help="Shuffle the samples."),
-    _order("--seed", type=int, help="Seed of the shuffle or mixture. [default: 0]"),
+    _order("--seed", type=int, metavar="N", help="Seed of the shuffle or mixture. [default: 0]"),
 ]
 ORDER: Group = [
     *SHUFFLE,
@@ -117,17 +99,19 @@ ERRORS: Group = [
     _run(
         "--on-error", type=click.Choice(["abort", "skip"]), help="Stop at a bad sample, or skip and count it."
     ),
-    _run("--max-errors", type=click.IntRange(0), help="Stop when more samples than this were bad."),
+    _run("--max-errors", type=NUMBER, help="Stop when more samples than this were bad."),
 ]
 STORAGE: Group = [
     _access("--allow-exec", is_flag=True, default=False, help="Allow pipe: inputs, which run commands."),
-    _access("--storage", type=Settings(_storage), help="Storage settings, such as timeout=30,retries=8."),
+    _access(
+        "--storage", type=Settings("StorageOptions"), help="Storage settings, such as idle=60,retries=20."
+    ),
 ]
 ACCESS: Group = [
     _access("--cache", metavar="DIR", help="Cache directory for remote shards."),
     *STORAGE,
-    _access("--limits", type=Settings(_limits), help="Limits against hostile data, such as member_bytes=4GiB."),
-    _access("--tar", type=Settings(_tar), help="Strictness, such as end=lenient or concatenated=true."),
+    _access("--limits", type=Settings("Limits"), help="Limits against hostile data, such as member_bytes=4GiB."),
+    _access("--tar", type=Settings("TarOptions"), help="Strictness, such as end=lenient or concatenated=true."),
     _access(
         "--split-name", type=SPLITTER,
         help="Where a member name splits into key and field. [default: first-dot]",

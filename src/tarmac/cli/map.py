@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tarmac.cli.command import command as build
 from tarmac.cli.command import flag
 from tarmac.cli.flags import ACCESS, ERRORS, RUN, SELECT, SHARDS, WRITE
+from tarmac.cli.types import SECONDS
 
 if TYPE_CHECKING:
     from tarmac import Report
@@ -24,7 +25,7 @@ _MAP = [
     flag("--decode", metavar="SPEC", help="Decode fields for --py, images as rgb8, pil, torchrgb and so on."),
     flag("--multi", is_flag=True, help="The command writes several samples: sample-0.jpg, sample-1.jpg."),
     flag("--unordered", is_flag=True, sets="ordered", help="Write samples as they are ready, not in order."),
-    flag("--timeout", type=float, metavar="SECONDS", help="Time limit of the command for a sample."),
+    flag("--timeout", type=SECONDS, help="Time limit of the command for a sample."),
     flag("--log-field", metavar="FIELD", help="Field for the output of the command."),
     flag("--keep-dir", metavar="DIR", help="Directory for the files of failed samples."),
 ]

@@ -1,4 +1,4 @@
-"""What verbs print: a line of text or of JSON, in which nothing of the data acts on the terminal."""
+"""Print lines of text and of JSON, in which control characters of the data are escaped."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ __all__ = ["json_line", "say", "say_json"]
 
 
 def say(line: str, *, err: bool = False) -> None:
-    """Print one line. On standard error, where messages go, even what only looks like a secret is hidden."""
+    """Print one line. On standard error, text that looks like a secret is hidden."""
     click.echo(visible(redact(line, commands=False) if err else line, keep="\t"), err=err)
 
 
 def say_json(value: Any, *, err: bool = False) -> None:
-    """Print an object as one line of JSON."""
+    """Print a value as one line of JSON."""
     click.echo(json_line(value), err=err)
 
 
 def json_line(value: Any) -> str:
-    """Write JSON as people read it; what does not print, or is not Unicode, becomes numbers."""
+    """Return JSON in which only unprintable characters are escaped."""
     text = json.dumps(value, ensure_ascii=False)
     if text.isprintable():
         return text

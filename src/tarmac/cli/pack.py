@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from tarmac.cli.command import argument, flag
 from tarmac.cli.command import command as build
 from tarmac.cli.flags import ERRORS, RUN, SHUFFLE, SPLITS, STORAGE, WRITE
-from tarmac.cli.types import COLUMNS, NAMES, TASK
+from tarmac.cli.types import COLUMNS, NAMES, SECONDS, TASK
 
 if TYPE_CHECKING:
     from tarmac import Report
@@ -29,7 +27,7 @@ _SOURCES = [
 ]  # fmt: skip
 _TASK = [
     flag("--task", group="Run", type=TASK, help="I/N: write only shards I, I+N, I+2N..., one of N commands."),
-    flag("--timeout", group="Run", type=click.FloatRange(0, min_open=True), help="Seconds for each pipe: command."),
+    flag("--timeout", group="Run", type=SECONDS, help="Seconds for each pipe: command."),
 ]  # fmt: skip
 
 

@@ -22,7 +22,7 @@ _SORT = [
         "--unique", type=click.Choice(["keep", "first", "error"]),
         help="Samples with equal values: keep all or the first, or fail. [default: keep]",
     ),
-    flag("--seed", type=int, help="Seed of --by random. [default: 0]"),
+    flag("--seed", type=int, metavar="N", help="Seed of --by random. [default: 0]"),
     flag("--memory", type=SIZE, help="Memory to sort in. [default: 256MiB]"),
     TMP,
 ]  # fmt: skip

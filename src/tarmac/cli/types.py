@@ -13,7 +13,9 @@ __all__ = [
     "COUNT",
     "FIELDS",
     "NAMES",
+    "NUMBER",
     "PAIRS",
+    "SECONDS",
     "SIZE",
     "SLICE",
     "SPLIT",
@@ -72,6 +74,19 @@ class _Number(_Type):
         if number < self.minimum:
             raise ValueError(f"expected at least {self.minimum}")
         return int(number)
+
+
+class _Seconds(_Type):
+    name, expected = "seconds", "a positive number"
+
+    def parse(self, text: str) -> float:
+        try:
+            seconds = float(text)
+        except ValueError:
+            raise ValueError from None
+        if not seconds > 0:
+            raise ValueError
+        return seconds
 
 
 class _Slice(_Type):
@@ -170,37 +185,39 @@ class _Splitter(_Type):
     name, expected = "split-name", "first-dot or last-dot"
 
     def parse(self, text: str) -> Any:
-        from tarmac.samples import naming
+        import tarmac
 
         if text not in ("first-dot", "last-dot"):
             raise ValueError
-        return getattr(naming, text.replace("-", "_"))
+        return getattr(tarmac, text.replace("-", "_"))
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
         return "[first-dot|last-dot]"
 
 
 class Settings(_Type):
-    """Fields of an options class as `NAME=VALUE,...`; `load` imports the class when it is needed."""
+    """Fields of an options class of tarmac, as `NAME=VALUE,...`."""
 
     name, expected = "settings", "NAME=VALUE[,NAME=VALUE...]"
 
-    def __init__(self, load: Any) -> None:
-        self._load = load
+    def __init__(self, class_name: str) -> None:
+        self._class_name = class_name
 
     def parse(self, text: str) -> Any:
         import dataclasses
         import typing
 
-        kind = self._load()
-        hints = typing.get_type_hints(kind)
-        known = {field.name for field in dataclasses.fields(kind)}
+        import tarmac
+
+        options_class = getattr(tarmac, self._class_name)
+        hints = typing.get_type_hints(options_class)
+        known = {field.name for field in dataclasses.fields(options_class)}
         values = {}
         for name, value in PAIRS.parse(text).items():
             if name not in known:
                 raise ValueError(f"unknown setting {name!r}, expected one of {', '.join(sorted(known))}")
             values[name] = _setting(name, value, str(hints[name]))
-        return kind(**values)
+        return options_class(**values)
 
 
 def _setting(name: str, value: str, hint: str) -> Any:
@@ -218,6 +235,6 @@ def _setting(name: str, value: str, hint: str) -> Any:
     return value
 
 
-COUNT, SIZE = _Number("count"), _Number("size")
+COUNT, SIZE, NUMBER, SECONDS = _Number("count"), _Number("size"), _Number("number", 0), _Seconds()
 SLICE, NAMES, FIELDS, PAIRS, COLUMNS = _Slice(), _Names(), _Fields(), _Pairs(), _Columns()
 SPLIT, SPLITTER, TASK = _Split(), _Splitter(), _Task()

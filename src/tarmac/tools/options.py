@@ -13,10 +13,9 @@ import inspect
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields, replace
-from typing import Any, Literal, ParamSpec, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypedDict, TypeVar
 
 from tarmac.errors import TarmacError, UsageError
-from tarmac.indexing.build import IndexOptions
 from tarmac.indexing.manifest import Manifest, read_manifest
 from tarmac.jobs.engines import Engine, make_engine
 from tarmac.jobs.task import Outcome
@@ -30,6 +29,9 @@ from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.storage.urls import Shards, ShardUrl, expand
 from tarmac.tar import TarOptions
 from tarmac.tar.reader import DEFAULT_OPTIONS
+
+if TYPE_CHECKING:
+    from tarmac.indexing.build import IndexOptions
 
 __all__ = [
     "Access",
@@ -184,6 +186,8 @@ class Access:
         """Expand patterns and lists, once; keep a manifest, whose indexes need not be built again."""
         if isinstance(sources, Inputs):
             return sources
+        if isinstance(sources, list | tuple) and len(sources) == 1:
+            sources = sources[0]
         if _is_manifest(sources):
             sources = read_manifest(os.fspath(sources), self.storage)  # type: ignore[arg-type]
         if isinstance(sources, Manifest):
@@ -194,6 +198,8 @@ class Access:
     @property
     def indexing(self) -> IndexOptions:
         """Return how shards are read to index them."""
+        from tarmac.indexing.build import IndexOptions
+
         return IndexOptions(split_name=self.split_name, tar=self.tar, storage=self.storage)
 
     def reader(self, urls: Sequence[str]) -> SampleReader:
@@ -202,8 +208,6 @@ class Access:
 
 
 def _is_manifest(sources: object) -> bool:
-    if isinstance(sources, list | tuple) and len(sources) == 1:
-        return _is_manifest(sources[0])
     if isinstance(sources, ShardUrl) or not isinstance(sources, str | os.PathLike):
         return False
     name = os.fspath(sources).partition("?")[0].lower()

@@ -1,4 +1,4 @@
-"""Checking shards: every shard gets its verdict."""
+"""Check shards through `tarmac.check`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import json
 import numpy as np
 import pytest
 
+import tarmac
 from harness.shards import plain
-from tarmac import Limits, TarOptions, TarWriter
 from tarmac.errors import (
     DuplicateField,
     JobMismatch,
@@ -17,11 +17,13 @@ from tarmac.errors import (
     NotFound,
     SplitSample,
     Truncated,
-    UrlError,
+    UsageError,
 )
-from tarmac.tools.check import check as check_module
-from tarmac.tools.check.check import Checks, check
-from tarmac.tools.keystore import SharedKeys
+from tarmac.tools.check import shard as shard_module
+
+
+def check(sources, **options):
+    return tarmac.check(sources, **options).shards
 
 
 def test_verdicts(tmp_path):
@@ -72,24 +74,24 @@ def test_all_problems_of_a_shard(tmp_path):
     path = tmp_path / "a.tar"
     files = [("a.x", b""), ("b.x", b""), ("a.y", b""), ("c.x", b""), ("c.x", b""), ("d.y", b""), ("e.x", b"")]
     path.write_bytes(plain(files))
-    (result,) = check(path, checks=Checks(frozenset("x"), all_errors=True))
+    (result,) = check(path, require=["x"], all_errors=True)
     assert [type(error) for error in result.errors] == [SplitSample, DuplicateField, MissingField]
     assert [error.key for error in result.errors] == ["a", "c", "d"]
     assert "tarmac sort --by key" in str(result.errors[0])
     assert result.error is result.errors[0]
-    (result,) = check(path, checks=Checks(frozenset("x"), all_errors=True, max_errors=1))
+    (result,) = check(path, require=["x"], all_errors=True, max_errors=1)
     assert result.problems == 2
     path.write_bytes(plain([(f"{n}.y", b"") for n in range(1500)]))
-    (result,) = check(path, checks=Checks(frozenset("x"), all_errors=True))
+    (result,) = check(path, require=["x"], all_errors=True)
     assert (result.problems, len(result.errors)) == (1500, 1000)
     path.write_bytes(plain([("a.y", b""), ("b.y", b"")])[:-1024])
-    (result,) = check(path, checks=Checks(frozenset("x"), all_errors=True))
+    (result,) = check(path, require=["x"], all_errors=True)
     assert [type(error) for error in result.errors] == [MissingField, Truncated]  # b may not be whole
 
 
 def test_fields_that_cannot_be_decoded(tmp_path):
     path = tmp_path / "a.tar"
-    with TarWriter(str(path)) as writer:
+    with tarmac.TarWriter(str(path)) as writer:
         image = np.zeros((4, 4, 3), np.uint8)
         writer.write(
             {"__key__": "good", "png": image, "json": {}, "cls": 1, "npy": image, "bin": b"\0", "txt": "x"}
@@ -98,13 +100,12 @@ def test_fields_that_cannot_be_decoded(tmp_path):
         writer.write({"__key__": "bomb", "txt.gz": gzip.compress(bytes(1 << 20))})
     (result,) = check(path)
     assert result.ok
-    limits = Limits(expansion_floor=1000, expansion=2)
-    checks = Checks(decode="rgb8", all_errors=True, tar=TarOptions(limits=limits))
-    (result,) = check(path, checks=checks)
+    limits = tarmac.Limits(expansion_floor=1000, expansion=2)
+    (result,) = check(path, decode=True, all_errors=True, limits=limits)
     found = [(error.key, error.field) for error in result.errors]
     assert sorted(found) == [("bad", "json"), ("bad", "png"), ("bomb", "txt.gz")]
     assert all(str(path) in str(error) for error in result.errors)
-    assert result.skipped == {"field that only trusted data is decoded from": 1}
+    assert result.skipped == {"field that is decoded only from trusted data": 1}
 
 
 def test_a_ledger_spares_what_was_whole(tmp_path, monkeypatch):
@@ -113,13 +114,15 @@ def test_a_ledger_spares_what_was_whole(tmp_path, monkeypatch):
         urls.append(str(tmp_path / f"{number}.tar"))
         (tmp_path / f"{number}.tar").write_bytes(plain()[:1500] if number == 2 else plain())
     opened = []
-    real = check_module.open_read
-    monkeypatch.setattr(check_module, "open_read", lambda url, *rest: opened.append(url) or real(url, *rest))
+    real = shard_module.open_read
+    monkeypatch.setattr(shard_module, "open_read", lambda url, *rest: opened.append(url) or real(url, *rest))
     place = str(tmp_path / "ledger.jsonl")
 
     def verdicts(**more):
         opened.clear()
-        return [(result.ok, result.samples, result.fields) for result in check(urls, ledger=place, **more)]
+        return [
+            (result.ok, result.samples, result.fields) for result in check(urls, ledger=place, jobs=1, **more)
+        ]
 
     first = verdicts()
     assert opened == urls
@@ -130,9 +133,9 @@ def test_a_ledger_spares_what_was_whole(tmp_path, monkeypatch):
     assert [ok for ok, _, _ in verdicts()] == [True, False, True, True]
     assert opened == urls[1:3]
     with pytest.raises(JobMismatch, match="require"):
-        verdicts(checks=Checks(frozenset("x")))
-    with pytest.raises(UrlError, match="duplicates"):
-        verdicts(keys=SharedKeys(str(tmp_path)))
+        verdicts(require=["x"])
+    with pytest.raises(UsageError, match="`duplicates`"):
+        verdicts(duplicates=True)
 
 
 def test_a_ledger_knows_what_the_manifest_said(tmp_path):
@@ -153,22 +156,52 @@ def test_a_ledger_knows_what_the_manifest_said(tmp_path):
     assert verdict(one.samples)
 
 
-def test_a_check_that_is_stopped_goes_on(tmp_path):
+def test_an_interrupted_check_resumes(tmp_path):
     urls = []
     for number in range(4):
         urls.append(str(tmp_path / f"{number}.tar"))
         (tmp_path / f"{number}.tar").write_bytes(plain())
-    place = str(tmp_path / "ledger.jsonl")
-    results = check(urls, ledger=place)
-    next(results), next(results)
-    results.close()
-    assert len((tmp_path / "ledger.jsonl").read_text().splitlines()) == 3
-    assert len(list(check(urls, ledger=place))) == 4
+    path = tmp_path / "ledger.jsonl"
+    results = []
+
+    def stop(result):
+        results.append(result)
+        if len(results) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tarmac.check(urls, ledger=str(path), jobs=1, on_shard=stop)
+    assert len(path.read_text().splitlines()) == 3
+    assert len(check(urls, ledger=str(path))) == 4
 
 
-def test_keys_are_left_for_comparison(tmp_path):
+def test_duplicate_keys(tmp_path):
     for number in range(2):
         (tmp_path / f"{number}.tar").write_bytes(plain([("same.x", b""), (f"{number}.x", b"")]))
-    keys = SharedKeys(str(tmp_path / "keys"))
-    assert all(result.ok for result in check(f"{tmp_path}/*.tar", keys=keys, jobs=2))
-    assert list(keys.duplicates()) == [("same", [0, 1])]
+    report = tarmac.check(f"{tmp_path}/*.tar", duplicates=True, jobs=2)
+    assert report.duplicates == {"same": [str(tmp_path / "0.tar"), str(tmp_path / "1.tar")]}
+    assert not report.ok
+    assert report.to_dict()["duplicates"] == report.duplicates
+
+
+def test_reports(tmp_path):
+    (tmp_path / "0.tar").write_bytes(plain())
+    report = tarmac.check(tmp_path / "0.tar")
+    assert (report.ok, report.samples, report.bad) == (True, 3, [])
+    assert str(report) == "check: 1 shards, 3 samples, 0 bad"
+    (tmp_path / "1.tar").write_bytes(plain()[:1500])
+    report = tarmac.check([tmp_path / "0.tar", tmp_path / "1.tar", tmp_path / "0.tar"], max_errors=0, jobs=1)
+    assert not report.ok
+    assert not report.complete
+    assert len(report.shards) == 2
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"decode": "gray99"}, {"regroup": True}, {"overwrite": True}, {"losses": "x"}, {"repair": "x.tar"}],
+    ids=str,
+)
+def test_invalid_options(tmp_path, options):
+    (tmp_path / "0.tar").write_bytes(plain()[:1500])
+    with pytest.raises(UsageError, match=f"`{next(iter(options))}`"):
+        tarmac.check(tmp_path / "0.tar", **options)

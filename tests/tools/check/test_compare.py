@@ -1,4 +1,4 @@
-"""What an index and a manifest say of a shard, against the shard."""
+"""Compare shards with their index and manifest."""
 
 from __future__ import annotations
 
@@ -6,13 +6,10 @@ import os
 
 import pytest
 
+import tarmac
 from harness.shards import plain
 from tarmac.errors import DigestMismatch, IndexDamaged, IndexMissing, IndexStale
-from tarmac.indexing.build import IndexOptions
-from tarmac.indexing.manifest import read_manifest
-from tarmac.tools.check.check import Checks, check
 from tarmac.tools.check.compare import entries_of
-from tarmac.tools.index import index
 
 FILES = [(f"s{n}.{field}", f"{field} {n}".encode()) for n in range(4) for field in ("cls", "txt")]
 
@@ -21,7 +18,7 @@ FILES = [(f"s{n}.{field}", f"{field} {n}".encode()) for n in range(4) for field 
 def shard(tmp_path):
     path = tmp_path / "a.tar"
     path.write_bytes(plain(FILES))
-    index([str(path)], str(tmp_path / "all.json"), options=IndexOptions(digests=True))
+    tarmac.index([str(path)], str(tmp_path / "all.json"), digests=True)
     return path
 
 
@@ -33,13 +30,13 @@ def rewrite(path, data):
 
 
 def kinds(shards, **checks):
-    (result,) = check(shards, checks=Checks(all_errors=True, **checks))
+    (result,) = tarmac.check(shards, all_errors=True, **checks).shards
     return [type(error) for error in result.errors]
 
 
 def test_as_it_was_indexed(shard, tmp_path):
     assert kinds([str(shard)], digests=True) == []
-    assert kinds([str(shard)], against=str(tmp_path / "all.json")) == []
+    assert kinds([str(shard)], manifest=str(tmp_path / "all.json")) == []
     assert kinds([str(tmp_path / "all.json")]) == []
 
 
@@ -48,8 +45,8 @@ def test_a_byte_that_changed(shard, tmp_path):
     data[data.index(b"txt 2")] ^= 1
     rewrite(shard, bytes(data))
     assert kinds([str(shard)]) == []  # which no archive can see
-    for how in ({"digests": True}, {"against": str(tmp_path / "all.json")}):
-        (result,) = check([str(shard)], checks=Checks(**how))
+    for how in ({"digests": True}, {"manifest": str(tmp_path / "all.json")}):
+        (result,) = tarmac.check([str(shard)], **how).shards
         assert isinstance(result.error, DigestMismatch)
         assert result.error.key == "s2"
     assert kinds([str(tmp_path / "all.json")]) == [DigestMismatch]
@@ -80,20 +77,20 @@ def test_indexes_that_are_not_there_or_not_right(shard, tmp_path):
     assert kinds([str(shard)], digests=True) == [IndexDamaged]
     sidecar.unlink()
     assert kinds([str(shard)], digests=True) == [IndexMissing]
-    index([str(shard)])
+    tarmac.index([str(shard)])
     assert kinds([str(shard)], digests=True) == [IndexMissing]  # no digests in it
-    assert kinds([str(shard)], against=str(tmp_path / "all.json")) == []
+    assert kinds([str(shard)], manifest=str(tmp_path / "all.json")) == []
     other = tmp_path / "b.tar"
     other.write_bytes(plain(FILES))
-    assert kinds([str(other)], against=str(tmp_path / "all.json")) == [IndexMissing]
+    assert kinds([str(other)], manifest=str(tmp_path / "all.json")) == [IndexMissing]
     shard.write_bytes(plain(FILES[2:]))
-    index([str(shard)])
+    tarmac.index([str(shard)])
     assert kinds([str(tmp_path / "all.json")]) == [IndexDamaged, IndexStale]
 
 
-def test_names_are_compared_as_places(shard, tmp_path, monkeypatch):
+def test_paths_are_compared_as_locations(shard, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    manifest = read_manifest("all.json")
+    manifest = tarmac.read_manifest("all.json")
     assert [entry is not None for entry in entries_of(manifest, ["a.tar", str(shard), "b.tar"])] == [
         True,
         True,

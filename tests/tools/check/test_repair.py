@@ -9,17 +9,16 @@ import random
 
 import pytest
 
+import tarmac
 from harness import rounds
 from harness.damage import mutations
 from harness.shards import PLAIN_KINDS, header_offsets, plain
 from tarmac import read
-from tarmac.errors import JobMismatch, UrlError
-from tarmac.indexing.build import IndexOptions
+from tarmac.errors import JobMismatch, UsageError
 from tarmac.indexing.sidecar import open_sidecar
-from tarmac.jobs.engines.local import LocalEngine
-from tarmac.tools.check.check import Checks, check
 from tarmac.tools.check.repair import repair, salvaged
-from tarmac.tools.index import index
+from tarmac.tools.check.shard import CheckOptions
+from tarmac.tools.options import Run
 from tarmac.tools.output import Output
 
 FILES = [
@@ -43,7 +42,7 @@ ORIGINAL = as_samples(FILES)
 def saved(data, sidecar=None, **more):
     """What is kept of some bytes, and what is lost."""
     losses = []
-    samples = list(salvaged(data, "x.tar", Checks(), losses, sidecar, **more))
+    samples = list(salvaged(data, "x.tar", CheckOptions(), losses, sidecar, **more))
     keys = [sample["__key__"] for sample in samples]
     assert len(set(keys)) == len(keys), "doubled"
     return {one["__key__"]: {f: v for f, v in one.items() if f[:2] != "__"} for one in samples}, losses
@@ -53,7 +52,7 @@ def saved(data, sidecar=None, **more):
 def sidecar(tmp_path_factory):
     path = tmp_path_factory.mktemp("indexed") / "x.tar"
     path.write_bytes(plain(FILES))
-    index([str(path)], options=IndexOptions(digests=True))
+    tarmac.index([str(path)], digests=True)
     return open_sidecar(f"{path}.arrow")
 
 
@@ -163,7 +162,7 @@ def test_samples_that_lie_apart():
     files = [("a.x", b"1"), ("b.x", b"2"), ("b.y", b"2"), ("a.y", b"3"), ("c.x", b"4"), ("c.y", b"")]
     kept, losses = saved(plain(files))
     assert kept.keys() == {"b", "c"}
-    assert [(loss.key, loss.reason) for loss in losses] == [("a", "its files are not next to each other")]
+    assert [(loss.key, loss.reason) for loss in losses] == [("a", "its members are not contiguous")]
     kept, losses = saved(plain(files), regroup=True)
     assert kept == as_samples(files)
     assert losses == []
@@ -182,8 +181,8 @@ def test_what_came_again_the_same_is_kept_once():
 
 
 def run(urls, output, jobs=1, checks=None, **more):
-    options = {"checks": checks or Checks(), **more}
-    return repair([str(url) for url in urls], output, LocalEngine(jobs), **options)
+    urls = [str(url) for url in urls]
+    return repair(urls, output, Run(jobs), checks or CheckOptions(), [None] * len(urls), **more)
 
 
 def test_clean_copies(tmp_path):
@@ -203,7 +202,7 @@ def test_clean_copies(tmp_path):
         assert [loss.get("key") for loss in losses] == [None, key]
         assert losses[0]["what"] == "bytes"
         assert losses[0]["start"] < losses[0]["stop"]
-    assert all(result.ok for result in check(f"{tmp_path}/clean/*.tar"))
+    assert tarmac.check(f"{tmp_path}/clean/*.tar").ok
     assert len(list(read(f"{tmp_path}/clean/*.tar"))) == 33
     before = {path.name: path.read_bytes() for path in (tmp_path / "clean").glob("*.tar")}
     again = run(urls, Output(f"{tmp_path}/clean/"), 1)
@@ -222,14 +221,14 @@ def test_what_is_in_the_way_is_not_replaced(tmp_path):
     (tmp_path / "a.tar").write_bytes(plain(FILES)[:9000])
     (tmp_path / "clean").mkdir()
     (tmp_path / "clean" / "a.tar").write_bytes(b"mine")
-    with pytest.raises(UrlError):
+    with pytest.raises(UsageError):
         run([tmp_path / "a.tar"], Output(f"{tmp_path}/clean/"))
     assert (tmp_path / "clean" / "a.tar").read_bytes() == b"mine"
-    with pytest.raises(UrlError):
+    with pytest.raises(UsageError):
         run([tmp_path / "a.tar"], Output("-"))
     (tmp_path / "b").mkdir()
     os.link(tmp_path / "a.tar", tmp_path / "b" / "a.tar")
-    with pytest.raises(UrlError, match="same name"):
+    with pytest.raises(UsageError, match="same name"):
         run([tmp_path / "a.tar", tmp_path / "b" / "a.tar"], Output(f"{tmp_path}/other/"))
 
 
@@ -255,7 +254,7 @@ def test_samples_that_are_whole_and_yet_not_right(tmp_path):
     path.write_bytes(
         plain([("a.cls", b"1"), ("b.cls", b"x"), ("c.cls", b"3"), ("c.txt", b""), ("d.txt", b"")])
     )
-    report = run([path], Output(f"{tmp_path}/clean/"), checks=Checks(frozenset(["cls"]), decode="rgb8"))
+    report = run([path], Output(f"{tmp_path}/clean/"), checks=CheckOptions(frozenset(["cls"]), decode="rgb8"))
     assert [sample["__key__"] for sample in read(f"{tmp_path}/clean/a.tar")] == ["a", "c"]
     losses = report.outcomes[0].details["losses"]
     assert [(loss["key"], loss["reason"][:12]) for loss in losses] == [
@@ -268,25 +267,25 @@ def test_the_index_beside_a_shard_is_used(tmp_path):
     path = tmp_path / "a.tar"
     data = bytearray(plain(FILES))
     path.write_bytes(data)
-    index([str(path)], options=IndexOptions(digests=True))
+    tarmac.index([str(path)], digests=True)
     data[data.index(b"txt 4")] ^= 1
     data[header_offsets(bytes(plain(FILES)))[20]] ^= 1
     path.write_bytes(data)
-    report = run([path], Output(f"{tmp_path}/clean/"), checks=Checks(digests=True))
+    report = run([path], Output(f"{tmp_path}/clean/"), checks=CheckOptions(digests=True))
     assert [loss["key"] for loss in report.outcomes[0].details["losses"]] == ["s4"]
     assert report.written == 11
     report = run([path], Output(f"{tmp_path}/guess/"))
     assert report.written == 11  # the header is seen, the byte is not
     (tmp_path / "a.tar.arrow").write_bytes(b"damaged, too")
-    assert run([path], Output(f"{tmp_path}/again/"), checks=Checks(digests=True)).written == 11
+    assert run([path], Output(f"{tmp_path}/again/"), checks=CheckOptions(digests=True)).written == 11
 
 
 def test_a_damaged_shard_is_not_replaced_by_what_could_be_saved_of_it(tmp_path):
     path = tmp_path / "x.tar"
     path.write_bytes(plain(FILES)[:-3000])
     before = path.read_bytes()
-    with pytest.raises(UrlError, match="would replace a shard that is being read"):
-        repair([str(path)], Output(f"{tmp_path}/", overwrite=True), LocalEngine(), checks=Checks())
+    with pytest.raises(UsageError, match=r"x\.tar"):
+        run([path], Output(f"{tmp_path}/", overwrite=True))
     assert path.read_bytes() == before
 
 
@@ -299,7 +298,7 @@ def test_a_size_that_reaches_beyond_the_end_hides_nothing(tmp_path):
     data[at + 148 : at + 156] = b"%06o\0 " % sum(data[at : at + 512])
     path = tmp_path / "x.tar"
     path.write_bytes(data)
-    report = repair([str(path)], Output(f"{tmp_path}/clean/"), LocalEngine(), checks=Checks())
+    report = run([path], Output(f"{tmp_path}/clean/"))
     found = {sample["__key__"] for sample in read(f"{tmp_path}/clean/x.tar")}
     assert found == ORIGINAL.keys() - {"s3"}
     assert [loss["key"] for loss in report.outcomes[0].details["losses"]] == ["s3"]
@@ -309,7 +308,7 @@ def test_a_size_that_reaches_beyond_the_end_hides_nothing(tmp_path):
 def test_names_of_gnu_tar(tmp_path):
     """`tar cf x.tar .` puts ./ before every name; clean copies are without it, as all copies are."""
     (tmp_path / "x.tar").write_bytes(plain((f"./{name}", data) for name, data in FILES)[:-3000])
-    report = repair([str(tmp_path / "x.tar")], Output(f"{tmp_path}/clean/"), LocalEngine(), checks=Checks())
+    report = run([tmp_path / "x.tar"], Output(f"{tmp_path}/clean/"))
     found = list(read(f"{tmp_path}/clean/x.tar"))
     assert len(found) == report.written > 5
     assert all(sample["txt"] == ORIGINAL[sample["__key__"]]["txt"] for sample in found)

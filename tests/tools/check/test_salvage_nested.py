@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 import tarmac
 from harness.shards import header_offsets, plain
 from tarmac.cli import main
-from tarmac.tools.check.check import Checks
 from tarmac.tools.check.repair import salvaged
+from tarmac.tools.check.shard import CheckOptions
 
 SIZES = st.integers(0, 1500)
 PLACES = st.integers(0, 10**6)
@@ -63,7 +63,7 @@ def original(files):
 
 def saved(data):
     losses = []
-    found = list(salvaged(data, "x.tar", Checks(), losses))
+    found = list(salvaged(data, "x.tar", CheckOptions(), losses))
     return {s["__key__"]: {f: v for f, v in s.items() if f[:2] != "__"} for s in found}, losses
 
 

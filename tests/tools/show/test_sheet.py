@@ -7,8 +7,9 @@ import io
 import pytest
 from PIL import Image
 
-from tarmac.errors import UrlError
+from tarmac.errors import NoSamples, UsageError
 from tarmac.tools.show.sheet import GAP, SIDE, contact_sheet, write_sheet
+from tarmac.tools.show.show import SampleView
 
 RED = (250, 10, 10)
 
@@ -21,12 +22,8 @@ def image(size=(400, 100), kind="PNG", mode="RGB"):
 
 def samples(*images):
     for number, (name, data) in enumerate(images):
-        yield {
-            "__key__": f"k{number}",
-            "__url__": "",
-            name: data,
-            "txt": "a caption – é\x1b[31m\nmore".encode() * 20,
-        }
+        caption = "a caption – é\x1b[31m\nmore".encode() * 20
+        yield SampleView(f"k{number}", "", {name: data, "txt": caption})
 
 
 def test_images_are_drawn():
@@ -41,7 +38,7 @@ def test_images_are_drawn():
     assert grey == (211, 211, 211)
 
 
-def test_only_so_many():
+def test_the_number_of_images_is_bounded():
     endless = (sample for sample in samples(*[("png", image((9, 9)))] * 50))
     page, count = contact_sheet(endless, 5)
     assert (count, page is None) == (5, False)
@@ -54,8 +51,8 @@ def test_files(tmp_path):
         assert write_sheet(samples(("png", image(mode="L"))), str(path)) == 1
         with Image.open(path) as page:
             assert page.format == kind
-    with pytest.raises(UrlError, match="no images"):
+    with pytest.raises(NoSamples):
         write_sheet(samples(("txt", b"")), str(tmp_path / "b.png"))
-    with pytest.raises(UrlError, match=r"\.png, \.jpg or \.webp"):
+    with pytest.raises(UsageError, match=r"b\.gif"):
         write_sheet(samples(), str(tmp_path / "b.gif"))
     assert not (tmp_path / "b.png").exists()

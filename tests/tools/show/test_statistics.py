@@ -1,14 +1,13 @@
-"""What a dataset is like."""
+"""Summarise datasets through `tarmac.stats`."""
 
 from __future__ import annotations
 
 import io
 
+import tarmac
 from harness.shards import plain
-from tarmac.exact.dataset import Dataset
-from tarmac.samples.reader import read
 from tarmac.tools.show import statistics
-from tarmac.tools.show.statistics import bars, collect, from_index, report_lines, summary
+from tarmac.tools.show.statistics import bars, summary
 
 
 def image(width, height):
@@ -31,8 +30,8 @@ def shards(folder):
 
 def test_numbers(tmp_path):
     urls = shards(tmp_path)
-    found = collect(read(urls))
-    facts, size = found.facts(), len(image(3, 2))
+    found = tarmac.stats(urls)
+    facts, size = found.to_dict(), len(image(3, 2))
     assert (facts["shards"], facts["samples"], facts["bytes"]) == (2, 3, 2 * size + 15)
     assert facts["per_shard"] == {"min": 1, "median": 1.5, "mean": 1.5, "max": 2, "total": 3}
     assert facts["fields"]["txt"] == {
@@ -46,24 +45,29 @@ def test_numbers(tmp_path):
     assert facts["fields"]["cls"]["samples"] == 1
     assert facts["resolutions"] == {"3x2": 2}
     assert facts["unreadable"] == {"png": 1}
-    lines = list(report_lines(found))
+    lines = str(found).split("\n")
     assert lines[0] == f"2 shards, 3 samples, {2 * size + 15} bytes"
     assert any(line.split()[:2] == ["txt", "2"] for line in lines)
-    assert "1 x png cannot be read" in lines
+    assert "1 x png: unreadable image header" in lines
+    assert "<td>txt</td>" in found._repr_html_()
+    assert repr(found) == "<statistics of 3 samples in 2 shards: png, txt, cls>"
 
 
-def test_the_same_from_the_index(tmp_path):
+def test_the_index_gives_the_same_numbers(tmp_path):
     urls = shards(tmp_path)
-    whole, indexed = collect(read(urls)).facts(images=False), from_index(Dataset(urls)).facts(images=False)
-    assert indexed == whole
-    one = from_index(Dataset(urls)[1:2]).facts(images=False)
-    assert one == collect(sample for sample in read(urls) if sample["__key__"] == "b").facts(images=False)
+    expected = tarmac.stats(urls).to_dict(images=False)
+    assert tarmac.stats(urls, images=False).to_dict(images=False) == expected
+    for selection in ({"slice": slice(1, 2)}, {"where": "key = 'b'"}, {"keys": ["b"]}):
+        one = tarmac.stats(urls, images=False, **selection)
+        assert one.to_dict(images=False) == tarmac.stats(urls, **selection).to_dict(images=False)
+        assert (len(one.samples), list(one.fields)) == (1, ["png", "cls"])
 
 
-def test_nothing():
+def test_an_empty_dataset(tmp_path):
     assert summary([]) == {"min": 0, "median": 0, "mean": 0, "max": 0, "total": 0}
     assert list(bars([])) == []
-    assert next(report_lines(collect([]))) == "0 shards, 0 samples, 0 bytes"
+    (tmp_path / "a.tar").write_bytes(plain([]))
+    assert str(tarmac.stats(tmp_path / "a.tar")).startswith("0 shards, 0 samples, 0 bytes")
 
 
 def test_bars():
@@ -75,8 +79,8 @@ def test_bars():
         assert lines[0].split()[0] == str(min(sizes))
 
 
-def test_only_so_many_resolutions_are_told_apart(tmp_path, monkeypatch):
-    monkeypatch.setattr(statistics, "MOST_RESOLUTIONS", 2)
+def test_the_number_of_resolutions_is_bounded(tmp_path, monkeypatch):
+    monkeypatch.setattr(statistics, "MAX_RESOLUTIONS", 2)
     path = tmp_path / "a.tar"
     path.write_bytes(plain([(f"{n}.png", image(n % 3 + 1, 1)) for n in range(9)]))
-    assert collect(read(str(path))).facts()["resolutions"] == {"1x1": 3, "2x1": 3}
+    assert tarmac.stats(path).to_dict()["resolutions"] == {"1x1": 3, "2x1": 3}

@@ -1,215 +1,261 @@
-"""Read shards to their ends and say, for each, what is in it or where it is damaged."""
+"""Check shards: read every byte, report damage, find duplicate keys, and write clean copies."""
 
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+import json
+import os
+import tempfile
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
-from typing import Any
+from typing import Any, Unpack
 
-from tarmac.codecs import Decoder, imagehandler
-from tarmac.display import identity
-from tarmac.errors import (
-    IndexMissing,
-    MissingField,
-    NoCodec,
-    SampleError,
-    TarmacError,
-    TransferError,
-    UnsafeCodec,
-    UrlError,
-)
+from tarmac.codecs import imagespecs
+from tarmac.display import display_url, identity
+from tarmac.errors import TarmacError, UsageError
 from tarmac.indexing.manifest import Manifest, Shard, read_manifest
 from tarmac.jobs.engines import Engine, make_engine
 from tarmac.jobs.ledger import open_ledger
 from tarmac.jobs.outputs import existing_sizes
 from tarmac.jobs.task import Outcome, Task, Unit
-from tarmac.limits import Limits
-from tarmac.progress import progress
-from tarmac.samples.grouping import Grouping, group_members
-from tarmac.storage import StorageOptions, open_read, scheme_of, stat
-from tarmac.storage.types import DEFAULT_STORAGE
-from tarmac.storage.urls import Shards, expand
-from tarmac.tar import Member, TarOptions, read_members
-from tarmac.tar.reader import DEFAULT_OPTIONS
-from tarmac.tools.check.compare import Comparison, Place, entries_of
+from tarmac.progress import progress as show_progress
+from tarmac.storage import StorageOptions, WriteOptions, open_write, scheme_of, stat
+from tarmac.storage.urls import Shards
+from tarmac.tools.check.compare import entries_of
+from tarmac.tools.check.repair import repair as write_copies
+from tarmac.tools.check.shard import CheckOptions, ShardCheck, check_shard
 from tarmac.tools.keystore import SharedKeys
+from tarmac.tools.options import Access, AccessArgs, Run, RunArgs, bundle, verb
+from tarmac.tools.output import Output
 
-__all__ = ["check", "Checking", "Checks", "sample_problems", "ShardCheck"]
+__all__ = ["check", "CheckArgs", "CheckReport"]
 
-MOST_TOLD = 1000
-"""Problems of one shard that are kept; the others are counted."""
+
+class CheckArgs(RunArgs, AccessArgs, total=False):
+    """The shared keyword arguments of `check`."""
 
 
 @dataclass(slots=True)
-class ShardCheck:
-    """The verdict on one shard: what was read, and what is wrong with it, if anything."""
+class CheckReport:
+    """The result of checking shards."""
 
-    url: str
-    samples: int = 0
-    payload: int = 0
-    fields: dict[str, int] = field(default_factory=dict)
-    skipped: dict[str, int] = field(default_factory=dict)
-    error: TarmacError | None = None
-    """The first problem."""
-    errors: list[TarmacError] = field(default_factory=list)
-    """All problems, or of very many the first."""
-    problems: int = 0
-    """How many there are."""
+    shards: list[ShardCheck] = field(default_factory=list)
+    duplicates: dict[str, list[str]] = field(default_factory=dict)
+    """Keys that occur more than once, with their shards."""
+    losses: list[dict[str, Any]] = field(default_factory=list)
+    """What is missing in the clean copies: samples, bytes, or an uncertain end."""
+    copies: list[str] = field(default_factory=list)
+    """The clean copies that were written or kept."""
+    copied: int = 0
+    """The number of samples in them."""
+    complete: bool = True
+    """Whether all shards were checked: more than `max_errors` errors stop the check."""
+
+    @property
+    def bad(self) -> list[ShardCheck]:
+        """Return the results of the shards that are damaged or could not be read."""
+        return [shard for shard in self.shards if not shard.ok]
+
+    @property
+    def samples(self) -> int:
+        """Return the number of samples."""
+        return sum(shard.samples for shard in self.shards)
 
     @property
     def ok(self) -> bool:
-        """Whether the shard is complete and well formed."""
-        return self.error is None
+        """Return whether every shard is intact and no key occurs twice."""
+        return self.complete and not self.bad and not self.duplicates
 
-    @property
-    def unreachable(self) -> bool:
-        """Whether the shard could not be read at all, as opposed to being damaged."""
-        return isinstance(self.error, TransferError | UrlError)
+    def to_dict(self) -> dict[str, Any]:
+        """Return the numbers, for JSON."""
+        return {
+            "ok": self.ok,
+            "shards": len(self.shards),
+            "samples": self.samples,
+            "bad": [shard.to_dict() for shard in self.bad],
+            "duplicates": {key: list(map(display_url, urls)) for key, urls in self.duplicates.items()},
+            "losses": self.losses,
+        }
 
-    def add(self, error: TarmacError) -> None:
-        """Take note of a problem."""
-        self.problems += 1
-        self.error = error if self.error is None else self.error
-        if len(self.errors) < MOST_TOLD:
-            self.errors.append(error)
+    def __str__(self) -> str:
+        twice = f", {len(self.duplicates)} duplicate keys" if self.duplicates else ""
+        text = f"check: {len(self.shards)} shards, {self.samples} samples, {len(self.bad)} bad{twice}"
+        if self.copies or self.losses:
+            lost = sum(loss["what"] == "sample" for loss in self.losses)
+            text += f"; {len(self.copies)} clean copies of {self.copied} samples, {lost} samples lost"
+        return text if self.complete else f"{text}; stopped at `max_errors`"
+
+    def __repr__(self) -> str:
+        return f"<{self}>"
 
 
-@dataclass(frozen=True)
-class Checks:
-    """What is checked beyond the archive itself."""
+@verb(CheckArgs, Run, Access)
+def check(
+    sources: Shards | Manifest,
+    *,
+    require: Collection[str] = (),
+    digests: bool = False,
+    manifest: str | os.PathLike[str] | Manifest | None = None,
+    decode: bool | str = False,
+    duplicates: bool = False,
+    all_errors: bool = False,
+    max_errors: int | None = None,
+    ledger: str | None = None,
+    repair: str | None = None,
+    losses: str | None = None,
+    regroup: bool = False,
+    overwrite: bool = False,
+    on_shard: Callable[[ShardCheck], None] | None = None,
+    **options: Unpack[CheckArgs],
+) -> CheckReport:
+    """Read shards to their ends and report what is wrong with them; a damaged shard does not stop the others.
 
-    require: frozenset[str] = frozenset()
-    """Fields that every sample must have."""
-    digests: bool = False
-    """Compare every field with its digest in the index beside the shard."""
-    against: str = ""
-    """A manifest to compare with, and its indexes."""
-    decode: str = ""
-    """Decode every field that can be, images so."""
-    all_errors: bool = False
-    """Go on after a sample that is not right."""
-    max_errors: int | None = None
-    """Give a shard up when more are wrong."""
-    tar: TarOptions = DEFAULT_OPTIONS
-    storage: StorageOptions = DEFAULT_STORAGE
+    `require` names fields that every sample must have. `digests` compares every field with the index beside
+    its shard, `manifest` compares with a manifest and its indexes. `decode` decodes fields, images as a
+    specification such as "rgb8". `duplicates` finds keys that occur more than once. `all_errors` continues
+    after a bad sample; more than `max_errors` errors stop the check. With a `ledger`, intact shards are not
+    read again unless they change. `on_shard` is called with each result, in order.
 
-    def options(self) -> dict[str, Any]:
-        """What the verdict depends on, for a ledger."""
-        found: dict[str, Any] = {"require": sorted(self.require), "digests": self.digests}
-        if self.against:
-            found["against"] = (
-                f"{identity(self.against)} {read_manifest(self.against, self.storage).fingerprint}"
-            )
-        return found | {"decode": self.decode, "end": self.tar.end, "concatenated": self.tar.concatenated}
+    `repair` is a directory or pattern for clean copies of damaged shards. What they lack is in the report, and
+    is written to the file `losses` as JSON lines. `regroup` puts samples together whose members are not
+    contiguous.
+    """
+    access, run = bundle(Access, options), bundle(Run, options)
+    if duplicates and ledger is not None:
+        raise UsageError("`duplicates` reads all keys, so it cannot be combined with `ledger`.")
+    if (regroup or overwrite or losses) and repair is None:
+        raise UsageError("`regroup`, `overwrite` and `losses` need `repair`.")
+    inputs = access.inputs(sources)
+    reference, url = _reference(manifest, access)
+    checks = CheckOptions(
+        require=frozenset(name.lower() for name in require),
+        digests=digests,
+        manifest=reference,
+        manifest_url=url,
+        decode=_image_spec(decode),
+        all_errors=all_errors,
+        max_errors=max_errors if all_errors else None,
+        tar=access.tar,
+        storage=access.storage,
+    )
+    urls: list[str] = [*inputs.urls]
+    if reference is not None:
+        urls += _absent(reference, urls, access.storage)
+    described = reference or inputs.manifest
+    entries = entries_of(described, urls) if described is not None else [None] * len(urls)
+    report = CheckReport()
+    with contextlib.ExitStack() as stack:
+        keys = SharedKeys(f"{stack.enter_context(tempfile.TemporaryDirectory())}/keys") if duplicates else None
+        task = _CheckTask(urls, checks, entries, keys, versions=ledger is not None)
+        results = _run(task, _engine(run, urls), ledger)
+        for result in show_progress(results, len(urls), "checking", show=run.progress):
+            report.shards.append(result)
+            if on_shard is not None:
+                on_shard(result)
+            if max_errors is not None and sum(shard.problems for shard in report.shards) > max_errors:
+                report.complete = False
+                return report
+        if keys is not None:
+            report.duplicates = {key: [urls[n] for n in numbers] for key, numbers in keys.duplicates()}
+    if repair is not None:
+        target = Output(repair, overwrite=overwrite, storage=access.storage)
+        damaged = [result.url for result in report.bad if not result.unreachable]
+        known = dict(zip(urls, entries, strict=True))
+        job = write_copies(damaged, target, run, checks, [known[url] for url in damaged], regroup=regroup)
+        report.losses = [loss for outcome in job.outcomes for loss in outcome.details["losses"]]
+        report.copies, report.copied = job.outputs, job.written
+        if losses is not None:
+            lines = "".join(f"{json.dumps(loss, ensure_ascii=True)}\n" for loss in report.losses)
+            _write(losses, lines.encode(), access.storage)
+    return report
+
+
+def _write(url: str, data: bytes, storage: StorageOptions) -> None:
+    sink = open_write(url, storage, WriteOptions(overwrite=True))
+    sink.write(data)
+    sink.commit()
+
+
+def _image_spec(decode: bool | str) -> str:
+    spec = "rgb8" if decode is True else decode or ""
+    if spec and spec not in imagespecs:
+        raise UsageError(f"expected one of {', '.join(imagespecs)}, got {spec!r}.", field="decode")
+    return spec
+
+
+def _engine(run: Run, urls: Sequence[str]) -> Engine:
+    # The standard input of worker processes is empty.
+    return make_engine(None, 1) if any(scheme_of(url) == "-" for url in urls) else run.make_engine()
+
+
+def _reference(
+    manifest: str | os.PathLike[str] | Manifest | None, access: Access
+) -> tuple[Manifest | None, str]:
+    if manifest is None or isinstance(manifest, Manifest):
+        return manifest, "" if manifest is None else manifest.name
+    url = os.fspath(manifest)
+    return read_manifest(url, access.storage), url
+
+
+def _absent(manifest: Manifest, urls: Sequence[str], storage: StorageOptions) -> list[str]:
+    """Return the shards of the manifest that do not exist, which a pattern does not match."""
+    listed = [shard.url for shard in entries_of(manifest, urls) if shard is not None]
+    others = [shard.url for shard in manifest.shards if shard.url not in listed]
+    existing = existing_sizes(others, storage)
+    return [url for url in others if url not in existing]
 
 
 @dataclass
-class Checking(Task):
-    """A shard is a unit; its verdict is in the facts of its outcome."""
+class _CheckTask(Task):
+    """Check each shard as a unit; the result is in the details of its outcome."""
 
     urls: Sequence[str]
-    checks: Checks
-    told: Sequence[Shard | None]
-    """What a manifest says of each shard."""
+    checks: CheckOptions
+    entries: Sequence[Shard | None]
+    """The entries of the shards in the manifest."""
     keys: SharedKeys | None = None
-    """Where to leave the keys of each shard."""
-    known: bool = False
-    """Whether to ask for the version of each shard, which a ledger needs."""
+    versions: bool = False
+    """Whether to look up the version of each shard, for a ledger."""
     verb = "check"
 
     def options(self) -> dict[str, Any]:
-        return self.checks.options()
+        return self.checks.ledger_options()
 
     def plan(self) -> Iterator[Unit]:
         for number, url in enumerate(self.urls):
-            yield Unit(identity(url), number, self._inputs(url, self.told[number]) if self.known else "")
+            yield Unit(identity(url), number, self._fingerprint(number) if self.versions else "")
 
-    def _inputs(self, url: str, told: Shard | None) -> str:
-        """What the verdict on one shard depends on: its version, and what the manifest says of it."""
-        version = self._version(url)
-        if not version or told is None:
-            return version
-        return f"{version} {told.samples} {told.index} {told.fingerprint}"
-
-    def _version(self, url: str) -> str:
+    def _fingerprint(self, number: int) -> str:
+        """Return the version of a shard, and what the manifest says about it."""
         try:
-            info = stat(url, self.checks.storage)
+            info = stat(self.urls[number], self.checks.storage)
         except TarmacError:
             return ""
-        return f"{info.size} {info.version}" if info.version else ""
+        version, entry = f"{info.size} {info.version}" if info.version else "", self.entries[number]
+        return (
+            version
+            if not version or entry is None
+            else f"{version} {entry.samples} {entry.index} {entry.fingerprint}"
+        )
 
     def run(self, unit: Unit) -> Outcome:
         number = unit.content
         keys: list[str] | None = None if self.keys is None else []
-        verdict = _check_one(self.urls[number], self.checks, self.told[number], keys)
+        result = check_shard(self.urls[number], self.checks, self.entries[number], keys)
         if self.keys is not None and keys is not None:
             self.keys.add(number, keys)
-        return Outcome(verdict.samples, bytes=verdict.payload, details={"verdict": verdict})
+        return Outcome(result.samples, bytes=result.payload, details={"result": result})
 
 
-def check(
-    shards: Shards,
-    *,
-    require: Collection[str] = (),
-    tar: TarOptions = DEFAULT_OPTIONS,
-    storage: StorageOptions = DEFAULT_STORAGE,
-    checks: Checks | None = None,
-    keys: SharedKeys | None = None,
-    ledger: str | None = None,
-    jobs: int = 1,
-    show: bool | None = False,
-) -> Iterator[ShardCheck]:
-    """Check shards, several at a time, and yield a verdict on each, in order.
-
-    A damaged shard does not keep the others from being checked. `checks` asks for more than whole archives;
-    `keys` is where to leave all keys, to find duplicates. With a `ledger` what was found whole is not read
-    again unless it has changed.
-    """
-    chosen = Checks(frozenset(require), tar=tar, storage=storage) if checks is None else checks
-    urls: list[str] = [*expand(shards, limits=chosen.tar.limits, options=chosen.storage)]
-    if keys is not None and ledger is not None:
-        raise UrlError("to find duplicates all keys have to be read, so a ledger would be of no use.")
-    if chosen.against:
-        urls += _absent(read_manifest(chosen.against, chosen.storage), urls, chosen.storage)
-    told = _told(chosen, shards, urls)
-    task = Checking(urls, chosen, told, keys, known=ledger is not None)
-    # The standard input of worker processes is empty.
-    engine = make_engine(None, 1 if any(scheme_of(url) == "-" for url in urls) else jobs)
-    verdicts = _with_ledger(task, engine, ledger)
-    return progress(verdicts, len(urls), "checking", show=show)
-
-
-def _absent(manifest: Manifest, urls: Sequence[str], storage: StorageOptions) -> list[str]:
-    """The shards that should be there, are not, and would be passed over by a pattern."""
-    named = [shard.url for shard in entries_of(manifest, urls) if shard is not None]
-    others = [shard.url for shard in manifest.shards if shard.url not in named]
-    there = existing_sizes(others, storage)
-    return [url for url in others if url not in there]
-
-
-def _told(checks: Checks, shards: Shards, urls: Sequence[str]) -> list[Shard | None]:
-    """What a manifest says of the shards: the one to compare with, or the one they were named by."""
-    if checks.against:
-        return entries_of(read_manifest(checks.against, checks.storage), urls)
-    names = [shards] if isinstance(shards, str) else list(shards) if isinstance(shards, list | tuple) else []
-    if len(names) == 1 and str(names[0]).lower().endswith(".json"):
-        with contextlib.suppress(TarmacError):  # a list of another kind
-            return entries_of(read_manifest(str(names[0]), checks.storage), urls)
-    return [None] * len(urls)
-
-
-def _with_ledger(task: Checking, engine: Engine, place: str | None) -> Iterator[ShardCheck]:
-    """The verdicts in order; those that a ledger has of the same version of a shard are not made again."""
-    book = open_ledger(place, task.verb, task.options() if place else {}, storage=task.checks.storage)
+def _run(task: _CheckTask, engine: Engine, ledger: str | None) -> Iterator[ShardCheck]:
+    """Yield the results in order; those that the ledger has for the same version are not computed again."""
+    records = open_ledger(ledger, task.verb, task.options() if ledger else {}, storage=task.checks.storage)
     try:
-        book.begin()
+        records.begin()
         done: dict[int, ShardCheck] = {}
         missing: list[Unit] = []
         for unit in task.plan():
-            inputs, outcome = book.done.get(unit.name, ("", Outcome()))
+            inputs, outcome = records.done.get(unit.name, ("", Outcome()))
             if unit.inputs and inputs == unit.inputs:
                 done[unit.content] = ShardCheck(
                     task.urls[unit.content], outcome.read, outcome.bytes, **outcome.details
@@ -217,14 +263,14 @@ def _with_ledger(task: Checking, engine: Engine, place: str | None) -> Iterator[
             else:
                 missing.append(unit)
         following = 0
-        for unit, outcome_or_error in engine.run(task.run, missing):
-            if isinstance(outcome_or_error, Exception):
-                raise outcome_or_error
-            verdict = outcome_or_error.details["verdict"]
-            if verdict.ok and unit.inputs:
-                details = {"fields": verdict.fields, "skipped": verdict.skipped}
-                book.record(unit, replace(outcome_or_error, details=details))
-            done[unit.content] = verdict
+        for unit, finished in engine.run(task.run, missing):
+            if isinstance(finished, Exception):
+                raise finished
+            result = finished.details["result"]
+            if result.ok and unit.inputs:
+                details = {"fields": result.fields, "skipped": result.skipped}
+                records.record(unit, replace(finished, details=details))
+            done[unit.content] = result
             while following in done:
                 yield done.pop(following)
                 following += 1
@@ -232,103 +278,4 @@ def _with_ledger(task: Checking, engine: Engine, place: str | None) -> Iterator[
             yield done.pop(following)
             following += 1
     finally:
-        book.close()
-
-
-class _EnoughError(Exception):
-    """So much is wrong with a shard that there is no point in reading on."""
-
-
-def _check_one(url: str, checks: Checks, told: Shard | None, keys: list[str] | None = None) -> ShardCheck:
-    result = ShardCheck(url)
-    skipped: Counter[str] = Counter()
-
-    def wrong(error: TarmacError) -> None:
-        if not checks.all_errors:
-            raise error
-        result.add(error.at(url=url))
-        if checks.max_errors is not None and result.problems > checks.max_errors:
-            raise _EnoughError
-
-    try:
-        comparison = _comparison(url, checks, told)
-        for error in comparison.begin():
-            wrong(error)
-        for key, places in _samples(url, checks, skipped, wrong):
-            result.samples += 1
-            for name, (_, size, _) in places.items():
-                result.fields[name] = result.fields.get(name, 0) + 1
-                result.payload += size
-            if keys is not None:
-                keys.append(key)
-            for error in sample_problems(key, places, url, checks, skipped):
-                wrong(error)
-            for error in comparison.sample(key, places):
-                wrong(error)
-        for error in comparison.end(result.samples):
-            wrong(error)
-    except _EnoughError:
-        pass
-    except TarmacError as error:
-        result.add(error.at(url=url))
-    result.skipped = dict(skipped)
-    return result
-
-
-def _comparison(url: str, checks: Checks, told: Shard | None) -> Comparison:
-    if checks.against and told is None:
-        raise IndexMissing("the manifest does not name this shard.", url=url)
-    return Comparison(url, told, need_digests=checks.digests, storage=checks.storage)
-
-
-def _samples(
-    url: str, checks: Checks, skipped: Counter[str], wrong: Callable[[SampleError], None]
-) -> Iterator[tuple[str, Mapping[str, Place]]]:
-    """The samples of a shard: where each field is, and its bytes."""
-    tar = checks.tar
-    grouping = Grouping(lenient=tar.end == "lenient", tracked_keys=tar.limits.tracked_keys)
-    with open_read(url, checks.storage) as source:
-        members = read_members(source.map() or source, tar, url=url, skipped=skipped)
-        try:
-            located = _located(members)
-            for sample in group_members(located, url, grouping, skipped=skipped, on_error=wrong):
-                key = sample.pop("__key__")
-                del sample["__url__"]
-                yield key, sample
-        finally:
-            members.close()
-
-
-def _located(members: Iterable[Member]) -> Iterator[Any]:
-    for name, offset, size, data in members:
-        yield name, offset, size, (offset, size, data)
-
-
-def sample_problems(
-    key: str, places: Mapping[str, Place], url: str, checks: Checks, skipped: Counter[str]
-) -> Iterator[TarmacError]:
-    """What is wrong with one sample."""
-    missing = checks.require - places.keys()
-    if missing:
-        yield MissingField(f"the sample has no {', '.join(sorted(missing))}.", url=url, key=key)
-    if not checks.decode:
-        return
-    decoder = _decoder(checks)
-    for name, (_, _, data) in places.items():
-        try:
-            decoder({"__key__": key, "__url__": url, name: data})
-        except (UnsafeCodec, NoCodec):
-            skipped["field that only trusted data is decoded from"] += 1
-        except ImportError as error:
-            skipped[f"field that needs {error.name or 'a library'} to be decoded"] += 1
-        except TarmacError as error:
-            yield error
-
-
-def _decoder(checks: Checks) -> Decoder:
-    return _decoder_of(checks.decode, checks.tar.limits)
-
-
-@lru_cache
-def _decoder_of(spec: str, limits: Limits) -> Decoder:
-    return Decoder([imagehandler(spec)], limits=limits)
+        records.close()

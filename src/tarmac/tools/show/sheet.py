@@ -1,4 +1,4 @@
-"""A contact sheet: the first images of a dataset on one page, each with its key and what is said of it."""
+"""Draw a contact sheet: the first images of a dataset on one page, with keys and captions."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from tarmac.codecs import kind_of
 from tarmac.codecs.handlers import extension_of
-from tarmac.codecs.images import open_image_field
-from tarmac.errors import UrlError
-from tarmac.samples.grouping import Sample
+from tarmac.codecs.images import IMAGE_EXTENSIONS, open_image_field
+from tarmac.errors import NoSamples, UsageError
 from tarmac.storage import StorageOptions, WriteOptions, open_write
 from tarmac.storage.types import DEFAULT_STORAGE
+from tarmac.tools.show.show import SampleView
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -22,30 +21,29 @@ if TYPE_CHECKING:
 __all__ = ["contact_sheet", "write_sheet"]
 
 IMAGES = 64
-"""Images on a sheet, unless told otherwise; ..."""
-MOST = 1024
-"""... and at most."""
+"""Default number of images on a sheet."""
+MAX_IMAGES = 1024
 SIDE, GAP, LINE = 160, 8, 12
 _CAPTIONS = ("txt", "text", "caption", "cls", "class")
-_KINDS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
+_FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
 
 
 def write_sheet(
-    samples: Iterable[Sample],
+    samples: Iterable[SampleView],
     url: str,
     *,
     images: int = IMAGES,
     storage: StorageOptions = DEFAULT_STORAGE,
 ) -> int:
-    """Write a sheet of the first images to a file; return how many there are on it."""
-    kind = _KINDS.get(os.path.splitext(url)[1].lower())
-    if kind is None:
-        raise UrlError("a sheet is a .png, .jpg or .webp file.", url=url)
+    """Write a sheet of the first images to a file; return their number."""
+    image_format = _FORMATS.get(os.path.splitext(url)[1].lower())
+    if image_format is None:
+        raise UsageError("expected a .png, .jpg or .webp file.", field="sheet", url=url)
     page, count = contact_sheet(samples, images)
     if page is None:
-        raise UrlError("there are no images to show.", hint="tarmac show --fields-only lists the fields.")
+        raise NoSamples("there are no images to show.", hint="tarmac show --fields-only lists the fields.")
     stream = io.BytesIO()
-    page.save(stream, format=kind)
+    page.save(stream, format=image_format)
     sink = open_write(url, storage, WriteOptions(overwrite=True))
     try:
         sink.write(stream.getvalue())
@@ -56,16 +54,16 @@ def write_sheet(
     return count
 
 
-def contact_sheet(samples: Iterable[Sample], images: int = IMAGES) -> tuple[Image | None, int]:
-    """Draw the first images, and say how many there were; an image that cannot be read is a grey field."""
+def contact_sheet(samples: Iterable[SampleView], images: int = IMAGES) -> tuple[Image | None, int]:
+    """Draw the first images and return their number; an unreadable image is a grey tile."""
     tiles: list[tuple[Any, str, str]] = []
     for sample in samples:
-        for name, data in sample.items():
-            if name[:2] != "__" and kind_of(name) == "image":
-                tiles.append((_thumbnail(name, data), f"{sample['__key__']}.{name}", _caption(sample)))
-        if len(tiles) >= min(images, MOST):
+        for name, data in sample.fields.items():
+            if extension_of(name) in IMAGE_EXTENSIONS:
+                tiles.append((_thumbnail(name, data), f"{sample.key}.{name}", _caption(sample)))
+        if len(tiles) >= min(images, MAX_IMAGES):
             break
-    del tiles[min(images, MOST) :]
+    del tiles[min(images, MAX_IMAGES) :]
     return (_page(tiles), len(tiles)) if tiles else (None, 0)
 
 
@@ -75,14 +73,14 @@ def _thumbnail(name: str, data: bytes) -> Any:
         image.draft("RGB", (SIDE, SIDE))  # a JPEG need not be decoded larger than that
         image.thumbnail((SIDE, SIDE))
         return image.convert("RGB")
-    except Exception:  # whatever a library says of a damaged image
+    except Exception:  # libraries raise anything for damaged images
         return None
 
 
-def _caption(sample: Sample) -> str:
-    for name in sample:
-        if extension_of(name) in _CAPTIONS and name[:2] != "__":
-            lines = bytes(sample[name]).decode("utf-8", "replace").splitlines()
+def _caption(sample: SampleView) -> str:
+    for name, data in sample.fields.items():
+        if extension_of(name) in _CAPTIONS:
+            lines = bytes(data).decode("utf-8", "replace").splitlines()
             return lines[0] if lines else ""
     return ""
 
@@ -99,7 +97,7 @@ def _page(tiles: list[tuple[Any, str, str]]) -> Image:
         left, top = GAP + number % across * width, GAP + number // across * height
         if image is None:
             draw.rectangle((left, top, left + SIDE - 1, top + SIDE - 1), fill="lightgrey")
-            draw.text((left + 4, top + SIDE // 2), "cannot be read", fill="black", font=font)
+            draw.text((left + 4, top + SIDE // 2), "unreadable", fill="black", font=font)
         else:
             page.paste(image, (left + (SIDE - image.width) // 2, top + (SIDE - image.height) // 2))
         for line, text in enumerate((name, caption)):
@@ -109,7 +107,7 @@ def _page(tiles: list[tuple[Any, str, str]]) -> Image:
 
 
 def _fitting(text: str, draw: Any, font: Any) -> str:
-    """As much of a text as there is room for, in letters that the font has."""
+    """Return as much of a text as fits, in characters of the font."""
     plain = "".join(letter if letter.isprintable() else " " for letter in text[:200])
     plain = plain.encode("latin-1", "replace").decode("latin-1")
     while plain and draw.textlength(plain, font=font) > SIDE:

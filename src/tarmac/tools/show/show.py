@@ -1,233 +1,159 @@
-"""Show samples: their keys, the fields with their sizes, and what is in them."""
+"""Show samples: keys, fields, sizes, and a description of their content."""
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
-from tarmac.codecs import find_codec, json_loads
-from tarmac.codecs.handlers import extension_of
-from tarmac.codecs.images import open_image_field
-from tarmac.display import visible
-from tarmac.errors import MissingField, UrlError
-from tarmac.exact.dataset import Dataset
-from tarmac.indexing.manifest import read_manifest
+from tarmac.errors import MissingField, UsageError
+from tarmac.indexing.manifest import Manifest
 from tarmac.samples.grouping import Sample
-from tarmac.samples.reader import read
-from tarmac.storage import Cache, StorageOptions
-from tarmac.storage.types import DEFAULT_STORAGE
-from tarmac.storage.urls import Shards, expand
-from tarmac.tar import TarOptions
-from tarmac.tar.reader import DEFAULT_OPTIONS
-from tarmac.tools.plan import OutputShard, StreamedShards, can_index, open_indexed
-from tarmac.tools.select import Select
-from tarmac.tools.tally import Tally
+from tarmac.storage.urls import Shards
+from tarmac.tools.options import Access, AccessArgs, Inputs, SelectArgs, bundle, verb
 
-__all__ = [
-    "chosen",
-    "content",
-    "describe",
-    "Description",
-    "line_of",
-    "raw_field",
-    "SampleLine",
-    "show",
-    "show_at",
-]
+if TYPE_CHECKING:
+    from tarmac.exact.dataset import Dataset
+    from tarmac.tools.select import Select
 
-TEXT_SHOWN = 4000
-"""Letters of a text that are shown."""
-_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)")
-EVERYTHING = Select()
+__all__ = ["SampleView", "show", "ShowArgs"]
+
+
+class ShowArgs(SelectArgs, AccessArgs, total=False):
+    """The keyword arguments of `show` and `stats`."""
 
 
 @dataclass(frozen=True, slots=True)
-class SampleLine:
-    """One sample as a listing shows it."""
+class SampleView:
+    """One sample: its key, its shard, and the bytes of its fields."""
 
     key: str
     url: str
-    sizes: dict[str, int]
+    fields: Mapping[str, bytes]
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Return the size of each field in bytes."""
+        return {name: len(data) for name, data in self.fields.items()}
+
+    def field(self, name: str) -> bytes:
+        """Return the bytes of a field."""
+        if name not in self.fields:
+            what = f'the sample has no field "{name}"; it has {", ".join(self.fields)}.'
+            raise MissingField(what, url=self.url, key=self.key)
+        return bytes(self.fields[name])
+
+    def describe(self) -> dict[str, str]:
+        """Return a description of the content of each field: text and JSON as they are, arrays in a few words."""
+        from tarmac.tools.show.describe import describe
+
+        return {name: describe(name, data) for name, data in self.fields.items()}
+
+    def to_sample(self) -> Sample:
+        """Return the sample as a dictionary, as `tarmac.read` does."""
+        return {"__key__": self.key, "__url__": self.url, **self.fields}
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{name}: {size} bytes" for name, size in self.sizes.items())
+        return f"<sample {self.key!r} of {self.url}: {sizes}>"
 
 
-@dataclass(frozen=True, slots=True)
-class Description:
-    """What a manifest says of a dataset as a whole."""
-
-    name: str
-    shards: int
-    samples: int
-    size: int
-    fingerprint: str
-    info: Any
-
-
-def describe(manifest: str, *, storage: StorageOptions = DEFAULT_STORAGE) -> Description:
-    """Say what is in a dataset, from its manifest alone."""
-    found = read_manifest(manifest, storage)
-    size = sum(shard.size or 0 for shard in found.shards)
-    return Description(found.name, len(found.shards), found.samples, size, found.fingerprint, found.info)
-
-
-def show_at(
-    shards: Shards, numbers: Iterable[int], *, storage: StorageOptions = DEFAULT_STORAGE
-) -> Iterator[SampleLine]:
-    """Yield samples by number, through the index; negative numbers count from the end."""
-    dataset = Dataset(shards, storage=storage)
-    return (line_of(_by_number(dataset, number)) for number in numbers)
-
-
+@verb(ShowArgs, Access)
 def show(
-    shards: Shards,
+    sources: Shards | Manifest,
+    n: int | None = None,
     *,
-    count: int | None = None,
-    tar: TarOptions = DEFAULT_OPTIONS,
-    storage: StorageOptions = DEFAULT_STORAGE,
-) -> Iterator[SampleLine]:
-    """Yield the first `count` samples, or all of them."""
-    return map(line_of, islice(read(shards, tar=tar, storage=storage), count))
+    at: Sequence[int | str] = (),
+    **options: Unpack[ShowArgs],
+) -> Iterator[SampleView]:
+    """Yield the selected samples: the first `n`, or those `at` some numbers and keys.
 
-
-def line_of(sample: Sample) -> SampleLine:
-    """A sample as a listing shows it."""
-    sizes = {name: len(value) for name, value in sample.items() if name[:2] != "__"}
-    return SampleLine(sample["__key__"], sample["__url__"], sizes)
-
-
-def chosen(
-    shards: Shards,
-    *,
-    select: Select = EVERYTHING,
-    at: Sequence[str] = (),
-    count: int | None = None,
-    cache: Cache | None = None,
-) -> Iterator[Sample]:
-    """Yield the samples that are asked for: some of all, or those `at` numbers and keys.
-
-    A whole number without zeros before it is a number, everything else a key; `=17` is the key 17.
+    Negative numbers count from the end. Without a selection, shards are read from the start and only as far
+    as necessary.
     """
-    urls = expand(shards, options=select.storage)
-    indexed = can_index(urls)
-    if at:
-        samples = _at(shards, select, at, cache) if indexed else _at_in_stream(urls, select, at, cache)
-    elif indexed and "-" in f"{select.slice}{select.slice_shard}":
-        rows = open_indexed(urls, select, storage=select.storage, cache=cache)
-        samples = rows.samples(OutputShard("", 0, rows.size))
-    else:
-        samples = _stream(urls, select, cache)
-    return islice(samples, count)
+    if n is not None and n < 0:
+        raise UsageError(f"expected a number from 0, got {n}.", field="n")
+    access = bundle(Access, options)
+    inputs = access.inputs(sources)
+    return map(_view, islice(_samples(inputs, access, at, options), n))
 
 
-def _stream(urls: Sequence[str], select: Select, cache: Cache | None) -> Iterator[Sample]:
-    streams, tally = StreamedShards(urls, select, select.storage, cache), Tally()
-    yield from select.cut(select.of_stream(streams.shards(), tally), tally)
-    select.remarks(tally, empty=True)  # to ask for what is not there is no mistake
+def _view(sample: Sample) -> SampleView:
+    fields = {name: data for name, data in sample.items() if name[:2] != "__"}
+    return SampleView(sample["__key__"], sample["__url__"], fields)
 
 
-def _at(shards: Shards, select: Select, at: Sequence[str], cache: Cache | None) -> Iterator[Sample]:
-    if select.meta is not None:
-        dataset = open_indexed(expand(shards), select, storage=select.storage, cache=cache).dataset
-    else:
-        dataset = select.of_dataset(Dataset(shards, storage=select.storage, cache=cache))
-    return select.cut(_found(dataset, place) for place in at)
-
-
-def _found(dataset: Dataset, place: str) -> Sample:
-    if _NUMBER.fullmatch(place):
-        return _by_number(dataset, int(place))
-    key = place.removeprefix("=")
-    try:
-        return dataset.get(key)  # type: ignore[no-any-return]
-    except KeyError:
-        raise UrlError(f"no sample has the key {key!r}.", hint="tarmac show lists the keys.") from None
-
-
-def _by_number(dataset: Dataset, number: int) -> Sample:
-    try:
-        return dataset[number]  # type: ignore[no-any-return]
-    except IndexError as error:
-        raise UrlError(f"{error}.") from None
-
-
-def _at_in_stream(
-    urls: Sequence[str], select: Select, at: Sequence[str], cache: Cache | None
+def _samples(
+    inputs: Inputs, access: Access, at: Sequence[int | str], options: Mapping[str, Any]
 ) -> Iterator[Sample]:
-    """Look for samples in what can only be gone through; they come in the order in which they are there."""
-    numbers = {int(place) for place in at if _NUMBER.fullmatch(place)}
-    keys = {place.removeprefix("=") for place in at if not _NUMBER.fullmatch(place)}
+    if not at and not (options.keys() & SelectArgs.__annotations__.keys()):
+        return iter(
+            access.reader(inputs.urls)
+        )  # without numpy and pyarrow, which take longer than a small shard
+    from tarmac.tools.plan import can_index, open_indexed
+    from tarmac.tools.select import Select
+
+    select = bundle(Select, options)
+    if can_index(inputs.urls):
+        if at:
+            dataset = open_indexed([inputs], select, access).dataset
+            return select.cut(_find(dataset, each) for each in at)
+        if _counts_from_the_end(select):
+            indexed = open_indexed([inputs], select, access)
+            return indexed.samples(indexed.everything)
+    return _find_in_stream(inputs, select, access, at) if at else _stream(inputs, select, access)
+
+
+def _counts_from_the_end(select: Select) -> bool:
+    edges = [edge for each in (select.slice, select.slice_shard) if each for edge in (each.start, each.stop)]
+    return any(edge is not None and edge < 0 for edge in edges)
+
+
+def _stream(inputs: Inputs, select: Select, access: Access) -> Iterator[Sample]:
+    from tarmac.tools.plan import StreamedShards
+    from tarmac.tools.tally import Tally
+
+    tally = Tally()
+    shards = StreamedShards(inputs.urls, select, access).each()
+    yield from select.cut(select.of_stream(shards, tally), tally)
+    select.remarks(tally, empty=True)  # showing an empty selection is not an error
+
+
+def _find(dataset: Dataset, at: int | str) -> Sample:
+    try:
+        sample: Sample = dataset[at] if isinstance(at, int) else dataset.get(at)
+    except (IndexError, KeyError):
+        raise _unknown([at], len(dataset)) from None
+    return sample
+
+
+def _find_in_stream(
+    inputs: Inputs, select: Select, access: Access, at: Sequence[int | str]
+) -> Iterator[Sample]:
+    """Search inputs that can only be read from start to end; samples come in the order of the shards."""
+    numbers, keys = (
+        {each for each in at if isinstance(each, int)},
+        {each for each in at if isinstance(each, str)},
+    )
     if min(numbers, default=0) < 0:
-        raise UrlError("a stream has no end to count from; negative numbers need files that can be indexed.")
-    for number, sample in enumerate(_stream(urls, select, cache)):
+        raise UsageError(
+            "negative numbers need inputs that can be indexed: plain files or objects.", field="at"
+        )
+    select, rule = replace(select, fields=None, drop_fields=()), select
+    count = 0
+    for number, sample in enumerate(_stream(inputs, select, access)):
+        count = number + 1
         if number in numbers or sample["__key__"] in keys:
             numbers.discard(number)
             keys.discard(sample["__key__"])
-            yield sample
+            yield from rule.cut([sample])
             if not numbers and not keys:
                 return
-    missing = ", ".join([*map(str, sorted(numbers)), *sorted(keys)])
-    raise UrlError(f"there is no sample {missing}.", hint="tarmac show lists the keys.")
+    raise _unknown([*sorted(numbers), *sorted(keys)], count)
 
 
-def raw_field(sample: Sample, field: str) -> bytes:
-    """The bytes of one field of a sample."""
-    if field not in sample or field[:2] == "__":
-        there = ", ".join(name for name in sample if name[:2] != "__")
-        raise MissingField(
-            f'the sample has no field "{field}"; it has {there}.',
-            url=sample.get("__url__"),
-            key=sample["__key__"],
-        )
-    return bytes(sample[field])
-
-
-def content(field: str, data: bytes) -> str:
-    """What is in a field, for people: text and JSON as they are, images and arrays in a few words."""
-    try:
-        return visible(_content(field, data), keep="\n\t")
-    except Exception as error:  # whatever a library says of damaged data
-        reason = " ".join(str(error).split())[:200]
-        return visible(f"{len(data)} bytes that are no {extension_of(field)}: {reason}")
-
-
-def _content(field: str, data: bytes) -> str:
-    codec = find_codec(field)
-    kind = "bytes" if codec is None else codec.kind
-    if kind == "image":
-        image = open_image_field(field, data)
-        return f"{image.format or extension_of(field)} image, {image.width}x{image.height}, {image.mode}"
-    decode = None if codec is None else codec.decode
-    if kind == "json":
-        return _shortened(json.dumps((decode or json_loads)(data), indent=2, ensure_ascii=False))
-    if kind == "array" and decode is not None:
-        value = decode(data)
-        if isinstance(value, dict):
-            return "\n".join(f"{name}: {_summary(array)}" for name, array in value.items())
-        return "\n".join(map(_summary, value if isinstance(value, list) else [value]))
-    return _text(data)
-
-
-def _summary(array: Any) -> str:
-    shape = "x".join(map(str, array.shape)) or "one value"
-    if array.size and array.dtype.kind in "iufb":
-        low, high, mean = array.min(), array.max(), array.mean()
-        return f"{array.dtype} array, {shape}, from {low:g} to {high:g}, mean {mean:g}"
-    return f"{array.dtype} array, {shape}"
-
-
-def _text(data: bytes) -> str:
-    """Text as it is; of other bytes the first ones."""
-    try:
-        text = data.decode()
-    except UnicodeDecodeError:
-        text = ""
-    if "\0" not in text and (text or not data):
-        return _shortened(text)
-    return f"{len(data)} bytes, {data[:32].hex(' ')}{' …' if len(data) > 32 else ''}"
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= TEXT_SHOWN else f"{text[:TEXT_SHOWN]}… ({len(text)} letters)"
+def _unknown(at: Sequence[int | str], samples: int) -> UsageError:
+    which = ", ".join(f"number {each}" if isinstance(each, int) else f"key {each!r}" for each in at)
+    hint = "tarmac show lists the keys."
+    return UsageError(f"none of the {samples} samples has {which}.", field="at", hint=hint)

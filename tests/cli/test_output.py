@@ -13,12 +13,12 @@ from tarmac.cli.output import json_line, say, say_json
     "letters", ["\x1b[31m", "\n", "\x7f", "\x9b", "\u202e", "\udc9b", "\U000e0001", "é中"], ids=ascii
 )
 def test_json_comes_back_and_prints(letters, capsys):
-    told = {letters: [letters, 1, None]}
-    say_json(told)
+    value = {letters: [letters, 1, None]}
+    say_json(value)
     (line,) = capsys.readouterr().out.splitlines()
     assert line.isprintable()
-    assert json.loads(line) == told
-    assert ("é中" in json_line(told)) == (letters == "é中")
+    assert json.loads(line) == value
+    assert ("é中" in json_line(value)) == (letters == "é中")
 
 
 def test_a_line_is_a_line_and_messages_hide_what_looks_like_a_secret(capsys):

@@ -1,1 +1,0 @@
-"""Audit the order in which a Loader reads samples."""
