@@ -136,7 +136,7 @@ def test_a_stream_does_not_know_how_far_it_counts(here, capsys):
         assert held.finish() == 0
 
 
-def test_invocations_that_share_a_job_run_at_the_same_time(here, capsys):
+def test_tasks_of_one_job_run_at_the_same_time(here, capsys):
     from tarmac.jobs.claims import Claims
 
     with Claims("pack") as other:

@@ -151,12 +151,8 @@ class Layout:
         return {
             new: encode_field(new, value, encoders[column], key)
             for column, new in self.fields.items()
-            if not _is_missing(value := row.get(column))
+            if (value := row.get(column)) is not None and not (type(value) is float and math.isnan(value))
         }
-
-
-def _is_missing(value: Any) -> bool:
-    return value is None or (isinstance(value, float) and math.isnan(value))
 
 
 def _encoder(name: str) -> Callable[[Any], bytes]:
@@ -165,12 +161,14 @@ def _encoder(name: str) -> Callable[[Any], bytes]:
     kind = "text" if codec is None or codec.encode is None else codec.kind
 
     def encode_value(value: Any) -> bytes:
+        if type(value) is str or type(value) is bytes:
+            return encode(value)
         if isinstance(value, _JSON_TYPES):
             if kind not in ("text", "json"):
                 return encode(value)
             infinite = kind == "text" and isinstance(value, float) and math.isinf(value)
             return encode(json.dumps(value) if infinite else encode_json(value))
-        return encode(value if isinstance(value, str | bytes) else _plain(value))
+        return encode(_plain(value))
 
     return encode_value
 

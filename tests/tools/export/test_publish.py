@@ -1,4 +1,4 @@
-"""Files that appear whole."""
+"""Files appear when they are complete."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_nothing_shows_before_the_end(publish, tmp_path):
     assert target.read_bytes() == b"three"
 
 
-def test_what_a_killed_writer_left_is_cleared_away(tmp_path):
+def test_the_part_file_of_a_killed_writer_is_removed(tmp_path):
     script = (
         "import os, sys\nfrom tarmac.tools.export.publish import published_path\n"
         "from tarmac.storage.types import DEFAULT_STORAGE\n"
@@ -51,16 +51,16 @@ def test_what_a_killed_writer_left_is_cleared_away(tmp_path):
     assert done.returncode == -9
     assert len(os.listdir(tmp_path)) == 1
     with published_path(str(target), DEFAULT_STORAGE) as path:
-        with published_path(str(target), DEFAULT_STORAGE) as other:  # a living one is left alone
+        with published_path(str(target), DEFAULT_STORAGE) as other:  # that of a running writer is kept
             assert os.path.exists(path)
             assert path != other
     assert os.listdir(tmp_path) == ["x.db"]
 
 
-def test_a_directory_that_is_none(tmp_path):
+def test_a_file_instead_of_the_directory(tmp_path):
     (tmp_path / "file").write_bytes(b"")
     for publish in (published_path, published_stream):
-        with pytest.raises(CommitFailed, match="directory could not be made"):
+        with pytest.raises(CommitFailed, match="file/x"):
             with publish(str(tmp_path / "file/x"), DEFAULT_STORAGE):
                 pass
 

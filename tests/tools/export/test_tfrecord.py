@@ -7,7 +7,6 @@ from pathlib import Path
 
 import google_crc32c
 
-from tarmac.tools.export.form import Shape
 from tarmac.tools.export.tfrecord import encode_example, masked_crc
 from tools.export.samples import odd, run, write
 
@@ -90,7 +89,7 @@ def test_every_kind_of_field(tmp_path):
     assert first["__key__"] == (1, b"k/000")
     assert second["cls"] == (3, b"\1")
     assert second["json"][1].startswith(b'{\n "n": 1')
-    run(str(tmp_path / "s0.tar"), "tfrecord", tmp_path / "y.tfrecord", shape=Shape(key=False))
+    run(str(tmp_path / "s0.tar"), "tfrecord", tmp_path / "y.tfrecord", key=False)
     assert "__key__" not in records(tmp_path / "y.tfrecord")[0]
 
 

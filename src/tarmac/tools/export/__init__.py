@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from tarmac.tools.export import directory, hf, jsonl, lmdb, parquet, sqlite, tfrecord, tsv, yaml
-from tarmac.tools.export.formats import FORMATS, Format, RowOptions, Writer, payload, register_format
+from tarmac.tools.export.formats import (
+    FORMATS,
+    Format,
+    RowOptions,
+    SinkFile,
+    Writer,
+    payload,
+    register_format,
+)
 from tarmac.tools.export.verb import export
 
 __all__ = [
@@ -18,6 +26,7 @@ __all__ = [
     "payload",
     "register_format",
     "RowOptions",
+    "SinkFile",
     "sqlite",
     "tfrecord",
     "tsv",

@@ -20,7 +20,7 @@ from tarmac.tools.export.formats import FORMATS, RowOptions, guess_format
 from tarmac.tools.export.job import ExportJob
 from tarmac.tools.export.values import Kind, make_kinds
 from tarmac.tools.options import Access, AccessArgs, ErrorArgs, Run, RunArgs, SelectArgs, bundle, verb
-from tarmac.tools.plan import OnePass, OutputShard, Plan, StreamedShards, plan
+from tarmac.tools.plan import OnePass, OutputShard, Plan, StreamedShards, can_index, plan
 from tarmac.tools.select import Select
 from tarmac.tools.tally import Tally, remarks_on_outcomes
 
@@ -78,7 +78,7 @@ def export(
     row = RowOptions(make_kinds(kinds or {}).after(select.rule), None, key, header)
     if kind.table and select.rule is not None and select.rule.kept:
         row = replace(row, columns=tuple(new for new, _ in select.rule.kept))
-    if destination.directory and (unnamed or select.slice):
+    if destination.directory and (unnamed or (select.slice and not can_index(inputs.urls))):
         target = replace(target, joined=True)
     planned = plan(
         [inputs],

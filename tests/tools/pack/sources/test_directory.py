@@ -1,4 +1,4 @@
-"""Trees of files become samples; odd names are counted, and no link leads in a circle."""
+"""Trees of files become samples; other files are counted, and links that form a loop are skipped."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from harness.servers import seaweed_s3
 from tarmac.errors import AccessDenied, NotFound, UrlError
 from tarmac.storage import StorageOptions, open_write
 from tarmac.tools.pack.sources.directory import Directory
-from tools.pack.sources.packing import grow, read_all
+from tools.pack.trees import read_all, write_tree
 
 TREE = {
     "b/2.jpg": b"J2", "b/2.cls": b"2", "a/1.seg.png": b"P", "a/1.jpg": b"J1", "10.txt": b"t", "9.txt": b"u",
@@ -19,7 +19,7 @@ TREE = {
 
 
 def test_samples_are_sorted_by_key(tmp_path):
-    samples, skipped = read_all(Directory(str(grow(tmp_path, TREE))))
+    samples, skipped = read_all(Directory(str(write_tree(tmp_path, TREE))))
     assert samples == [
         {"__key__": "10", "txt": b"t"},
         {"__key__": "9", "txt": b"u"},
@@ -27,7 +27,7 @@ def test_samples_are_sorted_by_key(tmp_path):
         {"__key__": "b/2", "cls": b"2", "jpg": b"J2"},
     ]
     assert not skipped
-    assert [item[1] for item in Directory(str(tmp_path), sized=True).items(skipped)] == [1, 1, 3, 3]
+    assert [item[1] for item in Directory(str(tmp_path), needs_sizes=True).items(skipped)] == [1, 1, 3, 3]
 
 
 def test_odd_names(tmp_path):
@@ -41,7 +41,7 @@ def test_odd_names(tmp_path):
         "end.",
         "x/._y.jpg",
     ]
-    grow(tmp_path, dict.fromkeys(odd, b"."))
+    write_tree(tmp_path, dict.fromkeys(odd, b"."))
     os.mkfifo(tmp_path / "pipe.txt")
     with open(os.fsencode(tmp_path) + b"/\xff.txt", "wb"):
         pass
@@ -53,18 +53,18 @@ def test_odd_names(tmp_path):
 
 
 def test_links(tmp_path):
-    root = grow(tmp_path / "root", {"a/1.txt": b"1", "b/2.txt": b"2"})
-    grow(tmp_path / "far", {"3.txt": b"3"})
+    root = write_tree(tmp_path / "root", {"a/1.txt": b"1", "b/2.txt": b"2"})
+    write_tree(tmp_path / "other", {"3.txt": b"3"})
     os.symlink("..", root / "a" / "loop")
     os.symlink(tmp_path, root / "b" / "above")
-    os.symlink(tmp_path / "far", root / "c")
+    os.symlink(tmp_path / "other", root / "c")
     os.symlink("1.txt", root / "a" / "4.txt")
     samples, skipped = read_all(Directory(str(root)))
-    assert [sample["__key__"] for sample in samples] == ["a/1", "a/4", "b/2", "b/above/far/3", "c/3"]
-    assert skipped.counts == {"links that lead in a circle": 2}
+    assert [sample["__key__"] for sample in samples] == ["a/1", "a/4", "b/2", "b/above/other/3", "c/3"]
+    assert skipped.counts == {"links that form a loop": 2}
 
 
-def test_a_link_to_nothing_is_an_error_not_a_gap(tmp_path):
+def test_a_broken_link_is_an_error(tmp_path):
     os.symlink("nothing", tmp_path / "a.txt")
     with pytest.raises(NotFound, match=r"a\.txt"):
         read_all(Directory(str(tmp_path)))
@@ -82,8 +82,8 @@ def test_folders_that_cannot_be_listed(tmp_path, monkeypatch):
         read_all(Directory(str(tmp_path)))
 
 
-def test_what_cannot_be_listed():
-    with pytest.raises(UrlError, match="cannot be listed"):
+def test_a_store_that_cannot_be_listed():
+    with pytest.raises(UrlError, match="http://localhost/x/"):
         read_all(Directory("http://localhost/x/"))
 
 

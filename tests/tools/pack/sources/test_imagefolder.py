@@ -6,11 +6,11 @@ import pytest
 
 from tarmac.errors import DuplicateField, UrlError
 from tarmac.tools.pack.sources.imagefolder import ImageFolder
-from tools.pack.sources.packing import grow, read_all
+from tools.pack.trees import read_all, write_tree
 
 
 def test_classes_are_sorted_and_empty_ones_count(tmp_path):
-    grow(tmp_path, {"dog/1.jpg": b"D", "cat/x/2.png": b"C", "zebra/3.jpg": b"Z", "loose.jpg": b""})
+    write_tree(tmp_path, {"dog/1.jpg": b"D", "cat/x/2.png": b"C", "zebra/3.jpg": b"Z", "loose.jpg": b""})
     (tmp_path / "emu").mkdir()
     (tmp_path / ".git").mkdir()
     source = ImageFolder(str(tmp_path))
@@ -22,13 +22,13 @@ def test_classes_are_sorted_and_empty_ones_count(tmp_path):
         {"__key__": "zebra/3", "jpg": b"Z", "cls": b"3"},
     ]
     assert skipped.counts == {"outside of class folders": 1, "hidden folders": 1}
-    assert source.has((("jpg", "x", 0, 0), ("cls", b"1", 1, None))) == {"jpg", "cls"}
+    assert source.field_names((("jpg", "x", 0, 0), ("cls", b"1", 1, None))) == {"jpg", "cls"}
 
 
-def test_what_is_no_imagefolder(tmp_path):
-    grow(tmp_path, {"1.jpg": b""})
-    with pytest.raises(UrlError, match="no folder"):
+def test_invalid_imagefolders(tmp_path):
+    write_tree(tmp_path, {"1.jpg": b""})
+    with pytest.raises(UrlError, match=str(tmp_path)):
         read_all(ImageFolder(str(tmp_path)))
-    grow(tmp_path, {"cat/1.jpg": b"", "cat/1.CLS": b"7"})
+    write_tree(tmp_path, {"cat/1.jpg": b"", "cat/1.CLS": b"7"})
     with pytest.raises(DuplicateField, match="cat/1"):
         read_all(ImageFolder(str(tmp_path)))

@@ -1,22 +1,21 @@
-"""Recipes as tarp reads them, without its limits."""
+"""Recipes, as tarp reads them but without its limits."""
 
 from __future__ import annotations
 
 import pytest
 
-from tarmac.errors import DuplicateField, NotFound, UnsafeUrl, UrlError
-from tarmac.tools.pack.sources.recipe import Recipe
-from tools.pack.sources.packing import grow, near, read_all
+from tarmac.errors import DuplicateField, NotFound, UnsafeUrl, UsageError
+from tools.pack.trees import read_all, source, write_tree
 
 
-def recipe(tmp_path, text, **more):
+def recipe(tmp_path, text, **options):
     path = tmp_path / "r.recipe"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return Recipe(str(path), near(path), **more)
+    return source(path, **options)
 
 
 def test_all_sources(tmp_path):
-    grow(tmp_path, {"in/a.jpg": b"A", "in/b b.jpg": b"B"})
+    write_tree(tmp_path, {"in/a.jpg": b"A", "in/b b.jpg": b"B"})
     text = """
 # a comment
 a.jpg  in/a.jpg
@@ -26,15 +25,15 @@ a.txt text:  two  spaces and a # in it \r
 a.out pipe:echo hi
 """
     samples, _ = read_all(recipe(tmp_path, text, allow_exec=True))
-    assert samples == [  # lines of a sample need not stand together
+    assert samples == [  # the lines of a sample need not be adjacent
         {"__key__": "a", "jpg": b"A", "txt": b"  two  spaces and a # in it ", "out": b"hi\n"},
         {"__key__": "b", "jpg": b"B", "cls": b"7"},
     ]
 
 
 def test_base(tmp_path):
-    grow(tmp_path / "far", {"a.jpg": b"A"})
-    assert read_all(recipe(tmp_path, "x.jpg a.jpg", base=str(tmp_path / "far")))[0][0]["jpg"] == b"A"
+    write_tree(tmp_path / "other", {"a.jpg": b"A"})
+    assert read_all(recipe(tmp_path, "x.jpg a.jpg", base=str(tmp_path / "other")))[0][0]["jpg"] == b"A"
     with pytest.raises(NotFound, match=r"a\.jpg"):
         read_all(recipe(tmp_path, "x.jpg a.jpg"))
 
@@ -44,7 +43,7 @@ def test_a_line_of_any_length(tmp_path):
     assert read_all(recipe(tmp_path, f"a.txt text:{text}"))[0] == [{"__key__": "a", "txt": text.encode()}]
 
 
-def test_bytes_that_are_no_text(tmp_path):
+def test_bytes_that_are_not_utf8(tmp_path):
     assert read_all(recipe(tmp_path, b"a.txt text:\xff\xfe"))[0][0]["txt"] == b"\xff\xfe"
 
 
@@ -52,11 +51,11 @@ def test_bytes_that_are_no_text(tmp_path):
     ("line", "error", "what"),
     [
         ("a.txt text:1\n\na.TXT text:2", DuplicateField, "line 3"),
-        ("a.txt text:1\nnodot text:2", UrlError, "line 2.*KEY.FIELD"),
-        (".hidden text:2", UrlError, "line 1.*KEY.FIELD"),
-        ("a.txt", UrlError, "line 1.*no source"),
-        ("a.txt -", UrlError, "line 1.*standard input"),
-        ("a.txt pipe:echo", UnsafeUrl, "line 1 would run a command"),
+        ("a.txt text:1\nnodot text:2", UsageError, "line 2"),
+        (".hidden text:2", UsageError, "line 1"),
+        ("a.txt", UsageError, "line 1"),
+        ("a.txt -", UsageError, "line 1"),
+        ("a.txt pipe:echo", UnsafeUrl, "line 1.*`allow_exec`"),
     ],
 )
 def test_mistakes_name_their_line(tmp_path, line, error, what):

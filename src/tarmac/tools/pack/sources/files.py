@@ -55,6 +55,9 @@ class FileSource(Source):
     def opened(self, locations: Sequence[Location], stats: FileStats) -> AbstractContextManager[Load]:
         return file_loader(self.storage, stats)
 
+    def files(self, location: Location) -> tuple[File, ...]:
+        return location
+
     def field_names(self, location: Location) -> set[str] | None:
         return {file[0].lower() for file in location}
 
@@ -102,8 +105,8 @@ def read_file(file: File, storage: StorageOptions) -> bytes:
     if isinstance(location, bytes):
         return location
     if isinstance(version, int):
-        with file_loader(storage, {}) as load:
-            data: bytes = load("", (file,))[field]
+        with file_loader(storage, {}) as read:
+            data: bytes = read("", (file,))[field]
             return data
     started, chunks, length = time.monotonic(), [], 0
     with open_read(location, storage) as source:

@@ -84,11 +84,11 @@ class SourceOptions:
     """A temporary directory for copies of remote and compressed lists."""
 
 
-def load_each(load: Load, planned: Iterable[tuple[str, Location]]) -> Iterator[Sample]:
+def load_each(read: Load, planned: Iterable[tuple[str, Location]]) -> Iterator[Sample]:
     """Read samples, small ones in chunks: alternating between reading and writing is slower."""
     chunk: list[Sample] = []
     for key, location in planned:
-        sample = load(key, location)
+        sample = read(key, location)
         chunk.append(sample)
         if len(chunk) == _CHUNK or sum(map(len, sample.values())) >= _CHUNK_BYTES:
             yield from chunk
@@ -122,8 +122,8 @@ class Source(ABC):
         """Prepare to read these samples in this order; record in `stats` what is first known when reading."""
 
     def files(self, location: Location) -> tuple[File, ...]:
-        """Return the files of a sample."""
-        return location
+        """Return the files of a sample, whose changes are noticed by the next run."""
+        return ()
 
     def fingerprint(self) -> str:
         """Return what changes with the source, unless locations change with it."""

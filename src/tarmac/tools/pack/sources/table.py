@@ -50,11 +50,16 @@ class TableSource(Source):
         layout, sized = self.layout, self.options.needs_sizes
         columns = layout.columns if sized else [*filter(None, [layout.key]), *layout.files]
         for position, row in self.table.rows(columns):
-            label = self.table.label(position)
-            files = self._files(row, label)
-            size = sum(max(file[2], 0) for file in files) if sized else 0
-            size += sum(map(len, layout.values(row, label).values())) if sized else 0
-            yield layout.key_of(row, label), size, (*position, files)
+            key, size = row.get(layout.key), 0
+            files: tuple[File, ...] = ()
+            if type(key) is not str or not key:
+                key = layout.key_of(row, self.table.label(position))
+            if layout.files:
+                files = self._files(row, self.table.label(position))
+            if sized:
+                values = layout.values(row, self.table.label(position)).values()
+                size = sum(map(len, values)) + sum(max(file[2], 0) for file in files)
+            yield key, size, (*position, files)
 
     def _files(self, row: Row, label: str) -> tuple[File, ...]:
         options = self.options
