@@ -21,7 +21,7 @@ from typing import Self
 from tarmac.errors import BadName, CommitFailed, DiskFull, WriteError
 from tarmac.samples.grouping import Sample
 from tarmac.storage.locks import claim, try_lock
-from tarmac.tools.export.claims import Claims
+from tarmac.tools.keystore import UniqueNames
 from tarmac.tools.show.show import SampleView
 
 __all__ = ["extract", "Extractor", "File", "files_of", "safe_parts"]
@@ -84,7 +84,7 @@ class Extractor:
             raise CommitFailed(what, url=directory) from error
         try:
             # Without overwriting, the directory itself shows which names are taken.
-            self._claims = Claims(claims) if overwrite else None
+            self._claims = UniqueNames(claims) if overwrite else None
         except BaseException:
             os.close(self._root)
             raise
