@@ -1,4 +1,4 @@
-"""A file where a manifest is to go is replaced only by the job that made it, or when that is asked for."""
+"""A file at the path of a manifest is replaced only by the job that wrote it, or with --overwrite."""
 
 from __future__ import annotations
 
@@ -46,25 +46,25 @@ def here(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_no_verb_replaces_a_file_that_is_not_its_own(verb, capsys):
+def test_no_verb_replaces_the_file_of_another(verb, capsys):
     manifest = Path("p.json")
     command = [*VERBS[verb], "--manifest", "p.json"]
     manifest.write_text(MINE)
     assert run(*command) == 2
-    assert "p.json: this file exists and was not made by this job" in capsys.readouterr().err
+    assert "p.json: the file exists" in capsys.readouterr().err
     assert manifest.read_text() == MINE
     assert not list(Path("out").glob("*.tar"))
     assert run(*command, "--overwrite") == 0
-    made = manifest.read_text()
+    written = manifest.read_text()
     assert len(tarmac.Dataset("p.json")) == (1 if verb == "pack" else 4)
     assert run(*command) == 0  # nothing to do
-    assert manifest.read_text() == made
+    assert manifest.read_text() == written
     manifest.write_text(MINE)
     assert run(*command) == 2
     assert manifest.read_text() == MINE
     manifest.unlink()
     assert run(*command) == 0
-    assert manifest.read_text() == made
+    assert manifest.read_text() == written
 
 
 def test_the_manifest_of_another_job_stays(capsys):
@@ -79,7 +79,7 @@ def test_the_manifest_of_another_job_stays(capsys):
     assert Path("p.json").read_text() == after
 
 
-def test_a_shard_that_is_made_again_is_in_its_manifest():
+def test_a_rewritten_shard_is_in_the_manifest():
     command = ["map", "in-0.tar", "-c", "date +%N > sample.txt", "-o", "m-{i}.tar", "--manifest", "p.json"]
     assert run(*command) == 0
     Path("m-0.tar").unlink()
@@ -95,7 +95,7 @@ def test_indexing_updates_manifests_and_nothing_else(capsys):
         assert "exists and is not a manifest" in capsys.readouterr().err
         assert manifest.read_text() == mine
         assert not Path("in-0.tar.arrow").exists()
-    manifest.write_text("")  # nothing to lose: mktemp makes such files
+    manifest.write_text("")  # mktemp creates such files
     assert run("index", "in-0.tar", "-o", "p.json") == 0
     assert run("index", "in-0.tar", "with-0.tar", "-o", "p.json") == 0
     assert [shard["url"] for shard in json.loads(manifest.read_text())["shardlist"]] == [
@@ -118,6 +118,6 @@ def test_a_file_on_a_web_server_is_not_replaced_either(tmp_path):
         assert len(tarmac.Dataset(f"{url}/p.json")) == 4
 
 
-def test_a_command_is_not_run_to_look_at_a_manifest(tmp_path):
+def test_a_command_is_not_run_to_read_a_manifest(tmp_path):
     run("index", "in-0.tar", "-o", "pipe:echo once >> ran; cat > got.json")
     assert not Path("ran").exists() or Path("ran").read_text() == "once\n"
