@@ -46,8 +46,8 @@ class Columns:
         keys is found by its name if none is given.
         """
         _check_distinct(names, url)
-        for argument, chosen in (("key", [self.key]), ("columns", self.fields), ("files", self.files)):
-            for name in filter(None, chosen):
+        for argument, named in (("key", [self.key]), ("columns", self.fields), ("files", self.files)):
+            for name in filter(None, named):
                 if name not in names:
                     hint = f"one of {', '.join(names)[:300]}."
                     raise UsageError(f"the table has no column {name!r}.", field=argument, url=url, hint=hint)
@@ -55,8 +55,8 @@ class Columns:
         marked = [] if find_key else [name for name in names if name[:1] == "@" and name != key]
         files = {name: name[1:] for name in marked} | dict(self.files)
         rest = {name: name for name in names if name not in files and name != key}
-        chosen = {name: new for name, new in self.fields.items() if name not in files}
-        fields = chosen if self.fields else rest
+        selected = {name: new for name, new in self.fields.items() if name not in files}
+        fields = selected if self.fields else rest
         self._check([*files.values(), *fields.values()], url)
         return Layout(url, key, fields, files)
 

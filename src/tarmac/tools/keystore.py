@@ -119,8 +119,8 @@ class KeyNumbers(Set[str], _Database):
             yield from (known.get(key, -1) for key in some)
 
     def _lookup(self, keys: Sequence[bytes]) -> dict[bytes, int]:
-        marks = ",".join("?" * len(keys))
-        return dict(self.execute(f"SELECT key, number FROM keys WHERE key IN ({marks})", keys))  # noqa: S608
+        placeholders = ",".join("?" * len(keys))
+        return dict(self.execute(f"SELECT key, number FROM keys WHERE key IN ({placeholders})", keys))  # noqa: S608
 
     def __contains__(self, key: object) -> bool:
         return isinstance(key, str) and bool(self._lookup([_blob(key)]))

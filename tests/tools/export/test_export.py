@@ -59,7 +59,7 @@ def test_existing_files_are_not_replaced(tmp_path):
 
 
 @pytest.mark.parametrize("to", [name for name, known in FORMATS.items() if known.destination is None])
-def test_no_samples_at_all(tmp_path, to):
+def test_no_samples(tmp_path, to):
     report = run(odd(tmp_path, []), to, tmp_path / f"x.{to}")
     assert (report.read, report.written, report.ok) == (0, 0, True)
     assert (tmp_path / f"x.{to}").exists()
@@ -67,7 +67,7 @@ def test_no_samples_at_all(tmp_path, to):
         assert pq.read_table(tmp_path / "x.parquet").to_pydict() == {"__key__": []}
 
 
-def test_files_of_a_size(tmp_path):
+def test_maximum_sizes(tmp_path):
     urls = write(tmp_path, [3, 4])
     run(urls, "jsonl", tmp_path / "x-{i}.jsonl", max_samples=5)
     assert keys(tmp_path / "x-0.jsonl") == numbered(*range(5))
@@ -135,10 +135,10 @@ def test_compressed_shards_are_streamed(tmp_path):
             run(urls, "jsonl", tmp_path / "y-{i}.jsonl", **more)
 
 
-def test_killed_and_finished(tmp_path):
+def test_killed_and_resumed(tmp_path):
     urls = write(tmp_path, [3] * 8)
-    run(urls, "parquet", tmp_path / "whole" / "x-{i}.parquet")
-    whole = {path.name: path.read_bytes() for path in (tmp_path / "whole").glob("*.parquet")}
+    run(urls, "parquet", tmp_path / "complete" / "x-{i}.parquet")
+    complete = {path.name: path.read_bytes() for path in (tmp_path / "complete").glob("*.parquet")}
     round_ = iter(range(1000))
     folder: list[Path] = []
 
@@ -149,8 +149,8 @@ def test_killed_and_finished(tmp_path):
 
     def check():
         run(urls, "parquet", folder[0] / "x-{i}.parquet")
-        made = {path.name: path.read_bytes() for path in folder[0].iterdir() if path.is_file()}
-        assert made == whole
+        written = {path.name: path.read_bytes() for path in folder[0].iterdir() if path.is_file()}
+        assert written == complete
 
     survive(8, strike, check)
 
@@ -165,7 +165,7 @@ def test_a_full_disk(tmp_path, to):
     assert run(urls, to, tmp_path / f"x.{to}").written == 3
 
 
-def test_shards_of_one_name(tmp_path):
+def test_shards_with_equal_names(tmp_path):
     urls = write(tmp_path, [1])
     (tmp_path / "other").mkdir()
     urls += write(tmp_path / "other", [1])
@@ -180,7 +180,7 @@ def s3():
         yield StorageOptions(config=server.config())
 
 
-def test_from_a_store_and_to_one(tmp_path, s3):
+def test_stores(tmp_path, s3):
     for number, url in enumerate(write(tmp_path, [2, 3])):
         sink = open_write(f"s3://shards/in-{number}.tar", s3)
         sink.write(Path(url).read_bytes())

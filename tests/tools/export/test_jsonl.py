@@ -44,7 +44,7 @@ def test_odd_keys_and_fields(tmp_path):
     assert lines(tmp_path / "z.jsonl") == [{"t\udc80": "MQ=="}]
 
 
-def test_a_field_that_is_not_what_it_says(tmp_path):
+def test_invalid_fields(tmp_path):
     shard = odd(tmp_path, [("a.cls", b"1"), ("b.cls", b"x"), ("c.cls", b"3")])
     with pytest.raises(DecodeFailed, match=r'odd\.tar, sample "b".*"cls"'):
         run(shard, "jsonl", tmp_path / "x.jsonl")

@@ -40,7 +40,7 @@ def test_rows_come_in_groups(tmp_path, monkeypatch):
     file.close()
 
 
-def test_files_of_many_are_the_same_for_any_number_of_processes(tmp_path):
+def test_files_are_the_same_for_any_number_of_processes(tmp_path):
     urls = write(tmp_path, [3, 0, 2])
     for jobs in (1, 2):
         report = run(urls, "parquet", tmp_path / f"{jobs}" / "x-{i:02d}.parquet", jobs=jobs)

@@ -17,7 +17,7 @@ from tarmac.tools.export.publish import published_path, published_stream
 
 
 @pytest.mark.parametrize("publish", [published_path, published_stream])
-def test_nothing_shows_before_the_end(publish, tmp_path):
+def test_files_appear_at_the_end(publish, tmp_path):
     target = tmp_path / "deep/x.bin"
 
     def put(where, data):
@@ -65,7 +65,7 @@ def test_a_file_instead_of_the_directory(tmp_path):
                 pass
 
 
-def test_long_names_and_what_cannot_be_replaced(tmp_path):
+def test_long_names_and_directories_in_the_way(tmp_path):
     target = tmp_path / ("é" * 120 + ".db")
     with published_path(str(target), DEFAULT_STORAGE) as path:
         Path(path).write_bytes(b"1")

@@ -19,7 +19,15 @@ from harness import rounds
 from harness.crash import Forked, survive
 from harness.servers import required, seaweed_s3
 from harness.shards import plain
-from tarmac.errors import DuplicateField, ErrorBudgetExceeded, JobError, JobMismatch, NotFound, SampleError, UsageError
+from tarmac.errors import (
+    DuplicateField,
+    ErrorBudgetExceeded,
+    JobError,
+    JobMismatch,
+    NotFound,
+    SampleError,
+    UsageError,
+)
 from tarmac.storage import StorageOptions, WriteOptions, open_write
 from tools.shards import write
 

@@ -58,18 +58,18 @@ def shards(folder):
 
 
 def digest(folder):
-    found = hashlib.sha256()
+    result = hashlib.sha256()
     for path in shards(folder):
-        found.update(str(path.relative_to(folder)).encode() + path.read_bytes())
-    return found.hexdigest()
+        result.update(str(path.relative_to(folder)).encode() + path.read_bytes())
+    return result.hexdigest()
 
 
 def samples(folder):
-    """Every sample of all shards, in order."""
-    found = []
+    """Return all samples of all shards, in order."""
+    result = []
     for path in shards(folder):
-        found += [{k: v for k, v in s.items() if k != "__url__"} for s in tarmac.read(str(path))]
-    return found
+        result += [{k: v for k, v in s.items() if k != "__url__"} for s in tarmac.read(str(path))]
+    return result
 
 
 def keys(folder):
@@ -77,11 +77,11 @@ def keys(folder):
 
 
 def assert_complete(tree, folder):
-    found = samples(folder)
-    names = {f"{sample['__key__']}.{name}": value for sample in found for name, value in sample.items()}
+    packed = samples(folder)
+    names = {f"{sample['__key__']}.{name}": value for sample in packed for name, value in sample.items()}
     files = {str(path.relative_to(tree)): path.read_bytes() for path in tree.rglob("*.*")}
     assert {name: names[name] for name in files} == files
-    assert len(found) == 100
+    assert len(packed) == 100
 
 
 def test_a_tree(tree, tmp_path):
@@ -140,8 +140,8 @@ def test_existing_files_are_not_replaced(tree, tmp_path):
 def test_sizes(tree, tmp_path):
     pack(tree, tmp_path, max_samples=None, max_bytes=20_000)
     for path in shards(tmp_path / "out"):
-        found = [sum(map(len, fields(s))) for s in tarmac.read(str(path))]
-        assert sum(found) <= 20_000
+        sizes = [sum(map(len, fields(s))) for s in tarmac.read(str(path))]
+        assert sum(sizes) <= 20_000
     assert_complete(tree, tmp_path / "out")
     assert pack(tree, tmp_path, "b/x-{i}.tar", max_samples=None).units == 1  # 10,000 samples
     assert pack(tree, tmp_path, "c/x.tar", max_samples=None).units == 1
@@ -168,17 +168,17 @@ def test_splits_are_those_of_a_dataset(tree, tmp_path):
     packed = pack(tree, tmp_path, "p/{split}-{i}.tar", split=shares)
     pack(tree, tmp_path, "all/x-{i}.tar", index=True)
     split = tarmac.Dataset([str(path) for path in shards(tmp_path / "all")]).split(train=0.7, val=0.3)
-    found = {"train": [], "val": []}
+    written = {"train": [], "val": []}
     for path in shards(tmp_path / "p"):
-        found[path.name.partition("-")[0]] += [s["__key__"] for s in tarmac.read(str(path))]
-    assert sorted(found["train"]) == sorted(s["__key__"] for s in split.train)
-    assert sorted(found["val"]) == sorted(s["__key__"] for s in split.val)
+        written[path.name.partition("-")[0]] += [s["__key__"] for s in tarmac.read(str(path))]
+    assert sorted(written["train"]) == sorted(s["__key__"] for s in split.train)
+    assert sorted(written["val"]) == sorted(s["__key__"] for s in split.val)
     assert (packed.read, packed.left_out, packed.skipped) == (100, 0, {})
     with pytest.raises(UsageError, match=r"\{split\}"):
         pack(tree, tmp_path, split=shares)
     job = pack(tree, tmp_path, "v/x-{i}.tar", split=shares, only="val")
-    assert (job.read, job.left_out, job.written) == (100, len(found["train"]), len(found["val"]))
-    assert sorted(keys(tmp_path / "v")) == sorted(found["val"])
+    assert (job.read, job.left_out, job.written) == (100, len(written["train"]), len(written["val"]))
+    assert sorted(keys(tmp_path / "v")) == sorted(written["val"])
 
 
 def test_tasks_write_together_what_one_job_writes(tree, tmp_path):
@@ -244,17 +244,17 @@ def test_files_whose_stat_is_recorded_when_they_are_read(tree, tmp_path):
     units = list(task.plan())
     (tree / "d0/000.txt").write_bytes(b"other")
     (tree / "d3/003.txt").unlink()
-    made = [task.run(unit) for unit in units]
-    assert [outcome.inputs for outcome in made] == [task.inputs(unit) for unit in units]
-    assert sum(outcome.failed for outcome in made) == 1
+    outcomes = [task.run(unit) for unit in units]
+    assert [outcome.inputs for outcome in outcomes] == [task.inputs(unit) for unit in units]
+    assert sum(outcome.failed for outcome in outcomes) == 1
     os.utime(tree / "d0/000.txt", ns=(7, 7))
-    (tree / "d3/003.txt").write_bytes(b"there again")
-    changed = [outcome.inputs != task.inputs(unit) for outcome, unit in zip(made, units, strict=True)]
+    (tree / "d3/003.txt").write_bytes(b"again")
+    changed = [outcome.inputs != task.inputs(unit) for outcome, unit in zip(outcomes, units, strict=True)]
     assert sum(changed) == len({units_of(units, "d0/000"), units_of(units, "d3/003")})
 
 
 def units_of(units, key):
-    """The number of the unit that a sample belongs to."""
+    """Return the number of the unit of a sample."""
     return next(number for number, unit in enumerate(units) if key in {row[1] for row in unit.content[1]})
 
 
@@ -338,17 +338,17 @@ def test_dry_run(tree, tmp_path):
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_killed_and_run_again(tree, tmp_path, jobs):
+def test_killed_and_resumed(tree, tmp_path, jobs):
     """However often it is killed, in the end every sample is there once."""
-    pack(tree, tmp_path, "whole/x-{i:03d}.tar", max_samples=3)
-    wanted = digest(tmp_path / "whole")
+    pack(tree, tmp_path, "complete/x-{i:03d}.tar", max_samples=3)
+    wanted = digest(tmp_path / "complete")
 
     def work():
         pack(tree, tmp_path, max_samples=3, jobs=jobs)
 
     def check():
         for path in shards(tmp_path / "out") if (tmp_path / "out").exists() else []:
-            assert path.read_bytes() == (tmp_path / "whole" / path.name).read_bytes()
+            assert path.read_bytes() == (tmp_path / "complete" / path.name).read_bytes()
         if (tmp_path / "out").exists() and len(shards(tmp_path / "out")) == 34:
             work()
             assert digest(tmp_path / "out") == wanted
@@ -364,8 +364,8 @@ def test_killed_and_run_again(tree, tmp_path, jobs):
     assert not list((tmp_path / "out").glob(".x*"))
 
 
-def test_a_full_disk_and_run_again(tree, tmp_path):
-    pack(tree, tmp_path, "whole/x-{i:03d}.tar")
+def test_a_full_disk_and_resumed(tree, tmp_path):
+    pack(tree, tmp_path, "complete/x-{i:03d}.tar")
     rng = random.Random(5)
     failures = 0
     for _ in range(rounds(10)):
@@ -377,7 +377,7 @@ def test_a_full_disk_and_run_again(tree, tmp_path):
             failures += 1
     pack(tree, tmp_path)
     assert failures
-    assert digest(tmp_path / "out") == digest(tmp_path / "whole")
+    assert digest(tmp_path / "out") == digest(tmp_path / "complete")
 
 
 @pytest.fixture(scope="module")
@@ -400,7 +400,7 @@ def test_from_a_bucket_to_a_bucket(s3, tmp_path):
     for jobs, done in ((1, 3), (2, 0)):
         job = tarmac.pack("s3://data/in/d/", output, max_samples=2, jobs=jobs, storage=storage)
         assert (job.done, job.written) == (done, 5)
-    found = tarmac.read([f"s3://data/out/x-{n}.tar" for n in range(3)], storage=storage)
-    assert [(s["__key__"], s["txt"]) for s in found] == [(str(n), b"%d" % n) for n in range(5)]
+    packed = tarmac.read([f"s3://data/out/x-{n}.tar" for n in range(3)], storage=storage)
+    assert [(s["__key__"], s["txt"]) for s in packed] == [(str(n), b"%d" % n) for n in range(5)]
     pack("s3://data/in/t.csv", tmp_path, storage=storage)
     assert samples(tmp_path / "out")[1] == {"__key__": "000000001", "cls": b"4", "txt": b"4"}

@@ -1,4 +1,4 @@
-"""Where exported files go. A format that writes a directory overrides what differs there."""
+"""Where exported files go. Formats that write directories override what differs."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Destination:
         return self.output, "export"
 
     def check(self) -> None:
-        """Raise if the format cannot be written there."""
+        """Raise if the format cannot be written to the output."""
         scheme = scheme_of(self.output)
         if scheme == "pipe":
             raise UsageError("exports cannot be written to a command.", url=self.output)

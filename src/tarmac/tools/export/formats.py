@@ -76,7 +76,7 @@ class Writer(ABC):
     def add(self, sample: Sample) -> int:
         """Write a sample and return its payload in bytes, or raise and change nothing."""
 
-    def finish(self) -> None:  # noqa: B027 - text has no end mark
+    def finish(self) -> None:  # noqa: B027 - text files need no end
         """Complete the file."""
 
     def close(self) -> None:  # noqa: B027

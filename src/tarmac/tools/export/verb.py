@@ -131,9 +131,9 @@ def _columns(planned: Plan, select: Select, unnamed: bool) -> tuple[str, ...]:
     (source, *_) = planned.sources.values()
     if not isinstance(source, StreamedShards):
         return indexed_columns(planned.sources.values(), select)
-    whole = source if isinstance(source, OnePass) else OnePass(source.inputs, source.select, source.access)
+    stream = source if isinstance(source, OnePass) else OnePass(source.inputs, source.select, source.access)
     tally = Tally()
-    samples, columns = first_columns(whole.samples(OutputShard(""), tally))
+    samples, columns = first_columns(stream.samples(OutputShard(""), tally))
     if unnamed:
         planned.sources = {"": ReadOnce(samples, tally)}
     return columns

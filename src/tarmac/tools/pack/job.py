@@ -30,7 +30,7 @@ from tarmac.tools.select import Select
 __all__ = ["check_sample", "PackJob", "PackOptions"]
 
 Row = tuple[int, str, Location]
-"""A planned sample: the number of its source, its key, and its location there."""
+"""A planned sample: the number of its source, its key, and its location in the source."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class PackJob(Task):
         pattern, several = self.output.pattern, self.pack.task[1] > 1
         if self.output.by_shard:
             raise UsageError(
-                "there are no input shards to name shards after.", url=pattern, hint="x-{i:06d}.tar"
+                "{name} needs input shards, and sources are not shards.", url=pattern, hint="x-{i:06d}.tar"
             )
         if self.pack.select.shares and not self.pack.select.only and "{split" not in pattern:
             raise UsageError("the output needs {split}.", url=pattern, hint="{split}-{i:06d}.tar")

@@ -50,7 +50,9 @@ def pack_samples(
     return rewrite_samples("pack", iter(()), output, run, encoded, options=facts)
 
 
-def _generated(function: Callable[..., Iterable[Any]], arguments: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+def _generated(
+    function: Callable[..., Iterable[Any]], arguments: Sequence[str]
+) -> Iterator[Mapping[str, Any]]:
     try:
         for number, sample in enumerate(function(*arguments)):
             key = sample.get("__key__") if isinstance(sample, Mapping) else None

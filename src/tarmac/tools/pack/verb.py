@@ -89,50 +89,46 @@ def pack(
     which `allow_exec` allows.
     """
     target = _with_default_size(bundle(Output, {"pattern": output, "storage": storage, **options}))
-    run = bundle(Run, options)
-    chosen = PackOptions(
-        shuffle,
-        seed,
-        Select(split=split, only=only),
-        require,
-        run.on_error,
-        task,
-    )
-    wanted = Columns(key or "", _mapping(columns), _mapping(files))
-    generated = function is not None or not _are_paths(sources)
-    if generated:
-        if format or base or wanted != Columns():
+    run, select = bundle(Run, options), Select(split=split, only=only)
+    packing = PackOptions(shuffle, seed, select, require, run.on_error, task)
+    table = Columns(key or "", _mapping(columns), _mapping(files))
+    base = os.fspath(base or "")
+    if function is not None or not _are_paths(sources):
+        if format or base or table != Columns():
             raise UsageError(
                 "`format`, `key`, `columns`, `files` and `base` do not apply to generated samples."
             )
-        given: Any = sources if function is None else function
+        generated: Any = sources if function is None else function
         arguments = [] if function is None else _listed(sources)
-        return _report(pack_samples(given, arguments, target, run, chosen))
+        return _report(pack_samples(generated, arguments, target, run, packing))
     urls = _listed(sources)
     if not urls:
-        raise UsageError("there are no sources.", field="sources")
-    base = os.fspath(base or "")
-    reading = SourceOptions(wanted, base, allow_exec, timeout, storage, target.max_bytes is not None)
-    facts = {"from": format, "base": identity(base), "key": wanted.key}
-    facts |= {"files": dict(wanted.files), "columns": dict(wanted.fields)}  # type: ignore[dict-item]
-    chosen = replace(chosen, facts={name: value for name, value in facts.items() if value})
+        raise UsageError("expected at least one source.", field="sources")
     _check_output_outside(urls, target)
+    facts: dict[str, Any] = {"from": format, "base": identity(base), "key": table.key}
+    facts |= {"files": dict(table.files), "columns": dict(table.fields)}
+    packing = replace(packing, facts={name: value for name, value in facts.items() if value})
     with _without_gc(), tempfile.TemporaryDirectory(prefix="tarmac-pack-") as directory:
-        reading = replace(reading, directory=directory)
-        job = PackJob([open_source(url, format, reading) for url in urls], target, chosen)
-        if target.stream:
-            rows = list(itertools.chain.from_iterable(job.planned.rows.values()))
-            report = rewrite_samples(
-                "pack", iter(()), target, run, lambda _, outcome: job.samples(rows, outcome, {})
-            )
-        else:
-            report = run_writing(job, target, run, chosen.ledger)
+        sized = target.max_bytes is not None
+        opening = SourceOptions(table, base, allow_exec, timeout, storage, sized, directory)
+        job = PackJob([open_source(url, format, opening) for url in urls], target, packing)
+        return _run(job, run)
+
+
+def _run(job: PackJob, run: Run) -> PackReport:
+    if job.output.stream:
+        rows = list(itertools.chain.from_iterable(job.planned.rows.values()))
+        report = rewrite_samples(
+            "pack", iter(()), job.output, run, lambda _, outcome: job.samples(rows, outcome, {})
+        )
+    else:
+        report = run_writing(job, job.output, run, job.pack.ledger)
+    plan = job.planned
     if not run.dry_run:
-        Balance(job.planned.left_out).add_to(report)
-    skipped = job.planned.skipped
-    if skipped:
-        report.remarks.append(f"skipped, of no sample: {skipped}")
-    return _report(report, skipped.counts)
+        Balance(plan.left_out).add_to(report)
+    if plan.skipped:
+        report.remarks.append(f"skipped files that belong to no sample: {plan.skipped}")
+    return _report(report, plan.skipped.counts)
 
 
 def _report(report: Report, skipped: Mapping[str, int] | None = None) -> PackReport:

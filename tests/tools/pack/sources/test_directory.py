@@ -74,10 +74,10 @@ def test_folders_that_cannot_be_listed(tmp_path, monkeypatch):
     with pytest.raises(NotFound, match="absent"):
         read_all(Directory(str(tmp_path / "absent")))
 
-    def refuse(_):
+    def deny(_):
         raise PermissionError(13, "no")
 
-    monkeypatch.setattr(os, "scandir", refuse)
+    monkeypatch.setattr(os, "scandir", deny)
     with pytest.raises(AccessDenied):
         read_all(Directory(str(tmp_path)))
 

@@ -73,11 +73,11 @@ def test_the_recorded_stat_is_that_before_reading(tmp_path, monkeypatch):
     path.write_bytes(b"0123456789")
     os.utime(path, ns=(5, 5))
     file = locate_file("txt", str(path), DEFAULT_STORAGE)
-    whole = os.read
+    original_read = os.read
 
     def read(fd, size):
         os.utime(path, ns=(7, 7))
-        return whole(fd, size)
+        return original_read(fd, size)
 
     monkeypatch.setattr(os, "read", read)
     assert load(file, stats=stats)["txt"] == b"0123456789"
@@ -88,12 +88,12 @@ def test_a_file_that_grows_while_it_is_read(tmp_path, monkeypatch):
     path = tmp_path / "a.txt"
     path.write_bytes(b"0123456789")
     file = locate_file("txt", str(path), DEFAULT_STORAGE)
-    whole = os.read
+    original_read = os.read
 
     def read(fd, size):
         with open(path, "ab") as more:
             more.write(b"more")
-        return whole(fd, size)
+        return original_read(fd, size)
 
     monkeypatch.setattr(os, "read", read)
     with pytest.raises(ObjectChanged, match=r"a\.txt"):
@@ -105,10 +105,10 @@ def test_a_file_that_may_not_be_read(tmp_path, monkeypatch):
     path.write_bytes(b"x")
     file = locate_file("txt", str(path), DEFAULT_STORAGE)
 
-    def refuse(*_):
+    def deny(*_):
         raise PermissionError(13, "no")
 
-    monkeypatch.setattr(os, "open", refuse)
+    monkeypatch.setattr(os, "open", deny)
     with pytest.raises(AccessDenied, match=r"a\.txt"):
         load(file)
 
@@ -117,8 +117,8 @@ def test_a_large_file_comes_in_several_reads(tmp_path, monkeypatch):
     path = tmp_path / "a.bin"
     path.write_bytes(bytes(range(256)) * 16)
     file = locate_file("bin", str(path), DEFAULT_STORAGE)
-    whole = os.read
-    monkeypatch.setattr(os, "read", lambda fd, size: whole(fd, min(size, 1000)))
+    original_read = os.read
+    monkeypatch.setattr(os, "read", lambda fd, size: original_read(fd, min(size, 1000)))
     assert load(file)["bin"] == path.read_bytes()
 
 

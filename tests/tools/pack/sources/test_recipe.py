@@ -58,6 +58,6 @@ def test_bytes_that_are_not_utf8(tmp_path):
         ("a.txt pipe:echo", UnsafeUrl, "line 1.*`allow_exec`"),
     ],
 )
-def test_mistakes_name_their_line(tmp_path, line, error, what):
+def test_errors_name_the_line(tmp_path, line, error, what):
     with pytest.raises(error, match=what):
         read_all(recipe(tmp_path, line))

@@ -1,4 +1,4 @@
-"""What `pack` makes shards from: one file per kind of source, each of which registers its formats."""
+"""The sources of `pack`: one file per type of source, each of which registers its formats."""
 
 from __future__ import annotations
 
