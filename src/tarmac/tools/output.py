@@ -193,8 +193,9 @@ class Output:
 
     def run_post_cmd(self, outcome: Outcome) -> None:
         """Run the command that follows each shard, and delete the shard if requested."""
-        for path in list(outcome.outputs) if self.post_cmd else ():
-            assert self.post_cmd
+        if not self.post_cmd:
+            return
+        for path in list(outcome.outputs):
             plain = local_path(path) if is_local(path) else path
             command = self.post_cmd.replace("{path}", shlex.quote(plain))
             # Standard input may be the source of the samples.
