@@ -22,13 +22,6 @@ from rich.table import Table
 
 import tarmac
 from demo.pictures import KINDS, draw
-from tarmac.exact.loader.loader import usable_cores
-from tarmac.jobs.engines.local import LocalEngine
-from tarmac.tools.check import check
-from tarmac.tools.copy import Ordering, copy
-from tarmac.tools.output import Output
-from tarmac.tools.remake import Run
-from tarmac.tools.select import Select
 
 __all__ = ["Step", "run"]
 
@@ -74,7 +67,7 @@ def run(out: Path, samples: int, shards: int, console: Console) -> list[Step]:
     drawn = draw_pictures(samples, bar)
     clock.note("draw and encode", len(drawn), sum(len(sample["jpg"]) for sample in drawn))
     clock.note("pack into shards", len(drawn), pack(drawn, out, shards, bar))
-    clock.note("check every byte", *check_all(urls, shards, bar))
+    clock.note("check every byte", *check_all(urls))
     classes, size = read_batches(urls, samples, bar)
     clock.note(f"read, decode, batch by {BATCH}", classes.total(), size)
     clock.note("exact epoch, stopped, resumed on two ranks", *train(f"{out}/demo.json", samples, bar))
@@ -100,15 +93,13 @@ def pack(samples: list[Sample], out: Path, shards: int, bar: Bar) -> int:
         return sum(writer.write(sample) for sample in bar("packing", samples, len(samples)))
 
 
-def check_all(urls: str, shards: int, bar: Bar) -> tuple[int, int]:
-    """Read every byte of the shards; returns how many samples and bytes were found intact."""
-    samples = size = 0
-    for verdict in bar("checking", check(urls, require=["jpg", "cls"]), shards):
-        if verdict.error is not None:
-            raise verdict.error
-        samples += verdict.samples
-        size += verdict.payload
-    return samples, size
+def check_all(urls: str) -> tuple[int, int]:
+    """Read every byte of the shards; return the number of intact samples and bytes."""
+    report = tarmac.check(urls, require=["jpg", "cls"])
+    for shard in report.bad:
+        assert shard.error is not None
+        raise shard.error
+    return sum(shard.samples for shard in report.shards), sum(shard.payload for shard in report.shards)
 
 
 def read_batches(urls: str, count: int, bar: Bar) -> tuple[Counter[str], int]:
@@ -158,9 +149,14 @@ def split(urls: str, out: Path) -> tuple[int, int]:
     """Shuffle all samples and split them nine to one, as `tarmac copy` does; returns samples and bytes."""
     for old in out.glob("split/*.tar"):
         old.unlink()
-    output = Output(f"{out}/split/{{part}}-{{i:03d}}.tar", max_samples=1000, overwrite=True)
-    select, ordering = Select(part="train=0.9,val=0.1"), Ordering(shuffle=True)
-    done = copy(urls, output, Run(LocalEngine(usable_cores())), select=select, ordering=ordering)
+    done = tarmac.copy(
+        urls,
+        f"{out}/split/{{split}}-{{i:03d}}.tar",
+        max_samples=1000,
+        split={"train": 0.9, "val": 0.1},
+        shuffle=True,
+        overwrite=True,
+    )
     return done.written, done.bytes
 
 
@@ -210,7 +206,7 @@ def summarise(out: Path, steps: list[Step], classes: Counter[str], console: Cons
         f"{tarmac_command} show '{out}/demo-*.tar' --sheet {out}/sheet.png -n 48",
         f"{tarmac_command} check '{out}/demo-*.tar' --require jpg,cls --decode",
         f"{tarmac_command} export '{out}/split/val-*.tar' --to parquet -o {out}/val.parquet",
-        f"{tarmac_command} order {out}/demo.json --batch-size 64 --world 4 --prove",
+        f"{tarmac_command} audit {out}/demo.json --batch-size 64 --world-size 4 --verify",
         f"tar tvf {shards[0]} | head",
     ):
         console.print(f"  {command}", highlight=False, soft_wrap=True)

@@ -59,8 +59,8 @@ ALLOWED = {
     ("compat/wids/wids_decode.py", "safetensors.load"),  # a format that holds tensors and nothing else
     ("cli/index.py", "json.loads"),
     ("jobs/ledger.py", "json.loads"),
-    ("tools/join.py", "np.load"),  # without pickles, as are those of orders
-    ("tools/orders.py", "np.load"),
+    ("tools/join/join.py", "np.load"),  # without pickles, as are those of permutations
+    ("tools/permutations.py", "np.load"),
     ("tools/output.py", "shell=True"),  # the user's own --then
     ("indexing/facts.py", "json.loads"),
     ("runtime/agreement.py", "json.loads"),
@@ -70,9 +70,7 @@ ALLOWED = {
     ("runtime/processes.py", "pickle.loads"),  # to see whether our own error can be sent
     ("storage/notes.py", "json.loads"),
     ("tools/export/values.py", "json.loads"),
-    ("tools/duplicates.py", "np.load"),  # numbers that our own processes wrote; NumPy refuses objects
-    ("tools/sources/jsonl.py", "json.loads"),
-    ("tools/join.py", "np.load"),  # a file of numbers that we wrote
+    ("tools/keystore.py", "marshal.loads"),  # rows in a temporary file that the same job wrote
     ("storage/urls.py", "json.loads"),
 }
 

@@ -1,7 +1,7 @@
-"""Splitting a shard of a gigabyte into smaller ones, beside what a disk and a plain script can do.
+"""Split a shard of a gigabyte into smaller ones, compared with `cat` and with a script.
 
-What tarmac writes is on the disk when it ends, so `cat` is timed with a `sync` of its file, too; the script
-leaves that to chance. Programs say in the notes how much memory they took.
+tarmac syncs what it writes, so `cat` is timed with a `sync` of its file, too; the script does not sync. The notes have
+the peak memory.
 """
 
 from __future__ import annotations
@@ -28,14 +28,11 @@ def _shard(site: Site) -> Path:
 
 
 def with_tarmac(shard: Path, target: Path):
-    """On all cores, as `tarmac copy` runs if nothing is said."""
-    from tarmac.jobs.engines.local import LocalEngine
-    from tarmac.tools.copy import copy
-    from tarmac.tools.output import Output
-    from tarmac.tools.remake import Run
+    """On all cores, the default."""
+    import tarmac
 
-    output = Output(f"{target}/x-{{i:06d}}.tar", max_samples=SAMPLES)
-    return lambda: copy(str(shard), output, Run(LocalEngine(CORES), show=False))
+    output = f"{target}/x-{{i:06d}}.tar"
+    return lambda: tarmac.copy(str(shard), output, max_samples=SAMPLES, jobs=CORES, progress=False)
 
 
 def with_webdataset(shard: Path, target: Path):

@@ -72,14 +72,11 @@ def packing(
 
 
 def with_tarmac(root: Path, target: Path, processes: int):
-    """All that `tarmac pack` does: planning, fingerprints, the ledger."""
-    from tarmac.jobs.engines.local import LocalEngine
-    from tarmac.tools.output import Output
-    from tarmac.tools.pack import pack
-    from tarmac.tools.remake import Run
+    """Return all of `tarmac pack`: planning, fingerprints, the ledger."""
+    from tarmac import pack
 
-    output = Output(f"{target}/x-{{i:06d}}.tar", max_samples=10_000 if processes == 1 else SAMPLES)
-    return lambda: pack([str(root)], output, Run(LocalEngine(processes), show=False))
+    output, size = f"{target}/x-{{i:06d}}.tar", 10_000 if processes == 1 else SAMPLES
+    return lambda: pack(root, output, max_samples=size, jobs=processes, progress=False)
 
 
 def with_tar(root: Path, target: Path):

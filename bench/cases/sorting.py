@@ -1,4 +1,4 @@
-"""Sorting a million small samples in bounded memory; nothing to compare with keeps all of them."""
+"""Sort a million small samples in bounded memory."""
 
 from __future__ import annotations
 
@@ -44,10 +44,7 @@ def shards(site: Site) -> list[str]:
 @case("sort 100 B text + class by text", sides=("tarmac",))
 def sorting(site: Site, side: str) -> Work:
     """With indexing, in one process; more than 512 MB of memory is a fault."""
-    from tarmac.jobs.engines.local import LocalEngine
-    from tarmac.tools.output import Output
-    from tarmac.tools.remake import Run
-    from tarmac.tools.sort import By, sort
+    import tarmac
 
     urls, count = shards(site), site.small * TIMES
     target = site.data / f"sorted-{os.getpid()}"
@@ -55,8 +52,15 @@ def sorting(site: Site, side: str) -> Work:
 
     def work() -> Done:
         try:
-            output = Output(f"{target}/x-{{i:06d}}.tar", max_samples=max(count // 8, 1))
-            report = sort(urls, output, Run(LocalEngine(1), show=False), by=By("txt"), tmp=str(site.data))
+            report = tarmac.sort(
+                urls,
+                f"{target}/x-{{i:06d}}.tar",
+                by="txt",
+                max_samples=max(count // 8, 1),
+                tmp=site.data,
+                jobs=1,
+                progress=False,
+            )
             lost = "" if report.written == count else f"{report.written} of {count} samples came out"
             return Done(count, fault=lost or _too_much(count) or _disorder(target))
         finally:

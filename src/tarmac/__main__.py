@@ -6,7 +6,7 @@ import signal
 
 
 def run() -> None:
-    """Run the command line. Until it has begun, and when it is over, a signal ends it without a word."""
+    """Run the command line. A signal before or after it ends the process silently."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     from tarmac.cli import main

@@ -16,6 +16,7 @@ __all__ = [
     "cache_dir",
     "cache_size",
     "checks_ranks",
+    "completion",
     "debug",
     "default_seed",
     "expandvars",
@@ -47,6 +48,11 @@ def secure() -> bool:
 def debug() -> bool:
     """Return whether `TARMAC_DEBUG` makes the command line print the traceback of an error."""
     return os.environ.get("TARMAC_DEBUG", "").lower() in _TRUE
+
+
+def completion() -> str | None:
+    """Return what the completion script of a shell asks for: `_TARMAC_COMPLETE`."""
+    return os.environ.get("_TARMAC_COMPLETE")
 
 
 def substitution(name: str) -> str | None:

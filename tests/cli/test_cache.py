@@ -6,11 +6,11 @@ import json
 import os
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from harness.servers import nginx, required
 from harness.shards import plain
-from tarmac.cli import app, main
+from tarmac.cli import main, program
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def home(tmp_path, monkeypatch):
 
 
 def run(*arguments):
-    return CliRunner().invoke(app, ["cache", *map(str, arguments)])
+    return CliRunner().invoke(program, ["cache", *map(str, arguments)])
 
 
 def failing(capsys, *arguments):
@@ -44,18 +44,18 @@ def failing(capsys, *arguments):
 def test_fill_list_check_and_empty(site, home):
     done = run("warm", f"{site}/s{{0..1}}.tar")
     assert (done.exit_code, done.stdout) == (0, "")
-    assert done.stderr == "2 fetched, 0 were there already, 0 not kept, 0 failed\n"
+    assert done.stderr == "2 downloaded, 0 cached before, 0 not cached, 0 failed\n"
     done = run("warm", f"{site}/s{{0..2}}.tar", "--json", "-j", 2)
-    assert json.loads(done.stdout) == {"fetched": 1, "there": 2, "not_kept": 0, "failed": 0, "errors": []}
+    assert json.loads(done.stdout) == {"fetched": 1, "present": 2, "not_kept": 0, "failed": 0, "errors": []}
     done = run("ls")
     assert done.stderr == "3 shards, 6144 bytes\n"
     assert all(line.split()[0] == "2048" and f"{site}/s" in line for line in done.stdout.splitlines())
     listed = [json.loads(line) for line in run("ls", "--json").stdout.splitlines()]
     assert {entry["url"] for entry in listed} == {f"{site}/s{number}.tar" for number in range(3)}
     done = run("verify")
-    assert (done.exit_code, done.stderr) == (0, "3 whole, 0 damaged\n")
+    assert (done.exit_code, done.stderr) == (0, "3 intact, 0 damaged\n")
     done = run("evict", f"{site}/s0.tar", f"{site}/s9.tar")
-    assert done.stderr == "1 removed, 2048 bytes freed, 4096 bytes left, 1 were not there\n"
+    assert done.stderr == "1 removed, 2048 bytes freed, 4096 bytes left, 1 were not cached\n"
     assert json.loads(run("evict", "--max-bytes", 3000, "--json").stdout)["left"] == 2048
     assert run("evict", "--all").stderr == "1 removed, 2048 bytes freed, 0 bytes left\n"
     assert [name for name in os.listdir(home) if name != ".tarmac"] == []
@@ -77,7 +77,7 @@ def test_shards_that_are_not_there(site, home):
     done = run("warm", f"{site}/s0.tar", f"{site}/absent.tar")
     assert done.exit_code == 3
     assert "FAILED" in done.stderr
-    assert "1 fetched, 0 were there already, 0 not kept, 1 failed" in done.stderr
+    assert "1 downloaded, 0 cached before, 0 not cached, 1 failed" in done.stderr
 
 
 def test_mistakes(capsys, monkeypatch, tmp_path, home):
@@ -95,4 +95,4 @@ def test_a_size_from_the_environment(site, home, monkeypatch):
     monkeypatch.setenv("WDS_CACHE_SIZE", "4096")
     run("warm", f"{site}/s{{0..2}}.tar", "-j", 1)
     assert run("ls").stderr == "2 shards, 4096 bytes\n"
-    assert run("warm", f"{site}/s0.tar", "--max-bytes", 100).stderr.startswith("not kept: ")
+    assert run("warm", f"{site}/s0.tar", "--max-bytes", 100).stderr.startswith("not cached: ")

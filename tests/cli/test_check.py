@@ -1,4 +1,4 @@
-"""`tarmac check` as a person runs it."""
+"""`tarmac check`: output and exit status."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ import subprocess
 import sys
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from harness.shards import header_offsets, plain
-from tarmac import read
-from tarmac.cli import app
-from tarmac.indexing.build import IndexOptions
-from tarmac.tools.index import index
+from tarmac import index, read
+from tarmac.cli import main, program
 
 FILES = [(f"s{n}.{field}", f"{n}".encode()) for n in range(6) for field in ("cls", "txt")]
 
@@ -24,7 +22,13 @@ def tarmac(*arguments, **options):
 
 
 def inside(*arguments):
-    return CliRunner().invoke(app, [*map(str, arguments)])
+    return CliRunner().invoke(program, [*map(str, arguments)])
+
+
+def status(*arguments):
+    with pytest.raises(SystemExit) as ended:
+        main([*map(str, arguments)])
+    return ended.value.code
 
 
 @pytest.fixture
@@ -40,13 +44,13 @@ def damage(path, number=4):
     path.write_bytes(data)
 
 
-def test_verdicts_come_in_order(shards, tmp_path):
+def test_results_come_in_order(shards, tmp_path):
     damage(tmp_path / "b.tar")
     done = inside("check", shards, "-j", 2)
     assert done.exit_code == 1
     lines = done.stdout.splitlines()
     assert [line[:4] for line in lines] == ["ok  ", "BAD ", "ok  "]
-    assert "3 shards, 13 samples, 1 not whole" in done.stderr
+    assert "3 shards, 13 samples, 1 bad" in done.stderr
     records = [json.loads(line) for line in inside("check", shards, "--json", "-j", 2).stdout.splitlines()]
     assert [record["ok"] for record in records] == [True, False, True]
     assert records[1]["error"]["kind"] == "BadChecksum"
@@ -58,17 +62,17 @@ def test_exit_codes_of_mistakes(shards, tmp_path):
     for wrong in (
         ["--repair"],
         ["-o", "x/"],
-        ["--report", "x"],
+        ["--losses", "x"],
         ["--regroup"],
         ["--duplicates", "--ledger", "x"],
         ["--decode", "--decode-as", "rgb9"],
     ):
-        assert inside("check", shards, *wrong).exit_code == 2, wrong
+        assert status("check", shards, *wrong) == 2, wrong
     done = tarmac("check", f"pipe:cat {tmp_path}/a.tar")
     assert (done.returncode, b"--allow-exec" in done.stderr) == (2, True)
     assert tarmac("check", f"pipe:cat {tmp_path}/a.tar", "--allow-exec").returncode == 0
     assert tarmac("check", tmp_path / "absent.tar").returncode == 3
-    assert tarmac("check", shards, "--against", tmp_path / "absent.json").returncode == 3
+    assert tarmac("check", shards, "--manifest", tmp_path / "absent.json").returncode == 3
 
 
 def test_standard_input(shards, tmp_path):
@@ -77,7 +81,7 @@ def test_standard_input(shards, tmp_path):
     assert (done.returncode, done.stdout.count(b"ok ")) == (0, 2)
 
 
-def test_all_problems_and_how_many_are_enough(shards, tmp_path):
+def test_all_errors_up_to_a_maximum(shards, tmp_path):
     (tmp_path / "a.tar").write_bytes(plain([(f"{n}.txt", b"") for n in range(5)]))
     done = inside("check", shards, "--require", "cls", "--all-errors")
     assert done.exit_code == 1
@@ -86,11 +90,11 @@ def test_all_problems_and_how_many_are_enough(shards, tmp_path):
     assert done.exit_code == 1
     assert done.stdout.count("BAD ") == 4
     assert "b.tar" not in done.stdout
-    assert "more than 3 problems" in done.stderr
+    assert "stopped at --max-errors" in done.stderr
     assert inside("check", shards, "--require", "txt", "--max-errors", 0).exit_code == 0
 
 
-def test_what_cannot_be_decoded(shards, tmp_path):
+def test_undecodable_fields(shards, tmp_path):
     assert inside("check", shards, "--decode").exit_code == 0
     (tmp_path / "b.tar").write_bytes(plain([("x.cls", b"seven"), ("y.jpg", b"?")]))
     done = inside("check", shards, "--decode", "--all-errors", "--json")
@@ -102,29 +106,29 @@ def test_what_cannot_be_decoded(shards, tmp_path):
 
 
 def test_digests_and_manifests(shards, tmp_path):
-    index(shards, str(tmp_path / "all.json"), options=IndexOptions(digests=True))
-    for how in (["--digests"], ["--against", tmp_path / "all.json"]):
+    index(shards, tmp_path / "all.json", digests=True)
+    for how in (["--digests"], ["--manifest", tmp_path / "all.json"]):
         assert inside("check", shards, *how).exit_code == 0
     data = bytearray((tmp_path / "b.tar").read_bytes())
     data[512] ^= 1
     (tmp_path / "b.tar").write_bytes(data)
     for arguments in (
         [shards, "--digests"],
-        [shards, "--against", tmp_path / "all.json"],
+        [shards, "--manifest", tmp_path / "all.json"],
         [tmp_path / "all.json"],
     ):
         done = inside("check", *arguments, "--all-errors")
         assert done.exit_code == 1
-        assert 'sample "bs0": the bytes of "cls" are not those that were indexed' in done.stdout
+        assert 'sample "bs0": ' in done.stdout
 
 
-def test_keys_that_come_twice(shards, tmp_path):
+def test_duplicate_keys(shards, tmp_path):
     assert inside("check", shards, "--duplicates").exit_code == 0
     (tmp_path / "b.tar").write_bytes(plain([("as3.cls", b""), ("new.cls", b"")]))
     done = inside("check", shards, "--duplicates", "-j", 2)
     assert done.exit_code == 1
-    assert f"TWICE as3: {tmp_path}/a.tar, {tmp_path}/b.tar\n" in done.stdout
-    assert "1 keys in several shards" in done.stderr
+    assert f"DUPLICATE as3: {tmp_path}/a.tar, {tmp_path}/b.tar\n" in done.stdout
+    assert "1 duplicate keys" in done.stderr
     lines = inside("check", shards, "--duplicates", "--json").stdout.splitlines()
     assert json.loads(lines[-1])["duplicate"] == "as3"
 
@@ -150,12 +154,11 @@ def test_repair(shards, tmp_path):
     assert sorted(path.name for path in (tmp_path / "clean").glob("*.tar")) == ["b.tar", "c.tar"]
     assert len(list(read(f"{tmp_path}/clean/b.tar"))) == 5
     again = inside(
-        "check", shards, "--repair", "-o", f"{tmp_path}/clean/", "--report", tmp_path / "lost.jsonl"
+        "check", shards, "--repair", "-o", f"{tmp_path}/clean/", "--losses", tmp_path / "lost.jsonl"
     )
     assert again.exit_code == 1
     assert again.stdout == ""
     assert (tmp_path / "lost.jsonl").read_bytes() == done.stdout
-    assert "2 were made before" in again.stderr
 
 
 def test_repair_without_loss(shards, tmp_path):
@@ -172,17 +175,14 @@ def test_repair_without_loss(shards, tmp_path):
 def test_nothing_to_repair(shards, tmp_path):
     done = inside("check", shards, "--repair", "-o", f"{tmp_path}/clean/")
     assert (done.exit_code, done.stdout) == (0, "")
-    done = inside("check", tmp_path / "absent.tar", "--repair", "-o", f"{tmp_path}/clean/")
-    assert done.exit_code != 0
+    assert status("check", tmp_path / "absent.tar", "--repair", "-o", f"{tmp_path}/clean/") == 3
 
 
-def test_a_shard_that_a_manifest_names_and_nobody_finds(shards, tmp_path):
-    from tarmac.tools.index import index
-
+def test_a_missing_shard_of_a_manifest(shards, tmp_path):
     index(shards, str(tmp_path / "all.json"))
     gone = sorted(tmp_path.glob("*.tar"))[-1]
-    assert tarmac("check", gone, "--against", tmp_path / "all.json").returncode == 0  # some alone are fine
+    assert tarmac("check", gone, "--manifest", tmp_path / "all.json").returncode == 0  # some alone are fine
     gone.unlink()
-    done = tarmac("check", tmp_path / "*.tar", "--against", tmp_path / "all.json")
+    done = tarmac("check", tmp_path / "*.tar", "--manifest", tmp_path / "all.json")
     assert done.returncode == 3
     assert gone.name.encode() in done.stdout

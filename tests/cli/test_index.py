@@ -1,4 +1,4 @@
-"""`tarmac index` as a person runs it."""
+"""`tarmac index`: output and exit status."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import json
 import os
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from harness.datasets import write_shards
 from harness.shards import plain
-from tarmac.cli import app, main
+from tarmac.cli import main, program
 from tarmac.exact.dataset import Dataset
 from tarmac.indexing.manifest import read_manifest
 
@@ -23,7 +23,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def run(*arguments):
-    return CliRunner().invoke(app, ["index", *map(str, arguments)])
+    return CliRunner().invoke(program, ["index", *map(str, arguments)])
 
 
 def failing(capsys, *arguments):
@@ -39,7 +39,7 @@ def test_index(folder):
     done = run("s*.tar", "-o", "all.json", "-j", 1)
     size = sum(path.stat().st_size for path in folder.glob("*.tar"))
     assert done.exit_code == 0
-    assert done.stderr == f"2 shards, 7 samples, {size} bytes; 2 indexed, 0 as they were -> all.json\n"
+    assert done.stderr == f"index: 2 shards, 7 samples, {size} bytes; 2 indexed, 0 up to date -> all.json\n"
     assert done.stdout == ""
     done = run("s*.tar", "-o", "all.json", "-j", 1, "--json")
     fingerprint = read_manifest("all.json").fingerprint
@@ -48,7 +48,7 @@ def test_index(folder):
         "shards": 2,
         "samples": 7,
         "bytes": size,
-        "made": 0,
+        "built": 0,
         "kept": 2,
         "fingerprint": fingerprint,
     }
@@ -57,13 +57,13 @@ def test_index(folder):
 
 def test_only_say_what_there_is_to_do(folder):
     done = run("s*.tar", "-o", "all.json", "--dry-run")
-    assert (done.exit_code, done.stdout, done.stderr) == (0, "", "index: 2 to do\n")
+    assert (done.exit_code, done.stdout, done.stderr) == (0, "", "index: 2 to do, 0 up to date\n")
     assert sorted(path.suffix for path in folder.iterdir()) == [".tar", ".tar"]
     assert run(next(folder.glob("*.tar")), "-j", 1).exit_code == 0
     done = run("s*.tar", "-o", "all.json", "--dry-run")
-    assert done.stderr == "index: 1 to do, 1 done before\n"
+    assert done.stderr == "index: 1 to do, 1 up to date\n"
     facts = json.loads(run("s*.tar", "--dry-run", "--json").stdout)
-    assert (facts["units"], facts["kept"]) == (2, 1)
+    assert (facts["built"], facts["kept"]) == (1, 1)
     assert not (folder / "all.json").exists()
 
 
@@ -81,7 +81,7 @@ def test_without_a_manifest(folder):
 
 def test_options(folder):
     (folder / "about.txt").write_text("what it is")
-    arguments = ["--digest", "--meta", "cls,txt.size", "--sidecars", "idx", "--name", "N", "-j", 1]
+    arguments = ["--digests", "--meta", "cls,txt.size", "--sidecars", "idx", "--name", "N", "-j", 1]
     assert run("s000.tar", "-o", "all.json", "--info", "about.txt", *arguments).exit_code == 0
     assert run("s001.tar", "-o", "all.json", "--add", *arguments).exit_code == 0
     found = read_manifest("all.json")
@@ -103,14 +103,16 @@ def test_damaged_metadata(folder, capsys):
     status, err = failing(capsys, "bad.tar", "--meta", "json.w", "-j", 1)
     assert status == 1
     assert 'sample "a"' in err
-    assert run("bad.tar", "-o", "bad.json", "--meta", "json.w", "--bad-meta", "-j", 1).exit_code == 0
+    assert (
+        run("bad.tar", "-o", "bad.json", "--meta", "json.w", "--on-bad-meta", "null", "-j", 1).exit_code == 0
+    )
     assert len(Dataset("bad.json").where("json.w is null")) == 1
 
 
 def test_stale(folder):
     run("s*.tar", "-o", "all.json", "-j", 1)
     done = run("all.json", "--stale")
-    assert (done.exit_code, done.stderr) == (0, "every index is of its shard\n")
+    assert (done.exit_code, done.stderr) == (0, "all indexes are up to date\n")
     os.utime("s001.tar", ns=(5, 5))
     assert run("all.json", "--stale").exit_code == 0  # a copy has another time
     content = bytearray((folder / "s001.tar").read_bytes())
@@ -137,7 +139,7 @@ def test_errors(folder, capsys):
     assert status == 2
     assert "did you mean jpg.width" in err
     assert failing(capsys, "s000.tar", "--add")[0] == 2
-    assert failing(capsys, "s000.tar", "--dali", "--digest")[0] == 2
+    assert failing(capsys, "s000.tar", "--dali", "--digests")[0] == 2
     assert failing(capsys, "s000.tar", "--dali")[0] == 3  # there is no s000.idx
     status, err = failing(capsys, "s000.tar", "--info", "absent.txt")
     assert (status, "absent.txt" in err) == (2, True)

@@ -1,17 +1,14 @@
-"""`tarmac join` as a person runs it."""
+"""`tarmac join` as a user types it."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
-from typer.testing import CliRunner
 
-import tarmac
+from cli.running import run, shell
 from harness.datasets import write_shards
-from tarmac.cli import app, main
+from tools.shards import content
 
 
 @pytest.fixture
@@ -23,86 +20,75 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def run(*arguments):
-    return CliRunner().invoke(app, ["join", *map(str, arguments), "-j", "1"])
+def test_join(folder, capsys):
+    command = "join", "s*.tar", "--with", "t.csv", "-o", "out/", "-j", 1
+    status, out, err = run(capsys, *command)
+    assert (status, out) == (0, "")
+    assert err == "join: 7 samples in, 7 out, 5 without a partner, 1 rows not used, 84 bytes\n"
+    assert content("out/*.tar")[5]["caption"] == b"five"
+    report = json.loads(run(capsys, *command, "--json")[1])
+    assert (report["kept"], report["without_a_partner"], report["rows_not_used"]) == (2, 5, 1)
 
 
-def failing(capsys, *arguments):
-    with pytest.raises(SystemExit) as ended:
-        main(["join", *map(str, arguments), "-j", "1"])
-    err = capsys.readouterr().err
-    assert "Traceback" not in err
-    return ended.value.code, err
-
-
-def test_metadata_is_added_without_unpacking(folder):
-    """What webdataset's users asked for in #103 and #481."""
-    done = run("s*.tar", "--with", "t.csv", "-o", "out/")
-    assert (done.exit_code, done.stdout) == (0, "")
-    assert done.stderr == "join: 7 samples in, 7 out, 5 without a partner, 1 rows not used, 84 bytes\n"
-    samples = {s["__key__"]: s for s in tarmac.read(["out/s000.tar", "out/s001.tar"])}
-    assert samples["00005"]["caption.txt"] == b"five"
-    done = run("s*.tar", "--with", "t.csv", "-o", "out/", "--json")
-    facts = json.loads(done.stdout)
-    assert (facts["kept"], facts["without_a_partner"], facts["rows_not_used"]) == (2, 5, 1)
-
-
-def test_flags_of_all_groups(folder):
-    done = run(
-        "s*.tar", "--with", "t.csv", "--how", "inner", "--as", "json", "--prefix", "row.",
+def test_flags_of_all_groups(folder, capsys):
+    status, _, err = run(
+        capsys, "join", "s*.tar", "--with", "t.csv", "--how", "inner", "--rows", "json", "--prefix", "row.",
         "--fields", "row.json,cls", "--rekey", "{i}", "--index", "-o", "o-{i}.tar",
         "--max-samples", 1, "--tmp", folder,
     )  # fmt: skip
-    assert done.exit_code == 0, done.stderr
-    assert "2 out, 5 without a partner dropped" in done.stderr
-    (first,), (second,) = (list(tarmac.read(f"o-{i}.tar")) for i in (0, 1))
+    assert status == 0, err
+    assert "2 out, 5 without a partner dropped" in err
+    first, second = content("o-*.tar")
     assert json.loads(first["row.json"]) == {"key": "00001", "caption": "one"}
     assert (second["__key__"], second["cls"]) == ("1", b"5")
-    done = run("s*.tar", "--with", "t.csv", "-o", "p/", "--dry-run")
-    assert (done.exit_code, done.stderr) == (0, "join: 2 to do\n")
+    status, _, err = run(
+        capsys, "join", "s*.tar", "--with", "t.csv", "--columns", "caption=txt", "--replace", "-o", "r.tar"
+    )
+    assert status == 0, err
+    assert content("r.tar")[1]["txt"] == b"one"
 
 
-def test_the_first_row_of_a_key_can_be_taken(folder, capsys):
+def test_on_duplicate(folder, capsys):
     (folder / "t.csv").write_text("key,caption\n00001,one\n00001,two\n00000,none\n")
-    status, err = failing(capsys, "s000.tar", "--with", "t.csv", "-o", "o.tar")
-    assert (status, "00001" in err) == (1, True)
+    status, _, err = run(capsys, "join", "s000.tar", "--with", "t.csv", "-o", "o.tar")
+    assert (status, "00001" in err, "--on-duplicate" in err) == (1, True, True)
     assert not (folder / "o.tar").exists()
-    done = run("s000.tar", "--with", "t.csv", "-o", "o.tar", "--duplicates", "first")
-    assert done.exit_code == 0, done.stderr
-    assert [s.get("caption.txt") for s in tarmac.read("o.tar")] == [b"none", b"one", None]
+    assert (
+        run(capsys, "join", "s000.tar", "--with", "t.csv", "-o", "o.tar", "--on-duplicate", "first")[0] == 0
+    )
+    assert [sample.get("caption") for sample in content("o.tar")] == [b"none", b"one", None]
 
 
-def test_fields_can_be_replaced(folder, capsys):
-    (folder / "t.csv").write_text("key,cls\n00001,77\n")
-    status, err = failing(capsys, "s000.tar", "--with", "t.csv", "-o", "o.tar")
-    assert (status, "--replace" in err) == (1, True)
-    done = run("s000.tar", "--with", "t.csv", "-o", "p.tar", "--replace")
-    assert done.exit_code == 0, done.stderr
-    assert [s["cls"] for s in tarmac.read("p.tar")] == [b"0", b"77", b"2"]
+def test_failed_samples(folder, capsys):
+    command = "join", "s000.tar", "--with", "s001.tar", "--with", "s000.tar", "-o", "o.tar"
+    status, _, err = run(capsys, *command, "--on-error", "skip")
+    assert status == 1
+    assert 'FAILED s000.tar, sample "00000"' in err
+    assert "--replace" in err
 
 
-def test_lost_samples_are_told(folder):
-    done = run("s000.tar", "--with", "s001.tar", "--with", "s000.tar", "-o", "o.tar", "--on-error", "skip")
-    assert done.exit_code == 1
-    assert 'FAILED s000.tar, sample "00000": both have the field "cls".' in done.stderr
-
-
-def test_mistakes(folder, capsys):
-    assert failing(capsys, "absent.tar", "--with", "t.csv", "-o", "o/")[0] == 3
-    assert failing(capsys, "s000.tar", "--with", "absent.csv", "-o", "o/")[0] == 3
-    assert failing(capsys, "s000.tar", "-o", "o/")[0] == 2
-    status, err = failing(capsys, "s000.tar", "--with", "t.csv", "--key", "name", "-o", "o/")
-    assert (status, "there is key, caption" in err) == (2, True)
-    status, err = failing(capsys, "s000.tar", "--with", "s000.tar", "-o", "p/")
-    assert (status, "--replace" in err) == (1, True)
-    assert failing(capsys, "s000.tar", "--with", "s001.tar", "--key", "x", "-o", "o/")[0] == 2
-    assert failing(capsys, "s000.tar", "--with", "pipe:cat t.csv", "-o", "o/")[0] == 2
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (["absent.tar", "--with", "t.csv"], 3, "absent.tar"),
+        (["s000.tar", "--with", "absent.csv"], 3, "absent.csv"),
+        (["s000.tar"], 2, "--with"),
+        (["s000.tar", "--with", "t.csv", "--key", "name"], 2, "--key"),
+        (["s000.tar", "--with", "t.csv", "--columns", "a,a"], 2, "--columns"),
+        (["s000.tar", "--with", "s000.tar"], 1, "--replace"),
+        (["s000.tar", "--with", "s001.tar", "--key", "x"], 2, "--key"),
+        (["s000.tar", "--with", "pipe:cat t.csv"], 2, "pipe:"),
+    ],
+)
+def test_errors(folder, capsys, arguments, status, words):
+    code, out, err = run(capsys, "join", *arguments, "-o", "o/")
+    assert (code, out) == (status, "")
+    assert words in err
     assert not list(folder.glob("o/*.tar"))
 
 
 def test_through_gnu_tar(folder):
-    command = f"cat s000.tar | {sys.executable} -m tarmac join - --with t.csv -o - | tar -tf -"
-    done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True)
+    done = shell("cat s000.tar | tarmac join - --with t.csv -o - | tar -tf -")
     assert done.returncode == 0, done.stderr
-    assert "00001.caption.txt" in done.stdout.split()
-    assert len(done.stdout.split()) == 7
+    names = done.stdout.decode().split()
+    assert ("00001.caption" in names, len(names)) == (True, 7)

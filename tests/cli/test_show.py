@@ -9,11 +9,11 @@ import subprocess
 import sys
 
 import pytest
+from click.testing import CliRunner
 from PIL import Image
-from typer.testing import CliRunner
 
 from harness.shards import plain
-from tarmac.cli import app, main
+from tarmac.cli import main, program
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def run(*arguments):
-    return CliRunner().invoke(app, ["show", *map(str, arguments)])
+    return CliRunner().invoke(program, ["show", *map(str, arguments)])
 
 
 def failing(capsys, *arguments):

@@ -1,4 +1,4 @@
-"""Signals at unlucky moments end the program without a traceback, with the status that says so."""
+"""A signal at any moment ends the program with its status and without a traceback."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from tarmac.cli.signals import ending
+from tarmac.cli.signals import interrupt_on_signals
 from tools.shards import make
 
 SEND = "import os, signal, sys; send = lambda *_: os.kill(os.getpid(), {number})\n"
@@ -23,13 +23,14 @@ sys.meta_path.insert(0, Finder())
 """
 AT_EXIT = "import atexit; atexit.register(send)\n"
 WHILE_FREED = """
-import tarmac.tools.check as module
+import sys, tarmac.tools.check.check
+module = sys.modules["tarmac.tools.check.check"]
 class Freed:
     __del__ = send
-def check(*args, inner=module._check_one):
+def check(*args):
     Freed()
     for _ in range(1_000_000_000): pass
-module._check_one = check
+module.check_shard = check
 """
 IN_A_WORKER = """
 import tarmac.runtime.processes as module
@@ -38,7 +39,7 @@ def begin(*args, inner=module._start_worker):
     inner(*args)
 module._start_worker = begin
 """
-MODULES = ("tarmac.cli", "typer", "tarmac.cli.sort", "tarmac.tools.check")
+MODULES = ("tarmac.cli", "click", "tarmac.cli.check", "tarmac.tools.check.check")
 RUN = "import runpy; runpy.run_module('tarmac', run_name='__main__')"
 
 
@@ -54,10 +55,7 @@ def tarmac(prelude: str, number: int, *arguments: str) -> tuple[int, str]:
 @pytest.mark.parametrize(
     "prelude",
     [
-        *(
-            AT_IMPORT.format(name=name)
-            for name in ("tarmac.cli", "typer", "tarmac.cli.sort", "tarmac.tools.check")
-        ),
+        *(AT_IMPORT.format(name=name) for name in MODULES),
         AT_EXIT,
         WHILE_FREED,
     ],
@@ -72,7 +70,7 @@ def test_no_moment_gives_a_traceback(tmp_path, prelude, number):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_worker_that_has_not_begun_ends_without_a_word(tmp_path, number):
+def test_a_worker_that_has_not_started_ends_silently(tmp_path, number):
     shards = make(tmp_path, 2, 2, 2)
     status, stderr = tarmac(IN_A_WORKER, number, "check", *shards, "-j", "2")
     assert status != 0
@@ -80,10 +78,10 @@ def test_a_worker_that_has_not_begun_ends_without_a_word(tmp_path, number):
     assert "KeyboardInterrupt" not in stderr
 
 
-def test_what_was_there_before_is_there_again():
+def test_handlers_are_restored():
     before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT), sys.unraisablehook
-    came: list[int] = []
-    with pytest.raises(KeyboardInterrupt), ending(came):
+    received: list[int] = []
+    with pytest.raises(KeyboardInterrupt), interrupt_on_signals(received):
         os.kill(os.getpid(), signal.SIGTERM)
-    assert came == [signal.SIGTERM]
+    assert received == [signal.SIGTERM]
     assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT), sys.unraisablehook) == before

@@ -18,11 +18,11 @@ from tarmac.codecs import Decoder, find_codec, kind_of, registry
 from tarmac.codecs.images import open_image_field
 from tarmac.errors import NoCodec, UsageError
 from tarmac.indexing.attributes import attributes_of, read_field
+from tarmac.tools.columns import Columns
 from tarmac.tools.export.values import Kinds
-from tarmac.tools.join_table import Column
-from tarmac.tools.sheet import contact_sheet
-from tarmac.tools.show import content
-from tarmac.tools.statistics import collect
+from tarmac.tools.show.describe import describe
+from tarmac.tools.show.sheet import contact_sheet
+from tarmac.tools.show.show import SampleView
 
 
 @pytest.fixture(autouse=True)
@@ -79,15 +79,13 @@ def test_tools_use_the_kind_of_a_registered_codec():
     tarmac.register_codec(
         tarmac.Codec("grey", decode=lambda data: np.full((3, 4), data[0], "u1"), kind="image")
     )
-    assert "float16" in content("fp16", dump_half([1, 2]))
+    assert "float16" in describe("fp16", dump_half([1, 2]))
     assert Kinds().of("note") == "text"
     assert Kinds().of("fp16") == "bytes"
-    column = Column("note", typed=False)
-    column.see("text")
-    assert column.field == "note"
-    assert "4x3" in content("grey", b"\x07")
-    assert contact_sheet([{"__key__": "a", "grey": b"\x07"}])[1] == 1
-    assert collect([{"__key__": "a", "grey": b"\x07"}]).unreadable["grey"] == 1  # no width and height
+    layout = Columns().layout(["fp16"], "t.jsonl")
+    assert layout.values({"fp16": [1, 2]}, "k") == {"fp16": dump_half([1, 2])}
+    assert "4x3" in describe("grey", b"\x07")
+    assert contact_sheet([SampleView("a", "a.tar", {"grey": b"\x07"})])[1] == 1
 
 
 def test_an_extension_is_registered_once_unless_replaced():

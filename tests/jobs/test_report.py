@@ -39,7 +39,7 @@ def test_json_has_the_keys_of_the_command_line():
     report = tarmac.Report("copy", notes={"doubles_left_out": 2}, seconds=1.23456)
     names = "verb units done kept read left_out added written failed dropped bytes errors"
     assert list(report.to_dict()) == [*names.split(), "doubles_left_out", "seconds"]
-    report.remarks, report.left_over = ["r"], ["l"]
+    report.remarks, report.stale_outputs = ["r"], ["l"]
     assert json.loads(json.dumps(report.to_dict()))["seconds"] == 1.235
     assert (report.to_dict()["remarks"], report.to_dict()["left_over"]) == (["r"], ["l"])
 

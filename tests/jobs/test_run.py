@@ -198,7 +198,7 @@ def test_a_missing_companion_is_written_again(tmp_path):
 def test_outputs_that_an_overwriting_job_does_not_write_are_reported(tmp_path):
     run(WriteFiles(tmp_path))
     report = run(WriteFiles(tmp_path, names=("a",)), overwrite=True)
-    assert report.left_over == [str(tmp_path / "b"), str(tmp_path / "c")]
+    assert report.stale_outputs == [str(tmp_path / "b"), str(tmp_path / "c")]
 
 
 class PicklingEngine:

@@ -1,4 +1,4 @@
-"""Shards for the tests of the shard tools, and what is in shards that were made."""
+"""Write shards for tests of the verbs, and read what verbs wrote."""
 
 from __future__ import annotations
 
@@ -7,14 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import tarmac
-from tarmac.jobs.engines.local import LocalEngine
-from tarmac.tools.remake import Run
-
-RUN = Run(LocalEngine())
 
 
 def make(folder: Path, *counts: int, name: str = "in-{}.tar") -> list[str]:
-    """Shards of so many samples, each with a text, a class and some JSON."""
+    """Write a shard for each count, whose samples have a text, a class and some JSON; return the paths."""
     urls = []
     for shard, count in enumerate(counts):
         urls.append(str(folder / name.format(shard)))
@@ -25,7 +21,7 @@ def make(folder: Path, *counts: int, name: str = "in-{}.tar") -> list[str]:
 
 
 def sample(shard: int, number: int) -> dict[str, Any]:
-    """One sample, which tells where it was."""
+    """Return a sample that names its shard and number."""
     return {
         "__key__": f"s{shard}/{number:03d}",
         "cls": number % 5,
@@ -34,18 +30,26 @@ def sample(shard: int, number: int) -> dict[str, Any]:
     }
 
 
+def write(path: Path | str, samples: Any) -> str:
+    """Write pairs of a key and fields of bytes to a shard, and return its path."""
+    with tarmac.TarWriter(str(path), encoder=False) as writer:
+        for key, fields in samples:
+            writer.write({"__key__": key, **fields})
+    return str(path)
+
+
 def content(*patterns: str) -> list[dict[str, Any]]:
-    """All samples of all shards that match, in the order of the shards, without their URLs."""
+    """Return all samples of the matching shards, in the order of their names, without their URLs."""
     urls = [url for pattern in patterns for url in sorted(glob.glob(pattern))]
-    found = list(tarmac.read(urls)) if urls else []
-    return [{name: value for name, value in each.items() if name != "__url__"} for each in found]
+    samples = list(tarmac.read(urls)) if urls else []
+    return [{name: value for name, value in each.items() if name != "__url__"} for each in samples]
 
 
 def keys(*patterns: str) -> list[str]:
-    """The keys of all samples of all shards that match."""
+    """Return the keys of all samples of the matching shards."""
     return [each["__key__"] for each in content(*patterns)]
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    """Everything in a folder but ledgers."""
+    """Return the content of all files of a folder; ledgers are in a folder inside."""
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}

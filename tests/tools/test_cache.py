@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from storage.caches import FAST, Origin, entries, nothing_left_over_but_locks
-from tarmac.errors import ConnectFailed, NotFound, UrlError
-from tarmac.storage import Cache, FileStore, register_scheme, schemes
+from tarmac.errors import ConnectFailed, NotFound, UsageError
+from tarmac.storage import Cache, register_scheme, schemes
 from tarmac.tools.cache import evict, verify, warm
 
 URLS = [f"mem://host/{number}.tar?token=secret" for number in range(4)]
@@ -21,7 +21,7 @@ URLS = [f"mem://host/{number}.tar?token=secret" for number in range(4)]
 def origin(monkeypatch):
     monkeypatch.setattr(schemes, "_registered", {})
     made = Origin(1000)
-    register_scheme("mem", FileStore(made.open))
+    register_scheme("mem", made.open)
     return made
 
 
@@ -31,7 +31,7 @@ def cache(tmp_path):
 
 
 def filled(cache, urls=URLS):
-    report = warm(cache, urls, storage=FAST, show=False)
+    report = warm(cache, urls, storage=FAST, progress=False)
     for number, url in enumerate(urls):  # one after the other
         os.utime(cache.path_of(url), (1000 + number, 1000 + number))
     return report
@@ -39,10 +39,10 @@ def filled(cache, urls=URLS):
 
 def test_warm(cache, origin, tmp_path):
     report = filled(cache, URLS[:3])
-    assert (report.fetched, report.there, report.failed) == (URLS[:3], [], {})
+    assert (report.fetched, report.present, report.failed) == (URLS[:3], [], {})
     (tmp_path / "local.tar").write_bytes(b"")
-    report = warm(cache, [*URLS, URLS[0], str(tmp_path / "local.tar")], storage=FAST, show=False)
-    assert (report.fetched, report.there) == (URLS[3:], URLS[:3])
+    report = warm(cache, [*URLS, URLS[0], str(tmp_path / "local.tar")], storage=FAST, progress=False)
+    assert (report.fetched, report.present) == (URLS[3:], URLS[:3])
     assert report.not_kept == [str(tmp_path / "local.tar")]
     assert sorted(origin.fetched) == URLS
     assert [cache.path_of(url).read_bytes() for url in URLS] == [origin.body(url) for url in URLS]
@@ -52,9 +52,9 @@ def test_warm(cache, origin, tmp_path):
 def test_a_damaged_entry_is_fetched_again(cache, origin):
     filled(cache)
     cache.path_of(URLS[1]).write_bytes(b"x" * 1000)
-    report = warm(Cache(cache.directory), URLS, storage=FAST, show=False)
-    assert (report.fetched, len(report.there)) == ([URLS[1]], 3)
-    assert verify(cache, show=False).damaged == []
+    report = warm(Cache(cache.directory), URLS, storage=FAST, progress=False)
+    assert (report.fetched, len(report.present)) == ([URLS[1]], 3)
+    assert verify(cache, progress=False).damaged == []
 
 
 def test_shards_that_cannot_be_fetched_do_not_stop_the_others(cache, origin, monkeypatch):
@@ -65,8 +65,8 @@ def test_shards_that_cannot_be_fetched_do_not_stop_the_others(cache, origin, mon
             raise NotFound("no such object.")
         return Origin.open(origin, url)
 
-    register_scheme("mem", FileStore(failing))
-    report = warm(cache, URLS, storage=FAST, show=False)
+    register_scheme("mem", failing)
+    report = warm(cache, URLS, storage=FAST, progress=False)
     assert report.fetched == [URLS[0], URLS[3]]
     assert list(report.failed) == URLS[1:3]
     text = str(report.failed[URLS[1]])
@@ -77,15 +77,15 @@ def test_shards_that_cannot_be_fetched_do_not_stop_the_others(cache, origin, mon
 
 def test_a_shard_that_is_larger_than_the_cache(tmp_path, origin):
     cache = Cache(tmp_path / "cache", max_bytes=999)
-    report = warm(cache, URLS[:1], storage=FAST, show=False)
+    report = warm(cache, URLS[:1], storage=FAST, progress=False)
     assert report.not_kept == URLS[:1]
     assert cache.entries() == []
 
 
 def test_a_directory_that_cannot_be_used(tmp_path, origin):
     (tmp_path / "file").write_bytes(b"")
-    report = warm(Cache(tmp_path / "file"), URLS[:1], storage=FAST, show=False)
-    assert "the cache directory cannot be used" in str(report.failed[URLS[0]])
+    report = warm(Cache(tmp_path / "file"), URLS[:1], storage=FAST, progress=False)
+    assert "cache directory" in str(report.failed[URLS[0]])
 
 
 def test_entries_show_no_secrets(cache, origin):
@@ -105,14 +105,14 @@ def test_verify(cache, origin):
     damaged, short = cache.path_of(URLS[0]), cache.path_of(URLS[2])
     damaged.write_bytes(b"x" * 1000)
     short.write_bytes(b"x")
-    report = verify(cache, keep=True, show=False)
+    report = verify(cache, keep=True, progress=False)
     assert {entry.name for entry in report.damaged} == {damaged.name, short.name}
-    assert (len(report.sound), report.removed) == (2, [])
+    assert (len(report.intact), report.removed) == (2, [])
     assert damaged.exists()
-    report = verify(cache, show=False)
+    report = verify(cache, progress=False)
     assert set(report.removed) == {damaged.name, short.name}
     assert len(cache.entries()) == 2
-    assert verify(cache, show=False).damaged == []
+    assert verify(cache, progress=False).damaged == []
     nothing_left_over_but_locks(Path(cache.directory))
 
 
@@ -134,7 +134,7 @@ def test_evict_some_or_all(cache, origin):
     report = evict(cache, everything=True)
     assert (len(report.removed), report.left) == (3, 0)
     assert mine.read_text() == "keep"
-    with pytest.raises(UrlError, match="nothing was said"):
+    with pytest.raises(UsageError):
         evict(cache)
 
 
@@ -157,6 +157,6 @@ def test_what_is_being_read_stays(cache, origin):
 
 def test_a_cache_that_is_not_there(tmp_path):
     cache = Cache(tmp_path / "none")
-    assert verify(cache, show=False).sound == []
+    assert verify(cache, progress=False).intact == []
     assert evict(cache, everything=True).removed == []
     assert not (tmp_path / "none").exists()

@@ -1,4 +1,4 @@
-"""Two jobs, one output: one of them runs, whatever the verbs, and the other one says so before it writes."""
+"""Two jobs with one output: one of them runs, and the other one fails before it writes."""
 
 from __future__ import annotations
 
@@ -90,9 +90,9 @@ def tarmac(capsys, line, *more):
 def test_no_verb_writes_what_another_is_about_to_write(here, capsys, verb):
     output = "two/a-{i}.tar"
     with Held("a-0.tar", "-o", output) as held:
-        status, told = tarmac(capsys, VERBS[verb], "-o", output)
+        status, message = tarmac(capsys, VERBS[verb], "-o", output)
         assert (status, files(here / "two")) == (2, {})
-        assert "`tarmac map` (process" in told or "another process is running this job" in told
+        assert "`tarmac map` (process" in message or "another process is running this job" in message
         assert held.finish() == 0
     assert keys("two/*.tar") == keys("a-0.tar")
     assert sorted(os.listdir("two")) == [".tarmac", "a-0.tar"]
@@ -109,9 +109,9 @@ def test_no_verb_writes_what_another_is_about_to_write(here, capsys, verb):
 )
 def test_patterns_that_make_one_name_exclude_each_other(here, capsys, one, other):
     with Held("a-0.tar", "-o", one) as held:
-        status, told = tarmac(capsys, "copy b-0.tar", "-o", other)
+        status, message = tarmac(capsys, "copy b-0.tar", "-o", other)
         assert (status, files(here / "two")) == (2, {})
-        assert "may write this name" in told
+        assert "may write this name" in message
         assert held.finish() == 0
     assert keys("two/*.tar") == keys("a-0.tar")
 
@@ -130,21 +130,21 @@ def test_names_that_differ_are_written_at_the_same_time(here, capsys, stream, ot
 def test_a_stream_does_not_know_how_far_it_counts(here, capsys):
     os.rename("a-0.tar", "a-100.tar")
     with Held("a-100.tar", "-o", "two/") as held:
-        status, told = tarmac(capsys, "copy b.tar.gz", "-o", "two/a-{i:03d}.tar")
-        assert (status, "may write this name" in told) == (2, True)
+        status, message = tarmac(capsys, "copy b.tar.gz", "-o", "two/a-{i:03d}.tar")
+        assert (status, "may write this name" in message) == (2, True)
         assert tarmac(capsys, "copy b-0.tar", "-o", "two/a-{i:03d}.tar")[0] == 0  # a-000.tar, and no more
         assert held.finish() == 0
 
 
-def test_invocations_that_share_a_job_run_at_the_same_time(here, capsys):
+def test_tasks_of_one_job_run_at_the_same_time(here, capsys):
     from tarmac.jobs.claims import Claims
 
     with Claims("pack") as other:
-        other.hold([("two/x-1.tar",)])  # as --shard-id 1 does
-        share = "--max-samples", "1", "--total-shards", "2", "-o", "two/x-{i}.tar"
+        other.hold([("two/x-1.tar",)])  # as --task 1/2 does
+        share = "--max-samples", "1", "-o", "two/x-{i}.tar"
         (here / "raw" / "two.txt").write_text("two")
-        assert tarmac(capsys, "pack raw --shard-id 0", *share)[0] == 0
-        assert tarmac(capsys, "pack raw --shard-id 1", *share)[0] == 2
+        assert tarmac(capsys, "pack raw --task 0/2", *share)[0] == 0
+        assert tarmac(capsys, "pack raw --task 1/2", *share)[0] == 2
     assert sorted(files(here / "two")) == ["x-0.tar"]
 
 
@@ -156,8 +156,8 @@ def test_what_another_verb_made_since_is_not_replaced(here, capsys):
     assert keys("two/*.tar") == keys("a-0.tar")
     os.unlink("two/c-0.tar")
     assert tarmac(capsys, "", *other)[0] == 0
-    status, told = tarmac(capsys, "", *one)
-    assert (status, "`tarmac copy` wrote this file" in told) == (2, True)
+    status, message = tarmac(capsys, "", *one)
+    assert (status, "`tarmac copy` wrote this file" in message) == (2, True)
     assert keys("two/*.tar") == keys("b-0.tar")
     assert tarmac(capsys, "", *one, "--overwrite")[0] == 0
     assert keys("two/*.tar") == keys("a-0.tar")
@@ -173,8 +173,8 @@ def test_what_another_program_puts_there_meanwhile_stays(here, capsys):
 def together(first, second, env=None):
     """Start two jobs at the same moment; which of them succeeded?"""
     begun = [subprocess.Popen([*TARMAC, *each], stderr=subprocess.PIPE, env=env) for each in (first, second)]
-    told = [process.communicate()[1].decode() for process in begun]
-    return [process.returncode for process in begun], told
+    message = [process.communicate()[1].decode() for process in begun]
+    return [process.returncode for process in begun], message
 
 
 @pytest.mark.parametrize(
@@ -189,13 +189,13 @@ def test_of_two_that_start_together_the_output_is_of_one(here, verbs, options):
             [*verb.split(), f"{name}-0.tar", f"{name}-1.tar", "-o", out, "--max-samples", "2", *options]
             for verb, name in zip(verbs, "ab", strict=True)
         ]
-        statuses, told = together(*jobs)
+        statuses, message = together(*jobs)
         made = {name for name in "ab" if set(keys(f"out-{turn}/*.tar")) & set(keys(f"{name}-*.tar"))}
-        assert 0 in statuses, told
+        assert 0 in statuses, message
         if not options:
-            assert sorted(statuses) == [0, 2], told
+            assert sorted(statuses) == [0, 2], message
             assert made == {"ab"[statuses.index(0)]}
-        assert len(made) == 1, told
+        assert len(made) == 1, message
         (whole,) = made
         assert sorted(keys(f"out-{turn}/*.tar")) == sorted(keys(f"{whole}-*.tar"))
         assert statuses["ab".index(whole)] == 0
@@ -211,8 +211,8 @@ def test_in_a_store_too(here):
                 [verb, f"{name}-0.tar", f"{name}-1.tar", "-o", out + "c-{i}.tar", "--max-samples", "2"]
                 for verb, name in (("copy", "a"), ("sort", "b"))
             ]
-            statuses, told = together(*jobs, env=env)
-            assert sorted(statuses) == [0, 2], told
+            statuses, message = together(*jobs, env=env)
+            assert sorted(statuses) == [0, 2], message
             winner = "ab"[statuses.index(0)]
             back = [*TARMAC, "copy", out + "*.tar", "-o", f"back-{turn}.tar"]
             assert subprocess.run(back, env=env, stderr=subprocess.PIPE).returncode == 0

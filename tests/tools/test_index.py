@@ -1,4 +1,4 @@
-"""Indexing many shards: in parallel, again, more of them, elsewhere, and telling what is stale."""
+"""Index shards through `tarmac.index`: in parallel, again, more of them, elsewhere; and find stale indexes."""
 
 from __future__ import annotations
 
@@ -13,14 +13,23 @@ import tarmac
 from harness.datasets import write_shards
 from harness.servers import required, seaweed_s3
 from harness.shards import header_offsets, plain
-from tarmac.errors import BadManifest, IndexDamaged, IndexMissing, IndexStale, NotFound, Truncated, UrlError
+from tarmac import index
+from tarmac.errors import (
+    BadManifest,
+    IndexDamaged,
+    IndexMissing,
+    IndexStale,
+    NotFound,
+    Truncated,
+    UrlError,
+    UsageError,
+)
 from tarmac.errors import WriteError as CannotWrite
 from tarmac.exact.dataset import Dataset
-from tarmac.indexing.build import IndexOptions, index_shard
+from tarmac.indexing.build import index_shard
 from tarmac.indexing.manifest import Manifest, Shard, read_manifest, write_manifest
-from tarmac.indexing.meta import parse_meta
 from tarmac.storage import StorageOptions, open_write, read_range
-from tarmac.tools.index import check_index, index
+from tarmac.tools.index import stale_shards
 
 
 @pytest.fixture
@@ -39,7 +48,7 @@ def sidecars(folder):
 
 def test_shards_and_their_manifest(urls, manifest, tmp_path):
     report = index(urls, manifest)
-    assert (report.made, report.kept) == (urls, [])
+    assert (report.built, report.kept) == (urls, [])
     assert report.manifest == read_manifest(manifest)
     assert report.manifest.name == "all"
     assert [shard.samples for shard in report.manifest.shards] == [3, 0, 4]
@@ -50,42 +59,41 @@ def test_shards_and_their_manifest(urls, manifest, tmp_path):
 
 
 def test_parallel_jobs_give_the_same(urls, manifest, tmp_path):
-    options = IndexOptions(digests=True, meta=parse_meta("cls,txt.size"))
-    index(urls, manifest, options=options)
+    options = {"digests": True, "meta": ["cls", "txt.size"]}
+    index(urls, manifest, **options)
     one, text = sidecars(tmp_path), Path(manifest).read_text()
     for name in one:
         (tmp_path / name).unlink()
-    report = index(urls, manifest, options=options, jobs=2)
-    assert report.made == urls
+    report = index(urls, manifest, **options, jobs=2)
+    assert report.built == urls
     assert (sidecars(tmp_path), Path(manifest).read_text()) == (one, text)
     with open(urls[0], "r+b") as file:
         file.truncate(600)
     with pytest.raises(Truncated, match=r"s000\.tar"):
-        index(urls, manifest, options=options, jobs=2)
+        index(urls, manifest, **options, jobs=2)
     assert Path(manifest).read_text() == text
 
 
 def test_only_what_changed_is_read_again(urls, manifest):
     index(urls, manifest)
     report = index(urls, manifest)
-    assert (report.made, report.kept) == ([], urls)
+    assert (report.built, report.kept) == ([], urls)
     os.utime(urls[1], ns=(5, 5))
-    assert index(urls, manifest).made == [urls[1]]
-    assert index(urls, manifest, options=IndexOptions(digests=True)).made == urls
-    assert index(urls, manifest).made == []  # more than asked for is fine
-    meta = IndexOptions(meta=parse_meta("cls"))
-    assert index(urls, manifest, options=meta).made == urls
-    assert index(urls, manifest, options=meta).made == []
+    assert index(urls, manifest).built == [urls[1]]
+    assert index(urls, manifest, digests=True).built == urls
+    assert index(urls, manifest).built == []  # more than asked for is fine
+    assert index(urls, manifest, meta=["cls"]).built == urls
+    assert index(urls, manifest, meta=["cls"]).built == []
     assert len(Dataset(manifest).where("cls >= 5")) == 2
 
 
 def test_a_dataset_that_grows(urls, manifest, tmp_path, monkeypatch):
     elsewhere = tmp_path / "idx"
-    index(urls[:2], manifest, directory=str(elsewhere), name="named", info={"a": 1})
+    index(urls[:2], manifest, sidecars=str(elsewhere), name="named", info={"a": 1})
     assert not sidecars(tmp_path)
     monkeypatch.chdir(tmp_path)
     report = index("./s*.tar", "all.json", add=True)  # names written in another way
-    assert (report.made, len(report.kept)) == (["./s002.tar"], 2)
+    assert (report.built, len(report.kept)) == (["./s002.tar"], 2)
     found = read_manifest(manifest)
     assert [os.path.basename(shard.url) for shard in found.shards] == ["s000.tar", "s001.tar", "s002.tar"]
     assert (found.name, found.info) == ("named", {"a": 1})
@@ -106,7 +114,7 @@ def test_what_other_tools_say_of_shards_is_kept(urls, manifest):
 
 
 def test_indexes_in_a_directory_of_their_own(urls, manifest, tmp_path):
-    index(urls, manifest, directory=str(tmp_path / "deep/idx"))
+    index(urls, manifest, sidecars=str(tmp_path / "deep/idx"))
     assert len(os.listdir(tmp_path / "deep/idx")) == 3
     assert not sidecars(tmp_path)
     (tmp_path / "moved").mkdir()
@@ -115,27 +123,27 @@ def test_indexes_in_a_directory_of_their_own(urls, manifest, tmp_path):
     assert len(list(Dataset(tmp_path / "moved/all.json"))) == 7
     (tmp_path / "b").mkdir()
     twin = write_shards(tmp_path / "b", [1])
-    with pytest.raises(UrlError, match="same name as that of"):
-        index([str(tmp_path / "moved/s000.tar"), *twin], directory=str(tmp_path / "c"))
+    with pytest.raises(UsageError, match="`sidecars`"):
+        index([str(tmp_path / "moved/s000.tar"), *twin], sidecars=str(tmp_path / "c"))
     assert not (tmp_path / "c").exists()
 
 
 def test_the_same_shard_twice(urls, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for twice in ([urls[0], urls[0]], [urls[0], "s000.tar"], ["./s000.tar", f"file://{urls[0]}"]):
-        with pytest.raises(UrlError, match="twice"):
+        with pytest.raises(UsageError, match="s000"):
             index(twice)
 
 
 def test_what_cannot_be_done(urls, manifest, tmp_path):
-    with pytest.raises(ValueError, match="neither digests nor metadata"):
-        index(urls, dali=True, options=IndexOptions(digests=True))
+    with pytest.raises(UsageError, match="`dali`"):
+        index(urls, dali=True, digests=True)
     with pytest.raises(NotFound):
         index([*urls, str(tmp_path / "absent.tar")], manifest)
     assert not os.path.exists(manifest)
     (tmp_path / "file").write_text("")
-    with pytest.raises(CannotWrite, match="--sidecars"):
-        index(urls, directory=str(tmp_path / "file"))
+    with pytest.raises(CannotWrite, match="`sidecars`"):
+        index(urls, sidecars=str(tmp_path / "file"))
     (tmp_path / "bad.json").write_text("{}")
     with pytest.raises(BadManifest):
         index(urls, str(tmp_path / "bad.json"), add=True)
@@ -161,26 +169,26 @@ def test_taking_over_from_dali(urls, manifest, tmp_path):
 
 def test_what_is_stale(urls, manifest, tmp_path):
     index(urls, manifest)
-    assert list(check_index(manifest)) == []
+    assert list(stale_shards(manifest)) == []
 
-    def told():
-        return [(os.path.basename(bad.url), type(bad.error)) for bad in check_index(manifest)]
+    def stale():
+        return [(os.path.basename(bad.url), type(bad.error)) for bad in stale_shards(manifest)]
 
     os.utime(urls[0], ns=(5, 5))
-    assert told() == []  # as it is with a copy
+    assert stale() == []  # as it is with a copy
     content = Path(urls[0]).read_bytes()
     Path(urls[0]).write_bytes(content.replace(b"00000.cls", b"0000x.cls"))
-    assert told() == [("s000.tar", IndexStale)]
+    assert stale() == [("s000.tar", IndexStale)]
     (tmp_path / "s001.tar.arrow").unlink()
     shutil.copy(tmp_path / "s000.tar.arrow", tmp_path / "s002.tar.arrow")
-    assert told() == [("s000.tar", IndexStale), ("s001.tar", IndexMissing), ("s002.tar", IndexStale)]
+    assert stale() == [("s000.tar", IndexStale), ("s001.tar", IndexMissing), ("s002.tar", IndexStale)]
     Path(urls[0]).write_bytes(content)
     with open(urls[2], "wb") as file:
         file.write(plain([("other.x", b"")]))
     index(urls, None)
-    assert told() == [("s002.tar", IndexDamaged)]  # it has an index, but of other samples than listed
+    assert stale() == [("s002.tar", IndexDamaged)]  # it has an index, but of other samples than listed
     os.unlink(urls[0])
-    assert told()[0] == ("s000.tar", NotFound)
+    assert stale()[0] == ("s000.tar", NotFound)
 
 
 @pytest.fixture(scope="module")
@@ -199,18 +207,18 @@ def test_a_bucket(urls, s3, tmp_path):
         sink.write(Path(url).read_bytes())
         sink.commit()
     manifest = "s3://data/d/all.json"
-    report = index("s3://data/d/*.tar", manifest, options=IndexOptions(digests=True, storage=storage))
-    assert report.made == remote
-    assert index(remote, manifest, options=IndexOptions(storage=storage)).made == []
+    report = index("s3://data/d/*.tar", manifest, digests=True, storage=storage)
+    assert report.built == remote
+    assert index(remote, manifest, storage=storage).built == []
     text = read_range(manifest, 0, 10, storage)
     assert text.startswith(b"{")
     ds = Dataset(manifest, storage=storage, verify=True)
     assert [sample["cls"] for sample in ds] == [sample["cls"] for sample in tarmac.read(urls)]
     assert [s["__key__"] for s in ds.batch([6, 0, 3])] == ["00006", "00000", "00003"]
-    local = index(remote, str(tmp_path / "local.json"), options=IndexOptions(storage=storage))
+    local = index(remote, str(tmp_path / "local.json"), storage=storage)
     assert local.manifest.fingerprint == report.manifest.fingerprint
     assert len(Dataset(tmp_path / "local.json", storage=storage)) == 7
     sink = open_write(remote[0], storage)
     sink.write(plain())
     sink.commit()
-    assert [bad.url for bad in check_index(manifest, options=IndexOptions(storage=storage))] == remote[:1]
+    assert [bad.url for bad in stale_shards(manifest, storage=storage)] == remote[:1]

@@ -1,18 +1,15 @@
-"""Indexing again keeps what the index had, computed for the shard as it is now."""
+"""Reindexing keeps columns and digests, computed from the changed shard."""
 
 from __future__ import annotations
 
-import json
 import os
 
 import pyarrow as pa
 import pytest
-from typer.testing import CliRunner
 
 import tarmac
 from harness.shards import plain
-from tarmac.cli import app
-from tarmac.errors import BadCondition
+from tarmac.errors import BadCondition, CodecError
 from tarmac.indexing.build import IndexOptions, index_shard
 from tarmac.indexing.entries import Entries
 from tarmac.indexing.meta import parse_meta
@@ -21,11 +18,11 @@ from tarmac.storage import ObjectInfo
 
 OLD = [("a.cls", b"1"), ("a.json", b'{"w": 5}'), ("b.cls", b"2"), ("b.json", b'{"w": 6}')]
 NEW = [*OLD[:2], ("c.cls", b"33"), ("c.json", b'{"w": 7}'), ("d.cls", b"4"), ("d.json", b'{"w": 8}')]
-FIRST = ["s.tar", "-o", "s.json", "-j", "1", "--meta", "cls,json.w", "--digest"]
+FIRST = {"meta": ["cls", "json.w"], "digests": True}
 
 
-def run(*args):
-    return CliRunner().invoke(app, ["index", *map(str, args)])
+def index(**options):
+    return tarmac.index("s.tar", "s.json", jobs=1, **options)
 
 
 @pytest.fixture
@@ -33,17 +30,17 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TARMAC_HOME", str(tmp_path / "home"))
     (tmp_path / "s.tar").write_bytes(plain(OLD))
-    assert run(*FIRST).exit_code == 0
+    index(**FIRST)
     return tmp_path
 
 
-def there():
+def columns_and_digests():
     sidecar = open_sidecar("s.tar.arrow")
     return sorted(sidecar.metadata), sidecar.facts.digests
 
 
-def reindex_by_command(*flags):
-    assert run("s.tar", "-o", "s.json", "-j", "1", *flags).exit_code == 0
+def reindex(**options):
+    index(**options)
     return tarmac.Dataset("s.json", verify=True)
 
 
@@ -51,41 +48,38 @@ def reindex_by_first_use():
     return tarmac.Dataset("*.tar", verify=True)
 
 
-@pytest.mark.parametrize("reindex", [reindex_by_command, reindex_by_first_use])
-def test_columns_and_digests_stay(folder, reindex):
+@pytest.mark.parametrize("again", [reindex, reindex_by_first_use])
+def test_columns_and_digests_stay(folder, again):
     (folder / "s.tar").write_bytes(plain(NEW))
-    ds = reindex()
-    assert there() == (["cls", "json.w"], True)
+    ds = again()
+    assert columns_and_digests() == (["cls", "json.w"], True)
     assert [sample["__key__"] for sample in ds] == ["a", "c", "d"]
     assert [sample["__key__"] for sample in ds.where("cls = 33 or w = 8")] == ["c", "d"]
 
 
-def test_flags_add(folder):
+def test_columns_add_up(folder):
     (folder / "s.tar").write_bytes(plain(NEW))
-    ds = reindex_by_command("--meta", "cls.size")
-    assert there() == (["cls", "cls.size", "json.w"], True)
+    ds = reindex(meta=["cls.size"])
+    assert columns_and_digests() == (["cls", "cls.size", "json.w"], True)
     assert len(ds.where("cls.size = 2 and cls = 33 and json.w = 7")) == 1
-    assert reindex_by_command("--meta", "json.w").where("cls.size = 2")  # there already, with more
-    assert there() == (["cls", "cls.size", "json.w"], True)
+    assert reindex(meta=["json.w"]).where("cls.size = 2")  # there already, with more
+    assert columns_and_digests() == (["cls", "cls.size", "json.w"], True)
 
 
 def test_adding_to_an_index_that_holds_keeps_the_rest(folder):
-    assert run("s.tar", "-j", "1", "--drop", "--meta", "cls").exit_code == 0
-    assert there() == (["cls"], False)
-    assert run("s.tar", "-j", "1", "--digest").exit_code == 0
-    assert there() == (["cls"], True)
-    assert run("s.tar", "-j", "1", "--meta", "json.w").exit_code == 0
-    assert there() == (["cls", "json.w"], True)
+    index(drop=True, meta=["cls"])
+    assert columns_and_digests() == (["cls"], False)
+    index(digests=True)
+    assert columns_and_digests() == (["cls"], True)
+    index(meta=["json.w"])
+    assert columns_and_digests() == (["cls", "json.w"], True)
 
 
 def test_dropping(folder):
-    report = json.loads(run("s.tar", "-j", "1", "--json").stdout)
-    assert (report["made"], report["kept"]) == (0, 1)
-    report = json.loads(run("s.tar", "-j", "1", "--drop", "--json").stdout)
-    assert (report["made"], report["kept"]) == (1, 0)
-    assert there() == ([], False)
-    report = json.loads(run("s.tar", "-j", "1", "--drop", "--json").stdout)
-    assert (report["made"], report["kept"]) == (0, 1)
+    assert (index().built, index().kept) == ([], ["s.tar"])
+    assert index(drop=True).built == ["s.tar"]
+    assert columns_and_digests() == ([], False)
+    assert index(drop=True).kept == ["s.tar"]
 
 
 def test_a_corrected_label_is_found_by_indexing_again(folder):
@@ -93,18 +87,19 @@ def test_a_corrected_label_is_found_by_indexing_again(folder):
     big = [(name, data.ljust(9000)) for name, data in OLD]
     many = [(f"{number:03d}.cls", b"1") for number in range(99)]
     (folder / "s.tar").write_bytes(plain([*many, *big]))
-    assert run("s.tar", "-o", "s.json", "-j", "1").exit_code == 0
+    index()
     many[31] = ("031.cls", b"9")
     (folder / "s.tar").write_bytes(plain([*many, *big]))
     os.utime("s.tar", ns=(1, 1))
-    assert run("s.tar", "-o", "s.json", "-j", "1").exit_code == 0
+    index()
     assert [sample["__key__"] for sample in tarmac.Dataset("s.json").where("cls = 9")] == ["031"]
 
 
-def test_damaged_fields_that_gave_null_go_on_to(folder):
+def test_damaged_fields_stay_null(folder):
     (folder / "s.tar").write_bytes(plain([("a.json", b"{")]))
-    assert run(*FIRST).exit_code == 1  # the flag was not given then, either
-    assert run(*FIRST, "--bad-meta").exit_code == 0
+    with pytest.raises(CodecError):
+        index(**FIRST)
+    index(**FIRST, on_bad_meta="null")
     (folder / "s.tar").write_bytes(plain([("a.json", b"{"), ("b.json", b'{"w": 1}')]))
     assert len(reindex_by_first_use().where("w is null")) == 1
 
@@ -112,8 +107,8 @@ def test_damaged_fields_that_gave_null_go_on_to(folder):
 def test_dali_files_do_not_take_columns_away(folder):
     (folder / "s.tar").write_bytes(plain(NEW))
     (folder / "s.idx").write_text("v1.2 0\n")
-    assert run("s.tar", "--dali", "-j", "1").exit_code == 0
-    assert there() == (["cls", "json.w"], True)
+    index(dali=True)
+    assert columns_and_digests() == (["cls", "json.w"], True)
 
 
 def test_an_index_among_our_own_files(folder):
@@ -127,12 +122,12 @@ def test_an_index_among_our_own_files(folder):
     assert len(tarmac.Dataset("s.tar").where("cls = 2")) == 1
 
 
-def test_columns_that_nobody_can_compute(folder):
+def test_unknown_columns(folder):
     entries = Entries()
     entries.add("a", {"cls": (512, 1, 0)})
     info, columns = ObjectInfo(5000, None), {"mine": pa.array([1])}
     write_sidecar("s.tar.arrow", make_sidecar(entries, info, columns, digests=False, local=True))
     with pytest.raises(BadCondition, match=r'"mine".*--drop'):
         tarmac.Dataset("s.tar")
-    assert run("s.tar", "-j", "1", "--drop").exit_code == 0
+    index(drop=True)
     assert len(tarmac.Dataset("s.tar")) == 2

@@ -1,25 +1,26 @@
 """The command line: one file per verb; each parses, calls one library function, and prints.
 
-A verb imports what it calls when it is called, so that `tarmac --help` answers at once.
+A verb is imported when it is called, so that `tarmac --help` answers quickly.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
+import importlib
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
-from typing import Annotated, Any
+from collections.abc import Iterator
+from typing import Any
 
-import typer
+import click
+from click.shell_completion import shell_complete
 
 from tarmac import environment
-from tarmac.cli import cache, check, copy, export, flags, index, join, map, order, pack, show, sort
+from tarmac.cli.command import DataOnly, with_flags
 from tarmac.cli.defects import unexpected
-from tarmac.cli.saying import say
-from tarmac.cli.signals import ending
+from tarmac.cli.output import say
+from tarmac.cli.signals import interrupt_on_signals
 from tarmac.display import visible
 from tarmac.errors import (
     BadCondition,
@@ -32,108 +33,116 @@ from tarmac.errors import (
     UsageError,
 )
 
-__all__ = ["app", "main"]
+__all__ = ["exit_code", "main", "program", "VERBS"]
 
-app = typer.Typer(
-    name="tarmac",
-    help="Machine-learning datasets in plain tar shards.",
-    no_args_is_help=True,
-    add_completion=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
-app.command("pack")(pack.pack_command)
-app.command("copy")(copy.copy_command)
-app.command("sort")(sort.sort_command)
-app.command("map")(map.map_command)
-app.command("join")(join.join_command)
-app.command("index")(index.index_command)
-app.command("check")(check.check_command)
-app.command("show")(show.show_command)
-app.command("export")(export.export_command)
-app.add_typer(cache.app, name="cache")
-app.command("order")(order.order_command)
-
+VERBS = {
+    "pack": "Pack files, folders and tables into shards.",
+    "copy": "Copy samples: select, rename, split, reshard, mix, shuffle.",
+    "sort": "Sort samples by key, by a value, or at random.",
+    "map": "Transform samples with a command or a Python function.",
+    "join": "Add fields from a table or from other shards, by key.",
+    "index": "Index shards and write a manifest.",
+    "check": "Check shards, compare them, repair them.",
+    "show": "Show samples, statistics, or a contact sheet; extract files.",
+    "export": "Export samples to files, tables and databases.",
+    "cache": "Fill, verify and evict the cache.",
+    "audit": "Audit the order in which a Loader reads samples.",
+}
+"""The verbs and what they do, for `tarmac --help`."""
 DAMAGED, USAGE, UNREACHABLE, DEFECT, INTERRUPTED = 1, 2, 3, 70, 130
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+class _Program(click.Group):
+    """The verbs, each imported from its module when it is needed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
+            return None
+        command: click.Command = importlib.import_module(f"tarmac.cli.{cmd_name}").command
+        command.name = cmd_name
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Verbs"):
+            formatter.write_dl(list(VERBS.items()))
+
+
+def _print_version(ctx: click.Context, _param: click.Parameter, given: bool) -> None:
+    if given:
         from tarmac import __version__
 
         say(f"tarmac {__version__}")
-        raise typer.Exit
+        ctx.exit()
 
 
-@app.callback()
-def _root(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
-    ] = False,
-) -> None:
-    """Machine-learning datasets in plain tar shards."""
+program = _Program(
+    "tarmac",
+    help="Machine-learning datasets in plain tar shards.",
+    no_args_is_help=True,
+    params=[
+        click.Option(["--version"], is_flag=True, is_eager=True, expose_value=False, callback=_print_version,
+                     help="Print the version.")
+    ],
+)  # fmt: skip
 
 
 def exit_code(error: TarmacError) -> int:
-    """Say what kind of trouble an error is: 1 damaged data, 2 usage, 3 transfer failed."""
+    """Return the exit status of an error: 1 damaged data, 2 usage, 3 transfer failed."""
     if isinstance(error, TransferError | FileNotFoundError | PermissionError):
         return UNREACHABLE
-    usage = isinstance(error, UsageError | UrlError | BadCondition | JobError)
-    return USAGE if usage and not isinstance(error, HookFailed) else DAMAGED
-
-
-@functools.cache
-def _command() -> Callable[..., Any]:
-    """Put the program together, once: it takes a tenth of a second."""
-    return typer.main.get_command(app)
+    if isinstance(error, HookFailed):
+        return DAMAGED
+    return USAGE if isinstance(error, UsageError | UrlError | BadCondition | JobError) else DAMAGED
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line. Errors are one line on standard error, never a traceback."""
     output, status, signals = sys.stdout, INTERRUPTED, list[int]()
-    # A signal may come in the moment before a verb begins, or behind it.
-    with contextlib.suppress(KeyboardInterrupt), ending(signals), _warnings_as_lines():
-        status = _status(sys.argv[1:] if arguments is None else arguments)
-    if isinstance(sys.stdout, flags.Aside):
+    # A signal may arrive just before a verb starts or after it ends.
+    with contextlib.suppress(KeyboardInterrupt), interrupt_on_signals(signals), _warnings_as_lines():
+        status = _run(sys.argv[1:] if arguments is None else arguments)
+    if isinstance(sys.stdout, DataOnly):
         sys.stdout = output
     sys.exit(128 + signals[0] if signals else status)
 
 
-def _status(arguments: list[str]) -> Any:
-    try:
-        return _guarded(arguments)
-    except SystemExit as end:
-        # The reader of our output may have seen enough, as `head` does, and nothing is wrong with that. This
-        # is what click leaves behind then.
-        return 0 if type(sys.stdout).__name__ == "PacifyFlushWrapper" else end.code
-
-
 @contextlib.contextmanager
 def _warnings_as_lines() -> Iterator[None]:
-    """Show our own warnings as messages: where in the source they were given is nothing to users."""
+    """Print our own warnings as messages, without their location in the source."""
     with warnings.catch_warnings():
         show = warnings.showwarning
 
-        def shown(message: Any, category: type[Warning], *place: Any, **more: Any) -> None:
+        def print_warning(message: Any, category: type[Warning], *args: Any, **more: Any) -> None:
             if issubclass(category, TarmacWarning):
-                say(f"tarmac: {message}", err=True)
+                say(with_flags(f"tarmac: {message}"), err=True)
             else:
-                show(message, category, *place, **more)
+                show(message, category, *args, **more)
 
         warnings.simplefilter("always", TarmacWarning)
-        warnings.showwarning = shown
+        warnings.showwarning = print_warning
         yield
 
 
-def _guarded(arguments: list[str]) -> int:
+def _run(arguments: list[str]) -> int:
     """Run a verb and return its exit status; an error is a line, with its traceback only for debugging."""
     try:
-        _command()(arguments, prog_name="tarmac", standalone_mode=True)
+        if instruction := environment.completion():
+            return shell_complete(program, {}, "tarmac", "_TARMAC_COMPLETE", instruction)
+        with program.make_context("tarmac", list(arguments)) as context:
+            program.invoke(context)
+    except click.exceptions.Exit as end:
+        return end.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
     except TarmacError as error:
         if isinstance(error.__cause__, BrokenPipeError) and error.url == "-":
             sys.stdout = None
             return 0
-        return _failed(f"tarmac: {error}", exit_code(error))
+        return _failed(with_flags(f"tarmac: {error}"), exit_code(error))
     except ImportError as error:
         return _failed(visible(f"tarmac: {error}"), USAGE)
     except KeyboardInterrupt:
@@ -141,10 +150,10 @@ def _guarded(arguments: list[str]) -> int:
     except BrokenPipeError:
         sys.stdout = None
         return 0
-    except OSError as error:  # of standard output, say
+    except OSError as error:  # for example of standard output
         sys.stdout = None
-        place = f"{error.filename}: " if error.filename else ""
-        return _failed(visible(f"tarmac: {place}{error.strerror or error}"), DAMAGED)
+        location = f"{error.filename}: " if error.filename else ""
+        return _failed(visible(f"tarmac: {location}{error.strerror or error}"), DAMAGED)
     except Exception as error:
         return _failed(visible(unexpected(error, arguments)), DEFECT)
     return 0

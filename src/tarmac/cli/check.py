@@ -1,221 +1,98 @@
-"""`tarmac check`: read shards to their ends and report damage; write clean copies."""
+"""`tarmac check`: read shards to their ends, report damage, write clean copies."""
 
 from __future__ import annotations
 
-import contextlib
-import tempfile
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
-from tarmac.cli import flags
-from tarmac.cli.saying import json_line, say, say_json
-from tarmac.display import display_url, visible
+from tarmac.cli.command import Group, flag, with_flags
+from tarmac.cli.command import command as build
+from tarmac.cli.flags import ACCESS, RUN, SHARDS
+from tarmac.cli.output import say, say_json
+from tarmac.cli.types import NAMES
+from tarmac.display import display_url
 
 if TYPE_CHECKING:
-    from tarmac.errors import TarmacError
-    from tarmac.tools.check import Checks, ShardCheck
+    from tarmac.tools.check.check import CheckReport
+    from tarmac.tools.check.shard import ShardCheck
 
-__all__ = ["check_command"]
+_CHECK: Group = [
+    flag("--require", type=NAMES, help="Fields that every sample must have: jpg,cls."),
+    flag("--digests", is_flag=True, help="Compare every field with the index beside its shard."),
+    flag("--manifest", metavar="FILE", help="Compare with this manifest and its indexes."),
+    flag("--decode", is_flag=True, help="Decode every field of a known type."),
+    flag("--decode-as", metavar="SPEC", help="With --decode: what images are decoded to. [default: rgb8]"),
+    flag("--duplicates", is_flag=True, help="Find keys that occur more than once."),
+    flag("--all-errors", is_flag=True, help="Continue after a bad sample, and list all errors."),
+    flag("--max-errors", type=click.IntRange(0), help="Stop when there are more errors than this."),
+    flag("--ledger", metavar="FILE", help="Record intact shards here, and do not read them again."),
+    flag("-q", "--quiet", is_flag=True, help="Print only shards that are not intact."),
+]
+_REPAIR: Group = [
+    flag("--repair", is_flag=True, help="Write a clean copy of each damaged shard, and print what it lacks."),
+    flag(
+        "-o", "--output", "output", metavar="DIR/", help="With --repair: where the copies go.", sets="repair"
+    ),
+    flag("--losses", metavar="FILE", help="With --repair: write what is lost to this file, as JSON lines."),
+    flag("--regroup", is_flag=True, help="With --repair: put samples together that are not contiguous."),
+    flag("--overwrite", is_flag=True, help="With --repair: replace existing copies."),
+]
 
-_REPAIR = "Repair"
 
-
-def check_command(
-    shards: flags.Shards,
-    require: Annotated[str, typer.Option(help="Fields every sample must have, as jpg,cls.")] = "",
-    digests: Annotated[
-        bool, typer.Option("--digests", help="Compare every field with the index beside the shard.")
-    ] = False,
-    against: Annotated[str, typer.Option(help="Compare with this manifest and its indexes.")] = "",
-    decode: Annotated[bool, typer.Option("--decode", help="Decode every field whose kind is known.")] = False,
-    decode_as: Annotated[str, typer.Option(help="What images are decoded to.")] = "rgb8",
-    duplicates: Annotated[
-        bool, typer.Option("--duplicates", help="Find keys that come in several shards.")
-    ] = False,
-    all_errors: Annotated[
-        bool, typer.Option("--all-errors", help="Go on after a bad sample, and list all.")
-    ] = False,
-    max_errors: flags.MaxErrors = None,
-    ledger: Annotated[str, typer.Option(help="File to remember in which shards were found whole.")] = "",
-    repair: Annotated[
-        bool,
-        typer.Option("--repair", rich_help_panel=_REPAIR, help="Write a clean copy of each damaged shard."),
-    ] = False,
-    output: Annotated[
-        str, typer.Option("-o", "--output", rich_help_panel=_REPAIR, help="Where to: DIR/.")
-    ] = "",
-    report: Annotated[
-        str, typer.Option(rich_help_panel=_REPAIR, help="File for what was lost, instead of standard output.")
-    ] = "",
-    regroup: Annotated[
-        bool,
-        typer.Option(
-            "--regroup", rich_help_panel=_REPAIR, help="Put files of a sample together that lie apart."
-        ),
-    ] = False,
-    overwrite: flags.Overwrite = False,
-    jobs: flags.Jobs = flags.CORES,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per shard.")] = False,
-    quiet: Annotated[
-        bool, typer.Option("-q", "--quiet", help="Only print shards that are not whole.")
-    ] = False,
-    allow_exec: flags.AllowExec = False,
+@build(
+    SHARDS,
+    _CHECK,
+    _REPAIR,
+    RUN,
+    ACCESS,
+    example="tarmac check 'train-*.tar'",
+)
+def command(
+    shards: tuple[str, ...],
+    decode: bool = False,
+    decode_as: str | None = None,
+    quiet: bool = False,
+    repair: bool = False,
+    output: str | None = None,
+    as_json: bool = False,
+    **options: Any,
 ) -> None:
-    """Read every byte of the shards and say which are whole.
+    """Read every byte of the shards and report which are intact.
 
-    Exit status: 0 all whole, 1 damaged, 3 some could not be read. Example: tarmac check 'train-*.tar'
-
-    With --repair what was lost is printed as JSON lines; the status is 1 if that is anything.
+    The exit status is 0 if all are intact, 1 if some are damaged or samples were lost, 3 if some could not be
+    read.
     """
-    from tarmac.codecs import imagespecs
-    from tarmac.tools.check import Checks, check
-    from tarmac.tools.duplicates import KeyFiles
+    from tarmac import check
 
-    if repair != bool(output):
-        raise typer.BadParameter("--repair needs -o DIR/, and the other way round")
-    if (report or regroup) and not repair:
-        raise typer.BadParameter("--report and --regroup are for --repair")
-    if duplicates and ledger:
-        raise typer.BadParameter("--duplicates needs all keys, so --ledger would be of no use")
-    if decode_as not in imagespecs:
-        raise typer.BadParameter(f"--decode-as is one of {', '.join(imagespecs)}")
-    required = frozenset(name.strip().lower() for name in require.split(",") if name.strip())
-    checks = Checks(
-        required,
-        digests,
-        against,
-        decode_as if decode else "",
-        all_errors,
-        max_errors if all_errors else None,
-    )
-    flags.manifests([against])
-    source = flags.manifest_or_sources(shards, allow_exec)
-    urls = flags.sources(shards) if isinstance(source, str) else source
-    lines = _Lines(as_json, quiet, to_stderr=repair)
-    with contextlib.ExitStack() as stack:
-        keys = KeyFiles(stack.enter_context(tempfile.TemporaryDirectory())) if duplicates else None
-        for result in check(source, checks=checks, keys=keys, ledger=ledger or None, jobs=jobs, show=None):
-            lines.verdict(result)
-            if max_errors is not None and lines.problems > max_errors:
-                say(f"more than {max_errors} problems; what follows was not checked", err=True)
-                raise typer.Exit(1)
-        for key, numbers in keys.duplicates() if keys is not None else ():
-            lines.duplicate(key, [urls[number] for number in numbers])
-    lines.summary()
-    if repair:
-        damaged = [result.url for result in lines.bad if not result.unreachable]
-        manifest = against or (source if isinstance(source, str) else "")
-        lost = _repair(damaged, output, report, checks, regroup, overwrite, jobs, manifest)
-        lines.bad = [result for result in lines.bad if lost or result.unreachable]
-    if lines.bad or lines.doubled:
-        raise typer.Exit(3 if all(result.unreachable for result in lines.bad) and not lines.doubled else 1)
+    if repair != (output is not None):
+        raise click.UsageError("--repair and -o DIR/ need each other.")
+    if decode_as and not decode:
+        raise click.UsageError("--decode-as needs --decode.")
+
+    def print_shard(result: ShardCheck) -> None:
+        if as_json:
+            say_json(result.to_dict(), err=repair)
+        elif not (quiet and result.ok):
+            for line in str(result).split("\n"):
+                say(line, err=repair)
+
+    report = check(list(shards), decode=decode_as or decode, repair=output, on_shard=print_shard, **options)
+    _print_report(report, as_json, repair, print_losses="losses" not in options)
+    bad = [shard for shard in report.bad if not repair or report.losses or shard.unreachable]
+    if bad or report.duplicates or report.losses or not report.complete:
+        unreachable = all(shard.unreachable for shard in bad) and not report.duplicates and report.complete
+        raise click.exceptions.Exit(3 if bad and unreachable else 1)
 
 
-class _Lines:
-    """What is printed, and what is counted meanwhile."""
-
-    def __init__(self, as_json: bool, quiet: bool, *, to_stderr: bool) -> None:
-        self._json, self._quiet, self._stderr = as_json, quiet, to_stderr
-        self.shards = self.samples = self.doubled = self.problems = 0
-        self.bad: list[ShardCheck] = []
-
-    def verdict(self, result: ShardCheck) -> None:
-        self.shards += 1
-        self.samples += result.samples
-        self.problems += result.problems
-        if not result.ok:
-            self.bad.append(result)
-        if self._json:
-            say_json(_as_json(result), err=self._stderr)
-        elif not (self._quiet and result.ok):
-            for line in _as_lines(result):
-                self._print(line)
-
-    def duplicate(self, key: str, urls: list[str]) -> None:
-        self.doubled += 1
-        urls = [display_url(url) for url in urls]
-        if self._json:
-            say_json({"duplicate": key, "shards": urls}, err=self._stderr)
+def _print_report(report: CheckReport, as_json: bool, repair: bool, *, print_losses: bool) -> None:
+    for key, urls in report.duplicates.items():
+        names = [display_url(url) for url in urls]
+        if as_json:
+            say_json({"duplicate": key, "shards": names}, err=repair)
         else:
-            self._print(f"TWICE {key}: {', '.join(urls)}")
-
-    def summary(self) -> None:
-        if not self._json:
-            twice = f", {self.doubled} keys in several shards" if self.doubled else ""
-            text = f"{self.shards} shards, {self.samples} samples, {len(self.bad)} not whole{twice}"
-            say(text, err=True)
-
-    def _print(self, line: str) -> None:
-        say(line, err=self._stderr)
-
-
-def _repair(
-    urls: list[str],
-    output: str,
-    report: str,
-    checks: Checks,
-    regroup: bool,
-    overwrite: bool,
-    jobs: int,
-    manifest: str,
-) -> int:
-    """Write clean copies, say what was lost, and return how much that is."""
-    from tarmac.indexing.manifest import read_manifest
-    from tarmac.jobs.engines import make_engine
-    from tarmac.storage import WriteOptions, write_all
-    from tarmac.tools.compare import entries_of
-    from tarmac.tools.output import Output
-    from tarmac.tools.repair import repair
-
-    told = entries_of(read_manifest(manifest), urls) if manifest else None
-    job = repair(
-        urls,
-        Output(output, overwrite=overwrite),
-        make_engine(None, jobs),
-        checks=checks,
-        told=told,
-        regroup=regroup,
-        show=None,
-    )
-    losses = [loss for outcome in job.outcomes for loss in outcome.details["losses"]]
-    if report:
-        lines = "".join(f"{json_line(loss)}\n" for loss in losses)
-        write_all(report, lines.encode(), write=WriteOptions(overwrite=True))
-    else:
-        for loss in losses:
-            say_json(loss)
-    samples = sum(loss["what"] == "sample" for loss in losses)
-    made = sum(len(outcome.outputs) for outcome in job.outcomes)
-    kept = f"; {job.kept} were made before" if job.kept else ""
-    say(f"{made} clean copies of {job.written} samples, {samples} samples lost{kept}", err=True)
-    return len(losses)
-
-
-def _as_lines(result: ShardCheck) -> list[str]:
-    if result.error is not None:
-        more = result.problems - len(result.errors)
-        lines = [f"BAD   {error}" for error in result.errors]
-        return [*lines, f"BAD   {display_url(result.url)}: and {more} more"] if more else lines
-    fields = " ".join(f"{visible(name)}:{count}" for name, count in sorted(result.fields.items()))
-    skipped = "".join(f", {count} x {reason} skipped" for reason, count in sorted(result.skipped.items()))
-    read = f"{result.samples} samples, {result.payload} bytes"
-    return [f"ok    {display_url(result.url)}: {read}, {fields}{skipped}"]
-
-
-def _as_json(result: ShardCheck) -> dict[str, Any]:
-    names = ("samples", "payload", "fields", "skipped", "problems")
-    return (
-        {"url": display_url(result.url)}
-        | {name: getattr(result, name) for name in names}
-        | {
-            "ok": result.ok,
-            "error": None if result.error is None else _error(result.error),
-            "errors": [_error(error) for error in result.errors],
-        }
-    )
-
-
-def _error(error: TarmacError) -> dict[str, Any]:
-    found = {"kind": type(error).__name__, "offset": error.offset, "key": error.key, "text": str(error)}
-    return {name: value for name, value in found.items() if value is not None or name == "offset"}
+            say(f"DUPLICATE {key}: {', '.join(names)}", err=repair)
+    for loss in report.losses if print_losses else ():
+        say_json(loss)
+    if not as_json:
+        say(with_flags(str(report)), err=True)

@@ -1,79 +1,53 @@
-"""`tarmac join`: fields from elsewhere for samples with the same key."""
+"""`tarmac join`."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
-from tarmac.cli import flags
+from tarmac.cli.command import command as build
+from tarmac.cli.command import flag
+from tarmac.cli.flags import ACCESS, ERRORS, RUN, SELECT, SHARDS, TMP, WRITE
+from tarmac.cli.types import COLUMNS
 
-__all__ = ["join_command"]
+if TYPE_CHECKING:
+    from tarmac import Report
+
+_JOIN = [
+    flag(
+        "--with", "other", metavar="FILES", multiple=True, required=True,
+        help="Other shards, or a csv, tsv, jsonl or parquet table.",
+    ),
+    flag("--key", metavar="COLUMN", help="The column with the keys. [default: key or __key__]"),
+    flag("--columns", type=COLUMNS, help="Columns to add, with new names if given: caption=txt,score."),
+    flag(
+        "--rows", type=click.Choice(["fields", "json"]),
+        help="A field for each column, or one json field. [default: fields]",
+    ),
+    flag("--prefix", metavar="TEXT", help="Prefix for the names of the new fields: clip."),
+    flag(
+        "--how", type=click.Choice(["left", "inner"]),
+        help="Keep or drop samples without a match. [default: left]",
+    ),
+    flag("--replace", is_flag=True, help="Replace existing fields."),
+    flag(
+        "--on-duplicate", type=click.Choice(["error", "first"]),
+        help="A key that occurs twice in --with: fail, or take the first. [default: error]",
+    ),
+    TMP,
+]  # fmt: skip
 
 
-def join_command(
-    shards: flags.Shards,
-    source: Annotated[
-        list[str], typer.Option("--with", help="Other shards, or a csv, tsv, jsonl or parquet table.")
-    ],
-    output: flags.Output,
-    how: Annotated[
-        Literal["left", "inner"], typer.Option(help="Keep samples without a partner, or drop them.")
-    ] = "left",
-    replace: Annotated[bool, typer.Option("--replace", help="New fields may replace old ones.")] = False,
-    prefix: Annotated[str, typer.Option(help="What the names of new fields begin with: clip.")] = "",
-    duplicates: Annotated[
-        Literal["error", "first"], typer.Option(help="What to do when a key comes twice in --with.")
-    ] = "error",
-    key: Annotated[str, typer.Option(help="The column of a table that holds the key.")] = "",
-    as_: Annotated[
-        Literal["fields", "json"], typer.Option("--as", help="A table: a field each column, or one of JSON.")
-    ] = "fields",
-    tmp: Annotated[str, typer.Option(help="Where to make a working directory.")] = "",
-    fields: flags.Fields = "",
-    missing: flags.Missing = "error",
-    where: flags.Where = "",
-    keys: flags.Keys = "",
-    slice_: flags.Slice = "",
-    slice_shard: flags.SliceShard = "",
-    part: flags.Part = "",
-    only: flags.Only = "",
-    max_samples: flags.MaxSamples = None,
-    max_bytes: flags.MaxBytes = None,
-    rekey: flags.Rekey = "",
-    compress: flags.Compress = "",
-    index: flags.Index = False,
-    manifest: flags.Manifest = "",
-    then: flags.Then = "",
-    rm: flags.Remove = False,
-    overwrite: flags.Overwrite = False,
-    jobs: flags.Jobs = flags.CORES,
-    on_error: flags.OnError = "abort",
-    max_errors: flags.MaxErrors = None,
-    dry_run: flags.DryRun = False,
-    as_json: flags.AsJson = False,
-    cache: flags.CacheDir = "",
-    allow_exec: flags.AllowExec = False,
-) -> None:
-    """Add fields to samples with the same key, from other shards or a table; --fields acts on the result.
+@build(
+    SHARDS, _JOIN, SELECT, WRITE, RUN, ERRORS, ACCESS,
+    example="tarmac join 'train-*.tar' --with captions.csv --key name -o joined/",
+)  # fmt: skip
+def command(shards: tuple[str, ...], other: tuple[str, ...], output: str, **options: Any) -> Report:
+    """Add fields from a table or from other shards to the samples with the same key.
 
-    Example: tarmac join 'train-*.tar' --with captions.csv --key name -o joined/
+    --fields selects from the joined fields.
     """
-    from tarmac.storage import Cache
-    from tarmac.tools.join import Joining, join
-    from tarmac.tools.output import Output
-    from tarmac.tools.select import Select
+    from tarmac import join
 
-    flags.only_data(output, as_json)
-    report = join(
-        flags.sources(shards, allow_exec),
-        flags.sources(source, allow_exec),
-        Output(output, max_samples, max_bytes, rekey, compress, index, manifest, then, rm, overwrite),
-        flags.run_flags(jobs, dry_run, max_errors),
-        joining=Joining(how, replace, prefix, duplicates, key, as_),
-        select=Select(fields, missing, where, keys, slice_, slice_shard, part, only),
-        tmp=tmp,
-        on_error=on_error,
-        cache=Cache(cache) if cache else None,
-    )
-    flags.report_job(report, as_json, dry_run)
+    return join(shards, other, output, **options)

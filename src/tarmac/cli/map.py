@@ -1,106 +1,51 @@
-"""`tarmac map`: change samples by a command or a function."""
+"""`tarmac map`."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from tarmac.cli import flags
+from tarmac.cli.command import command as build
+from tarmac.cli.command import flag
+from tarmac.cli.flags import ACCESS, ERRORS, RUN, SELECT, SHARDS, WRITE
+from tarmac.cli.types import SECONDS
 
 if TYPE_CHECKING:
-    from tarmac.tools.commands import Command
-    from tarmac.tools.functions import Function
+    from tarmac import Report
 
-__all__ = ["map_command"]
+_MAP = [
+    flag(
+        "-c",
+        "--command",
+        metavar="COMMAND",
+        help="Shell command; the fields are files: sample.jpg, sample.cls.",
+    ),
+    flag("--script", metavar="FILE", help="A script in place of a command."),
+    flag("--interpreter", metavar="COMMAND", help="What runs the script. [default: bash]"),
+    flag("--py", "function", metavar="NAME", help="A Python function: module:function or file.py:function."),
+    flag("--decode", metavar="SPEC", help="Decode fields for --py, images as rgb8, pil, torchrgb and so on."),
+    flag("--multi", is_flag=True, help="The command writes several samples: sample-0.jpg, sample-1.jpg."),
+    flag("--unordered", is_flag=True, sets="ordered", help="Write samples as they are ready, not in order."),
+    flag("--timeout", type=SECONDS, help="Time limit of the command for a sample."),
+    flag("--log-field", metavar="FIELD", help="Field for the output of the command."),
+    flag("--keep-dir", metavar="DIR", help="Directory for the files of failed samples."),
+]
 
 
-def map_command(
-    shards: flags.Shards,
-    output: flags.Output,
-    command: Annotated[
-        str, typer.Option("-c", "--command", help="Run by bash where the sample is sample.jpg, sample.cls, …")
-    ] = "",
-    script: Annotated[str, typer.Option(help="The same with a file for the interpreter.")] = "",
-    interpreter: Annotated[str, typer.Option(help="What runs the script.")] = "bash",
-    py: Annotated[
-        str, typer.Option(help="A function of a sample: module:function or file.py:function.")
-    ] = "",
-    decode: Annotated[
-        str, typer.Option(help="For --py: decode fields before, images as rgb8, pil, torchrgb, …")
-    ] = "",
-    multi: Annotated[
-        bool, typer.Option("--multi", help="The command makes samples: sample-000000.jpg, sample-000001.jpg.")
-    ] = False,
-    unordered: Annotated[
-        bool, typer.Option("--unordered", help="Samples of a shard come as they are done, not as they came.")
-    ] = False,
-    timeout: Annotated[float | None, typer.Option(help="Seconds for the command of one sample.")] = None,
-    log_field: Annotated[str, typer.Option(help="Field to keep what the command says in.")] = "",
-    keep_dir: Annotated[str, typer.Option(help="Directory to keep the files of failed samples in.")] = "",
-    fields: flags.Fields = "",
-    missing: flags.Missing = "error",
-    where: flags.Where = "",
-    keys: flags.Keys = "",
-    slice_: flags.Slice = "",
-    slice_shard: flags.SliceShard = "",
-    part: flags.Part = "",
-    only: flags.Only = "",
-    max_samples: flags.MaxSamples = None,
-    max_bytes: flags.MaxBytes = None,
-    rekey: flags.Rekey = "",
-    compress: flags.Compress = "",
-    index: flags.Index = False,
-    manifest: flags.Manifest = "",
-    then: flags.Then = "",
-    rm: flags.Remove = False,
-    overwrite: flags.Overwrite = False,
-    jobs: flags.Jobs = flags.CORES,
-    on_error: flags.OnError = "abort",
-    max_errors: flags.MaxErrors = None,
-    dry_run: flags.DryRun = False,
-    as_json: flags.AsJson = False,
-    cache: flags.CacheDir = "",
-    allow_exec: flags.AllowExec = False,
-) -> None:
-    """Change samples by a command or a function, in parallel; their order stays, unless --unordered.
+@build(
+    SHARDS, _MAP, SELECT, WRITE, RUN, ERRORS, ACCESS,
+    example="tarmac map 'in-*.tar' -c 'convert sample.jpg -resize 256 sample.jpg' -o out/",
+)  # fmt: skip
+def command(
+    shards: tuple[str, ...],
+    output: str,
+    function: str | None = None,
+    unordered: bool = False,
+    **options: Any,
+) -> Report:
+    """Transform samples with a command or a Python function, in parallel.
 
     A command that removes all sample.* files drops the sample.
-
-    Example: tarmac map 'in-*.tar' -c 'convert sample.jpg -resize 256 sample.jpg' -o out/
     """
-    from tarmac.storage import Cache
-    from tarmac.tools.map import Mapping, map_samples
-    from tarmac.tools.output import Output
-    from tarmac.tools.select import Select
+    from tarmac import map
 
-    if sum(map(bool, (command, script, py))) != 1:
-        raise typer.BadParameter("one of -c CMD, --script FILE and --py module:function says what to do")
-    if py and (multi or timeout is not None or log_field or keep_dir):
-        raise typer.BadParameter("--multi, --timeout, --log-field and --keep-dir are for commands")
-    if decode and not py:
-        raise typer.BadParameter("--decode is for --py; a command gets files")
-    if interpreter != "bash" and not script:
-        raise typer.BadParameter("--interpreter is for --script")
-    if timeout is not None and timeout <= 0:
-        raise typer.BadParameter("--timeout must be positive")
-    flags.only_data(output, as_json)
-    work: Command | Function
-    if py:
-        from tarmac.tools.functions import Function
-
-        work = Function(py, decode)
-    else:
-        from tarmac.tools.commands import Command
-
-        work = Command(command, script, interpreter, multi, timeout, log_field, keep_dir)
-    report = map_samples(
-        flags.sources(shards, allow_exec),
-        Mapping(work, on_error, max_errors, not unordered),
-        Output(output, max_samples, max_bytes, rekey, compress, index, manifest, then, rm, overwrite),
-        flags.run_flags(jobs, dry_run, max_errors),
-        select=Select(fields, missing, where, keys, slice_, slice_shard, part, only),
-        jobs=jobs,
-        cache=Cache(cache) if cache else None,
-    )
-    flags.report_job(report, as_json, dry_run)
+    return map(shards, output, function, ordered=not unordered, **options)

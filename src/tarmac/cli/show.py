@@ -1,197 +1,154 @@
-"""`tarmac show`: list samples and their fields, look into them, and say what they are like."""
+"""`tarmac show`: list samples, look into them, summarise them."""
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
-from tarmac.cli import flags
-from tarmac.cli.saying import say, say_json
+from tarmac.cli.command import Group, flag
+from tarmac.cli.command import command as build
+from tarmac.cli.flags import ACCESS, JSON, SELECT, SHARDS
+from tarmac.cli.output import say, say_json
 from tarmac.display import display_url, visible
 
 if TYPE_CHECKING:
-    from tarmac.samples.grouping import Sample
-    from tarmac.tools.select import Select
+    from tarmac import Statistics
+    from tarmac.tools.show.show import SampleView
 
-__all__ = ["show_command"]
+_SHOW: Group = [
+    flag("-n", "--count", "n", type=click.IntRange(0), help="Stop after this many samples."),
+    flag(
+        "--at",
+        multiple=True,
+        metavar="NUMBER|KEY",
+        help="Only this sample; -1 is the last, =17 is the key 17.",
+    ),
+    flag(
+        "-c", "--content", is_flag=True, help="Describe the content of fields: text, JSON, sizes of images."
+    ),
+    flag("--raw", metavar="FIELD", help="Write only the bytes of this field."),
+    flag("--total", is_flag=True, help="Print only the number of shards, samples and bytes."),
+    flag("--stats", is_flag=True, help="Print statistics of sizes, fields and images."),
+    flag("--fields-only", is_flag=True, help="Print only the fields, and how many samples have them."),
+    flag("--sheet", metavar="FILE", help="Draw the first images on one page (.png, .jpg, .webp)."),
+    flag("--extract", metavar="DIR", help="Write the fields to files of this directory."),
+    flag("--overwrite", is_flag=True, help="With --extract: replace existing files."),
+    flag("--info", is_flag=True, help="Print only what a manifest says about the dataset."),
+]
+_MODES = ("content", "raw", "total", "stats", "fields_only", "sheet", "extract", "info")
 
 
-def show_command(
-    shards: flags.Shards,
-    count: Annotated[
-        int | None, typer.Option("-n", "--count", min=0, help="Stop after this many samples.")
-    ] = None,
-    at: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--at", help="Only this sample, by number (-1 is the last) or by key; =17 is the key 17."
-        ),
-    ] = None,
-    content: Annotated[
-        bool, typer.Option("--content", "-c", help="What is in the fields: text, JSON, sizes of images.")
-    ] = False,
-    raw: Annotated[str, typer.Option("--raw", metavar="FIELD", help="Only the bytes of this field.")] = "",
-    total: Annotated[bool, typer.Option("--total", help="Only how much there is in all.")] = False,
-    stats: Annotated[bool, typer.Option("--stats", help="Sizes, fields and images in numbers.")] = False,
-    fields_only: Annotated[
-        bool, typer.Option("--fields-only", help="Only the fields, and how many samples have them.")
-    ] = False,
-    sheet: Annotated[
-        str, typer.Option("--sheet", metavar="FILE", help="Draw the first images on one page (.png, .jpg).")
-    ] = "",
-    extract: Annotated[
-        str, typer.Option("--extract", metavar="DIR", help="Put the fields into files of this directory.")
-    ] = "",
-    overwrite: flags.Overwrite = False,
-    info: Annotated[bool, typer.Option("--info", help="Only what a manifest says of the whole.")] = False,
-    fields: flags.Fields = "",
-    missing: flags.Missing = "error",
-    where: flags.Where = "",
-    keys: flags.Keys = "",
-    slice_: flags.Slice = "",
-    slice_shard: flags.SliceShard = "",
-    part: flags.Part = "",
-    only: flags.Only = "",
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
-    cache: flags.CacheDir = "",
-    allow_exec: flags.AllowExec = False,
+@build(SHARDS, _SHOW, JSON, SELECT, ACCESS, example="tarmac show 'train-{000000..000009}.tar' -n 3")
+def command(
+    shards: tuple[str, ...],
+    n: int | None = None,
+    at: tuple[str, ...] = (),
+    as_json: bool = False,
+    overwrite: bool = False,
+    **options: Any,
 ) -> None:
-    """List samples with the fields they have and their sizes in bytes.
+    """List samples with their fields and sizes in bytes; or show their content, statistics, images, files."""
+    import tarmac
 
-    Example: tarmac show 'train-{000000..000009}.tar' -n 3
-    """
-    ways = {"--raw": raw, "--total": total, "--stats": stats, "--fields-only": fields_only}
-    ways |= {"--sheet": sheet, "--extract": extract, "--info": info, "--content": content}
-    wanted = [name for name, given in ways.items() if given]
-    if len(wanted) > 1:
-        raise typer.BadParameter(f"{' and '.join(wanted)} show different things; choose one")
-    if info:
-        for manifest in flags.manifests(shards):
-            _describe(manifest, as_json)
+    modes = {name: options.pop(name) for name in _MODES if name in options}
+    if len(modes) > 1:
+        names = " and ".join(f"--{name.replace('_', '-')}" for name in modes)
+        raise click.UsageError(f"{names} are mutually exclusive.")
+    (mode, value), *_ = [*modes.items(), ("", None)]
+    if mode == "info":
+        for manifest in shards:
+            _print_info(manifest, as_json)
         return
-    from tarmac.storage import Cache
-    from tarmac.tools.select import Select
-    from tarmac.tools.show import chosen
+    if mode in ("total", "stats", "fields_only") and not at:
+        result = tarmac.stats(list(shards), n, images=mode == "stats", **options)
+        _print_stats(result, mode, as_json)
+        return
+    if mode in ("raw", "sheet") and n is None and not at:
+        n = 1 if mode == "raw" else 64
+    samples = tarmac.show(list(shards), n, at=[_number_or_key(each) for each in at], **options)
+    if mode == "raw":
+        for sample in samples:
+            sys.stdout.buffer.write(sample.field(value))
+        sys.stdout.buffer.flush()
+    elif mode == "sheet":
+        from tarmac.tools.show.sheet import write_sheet
 
-    select = Select(fields, missing, where, keys, slice_, slice_shard, part, only)
-    source = flags.manifest_or_sources(shards, allow_exec)
-    urls = flags.sources(shards) if isinstance(source, str) else source
-    if (total or fields_only) and count is None and not at and _indexed(urls, source, select, total, as_json):
-        return
-    if raw or sheet:
-        count = count if count is not None else 1 if raw else 64
-    samples = chosen(source, select=select, at=at or (), count=count, cache=Cache(cache) if cache else None)
-    if raw:
-        _raw(samples, raw)
-    elif sheet:
-        _sheet(samples, sheet, count or 0)
-    elif extract:
-        _extract(samples, extract, overwrite=overwrite, as_json=as_json)
-    elif total or stats or fields_only:
-        _numbers(samples, stats=stats, total=total, as_json=as_json)
+        say(f"{write_sheet(samples, value, images=n or 64)} images -> {value}", err=True)
+    elif mode == "extract":
+        _extract(samples, value, overwrite, as_json)
     else:
-        _listing(samples, as_json=as_json, content=content)
+        for sample in samples:
+            _print_sample(sample, as_json, content=mode == "content")
 
 
-def _listing(samples: Iterator[Sample], *, as_json: bool, content: bool) -> None:
-    from tarmac.tools.show import content as content_of
-    from tarmac.tools.show import line_of
-
-    for sample in samples:
-        line = line_of(sample)
-        if as_json:
-            told: dict[str, Any] = asdict(line) | {"url": display_url(line.url)}
-            if content:
-                told["content"] = {name: content_of(name, sample[name]) for name in line.sizes}
-            say_json(told)
-            continue
-        listed = "  ".join(f"{visible(name)} {size}" for name, size in line.sizes.items())
-        say(f"{visible(line.key)}\t{listed}")
-        for name in line.sizes if content else ():
-            first, *more = content_of(name, sample[name]).split("\n")
-            say(f"  {visible(name)}: {first}")
-            for text in more:
-                say(f"    {text}")
+def _number_or_key(text: str) -> int | str:
+    """Take a whole number without leading zeros as a number, everything else as a key."""
+    return int(text) if re.fullmatch(r"-?(?:0|[1-9][0-9]*)", text) else text.removeprefix("=")
 
 
-def _raw(samples: Iterator[Sample], field: str) -> None:
-    from tarmac.tools.show import raw_field
+def _print_sample(sample: SampleView, as_json: bool, *, content: bool) -> None:
+    if as_json:
+        described = {"content": sample.describe()} if content else {}
+        say_json({"key": sample.key, "url": display_url(sample.url), "sizes": sample.sizes} | described)
+        return
+    say(
+        f"{visible(sample.key)}\t{'  '.join(f'{visible(name)} {size}' for name, size in sample.sizes.items())}"
+    )
+    for name, text in sample.describe().items() if content else ():
+        first, *more = text.split("\n")
+        say(f"  {visible(name)}: {first}")
+        for line in more:
+            say(f"    {line}")
 
-    for sample in samples:
-        sys.stdout.buffer.write(raw_field(sample, field))
-    sys.stdout.buffer.flush()
 
+def _extract(samples: Iterator[SampleView], directory: str, overwrite: bool, as_json: bool) -> None:
+    from tarmac.tools.show.extract import extract
 
-def _sheet(samples: Iterator[Sample], path: str, images: int) -> None:
-    from tarmac.tools.sheet import write_sheet
-
-    say(f"{write_sheet(samples, path, images=images)} images -> {path}", err=True)
-
-
-def _extract(samples: Iterator[Sample], directory: str, *, overwrite: bool, as_json: bool) -> None:
-    from tarmac.tools.extract import Extractor
-
-    count = 0
-    with Extractor(directory, overwrite=overwrite) as extractor:
-        for count, sample in enumerate(samples, 1):  # noqa: B007 - the last number is how many
-            extractor.add(sample)
-        files = extractor.files
+    count, files = extract(samples, directory, overwrite=overwrite)
     if as_json:
         say_json({"samples": count, "files": files, "directory": directory})
     else:
         say(f"{count} samples, {files} files -> {directory}", err=True)
 
 
-def _indexed(urls: Sequence[str], source: Any, select: Select, total: bool, as_json: bool) -> bool:
-    """Answer from the index, if there can be one: no sample has to be read."""
-    from tarmac.tools.arrange import arranged, can_be_indexed
-    from tarmac.tools.statistics import from_index
-
-    if not can_be_indexed(urls) or select.rule is not None:
-        return False
-    listed = [source] if isinstance(source, str) else urls
-    _print_numbers(from_index(arranged(listed, select).dataset), total=total, as_json=as_json)
-    return True
-
-
-def _numbers(samples: Iterator[Sample], *, stats: bool, total: bool, as_json: bool) -> None:
-    from tarmac.tools.statistics import collect, report_lines
-
-    found = collect(samples)
-    if not stats:
-        _print_numbers(found, total=total, as_json=as_json)
-    elif as_json:
-        say_json(found.facts())
-    else:
-        for line in report_lines(found):
+def _print_stats(result: Statistics, mode: str, as_json: bool) -> None:
+    if mode == "stats":
+        if as_json:
+            say_json(result.to_dict())
+        for line in () if as_json else str(result).split("\n"):
             say(line)
-
-
-def _print_numbers(found: Any, *, total: bool, as_json: bool) -> None:
-    facts = found.facts(images=False)
-    counts = {name: numbers["samples"] for name, numbers in facts["fields"].items()}
-    told = {name: facts[name] for name in ("shards", "samples", "bytes")} if total else {}
-    if as_json:
-        say_json(told | {"fields": counts})
         return
-    for name, value in told.items():
+    facts = result.to_dict(images=False)
+    counts = {name: numbers["samples"] for name, numbers in facts["fields"].items()}
+    totals = {name: facts[name] for name in ("shards", "samples", "bytes")} if mode == "total" else {}
+    if as_json:
+        say_json(totals | {"fields": counts})
+        return
+    for name, value in totals.items():
         say(f"{name}\t{value}")
-    if total:
+    if totals:
         say(f"fields\t{' '.join(map(visible, counts))}")
-    for name, value in counts.items() if not total else ():
+    for name, value in counts.items() if not totals else ():
         say(f"{visible(name)}\t{value}")
 
 
-def _describe(manifest: str, as_json: bool) -> None:
-    from tarmac.tools.show import describe
+def _print_info(url: str, as_json: bool) -> None:
+    from tarmac import read_manifest
 
-    found = asdict(describe(manifest))
+    manifest = read_manifest(url)
+    facts = {
+        "name": manifest.name,
+        "shards": len(manifest.shards),
+        "samples": manifest.samples,
+        "size": sum(shard.size or 0 for shard in manifest.shards),
+        "fingerprint": manifest.fingerprint,
+        "info": manifest.info,
+    }
     if as_json:
-        say_json(found)
-    else:
-        for name, value in found.items():
-            say(f"{name}\t{value}")
+        say_json(facts)
+    for name, value in () if as_json else facts.items():
+        say(f"{name}\t{value}")

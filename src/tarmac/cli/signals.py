@@ -1,4 +1,4 @@
-"""Signals that end the program: what is half done is cleared up, and no traceback is printed."""
+"""Handle the signals that stop the program: clean up, and print no traceback."""
 
 from __future__ import annotations
 
@@ -10,48 +10,48 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["ending"]
+__all__ = ["interrupt_on_signals"]
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_MOMENT = 0.01
-"""Seconds after which a signal is sent again that came where nothing can be raised."""
+_RETRY_DELAY = 0.01
+"""Seconds before a signal is sent again that arrived where nothing can be raised."""
 
 
 @contextlib.contextmanager
-def ending(came: list[int]) -> Iterator[None]:
-    """Have the first signal raise KeyboardInterrupt in this block, to clear up; put down which `came`.
+def interrupt_on_signals(received: list[int]) -> Iterator[None]:
+    """Raise KeyboardInterrupt in this block at the first signal, and append each signal to `received`.
 
-    Batch systems send SIGTERM before they kill, which means the same as Ctrl-C. Further signals are
-    ignored: they must not disturb the clearing up.
+    Batch systems send SIGTERM before they kill, with the meaning of Ctrl-C. Further signals are ignored, so
+    that they do not disturb the cleanup.
     """
     process = os.getpid()
 
     def stop(number: int, _frame: Any) -> None:
-        if os.getpid() != process:  # a child that has not come to its own work yet
+        if os.getpid() != process:  # a child that has not replaced the handler yet
             os._exit(128 + number)
-        came.append(number)
-        if len(came) == 1:
+        received.append(number)
+        if len(received) == 1:
             raise KeyboardInterrupt
 
-    def lost(found: Any) -> None:
-        """Try again: what is raised while an object is freed goes no further."""
-        if not issubclass(found.exc_type, KeyboardInterrupt) or not came:
-            others(found)
+    def retry(unraisable: Any) -> None:
+        """Send the signal again: an exception raised while an object is freed is lost."""
+        if not issubclass(unraisable.exc_type, KeyboardInterrupt) or not received:
+            previous_hook(unraisable)
             return
-        again = threading.Timer(_MOMENT, os.kill, (process, came[0]))
-        came.clear()
-        again.daemon = True
-        again.start()
+        timer = threading.Timer(_RETRY_DELAY, os.kill, (process, received[0]))
+        received.clear()
+        timer.daemon = True
+        timer.start()
 
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    others = sys.unraisablehook
-    before = {number: signal.signal(number, stop) for number in _SIGNALS}
-    sys.unraisablehook = lost
+    previous_hook = sys.unraisablehook
+    previous = {number: signal.signal(number, stop) for number in _SIGNALS}
+    sys.unraisablehook = retry
     try:
         yield
     finally:
-        sys.unraisablehook = others
-        for number, handler in before.items():
+        sys.unraisablehook = previous_hook
+        for number, handler in previous.items():
             signal.signal(number, handler)

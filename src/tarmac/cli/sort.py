@@ -1,93 +1,42 @@
-"""`tarmac sort`: samples in order, however many there are."""
+"""`tarmac sort`."""
 
 from __future__ import annotations
 
-import re
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
-from tarmac.cli import flags
+from tarmac.cli.command import command as build
+from tarmac.cli.command import flag
+from tarmac.cli.flags import ACCESS, ERRORS, RUN, SELECT, SHARDS, TMP, WRITE
+from tarmac.cli.types import SIZE
 
-__all__ = ["parse_size", "sort_command"]
+if TYPE_CHECKING:
+    from tarmac import Report
 
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*", re.IGNORECASE)
-_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-_LEAST = 1 << 20
+_SORT = [
+    flag("--by", metavar="NAME", help="key, random, a field (cls) or a column (json.score). [default: key]"),
+    flag("--type", type=click.Choice(["bytes", "int", "float"]), help="Convert values before comparing."),
+    flag("--reverse", is_flag=True, help="Largest values first."),
+    flag(
+        "--unique", type=click.Choice(["keep", "first", "error"]),
+        help="Samples with equal values: keep all or the first, or fail. [default: keep]",
+    ),
+    flag("--seed", type=int, metavar="N", help="Seed of --by random. [default: 0]"),
+    flag("--memory", type=SIZE, help="Memory to sort in. [default: 256MiB]"),
+    TMP,
+]  # fmt: skip
 
 
-def parse_size(text: str) -> int:
-    """Understand `256MB`, `1.5g` and `4000000`."""
-    match = _SIZE.fullmatch(text)
-    if match is None:
-        raise typer.BadParameter(f"{text!r} is no size; 256MB and 2G are")
-    size = int(float(match[1]) * _UNITS[match[2].lower()])
-    if size < _LEAST:
-        raise typer.BadParameter(f"{text}: sorting needs 1 MB at least")
-    return size
+@build(
+    SHARDS, _SORT, SELECT, WRITE, RUN, ERRORS, ACCESS,
+    example="tarmac sort a.tar b.tar --by cls --type int -o 'x-{i:06d}.tar' --max-samples 1e3",
+)  # fmt: skip
+def command(shards: tuple[str, ...], output: str, **options: Any) -> Report:
+    """Sort samples by key, by a value, or at random; equal values keep their order.
 
-
-def sort_command(
-    shards: flags.Shards,
-    output: flags.Output,
-    by: Annotated[
-        str, typer.Option(help="key, random, a field (cls), or a column (jpg.width, json.score).")
-    ] = "key",
-    kind: Annotated[
-        Literal["bytes", "int", "float"] | None, typer.Option("--type", help="How values are compared.")
-    ] = None,
-    reverse: Annotated[bool, typer.Option("--reverse", help="The largest first.")] = False,
-    unique: Annotated[
-        Literal["keep", "error", "first"], typer.Option(help="What to do with samples of equal value.")
-    ] = "keep",
-    tmp: Annotated[str, typer.Option(help="Where to make a working directory.")] = "",
-    mem: Annotated[str, typer.Option(metavar="SIZE", help="Memory to sort in.")] = "256MB",
-    fields: flags.Fields = "",
-    missing: flags.Missing = "error",
-    where: flags.Where = "",
-    keys: flags.Keys = "",
-    slice_: flags.Slice = "",
-    slice_shard: flags.SliceShard = "",
-    part: flags.Part = "",
-    only: flags.Only = "",
-    seed: flags.Seed = 0,
-    max_samples: flags.MaxSamples = None,
-    max_bytes: flags.MaxBytes = None,
-    rekey: flags.Rekey = "",
-    compress: flags.Compress = "",
-    index: flags.Index = False,
-    manifest: flags.Manifest = "",
-    then: flags.Then = "",
-    rm: flags.Remove = False,
-    overwrite: flags.Overwrite = False,
-    jobs: flags.Jobs = flags.CORES,
-    on_error: flags.OnError = "abort",
-    max_errors: flags.MaxErrors = None,
-    dry_run: flags.DryRun = False,
-    as_json: flags.AsJson = False,
-    cache: flags.CacheDir = "",
-    allow_exec: flags.AllowExec = False,
-) -> None:
-    """Sort samples by key, by what is in them, or at random; equal ones are all kept, in the order they came.
-
-    Samples whose files lie apart are put together. Example: tarmac sort a.tar b.tar --by cls --type int -o
-    'x-{i:06d}.tar' --max-samples 1000
+    Samples whose members are not contiguous are put together.
     """
-    from tarmac.storage import Cache
-    from tarmac.tools.output import Output
-    from tarmac.tools.select import Select
-    from tarmac.tools.sort import By, sort
+    from tarmac import sort
 
-    flags.only_data(output, as_json)
-    report = sort(
-        flags.sources(shards, allow_exec),
-        Output(output, max_samples, max_bytes, rekey, compress, index, manifest, then, rm, overwrite),
-        flags.run_flags(jobs, dry_run, max_errors),
-        by=By(by, kind, reverse, unique, seed),
-        select=Select(fields, missing, where, keys, slice_, slice_shard, part, only),
-        memory=parse_size(mem),
-        tmp=tmp,
-        on_error=on_error,
-        cache=Cache(cache) if cache else None,
-    )
-    flags.report_job(report, as_json, dry_run)
+    return sort(shards, output, **options)

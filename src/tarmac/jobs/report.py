@@ -46,7 +46,7 @@ class Report:
     """Other counts, by name."""
     remarks: list[str] = field(default_factory=list)
     """Other messages for the user."""
-    left_over: list[str] = field(default_factory=list)
+    stale_outputs: list[str] = field(default_factory=list)
     """Local outputs of the job that this run replaces, which this run did not write."""
     outcomes: list[Outcome] = field(default_factory=list)
     """The result of each unit, in the order of the plan."""
@@ -72,7 +72,7 @@ class Report:
         names = ("verb", "units", "done", "kept", *_COUNTS, "errors")
         result = {name: getattr(self, name) for name in names} | self.notes
         result |= {"remarks": self.remarks} if self.remarks else {}
-        result |= {"left_over": self.left_over} if self.left_over else {}
+        result |= {"left_over": self.stale_outputs} if self.stale_outputs else {}
         return result | {"seconds": round(self.seconds, 3)}
 
     def __str__(self) -> str:

@@ -73,7 +73,7 @@ def run_job(
         report.outcomes = [outcomes[unit.name] for unit in units]
         report.errors = [error for outcome in report.outcomes for error in outcome.errors]
         task.finish(report.outcomes)
-        report.left_over = _stale_outputs(records, report.outputs)
+        report.stale_outputs = _stale_outputs(records, report.outputs)
     finally:
         claims.close()
         records.close()

@@ -1,11 +1,11 @@
-"""The directory that remote shards are kept in: fill it, look at it, check it, make room in it."""
+"""Manage the cache of remote shards: fill, verify and evict it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tarmac.errors import NotFound, TarmacError, UrlError, WriteError
+from tarmac.errors import NotFound, TarmacError, UsageError, WriteError
 from tarmac.progress import track
 from tarmac.runtime.lookahead import in_threads
 from tarmac.storage import Cache, StorageOptions
@@ -18,37 +18,37 @@ __all__ = ["evict", "EvictReport", "verify", "VerifyReport", "warm", "WarmReport
 
 @dataclass(slots=True)
 class WarmReport:
-    """What became of each shard that was to be kept."""
+    """What happened to each shard."""
 
     fetched: list[str] = field(default_factory=list)
-    there: list[str] = field(default_factory=list)
-    """Those that were there already, whole."""
+    present: list[str] = field(default_factory=list)
+    """Shards that were cached already."""
     not_kept: list[str] = field(default_factory=list)
-    """Those that are local, or larger than the cache."""
+    """Shards that are local, or larger than the cache."""
     failed: dict[str, TarmacError] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class VerifyReport:
-    """Which entries are as they were downloaded."""
+    """Which entries are intact."""
 
-    sound: list[CacheEntry] = field(default_factory=list)
+    intact: list[CacheEntry] = field(default_factory=list)
     damaged: list[CacheEntry] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
-    """The names of the damaged ones that are gone."""
+    """Names of damaged entries that were removed."""
 
 
 @dataclass(slots=True)
 class EvictReport:
-    """What was removed and what is left."""
+    """What was removed."""
 
     removed: list[CacheEntry] = field(default_factory=list)
     in_use: list[CacheEntry] = field(default_factory=list)
-    """Entries that were to go and are being read."""
+    """Entries that could not be removed because they are being read."""
     absent: list[str] = field(default_factory=list)
-    """Shards that were to go and were not there."""
+    """Shards that were not cached."""
     left: int = 0
-    """Bytes that are kept now."""
+    """Bytes that remain."""
 
 
 def warm(
@@ -57,10 +57,11 @@ def warm(
     *,
     threads: int = 8,
     storage: StorageOptions = DEFAULT_STORAGE,
-    show: bool | None = None,
+    progress: bool | None = None,
+    allow_exec: bool = True,
 ) -> WarmReport:
-    """Download the shards that are not there yet, several at a time; one that fails stops no other."""
-    urls = list(dict.fromkeys(expand(shards, storage=storage)))
+    """Download shards that are not cached, several at a time; a failure does not stop the others."""
+    urls = list(dict.fromkeys(expand(shards, storage=storage, allow_exec=allow_exec)))
     report = WarmReport()
 
     def one(url: str) -> bool | TarmacError | None:
@@ -70,51 +71,51 @@ def warm(
             return error.at(url=url)
         except OSError as error:
             reason = error.strerror or str(error)
-            return WriteError(f"the cache directory cannot be used: {reason}.", url=str(cache.directory))
+            return WriteError(f"the cache directory is unusable: {reason}.", url=str(cache.directory))
 
-    results = track(in_threads(one, urls, max(threads, 1)), len(urls), "warming", progress=show)
+    results = track(in_threads(one, urls, max(threads, 1)), len(urls), "warming", progress=progress)
     for url, result in zip(urls, results, strict=True):
         if isinstance(result, TarmacError):
             report.failed[url] = result
         else:
-            {True: report.there, False: report.fetched, None: report.not_kept}[result].append(url)
+            {True: report.present, False: report.fetched, None: report.not_kept}[result].append(url)
     return report
 
 
-def verify(cache: Cache, *, keep: bool = False, show: bool | None = None) -> VerifyReport:
-    """Compare the size and the digest of every entry; damaged ones are removed, or with `keep` only told."""
+def verify(cache: Cache, *, keep: bool = False, progress: bool | None = None) -> VerifyReport:
+    """Compare the size and digest of every entry; damaged ones are removed, or with `keep` only reported."""
     report, entries = VerifyReport(), cache.entries()
-    for entry in track(entries, len(entries), "verifying", progress=show):
+    for entry in track(entries, len(entries), "verifying", progress=progress):
         try:
-            sound = cache.is_sound(entry.name)
+            intact = cache.is_sound(entry.name)
         except NotFound:
-            continue  # another process has made room meanwhile
-        (report.sound if sound else report.damaged).append(entry)
-        if not sound and not keep and cache.remove(entry.name):
+            continue  # another process evicted it meanwhile
+        (report.intact if intact else report.damaged).append(entry)
+        if not intact and not keep and cache.remove(entry.name):
             report.removed.append(entry.name)
     return report
 
 
 def evict(cache: Cache, shards: Iterable[str] = (), *, everything: bool = False) -> EvictReport:
-    """Remove some shards, everything, or what was unused for longest until the rest fits the cache.
+    """Remove some shards, everything, or the least recently used ones until the rest fits the cache.
 
-    What someone is reading stays.
+    Entries that are being read are kept.
     """
     report, urls = EvictReport(), list(shards)
-    before = cache.entries()
+    previous = cache.entries()
     if urls:
-        found = {url: cache.entry_of(url) for url in expand(urls)}
-        report.absent = [url for url, entry in found.items() if entry is None]
-        _remove(cache, [entry for entry in found.values() if entry is not None], report)
+        entries = {url: cache.entry_of(url) for url in expand(urls, allow_exec=False)}
+        report.absent = [url for url, entry in entries.items() if entry is None]
+        _remove(cache, [entry for entry in entries.values() if entry is not None], report)
     elif everything:
-        _remove(cache, before, report)
+        _remove(cache, previous, report)
         cache.clean()
     elif cache.max_bytes is not None:
         cache.clean()
         names = {entry.name for entry in cache.entries()}
-        report.removed = [entry for entry in before if entry.name not in names]
+        report.removed = [entry for entry in previous if entry.name not in names]
     else:
-        raise UrlError("nothing was said to go.", hint="--max-bytes N, --all, or the shards.")
+        raise UsageError("nothing to evict.", hint="shards, `max_bytes` of the cache, or `everything`.")
     report.left = sum(entry.size for entry in cache.entries())
     return report
 

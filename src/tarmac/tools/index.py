@@ -1,31 +1,32 @@
-"""Index shards: a sidecar for each, one manifest for all; what is indexed already stays as it is."""
+"""Index shards: a sidecar for each, and one manifest; indexes that are up to date are kept."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal, Unpack
 
-from tarmac.errors import IndexDamaged, TarmacError, UrlError, WriteError
-from tarmac.indexing.build import (
-    DEFAULT_INDEXING,
-    IndexOptions,
-    index_shard,
-    usable_index,
-    with_existing_columns,
-)
+from tarmac.display import display_url
+from tarmac.errors import IndexDamaged, TarmacError, UsageError, WriteError
+from tarmac.indexing.build import IndexOptions, index_shard, usable_index, with_existing_columns
 from tarmac.indexing.dali import read_dali
 from tarmac.indexing.manifest import Manifest, Shard, existing_shards, read_manifest, write_manifest
+from tarmac.indexing.meta import meta_plan
 from tarmac.indexing.sidecar import Sidecar, open_sidecar, sidecar_url, write_sidecar
-from tarmac.jobs.engines import make_engine
 from tarmac.jobs.run import run_job
 from tarmac.jobs.task import Outcome, Task, Unit
-from tarmac.storage import is_local, stat
+from tarmac.storage import StorageOptions, is_local, scheme_of, stat
 from tarmac.storage.local import local_path
-from tarmac.storage.urls import Shards, expand
+from tarmac.storage.types import DEFAULT_STORAGE
+from tarmac.storage.urls import Shards
+from tarmac.tools.options import Access, AccessArgs, Run, RunArgs, bundle, verb
 
-__all__ = ["check_index", "index", "IndexReport", "StaleShard"]
+__all__ = ["index", "IndexArgs", "IndexReport", "stale_shards", "StaleShard"]
+
+
+class IndexArgs(RunArgs, AccessArgs, total=False):
+    """The shared keyword arguments of `index`."""
 
 
 @dataclass(slots=True)
@@ -33,10 +34,38 @@ class IndexReport:
     """What indexing did."""
 
     manifest: Manifest
-    made: list[str] = field(default_factory=list)
-    """Shards that were read."""
+    output: str | None = None
+    """Where the manifest was written."""
+    built: list[str] = field(default_factory=list)
+    """Shards that were read, or would be by a dry run."""
     kept: list[str] = field(default_factory=list)
-    """Shards whose index still held."""
+    """Shards whose index is up to date."""
+    ok = True
+
+    @property
+    def bytes(self) -> int:
+        """Return the size of all shards."""
+        return sum(shard.size or 0 for shard in self.manifest.shards)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the numbers, for JSON."""
+        return {
+            "manifest": None if self.output is None else display_url(self.output),
+            "shards": len(self.manifest.shards),
+            "samples": self.manifest.samples,
+            "bytes": self.bytes,
+            "built": len(self.built),
+            "kept": len(self.kept),
+            "fingerprint": self.manifest.fingerprint,
+        }
+
+    def __str__(self) -> str:
+        counts = f"{len(self.manifest.shards)} shards, {self.manifest.samples} samples, {self.bytes} bytes"
+        where = "" if self.output is None else f" -> {display_url(self.output)}"
+        return f"index: {counts}; {len(self.built)} indexed, {len(self.kept)} up to date{where}"
+
+    def __repr__(self) -> str:
+        return f"<{self}>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,56 +76,82 @@ class StaleShard:
     error: TarmacError
 
 
+@verb(IndexArgs, Run, Access)
 def index(
-    shards: Shards,
-    manifest: str | None = None,
+    sources: Shards | Manifest,
+    output: str | os.PathLike[str] | None = None,
     *,
-    options: IndexOptions = DEFAULT_INDEXING,
-    directory: str | None = None,
+    meta: Sequence[str] = (),
+    on_bad_meta: Literal["error", "null"] = "error",
+    digests: bool = False,
+    drop: bool = False,
     add: bool = False,
+    sidecars: str | None = None,
     dali: bool = False,
     name: str | None = None,
     info: Any = None,
-    jobs: int = 1,
-    dry: bool = False,
-    show: bool | None = None,
+    **options: Unpack[IndexArgs],
 ) -> IndexReport:
-    """Index shards and write the manifest.
+    """Index shards and write a manifest to `output`.
 
-    Sidecars go beside their shards, or into `directory`. With `add`, the shards of an existing manifest stay
-    in front of the new ones, with their indexes where they are. `dali` takes over the `.idx` files of DALI
-    instead of reading shards. `dry` writes nothing: the report then says which shards would be read.
+    `meta` names metadata columns, such as `["jpg.width", "json.caption", "cls"]`; with `on_bad_meta` "null" a
+    damaged field gives an empty value instead of an error. `digests` adds a digest of every field. Existing
+    columns and digests are kept unless `drop` is set.
+
+    Indexes go beside their shards, or into the directory `sidecars`. With `add`, the shards of the existing
+    manifest come first. `dali` imports the `.idx` files of DALI instead of reading shards. `name` and `info`
+    describe the dataset in the manifest.
     """
-    if dali and (options.digests or options.meta is not None):
-        raise ValueError("DALI's files have neither digests nor metadata; index without dali for those")
-    before = _existing(manifest, options) if add else None
-    if manifest is not None:
-        existing_shards(manifest, options.storage)  # raises if it is something else
-    urls = expand(shards, storage=options.storage)
-    planned = _planned(before.shards if before else [], urls, directory)
-    if dry:
-        report = IndexReport(Manifest(planned))
+    access, run = bundle(Access, options), bundle(Run, options)
+    target = None if output is None else os.fspath(output)
+    if dali and (digests or meta):
+        raise UsageError("`dali` files have neither digests nor metadata.")
+    if add and target is None:
+        raise UsageError("`add` needs the manifest to add to, as the output.")
+    plan = meta_plan(list(meta), on_bad="null" if on_bad_meta == "null" else "raise") if meta else None
+    indexing = IndexOptions(
+        digests=digests,
+        meta=plan,
+        split_name=access.split_name,
+        tar=access.tar,
+        storage=access.storage,
+        keep=not drop,
+    )
+    previous = _existing(target, access.storage) if add else None
+    if target is not None:
+        existing_shards(target, access.storage)  # raises if it is another kind of file
+    inputs = access.inputs(sources)
+    for url in (url for url in inputs.urls if scheme_of(url) in ("-", "pipe")):
+        raise UsageError(
+            "standard input and commands cannot be indexed.", url=url, hint="a file or an object."
+        )
+    given = inputs.manifest.shards if inputs.manifest is not None and sidecars is None else inputs.urls
+    planned = _planned(previous.shards if previous else [], given, sidecars)
+    if run.dry_run:
+        report = IndexReport(Manifest(planned), target)
         for shard in planned:
-            (report.kept if _usable(shard, options) else report.made).append(shard.url)
+            (report.kept if _usable(shard, indexing) else report.built).append(shard.url)
         return report
-    job = run_job(_Indexing(planned, options, dali), make_engine(None, jobs), progress=show)
-    told = before or Manifest([], name=_name_of(manifest))
-    indexed = [
+    job = run_job(_IndexTask(planned, indexing, dali), run.make_engine(), progress=run.progress)
+    described = previous or inputs.manifest or Manifest([], name=_dataset_name(target))
+    shards = [
         replace(shard, **outcome.details["shard"])
         for shard, outcome in zip(planned, job.outcomes, strict=True)
     ]
-    found = Manifest(indexed, told.name if name is None else name, told.info if info is None else info)
-    report = IndexReport(found)
+    manifest = Manifest(
+        shards, described.name if name is None else name, described.info if info is None else info
+    )
+    report = IndexReport(manifest, target)
     for shard, outcome in zip(planned, job.outcomes, strict=True):
-        (report.made if outcome.details["made"] else report.kept).append(shard.url)
-    if manifest is not None:
-        write_manifest(found, manifest, options.storage)
+        (report.built if outcome.details["built"] else report.kept).append(shard.url)
+    if target is not None:
+        write_manifest(manifest, target, access.storage)
     return report
 
 
 @dataclass
-class _Indexing(Task):
-    """The job: an index for each shard. What is done shows in the indexes themselves; no ledger is needed."""
+class _IndexTask(Task):
+    """Build the index of each shard. The indexes themselves show what is done, so there is no ledger."""
 
     shards: list[Shard]
     indexing: IndexOptions
@@ -107,101 +162,109 @@ class _Indexing(Task):
         return (Unit(shard.url, shard) for shard in self.shards)
 
     def run(self, unit: Unit) -> Outcome:
-        """Find or make the index of one shard."""
         shard, options = unit.content, self.indexing
         sidecar = _usable(shard, options)
-        made = sidecar is None
+        built = sidecar is None
         if sidecar is None:
-            url, place = shard.url, _index_of(shard)
-            wanted = with_existing_columns(options, place)
-            # DALI's files say nothing of columns and digests, so that for those the shard is read.
+            url, target = shard.url, _index_url(shard)
+            wanted = with_existing_columns(options, target)
+            # The files of DALI have neither columns nor digests: for those the shard is read.
             bare = wanted.meta is None and not wanted.digests
             content = read_dali(url, options.storage) if self.dali and bare else index_shard(url, wanted)
-            _write(place, content, options)
-            sidecar = open_sidecar(place, options.storage)
-        found = sidecar.facts
-        known = {"samples": found.samples, "size": found.size, "fingerprint": found.fingerprint}
-        return Outcome(found.samples, found.samples, details={"shard": known, "made": made})
+            _write(target, content, options.storage)
+            sidecar = open_sidecar(target, options.storage)
+        facts = sidecar.facts
+        known = {"samples": facts.samples, "size": facts.size, "fingerprint": facts.fingerprint}
+        return Outcome(facts.samples, facts.samples, details={"shard": known, "built": built})
 
 
-def _index_of(shard: Shard) -> str:
+def _index_url(shard: Shard) -> str:
     return shard.index or sidecar_url(shard.url)
 
 
 def _usable(shard: Shard, options: IndexOptions) -> Sidecar | None:
-    """The index that a shard has, if it is of the shard as it is now.
+    """Return the index of a shard if it is certainly up to date.
 
-    Who asks for an index wants a new one in case of doubt: a shard whose labels were corrected has the size
-    and most of the bytes that it had.
+    A shard whose labels were corrected has the same size and most of the same bytes, so `unchanged` compares
+    more than a reader does.
     """
-    return usable_index(shard.url, _index_of(shard), options, unchanged=True)
+    return usable_index(shard.url, _index_url(shard), options, unchanged=True)
 
 
-def _planned(before: list[Shard], urls: Sequence[str], directory: str | None) -> list[Shard]:
-    """The shards to be indexed, those of the manifest first; none twice."""
-    found = _without_doubles([shard.url for shard in before])
-    new = [url for name, url in _without_doubles(urls).items() if name not in found]
-    planned = [*before, *(Shard(url, 0, index=_place(url, directory)) for url in new)]
-    places: dict[str, str] = {}
+def _planned(previous: list[Shard], given: Sequence[str | Shard], sidecars: str | None) -> list[Shard]:
+    """Return the shards to index, those of the manifest first; a shard that is given twice is an error."""
+    known = _by_identity([shard.url for shard in previous])
+    shards = {
+        shard.url: shard
+        for shard in (
+            each if isinstance(each, Shard) else Shard(each, 0, index=_sidecar_in(each, sidecars))
+            for each in given
+        )
+    }
+    urls = [each.url if isinstance(each, Shard) else each for each in given]
+    new = [url for name, url in _by_identity(urls).items() if name not in known]
+    planned = [*previous, *(shards[url] for url in new)]
+    owners: dict[str, str] = {}
     for shard in planned:
-        if shard.index is not None and places.setdefault(shard.index, shard.url) != shard.url:
-            raise UrlError(
-                f"its index would have the same name as that of {places[shard.index]}.",
+        if shard.index is not None and owners.setdefault(shard.index, shard.url) != shard.url:
+            raise UsageError(
+                f"its index would have the same name as that of {owners[shard.index]}.",
+                field="sidecars",
                 url=shard.url,
-                hint="another --sidecars directory for each directory of shards.",
+                hint="one directory of indexes for each directory of shards.",
             )
     return planned
 
 
-def _without_doubles(urls: Sequence[str]) -> dict[str, str]:
-    """The shards by what identifies them, however their names are written."""
-    found: dict[str, str] = {}
+def _by_identity(urls: Sequence[str]) -> dict[str, str]:
+    """Return the URLs by what identifies them, however they are written."""
+    result: dict[str, str] = {}
     for url in urls:
         name = os.path.abspath(local_path(url)) if is_local(url) else url
-        if name in found:
-            raise UrlError("the shard is given twice; every sample of it would come twice.", url=url)
-        found[name] = url
-    return found
+        if name in result:
+            raise UsageError("the shard is given twice, so its samples would be too.", url=url)
+        result[name] = url
+    return result
 
 
-def _place(url: str, directory: str | None) -> str | None:
-    """Where the index of a shard goes; None for beside it."""
+def _sidecar_in(url: str, directory: str | None) -> str | None:
     if directory is None:
         return None
     name = os.path.basename(url if is_local(url) else url.partition("?")[0])
     return f"{directory.rstrip('/')}/{sidecar_url(name)}"
 
 
-def _existing(manifest: str | None, options: IndexOptions) -> Manifest | None:
+def _existing(manifest: str | None, storage: StorageOptions) -> Manifest | None:
     try:
-        return None if manifest is None else read_manifest(manifest, options.storage)
+        return None if manifest is None else read_manifest(manifest, storage)
     except FileNotFoundError:
         return None
 
 
-def _name_of(manifest: str | None) -> str:
+def _dataset_name(manifest: str | None) -> str:
     return "" if manifest is None else os.path.basename(manifest).partition(".")[0]
 
 
-def _write(place: str, content: bytes, options: IndexOptions) -> None:
+def _write(url: str, content: bytes, storage: StorageOptions) -> None:
     try:
-        if is_local(place):
-            os.makedirs(os.path.dirname(local_path(place)) or ".", exist_ok=True)
-        write_sidecar(place, content, options.storage)
+        if is_local(url):
+            os.makedirs(os.path.dirname(local_path(url)) or ".", exist_ok=True)
+        write_sidecar(url, content, storage)
     except (WriteError, OSError) as error:
-        hint = "a directory for the indexes that can be written to: --sidecars DIR."
-        raise WriteError(f"the index cannot be written: {error}", url=place, hint=hint) from error
+        hint = "`sidecars` with a writable directory."
+        raise WriteError(f"cannot write the index: {error}", url=url, hint=hint) from error
 
 
-def check_index(manifest: str, *, options: IndexOptions = DEFAULT_INDEXING) -> Iterator[StaleShard]:
-    """Yield the shards of a manifest whose index is missing, damaged, or not of the shard as it is now."""
-    for shard in read_manifest(manifest, options.storage).shards:
+def stale_shards(
+    manifest: str | Manifest, *, storage: StorageOptions = DEFAULT_STORAGE
+) -> Iterator[StaleShard]:
+    """Yield the shards of a manifest whose index is missing, damaged or out of date."""
+    listed = manifest if isinstance(manifest, Manifest) else read_manifest(manifest, storage)
+    for shard in listed.shards:
         try:
-            sidecar = open_sidecar(_index_of(shard), options.storage)
-            sidecar.check_shard(stat(shard.url, options.storage), shard.url, options.storage)
+            sidecar = open_sidecar(_index_url(shard), storage)
+            sidecar.check_shard(stat(shard.url, storage), shard.url, storage)
             if sidecar.facts.fingerprint != shard.fingerprint and shard.fingerprint is not None:
-                raise IndexDamaged(
-                    "this index is not the one that the manifest was made from.", url=shard.url
-                )
+                raise IndexDamaged("the index is not the one that the manifest describes.", url=shard.url)
         except TarmacError as error:
             yield StaleShard(shard.url, error)

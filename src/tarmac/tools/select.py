@@ -1,22 +1,19 @@
-"""Which samples and which of their fields: what the Select flags mean, on every verb.
-
-They act in this order: `slice_shard` on each shard; `keys`, `where` and `part` on each sample; `slice` on
-what is left of all shards together; `fields` on what is in each sample.
-"""
+"""Select samples and fields: the Select arguments of every verb."""
 
 from __future__ import annotations
 
 import itertools
-import re
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
 import xxhash
 
-from tarmac.errors import JobError, MissingField, UrlError
+from tarmac.errors import JobError, MissingField, UsageError
 from tarmac.exact.dataset import Dataset
+from tarmac.exact.selection import by_numbers
 from tarmac.indexing.meta import Columns, MetaPlan, meta_plan
 from tarmac.indexing.where import Condition, parse_where
 from tarmac.limits import DEFAULT_LIMITS
@@ -26,272 +23,304 @@ from tarmac.samples.splits import key_hasher, split_bounds
 from tarmac.storage import StorageOptions
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.storage.urls import read_list
-from tarmac.tools.handfuls import handfuls
-from tarmac.tools.tally import Balance, Tally, some_of
+from tarmac.tools.chunks import chunks
+from tarmac.tools.tally import Balance, Tally, examples
 
-__all__ = ["FieldRule", "parse_fields", "parse_part", "parse_slice", "read_keys", "Select"]
+__all__ = ["FieldRule", "Fields", "read_keys", "Select", "slice_text"]
 
-_SLICE = re.compile(r"\s*(-?\d*)\s*:\s*(-?\d*)\s*(?::\s*(-?\d*)\s*)?")
-_AT_ONCE = 1000
-"""Samples of a stream for which a condition is answered together, ..."""
-_BYTES_AT_ONCE = 4 << 20
-"""... unless they have so many bytes before: all of them are held until it is answered."""
+Slice = slice
+Fields = Sequence[str] | Mapping[str, str | Sequence[str]]
+_CHUNK = 1000
+"""Samples of a stream for which a condition is evaluated at a time, ..."""
+_CHUNK_BYTES = 4 << 20
+"""... and at most about this many bytes of them, since they are all held meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
 class FieldRule:
-    """Which fields a sample keeps and what they are called: `img=jpg|png,cls,-json`."""
+    """The fields that a sample keeps, and their names."""
 
     kept: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """New name, and the old ones of which the first that is there is taken. None kept by name keeps all."""
+    """Pairs of a new name and the old names of which the first existing one is taken. Empty keeps all."""
     dropped: frozenset[str] = frozenset()
     missing: Literal["error", "skip"] = "error"
 
     def __call__(self, sample: Sample) -> Sample | None:
-        """The sample with the fields it is to have; None if it lacks one and is to be passed over."""
+        """Return the sample with the selected fields; None if it lacks one and is to be skipped."""
         if not self.kept:
             return {name: value for name, value in sample.items() if name not in self.dropped}
-        made: Sample = {name: sample[name] for name in ("__key__", "__url__") if name in sample}
-        for new, old in self.kept:
-            found = next((name for name in old if name in sample), None)
-            if found is None:
+        result: Sample = {name: sample[name] for name in ("__key__", "__url__") if name in sample}
+        for new, alternatives in self.kept:
+            old = next((name for name in alternatives if name in sample), None)
+            if old is None:
                 if self.missing == "skip":
                     return None
                 url, key = sample.get("__url__"), sample.get("__key__")
-                hint = "--missing skip leaves such samples out."
-                raise MissingField(f"the sample has no {' or '.join(old)}.", url=url, key=key, hint=hint)
-            made[new] = sample[found]
-        return made
+                what = f"the sample has no field {' or '.join(alternatives)}."
+                raise MissingField(what, url=url, key=key, hint='`missing` "skip" skips such samples.')
+            result[new] = sample[old]
+        return result
 
 
-def parse_fields(text: str, missing: Literal["error", "skip"] = "error") -> FieldRule | None:
-    """Understand `--fields`; None when there is nothing to do."""
-    kept, dropped = [], set()
-    for item in filter(None, (part.strip() for part in text.split(","))):
-        if item.startswith("-"):
-            dropped.add(item[1:].lower())
-            continue
-        new, equal, old = item.partition("=")
-        names = tuple(name.strip().lower() for name in (old if equal else new).split("|"))
-        if not new.strip() or not all(names) or (not equal and len(names) > 1):
-            raise UrlError(f"--fields: {item!r} is none of `cls`, `img=jpg|png` and `-json`.")
-        kept.append((new.strip(), names))
-    if kept and dropped:
-        raise UrlError("--fields names what to keep or, with -, what to drop, but not both.")
+def _field_rule(
+    fields: Fields | None, dropped: Collection[str], missing: Literal["error", "skip"]
+) -> FieldRule | None:
+    if missing not in ("error", "skip"):
+        raise UsageError(f"expected 'error' or 'skip', got {missing!r}.", field="missing")
+    if isinstance(fields, str) or isinstance(dropped, str):
+        raise UsageError(
+            "expected a list of field names, got a string.", field="fields" if fields else "drop_fields"
+        )
+    if not fields and not dropped:
+        return None
+    if fields and dropped:
+        raise UsageError("`fields` and `drop_fields` are mutually exclusive.")
+    pairs = fields.items() if isinstance(fields, Mapping) else [(name, name) for name in fields or ()]
+    kept = []
+    for new, old in pairs:
+        names = tuple(name.strip().lower() for name in ([old] if isinstance(old, str) else old))
+        if not new or not names or not all(names):
+            raise UsageError(f"invalid field {new!r}: expected names, got {old!r}.", field="fields")
+        kept.append((new, names))
     if len({new for new, _ in kept}) != len(kept):
-        raise UrlError("--fields gives the same name to two fields.")
-    return FieldRule(tuple(kept), frozenset(dropped), missing) if kept or dropped else None
+        raise UsageError("two fields have the same name.", field="fields")
+    return FieldRule(tuple(kept), frozenset(name.lower() for name in dropped), missing)
 
 
-def parse_slice(text: str) -> slice:
-    """Understand `a:b:c` as Python does; a number alone is that one sample."""
-    if re.fullmatch(r"-?\d+", text.strip()):
-        number = int(text)
-        return slice(number, number + 1 or None)
-    match = _SLICE.fullmatch(text)
-    if match is None:
-        raise UrlError(f"{text!r} is no slice; 100:200 and 1::10 are.")
-    start, stop, step = (int(number) if number else None for number in match.groups())
-    if step is not None and step < 1:
-        raise UrlError("the step of a slice is at least 1; sort --reverse turns the order around.")
-    return slice(start, stop, step)
+def _checked_slice(value: slice | None, field: str) -> None:
+    if value is None:
+        return
+    if not isinstance(value, slice):
+        raise UsageError(f"expected a slice, got {value!r}.", field=field)
+    if value.step is not None and value.step < 1:
+        raise UsageError(
+            "expected a positive step.", field=field, hint="`tarmac sort --reverse` reverses the order."
+        )
 
 
-def parse_part(text: str) -> dict[str, float]:
-    """Understand `train=0.9,val=0.1`."""
-    shares: dict[str, float] = {}
-    for item in filter(None, (part.strip() for part in text.split(","))):
-        name, _, share = item.partition("=")
-        try:
-            shares[name.strip()] = float(share)
-        except ValueError:
-            raise UrlError(f"--part: {item!r} is no share; train=0.9,val=0.1 are.") from None
-        if not name.strip().isidentifier():
-            raise UrlError(f"--part: {name!r} cannot be the name of a part.")
-    total = round(sum(shares.values()), 9)
-    if not shares or min(shares.values()) <= 0 or total != 1:
-        rest = "rest" if "rest" not in shares else "others"
-        known = bool(shares) and min(shares.values()) > 0 and total < 1
-        hint = f"--part {text.strip(' ,')},{rest}={1 - total:.9g}" if known else "--part train=0.9,val=0.1"
-        what = f"--part {text}: shares must be positive and add up to 1, they add up to {total:.9g}."
-        raise UrlError(what, hint=hint)
-    return shares
+def _checked_shares(split: Mapping[str, float] | None) -> dict[str, float]:
+    if split is None:
+        return {}
+    for name in split:
+        if not name.isidentifier():
+            raise UsageError(
+                f"invalid name {name!r}: expected letters, digits and underscores.", field="split"
+            )
+    total = round(sum(split.values()), 9)
+    if not split or min(split.values()) <= 0 or total != 1:
+        raise UsageError(
+            f"expected positive shares that add up to 1, got a sum of {total:.9g}.", field="split"
+        )
+    return dict(split)
+
+
+def slice_text(value: slice) -> str:
+    """Return START:STOP[:STEP]."""
+    numbers = ["" if number is None else str(number) for number in (value.start, value.stop, value.step)]
+    return ":".join(numbers if numbers[2] else numbers[:2])
+
+
+def _plain(number: float) -> str:
+    return repr(float(number)).removesuffix(".0")
 
 
 def read_keys(url: str, storage: StorageOptions = DEFAULT_STORAGE) -> frozenset[str]:
-    """The keys that a file lists, one a line."""
+    """Read a list of keys, one a line."""
     text = read_list(url, DEFAULT_LIMITS, storage).decode("utf-8", "surrogateescape")
-    # Other characters that end a line for Python, U+2028 and the like, may be part of a key.
+    # Python splits lines at other characters, too, such as U+2028, which may be part of a key.
     return frozenset(filter(None, (line.removesuffix("\r") for line in text.split("\n"))))
 
 
 @dataclass(frozen=True)
 class Select:
-    """The Select flags."""
+    """The samples and fields to keep; `SelectArgs` documents the arguments."""
 
-    fields: str = ""
+    fields: Fields | None = None
+    drop_fields: Collection[str] = ()
     missing: Literal["error", "skip"] = "error"
-    where: str = ""
-    keys: str = ""
-    """A file that lists keys, one a line."""
-    slice: str = ""
-    slice_shard: str = ""
-    part: str = ""
-    """Shares of all samples, by a hash of the key: `train=0.9,val=0.1`."""
-    only: str = ""
-    """Of the parts, this one."""
+    where: str | None = None
+    keys: str | os.PathLike[str] | Collection[str] | None = None
+    slice: Slice | None = None
+    slice_shard: Slice | None = None
+    split: Mapping[str, float] | None = None
+    only: str | None = None
     storage: StorageOptions = DEFAULT_STORAGE
 
     def __post_init__(self) -> None:
-        _ = self.rule, self.condition, self.bounds  # so that a mistake is noticed before anything is done
-        for text in filter(None, (self.slice, self.slice_shard)):
-            parse_slice(text)
+        _ = self.rule, self.condition, self.bounds  # so that mistakes are reported before any work
+        _checked_slice(self.slice, "slice")
+        _checked_slice(self.slice_shard, "slice_shard")
 
     def options(self) -> dict[str, Any]:
-        """What the result depends on, for a ledger."""
-        found = {name: value for name, value in asdict(self).items() if value and name != "storage"}
-        if self.keys:
-            listed = "\n".join(sorted(self.listed)).encode("utf-8", "surrogateescape")
-            found["keys"] = f"{len(self.listed)} keys, {xxhash.xxh3_64_hexdigest(listed)}"
-        return {name: value for name, value in found.items() if (name, value) != ("missing", "error")}
+        """Return what the result depends on, for a ledger."""
+        rule = self.rule or FieldRule()
+        kept = [new if (new.lower(),) == old else f"{new}={'|'.join(old)}" for new, old in rule.kept]
+        dropped = self.drop_fields if isinstance(self.drop_fields, Sequence) else sorted(self.drop_fields)
+        texts = {
+            "fields": ",".join([*kept, *(f"-{name}" for name in dropped)]),
+            "missing": self.missing if self.missing != "error" else "",
+            "where": self.where,
+            "keys": self._keys_text() if self.keys is not None else "",
+            "slice": slice_text(self.slice) if self.slice else "",
+            "slice_shard": slice_text(self.slice_shard) if self.slice_shard else "",
+            "part": ",".join(f"{name}={_plain(share)}" for name, share in self.shares.items()),
+            "only": self.only,
+        }
+        return {name: text for name, text in texts.items() if text}
+
+    def _keys_text(self) -> str:
+        listed = "\n".join(sorted(self.listed)).encode("utf-8", "surrogateescape")
+        return f"{len(self.listed)} keys, {xxhash.xxh3_64_hexdigest(listed)}"
 
     @cached_property
     def rule(self) -> FieldRule | None:
-        """What becomes of the fields of each sample."""
-        return parse_fields(self.fields, self.missing)
+        """Return the rule for the fields of each sample; None keeps them all."""
+        return _field_rule(self.fields, self.drop_fields, self.missing)
 
     @cached_property
     def condition(self) -> Condition | None:
-        """The condition of `where`."""
+        """Return the parsed condition."""
         return parse_where(self.where) if self.where else None
 
     @cached_property
     def listed(self) -> frozenset[str]:
-        """The keys that are listed in the file."""
-        return frozenset(map(plain_key, read_keys(self.keys, self.storage)))
+        """Return the listed keys."""
+        listed = self.keys or ()
+        if isinstance(listed, str | os.PathLike):
+            listed = read_keys(os.fspath(listed), self.storage)
+        return frozenset(map(plain_key, listed))
 
     @cached_property
     def _spellings(self) -> frozenset[str]:
-        """The keys that are listed, as shards may spell them."""
+        """Return the listed keys with and without a leading `./`."""
         return self.listed | {f"./{key}" for key in self.listed}
 
     @cached_property
     def shares(self) -> dict[str, float]:
-        """The parts and their shares."""
-        return parse_part(self.part) if self.part else {}
+        """Return the splits and their shares."""
+        return _checked_shares(self.split)
 
     @cached_property
     def bounds(self) -> tuple[int, int] | None:
-        """From where to where the hash of a key lies if it is in the part that is wanted."""
+        """Return the range of key hashes that are in the selected split."""
         if not self.only:
             return None
         if self.only not in self.shares:
-            raise UrlError(f"--only {self.only}: --part has {', '.join(self.shares) or 'no parts'}.")
+            names = ", ".join(self.shares) or "none"
+            raise UsageError(f"unknown split {self.only!r}: `split` has {names}.", field="only")
         return split_bounds(self.shares)[self.only]
 
     @cached_property
     def meta(self) -> MetaPlan | None:
-        """The columns that an index needs to answer `where`."""
+        """Return the columns that an index needs to evaluate the condition."""
         if self.condition is None:
             return None
         names = [name for name in self.condition.columns if name != "key" and not name.startswith("has:")]
         return meta_plan(names) if names else None
 
-    # Of indexed shards
+    # Indexed shards
 
     def of_dataset(self, dataset: Dataset) -> Dataset:
-        """The samples that are chosen, with all their fields."""
+        """Return the selected samples, with all their fields."""
         if self.slice_shard:
-            dataset = _sliced_shards(dataset, parse_slice(self.slice_shard))
-        if self.keys:
+            dataset = _sliced_shards(dataset, self.slice_shard)
+        if self.keys is not None:
             dataset = dataset.select_keys(self._spellings)
         if self.where:
             dataset = dataset.where(self.where)
         if self.only:
             dataset = getattr(dataset.split(salt="", **self.shares), self.only)
-        return dataset[parse_slice(self.slice)] if self.slice else dataset
+        return dataset[self.slice] if self.slice else dataset
 
-    # Of a stream
+    # Streams
 
     def of_each(
         self, shards: Iterable[Iterable[Sample]], tally: Tally | None = None
     ) -> Iterator[Iterator[Sample]]:
-        """Of each shard the samples that `slice_shard` chooses."""
+        """Yield the samples of each shard that `slice_shard` selects."""
         shards = shards if tally is None else map(tally.see, shards)
         if not self.slice_shard:
             return map(iter, shards)
-        chosen = _forward(parse_slice(self.slice_shard))
-        return (itertools.islice(shard, *chosen) for shard in shards)
+        bounds = _forward(self.slice_shard, "slice_shard")
+        return (itertools.islice(shard, *bounds) for shard in shards)
 
     def of_stream(self, shards: Iterable[Iterable[Sample]], tally: Tally | None = None) -> Iterator[Sample]:
-        """The samples that are chosen, shard after shard, with all their fields."""
+        """Yield the selected samples, shard after shard, with all their fields."""
         return self.of_all(itertools.chain.from_iterable(self.of_each(shards, tally)), tally)
 
     def of_all(self, samples: Iterable[Sample], tally: Tally | None = None) -> Iterator[Sample]:
-        """Of the samples of all shards together those that are chosen, with all their fields."""
+        """Yield the selected ones of the samples of all shards, with all their fields."""
         tally = Tally() if tally is None else tally
-        return tally.choose(self._of_all(samples, tally))
+        return tally.select(self._of_all(samples, tally))
 
     def _of_all(self, samples: Iterable[Sample], tally: Tally) -> Iterator[Sample]:
-        if self.keys:
+        if self.keys is not None:
             samples = _with_keys(samples, self.listed, tally)
         if self.condition is not None:
-            samples = _fulfilling(samples, self.condition, self.meta, tally)
+            samples = _matching(samples, self.condition, self.meta, tally)
         if self.bounds is not None:
-            samples = _in_part(samples, self.bounds)
-        return itertools.islice(samples, *_forward(parse_slice(self.slice))) if self.slice else iter(samples)
+            samples = _in_split(samples, self.bounds)
+        return itertools.islice(samples, *_forward(self.slice, "slice")) if self.slice else iter(samples)
 
     def cut(self, samples: Iterable[Sample], tally: Tally | None = None) -> Iterator[Sample]:
-        """Samples with the fields they are to have."""
-        left = iter(samples) if self.rule is None else filter(None, map(self.rule, samples))
-        return left if tally is None else tally.let_pass(left)
+        """Yield the samples with the selected fields."""
+        complete = iter(samples) if self.rule is None else filter(None, map(self.rule, samples))
+        return complete if tally is None else tally.count_complete(complete)
 
-    # What was chosen
+    # Results
 
-    def balance(self, whole: Dataset, chosen: int) -> Balance:
-        """What is left out of all samples, and what to say about it; none chosen is an error."""
-        found = Tally(len(whole), chosen)
-        if self.keys:
-            found.keys = set(map(plain_key, whole.select_keys(self._spellings).keys()))
-            found.example = next(whole.keys(), "")
-        return Balance(found.seen - chosen, self.judged(found))
+    def balance(self, whole: Dataset, selected: int) -> Balance:
+        """Return how many samples are left out, and remarks on it; an empty selection is an error."""
+        tally = Tally(len(whole), selected)
+        if self.keys is not None:
+            tally.keys = set(map(plain_key, whole.select_keys(self._spellings).keys()))
+            tally.example = next(whole.keys(), "")
+        return Balance(tally.seen - selected, self.remarks(tally))
 
-    def judged(self, tally: Tally, *, empty: bool = False) -> list[str]:
-        """What to say about a selection, at its end; one that chose nothing is an error.
+    def remarks(self, tally: Tally, *, empty: bool = False) -> list[str]:
+        """Return remarks on a finished selection; an empty one is an error.
 
-        `empty` allows that, but not what has a slip in it: keys and columns that nowhere exist.
+        `empty` allows it, but not keys and columns that exist nowhere.
         """
-        unknown = self.listed - tally.keys if self.keys else frozenset()
-        if tally.seen and not tally.chosen:
+        unknown = self.listed - tally.keys if self.keys is not None else frozenset()
+        if tally.seen and not tally.selected:
             if unknown and not tally.keys:
-                what = f"none of the {len(unknown)} keys that are listed is there"
-                hint = f"keys as tarmac show prints them, such as {tally.example!r}."
-                raise UrlError(f"{what}: {some_of(unknown)}.", url=self.keys, hint=hint)
-            if self.condition is not None:
-                found = self.condition.missing_column(tally.columns, tally.seen, tally.names)
-                problem = found if tally.columns else None  # an index has looked for itself
+                what = f"none of the {len(unknown)} listed keys exists: {examples(unknown)}."
+                hint = f"keys as `tarmac show` prints them, such as {tally.example!r}."
+                raise UsageError(what, field="keys", url=self._keys_url, hint=hint)
+            if self.condition is not None and tally.columns:  # an index has checked its columns itself
+                problem = self.condition.missing_column(tally.columns, tally.seen, tally.names)
                 if problem is not None:
                     raise problem
             if empty:
                 return []
-            flags = ("where", "keys", "slice", "slice_shard", "part", "only")
-            given = [
-                f"--{name.replace('_', '-')} {getattr(self, name)}" for name in flags if getattr(self, name)
-            ]
-            raise JobError(f"the selection is empty: {' '.join(given)} chooses none of {tally.seen} samples.")
-        return [f"{len(unknown)} keys of {self.keys} are not there: {some_of(unknown)}"] if unknown else []
+            given = [f"`{name}` {text}" for name, text in self.options().items()]
+            what = f"the selection is empty: {', '.join(given)} matches none of {tally.seen} samples."
+            raise JobError(what.replace("`part`", "`split`"))
+        missing = f"{len(unknown)} of the keys do not exist: {examples(unknown)}"
+        return [f"{self._keys_url}: {missing}" if self._keys_url else missing] if unknown else []
+
+    @property
+    def _keys_url(self) -> str | None:
+        return os.fspath(self.keys) if isinstance(self.keys, str | os.PathLike) else None
 
 
-def _forward(found: slice) -> tuple[int | None, int | None, int | None]:
-    if (found.start or 0) < 0 or (found.stop or 0) < 0:
-        raise UrlError("a stream has no end to count from; negative numbers need files that can be indexed.")
-    return found.start, found.stop, found.step
+def _forward(value: slice, field: str) -> tuple[int | None, int | None, int | None]:
+    if (value.start or 0) < 0 or (value.stop or 0) < 0:
+        raise UsageError(
+            "negative slices need inputs that can be indexed: plain files or objects.", field=field
+        )
+    return value.start, value.stop, value.step
 
 
-def _sliced_shards(dataset: Dataset, chosen: slice) -> Dataset:
-    ends = [0, *itertools.accumulate(dataset.lengths.tolist())]
-    pieces = [dataset[begin:end][chosen] for begin, end in itertools.pairwise(ends)]
-    return Dataset._of_parts([part for piece in pieces for part in piece._parts])
+def _sliced_shards(dataset: Dataset, bounds: slice) -> Dataset:
+    parts = []
+    for part in dataset._parts:
+        for number, length in enumerate(part.lengths.tolist()):
+            one = slice(number, number + 1)
+            shard = replace(part, numbers=part.numbers[one], lengths=part.lengths[one], rows=part.rows[one])
+            parts.append(by_numbers(shard, *bounds.indices(length)))
+    return Dataset._of_parts(parts)
 
 
 def _with_keys(samples: Iterable[Sample], listed: frozenset[str], tally: Tally) -> Iterator[Sample]:
@@ -301,34 +330,32 @@ def _with_keys(samples: Iterable[Sample], listed: frozenset[str], tally: Tally) 
             yield sample
 
 
-def _fulfilling(
+def _matching(
     samples: Iterable[Sample], condition: Condition, plan: MetaPlan | None, tally: Tally
 ) -> Iterator[Sample]:
     import pyarrow as pa
 
-    for some in handfuls(samples, _AT_ONCE, _BYTES_AT_ONCE):
+    for chunk in chunks(samples, _CHUNK, _CHUNK_BYTES):
         columns = Columns(plan or MetaPlan())
-        for sample in some:
+        for sample in chunk:
             columns.add(
                 {name: value for name, value in sample.items() if name[:2] != "__"}, sample["__key__"]
             )
-        arrays = columns.arrays() | {"key": pa.array([_readable(sample["__key__"]) for sample in some])}
+        arrays = columns.arrays() | {"key": pa.array([_readable(sample["__key__"]) for sample in chunk])}
         for name in condition.columns:
             if name.startswith("has:"):
-                arrays[name] = pa.array([name[4:] in sample for sample in some])
+                arrays[name] = pa.array([name[4:] in sample for sample in chunk])
         for name in condition.compared:
-            tally.columns[name] += len(some) - arrays[name].null_count
+            tally.columns[name] += len(chunk) - arrays[name].null_count
         mask = condition.mask(pa.table(arrays))
-        yield from (sample for sample, true in zip(some, mask.tolist(), strict=True) if true)
+        yield from (sample for sample, true in zip(chunk, mask.tolist(), strict=True) if true)
 
 
 def _readable(key: str) -> str:
-    """A key as conditions see it, with an index or without: bytes that are not UTF-8 are written `\\xff`."""
+    """Return a key as conditions see it, as in an index: bytes that are not UTF-8 are written `\\xff`."""
     return key.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
-def _in_part(samples: Iterable[Sample], bounds: tuple[int, int]) -> Iterator[Sample]:
+def _in_split(samples: Iterable[Sample], bounds: tuple[int, int]) -> Iterator[Sample]:
     hash_key, (low, high) = key_hasher(), bounds
-    for sample in samples:
-        if low <= hash_key(sample["__key__"]) < high:
-            yield sample
+    return (sample for sample in samples if low <= hash_key(sample["__key__"]) < high)

@@ -1,4 +1,4 @@
-"""What the tests of the formats share: small shards of every kind of field, and how to export them."""
+"""Helpers for tests of formats: write small shards with every kind of field, and export them."""
 
 from __future__ import annotations
 
@@ -9,16 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from harness.shards import plain
-from tarmac.jobs.engines.local import LocalEngine
-from tarmac.jobs.report import Report
-from tarmac.tools.export.job import export
-from tarmac.tools.remake import Run
+from tarmac import Report, export
 
 TEXT = "héllo\tw\\o\r\n“r”"
 
 
 def png(width: int, height: int = 4) -> bytes:
-    """A small image."""
+    """Return a small image."""
     from PIL import Image
 
     stream = io.BytesIO()
@@ -27,7 +24,7 @@ def png(width: int, height: int = 4) -> bytes:
 
 
 def fields(number: int) -> dict[str, bytes]:
-    """The fields of a sample."""
+    """Return the fields of a sample."""
     return {
         "cls": b"%d" % number,
         "png": png(number + 1),
@@ -37,7 +34,7 @@ def fields(number: int) -> dict[str, bytes]:
 
 
 def write(folder: Path, counts: list[int], form: int = tarfile.PAX_FORMAT) -> list[str]:
-    """Write shards of so many samples each; keys are numbered throughout."""
+    """Write a shard for each count; keys are numbered across shards."""
     urls, number = [], 0
     for shard, count in enumerate(counts):
         files = []
@@ -56,6 +53,6 @@ def odd(folder: Path, files: list[tuple[str, bytes]], name: str = "odd.tar") -> 
     return str(path)
 
 
-def run(shards: Any, to: str, output: Any, *, jobs: int = 1, dry: bool = False, **more: Any) -> Report:
-    """Export without a progress bar."""
-    return export(shards, to, str(output), Run(LocalEngine(jobs), dry, None, False), **more)
+def run(shards: Any, format: str, output: Any, **options: Any) -> Report:
+    """Export in one process, without a progress bar."""
+    return export(shards, str(output), format, **({"jobs": 1, "progress": False} | options))

@@ -1,4 +1,4 @@
-"""Files that appear whole."""
+"""Files appear when they are complete."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tarmac.tools.export.publish import published_path, published_stream
 
 
 @pytest.mark.parametrize("publish", [published_path, published_stream])
-def test_nothing_shows_before_the_end(publish, tmp_path):
+def test_files_appear_at_the_end(publish, tmp_path):
     target = tmp_path / "deep/x.bin"
 
     def put(where, data):
@@ -40,7 +40,7 @@ def test_nothing_shows_before_the_end(publish, tmp_path):
     assert target.read_bytes() == b"three"
 
 
-def test_what_a_killed_writer_left_is_cleared_away(tmp_path):
+def test_the_part_file_of_a_killed_writer_is_removed(tmp_path):
     script = (
         "import os, sys\nfrom tarmac.tools.export.publish import published_path\n"
         "from tarmac.storage.types import DEFAULT_STORAGE\n"
@@ -51,21 +51,21 @@ def test_what_a_killed_writer_left_is_cleared_away(tmp_path):
     assert done.returncode == -9
     assert len(os.listdir(tmp_path)) == 1
     with published_path(str(target), DEFAULT_STORAGE) as path:
-        with published_path(str(target), DEFAULT_STORAGE) as other:  # a living one is left alone
+        with published_path(str(target), DEFAULT_STORAGE) as other:  # that of a running writer is kept
             assert os.path.exists(path)
             assert path != other
     assert os.listdir(tmp_path) == ["x.db"]
 
 
-def test_a_directory_that_is_none(tmp_path):
+def test_a_file_instead_of_the_directory(tmp_path):
     (tmp_path / "file").write_bytes(b"")
     for publish in (published_path, published_stream):
-        with pytest.raises(CommitFailed, match="directory could not be made"):
+        with pytest.raises(CommitFailed, match="file/x"):
             with publish(str(tmp_path / "file/x"), DEFAULT_STORAGE):
                 pass
 
 
-def test_long_names_and_what_cannot_be_replaced(tmp_path):
+def test_long_names_and_directories_in_the_way(tmp_path):
     target = tmp_path / ("é" * 120 + ".db")
     with published_path(str(target), DEFAULT_STORAGE) as path:
         Path(path).write_bytes(b"1")

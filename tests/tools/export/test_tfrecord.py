@@ -7,7 +7,6 @@ from pathlib import Path
 
 import google_crc32c
 
-from tarmac.tools.export.form import Shape
 from tarmac.tools.export.tfrecord import encode_example, masked_crc
 from tools.export.samples import odd, run, write
 
@@ -21,39 +20,39 @@ GOLDEN = bytes.fromhex(
 
 
 def messages(data):
-    """The fields of a message: number, and bytes or a whole number."""
-    place = 0
+    """Yield the fields of a message: number, and bytes or an integer."""
+    offset = 0
 
     def varint():
-        nonlocal place
+        nonlocal offset
         value = shift = 0
         while True:
-            byte = data[place]
-            place += 1
+            byte = data[offset]
+            offset += 1
             value |= (byte & 0x7F) << shift
             shift += 7
             if byte < 0x80:
                 return value
 
-    while place < len(data):
+    while offset < len(data):
         tag = varint()
         if tag & 7 == 2:
             size = varint()
-            yield tag >> 3, data[place : place + size]
-            place += size
+            yield tag >> 3, data[offset : offset + size]
+            offset += size
         else:
             yield tag >> 3, varint()
 
 
 def records(path):
-    """Read a TFRecord file by its description: check the sums, take the Examples apart."""
-    data, place, found = Path(path).read_bytes(), 0, []
-    while place < len(data):
-        (size,) = struct.unpack_from("<Q", data, place)
-        assert data[place + 8 : place + 12] == masked_crc(google_crc32c.value(data[place : place + 8]))
-        record = data[place + 12 : place + 12 + size]
-        assert data[place + 12 + size : place + 16 + size] == masked_crc(google_crc32c.value(record))
-        place += 16 + size
+    """Read a TFRecord file by its specification: check the checksums, and decode the Examples."""
+    data, offset, examples = Path(path).read_bytes(), 0, []
+    while offset < len(data):
+        (size,) = struct.unpack_from("<Q", data, offset)
+        assert data[offset + 8 : offset + 12] == masked_crc(google_crc32c.value(data[offset : offset + 8]))
+        record = data[offset + 12 : offset + 12 + size]
+        assert data[offset + 12 + size : offset + 16 + size] == masked_crc(google_crc32c.value(record))
+        offset += 16 + size
         ((_, features),) = messages(record)
         example = {}
         for _, entry in messages(features):
@@ -61,11 +60,11 @@ def records(path):
             ((kind, values),) = messages(feature)
             ((_, value),) = messages(values)
             example[name.decode()] = (kind, value)
-        found.append(example)
-    return found
+        examples.append(example)
+    return examples
 
 
-def test_known_sums():
+def test_known_checksums():
     assert google_crc32c.value(b"123456789") == 0xE3069283  # RFC 3720
     assert google_crc32c.value(bytes(32)) == 0x8A9136AA
     assert masked_crc(0) == bytes.fromhex("d8ea82a2")
@@ -90,7 +89,7 @@ def test_every_kind_of_field(tmp_path):
     assert first["__key__"] == (1, b"k/000")
     assert second["cls"] == (3, b"\1")
     assert second["json"][1].startswith(b'{\n "n": 1')
-    run(str(tmp_path / "s0.tar"), "tfrecord", tmp_path / "y.tfrecord", shape=Shape(key=False))
+    run(str(tmp_path / "s0.tar"), "tfrecord", tmp_path / "y.tfrecord", key=False)
     assert "__key__" not in records(tmp_path / "y.tfrecord")[0]
 
 

@@ -6,21 +6,14 @@ import csv
 import io
 import json
 import re
-from pathlib import Path
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tarmac.errors import SampleError, UrlError
-from tarmac.tools.export.form import Shape
-from tarmac.tools.export.pieces import LOOKED_AT
-from tarmac.tools.export.tsv import open_writer
-from tarmac.tools.export.values import parse_kinds
-from tarmac.tools.select import Select
+from tarmac.errors import UsageError
+from tarmac.tools.export.formats import FORMATS, RowOptions
 from tools.export.samples import TEXT, odd, run, write
-
-NO_IMAGES = Select(fields="-png")
 
 
 def unescaped(cell):
@@ -30,7 +23,7 @@ def unescaped(cell):
 
 
 def test_tsv_is_one_line_for_each_sample(tmp_path):
-    run(write(tmp_path, [2, 1]), "tsv", tmp_path / "x.tsv", select=NO_IMAGES)
+    run(write(tmp_path, [2, 1]), "tsv", tmp_path / "x.tsv", drop_fields=["png"])
     rows = [line.split("\t") for line in (tmp_path / "x.tsv").read_bytes().decode().split("\n")]
     assert rows.pop() == [""]
     assert rows[0] == ["__key__", "cls", "txt", "json"]
@@ -40,7 +33,7 @@ def test_tsv_is_one_line_for_each_sample(tmp_path):
 
 
 def test_csv_read_by_another_reader(tmp_path):
-    run(write(tmp_path, [3]), "csv", tmp_path / "x.csv", select=NO_IMAGES)
+    run(write(tmp_path, [3]), "csv", tmp_path / "x.csv", drop_fields=["png"])
     with (tmp_path / "x.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["txt"] for row in rows] == [f"{TEXT}{number}" for number in range(3)]
@@ -48,18 +41,17 @@ def test_csv_read_by_another_reader(tmp_path):
 
 
 def test_no_key_and_no_header(tmp_path):
-    shape = Shape(key=False, header=False)
-    run(write(tmp_path, [2]), "tsv", tmp_path / "x.tsv", select=Select(fields="cls"), shape=shape)
+    run(write(tmp_path, [2]), "tsv", tmp_path / "x.tsv", fields=["cls"], key=False, header=False)
     assert (tmp_path / "x.tsv").read_text() == "0\n1\n"
 
 
 def test_bytes_have_no_column(tmp_path):
     urls = write(tmp_path, [1])
-    with pytest.raises(UrlError, match=r'"png" holds bytes.*--fields -png'):
+    with pytest.raises(UsageError, match=r'"png".*`drop_fields`'):
         run(urls, "csv", tmp_path / "x.csv")
     assert sorted(path.suffix for path in tmp_path.iterdir() if path.is_file()) == [".tar"]
     shard = odd(tmp_path, [("a.bin", b'q"')])
-    run(shard, "csv", tmp_path / "y.csv", shape=Shape(parse_kinds("bin=text")))
+    run(shard, "csv", tmp_path / "y.csv", kinds={"bin": "text"})
     assert (tmp_path / "y.csv").read_text() == '__key__,bin\na,"q"""\n'
 
 
@@ -69,21 +61,8 @@ def test_a_missing_field_is_empty_and_one_that_comes_late_has_its_column(tmp_pat
     assert (tmp_path / "x.tsv").read_text() == "__key__\ttxt\tcls\tmd\na\tx\t\t\nb\t\t1\t\nc\ty\t\tz\n"
 
 
-def test_a_stream_is_looked_at_before_it_is_written(tmp_path):
-    import gzip
-
-    files = [(f"{number:05d}.txt", b"x") for number in range(LOOKED_AT)]
-    path = Path(odd(tmp_path, [*files, ("late.cls", b"1")]))
-    packed = tmp_path / "x.tar.gz"
-    packed.write_bytes(gzip.compress(path.read_bytes()))
-    with pytest.raises(SampleError, match=r'sample "late": the field "cls" has no column'):
-        run(str(packed), "tsv", tmp_path / "x.tsv")
-    run(str(packed), "tsv", tmp_path / "y.tsv", select=Select(fields="txt", missing="skip"))
-    assert (tmp_path / "y.tsv").read_text().count("\n") == LOOKED_AT + 1
-
-
 class Kept:
-    """What a writer writes."""
+    """Keeps what a writer writes."""
 
     def __init__(self):
         self.text = ""
@@ -98,7 +77,7 @@ TEXTS = st.text(st.one_of(st.sampled_from("\r\n\t\"\\', ;\0\x0b\x85\u2028"), st.
 
 def written(name, rows):
     file = Kept()
-    writer = open_writer(name, file, Shape(columns=("txt", "md")))
+    writer = FORMATS[name].open(file, RowOptions(columns=("txt", "md")))
     for key, txt, md in rows:
         writer.add({"__key__": key, "__url__": "", "txt": txt.encode(), "md": md.encode()})
     writer.finish()
@@ -111,12 +90,12 @@ def test_every_text_is_read_back(rows):
     head = ["__key__", "txt", "md"]
     assert list(csv.reader(written("csv", rows))) == [head, *map(list, rows)]
     lines = csv.reader(written("tsv", rows), delimiter="\t", quoting=csv.QUOTE_NONE)
-    assert [[_meant(cell) for cell in line] for line in lines] == [head, *map(list, rows)]
+    assert [[_unescape(cell) for cell in line] for line in lines] == [head, *map(list, rows)]
 
 
-def _meant(cell):
+def _unescape(cell):
     meaning = {"t": "\t", "n": "\n", "r": "\r", "\\": "\\"}
-    return re.sub(r"\\(.)", lambda found: meaning[found[1]], cell)
+    return re.sub(r"\\(.)", lambda match: meaning[match[1]], cell)
 
 
 def test_a_bare_carriage_return(tmp_path):

@@ -1,15 +1,15 @@
-"""What fields hold."""
+"""Values of fields by their kind."""
 
 from __future__ import annotations
 
 import pytest
 
-from tarmac.errors import BadName, DecodeFailed, UrlError
-from tarmac.tools.export.values import Json, Kinds, parse_kinds, text_key, value_of
-from tarmac.tools.select import parse_fields
+from tarmac.errors import BadName, DecodeFailed, UsageError
+from tarmac.tools.export.values import Json, Kinds, make_kinds, text_key, value_of
+from tarmac.tools.select import Select
 
 
-def test_names_say_what_is_in_a_field():
+def test_kinds_by_extension_or_as_given():
     kinds = Kinds()
     assert [kinds.of(name) for name in ("cls", "TXT", "a.json", "jpg", "x")] == [
         "int",
@@ -18,12 +18,14 @@ def test_names_say_what_is_in_a_field():
         "bytes",
         "bytes",
     ]
-    told = parse_kinds("x=text, a.json=bytes")
-    assert (told.of("x"), told.of("a.json"), told.of("json")) == ("text", "bytes", "json")
+    given = make_kinds({"x": "text", "a.json": "bytes"})
+    assert (given.of("x"), given.of("a.json"), given.of("json")) == ("text", "bytes", "json")
 
 
 def test_a_renamed_field_holds_what_it_held():
-    kinds = Kinds().after(parse_fields("caption=txt,image=jpg|png,label=cls,json=bin"))
+    kinds = Kinds().after(
+        Select({"caption": "txt", "image": ["jpg", "png"], "label": "cls", "json": "bin"}).rule
+    )
     assert [kinds.of(name) for name in ("caption", "image", "label", "json")] == [
         "text",
         "bytes",
@@ -33,10 +35,9 @@ def test_a_renamed_field_holds_what_it_held():
     assert kinds.is_image("image")
 
 
-@pytest.mark.parametrize("text", ["x", "=text", "x=float", "x=text;y=int"])
-def test_what_cannot_be_understood(text):
-    with pytest.raises(UrlError, match="--as"):
-        parse_kinds(text)
+def test_invalid_kinds():
+    with pytest.raises(UsageError, match=r"`kinds`.*'float'"):
+        make_kinds({"x": "float"})
 
 
 def test_values():
@@ -63,12 +64,12 @@ def test_values():
         ("json", b"[" * 100_000),
     ],
 )
-def test_what_a_field_does_not_hold(field, data):
-    with pytest.raises(DecodeFailed, match=rf'the field "{field}" is not .*--as {field}=text'):
+def test_invalid_values(field, data):
+    with pytest.raises(DecodeFailed, match=rf'"{field}".*`kinds` {field}=text'):
         value_of(Kinds(), field, data)
 
 
-def test_keys_that_are_no_text():
+def test_keys_that_are_not_utf8():
     assert text_key({"__key__": "é"}) == "é"
-    with pytest.raises(BadName, match="not UTF-8"):
+    with pytest.raises(BadName, match="UTF-8"):
         text_key({"__key__": "a\udc80"})

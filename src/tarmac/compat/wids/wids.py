@@ -146,7 +146,7 @@ class LRUShards(ShardSet):
     def sidecar(self, number: int) -> Sidecar:
         return self.open(number).sidecar
 
-    def _opened(self, number: int) -> IndexedShard:
+    def _open_shard(self, number: int) -> IndexedShard:
         self.misses += 1
         shard = self.manifest.shards[number]
         samples = None if shard.samples < 0 else shard.samples

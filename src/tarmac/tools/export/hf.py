@@ -1,82 +1,130 @@
-"""A directory as Hugging Face lays it out: `data/train-00000-of-00004.parquet`, and a card with the columns.
+"""A directory in the layout of Hugging Face: `data/train-00000-of-00004.parquet`, and a card with the columns.
 
-`datasets.load_dataset(DIRECTORY)` reads it, and so it can be uploaded to the hub as it is. Parts of `--part`
-become splits; or each is exported by itself, to the same directory.
+`datasets.load_dataset(DIRECTORY)` reads it, and it can be uploaded to the hub as it is. Splits can be exported
+together, or one by one to the same directory.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
-from tarmac.errors import NotFound, UrlError
-from tarmac.storage import StorageOptions, read_all
-from tarmac.tools.export.form import Shape
-from tarmac.tools.export.parquet import features_of
+from tarmac.errors import NotFound, UsageError
+from tarmac.jobs.task import Unit
+from tarmac.storage import StorageOptions, open_read, scheme_of
+from tarmac.tools.export.destination import Destination, Target
+from tarmac.tools.export.formats import Format, RowOptions, register_format
+from tarmac.tools.export.parquet import features_of, open_parquet
 from tarmac.tools.export.publish import published_stream
 
-__all__ = ["Layout"]
+__all__ = ["HubDestination"]
 
 _SPLIT = re.compile(r"\w+(\.\w+)*")
+Features = list[dict[str, str]]
 
 
-@dataclass(frozen=True)
-class Layout:
-    """Where what goes."""
+@dataclass
+class HubDestination(Destination):
+    """A directory of Parquet files and a card."""
 
-    directory: str
-    split: str = "train"
-    """The name of the only split, where there are no parts."""
+    several: bool = False
+    """Whether the files are those of several splits."""
+    directory = True
 
-    def __post_init__(self) -> None:
-        if not _SPLIT.fullmatch(self.split):
-            raise UrlError(f"--split {self.split!r}: a split is called train, test, validation or so.")
+    @property
+    def pattern(self) -> str:
+        return "{split}-{i:06d}" if self.several else "{i:06d}"
+
+    def with_splits(self) -> HubDestination:
+        return replace(self, several=True)
+
+    @property
+    def _root(self) -> str:
+        return self.output.rstrip("/") or "/"
+
+    @property
+    def ledger(self) -> tuple[str, str]:
+        # Splits that are exported one by one to the same directory each have a ledger.
+        return self._root, "export" if self.several else f"export-{self.hf_split}"
 
     @property
     def card(self) -> str:
-        """The card, which says what is in the directory."""
-        return f"{self.directory}/README.md"
+        """The card, which describes the content of the directory."""
+        return f"{self._root}/README.md"
 
-    def name(self, part: str, number: int, count: int) -> str:
-        """The name of a file."""
-        return f"{self.directory}/data/{part or self.split}-{number:05d}-of-{count:05d}.parquet"
+    def check(self) -> None:
+        if scheme_of(self.output) in ("-", "pipe"):
+            raise UsageError(
+                "hf cannot be written to a stream.", url=self.output, hint="a directory as the output."
+            )
+        if not _SPLIT.fullmatch(self.hf_split):
+            raise UsageError(
+                f"expected a name such as train, test or validation, got {self.hf_split!r}.", field="hf_split"
+            )
 
-    def adds_to(self, shape: Shape, parts: list[str], storage: StorageOptions) -> bool:
-        """Whether there are other splits already, which these join; they must have the same columns."""
-        files, features = self._told(storage)
-        splits = {part or self.split for part in parts}
-        if not files or any(each["split"] in splits for each in files):
+    def options(self) -> dict[str, Any]:
+        return {"directory": self.output, "pattern": "{part}-{i:06d}"}  # as in ledgers of earlier versions
+
+    def unit_name(self, name: str, split: str, number: int, count: int) -> str:
+        return f"{self._root}/data/{split or self.hf_split}-{number:05d}-of-{count:05d}.parquet"
+
+    def begin(self, target: Target, units: Sequence[Unit], row: RowOptions, splits: Sequence[str]) -> None:
+        card = [] if self._joins(row, splits, target.storage) else [self.card]
+        target.check_new([*(unit.name for unit in units), *card])
+
+    def writes(self, units: Sequence[Unit]) -> Iterator[str]:
+        yield from (unit.name for unit in units)
+        yield self.card
+
+    def _joins(self, row: RowOptions, splits: Sequence[str], storage: StorageOptions) -> bool:
+        """Return whether only other splits exist; raise if they have other columns."""
+        files, features = self._read_card(storage)
+        names = self._names(splits)
+        if not files or any(each["split"] in names for each in files):
             return False
-        if features != _features(shape):
-            raise UrlError("the splits that are there have other columns.", url=self.card)
+        if features != _features(row):
+            raise UsageError("the existing splits have other columns.", url=self.card)
         return True
 
-    def finish(self, shape: Shape, parts: list[str], storage: StorageOptions) -> None:
-        """Write the card, with the splits that are there already."""
+    def finish(self, target: Target, row: RowOptions, splits: Sequence[str]) -> None:
+        """Write the card, which keeps the other splits that exist."""
         import yaml
 
-        splits = [part or self.split for part in parts]
-        before, features = self._told(storage)
-        files = [each for each in before if each["split"] not in splits and features == _features(shape)]
-        files += [{"split": split, "path": f"data/{split}-*.parquet"} for split in splits]
-        told = {
+        names = self._names(splits)
+        existing, features = self._read_card(target.storage)
+        files = [each for each in existing if each["split"] not in names and features == _features(row)]
+        files += [{"split": name, "path": f"data/{name}-*.parquet"} for name in names]
+        card = {
             "configs": [{"config_name": "default", "data_files": files}],
-            "dataset_info": {"features": _features(shape)},
+            "dataset_info": {"features": _features(row)},
         }
-        text = yaml.safe_dump(told, sort_keys=False, allow_unicode=True)
-        with published_stream(self.card, storage) as file:
+        text = yaml.safe_dump(card, sort_keys=False, allow_unicode=True)
+        with published_stream(self.card, target.storage) as file:
             file.write(f"---\n{text}---\n".encode())
 
-    def _told(self, storage: StorageOptions) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
-        """What a card that is there says of the files of each split and of the columns."""
+    def _names(self, splits: Sequence[str]) -> list[str]:
+        return [split or self.hf_split for split in splits]
+
+    def _read_card(self, storage: StorageOptions) -> tuple[list[dict[str, str]], Features]:
+        """Return the files of each split and the columns in the existing card."""
         import yaml
 
         try:
-            told = yaml.safe_load(read_all(self.card, storage).decode().split("---\n")[1])
-            return list(told["configs"][0]["data_files"]), list(told["dataset_info"]["features"])
+            with open_read(self.card, storage) as source:
+                text = b"".join(iter(lambda: source.read(1 << 20), b""))
+            card = yaml.safe_load(text.decode().split("---\n")[1])
+            return list(card["configs"][0]["data_files"]), list(card["dataset_info"]["features"])
         except (NotFound, UnicodeDecodeError, LookupError, TypeError, yaml.YAMLError):
-            return [], []  # none, or one that somebody else wrote
+            return [], []  # none, or one that tarmac did not write
 
 
-def _features(shape: Shape) -> list[dict[str, str]]:
-    return [{"name": name, "dtype": kind} for name, kind in features_of(shape, images=True).items()]
+def _features(row: RowOptions) -> Features:
+    return [{"name": name, "dtype": kind} for name, kind in features_of(row, images=True).items()]
+
+
+register_format(
+    Format("hf", partial(open_parquet, images=True), (".parquet",), table=True, destination=HubDestination)
+)

@@ -1,7 +1,6 @@
-"""JSON lines: one object for each sample, in one line.
+"""JSON lines: one object per line and sample, with `__key__` first.
 
-`__key__` comes first. Text is a string, a whole number a number, JSON is itself, and bytes are a string in
-base64: which fields those are is told by their names.
+Text is a string, an integer a number, JSON is itself, and bytes are a string in base64.
 """
 
 from __future__ import annotations
@@ -11,24 +10,18 @@ import json
 from typing import Any
 
 from tarmac.samples.grouping import Sample
-from tarmac.tools.export.form import Shape, SinkFile, Writer, payload
+from tarmac.tools.export.formats import Format, RowOptions, SinkFile, Writer, payload, register_format
 from tarmac.tools.export.values import Json
 
-__all__ = ["open_writer"]
-
-
-def open_writer(name: str, file: SinkFile, shape: Shape) -> Writer:
-    """Begin a file of JSON lines."""
-    del name
-    return _Lines(file, shape)
+__all__: list[str] = []
 
 
 class _Lines(Writer):
-    def __init__(self, file: SinkFile, shape: Shape) -> None:
-        self._file, self._shape = file, shape
+    def __init__(self, file: SinkFile, row: RowOptions) -> None:
+        self._file, self._row = file, row
 
     def add(self, sample: Sample) -> int:
-        pairs = (f"{_text(name)}: {_value(value)}" for name, value in self._shape.pairs(sample).items())
+        pairs = (f"{_text(name)}: {_value(value)}" for name, value in self._row.values(sample).items())
         self._file.write(f"{{{', '.join(pairs)}}}\n".encode())
         return payload(sample)
 
@@ -42,9 +35,12 @@ def _value(value: Any) -> str:
 
 
 def _text(value: str) -> str:
-    """A string of JSON, readable where it can be: what is half a character is written as its number."""
+    """Return a JSON string, readable except for lone surrogates, which are escaped."""
     try:
         value.encode()
     except UnicodeEncodeError:
         return json.dumps(value)
     return json.dumps(value, ensure_ascii=False)
+
+
+register_format(Format("jsonl", _Lines, (".jsonl", ".ndjson"), text=True))

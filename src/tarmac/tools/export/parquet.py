@@ -1,7 +1,7 @@
-"""Parquet: a column for each field, some thousand rows together, one group in memory at a time.
+"""Parquet: a column per field, written in row groups, of which one is in memory.
 
-Whole numbers are int64, text and JSON are strings, everything else is binary. For Hugging Face (`--to hf`)
-images are `struct{bytes, path}`, and the schema says so in its `huggingface` metadata.
+Integers are int64, text and JSON are strings, everything else is binary. For Hugging Face, images are
+`struct{bytes, path}`, as the `huggingface` metadata of the schema declares.
 """
 
 from __future__ import annotations
@@ -12,29 +12,29 @@ from typing import Any
 
 from tarmac.errors import EncodeFailed
 from tarmac.samples.grouping import Sample
-from tarmac.tools.export.form import KEY, Shape, SinkFile, Writer, payload
+from tarmac.tools.export.formats import KEY, Format, RowOptions, SinkFile, Writer, payload, register_format
 
-__all__ = ["features_of", "open_writer"]
+__all__ = ["features_of", "open_parquet"]
 
-ROWS = 10_000
-"""Rows of a group, at most, ..."""
-BYTES = 64 << 20
-"""... and about how many bytes."""
-_LARGEST = (1 << 31) - 1
+MAX_ROWS = 10_000
+"""Rows per group."""
+MAX_BYTES = 64 << 20
+"""Approximate bytes per group."""
+_MAX_VALUE = (1 << 31) - 1
 _TYPES = {"int": "int64", "text": "string", "json": "string", "bytes": "binary"}
 
 
-def open_writer(name: str, file: SinkFile, shape: Shape) -> Writer:
-    """Begin a Parquet file, for Hugging Face or for everybody."""
-    return _Groups(file, shape, images=name == "hf")
+def open_parquet(file: SinkFile, row: RowOptions, *, images: bool = False) -> Writer:
+    """Open a Parquet file; `images` declares images for Hugging Face."""
+    return _Groups(file, row, images=images)
 
 
-def features_of(shape: Shape, *, images: bool) -> dict[str, str]:
-    """What each column is: a type of Arrow, or `image`."""
-    names = {KEY: "string"} if shape.key else {}
-    for column in shape.columns or ():
-        kind = shape.kinds.of(column)
-        image = images and kind == "bytes" and shape.kinds.is_image(column)
+def features_of(row: RowOptions, *, images: bool) -> dict[str, str]:
+    """Return the type of each column: an Arrow type, or `image`."""
+    names = {KEY: "string"} if row.key else {}
+    for column in row.columns or ():
+        kind = row.kinds.of(column)
+        image = images and kind == "bytes" and row.kinds.is_image(column)
         names[column] = "image" if image else _TYPES[kind]
     return names
 
@@ -47,43 +47,43 @@ def _schema(features: dict[str, str], *, images: bool) -> Any:
     schema = pa.schema(list(types.items()))
     if not images:
         return schema
-    told = {
+    declared = {
         name: {"_type": "Image"} if kind == "image" else {"dtype": kind, "_type": "Value"}
         for name, kind in features.items()
     }
-    return schema.with_metadata({"huggingface": json.dumps({"info": {"features": told}})})
+    return schema.with_metadata({"huggingface": json.dumps({"info": {"features": declared}})})
 
 
 class _Groups(Writer):
-    def __init__(self, file: SinkFile, shape: Shape, *, images: bool) -> None:
+    def __init__(self, file: SinkFile, row: RowOptions, *, images: bool) -> None:
         import pyarrow.parquet as pq
 
-        self._shape = shape
-        features = features_of(shape, images=images)
+        self._row = row
+        features = features_of(row, images=images)
         self._schema = _schema(features, images=images)
-        self._images = {place for place, kind in enumerate(features.values()) if kind == "image"}
+        self._images = {index for index, kind in enumerate(features.values()) if kind == "image"}
         plain = [name for name, kind in features.items() if kind not in ("binary", "image")]
-        # Payload has no two values alike, and its smallest and largest tell nobody anything.
+        # Payload values are all different, and nothing needs their minimum and maximum.
         self._file = pq.ParquetWriter(file, self._schema, use_dictionary=plain, write_statistics=plain)
         self._rows: list[list[Any]] = []
         self._bytes = 0
 
     def add(self, sample: Sample) -> int:
-        row, size = self._shape.row(sample), payload(sample)
-        for place, value in enumerate(row):
-            if value is not None and not isinstance(value, int) and len(value) > _LARGEST:
-                raise EncodeFailed(f"a value of {len(value)} bytes; Parquet readers take {_LARGEST}.")
-            if place in self._images and value is not None:
-                row[place] = {"bytes": value, "path": self._path(sample, place)}
+        row, size = self._row.row(sample), payload(sample)
+        for index, value in enumerate(row):
+            if value is not None and not isinstance(value, int) and len(value) > _MAX_VALUE:
+                raise EncodeFailed(f"expected a value of at most {_MAX_VALUE} bytes, got {len(value)}.")
+            if index in self._images and value is not None:
+                row[index] = {"bytes": value, "path": self._path(sample, index)}
         self._rows.append(row)
         self._bytes += size
-        if len(self._rows) >= ROWS or self._bytes >= BYTES:
+        if len(self._rows) >= MAX_ROWS or self._bytes >= MAX_BYTES:
             self._flush()
         return size
 
-    def _path(self, sample: Sample, place: int) -> str:
+    def _path(self, sample: Sample, index: int) -> str:
         key = sample["__key__"].encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-        return f"{key}.{self._schema.names[place]}"
+        return f"{key}.{self._schema.names[index]}"
 
     def _flush(self) -> None:
         import pyarrow as pa
@@ -102,5 +102,8 @@ class _Groups(Writer):
 
     def close(self) -> None:
         self._rows.clear()
-        with contextlib.suppress(Exception):  # what was given up has an end that nobody needs
+        with contextlib.suppress(Exception):  # the end of an abandoned file does not matter
             self._file.close()
+
+
+register_format(Format("parquet", open_parquet, (".parquet",), table=True))

@@ -1,4 +1,4 @@
-"""Files that appear under their names only when they are whole, also where a library needs a path."""
+"""Write files that appear under their names only when they are complete, even where a library needs a path."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tarmac.errors import WriteError
 from tarmac.limits import MIB
 from tarmac.storage import StorageOptions, WriteOptions, is_local, open_write, scheme_of
 from tarmac.storage.local import LocalSink
-from tarmac.tools.export.form import SinkFile
+from tarmac.tools.export.formats import SinkFile
 from tarmac.tools.output import make_directory
 
 __all__ = ["published_path", "published_stream"]
@@ -21,7 +21,7 @@ _REPLACE = WriteOptions(overwrite=True)
 
 @contextlib.contextmanager
 def published_stream(url: str, storage: StorageOptions) -> Iterator[SinkFile]:
-    """A file to be written from front to back; it is published at the end, unless something went wrong."""
+    """Yield a file that is written from start to end, and publish it unless an error occurs."""
     if is_local(url):
         make_directory(url)
     try:
@@ -34,19 +34,19 @@ def published_stream(url: str, storage: StorageOptions) -> Iterator[SinkFile]:
         sink.commit()
     except WriteError as error:
         if scheme_of(url) == "-" and isinstance(error.__cause__, BrokenPipeError):
-            raise error.__cause__ from None  # whoever reads it has seen enough
+            raise error.__cause__ from None  # the reader has read enough
         raise
 
 
 @contextlib.contextmanager
 def published_path(url: str, storage: StorageOptions) -> Iterator[str]:
-    """The same for libraries that want a path: a hidden file beside the target, or a temporary one."""
+    """Yield the path of a hidden file beside the target, or of a temporary one, and publish it."""
     if not is_local(url):
         with tempfile.TemporaryDirectory(prefix="tarmac-") as folder:
             path = os.path.join(folder, "export")
             yield path
-            with published_stream(url, storage) as file, open(path, "rb") as made:
-                while chunk := made.read(MIB):
+            with published_stream(url, storage) as file, open(path, "rb") as written:
+                while chunk := written.read(MIB):
                     file.write(chunk)
         return
     make_directory(url)
@@ -60,13 +60,13 @@ def published_path(url: str, storage: StorageOptions) -> Iterator[str]:
 
 
 class _PathSink(LocalSink):
-    """A part file that others write to, by its path."""
+    """A part file that a library writes to, by its path."""
 
     @property
     def path(self) -> str:
-        """Where it is until it is whole."""
+        """Return the path of the incomplete file."""
         return str(self._part)
 
     def commit(self) -> None:
-        self._written = os.fstat(self._fd).st_size  # we have not seen what was written
+        self._written = os.fstat(self._fd).st_size  # the sink has not seen the writes
         super().commit()

@@ -1,56 +1,61 @@
-r"""Tables as text, with a header of column names: tab-separated values, and comma-separated ones.
+r"""Tables of text with a header of column names: tab-separated and comma-separated values.
 
-In tsv a tab, a line break and a backslash inside a value are written `\t`, `\n`, `\r` and `\\`, so that a
-line is always a row. In csv such a value stands between quotes, as RFC 4180 says. A missing field is empty.
+In tsv, tabs, line breaks and backslashes inside a value are written `\t`, `\n`, `\r` and `\\`, so that each line is
+a row. In csv, such a value is quoted as in RFC 4180. A missing field is empty.
 """
 
 from __future__ import annotations
 
 import csv
 import io
-from typing import Any
+from collections.abc import Callable
+from functools import partial
 
-from tarmac.errors import UrlError
+from tarmac.errors import UsageError
 from tarmac.samples.grouping import Sample
-from tarmac.tools.export.form import KEY, Shape, SinkFile, Writer, payload
+from tarmac.tools.export.formats import KEY, Format, RowOptions, SinkFile, Writer, payload, register_format
 
-__all__ = ["open_writer"]
+__all__: list[str] = []
 
 _ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
+Line = Callable[[list[str]], str]
 
 
-def open_writer(name: str, file: SinkFile, shape: Shape) -> Writer:
-    """Begin a table of text."""
-    for column in shape.columns or ():
-        if shape.kinds.of(column) == "bytes":
-            raise UrlError(
-                f'the field "{column}" holds bytes, which have no place in a table of text.',
-                hint=f"--fields -{column} leaves it out, --as {column}=text if it is text.",
+def _open(line: Line, file: SinkFile, row: RowOptions) -> Writer:
+    for column in row.columns or ():
+        if row.kinds.of(column) == "bytes":
+            raise UsageError(
+                f'the field "{column}" holds bytes, which a table of text cannot hold.',
+                hint=f"`drop_fields` to drop it, or `kinds` {column}=text if it is text.",
             )
-    return _Table(file, shape, _tsv if name == "tsv" else _csv)
+    return _Table(file, row, line)
 
 
 class _Table(Writer):
-    def __init__(self, file: SinkFile, shape: Shape, line: Any) -> None:
-        self._file, self._shape, self._line = file, shape, line
-        if shape.header:
-            names = [KEY] if shape.key else []
-            self._write([*names, *(shape.columns or ())])
+    def __init__(self, file: SinkFile, row: RowOptions, line: Line) -> None:
+        self._file, self._row, self._line = file, row, line
+        if row.header:
+            names = [KEY] if row.key else []
+            self._write([*names, *(row.columns or ())])
 
     def add(self, sample: Sample) -> int:
-        self._write(["" if value is None else str(value) for value in self._shape.row(sample)])
+        self._write(["" if value is None else str(value) for value in self._row.row(sample)])
         return payload(sample)
 
-    def _write(self, row: list[str]) -> None:
-        self._file.write(self._line(row).encode())
+    def _write(self, cells: list[str]) -> None:
+        self._file.write(self._line(cells).encode())
 
 
-def _tsv(row: list[str]) -> str:
-    return "\t".join(value.translate(_ESCAPES) for value in row) + "\n"
+def _tsv(cells: list[str]) -> str:
+    return "\t".join(value.translate(_ESCAPES) for value in cells) + "\n"
 
 
-def _csv(row: list[str]) -> str:
+def _csv(cells: list[str]) -> str:
     stream = io.StringIO()
-    # A value is quoted only for what the end of a line is made of, and readers end one at a bare \r, too.
-    csv.writer(stream, lineterminator="\r\n").writerow(row)
+    # Values are quoted if they contain characters of the line end, and a bare \r ends a line for some readers.
+    csv.writer(stream, lineterminator="\r\n").writerow(cells)
     return stream.getvalue().removesuffix("\r\n") + "\n"
+
+
+register_format(Format("tsv", partial(_open, _tsv), (".tsv",), table=True, text=True))
+register_format(Format("csv", partial(_open, _csv), (".csv",), table=True, text=True))

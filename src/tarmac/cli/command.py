@@ -1,0 +1,155 @@
+"""Build the command of a verb: flags in groups, one function to call, one report to print."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Callable
+from typing import Any, BinaryIO
+
+import click
+
+from tarmac.cli.output import say, say_json
+
+__all__ = ["argument", "command", "DataOnly", "flag", "Group", "help_groups", "with_flags"]
+
+GROUPS = ("Arguments", "Options", "Select", "Order", "Write", "Run", "Access")
+Function = Callable[..., Any]
+Group = list[Callable[[Function], Function]]
+_flags: dict[str, str] = {}
+"""The flags of the running command, by the name of the argument that they set."""
+
+
+class Flag(click.Option):
+    """An option in a group of the help. Without a value it is not passed on, so that verbs have the defaults."""
+
+    def __init__(self, *args: Any, group: str = "Options", sets: str = "", **more: Any) -> None:
+        if not more.get("required"):
+            more.setdefault("default", None)
+        super().__init__(*args, **more)
+        self.group = group
+        self.sets = sets or self.name or ""
+
+
+class Argument(click.Argument):
+    """A positional argument with a help text."""
+
+    def __init__(self, *args: Any, help: str = "", **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.help, self.group = help, "Arguments"
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str]:
+        return self.make_metavar(ctx), self.help or ""
+
+
+class Command(click.Command):
+    """A command whose help shows its flags in groups, and whose flags replace argument names in messages."""
+
+    def format_arguments(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Print nothing: arguments are a group of the options."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for name, records in help_groups(self, ctx).items():
+            with formatter.section(name):
+                formatter.write_dl(records)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        _flags.clear()
+        _flags.update(
+            {param.sets: max(param.opts, key=len) for param in self.params if isinstance(param, Flag)}
+        )
+        return super().invoke(ctx)
+
+
+def help_groups(command: click.Command, ctx: click.Context) -> dict[str, list[tuple[str, str]]]:
+    """Return the flags and their help texts, by group."""
+    groups: dict[str, list[tuple[str, str]]] = {}
+    for param in command.get_params(ctx):
+        record = param.get_help_record(ctx)
+        if record is not None:
+            groups.setdefault(getattr(param, "group", "Options"), []).append(record)
+    return {name: groups[name] for name in sorted(groups, key=GROUPS.index)}
+
+
+def flag(*names: str, group: str = "Options", **more: Any) -> Callable[[Function], Function]:
+    """Declare a flag; `sets` names the argument of the verb if the flag has another name."""
+    return click.option(*names, cls=Flag, group=group, **more)
+
+
+def argument(name: str, metavar: str, help: str, **more: Any) -> Callable[[Function], Function]:
+    """Declare a positional argument."""
+    return click.argument(name, metavar=metavar, cls=Argument, help=help, **more)
+
+
+def command(*groups: Group, example: str = "") -> Callable[[Function], click.Command]:
+    """Turn a function into a command.
+
+    The function gets the arguments that were given, calls a verb and returns its report, which is printed. A
+    function with a parameter `as_json` prints its own data.
+    """
+
+    def decorate(function: Function) -> click.Command:
+        prints = "as_json" in inspect.signature(function).parameters
+
+        def run(as_json: bool | None = None, **options: Any) -> None:
+            given = {name: value for name, value in options.items() if value not in (None, ())}
+            _reserve_stdout(given.get("output"), bool(as_json))
+            if prints:
+                given["as_json"] = bool(as_json)
+            report = function(**given)
+            if report is not None:
+                print_report(report, bool(as_json), dry_run="dry_run" in given)
+
+        text = inspect.getdoc(function) or ""
+        run.__doc__ = f"{text}\n\n\b\nExample:\n  {example}" if example else text
+        run.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
+        for declare in reversed([each for group in groups for each in group]):
+            run = declare(run)
+        return click.command(cls=Command, context_settings={"max_content_width": 110})(run)
+
+    return decorate
+
+
+def with_flags(text: str) -> str:
+    """Replace argument names in backticks by the flags of the running command."""
+    return re.sub(r"`(\w+)`", lambda match: _flags.get(match[1], match[0]), text)
+
+
+def _reserve_stdout(output: str | None, as_json: bool) -> None:
+    """If shards go to standard output, send everything else to standard error, including what functions print."""
+    if output == "-":
+        if as_json:
+            raise click.UsageError("--json and -o - would both write to standard output.")
+        sys.stdout = DataOnly(sys.stdout.buffer)
+
+
+class DataOnly:
+    """A standard output for binary data; text goes to standard error."""
+
+    def __init__(self, data: BinaryIO) -> None:
+        self.buffer = data
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(sys.stderr, name)
+
+
+def print_report(report: Any, as_json: bool, *, dry_run: bool = False) -> None:
+    """Print a report as a line on standard error or as JSON on standard output; exit with 1 if samples failed."""
+    if as_json:
+        say_json(report.to_dict())
+    elif dry_run:
+        done = f", {report.kept} done before" if report.kept else ""
+        say(f"{report.verb}: {report.units - report.kept} to do{done}", err=True)
+    else:
+        for error in report.errors:
+            say(with_flags(f"FAILED {error}"), err=True)
+        if more_failed := report.failed - len(report.errors):
+            say(f"FAILED … and {more_failed} more", err=True)
+        if report.stale_outputs:
+            say(f"warning: left over from a previous run: {', '.join(report.stale_outputs)}", err=True)
+        for remark in report.remarks:
+            say(with_flags(remark), err=True)
+        say(str(report), err=True)
+    if not report.ok:
+        raise click.exceptions.Exit(1)

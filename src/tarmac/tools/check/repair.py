@@ -1,0 +1,277 @@
+"""Write clean copies of damaged shards, and report exactly what they lack."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import IO, Any
+
+import xxhash
+
+from tarmac.display import display_url
+from tarmac.errors import CompressionDamaged, IndexingError, TrailingData, UsageError
+from tarmac.indexing.manifest import Shard
+from tarmac.indexing.sidecar import Sidecar, open_sidecar, sidecar_url
+from tarmac.jobs.ledger import ledger_url
+from tarmac.jobs.report import Report
+from tarmac.jobs.run import run_job
+from tarmac.jobs.task import Outcome, Task, Unit
+from tarmac.samples.grouping import Sample
+from tarmac.samples.naming import plain_key
+from tarmac.storage import Source, open_read, stat
+from tarmac.tar.compression import HEAD, Decompressing, detect
+from tarmac.tools.check.salvage import Buffer, Loss, SampleRun, Stretch, layout_of, runs_of, scan
+from tarmac.tools.check.shard import CheckOptions, sample_problems
+from tarmac.tools.options import Run
+from tarmac.tools.output import Output, Sources, same_name, write_shard
+from tarmac.tools.plan import shard_stem
+
+__all__ = ["repair", "salvaged"]
+
+CHUNK = 1 << 20
+_EMPTY = Loss("tail", "the shard is empty.", None, 0, 0)
+Spans = dict[str, tuple[int, int]]
+"""Offset and size of each field."""
+Kept = tuple[str, Spans]
+
+
+@dataclass
+class _RepairTask(Task):
+    """Repair each damaged shard as a unit; its losses are in the details of its outcome."""
+
+    urls: Sequence[str]
+    output: Output
+    checks: CheckOptions
+    entries: Sequence[Shard | None]
+    regroup: bool = False
+    """Whether to put samples together whose members are not contiguous."""
+    verb = "repair"
+
+    def options(self) -> dict[str, Any]:
+        return self.checks.ledger_options() | self.output.options() | {"regroup": self.regroup}
+
+    def begin(self, units: Sequence[Unit]) -> None:
+        self.output.check_new(unit.name for unit in units)
+
+    def plan(self) -> Iterator[Unit]:
+        names = set()
+        sources = Sources(self.urls)
+        for number, url in enumerate(self.urls):
+            name = self.output.name(number, shard_stem(url))
+            sources.check(name)
+            if name in names:
+                raise same_name(self.output.pattern)
+            names.add(name)
+            info = stat(url, self.checks.storage)
+            yield Unit(name, number, f"{info.size} {info.version}")
+
+    def writes(self, units: Sequence[Unit]) -> Iterator[str]:
+        return self.output.names(unit.name for unit in units)
+
+    def run(self, unit: Unit) -> Outcome:
+        url, outcome = self.urls[unit.content], Outcome()
+        losses: list[Loss] = []
+        with _opened(url, self.checks, losses) as buffer:
+            samples = salvaged(buffer, url, self.checks, losses, self._index(unit.content), self.regroup)
+            named = (sample | {"__key__": plain_key(sample["__key__"])} for sample in samples)
+            write_shard(self.output, unit.name, named, outcome=outcome)
+        outcome.failed = len(losses)
+        outcome.details["losses"] = [_as_json(url, loss) for loss in losses]
+        return outcome
+
+    def _index(self, number: int) -> Sidecar | None:
+        """Return the index, if it is to be compared with and has digests, which prove what is intact."""
+        entry, url = self.entries[number], self.urls[number]
+        if entry is None and not self.checks.digests:
+            return None
+        try:
+            sidecar = open_sidecar((entry.index if entry else None) or sidecar_url(url), self.checks.storage)
+        except IndexingError:
+            return None
+        return sidecar if sidecar.digests is not None else None
+
+    def commit(self, unit: Unit, outcome: Outcome) -> None:
+        self.output.run_post_cmd(outcome)
+
+
+def _as_json(url: str, loss: Loss) -> dict[str, Any]:
+    facts = {"shard": display_url(url)} | asdict(loss)
+    return {name: value for name, value in facts.items() if value is not None}
+
+
+def repair(
+    urls: Sequence[str],
+    output: Output,
+    run: Run,
+    checks: CheckOptions,
+    entries: Sequence[Shard | None],
+    *,
+    regroup: bool = False,
+) -> Report:
+    """Write a clean copy of each of these shards; the details of the outcomes have their `losses`."""
+    if output.stream or not (output.by_shard or output.numbered):
+        what = "expected a directory, DIR/, or a numbered pattern for clean copies."
+        raise UsageError(what, field="repair", url=output.pattern)
+    task = _RepairTask(urls, output, checks, entries, regroup)
+    return run_job(
+        task,
+        run.make_engine(),
+        ledger=ledger_url(output.pattern, task.verb),
+        overwrite=output.overwrite,
+        storage=output.storage,
+        progress=run.progress,
+    )
+
+
+@contextlib.contextmanager
+def _opened(url: str, checks: CheckOptions, losses: list[Loss]) -> Iterator[Buffer]:
+    """Map the bytes of a shard; remote and compressed ones through a temporary file."""
+    with open_read(url, checks.storage) as source:
+        whole = source.map()
+        if whole is not None and detect(whole[:HEAD]) is None:
+            yield whole
+            return
+        with tempfile.TemporaryFile() as file:
+            head = b"" if whole is not None else _read_head(source, HEAD)
+            loss = _unpack(source, head, detect(head if whole is None else whole[:HEAD]), checks, file)
+            losses.extend([loss] if loss is not None else [])
+            file.flush()
+            if not file.seek(0, os.SEEK_END):
+                yield b""
+                return
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+                yield mapped
+
+
+def _read_head(source: Source, size: int) -> bytes:
+    head = b""
+    while len(head) < size and (more := source.read(CHUNK)):
+        head += more
+    return head
+
+
+def _unpack(
+    source: Source, head: bytes, form: str | None, checks: CheckOptions, file: IO[bytes]
+) -> Loss | None:
+    """Write the archive inside a stream to a file, as far as it can be read and trusted."""
+    if form is None:
+        file.write(head)
+        for piece in iter(lambda: source.read(CHUNK), b""):
+            file.write(piece)
+        return None
+    stream = Decompressing(source, form, checks.tar.limits, head)
+    try:
+        for piece in iter(lambda: stream.read(CHUNK), b""):
+            file.write(piece)
+    except (CompressionDamaged, TrailingData) as error:
+        if error.__cause__ is None:  # truncated or followed by other data: what came before is intact
+            return Loss("bytes", f"{error.what} The rest cannot be decompressed.", None, error.offset)
+        file.truncate(0)
+        return Loss("bytes", f"{error.what} Any byte may be wrong, so nothing can be trusted.", None, 0)
+    return None
+
+
+def salvaged(
+    buffer: Buffer,
+    url: str,
+    checks: CheckOptions,
+    losses: list[Loss],
+    index: Sidecar | None = None,
+    regroup: bool = False,
+) -> Iterator[Sample]:
+    """Yield the samples of an archive that can be trusted, and record losses.
+
+    With an index that has digests, exactly what they prove intact is kept, wherever it is in the archive.
+    """
+    stretches, damaged = scan(buffer, checks.tar, deep=index is not None) if len(buffer) else ([], [_EMPTY])
+    if index is not None:
+        kept = _proven(buffer, index, stretches, losses)
+    else:
+        losses.extend(damaged)
+        kept = _beyond_doubt(buffer, list(runs_of(stretches)), losses, regroup)
+    for key, spans in kept:
+        located = {
+            name: (offset, size, buffer[offset : offset + size]) for name, (offset, size) in spans.items()
+        }
+        problem = next(sample_problems(key, located, url, checks, Counter()), None)
+        if problem is not None:
+            losses.append(Loss("sample", problem.what, key, *_span(spans)))
+            continue
+        yield {"__key__": key, "__url__": url} | {name: data for name, (_, _, data) in located.items()}
+
+
+def _span(spans: Spans) -> tuple[int, int]:
+    return min(offset for offset, _ in spans.values()), max(sum(span) for span in spans.values())
+
+
+def _proven(buffer: Buffer, index: Sidecar, stretches: list[Stretch], losses: list[Loss]) -> Iterator[Kept]:
+    """Yield the samples of an index whose fields all match their digests."""
+    assert index.digests is not None
+    moved: dict[tuple[str, str], list[tuple[int, int]]] = {}
+    for run in runs_of(stretches):
+        for name, span in run.fields.items():
+            moved.setdefault((run.key, name), []).append(span)
+    for row in range(len(index)):
+        key, spans, wrong = index.key(row), {}, []
+        for member in range(int(index.starts[row]), int(index.starts[row + 1])):
+            name = index.fields[index.field_of[member]]
+            size, digest = int(index.sizes[member]), int(index.digests[member])
+            for offset, length in [(int(index.offsets[member]), size), *moved.get((key, name), ())]:
+                data = buffer[offset : offset + size]
+                if length == size == len(data) and xxhash.xxh3_64_intdigest(data) == digest:
+                    spans[name] = offset, size
+                    break
+            else:
+                wrong.append(name)
+        if wrong:
+            start = int(index.offsets[index.starts[row]])
+            losses.append(Loss("sample", f"damaged or missing: {', '.join(wrong)}", key, start))
+        else:
+            yield key, spans
+
+
+def _beyond_doubt(buffer: Buffer, runs: list[SampleRun], losses: list[Loss], regroup: bool) -> Iterator[Kept]:
+    """Yield the samples that are complete as far as the archive shows."""
+    layout = layout_of(runs)
+    by_key: dict[str, list[SampleRun]] = {}
+    for run in runs:
+        if run.doubt and not run.broken and tuple(run.fields) != layout:
+            run.broken = "it is adjacent to damage and may lack fields"
+        by_key.setdefault(run.key, []).append(run)
+    for key, same in by_key.items():
+        spans, reason = _settled(buffer, same, regroup)
+        if spans is not None:
+            yield key, spans
+        else:
+            losses.append(Loss("sample", reason, key, same[0].start, same[-1].stop))
+
+
+def _settled(buffer: Buffer, runs: list[SampleRun], regroup: bool) -> tuple[Spans | None, str]:
+    """Return the fields of a sample if its parts leave no doubt, otherwise the reason."""
+    complete = [run for run in runs if not run.broken]
+    if not complete:
+        return None, runs[0].broken
+    if len(runs) == 1:
+        return runs[0].fields, ""
+    contents = [{name: _bytes(buffer, span) for name, span in run.fields.items()} for run in runs]
+    for run, content in zip(runs, contents, strict=True):
+        # Parts that are repeated with the same bytes add nothing.
+        if not run.broken and all(other.items() <= content.items() for other in contents):
+            return run.fields, ""
+    if regroup and len(complete) == len(runs):
+        merged: Spans = {}
+        for run in runs:
+            if merged.keys() & run.fields.keys():
+                return None, "its members are repeated and differ"
+            merged |= run.fields
+        return merged, ""
+    return None, "its members are not contiguous"
+
+
+def _bytes(buffer: Buffer, span: tuple[int, int]) -> bytes:
+    return buffer[span[0] : sum(span)]

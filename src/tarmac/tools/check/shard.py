@@ -1,0 +1,234 @@
+"""Check one shard: read it to its end, and compare it with its index and its manifest."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from tarmac.codecs import Decoder, imagehandler
+from tarmac.display import display_url, identity, visible
+from tarmac.errors import (
+    IndexMissing,
+    MissingField,
+    NoCodec,
+    SampleError,
+    TarmacError,
+    TransferError,
+    UnsafeCodec,
+    UrlError,
+    UsageError,
+)
+from tarmac.indexing.manifest import Manifest, Shard
+from tarmac.limits import Limits
+from tarmac.samples.grouping import Grouping, group_members
+from tarmac.storage import StorageOptions, open_read
+from tarmac.storage.types import DEFAULT_STORAGE
+from tarmac.tar import Member, TarOptions, read_members
+from tarmac.tar.reader import DEFAULT_OPTIONS
+from tarmac.tools.check.compare import Comparison, LocatedField
+
+__all__ = ["check_shard", "CheckOptions", "sample_problems", "ShardCheck"]
+
+MAX_ERRORS = 1000
+"""Errors of one shard that are kept; all are counted."""
+
+
+@dataclass(frozen=True)
+class CheckOptions:
+    """What is checked besides the archive itself."""
+
+    require: frozenset[str] = frozenset()
+    """Fields that every sample must have."""
+    digests: bool = False
+    """Compare every field with its digest in the index beside the shard."""
+    manifest: Manifest | None = None
+    """A manifest to compare with, and its indexes; `manifest_url` is where it is."""
+    manifest_url: str = ""
+    decode: str = ""
+    """How to decode images, if fields are to be decoded."""
+    all_errors: bool = False
+    """Continue after a bad sample."""
+    max_errors: int | None = None
+    """Give up a shard with more errors than this."""
+    tar: TarOptions = DEFAULT_OPTIONS
+    storage: StorageOptions = DEFAULT_STORAGE
+
+    def ledger_options(self) -> dict[str, Any]:
+        """Return what the result depends on, for a ledger."""
+        options: dict[str, Any] = {"require": sorted(self.require), "digests": self.digests}
+        if self.manifest is not None:
+            options["against"] = f"{identity(self.manifest_url)} {self.manifest.fingerprint}"
+        return options | {
+            "decode": self.decode,
+            "end": self.tar.end,
+            "concatenated": self.tar.concatenated,
+        }
+
+
+@dataclass(slots=True)
+class ShardCheck:
+    """The result for one shard: what was read, and what is wrong with it."""
+
+    url: str
+    samples: int = 0
+    payload: int = 0
+    fields: dict[str, int] = field(default_factory=dict)
+    """Number of samples that have each field."""
+    skipped: dict[str, int] = field(default_factory=dict)
+    """Members that were not checked, by reason."""
+    error: TarmacError | None = None
+    """The first error."""
+    errors: list[TarmacError] = field(default_factory=list)
+    """All errors, or the first of very many."""
+    problems: int = 0
+    """The number of errors."""
+
+    @property
+    def ok(self) -> bool:
+        """Return whether the shard is complete and well-formed."""
+        return self.error is None
+
+    @property
+    def unreachable(self) -> bool:
+        """Return whether the shard could not be read at all, as opposed to being damaged."""
+        return isinstance(self.error, TransferError | UrlError | UsageError)
+
+    def add(self, error: TarmacError) -> None:
+        """Record an error."""
+        self.problems += 1
+        self.error = error if self.error is None else self.error
+        if len(self.errors) < MAX_ERRORS:
+            self.errors.append(error)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the result, for JSON."""
+        names = ("samples", "payload", "fields", "skipped", "problems")
+        return (
+            {"url": display_url(self.url)}
+            | {name: getattr(self, name) for name in names}
+            | {
+                "ok": self.ok,
+                "error": None if self.error is None else _error_dict(self.error),
+                "errors": [_error_dict(error) for error in self.errors],
+            }
+        )
+
+    def __str__(self) -> str:
+        if self.error is not None:
+            more = self.problems - len(self.errors)
+            lines = [f"BAD   {error}" for error in self.errors]
+            return "\n".join([*lines, f"BAD   {display_url(self.url)}: and {more} more"] if more else lines)
+        fields = " ".join(f"{visible(name)}:{count}" for name, count in sorted(self.fields.items()))
+        skipped = "".join(f", {count} x {reason} skipped" for reason, count in sorted(self.skipped.items()))
+        counts = f"{self.samples} samples, {self.payload} bytes"
+        return f"ok    {display_url(self.url)}: {counts}, {fields}{skipped}"
+
+
+def _error_dict(error: TarmacError) -> dict[str, Any]:
+    facts = {"kind": type(error).__name__, "offset": error.offset, "key": error.key, "text": str(error)}
+    return {name: value for name, value in facts.items() if value is not None or name == "offset"}
+
+
+class _GiveUpError(Exception):
+    """There are too many errors to read on."""
+
+
+def check_shard(
+    url: str, options: CheckOptions, entry: Shard | None, keys: list[str] | None = None
+) -> ShardCheck:
+    """Check one shard; `entry` is that of the manifest, and `keys` collects the keys."""
+    result = ShardCheck(url)
+    skipped: Counter[str] = Counter()
+
+    def record(error: TarmacError) -> None:
+        if not options.all_errors:
+            raise error
+        result.add(error.at(url=url))
+        if options.max_errors is not None and result.problems > options.max_errors:
+            raise _GiveUpError
+
+    try:
+        comparison = _comparison(url, options, entry)
+        for error in comparison.begin():
+            record(error)
+        for key, fields in _samples(url, options, skipped, record):
+            result.samples += 1
+            for name, (_, size, _) in fields.items():
+                result.fields[name] = result.fields.get(name, 0) + 1
+                result.payload += size
+            if keys is not None:
+                keys.append(key)
+            for error in sample_problems(key, fields, url, options, skipped):
+                record(error)
+            for error in comparison.sample(key, fields):
+                record(error)
+        for error in comparison.end(result.samples):
+            record(error)
+    except _GiveUpError:
+        pass
+    except TarmacError as error:
+        result.add(error.at(url=url))
+    result.skipped = dict(skipped)
+    return result
+
+
+def _comparison(url: str, options: CheckOptions, entry: Shard | None) -> Comparison:
+    if options.manifest is not None and entry is None:
+        raise IndexMissing("the manifest does not list this shard.", url=url)
+    return Comparison(url, entry, need_digests=options.digests, storage=options.storage)
+
+
+def _samples(
+    url: str, options: CheckOptions, skipped: Counter[str], record: Callable[[SampleError], None]
+) -> Iterator[tuple[str, Mapping[str, LocatedField]]]:
+    """Yield the key of each sample, and the offset, size and bytes of its fields."""
+    tar = options.tar
+    grouping = Grouping(lenient=tar.end == "lenient", tracked_keys=tar.limits.tracked_keys)
+    with open_read(url, options.storage) as source:
+        members = read_members(source.map() or source, tar, url=url, skipped=skipped)
+        try:
+            located = _located(members)
+            for sample in group_members(located, url, grouping, skipped=skipped, on_error=record):
+                key = sample.pop("__key__")
+                del sample["__url__"]
+                yield key, sample
+        finally:
+            members.close()
+
+
+def _located(members: Iterable[Member]) -> Iterator[Any]:
+    for name, offset, size, data in members:
+        yield name, offset, size, (offset, size, data)
+
+
+def sample_problems(
+    key: str,
+    fields: Mapping[str, LocatedField],
+    url: str,
+    options: CheckOptions,
+    skipped: Counter[str],
+) -> Iterator[TarmacError]:
+    """Yield the errors of one sample: missing fields, and fields that cannot be decoded."""
+    missing = options.require - fields.keys()
+    if missing:
+        yield MissingField(f"the sample has no {', '.join(sorted(missing))}.", url=url, key=key)
+    if not options.decode:
+        return
+    decoder = _decoder(options.decode, options.tar.limits)
+    for name, (_, _, data) in fields.items():
+        try:
+            decoder({"__key__": key, "__url__": url, name: data})
+        except (UnsafeCodec, NoCodec):
+            skipped["field that is decoded only from trusted data"] += 1
+        except ImportError as error:
+            skipped[f"field that needs {error.name or 'a library'} to be decoded"] += 1
+        except TarmacError as error:
+            yield error
+
+
+@lru_cache
+def _decoder(spec: str, limits: Limits) -> Decoder:
+    return Decoder([imagehandler(spec)], limits=limits)

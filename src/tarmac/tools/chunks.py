@@ -1,0 +1,23 @@
+"""Group samples into chunks, for work with a cost per call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from tarmac.samples.grouping import Sample
+
+__all__ = ["chunks"]
+
+
+def chunks(samples: Iterable[Sample], max_samples: int, max_bytes: int) -> Iterator[list[Sample]]:
+    """Yield lists of at most `max_samples` samples; a list ends with the sample that reaches `max_bytes`."""
+    chunk: list[Sample] = []
+    size = 0
+    for sample in samples:
+        chunk.append(sample)
+        size += sum(len(value) for name, value in sample.items() if name[:2] != "__")
+        if len(chunk) >= max_samples or size >= max_bytes:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk

@@ -1,0 +1,159 @@
+"""Index any shards, for verbs that need every sample by number.
+
+Standard input, commands and compressed shards are unpacked into a working directory first. Shards whose
+samples are not contiguous get an index there that groups their members.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import xxhash
+
+from tarmac.errors import IndexingError, SplitSample, TarmacError
+from tarmac.exact.dataset import Dataset
+from tarmac.exact.selection import whole
+from tarmac.exact.shardset import OpenOptions, ShardSet
+from tarmac.indexing.build import REQUESTS, IndexOptions, find_or_make_index, index_shard
+from tarmac.indexing.manifest import Manifest, Shard
+from tarmac.indexing.sidecar import open_sidecar, sidecar_url, write_sidecar
+from tarmac.progress import track
+from tarmac.runtime.lookahead import in_threads
+from tarmac.storage import is_local, open_read, scheme_of, stat
+from tarmac.storage.types import DEFAULT_STORAGE
+from tarmac.tar.compression import HEAD, Decompressing, detect
+from tarmac.tools.options import Access, Inputs
+from tarmac.tools.plan import can_index, shard_stem
+from tarmac.tools.regroup import index_scattered
+from tarmac.tools.select import Select
+from tarmac.tools.workdir import disk_errors
+
+__all__ = ["gather", "Gathered", "unpack"]
+
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """Indexed shards, wherever their indexes are."""
+
+    manifest: Manifest
+    access: Access = field(default_factory=Access)
+    origins: dict[str, str] = field(default_factory=dict)
+    """The URLs of unpacked shards, by the paths of their copies."""
+    versions: str = ""
+    """A hash that changes with the bytes of the shards."""
+
+    def dataset(self) -> Dataset:
+        """Return the samples of all shards, to be read in any order with little memory."""
+        opening = OpenOptions(cache=self.access.cache, storage=self.access.storage, mapped=False)
+        return Dataset._of_parts([whole(ShardSet(self.manifest, opening))])
+
+    def url(self, dataset: Dataset, number: int) -> str:
+        """Return the URL of the shard that a sample of a subset comes from, as the user gave it."""
+        part, shard = dataset._fetcher.shard(int(dataset._fetcher.shard_numbers(np.array([number]))[0]))
+        url = part.shards.url(shard)
+        return self.origins.get(url, url)
+
+
+def gather(
+    inputs: Inputs, directory: str, select: Select, access: Access, *, progress: bool | None = None
+) -> Gathered:
+    """Index shards; what is created for this job alone goes into the directory."""
+    urls = inputs.urls
+    options = replace(access.indexing, meta=select.meta)
+
+    def indexed(number: int) -> tuple[Shard, str]:
+        if inputs.manifest is not None:
+            shard = inputs.manifest.shards[number]
+            return shard, _version(shard, options)
+        return _indexed(urls[number], f"{directory}/shards/{number:06d}", options)
+
+    numbers = range(len(urls))
+    near = all(is_local(url) or scheme_of(url) in ("-", "pipe") for url in urls)
+    results = map(indexed, numbers) if near else in_threads(indexed, numbers, REQUESTS)
+    shards: list[Shard] = []
+    origins: dict[str, str] = {}
+    versions: list[str] = []
+    for url, (shard, version) in zip(
+        urls, track(results, len(urls), "indexing", progress=progress), strict=True
+    ):
+        shards.append(shard)
+        versions.append(f"{url} {version}")
+        if shard.url != url:
+            origins[shard.url] = url
+    digest = xxhash.xxh3_64_hexdigest("\n".join(versions).encode("utf-8", "surrogateescape"))
+    return Gathered(Manifest(shards), access, origins, digest)
+
+
+def _indexed(url: str, directory: str, options: IndexOptions) -> tuple[Shard, str]:
+    """Return a shard with its index, and the version of its bytes."""
+    if not can_index([url]):
+        return _unpacked(url, directory, options)
+    try:
+        sidecar, index = find_or_make_index(url, options, beside=False)
+    except SplitSample:
+        if is_local(url):
+            return _indexed_locally(url, url, directory, options), str(stat(url, options.storage))
+        return _unpacked(url, directory, options)
+    except IndexingError as error:
+        if type(error) is not IndexingError:
+            raise
+        return _unpacked(url, directory, options)  # compressed, although its name does not say so
+    facts = sidecar.facts
+    version = str(stat(url, options.storage)) if is_local(url) else f"{facts.size} {facts.version}"
+    return Shard(url, facts.samples, facts.size, index, facts.fingerprint), version
+
+
+def _version(shard: Shard, options: IndexOptions) -> str:
+    return str(stat(shard.url, options.storage)) if is_local(shard.url) else str(shard.fingerprint)
+
+
+def _indexed_locally(path: str, url: str, directory: str, options: IndexOptions) -> Shard:
+    """Index a local shard or copy, with the index in the working directory."""
+    index = f"{directory}/{sidecar_url('index')}"
+    options = replace(options, storage=DEFAULT_STORAGE)
+    try:
+        try:
+            content = index_shard(path, options)
+        except SplitSample:
+            content = index_scattered(path, options)
+    except TarmacError as error:
+        if path != url:  # name the URL, not the copy
+            error.url = None
+            error.at(url=url)
+        raise
+    with disk_errors(directory):
+        os.makedirs(directory, exist_ok=True)
+    write_sidecar(index, content)
+    facts = open_sidecar(index).facts
+    return Shard(path, facts.samples, facts.size, index, facts.fingerprint)
+
+
+def _unpacked(url: str, directory: str, options: IndexOptions) -> tuple[Shard, str]:
+    stem = "stream" if scheme_of(url) in ("-", "pipe") else shard_stem(url)
+    path = f"{directory}/{stem}.tar"
+    digest = unpack(url, path, options)
+    return _indexed_locally(path, url, directory, options), digest
+
+
+def unpack(url: str, path: str, options: IndexOptions) -> str:
+    """Write the decompressed bytes of a URL to a local file, and return their digest."""
+    digest = xxhash.xxh3_128()
+    with open_read(url, options.storage) as source:
+        head = b""
+        while len(head) < HEAD and (more := source.read(_CHUNK)):
+            head += more
+        packed = detect(head)
+        stream = source if packed is None else Decompressing(source, packed, options.tar.limits, head)
+        with disk_errors(path):
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "wb") as file:
+                chunk = head if packed is None else stream.read(_CHUNK)
+                while chunk:
+                    digest.update(chunk)
+                    file.write(chunk)
+                    chunk = stream.read(_CHUNK)
+    return digest.hexdigest()

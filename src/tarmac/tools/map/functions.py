@@ -1,0 +1,237 @@
+"""Call a Python function on a sample: decode fields before, encode changed fields after."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import importlib.util
+import os
+import pickle
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
+from types import ModuleType
+from typing import Any
+
+import xxhash
+
+from tarmac.codecs import Decoder, encode_field, find_encoder, imagehandler, imagespecs
+from tarmac.errors import NotPicklable, TarmacError, TransformFailed, UsageError
+from tarmac.extras import MissingExtra
+from tarmac.samples.grouping import Sample
+from tarmac.samples.naming import check_field, check_key, is_reserved
+
+__all__ = ["Function", "load_function"]
+
+KEY = "__key__"
+BASIC = "basic"
+"""Decodes everything but images."""
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function that maps a sample to a sample, to None, which drops it, or to several samples.
+
+    Several samples get the keys `old/000000`, `old/000001` and so on, unless the function sets them. A field
+    that the function does not change keeps its bytes, so that a JPEG is not encoded again.
+    """
+
+    source: Callable[[Sample], Any] | str
+    """A callable, `module:function` or `file.py:function`."""
+    decode: str = ""
+    """How images are decoded, such as rgb8; `basic` decodes everything else. Without it, fields are bytes."""
+
+    def __post_init__(self) -> None:
+        if self.decode and self.decode != BASIC and self.decode not in imagespecs:
+            known = ", ".join([*imagespecs, BASIC])
+            raise UsageError(f"expected one of {known}, got {self.decode!r}.", field="decode")
+        _ = self.function
+
+    def __getstate__(self) -> dict[str, Any]:
+        if not isinstance(self.source, str):
+            try:
+                pickle.dumps(self.source)
+            except Exception as error:
+                raise NotPicklable(f"cannot send `function` to a worker process: {error}.") from error
+        return {"source": self.source, "decode": self.decode}
+
+    @cached_property
+    def function(self) -> Callable[[Sample], Any]:
+        if isinstance(self.source, str):
+            return load_function(self.source)
+        if not callable(self.source):
+            raise UsageError(f"expected a function or its name, got {self.source!r}.", field="function")
+        return self.source
+
+    @cached_property
+    def decoder(self) -> Decoder:
+        return Decoder([] if self.decode == BASIC else [imagehandler(self.decode)])
+
+    def options(self) -> dict[str, Any]:
+        """Return what the result depends on, for a ledger, including the files that define the function."""
+        inner: Any = self.function
+        while isinstance(inner, partial):  # defined in the standard library
+            inner = inner.func
+        name = self.source if isinstance(self.source, str) else _qualified_name(inner)
+        hashes = [_file_hash(path) for path in self._files(inner)]
+        if not hashes and hasattr(inner, "__code__"):  # defined in a notebook or console
+            code = inner.__code__
+            hashes = [xxhash.xxh3_64_hexdigest(f"{code.co_code!r} {code.co_consts} {code.co_names}".encode())]
+        return {"py": " ".join([name, *hashes])} | ({"decode": self.decode} if self.decode else {})
+
+    def _files(self, inner: Any) -> list[str]:
+        """Return the file that the user named and the file that defines the function."""
+        named = [_named_module(self.source)] if isinstance(self.source, str) else []
+        modules = [*named, sys.modules.get(getattr(inner, "__module__", None) or "")]
+        paths = dict.fromkeys(getattr(module, "__file__", None) for module in modules)
+        return [path for path in paths if path and os.path.isfile(path)]
+
+    def __call__(self, sample: Sample) -> list[Sample]:
+        """Return the new samples, with fields of bytes."""
+        key = sample[KEY]
+        given = self.decoder(sample) if self.decode else dict(sample)
+        before = {name: (value, _snapshot(value)) for name, value in given.items()} if self.decode else {}
+        try:
+            result = self.function(given)
+            several = None if result is None or isinstance(result, Mapping) else list(_items(result))
+        except (TarmacError, ImportError) as error:
+            if isinstance(error, ImportError) and not isinstance(error, MissingExtra):
+                raise _failed(error) from error
+            raise
+        except (Exception, SystemExit) as error:  # fails the sample, not the program
+            raise _failed(error) from error
+        if result is None:
+            return []
+        if several is None:
+            return [self._encoded(result, key, sample, before)]
+        samples = [
+            self._encoded(
+                one, f"{key}/{number:06d}" if one.get(KEY, key) == key else one[KEY], sample, before
+            )
+            for number, one in enumerate(several)
+        ]
+        if len({one[KEY] for one in samples}) != len(samples):
+            raise TransformFailed("the function returned two samples with the same key.")
+        return samples
+
+    def _encoded(self, result: Mapping[str, Any], key: str, sample: Sample, before: dict[str, Any]) -> Sample:
+        key = check_key(result.get(KEY, key) if result.get(KEY, sample[KEY]) != sample[KEY] else key)
+        encoded: Sample = {KEY: key, "__url__": sample.get("__url__")}
+        for field, value in result.items():
+            if is_reserved(str(field)):
+                continue
+            check_field(field, key)
+            if type(value) is bytes and not (self.decode and field.lower().endswith(".gz")):
+                encoded[field] = value
+            elif field in before and before[field][0] is value and _equal(before[field][1], _snapshot(value)):
+                encoded[field] = sample[field]
+            else:
+                encoded[field] = encode_field(field, value, find_encoder(field), key)
+        if len(encoded) == 2:
+            raise TransformFailed("the function returned a sample without fields; None drops a sample.")
+        return encoded
+
+
+def _qualified_name(function: Any) -> str:
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    return f"{getattr(function, '__module__', '')}:{name}"
+
+
+def _items(result: Any) -> Iterable[Mapping[str, Any]]:
+    if not isinstance(result, Iterable) or isinstance(result, str | bytes):
+        raise TransformFailed(
+            f"the function returned {type(result).__name__}: expected a sample, None or several samples."
+        )
+    for one in result:
+        if not isinstance(one, Mapping):
+            raise TransformFailed(f"the function returned {type(one).__name__} among samples.")
+        yield one
+
+
+def _file_hash(path: str) -> str:
+    with open(path, "rb") as file:
+        return xxhash.xxh3_64_hexdigest(file.read())
+
+
+def _failed(error: BaseException) -> TransformFailed:
+    ours = os.path.dirname(os.path.dirname(__file__))  # show the innermost line of the user's code
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(ours)]
+    where = f" ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno})" if frames else ""
+    return TransformFailed(f"the function raised {type(error).__name__}: {str(error)[:300]}{where}.")
+
+
+def _snapshot(value: Any) -> Any:
+    """Return a value that equals a later snapshot only if the value was not changed in place."""
+    if value is None or isinstance(value, bool | int | float | str | bytes):
+        return value
+    if isinstance(value, dict | list | tuple):
+        return copy.deepcopy(value)
+    if hasattr(value, "detach"):
+        value = value.detach().cpu().numpy()
+    if hasattr(value, "dtype") and hasattr(value, "shape"):
+        import numpy as np
+
+        return str(value.dtype), value.shape, xxhash.xxh3_128_hexdigest(np.ascontiguousarray(value).data)
+    if hasattr(value, "tobytes") and hasattr(value, "mode"):
+        return value.mode, value.size, xxhash.xxh3_128_hexdigest(value.tobytes())
+    return object()
+
+
+def _equal(before: Any, now: Any) -> bool:
+    try:
+        return type(before) is type(now) and bool(before == now)
+    except ValueError:  # containers of arrays
+        return False
+
+
+def load_function(name: str) -> Callable[[Sample], Any]:
+    """Import `module:function` or `file.py:function`; modules of the working directory are found, too."""
+    function: Any = _named_module(name)
+    module, _, path = name.rpartition(":")
+    for part in path.split("."):
+        function = getattr(function, part, None)
+    if not callable(function):
+        raise UsageError(f"{module} has no function {path!r}.", field="function")
+    return function  # type: ignore[no-any-return]
+
+
+def _named_module(spec: str) -> ModuleType:
+    name, _, path = spec.rpartition(":")
+    if not name or not path:
+        raise UsageError(f"expected module:function or file.py:function, got {spec!r}.", field="function")
+    try:
+        return _from_file(name) if name.endswith(".py") else _module(name)
+    except UsageError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise UsageError(
+            f"cannot import {name}: {type(error).__name__}: {error}.", field="function"
+        ) from error
+
+
+def _module(name: str) -> ModuleType:
+    directory = os.getcwd()
+    if directory not in sys.path and "" not in sys.path:
+        sys.path.append(directory)
+    return importlib.import_module(name)
+
+
+def _from_file(path: str) -> ModuleType:
+    name = f"tarmac_map_{xxhash.xxh3_64_hexdigest(os.path.abspath(path).encode('utf-8', 'surrogateescape'))}"
+    if name in sys.modules:
+        return sys.modules[name]
+    if not os.path.isfile(path):
+        raise UsageError("no such file.", field="function", url=path)
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module

@@ -1,0 +1,299 @@
+"""Declare the keyword arguments that verbs share.
+
+Verbs take flat keyword arguments: `tarmac.copy("in-*.tar", "out-{i:06d}.tar", where="…", jobs=8)`. The typed
+dictionaries declare each of them once, in groups; `bundle` collects a group into the object that acts on it
+(`Select`, `Order`, `Output`, `Run`, `Access`), which has the defaults and checks the values.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypedDict, TypeVar
+
+from tarmac.errors import TarmacError, UsageError
+from tarmac.indexing.manifest import Manifest, read_manifest
+from tarmac.jobs.engines import Engine, make_engine
+from tarmac.jobs.task import Outcome
+from tarmac.limits import Limits
+from tarmac.runtime.budget import ErrorBudget
+from tarmac.runtime.processes import usable_cores
+from tarmac.samples.naming import Splitter, first_dot
+from tarmac.samples.reader import SampleReader
+from tarmac.storage import Cache, StorageOptions, scheme_of
+from tarmac.storage.types import DEFAULT_STORAGE
+from tarmac.storage.urls import Shards, ShardUrl, expand
+from tarmac.tar import TarOptions
+from tarmac.tar.reader import DEFAULT_OPTIONS
+
+if TYPE_CHECKING:
+    from tarmac.indexing.build import IndexOptions
+
+__all__ = [
+    "Access",
+    "AccessArgs",
+    "bundle",
+    "ErrorArgs",
+    "Inputs",
+    "OrderArgs",
+    "Run",
+    "RunArgs",
+    "SelectArgs",
+    "verb",
+    "WriteArgs",
+]
+
+Slice = slice
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+class SelectArgs(TypedDict, total=False):
+    """Choose samples and fields.
+
+    They apply in this order: `slice_shard` to each shard; `keys`, `where` and `split` to each sample; `slice`
+    to the remaining samples of all shards; `fields` and `drop_fields` to each sample.
+    """
+
+    fields: Sequence[str] | Mapping[str, str | Sequence[str]] | None
+    """Fields to keep. A mapping renames: from the new name to the old one, or to alternatives."""
+    drop_fields: Collection[str]
+    """Fields to drop; all others are kept."""
+    missing: Literal["error", "skip"]
+    """What to do with a sample that lacks a field to keep."""
+    where: str | None
+    """A condition on index columns: `"jpg.width >= 512 and json.lang = 'en'"`."""
+    keys: str | os.PathLike[str] | Collection[str] | None
+    """The keys to keep, or the path or URL of a file that lists them, one a line."""
+    slice: Slice | None
+    """A slice of all samples, with a positive step."""
+    slice_shard: Slice | None
+    """A slice of the samples of each shard."""
+    split: Mapping[str, float] | None
+    """Shares by a hash of the key, which add up to 1: `{"train": 0.9, "val": 0.1}`."""
+    only: str | None
+    """The one of the splits to keep."""
+
+
+class OrderArgs(TypedDict, total=False):
+    """Reorder samples."""
+
+    shuffle: bool
+    seed: int
+    buffer: int
+    """Buffer size for shuffling inputs that cannot be indexed; others are shuffled completely."""
+    interleave: int
+    """Take one sample in turn from each of this many shards."""
+    weights: Sequence[float]
+    """Mix several sources: the relative frequency of each."""
+    until: Literal["first", "all"]
+    """Whether a mixture ends with its first or its last exhausted source."""
+
+
+class WriteArgs(TypedDict, total=False):
+    """Write shards."""
+
+    max_samples: int | None
+    """Maximum number of samples per shard."""
+    max_bytes: int | None
+    """Maximum payload bytes per shard."""
+    rekey: str | None
+    """Pattern for new keys, with `{i}` (sample number) and `{key}` (old key): `{i:09d}`."""
+    compress: Literal["gz", "zst", "bz2", "xz"] | None
+    """Compression; by default the extension of the output decides."""
+    index: bool
+    """Also write the index of each shard."""
+    manifest: str | None
+    """Also write a manifest of all shards to this path or URL, and their indexes."""
+    post_cmd: str | None
+    """Shell command to run after each finished shard, with `{path}`; it must succeed."""
+    delete_after: bool
+    """Delete each shard after `post_cmd`."""
+    overwrite: bool
+    """Start over and replace existing files."""
+
+
+class RunArgs(TypedDict, total=False):
+    """Run a job."""
+
+    jobs: int | None
+    """Number of worker processes; by default the number of cores."""
+    engine: Engine | str | None
+    """What runs the units of the job; by default processes of this machine."""
+    dry_run: bool
+    """Only report what would be done."""
+    progress: bool | None
+    """Show a progress bar; by default on terminals and in notebooks."""
+
+
+class ErrorArgs(TypedDict, total=False):
+    """Handle bad samples."""
+
+    on_error: Literal["abort", "skip"]
+    """Stop at a bad sample, or skip and count it."""
+    max_errors: int | None
+    """Stop when more samples than this were bad."""
+
+
+class AccessArgs(TypedDict, total=False):
+    """Access inputs and outputs."""
+
+    storage: StorageOptions
+    """Credentials, endpoints, timeouts and retries."""
+    limits: Limits | None
+    """Limits against hostile data; by default those of `tar`."""
+    tar: TarOptions
+    """Strictness of reading tar files."""
+    split_name: Splitter
+    """How a member name splits into key and field: `first_dot`, `last_dot`, or a function."""
+    cache: Cache | str | os.PathLike[str] | None
+    """Cache for remote shards, or its directory."""
+    allow_exec: bool
+    """Allow `pipe:` inputs, which run commands."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The shards that a verb reads: their expanded URLs, and the manifest if they came from one."""
+
+    urls: Sequence[ShardUrl]
+    manifest: Manifest | None = None
+
+
+@dataclass(frozen=True)
+class Access:
+    """How inputs are read."""
+
+    storage: StorageOptions = DEFAULT_STORAGE
+    limits: Limits | None = None
+    tar: TarOptions = DEFAULT_OPTIONS
+    split_name: Splitter = first_dot
+    cache: Cache | None = None
+    allow_exec: bool = True
+
+    def __post_init__(self) -> None:
+        if self.cache is not None and not isinstance(self.cache, Cache):
+            object.__setattr__(self, "cache", Cache(self.cache))
+        if self.limits is not None:
+            object.__setattr__(self, "tar", replace(self.tar, limits=self.limits))
+
+    def inputs(self, sources: Shards | Manifest | Inputs) -> Inputs:
+        """Expand patterns and lists, once; keep a manifest, whose indexes need not be built again."""
+        if isinstance(sources, Inputs):
+            return sources
+        if isinstance(sources, list | tuple) and len(sources) == 1:
+            sources = sources[0]
+        if _is_manifest(sources):
+            sources = read_manifest(os.fspath(sources), self.storage)  # type: ignore[arg-type]
+        if isinstance(sources, Manifest):
+            return Inputs([ShardUrl(shard.url) for shard in sources.shards], sources)
+        limits = self.tar.limits
+        return Inputs(expand(sources, limits=limits, storage=self.storage, allow_exec=self.allow_exec))
+
+    @property
+    def indexing(self) -> IndexOptions:
+        """Return how shards are read to index them."""
+        from tarmac.indexing.build import IndexOptions
+
+        return IndexOptions(split_name=self.split_name, tar=self.tar, storage=self.storage)
+
+    def reader(self, urls: Sequence[str]) -> SampleReader:
+        """Return a reader of raw samples."""
+        return SampleReader(urls, tar=self.tar, split_name=self.split_name, storage=self.storage, cache=self.cache)
+
+
+def _is_manifest(sources: object) -> bool:
+    if isinstance(sources, ShardUrl) or not isinstance(sources, str | os.PathLike):
+        return False
+    name = os.fspath(sources).partition("?")[0].lower()
+    return name.endswith(".json") and scheme_of(name) != "pipe"
+
+
+@dataclass(frozen=True)
+class Run:
+    """How a job runs, and what it does with bad samples."""
+
+    jobs: int | None = None
+    engine: Engine | str | None = None
+    dry_run: bool = False
+    on_error: Literal["abort", "skip"] = "abort"
+    max_errors: int | None = None
+    progress: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.jobs is not None and self.jobs < 1:
+            raise UsageError(f"expected a positive number, got {self.jobs}.", field="jobs")
+        if self.max_errors is not None and self.max_errors < 0:
+            raise UsageError(f"expected 0 or more, got {self.max_errors}.", field="max_errors")
+        if self.on_error not in ("abort", "skip"):
+            raise UsageError(f"expected 'abort' or 'skip', got {self.on_error!r}.", field="on_error")
+
+    def __getstate__(self) -> dict[str, object]:
+        return self.__dict__ | {"engine": None}  # workers need no engine, which may not pickle
+
+    @property
+    def workers(self) -> int:
+        """Return the number of worker processes."""
+        return self.jobs or usable_cores()
+
+    def make_engine(self) -> Engine:
+        """Return the engine that runs the job."""
+        return make_engine(self.engine, self.workers)
+
+    def handle(self, error: TarmacError, outcome: Outcome) -> None:
+        """Raise the error of a sample, or count it; too many of them are an error."""
+        if self.on_error == "abort":
+            raise error
+        outcome.fail(str(error))
+        ErrorBudget(self.max_errors).check(outcome.failed, error)
+
+
+def bundle(group: Callable[..., T], options: Mapping[str, Any]) -> T:
+    """Return an object of a dataclass, made from those of the options that it has."""
+    return group(**{each.name: options[each.name] for each in _fields(group) if each.name in options})
+
+
+def _fields(group: Any) -> tuple[Field[Any], ...]:
+    return tuple(each for each in fields(group) if each.init)
+
+
+def verb(arguments: type, *groups: type) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Show the keyword arguments of a verb in its signature, and reject unknown ones."""
+    defaults = {
+        each.name: None if each.default is MISSING else each.default
+        for group in groups
+        for each in _fields(group)
+    }
+    declared = {name: defaults.get(name) for name in arguments.__annotations__}
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        signature = inspect.signature(function)
+        own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
+        shared = [
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=default,
+                annotation=arguments.__annotations__[name].__forward_arg__,
+            )
+            for name, default in declared.items()
+        ]
+        known = {each.name for each in (*own, *shared)}
+
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            for name in kwargs.keys() - known:
+                close = difflib.get_close_matches(name, known, 1)
+                hint = f". Did you mean {close[0]!r}?" if close else ""
+                raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}{hint}")
+            return function(*args, **kwargs)
+
+        call.__signature__ = signature.replace(parameters=[*own, *shared])  # type: ignore[attr-defined]
+        return call
+
+    return decorate

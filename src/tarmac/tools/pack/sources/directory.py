@@ -1,0 +1,147 @@
+"""A tree of files: those whose paths agree up to the first dot of the file name form a sample."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from operator import itemgetter
+from sys import intern
+
+from tarmac.errors import AccessDenied, NotFound, TransferError, UrlError
+from tarmac.samples.naming import first_dot
+from tarmac.storage import StorageOptions, can_list, is_local, list_objects
+from tarmac.storage.local import local_path
+from tarmac.storage.types import DEFAULT_STORAGE
+from tarmac.tools.pack.sources.files import FileSource, file_stat
+from tarmac.tools.pack.sources.registry import SourceFormat, register_source
+from tarmac.tools.pack.sources.source import UNKNOWN, File, Item, Skipped, SourceOptions
+
+__all__ = ["check_directory", "Directory"]
+
+HIDDEN, NO_EXTENSION, SPECIAL = "hidden", "without an extension", "not plain files"
+LOOP, HIDDEN_FOLDER = "links that form a loop", "hidden folders"
+
+
+@dataclass
+class Directory(FileSource):
+    """A directory, or a prefix of a bucket; keys are paths relative to it."""
+
+    url: str
+    storage: StorageOptions = DEFAULT_STORAGE
+    needs_sizes: bool = False
+    format = "dir"
+
+    def items(self, skipped: Skipped) -> Iterator[Item]:
+        items = self._local(skipped) if is_local(self.url) else self._remote(skipped)
+        items.sort(key=itemgetter(0))
+        return iter(items)
+
+    def _local(self, skipped: Skipped) -> list[Item]:
+        root = local_path(self.url).rstrip("/") or "/"
+        pending = [(root, "", False)]
+        items: list[Item] = []
+        while pending:
+            path, prefix, behind_link = pending.pop()
+            for folder, linked in _list_folder(path, prefix, self.needs_sizes, items, skipped):
+                linked = linked or behind_link
+                # Only a link can lead back to a folder that contains it.
+                if linked and _identity(folder) in _ancestors(path, root):
+                    skipped.add(LOOP, folder)
+                else:
+                    pending.append((folder, f"{prefix}{os.path.basename(folder)}/", linked))
+        return items
+
+    def _remote(self, skipped: Skipped) -> list[Item]:
+        if not can_list(self.url):
+            raise UrlError(
+                "this location cannot be listed.", url=self.url, hint="a recipe or a table of URLs."
+            )
+        base = f"{self.url.rstrip('/')}/"
+        samples: dict[str, list[File]] = {}
+        for url, info in list_objects(base, self.storage):
+            name = url.removeprefix(base)
+            halves = first_dot(name)
+            if "/." in f"/{name}":
+                skipped.add(HIDDEN, name)
+            elif halves is None:
+                skipped.add(NO_EXTENSION, name)
+            else:
+                samples.setdefault(halves[0], []).append((halves[1], url, info.size, info.version))
+        return [(key, sum(file[2] for file in files), tuple(files)) for key, files in samples.items()]
+
+
+def _list_folder(
+    path: str, prefix: str, needs_sizes: bool, items: list[Item], skipped: Skipped
+) -> Iterator[tuple[str, bool]]:
+    """Add the samples of one folder; return its folders and whether each is a link."""
+    samples: dict[str, list[File]] = {}
+    folders: list[tuple[str, bool]] = []
+    try:
+        with os.scandir(path) as entries:
+            for entry in entries:
+                name = entry.name
+                dot = name.find(".")
+                if entry.is_dir():
+                    if dot == 0:
+                        skipped.add(HIDDEN_FOLDER, prefix + name)
+                    else:
+                        folders.append((entry.path, entry.is_symlink()))
+                    continue
+                if dot <= 0 or dot == len(name) - 1:
+                    skipped.add(NO_EXTENSION if dot else HIDDEN, prefix + name)
+                    continue
+                # A broken link is planned: reading it raises an error that names the sample.
+                if not (entry.is_file() or (entry.is_symlink() and not os.path.exists(entry.path))):
+                    skipped.add(SPECIAL, prefix + name)
+                    continue
+                stem, field, location = name[:dot], intern(name[dot + 1 :]), entry.path
+                size, version = file_stat(location) if needs_sizes else (-1, UNKNOWN)
+                file: File = (field, location, size, version)
+                if stem in samples:
+                    samples[stem].append(file)
+                else:
+                    samples[stem] = [file]
+    except PermissionError as error:
+        raise AccessDenied("permission denied to list the folder.", url=path) from error
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise NotFound("no such directory.", url=path) from error
+    except OSError as error:
+        raise TransferError(f"the folder cannot be listed: {error.strerror}.", url=path) from error
+    for stem, files in samples.items():
+        if len(files) > 1:
+            files.sort()
+        size = sum(file[2] for file in files) if needs_sizes else 0
+        items.append((prefix + stem, size, tuple(files)))
+    return iter(folders)
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    try:
+        info = os.stat(path)
+    except OSError:
+        return None
+    return info.st_dev, info.st_ino
+
+
+def _ancestors(path: str, root: str) -> list[tuple[int, int] | None]:
+    """Return the identities of the folders from this one up to the root."""
+    identities = [_identity(path)]
+    while len(path) > len(root):
+        path = os.path.dirname(path)
+        identities.append(_identity(path))
+    return identities
+
+
+def check_directory(url: str) -> None:
+    """Raise if a local URL is not a directory."""
+    if is_local(url) and not os.path.isdir(local_path(url)):
+        raise NotFound("no such directory.", url=url)
+
+
+def _open(url: str, options: SourceOptions) -> Directory:
+    check_directory(url)
+    return Directory(url, options.storage, options.needs_sizes)
+
+
+register_source(SourceFormat("dir", _open))

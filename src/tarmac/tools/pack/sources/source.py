@@ -1,0 +1,134 @@
+"""What all sources have in common: samples are planned in one process and read in another."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from tarmac.samples.grouping import Sample
+from tarmac.storage import StorageOptions
+from tarmac.storage.types import DEFAULT_STORAGE
+from tarmac.tools.columns import Columns
+
+__all__ = [
+    "File",
+    "FileStats",
+    "Item",
+    "Load",
+    "load_each",
+    "Location",
+    "Skipped",
+    "Source",
+    "SourceOptions",
+    "UNKNOWN",
+]
+
+File = tuple[str, "str | bytes", int, "int | str | None"]
+"""The content of a field: field name, location, size, version.
+
+A local file: its path, its size and its modification time in nanoseconds, or -1 and UNKNOWN until it is read.
+An object: its URL, its size and its version, or -1 and None. A command: `pipe:` and the command. Or bytes. These
+are plain tuples, because a plan has millions of them and is sent to workers.
+"""
+UNKNOWN = -2
+"""The version of a local file that is determined when it is read."""
+FileStats = dict["str | bytes", tuple[int, int]]
+"""The sizes and modification times of such files, by path."""
+Location = tuple[Any, ...]
+"""What a source needs to read one sample, made of tuples, strings, bytes and numbers."""
+Item = tuple["str | None", int, Location]
+"""A planned sample: its key (None: its number), its payload size, and its location."""
+Load = Callable[[str, Location], Sample]
+"""Reads one sample, by key and location."""
+_CHUNK = 16
+"""Maximum number of samples to read before the first of them is passed on."""
+_CHUNK_BYTES = 1 << 14
+"""A sample of this size ends a chunk."""
+
+
+@dataclass
+class Skipped:
+    """Files that belong to no sample: counted by reason, with one example each."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+    examples: dict[str, str] = field(default_factory=dict)
+
+    def add(self, reason: str, name: str) -> None:
+        """Count a file."""
+        self.counts[reason] = self.counts.get(reason, 0) + 1
+        self.examples.setdefault(reason, name)
+
+    def __bool__(self) -> bool:
+        return bool(self.counts)
+
+    def __str__(self) -> str:
+        return ", ".join(f"{n} {reason} ({self.examples[reason]!r})" for reason, n in self.counts.items())
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """How to open sources."""
+
+    columns: Columns = field(default_factory=Columns)
+    base: str = ""
+    """The directory of relative file names; by default that of the list which names them."""
+    allow_exec: bool = False
+    timeout: float = 600.0
+    storage: StorageOptions = DEFAULT_STORAGE
+    needs_sizes: bool = False
+    """Whether planning needs the size of each sample, which takes longer."""
+    directory: str = ""
+    """A temporary directory for copies of remote and compressed lists."""
+
+
+def load_each(read: Load, planned: Iterable[tuple[str, Location]]) -> Iterator[Sample]:
+    """Read samples, small ones in chunks: alternating between reading and writing is slower."""
+    chunk: list[Sample] = []
+    for key, location in planned:
+        sample = read(key, location)
+        chunk.append(sample)
+        if len(chunk) == _CHUNK or sum(map(len, sample.values())) >= _CHUNK_BYTES:
+            yield from chunk
+            chunk.clear()
+    yield from chunk
+
+
+class Source(ABC):
+    """Something that samples are packed from: a dataclass, so that it pickles.
+
+    `register_source` registers a class of sources.
+    """
+
+    format: str
+    url: str
+    """As the caller gave it."""
+    classes: Sequence[str] | None = None
+    """Names of the classes that `cls` numbers, for a file classes.txt; known after `items`."""
+    unique_keys: bool = False
+    """Whether no two samples of it can have the same key."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {each.name: getattr(self, each.name) for each in fields(self)}  # type: ignore[arg-type]
+
+    @abstractmethod
+    def items(self, skipped: Skipped) -> Iterator[Item]:
+        """Yield all samples, in an order that depends on nothing but the source."""
+
+    @abstractmethod
+    def opened(self, locations: Sequence[Location], stats: FileStats) -> AbstractContextManager[Load]:
+        """Prepare to read these samples in this order; record in `stats` what is first known when reading."""
+
+    def files(self, location: Location) -> tuple[File, ...]:
+        """Return the files of a sample, whose changes are noticed by the next run."""
+        return ()
+
+    def fingerprint(self) -> str:
+        """Return what changes with the source, unless locations change with it."""
+        return ""
+
+    def field_names(self, location: Location) -> set[str] | None:
+        """Return the fields of a sample, if they are known without reading it."""
+        return None

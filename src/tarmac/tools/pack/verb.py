@@ -1,0 +1,188 @@
+"""Pack files, folders, tables and generated samples into shards."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import os
+import tempfile
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Unpack
+
+from tarmac.display import identity
+from tarmac.errors import UsageError
+from tarmac.jobs.report import Report
+from tarmac.storage import StorageOptions, is_local
+from tarmac.storage.local import local_path
+from tarmac.storage.types import DEFAULT_STORAGE
+from tarmac.tools.columns import Columns
+from tarmac.tools.options import ErrorArgs, Run, RunArgs, WriteArgs, bundle, verb
+from tarmac.tools.output import Output
+from tarmac.tools.pack.job import PackJob, PackOptions
+from tarmac.tools.pack.samples import Samples, pack_samples
+from tarmac.tools.pack.sources import SourceOptions, open_source
+from tarmac.tools.rewrite import run_writing
+from tarmac.tools.rewrite_stream import rewrite_samples
+from tarmac.tools.select import Select
+from tarmac.tools.tally import Balance
+
+__all__ = ["pack", "PackArgs", "PackReport"]
+
+MAX_SAMPLES = 10_000
+"""Samples per shard, unless a maximum is given."""
+Path = str | os.PathLike[str]
+
+
+class PackArgs(WriteArgs, RunArgs, ErrorArgs, total=False):
+    """The shared keyword arguments of `pack`."""
+
+
+@dataclass(slots=True)
+class PackReport(Report):
+    """The report of `pack`."""
+
+    skipped: dict[str, int] = field(default_factory=dict)
+    """Number of files that belong to no sample, by reason."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the numbers, for JSON."""
+        return Report.to_dict(self) | {"skipped": self.skipped}
+
+
+@verb(PackArgs, Output, Run)
+def pack(
+    sources: Path | Sequence[Path] | Samples | Callable[..., Samples],
+    output: str,
+    *,
+    format: str | None = None,
+    key: str | None = None,
+    columns: Mapping[str, str] | Sequence[str] | None = None,
+    files: Mapping[str, str] | Sequence[str] | None = None,
+    base: Path | None = None,
+    function: str | Callable[..., Samples] | None = None,
+    require: Collection[str] = (),
+    split: Mapping[str, float] | None = None,
+    only: str | None = None,
+    shuffle: bool = False,
+    seed: int = 0,
+    task: tuple[int, int] = (0, 1),
+    allow_exec: bool = False,
+    timeout: float = 600.0,
+    storage: StorageOptions = DEFAULT_STORAGE,
+    **options: Unpack[PackArgs],
+) -> PackReport:
+    """Pack sources into shards of 10,000 samples, or as `max_samples` and `max_bytes` require.
+
+    A source is a directory, a recipe, a table, or the URL of one; its name tells its `format`, or this argument
+    does. `sources` may also be an iterable of samples, or a function that returns one. Running the same job again
+    writes only what is missing.
+
+    Of tables, `key` is the column of keys (by default, rows are numbered), `columns` selects columns and names
+    their fields, and `files` names columns that hold file names, and the fields of their contents. Relative file
+    names are relative to `base`, by default to the directory of the table or recipe.
+
+    `function` is a function or "module:function", called with `sources` as its arguments. `require` lists fields
+    that every sample must have. `split` and `only` are those of `copy`. `task=(i, n)` writes only every n-th
+    shard, from i on, so that n machines can share a job. `timeout` limits the seconds of each command in a recipe,
+    which `allow_exec` allows.
+    """
+    target = _with_default_size(bundle(Output, {"pattern": output, "storage": storage, **options}))
+    run, select = bundle(Run, options), Select(split=split, only=only)
+    packing = PackOptions(shuffle, seed, select, require, run.on_error, task)
+    table = Columns(key or "", _mapping(columns), _mapping(files))
+    base = os.fspath(base or "")
+    if function is not None or not _are_paths(sources):
+        if format or base or table != Columns():
+            raise UsageError(
+                "`format`, `key`, `columns`, `files` and `base` do not apply to generated samples."
+            )
+        generated: Any = sources if function is None else function
+        arguments = [] if function is None else _listed(sources)
+        return _report(pack_samples(generated, arguments, target, run, packing))
+    urls = _listed(sources)
+    if not urls:
+        raise UsageError("expected at least one source.", field="sources")
+    _check_output_outside(urls, target)
+    facts: dict[str, Any] = {"from": format, "base": identity(base), "key": table.key}
+    facts |= {"files": dict(table.files), "columns": dict(table.fields)}
+    packing = replace(packing, facts={name: value for name, value in facts.items() if value})
+    with _without_gc(), tempfile.TemporaryDirectory(prefix="tarmac-pack-") as directory:
+        sized = target.max_bytes is not None
+        opening = SourceOptions(table, base, allow_exec, timeout, storage, sized, directory)
+        job = PackJob([open_source(url, format, opening) for url in urls], target, packing)
+        return _run(job, run)
+
+
+def _run(job: PackJob, run: Run) -> PackReport:
+    if job.output.stream:
+        rows = list(itertools.chain.from_iterable(job.planned.rows.values()))
+        report = rewrite_samples(
+            "pack", iter(()), job.output, run, lambda _, outcome: job.samples(rows, outcome, {})
+        )
+    else:
+        report = run_writing(job, job.output, run, job.pack.ledger)
+    plan = job.planned
+    if not run.dry_run:
+        Balance(plan.left_out).add_to(report)
+    if plan.skipped:
+        report.remarks.append(f"skipped files that belong to no sample: {plan.skipped}")
+    return _report(report, plan.skipped.counts)
+
+
+def _report(report: Report, skipped: Mapping[str, int] | None = None) -> PackReport:
+    return PackReport(
+        **{each.name: getattr(report, each.name) for each in fields(Report)}, skipped=dict(skipped or {})
+    )
+
+
+def _are_paths(sources: Any) -> bool:
+    if isinstance(sources, str | os.PathLike):
+        return True
+    return isinstance(sources, list | tuple) and all(isinstance(each, str | os.PathLike) for each in sources)
+
+
+def _listed(sources: Any) -> list[str]:
+    one = isinstance(sources, str | os.PathLike)
+    return list(map(os.fspath, [sources] if one else sources))
+
+
+def _mapping(names: Mapping[str, str] | Sequence[str] | None) -> dict[str, str]:
+    if isinstance(names, str):
+        raise UsageError(f"expected a list or a mapping of columns, got {names!r}.")
+    return dict(names) if isinstance(names, Mapping) else {name: name for name in names or ()}
+
+
+def _with_default_size(output: Output) -> Output:
+    if output.numbered and not output.stream and output.max_samples is None and output.max_bytes is None:
+        return replace(output, max_samples=MAX_SAMPLES)
+    return output
+
+
+@contextmanager
+def _without_gc() -> Iterator[None]:
+    """Disable garbage collection: it would take long over the millions of tuples of a plan, which all stay."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _check_output_outside(urls: Sequence[str], output: Output) -> None:
+    """Raise if the output is inside a source: the next run would pack it."""
+    if not is_local(output.pattern) or output.stream:
+        return
+    target = os.path.realpath(os.path.dirname(local_path(output.name(0, "x", "x"))) or ".")
+    for url in urls:
+        if is_local(url) and os.path.isdir(local_path(url)):
+            root = os.path.realpath(local_path(url))
+            if target == root or target.startswith(root.rstrip("/") + "/"):
+                raise UsageError(
+                    f"the output is inside the source {url}.",
+                    url=output.pattern,
+                    hint="a directory beside it, such as ../x-{i:06d}.tar.",
+                )

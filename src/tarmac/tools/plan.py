@@ -1,0 +1,381 @@
+"""Plan which samples go into which output shard: the step between the arguments of a verb and its job.
+
+Inputs that can be indexed are addressed by sample number, so every output shard can be made by itself,
+anywhere and again. Standard input, commands and compressed shards can only be read from start to end: each
+becomes one output shard, or all of them are read in one pass by this process.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import PurePosixPath
+from typing import Protocol
+
+import numpy as np
+import xxhash
+
+from tarmac.errors import UsageError
+from tarmac.exact.dataset import Dataset
+from tarmac.exact.selection import whole
+from tarmac.exact.shardset import OpenOptions, ShardSet
+from tarmac.indexing.build import manifest_of
+from tarmac.runtime.types import Integers
+from tarmac.samples.grouping import Sample
+from tarmac.samples.reader import read_shard
+from tarmac.storage import StorageOptions, is_local, scheme_of, stat
+from tarmac.storage.types import DEFAULT_STORAGE
+from tarmac.tar.compression import format_of_name
+from tarmac.tools.options import Access, Inputs
+from tarmac.tools.order import AS_IS, Order
+from tarmac.tools.output import Output, same_name
+from tarmac.tools.permutations import Permutation, permutation_text
+from tarmac.tools.select import Select
+from tarmac.tools.tally import Balance, Tally
+
+__all__ = [
+    "any_remote",
+    "balance",
+    "can_index",
+    "IndexedSamples",
+    "OnePass",
+    "open_indexed",
+    "OutputShard",
+    "plan",
+    "Plan",
+    "SampleSource",
+    "selects_by_split",
+    "shard_stem",
+    "StreamedShards",
+]
+
+BATCH = 1024
+"""Samples that are fetched together, ..."""
+BATCH_BYTES = 32 << 20
+"""... and about how many bytes of them."""
+SIZES_BATCH = 1 << 20
+"""Samples whose sizes are looked up together, to find where shards end."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutputShard:
+    """One output shard: the samples from `start` to `stop` of a sample source."""
+
+    name: str
+    start: int = 0
+    stop: int = 0
+    source: int = 0
+    """The number of the input shard, if it is made from one."""
+
+
+class SampleSource(Protocol):
+    """Samples that can be divided into output shards."""
+
+    def shards(self, output: Output, split: str = "") -> Iterator[OutputShard]:
+        """Yield the shards to write."""
+
+    def samples(self, shard: OutputShard, tally: Tally | None = None) -> Iterator[Sample]:
+        """Yield the samples of a shard, with the selected fields."""
+
+    def urls(self) -> Sequence[str]:
+        """Return the input shards."""
+
+    def fingerprint(self) -> str:
+        """Return a hash that changes with the samples and with their order."""
+
+
+@dataclass(frozen=True)
+class IndexedSamples:
+    """Indexed samples, permuted or in their original order."""
+
+    dataset: Dataset
+    select: Select
+    permutation: Permutation | None = None
+    batch: int = BATCH
+    whole: Dataset | None = None
+    """All samples before the selection."""
+    versions: str | None = None
+    """A hash that changes with the bytes of the shards, if it is known already."""
+
+    @property
+    def size(self) -> int:
+        """Return the number of samples."""
+        return len(self.dataset) if self.permutation is None else self.permutation.size
+
+    @property
+    def everything(self) -> OutputShard:
+        """Return one shard of all samples."""
+        return OutputShard("", 0, self.size)
+
+    def shards(self, output: Output, split: str = "") -> Iterator[OutputShard]:
+        """Divide the samples as the input shards are, or by number of samples and bytes."""
+        if output.by_shard:
+            if self.permutation is not None:
+                raise UsageError(
+                    "reordered samples cannot keep the names of their shards.",
+                    url=output.pattern,
+                    hint="{i:06d} in the output.",
+                )
+            yield from self._by_shard(output, split)
+            return
+        edges = self._edges(output)
+        if len(edges) > 2 and not output.numbered:
+            raise same_name(output.pattern)
+        for number, (start, stop) in enumerate(itertools.pairwise(edges)):
+            yield OutputShard(output.name(number, split=split), start, stop)
+
+    def _by_shard(self, output: Output, split: str) -> Iterator[OutputShard]:
+        ends = np.cumsum(self.dataset.lengths).tolist()
+        for number, (start, stop) in enumerate(zip([0, *ends], ends, strict=False)):
+            home, shard = self.dataset._fetcher.shard(number)
+            name = output.name(number, shard_stem(home.shards.url(shard)), split)
+            yield OutputShard(name, start, stop, number)
+
+    def _edges(self, output: Output) -> list[int]:
+        """Return where shards begin and end."""
+        total = self.size
+        if output.max_bytes is None:
+            return [*range(0, total, output.max_samples or max(total, 1)), total]
+        edges, count, size = [0], 0, 0
+        for start in range(0, total, SIZES_BATCH):
+            indices = self.indices(start, min(start + SIZES_BATCH, total))
+            for position, sample_bytes in enumerate(self.sizes(indices).tolist(), start):
+                if output.is_full(count, size, sample_bytes):
+                    edges.append(position)
+                    count = size = 0
+                count, size = count + 1, size + sample_bytes
+        return [*edges, total] if total else [0, 0]
+
+    def indices(self, start: int, stop: int) -> Integers:
+        """Return the sample numbers at these positions."""
+        return np.arange(start, stop) if self.permutation is None else self.permutation.at(start, stop)
+
+    def samples(self, shard: OutputShard, tally: Tally | None = None) -> Iterator[Sample]:
+        return self.select.cut(self._counted(shard, tally), tally)
+
+    def _counted(self, shard: OutputShard, tally: Tally | None) -> Iterator[Sample]:
+        samples = self._fetched(shard)
+        return samples if tally is None else tally.select(tally.see(samples))
+
+    def _fetched(self, shard: OutputShard) -> Iterator[Sample]:
+        start = shard.start
+        while start < shard.stop:
+            indices = self.indices(start, min(start + self.batch, shard.stop))
+            sizes = np.cumsum(self.sizes(indices))
+            count = max(int(np.searchsorted(sizes, BATCH_BYTES, side="right")), 1)
+            yield from self.fetch(indices[:count])
+            start += min(count, len(indices))
+
+    def sizes(self, indices: Integers) -> Integers:
+        """Return the number of bytes of each of these samples."""
+        return self.dataset.sizes(indices)
+
+    def fetch(self, indices: Integers) -> list[Sample]:
+        """Return these samples with all their fields."""
+        return self.dataset.batch(indices)
+
+    def urls(self) -> list[str]:
+        sets = {id(part.shards): part.shards for part in self.dataset._parts}.values()
+        return [shard.url for shards in sets for shard in shards.manifest.shards]
+
+    def fingerprint(self) -> str:
+        versions = self.versions
+        if versions is None:
+            # Changed bytes at the same offsets do not change an index; objects in stores have new versions.
+            versions = _versions(list(filter(is_local, self.urls())), DEFAULT_STORAGE)
+        facts = f"{self.dataset.fingerprint} {permutation_text(self.permutation)} {versions}"
+        return xxhash.xxh3_64_hexdigest(facts.encode())
+
+
+@dataclass(frozen=True)
+class StreamedShards:
+    """Shards that are read from start to end, each becoming one output shard."""
+
+    inputs: Sequence[str]
+    select: Select
+    access: Access = field(default_factory=Access)
+
+    def shards(self, output: Output, split: str = "") -> Iterator[OutputShard]:
+        for number, url in enumerate(self.inputs):
+            yield OutputShard(output.name(number, shard_stem(url), split), source=number)
+
+    def samples(self, shard: OutputShard, tally: Tally | None = None) -> Iterator[Sample]:
+        return self.select.cut(self.select.of_stream([self._read(self.inputs[shard.source])], tally), tally)
+
+    def each(self) -> Iterator[Iterator[Sample]]:
+        """Yield the samples of each shard."""
+        return map(self._read, self.inputs)
+
+    def _read(self, url: str) -> Iterator[Sample]:
+        return read_shard(self.access.reader([url]), url)
+
+    def urls(self) -> Sequence[str]:
+        return self.inputs
+
+    def fingerprint(self) -> str:
+        return _versions(self.inputs, self.access.storage)
+
+
+@dataclass(frozen=True)
+class OnePass(StreamedShards):
+    """Streamed shards as one sequence of samples, which this process reads once."""
+
+    order: Order = AS_IS
+    everything = OutputShard("")
+
+    def samples(self, shard: OutputShard, tally: Tally | None = None) -> Iterator[Sample]:
+        select, tally = self.select, Tally() if tally is None else tally
+        each = select.of_each(self.each(), tally)
+        # Selected before interleaving, as with an index; a slice, which counts all samples, is rejected with it.
+        return select.cut(self.order.of_streams(each, lambda samples: select.of_all(samples, tally)), tally)
+
+
+@dataclass
+class Plan:
+    """Where the samples of a job come from."""
+
+    sources: dict[str, SampleSource]
+    """The samples of each split; one without a name if there are no splits."""
+    one_pass: bool = False
+    """Whether this process reads the samples once, in order, and writes them as they come."""
+    select: Select | None = None
+    """The selection, where its result is known only after reading."""
+    balance: Balance = field(default_factory=Balance)
+
+
+def plan(
+    inputs: Sequence[Inputs],
+    select: Select,
+    output: Output,
+    access: Access,
+    *,
+    order: Order = AS_IS,
+    views: bool = False,
+    stream_remote: bool | None = None,
+    progress: bool | None = None,
+) -> Plan:
+    """Decide how the samples are read: by index, shard by shard, or in one pass.
+
+    Remote shards that each become one output shard are streamed: reading them twice, to index them first,
+    would cost more. `stream_remote` overrides that. `views` lends memory-mapped fields to a caller that only
+    passes them on.
+    """
+    urls = [url for group in inputs for url in group.urls]
+    one_to_one = (
+        order.as_is and output.by_shard and not select.slice and (bool(select.only) or not select.shares)
+    )
+    stream_remote = one_to_one if stream_remote is None else stream_remote
+    if not can_index(urls) or (any_remote(urls) and stream_remote and not output.renumbers):
+        if one_to_one:
+            _check_one_to_one(urls, output)
+            return Plan({"": StreamedShards(urls, select, access)}, select=select)
+        _check_one_pass(select, output, order)
+        return Plan({"": OnePass(urls, select, access, order)}, one_pass=True, select=select)
+    sources = {
+        name: open_indexed(inputs, each, access, order=order, views=views, progress=progress)
+        for name, each in selects_by_split(select, output).items()
+    }
+    return Plan(dict(sources), one_pass=output.stream, balance=balance(select, list(sources.values())))
+
+
+def _check_one_to_one(urls: Sequence[str], output: Output) -> None:
+    if any(scheme_of(url) == "-" for url in urls):
+        raise UsageError("standard input has no name to keep.", hint="x.tar or x-{i:06d}.tar as the output.")
+    if len(urls) > 1 and output.renumbers:
+        raise UsageError(
+            "numbers would repeat: the samples of streamed shards cannot be counted in advance.",
+            field="rekey",
+            hint="{key} in the pattern, or x-{i:06d}.tar as the output.",
+        )
+
+
+def _check_one_pass(select: Select, output: Output, order: Order) -> None:
+    if (
+        output.by_shard
+        or (select.shares and not select.only)
+        or order.weights
+        or (order.interleave and select.slice)
+    ):
+        raise UsageError(
+            "standard input, commands and compressed shards can be read only once, from start to end.",
+            hint="x-{i:06d}.tar as the output and `only` for one split; or plain shards.",
+        )
+
+
+def selects_by_split(select: Select, output: Output) -> dict[str, Select]:
+    """Return the selection of each split to write, by name; one without a name if there are no splits."""
+    named = "{split" in output.pattern
+    names = [select.only] * named if select.only else list(select.shares)
+    if bool(names) != named:
+        raise UsageError(
+            "`split` and {split} in the output need each other.",
+            url=output.pattern,
+            hint="{split}-{i:06d}.tar as the output, or `only` for one split.",
+        )
+    return {name: replace(select, only=name) for name in names} or {"": select}
+
+
+def open_indexed(
+    inputs: Sequence[Inputs],
+    select: Select,
+    access: Access,
+    *,
+    order: Order = AS_IS,
+    views: bool = False,
+    progress: bool | None = None,
+) -> IndexedSamples:
+    """Open shards by their indexes, which are built if necessary, and select samples."""
+    opening = OpenOptions(cache=access.cache, storage=access.storage, views=views)
+    everything = []
+    for group in inputs:
+        source = group.urls if group.manifest is None else group.manifest
+        options = replace(access.indexing, meta=select.meta)
+        manifest = manifest_of(source, options, beside=False, progress=progress)
+        everything.append(Dataset._of_parts([whole(ShardSet(manifest, opening))]))
+    selected = [select.of_dataset(each) for each in everything]
+    return IndexedSamples(_joined(selected), select, order.of(selected), whole=_joined(everything))
+
+
+def _joined(datasets: Sequence[Dataset]) -> Dataset:
+    return Dataset._of_parts([part for dataset in datasets for part in dataset._parts])
+
+
+def balance(select: Select, sources: Sequence[IndexedSamples]) -> Balance:
+    """Return what the selection leaves out; an empty selection is an error."""
+    everything = sources[0].whole
+    assert everything is not None
+    result = select.balance(everything, sum(each.size for each in sources))
+    empty = [each.select.only for each in sources if not each.size and len(everything)]
+    return replace(result, remarks=[*result.remarks, *(f"the split {name} has no samples" for name in empty)])
+
+
+def _versions(urls: Sequence[str], storage: StorageOptions) -> str:
+    """Return a hash of the sizes and versions that stores report; streams have none."""
+    digest = xxhash.xxh3_64()
+    for url in urls:
+        info = None if scheme_of(url) in ("-", "pipe") else stat(url, storage)
+        digest.update(f"{url} {info}\n".encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()
+
+
+def shard_stem(url: str) -> str:
+    """Return the name of a shard without directory, `.tar` and further extensions."""
+    name = PurePosixPath(url.partition("?")[0] if not is_local(url) else url).name
+    match = re.match(r"(?is)(.*)\.tar", name)
+    return match[1] if match else name
+
+
+def any_remote(urls: Sequence[str]) -> bool:
+    """Return whether some of the shards are not on this machine."""
+    return not all(map(is_local, urls))
+
+
+def can_index(urls: Sequence[str]) -> bool:
+    """Return whether every shard can be indexed: it is neither a stream, nor a command, nor compressed."""
+    return not any(scheme_of(url) in ("-", "pipe") or format_of_name(_path(url)) for url in urls)
+
+
+def _path(url: str) -> str:
+    return url if is_local(url) else url.partition("?")[0]

@@ -1,0 +1,1 @@
+"""Show, extract and summarise samples."""

@@ -1,0 +1,318 @@
+"""Read rows of tables: CSV, TSV, JSON lines, Parquet and plain lines.
+
+Tables are scanned once, row by row. Each row comes with its position, by which it can be read again in any
+order, so a plan of millions of rows holds no values.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import os
+from abc import ABC, abstractmethod
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+from tarmac.codecs.basic import json_loads
+from tarmac.errors import DecodeFailed, ObjectChanged, UrlError
+from tarmac.storage import is_local
+from tarmac.tar.compression import format_of_name
+from tarmac.tools.localcopy import LocalCopy
+
+__all__ = ["Position", "Row", "Table", "table_format", "TABLES"]
+
+Row = Mapping[str, Any]
+Position = tuple[int, ...]
+"""Where a row is: its number, and what else its table needs to find it."""
+_MAX_CELL = (1 << 31) - 1
+"""Characters per cell; real captions and masks exceed the 128 Ki that the csv module allows."""
+_BATCH = 1024
+"""Rows per Parquet batch."""
+
+
+@dataclass(frozen=True)
+class Table(ABC):
+    """A table in a local file; `url` is its original location."""
+
+    url: str
+    local: LocalCopy
+    extensions: ClassVar[tuple[str, ...]] = ()
+    row_name: ClassVar[str] = "row"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"url": self.url, "local": self.local}  # without cached properties
+
+    def label(self, position: Position) -> str:
+        """Return the name of a row for messages: `row 3`, `line 3`."""
+        return f"{self.row_name} {position[0]}"
+
+    @abstractmethod
+    def names(self) -> list[str]:
+        """Return the names of all columns."""
+
+    @abstractmethod
+    def rows(self, columns: Sequence[str] | None = None) -> Iterator[tuple[Position, Row]]:
+        """Yield all rows in order, with at least these columns; by default with all."""
+
+    @abstractmethod
+    def reader(
+        self, positions: Sequence[Position], columns: Sequence[str]
+    ) -> AbstractContextManager[Callable[[Position], Row]]:
+        """Return a function that reads rows, to be called with these positions in this order."""
+
+    def _changed(self) -> ObjectChanged:
+        return ObjectChanged("the table changed while it was being read.", url=self.url)
+
+
+class _TextTable(Table):
+    """A text file. A position is the number of the row, its offset and its length in bytes."""
+
+    @abstractmethod
+    def parse(self, text: bytes, number: int) -> Row:
+        """Parse the bytes of one row."""
+
+    @contextlib.contextmanager
+    def reader(
+        self, positions: Sequence[Position], columns: Sequence[str]
+    ) -> Iterator[Callable[[Position], Row]]:
+        with self.local.opened(self.url) as fd:
+
+            def read(position: Position) -> Row:
+                number, offset, length = position
+                text = os.pread(fd, length, offset)
+                if len(text) != length:
+                    raise self._changed()
+                return self.parse(text, number)
+
+            yield read
+
+
+class Csv(_TextTable):
+    """Comma-separated values with quotes. Cells are text and stay as written: `007` is not a number."""
+
+    extensions = (".csv",)
+    style: ClassVar[Mapping[str, Any]] = {"delimiter": ","}
+
+    @cached_property
+    def _header(self) -> list[str]:
+        first = next(self._scan(), None)
+        if first is None:
+            raise UrlError("the table is empty: expected a first row with column names.", url=self.url)
+        return first[1]
+
+    def names(self) -> list[str]:
+        return self._header
+
+    def rows(self, columns: Sequence[str] | None = None) -> Iterator[tuple[Position, Row]]:
+        scanned = self._scan()
+        next(scanned, None)
+        for position, cells, line in scanned:
+            yield position, self._row(cells, f"line {line}")
+
+    def parse(self, text: bytes, number: int) -> Row:
+        for _, cells, _ in self._split(io.BytesIO(text), number):
+            return self._row(cells, f"row {number}")
+        raise DecodeFailed(f"row {number} is empty.", url=self.url)
+
+    def _scan(self) -> Iterator[tuple[Position, list[str], int]]:
+        with open(self.local.path, "rb") as file:
+            yield from self._split(file, 0)
+
+    def _split(self, file: Any, number: int) -> Iterator[tuple[Position, list[str], int]]:
+        """Yield the position, the cells and the last line number of each row."""
+        csv.field_size_limit(_MAX_CELL)
+        end = offset = line_number = 0
+
+        def lines() -> Iterator[str]:  # the csv module takes no line before it needs it
+            nonlocal end, line_number
+            for line in file:
+                line_number += 1
+                text = line.decode("utf-8-sig" if end == 0 else "utf-8")
+                end += len(line)
+                yield text
+
+        reader = csv.reader(lines(), strict=True, **self.style)
+        while True:
+            try:
+                cells = next(reader)
+            except StopIteration:
+                return
+            except (csv.Error, UnicodeDecodeError) as error:
+                raise DecodeFailed(f"line {line_number}: {error}.", url=self.url) from None
+            if cells:
+                yield (number, offset, end - offset), cells, line_number
+                number += 1
+            offset = end
+
+    def _row(self, cells: list[str], label: str) -> Row:
+        if len(cells) != len(self._header):
+            what = f"{label}: expected {len(self._header)} cells, got {len(cells)}."
+            raise DecodeFailed(what, url=self.url)
+        return dict(zip(self._header, cells, strict=True))
+
+
+class Tsv(Csv):
+    """Tab-separated values; quotes are ordinary characters."""
+
+    extensions = (".tsv",)
+    style: ClassVar[Mapping[str, Any]] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
+
+
+class JsonLines(_TextTable):
+    """One JSON object per line. Objects may have different members."""
+
+    extensions = (".jsonl", ".ndjson")
+    row_name = "line"
+
+    @cached_property
+    def _names(self) -> list[str]:
+        names: dict[str, None] = {}
+        for _, row in self.rows():
+            names.update(dict.fromkeys(row))
+        if not names:
+            raise UrlError("the table is empty: expected JSON objects.", url=self.url)
+        return list(names)
+
+    def names(self) -> list[str]:
+        return self._names
+
+    def rows(self, columns: Sequence[str] | None = None) -> Iterator[tuple[Position, Row]]:
+        offset = 0
+        with open(self.local.path, "rb") as file:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    yield (number, offset, len(line)), self.parse(line, number)
+                offset += len(line)
+
+    def parse(self, text: bytes, number: int) -> Row:
+        try:
+            row = json_loads(text.strip())
+        except (ValueError, RecursionError) as error:
+            raise DecodeFailed(f"line {number}: invalid JSON: {error}.", url=self.url) from None
+        if not isinstance(row, dict):
+            what = f"line {number}: expected a JSON object, got {type(row).__name__}."
+            raise DecodeFailed(what, url=self.url)
+        return row
+
+
+class Lines(_TextTable):
+    """Lines of text, including blank ones, without their line ends, in the one column `txt`."""
+
+    row_name = "line"
+
+    def names(self) -> list[str]:
+        return ["txt"]
+
+    def rows(self, columns: Sequence[str] | None = None) -> Iterator[tuple[Position, Row]]:
+        offset = 0
+        with open(self.local.path, "rb") as file:
+            for number, line in enumerate(file, 1):
+                yield (number, offset, len(line)), self.parse(line, number)
+                offset += len(line)
+
+    def parse(self, text: bytes, number: int) -> Row:
+        return {"txt": text.removesuffix(b"\n").removesuffix(b"\r")}
+
+
+class Parquet(Table):
+    """A Parquet file, read in batches. A position is the number of the row, from 0."""
+
+    extensions = (".parquet",)
+
+    def label(self, position: Position) -> str:
+        return f"row {position[0] + 1}"
+
+    @contextlib.contextmanager
+    def _file(self) -> Iterator[Any]:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        try:
+            with self.local.opened(self.url), pq.ParquetFile(self.local.path) as file:
+                yield file
+        except (pa.ArrowException, OSError) as error:
+            if isinstance(error, ObjectChanged):
+                raise
+            raise DecodeFailed(f"invalid Parquet file: {error}.", url=self.url) from None
+
+    @cached_property
+    def _names(self) -> list[str]:
+        with self._file() as file:
+            names: list[str] = file.schema_arrow.names
+            return names
+
+    def names(self) -> list[str]:
+        return self._names
+
+    def rows(self, columns: Sequence[str] | None = None) -> Iterator[tuple[Position, Row]]:
+        with self._file() as file:
+            if columns is not None and not columns:
+                yield from (((number,), {}) for number in range(file.metadata.num_rows))
+                return
+            for number, row in _batches(file, columns, range(file.num_row_groups)):
+                yield (number,), row
+
+    @contextlib.contextmanager
+    def reader(
+        self, positions: Sequence[Position], columns: Sequence[str]
+    ) -> Iterator[Callable[[Position], Row]]:
+        """Stream rows in ascending order; in any other order, read all of them first, each batch once."""
+        numbers = [position[0] for position in positions]
+        ascending = sorted(numbers)
+        with self._file() as file:
+            stream = _selected(file, columns, ascending)
+            ready: dict[int, Row] = {} if numbers == ascending else dict(stream)
+
+            def read(position: Position) -> Row:
+                row = ready.pop(position[0], None)
+                while row is None:
+                    number, row = next(stream, (-1, None))
+                    if row is None:
+                        raise self._changed()
+                    row = row if number == position[0] else None
+                return row
+
+            yield read
+
+
+def _batches(file: Any, columns: Sequence[str] | None, groups: range) -> Iterator[tuple[int, Row]]:
+    number = sum(file.metadata.row_group(group).num_rows for group in range(groups.start))
+    selected = None if columns is None else list(columns)
+    for batch in file.iter_batches(_BATCH, row_groups=list(groups), columns=selected):
+        for row in batch.to_pylist():
+            yield number, row
+            number += 1
+
+
+def _selected(file: Any, columns: Sequence[str], numbers: list[int]) -> Iterator[tuple[int, Row]]:
+    """Yield the rows with these ascending numbers, reading only the row groups that hold them."""
+    wanted, start = set(numbers), 0
+    for group in range(file.num_row_groups):
+        stop = start + file.metadata.row_group(group).num_rows
+        if bisect_left(numbers, start) < bisect_left(numbers, stop):
+            rows = _batches(file, columns, range(group, group + 1))
+            yield from ((number, row) for number, row in rows if number in wanted)
+        start = stop
+
+
+TABLES: dict[str, type[Table]] = {
+    "csv": Csv,
+    "tsv": Tsv,
+    "jsonl": JsonLines,
+    "parquet": Parquet,
+    "lines": Lines,
+}
+"""The table formats, by name."""
+
+
+def table_format(url: str) -> str | None:
+    """Return the format of the table that a URL names, by its extension; None if it names no table."""
+    name = (url if is_local(url) else url.partition("?")[0]).lower()
+    if format_of_name(name):
+        name = name.rpartition(".")[0]
+    return next((known for known, table in TABLES.items() if name.endswith(table.extensions)), None)

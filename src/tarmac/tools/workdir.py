@@ -1,0 +1,66 @@
+"""Keep working files in a temporary directory while a verb runs."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import tempfile
+from array import array
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from tarmac.errors import DiskFull, TarmacError, UsageError, WriteError
+
+__all__ = ["disk_errors", "work_directory", "write_integers"]
+
+_HINT = "`tmp`, a directory that is writable and has free space."
+_BATCH = 1 << 16
+
+
+@contextlib.contextmanager
+def work_directory(verb: str, tmp: str | os.PathLike[str] | None = None) -> Iterator[str]:
+    """Create a directory in `tmp`, or in the system's temporary directory, and remove it at the end."""
+    try:
+        directory = tempfile.TemporaryDirectory(
+            prefix=f"tarmac-{verb}-", dir=tmp or None, ignore_cleanup_errors=True
+        )
+    except OSError as error:
+        what = f"cannot create a temporary directory: {error.strerror}."
+        raise UsageError(what, field="tmp", url=tmp and os.fspath(tmp), hint=_HINT) from None
+    with directory as path:
+        yield path
+
+
+@contextlib.contextmanager
+def disk_errors(path: str) -> Iterator[None]:
+    """Turn an OSError of writing a working file into a WriteError with a hint."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, TarmacError):
+            raise
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        what = f"cannot write a temporary file: {error.strerror or error}."
+        raise (DiskFull if full else WriteError)(what, url=path, hint=_HINT) from error
+
+
+def write_integers(path: str, numbers: Iterable[int]) -> None:
+    """Write integers to an .npy file in bounded memory; their number is known only at the end."""
+    plain, count = f"{path}.part", 0
+    with disk_errors(path), open(plain, "wb") as file:
+        batch = array("q")
+        for number in numbers:
+            batch.append(number)
+            if len(batch) == _BATCH:
+                file.write(batch)
+                count, batch = count + len(batch), array("q")
+        file.write(batch)
+        count += len(batch)
+    with disk_errors(path), open(path, "wb") as file, open(plain, "rb") as source:
+        header = {"descr": "<i8", "fortran_order": False, "shape": (count,)}
+        np.lib.format.write_array_header_1_0(file, header)
+        while chunk := source.read(1 << 20):
+            file.write(chunk)
+    os.unlink(plain)
