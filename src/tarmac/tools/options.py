@@ -204,7 +204,9 @@ class Access:
 
     def reader(self, urls: Sequence[str]) -> SampleReader:
         """Return a reader of raw samples."""
-        return SampleReader(urls, tar=self.tar, split_name=self.split_name, storage=self.storage, cache=self.cache)
+        return SampleReader(
+            urls, tar=self.tar, split_name=self.split_name, storage=self.storage, cache=self.cache
+        )
 
 
 def _is_manifest(sources: object) -> bool:
