@@ -15,7 +15,7 @@ import xxhash
 from tarmac.errors import IndexingError, SplitSample, TarmacError
 from tarmac.exact.dataset import Dataset
 from tarmac.exact.selection import whole
-from tarmac.exact.shardset import OpenOptions, ShardSet
+from tarmac.exact.shardset import ShardSet
 from tarmac.indexing.build import REQUESTS, IndexOptions, find_or_make_index, index_shard
 from tarmac.indexing.manifest import Manifest, Shard
 from tarmac.indexing.sidecar import open_sidecar, sidecar_url, write_sidecar
@@ -48,8 +48,7 @@ class Gathered:
 
     def dataset(self) -> Dataset:
         """Return the samples of all shards, to be read in any order with little memory."""
-        opening = OpenOptions(cache=self.access.cache, storage=self.access.storage, mapped=False)
-        return Dataset._of_parts([whole(ShardSet(self.manifest, opening))])
+        return Dataset._of_parts([whole(ShardSet(self.manifest, self.access.opening(mapped=False)))])
 
     def url(self, dataset: Dataset, number: int) -> str:
         """Return the URL of the shard that a sample of a subset comes from, as the user gave it."""

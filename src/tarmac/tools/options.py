@@ -31,6 +31,7 @@ from tarmac.tar import TarOptions
 from tarmac.tar.reader import DEFAULT_OPTIONS
 
 if TYPE_CHECKING:
+    from tarmac.exact.shardset import OpenOptions
     from tarmac.indexing.build import IndexOptions
 
 __all__ = [
@@ -201,6 +202,14 @@ class Access:
         from tarmac.indexing.build import IndexOptions
 
         return IndexOptions(split_name=self.split_name, tar=self.tar, storage=self.storage)
+
+    def opening(self, **options: Any) -> OpenOptions:
+        """Return how indexed shards are opened."""
+        from tarmac.exact.shardset import OpenOptions
+
+        # An index records its own naming rule; only a rule that the caller chose must agree with it.
+        rule = None if self.split_name is first_dot else self.split_name
+        return OpenOptions(cache=self.cache, storage=self.storage, tar=self.tar, split_name=rule, **options)
 
     def reader(self, urls: Sequence[str]) -> SampleReader:
         """Return a reader of raw samples."""

@@ -20,7 +20,7 @@ import xxhash
 from tarmac.errors import UsageError
 from tarmac.exact.dataset import Dataset
 from tarmac.exact.selection import whole
-from tarmac.exact.shardset import OpenOptions, ShardSet
+from tarmac.exact.shardset import ShardSet
 from tarmac.indexing.build import manifest_of
 from tarmac.runtime.types import Integers
 from tarmac.samples.grouping import Sample
@@ -327,7 +327,7 @@ def open_indexed(
     progress: bool | None = None,
 ) -> IndexedSamples:
     """Open shards by their indexes, which are built if necessary, and select samples."""
-    opening = OpenOptions(cache=access.cache, storage=access.storage, views=views)
+    opening = access.opening(views=views)
     everything = []
     for group in inputs:
         source = group.urls if group.manifest is None else group.manifest

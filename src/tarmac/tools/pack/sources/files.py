@@ -18,7 +18,7 @@ from tarmac.tools.pack.sources.source import UNKNOWN, File, FileStats, Load, Loc
 __all__ = ["FileSource", "file_loader", "file_stat", "locate_file", "read_file"]
 
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
-"""Opening a named pipe must not block; it is an error anyway."""
+"""OpenOptions a named pipe must not block; it is an error anyway."""
 _CHUNK = 1 << 20
 _TYPE_BITS = 0o170000
 """The bits of a mode that hold the file type."""
