@@ -15,8 +15,8 @@ demo: $(VENV)/.demo
 test: lint types unit heavy
 
 lint: $(VENV)/.test
-	$(BIN)/ruff format --check src tests bench demo
-	$(BIN)/ruff check src tests bench demo
+	$(BIN)/ruff format --check src tests bench demo examples
+	$(BIN)/ruff check src tests bench demo examples
 	$(BIN)/lint-imports
 
 types: $(VENV)/.test
@@ -31,7 +31,7 @@ heavy: $(VENV)/.test $(VENV)/.servers
 
 # An answer in a minute: the rooms that everything stands on, without the files that take longest there.
 QUICK := tests/test_house.py tests/indexing tests/steps tests/samples tests/tar tests/stream tests/runtime
-LATER := tests/stream/test_passes.py tests/tar/test_reader_damage.py tests/runtime/test_agreement.py \
+LATER := tests/stream/test_epochs.py tests/tar/test_reader_damage.py tests/runtime/test_agreement.py \
   $(addprefix tests/stream/test_,resume_law.py share_law.py webloader.py)
 quick: lint
 	$(BIN)/python -m pytest -m "not heavy" -n 2 --dist loadfile $(QUICK) $(addprefix --ignore=,$(LATER))

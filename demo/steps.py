@@ -89,7 +89,7 @@ def pack(samples: list[Sample], out: Path, shards: int, bar: Bar) -> int:
         old.unlink()
     per_shard = -(-len(samples) // shards)
     manifest = f"{out}/demo.json"
-    with tarmac.ShardWriter(f"{out}/demo-%06d.tar", maxcount=per_shard, index=manifest) as writer:
+    with tarmac.ShardWriter(f"{out}/demo-%06d.tar", max_samples=per_shard, index=manifest) as writer:
         return sum(writer.write(sample) for sample in bar("packing", samples, len(samples)))
 
 

@@ -24,7 +24,9 @@ class ThreadEngine:
     def run(self, work: Work, units: Iterable[Unit]) -> Iterator[Finished]:
         """Run all units and yield each with its outcome or its error as they finish."""
         with ThreadPoolExecutor(self.jobs) as pool:
-            for unit, future in run_ahead(lambda unit: pool.submit(work, unit), units, self.jobs, ordered=False):
+            for unit, future in run_ahead(
+                lambda unit: pool.submit(work, unit), units, self.jobs, ordered=False
+            ):
                 yield unit, future.exception() or future.result()  # type: ignore[misc]
 
 

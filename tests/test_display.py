@@ -1,4 +1,4 @@
-"""How URLs, messages and names from data are shown."""
+"""Display of URLs, messages and names from data."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SECRET = "s3cr3ts3cr3t"
         ("pipe:curl${IFS}SECRET", "pipe:curl …"),
     ],
 )
-def test_urls_are_shown_without_what_they_hold_in_confidence(url, shown):
+def test_urls_are_displayed_without_secrets(url, shown):
     assert display_url(url) == shown
     assert holds_secret(url) == (url != shown)
     assert "SECRET" not in str(NotFound("x.", url=url))
@@ -48,7 +48,7 @@ LETTERS = st.text(st.characters(exclude_characters="/?#@", exclude_categories=["
 
 @settings(max_examples=200, deadline=None)
 @given(LETTERS, LETTERS, LETTERS, st.sampled_from(["http", "https", "s3", "gs", "az", "hf"]))
-def test_whatever_stands_around_a_secret(before, behind, path, scheme):
+def test_secrets_in_any_context(before, behind, path, scheme):
     secret = f"{before}{SECRET}{behind}"
     for url in (
         f"{scheme}://u:{secret}@h/{path}",
@@ -60,7 +60,7 @@ def test_whatever_stands_around_a_secret(before, behind, path, scheme):
         assert identity(identity(url)) == identity(url)
 
 
-def test_identities_tell_urls_apart():
+def test_identities_are_unique():
     names = [f"http://h/a.tar?sig={number}" for number in range(100)]
     assert len({identity(name) for name in names}) == 100
     assert identity("s3://b/a.tar") == "s3://b/a.tar"
@@ -77,13 +77,13 @@ def test_identities_tell_urls_apart():
         "ran pipe:curl -u me:SECRET",
     ],
 )
-def test_the_last_net_for_text(text):
+def test_secrets_in_text_are_redacted(text):
     assert "SECRET" not in redact(text)
     assert "SECRET" not in str(NotFound(text.replace("pipe:curl -u me:SECRET", ""), url="x"))
 
 
 @pytest.mark.parametrize("text", ["a?b.tar", "is it s3://b/x.tar?", "50 % of s3://b/x.tar, sample #3", "a@b"])
-def test_the_last_net_leaves_plain_text_alone(text):
+def test_plain_text_is_not_redacted(text):
     assert redact(text) == text
 
 
@@ -91,7 +91,7 @@ HOSTILE = ["\x1b[31m", "\x07", "\n", "\r", "\x08", "\x7f", "\x9b31m", "\u202e", 
 
 
 @pytest.mark.parametrize("letters", HOSTILE, ids=ascii)
-def test_nothing_acts_on_the_terminal(letters):
+def test_control_characters_are_escaped(letters):
     assert visible(f"a{letters}b").isprintable()
     for error in (
         NotFound(f"quoting {letters}", hint=f"not {letters}"),

@@ -60,7 +60,7 @@ def test_endpoints(monkeypatch):
     assert environment.aistore_endpoint() == "http://b"
 
 
-def test_where_urls_are_sent(monkeypatch):
+def test_rewriting_and_aistore(monkeypatch):
     monkeypatch.delenv("USE_AIS_FOR", raising=False)
     monkeypatch.delenv("GOPEN_REWRITE", raising=False)
     assert environment.aistore_schemes() == frozenset()

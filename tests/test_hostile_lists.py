@@ -1,8 +1,7 @@
-"""Files that list shards are data: whatever they say, no command runs and no forbidden file is opened.
+"""Shard lists are data: whatever they contain, no command runs and no forbidden file is opened.
 
-Every verb and every door of the library, with every kind of list, near and far, with and without secure mode.
-Audit hooks see each command that is started and each file that is opened, so nothing depends on a verb's
-showing what it read.
+Every verb and every function of the library is tested with every type of list, local and remote, with and
+without secure mode. Audit hooks record all started commands and opened files.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ OUTSIDE = "not-for-lists"
 
 @dataclass
 class Watch:
-    """What happened that must not happen."""
+    """Forbidden actions that happened."""
 
     on: bool = False
     seen: list[str] = field(default_factory=list)
@@ -52,7 +51,7 @@ sys.addaudithook(WATCH)
 
 @contextmanager
 def watched() -> Iterator[None]:
-    """Fail if a command of a list starts, or a file opens that no list may name."""
+    """Fail if a command from a list starts, or a forbidden file is opened."""
     WATCH.on, WATCH.seen = True, []
     try:
         yield
@@ -62,15 +61,15 @@ def watched() -> Iterator[None]:
 
 
 @dataclass
-class Place:
-    """A directory with a sound shard and its index, and the same directory on a web server."""
+class Site:
+    """A directory with an intact shard and its index, which is also on a web server."""
 
     root: Path
     url: str
 
     @property
     def outside(self) -> str:
-        """A shard of this machine beside the directory."""
+        """A local shard outside of the directory."""
         return str(self.root.parent / OUTSIDE / "s0.tar")
 
 
@@ -83,11 +82,11 @@ def served(tmp_path_factory):
     make(root.parent / OUTSIDE, 2, name="s{}.tar")
     (root / "more.txt").write_text(f"pipe:touch {CANARY}\n")
     with folder(root) as url:
-        yield Place(root, url)
+        yield Site(root, url)
 
 
 @pytest.fixture(params=[False, True], ids=["", "secure"])
-def place(request, served, tmp_path, monkeypatch):
+def site(request, served, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WDS_COMMAND", "pipe")
     monkeypatch.setenv("WDS_WHERE", os.path.dirname(served.outside))
@@ -108,12 +107,12 @@ COMMANDS = [
     "@more.txt",
     "./s0.tar::@more.txt",
 ]
-"""Entries that ask for a command, in so many words or after one more step."""
+"""Entries that would run a command, directly or after another expansion."""
 
 
-def files(place: Place) -> list[str]:
-    """Entries that ask for a file of this machine, which a remote list may not have."""
-    name = place.outside
+def files(site: Site) -> list[str]:
+    """Return entries that name local files, which a remote list must not contain."""
+    name = site.outside
     quick = name.replace("/s0", "/s[0]")
     entries = [name, f"file://{name}", f"file:{name}", f"./s0.tar::{name}", f"s0.tar::file://{name}", quick]
     return [*entries, "${WHERE}/s0.tar", "s0.tar::${WHERE}/s0.tar", f"{{{name},{name}}}", f"FILE://{name}"]
@@ -169,7 +168,7 @@ VERBS: dict[str, list[str]] = {
     "cache-evict": ["cache", "evict", "SOURCE", "--cache", "kept"],
 }
 MAY_END_WELL = ("cache-warm", "cache-evict", "show-info", "index-stale", "order")
-"""These need not open a shard that a list names: they may only look for it, or at its manifest."""
+"""These may look for a shard or read its manifest without opening it."""
 
 
 def run(arguments: list[str]) -> Any:
@@ -180,20 +179,20 @@ def run(arguments: list[str]) -> Any:
 
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_verb_does_what_a_list_asks(place, kind, verb, capfd):
+def test_verbs_do_not_obey_lists(site, kind, verb, capfd):
     mark, name, write = KINDS[kind]
-    for far in (False, True):
-        for entry in [*COMMANDS, *(files(place) if far else ())]:
-            (place.root / name).write_text(write(entry))
-            source = f"{mark}{place.url}/{name}" if far else f"{mark}{place.root}/{name}"
+    for remote in (False, True):
+        for entry in [*COMMANDS, *(files(site) if remote else ())]:
+            (site.root / name).write_text(write(entry))
+            source = f"{mark}{site.url}/{name}" if remote else f"{mark}{site.root}/{name}"
             with watched():
                 status = run([source if each == "SOURCE" else each.replace("SOURCE", source)
                               for each in VERBS[verb]])  # fmt: skip
             shown = capfd.readouterr()
-            where = (verb, kind, far, entry, shown.err)
+            where = (verb, kind, remote, entry, shown.err)
             assert status in (1, 2, 3) or (status in (0, None) and verb in MAY_END_WELL), where
             assert "Traceback" not in shown.err, where
-            assert not [path for path in (Path(CANARY), place.root / CANARY) if path.exists()], where
+            assert not [path for path in (Path(CANARY), site.root / CANARY) if path.exists()], where
 
 
 TYPED = [
@@ -203,8 +202,8 @@ TYPED = [
 
 
 @pytest.mark.parametrize("verb", [verb for verb in VERBS if not verb.startswith("pack")])
-def test_commands_on_the_command_line_need_permission_however_they_are_written(place, verb, capfd):
-    """The gate looks at the URLs that would be opened. A file called `pipe:x` is a file."""
+def test_all_notations_of_commands_need_permission(site, verb, capfd):
+    """The check applies to the URLs that would be opened. A file with the name `pipe:x` is a file."""
     Path(f"pipe:touch {CANARY}").touch()
     for entry in TYPED:
         source = entry.replace("CANARY", CANARY)
@@ -230,64 +229,64 @@ DOORS: dict[str, Callable[[str], Any]] = {
 
 @pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_door_of_the_library_does_what_a_list_asks(place, kind, door):
+def test_library_functions_do_not_obey_lists(site, kind, door):
     mark, name, write = KINDS[kind]
-    for far in (False, True):
-        for entry in [*COMMANDS, *(files(place) if far else ())]:
-            (place.root / name).write_text(write(entry))
-            source = f"{mark}{place.url}/{name}" if far else f"{mark}{place.root}/{name}"
+    for remote in (False, True):
+        for entry in [*COMMANDS, *(files(site) if remote else ())]:
+            (site.root / name).write_text(write(entry))
+            source = f"{mark}{site.url}/{name}" if remote else f"{mark}{site.root}/{name}"
             with watched():
                 try:
                     DOORS[door](source)
                 except TarmacError:
                     continue
-            assert door == "ResampledShards", (kind, far, entry)  # which opens nothing
+            assert door == "ResampledShards", (kind, remote, entry)  # it opens nothing
 
 
-def test_urls_stay_as_they_are_once_they_are_expanded(place):
+def test_expanding_twice_changes_nothing(site):
     hostile = [ShardUrl(entry) for entry in COMMANDS]
     assert expand(hostile) == hostile
     assert all(type(url) is ShardUrl for url in expand(["a::b", "{c,d}.tar", *hostile]))
     with pytest.raises(UnsafeUrl):
-        expand(hostile, commands=False)
+        expand(hostile, allow_exec=False)
 
 
-def test_a_recipe_from_elsewhere_stays_below_the_base_that_was_named(place, capfd):
-    """--base may be local although the recipe is not; names that lead out of it are refused."""
+def test_remote_recipes_stay_below_their_base(site, capfd):
+    """--base may be local although the recipe is remote; names outside of it are rejected."""
     Path("base").mkdir()
     Path("base/in.txt").write_text("fine")
-    pack = ["pack", f"{place.url}/list.recipe", "--base", "base", "-o", "p.tar", "-j", "1"]
-    for name in (place.outside, os.path.relpath(place.outside, "base"), f"x/../../{OUTSIDE}"):
-        (place.root / "list.recipe").write_text(f"a.txt {name}\n")
+    pack = ["pack", f"{site.url}/list.recipe", "--base", "base", "-o", "p.tar", "-j", "1"]
+    for name in (site.outside, os.path.relpath(site.outside, "base"), f"x/../../{OUTSIDE}"):
+        (site.root / "list.recipe").write_text(f"a.txt {name}\n")
         with watched():
             assert run(pack) == 2
-    (place.root / "list.recipe").write_text("a.txt in.txt\n")
+    (site.root / "list.recipe").write_text("a.txt in.txt\n")
     assert not run(pack)
     assert [sample["txt"] for sample in tarmac.read("p.tar")] == [b"fine"]
 
 
 @pytest.mark.parametrize("door", [expand, wds.SimpleShardList])
 @pytest.mark.parametrize("kind", ["list", "manifest", "shardspec"])
-def test_names_from_a_list_stay_harmless_as_plain_strings(place, kind, door, monkeypatch):
-    """Code that copies names loses their type, and with it what keeps them from being expanded."""
+def test_names_from_a_list_stay_harmless_as_plain_strings(site, kind, door, monkeypatch):
+    """Code that copies names loses the type `ShardUrl`, which prevents another expansion."""
     mark, name, write = KINDS[kind]
-    monkeypatch.chdir(place.root)  # names are relative to the list, so that nothing stands before them
-    for entry in [*COMMANDS, *files(place), f"@pipe:touch {CANARY}", f"s0.tar::~/{OUTSIDE}"]:
+    monkeypatch.chdir(site.root)  # names are relative to the list, so they have no prefix
+    for entry in [*COMMANDS, *files(site), f"@pipe:touch {CANARY}", f"s0.tar::~/{OUTSIDE}"]:
         Path(name).write_text(write(entry))
         with watched_commands():
             try:
-                found = door(f"{mark}{name}")
+                result = door(f"{mark}{name}")
                 list(
-                    tarmac.read(["".join(each["url"] if isinstance(each, dict) else each) for each in found])
+                    tarmac.read(["".join(each["url"] if isinstance(each, dict) else each) for each in result])
                 )
             except TarmacError:
                 continue
-        assert entry in files(place), (kind, entry)
+        assert entry in files(site), (kind, entry)
 
 
 @contextmanager
 def watched_commands() -> Iterator[None]:
-    """Fail if a command of a list starts; a local list may name any file."""
+    """Fail if a command from a list starts; a local list may name any file."""
     WATCH.on, WATCH.seen = True, []
     try:
         yield
@@ -297,23 +296,23 @@ def watched_commands() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("kind", ["list", "manifest", "shardspec"])
-def test_names_with_separators_and_variables_are_refused(place, kind, tmp_path):
+def test_names_with_separators_and_variables_are_rejected(site, kind, tmp_path):
     mark, name, write = KINDS[kind]
     for entry in ("s0.tar::http://h/x.tar", "s0.tar::d/x.tar", "s0.tar::pipe:true", "http://h/a::/etc/x.tar"):
         (tmp_path / name).write_text(write(entry))
-        with pytest.raises(UnsafeUrl, match="something else as a string of code"):
+        with pytest.raises(UnsafeUrl, match="special meaning"):
             expand(f"{mark}{tmp_path / name}")
     for entry in ("http://[::1]/a.tar", "http://[::1]:80/a.tar", "http://[fe80::1]/d/a.tar", "a::b.tar"):
         (tmp_path / name).write_text(write(entry))
-        (found,) = expand(f"{mark}{tmp_path / name}")
-        assert found.endswith(entry)
-    if kind != "shardspec":  # where variables are replaced
+        (result,) = expand(f"{mark}{tmp_path / name}")
+        assert result.endswith(entry)
+    if kind != "shardspec":  # which replaces variables
         (tmp_path / name).write_text(write("${WHERE}/s0.tar"))
-        with pytest.raises(UnsafeUrl, match="something else as a string of code"):
+        with pytest.raises(UnsafeUrl, match="special meaning"):
             expand(f"{mark}{tmp_path / name}")
 
 
-def test_shards_in_directories_with_odd_names_can_be_listed(tmp_path, monkeypatch):
+def test_shards_in_directories_with_special_names(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for number, name in enumerate(("a::b", "${X}")):
         Path(name).mkdir()

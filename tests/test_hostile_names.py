@@ -1,7 +1,7 @@
-"""Keys, fields and names of files from data are shown on a terminal, and never act on it.
+"""Keys, fields and file names from data cannot control the terminal.
 
-Every verb reads shards whose keys and fields hold escape sequences, line breaks, C1 controls and overrides of
-the direction; whatever it prints, on success and in errors, is printable text in lines that it began itself.
+Every verb reads shards whose keys and fields contain escape sequences, line breaks, C1 controls and direction
+overrides. Its output, on success and in errors, must be printable text without additional lines.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def shard(path: Path, names: list[str], content: bytes = b"x") -> None:
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch):
+def names(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TARMAC_HOME", str(tmp_path / "home"))
     shard(Path("keys.tar"), [f"k{number}{name}.txt" for number, name in enumerate(NASTY)])
@@ -96,18 +96,18 @@ def run(arguments: list[str]) -> Any:
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_what_is_printed_of_hostile_names_is_printable(here, verb, capfd):
+def test_hostile_names_are_printed_escaped(names, verb, capfd):
     Path("DIR").mkdir()
     Path(f"DIR/a{NASTY[0]}.txt").touch()
     Path(f"DIR/b{NASTY[2]}").touch()
-    made = {path.name for path in Path().iterdir()}
-    for source in [*here, "@list.txt", "m.json"]:
+    existing = {path.name for path in Path().iterdir()}
+    for source in [*names, "@list.txt", "m.json"]:
         run([source if each == "SOURCE" else each for each in VERBS[verb]])
         shown = capfd.readouterr()
         for line in (shown.out + shown.err).split("\n"):
             assert line.replace("\t", "").isprintable(), (source, line)
             assert not line.startswith("ok    forged"), source
         assert "Traceback" not in shown.err, source
-        for path in Path().iterdir():  # outputs of one source are in the way of the next
-            if path.name not in made:
+        for path in Path().iterdir():  # outputs of one source would conflict with the next
+            if path.name not in existing:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -70,10 +70,9 @@ ALLOWED = {
     ("tools/output.py", "shell=True"),  # the user's own --then
     ("indexing/facts.py", "json.loads"),
     ("runtime/agreement.py", "json.loads"),
-    ("stream/passes.py", "json.loads"),
+    ("stream/epochs.py", "json.loads"),
     ("jobs/claims.py", "json.loads"),
     ("exact/loader/processes.py", "pickle.loads"),  # what our own child sent
-    ("exact/loader/worker.py", "pickle.loads"),  # to see whether our own error can be sent
     ("runtime/processes.py", "pickle.loads"),  # to see whether our own error can be sent
     ("storage/notes.py", "json.loads"),
     ("tools/export/values.py", "json.loads"),

@@ -1,29 +1,30 @@
-"""The progress bar: for people who wait, and never in the way."""
+"""The progress bar appears for long work on terminals and in notebooks."""
 
 from __future__ import annotations
 
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from harness.waiting import FOREVER
 from tarmac import progress as module
-from tarmac.progress import progress
+from tarmac.progress import track
 
 
-@pytest.mark.parametrize("show", [None, False, True])
-def test_the_items_pass(show, capsys, monkeypatch):
-    monkeypatch.setattr(module, "PATIENCE", float(FOREVER))
-    assert list(progress(iter(range(5)), 5, "work", show=show)) == [0, 1, 2, 3, 4]
+@pytest.mark.parametrize("progress", [None, False, True])
+def test_items_are_yielded(progress, capsys, monkeypatch):
+    monkeypatch.setattr(module, "DELAY", float(FOREVER))
+    assert list(track(iter(range(5)), 5, "work", progress=progress)) == [0, 1, 2, 3, 4]
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err == ""  # over before anybody waits
+    assert captured.err == ""  # finished before the bar appears
 
 
-def test_a_bar_for_those_who_wait(capsys, monkeypatch):
-    monkeypatch.setattr(module, "PATIENCE", -1.0)
+def test_the_bar_appears_after_a_delay(capsys, monkeypatch):
+    monkeypatch.setattr(module, "DELAY", -1.0)
     monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
-    items = progress(range(3), 3, "indexing", show=True)
+    items = track(range(3), 3, "indexing", progress=True)
     assert next(items) == 0
     assert list(items) == [1, 2]
     captured = capsys.readouterr()
@@ -32,25 +33,28 @@ def test_a_bar_for_those_who_wait(capsys, monkeypatch):
     assert "3/3" in captured.err
 
 
-def test_it_is_shown_on_a_terminal_only(monkeypatch):
-    shown = []
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: shown.append(True) or False, raising=False)
-    assert list(progress([1], 1, "x")) == [1]
-    assert shown
+@pytest.mark.parametrize(("terminal", "notebook"), [(False, False), (True, False), (False, True)])
+def test_by_default_the_bar_is_shown_on_terminals_and_in_notebooks(capsys, monkeypatch, terminal, notebook):
+    monkeypatch.setattr(module, "DELAY", -1.0)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal, raising=False)
+    shell = SimpleNamespace(kernel=object()) if notebook else SimpleNamespace()
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    assert list(track([1], 1, "x")) == [1]
+    assert bool(capsys.readouterr().err) == (terminal or notebook)
 
 
-def test_errors_pass_and_the_bar_ends(capsys, monkeypatch):
-    monkeypatch.setattr(module, "PATIENCE", -1.0)
+def test_errors_are_raised_and_the_bar_stops(capsys, monkeypatch):
+    monkeypatch.setattr(module, "DELAY", -1.0)
 
     def failing():
         yield 1
         raise RuntimeError("oh")
 
-    items = progress(failing(), 3, "x", show=True)
+    items = track(failing(), 3, "x", progress=True)
     assert next(items) == 1
     with pytest.raises(RuntimeError, match="oh"):
         next(items)
-    given_up = progress(iter([1, 2]), 2, "x", show=True)
-    next(given_up)
-    given_up.close()
-    assert list(progress([3], 1, "x", show=True)) == [3]  # rich allows one bar at a time
+    abandoned = track(iter([1, 2]), 2, "x", progress=True)
+    next(abandoned)
+    abandoned.close()
+    assert list(track([3], 1, "x", progress=True)) == [3]  # rich allows one bar at a time

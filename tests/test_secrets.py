@@ -1,7 +1,7 @@
-"""What a URL holds in confidence is never printed, and in no file but those that only their owner can read.
+"""Secrets in URLs are never printed, and are written only to files that only their owner can read.
 
-Every verb, on sound, damaged and absent shards, with user info, a query or a fragment in the URL,
-beside letters that a regular expression over finished text would stop at.
+Every verb is tested on intact, damaged and missing shards, with user info, a query or a fragment in the URL,
+next to characters at which a regular expression over finished text would stop.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def host(tmp_path_factory):
 
 
 def urls(host: str) -> list[str]:
-    """All forms with all names; spaces and quotes as they are, and as browsers would write them."""
+    """Return all URL forms with all names; spaces and quotes unescaped, and escaped as by browsers."""
     names = [*NAMES, quote("torn one.tar"), quote("a b.tar")]
     pairs = [
         (form, name)
@@ -96,25 +96,25 @@ def run(arguments: list[str]) -> Any:
 
 
 def leaks(folder: Path) -> list[str]:
-    """Files with the secret in their name or content that others than their owner could read."""
-    found = []
+    """Return files with the secret in their name or content that other users can read."""
+    leaks = []
     for path in folder.rglob("*"):
         content = path.read_bytes() if path.is_file() else b""
         private = path.is_file() and stat.S_IMODE(path.stat().st_mode) == 0o600
         if SECRET in path.name or (SECRET.encode() in content and not private):
-            found.append(str(path))
-    return found
+            leaks.append(str(path))
+    return leaks
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_no_verb_prints_or_writes_a_secret(host, verb, tmp_path, monkeypatch, capfd):
+def test_verbs_neither_print_nor_write_secrets(host, verb, tmp_path, monkeypatch, capfd):
     monkeypatch.setenv("TARMAC_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     for url in urls(host):
         for path in tmp_path.iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         jobs = ["-j", "1"] if VERBS[verb][0] not in ("show", "order", "cache") else []
-        for _ in range(2):  # the second time there is a ledger, an index, or a file in the way
+        for _ in range(2):  # the second run has a ledger, an index, or an existing output
             status = run([url if each == "SOURCE" else each for each in VERBS[verb]] + jobs)
             shown = capfd.readouterr()
             assert SECRET not in shown.out + shown.err, (url, status)
@@ -131,7 +131,7 @@ def test_no_verb_prints_or_writes_a_secret(host, verb, tmp_path, monkeypatch, ca
         ["copy", "--then", f"TOKEN={SECRET} false", "-o", "c-{i}.tar"],
     ],
 )
-def test_no_ledger_holds_the_arguments_of_a_command(verb, tmp_path, monkeypatch, capfd):
+def test_ledgers_do_not_contain_arguments_of_commands(verb, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     command = [verb[0], *make(tmp_path, 2), *verb[1:], "-j", "1"]
     for arguments in (command, command, [*command, "--max-samples", "1"]):  # the last is another job
@@ -141,7 +141,7 @@ def test_no_ledger_holds_the_arguments_of_a_command(verb, tmp_path, monkeypatch,
     assert leaks(tmp_path) == []
 
 
-def test_what_must_hold_a_secret_is_for_its_owner_and_said_to_be(host, tmp_path, monkeypatch, capfd):
+def test_files_with_secrets_are_private_and_warn(host, tmp_path, monkeypatch, capfd):
     monkeypatch.setenv("TARMAC_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     before = os.umask(0o022)
@@ -156,7 +156,7 @@ def test_what_must_hold_a_secret_is_for_its_owner_and_said_to_be(host, tmp_path,
         assert not run(["index", url, "-o", "open.json", "--sidecars", "sidecars", "-j", "1"])
         assert "credentials" not in capfd.readouterr().err
         assert stat.S_IMODE(Path("open.json").stat().st_mode) == 0o644
-        beside = f"http://user:{SECRET}@{host}"  # names beside a manifest are relative, and hold nothing
+        beside = f"http://user:{SECRET}@{host}"  # names beside a manifest are relative and contain no secret
         assert not run(["index", f"{beside}/s0.tar", "-o", f"{beside}/beside.json", "-j", "1"])
         assert "credentials" not in capfd.readouterr().err
         assert SECRET not in wds.gopen(f"http://{host}/beside.json").read().decode()
@@ -168,11 +168,11 @@ def test_what_must_hold_a_secret_is_for_its_owner_and_said_to_be(host, tmp_path,
         os.umask(before)
 
 
-def test_no_error_of_the_library_tells_a_secret(host):
+def test_errors_contain_no_secrets(host):
     for url in urls(host):
         with pytest.raises(TarmacError) as caught:
             for source in (url, url.replace(host, "127.0.0.1:1")):
-                list(tarmac.read(source, storage=tarmac.StorageOptions(retries=0, connect=1)))
+                list(tarmac.read(source, storage=tarmac.StorageOptions(retries=0, connect_timeout=1)))
         assert SECRET not in f"{caught.value} {caught.value!r} {caught.value.args} {caught.value.url}"
 
 
@@ -180,8 +180,8 @@ WARNED = [f"?sig=AB {SECRET}", f"?a=b {SECRET} <{SECRET}>", f"#x {SECRET}"]
 
 
 @pytest.mark.parametrize("secret", WARNED)
-def test_no_warning_tells_a_secret(tmp_path, secret, capfd):
-    """Of an archive that ends in one zero block, by the command line and the library."""
+def test_warnings_contain_no_secrets(tmp_path, secret, capfd):
+    """The warning about one zero block, from the command line and the library."""
     (tmp_path / "s0.tar").write_bytes(plain([("a.txt", b"1"), ("b.txt", b"2")])[:-512])
     with folder(tmp_path) as url:
         with pytest.warns(SingleZeroBlock) as caught:
@@ -193,20 +193,20 @@ def test_no_warning_tells_a_secret(tmp_path, secret, capfd):
     assert SECRET not in shown.out + shown.err
 
 
-def test_no_log_tells_a_secret(host, tmp_path, caplog):
+def test_logs_contain_no_secrets(host, tmp_path, caplog):
     caplog.set_level("INFO")
     url = f"http://{host}/s0.tar?a=b {SECRET}"
     assert len(list(tarmac.WebDataset(url, shardshuffle=False, verbose=True))) == 3
     cached = tarmac.WebDataset(url, shardshuffle=False, verbose=True, cache_dir=str(tmp_path))
     assert len(list(cached)) == 3
-    with tarmac.ShardWriter(f"http://{host}/made-%d.tar?a=b {SECRET}", verbose=1) as writer:
+    with tarmac.ShardWriter(f"http://{host}/made-%d.tar?a=b {SECRET}") as writer:
         writer.write({"__key__": "a", "txt": "b"})
     assert "s0.tar?…" in caplog.text
     assert "made-0.tar?…" in caplog.text
     assert SECRET not in caplog.text
 
 
-def test_a_writer_that_was_never_closed_tells_no_secret(host):
+def test_warnings_of_unclosed_writers_contain_no_secrets(host):
     with pytest.warns(UnclosedWriter, match="never closed") as caught:
         writer = tarmac.TarWriter(f"http://{host}/open.tar?a=b {SECRET}")
         writer.write({"__key__": "a", "txt": "b"})
@@ -215,7 +215,7 @@ def test_a_writer_that_was_never_closed_tells_no_secret(host):
 
 
 @pytest.mark.parametrize("end", [f"?sig={SECRET}", f"?sig=a/{SECRET}", f"?sig={SECRET}#x", f"#{SECRET}"])
-def test_no_ledger_of_a_web_server_is_named_by_a_secret(tmp_path, end, capfd):
+def test_names_of_ledgers_contain_no_secrets(tmp_path, end, capfd):
     (path,) = make(tmp_path, 4)
     root = tmp_path / "served"
     root.mkdir()

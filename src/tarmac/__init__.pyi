@@ -21,13 +21,15 @@ from tarmac.samples.reader import read as read
 from tarmac.samples.shards import ShardWriter as ShardWriter
 from tarmac.samples.writer import TarWriter as TarWriter
 from tarmac.steps.crops import RandomResizedCrop as RandomResizedCrop
+from tarmac.steps.stage import PipelineStage as PipelineStage
 from tarmac.storage import Cache as Cache
 from tarmac.storage import StorageOptions as StorageOptions
+from tarmac.storage import Store as Store
 from tarmac.storage import WriteOptions as WriteOptions
 from tarmac.storage import enforce_security as enforce_security
 from tarmac.storage import register_scheme as register_scheme
 from tarmac.storage.urls import expand as expand
-from tarmac.stream.datapipeline import DataPipeline as DataPipeline
+from tarmac.stream.pipeline import DataPipeline as DataPipeline
 from tarmac.stream.webdataset import WebDataset as WebDataset
 from tarmac.stream.webloader import WebLoader as WebLoader
 from tarmac.tar import TarOptions as TarOptions

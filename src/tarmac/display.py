@@ -1,11 +1,13 @@
-"""How text that is not ours is shown: URLs without their secrets, names without what acts on a terminal."""
+"""Display untrusted text: URLs without secrets, names without control characters."""
 
 from __future__ import annotations
 
 import hashlib
+import html
 import re
+from collections.abc import Mapping
 
-__all__ = ["display_url", "holds_secret", "identity", "redact", "visible"]
+__all__ = ["display_url", "holds_secret", "html_table", "identity", "redact", "visible"]
 
 _SCHEME = re.compile(r"@?[a-zA-Z][a-zA-Z0-9+.-]*://")
 _COMMAND = re.compile(r"pipe:\s*([\w./+-]*)(?![\w./+=-])")
@@ -25,29 +27,29 @@ _COMMAND_IN_TEXT = re.compile(r"(?s)\bpipe:.*")
 
 
 def display_url(url: str) -> str:
-    """Return a URL as it may be shown: without user info, query and fragment, of a command only its name.
+    """Return a URL without user info, query and fragment, and a command without its arguments.
 
-    A file name is shown as it is. In names of object stores, `#` is a letter like any other.
+    File names are unchanged. In the names of objects, `#` is a literal character.
     """
     if url.startswith("pipe:"):
-        return _shown_command(url)
+        return _display_command(url)
     match = _SCHEME.match(url)
     if match is None:
-        return redact(url, commands=False)  # a file, or a pattern with URLs inside
+        return redact(url, commands=False)  # a file, or a pattern that contains URLs
     scheme, rest = match[0].lstrip("@").lower(), url[match.end() :]
     if scheme == "file://":
         return url
-    place, question, _ = rest.partition("?")
+    location, question, _ = rest.partition("?")
     hidden = "?…" if question else ""
-    if scheme in ("http://", "https://") and "#" in place:
-        place, hidden = place.partition("#")[0], hidden or "#…"
-    authority, slash, path = place.partition("/")
+    if scheme in ("http://", "https://") and "#" in location:
+        location, hidden = location.partition("#")[0], hidden or "#…"
+    authority, slash, path = location.partition("/")
     host = f"…@{authority.rpartition('@')[2]}" if "@" in authority else authority
     return f"{match[0]}{host}{slash}{path}{hidden}"
 
 
-def _shown_command(text: str) -> str:
-    """Show the name of a command alone: its arguments and variables may hold anything."""
+def _display_command(text: str) -> str:
+    """Return only the name of a command: its arguments and variables may contain secrets."""
     match = _COMMAND.match(text)
     name = match[1] if match is not None else ""
     rest = text if match is None else text[match.end() :]
@@ -55,14 +57,14 @@ def _shown_command(text: str) -> str:
 
 
 def holds_secret(url: str) -> bool:
-    """Say whether a URL may hold credentials: more than is shown of it."""
+    """Return whether a URL may contain credentials, which `display_url` would hide."""
     return display_url(url) != url
 
 
 def identity(url: str) -> str:
-    """Return a name for what is read from a URL, to be written down: it tells URLs apart and no secrets.
+    """Return a unique name for a URL without its secrets, for files such as ledgers.
 
-    That of such a name is the name itself.
+    The identity of an identity is itself.
     """
     shown, known = display_url(url), _IDENTITY.fullmatch(url)
     if shown == url or (known is not None and display_url(known[1]) == known[1]):
@@ -71,22 +73,28 @@ def identity(url: str) -> str:
 
 
 def redact(text: str, *, commands: bool = True) -> str:
-    """Remove what looks like a secret from text in which URLs stand: the last net, where no URL is known.
-
-    Where a URL is known to be one, `display_url` takes it apart instead.
-    """
+    """Remove what looks like a secret from text that may contain URLs; for a URL, use `display_url`."""
     if commands:
-        text = _COMMAND_IN_TEXT.sub(lambda found: _shown_command(found[0]), text)
+        text = _COMMAND_IN_TEXT.sub(lambda match: _display_command(match[0]), text)
     for pattern, replacement in _IN_TEXT:
         text = pattern.sub(replacement, text)
     return text
 
 
 def visible(text: str, keep: str = "") -> str:
-    """Return text in which nothing acts on a terminal or breaks a line: such letters become their numbers."""
+    """Return text in which control characters are escaped, except those in `keep`."""
     if text.isprintable():
         return text
     return "".join(
-        letter if letter.isprintable() or letter in keep else letter.encode("unicode_escape").decode()
-        for letter in text
+        char if char.isprintable() or char in keep else char.encode("unicode_escape").decode()
+        for char in text
     )
+
+
+def html_table(title: str, rows: Mapping[str, object]) -> str:
+    """Return a small table of names and values, for notebooks."""
+    cells = "".join(
+        f"<tr><th style='text-align:left'>{html.escape(name)}</th><td>{html.escape(visible(str(value)))}</td></tr>"
+        for name, value in rows.items()
+    )
+    return f"<table><caption>{html.escape(title)}</caption>{cells}</table>"

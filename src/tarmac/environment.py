@@ -1,6 +1,6 @@
-"""The environment variables that tarmac reads, all in this file; docs/environment.md lists them.
+"""All environment variables that tarmac reads; docs/environment.md lists them.
 
-Object stores have their own (`AWS_*`, `GOOGLE_*`, `AZURE_*`), read by obstore as usual.
+obstore reads those of object stores itself (`AWS_*`, `GOOGLE_*`, `AZURE_*`).
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ _TRUE = frozenset(("1", "true", "yes", "on"))
 
 
 def secure() -> bool:
-    """Whether `TARMAC_SECURE` or `WDS_SECURE` asks for secure mode."""
+    """Return whether `TARMAC_SECURE` or `WDS_SECURE` turns secure mode on."""
     return any(os.environ.get(name, "").lower() in _TRUE for name in ("TARMAC_SECURE", "WDS_SECURE"))
 
 
 def debug() -> bool:
-    """Whether `TARMAC_DEBUG` asks the command line for the traceback of an error."""
+    """Return whether `TARMAC_DEBUG` makes the command line print the traceback of an error."""
     return os.environ.get("TARMAC_DEBUG", "").lower() in _TRUE
 
 
@@ -56,12 +56,12 @@ def completion() -> str | None:
 
 
 def substitution(name: str) -> str | None:
-    """Return what `${NAME}` in a shard pattern stands for: the variable `WDS_NAME`."""
+    """Return the value that replaces `${NAME}` in a shard pattern: the variable `WDS_NAME`."""
     return os.environ.get(f"WDS_{name}")
 
 
 def expandvars(text: str) -> str:
-    """Replace `$NAME` and `${NAME}` where they are set; only for text from code, never for data."""
+    """Replace `$NAME` and `${NAME}` if they are set. Use it only for text from code, never for data."""
     return os.path.expandvars(text)
 
 
@@ -71,19 +71,17 @@ def aistore_endpoint() -> str | None:
 
 
 def aistore_schemes() -> frozenset[str]:
-    """Return the schemes whose URLs go to AIStore instead of their own store: `USE_AIS_FOR`, as `gs:s3`."""
+    """Return the schemes that are read through AIStore: `USE_AIS_FOR`, for example `gs:s3`."""
     return frozenset(filter(None, os.environ.get("USE_AIS_FOR", "").lower().split(":")))
 
 
 def rewrite_rules() -> list[tuple[str, str]]:
-    """Return how URLs are rewritten: `GOPEN_REWRITE`, as `pattern=replacement;pattern=replacement`."""
+    """Return the pairs of `GOPEN_REWRITE`: `pattern=replacement;pattern=replacement`."""
     rules = []
     for number, rule in enumerate(filter(None, os.environ.get("GOPEN_REWRITE", "").split(";")), 1):
         pattern, equals, replacement = rule.partition("=")
-        if not equals or not pattern:  # the rule itself is not shown: it may hold a password
-            raise BadSetting(
-                f"rule {number} of the environment variable GOPEN_REWRITE must be pattern=replacement"
-            )
+        if not equals or not pattern:  # the message omits the rule, which may contain a password
+            raise BadSetting(f"expected pattern=replacement as rule {number} of GOPEN_REWRITE.")
         rules.append((pattern, replacement))
     return rules
 
@@ -94,29 +92,29 @@ def hub_endpoint() -> str:
 
 
 def hub_token() -> str | None:
-    """Return the Hugging Face token from `HF_TOKEN`, or from where the hub's own login keeps it."""
+    """Return the Hugging Face token from `HF_TOKEN`, or from the file of `huggingface-cli login`."""
     token = os.environ.get("HF_TOKEN")
     if token:
         return token
     home = Path(os.environ.get("HF_HOME") or "~/.cache/huggingface")
     try:
         return (home.expanduser() / "token").read_text("utf-8").strip() or None
-    except (OSError, ValueError, RuntimeError):  # no file, not text, no home directory
+    except (OSError, ValueError, RuntimeError):  # no such file, invalid text, no home directory
         return None
 
 
 def environ_copy() -> dict[str, str]:
-    """Return all variables, for a helper process that must see what this one sees."""
+    """Return all variables, for a helper process."""
     return dict(os.environ)
 
 
 def store_settings() -> tuple[tuple[str, str], ...]:
-    """Return the variables that obstore reads, to tell when clients have to be made anew."""
+    """Return the variables that obstore reads; cached clients are replaced when they change."""
     return tuple(pair for pair in os.environ.items() if pair[0].startswith(("AWS_", "AZURE_", "GOOGLE_")))
 
 
 def s3_endpoint() -> str | None:
-    """Return the S3 endpoint that obstore will use, to know whether it is plain http."""
+    """Return the S3 endpoint that obstore will use."""
     return (
         os.environ.get("AWS_ENDPOINT_URL_S3")
         or os.environ.get("AWS_ENDPOINT_URL")
@@ -125,60 +123,60 @@ def s3_endpoint() -> str | None:
 
 
 def default_seed() -> int:
-    """Return the seed of everything random that was given none: `WDS_SEED`, or 0."""
+    """Return the default seed: `WDS_SEED`, or 0."""
     return _number("WDS_SEED", os.environ.get("WDS_SEED") or "0")
 
 
 def show_seed() -> bool:
-    """Whether `WDS_SHOW_SEED` asks to log the seeds of resampled shard lists."""
+    """Return whether `WDS_SHOW_SEED` turns on logging of the seeds of resampled shard lists."""
     return os.environ.get("WDS_SHOW_SEED", "").lower() in _TRUE
 
 
 def cache_dir() -> str | None:
-    """Return where remote shards are kept when the code does not say: `WDS_CACHE`."""
+    """Return the default cache directory: `WDS_CACHE`."""
     return os.environ.get("WDS_CACHE") or None
 
 
 def cache_size() -> int:
-    """Return how many bytes of shards are kept when the code does not say: `WDS_CACHE_SIZE`, or -1, all."""
+    """Return the default size of the cache in bytes: `WDS_CACHE_SIZE`, or -1 for no limit."""
     return int(_decimal("WDS_CACHE_SIZE", os.environ.get("WDS_CACHE_SIZE") or "-1"))
 
 
 def wids_cache() -> str | None:
-    """Return where `wids.ShardListDataset` keeps remote shards when the code does not say: `WIDS_CACHE`."""
+    """Return the default cache directory of `wids.ShardListDataset`: `WIDS_CACHE`."""
     return os.environ.get("WIDS_CACHE") or None
 
 
 def cache_home() -> Path:
-    """Return where tarmac keeps what it makes for itself: `TARMAC_HOME`, or `tarmac` in the user's cache."""
+    """Return the directory for indexes and other derived files: `TARMAC_HOME`, or `~/.cache/tarmac`."""
     home = os.environ.get("TARMAC_HOME")
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(home or f"{cache}/tarmac").expanduser()
 
 
 def rank_and_world() -> tuple[int, int] | None:
-    """Return which of how many processes this is, from `RANK` and `WORLD_SIZE`, if both are set."""
+    """Return the rank and the number of ranks from `RANK` and `WORLD_SIZE`, if both are set."""
     return _pair("RANK", "WORLD_SIZE")
 
 
 def checks_ranks() -> bool:
-    """Whether ranks compare their shards and epochs; not if `TARMAC_CHECK_RANKS` is 0."""
+    """Return whether ranks compare their shards and epochs: yes, unless `TARMAC_CHECK_RANKS` is 0."""
     return os.environ.get("TARMAC_CHECK_RANKS", "1").lower() not in ("0", "false", "no", "off")
 
 
 def rendezvous() -> tuple[str, int] | None:
-    """Return where the ranks of a torch program meet: `MASTER_ADDR` and `MASTER_PORT`, if both are set."""
+    """Return the rendezvous address of torch.distributed: `MASTER_ADDR` and `MASTER_PORT`, if both are set."""
     host, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
     return (host, _number("MASTER_PORT", port)) if host and port else None
 
 
 def restarts() -> str:
-    """Return how often torchrun has restarted this program: `TORCHELASTIC_RESTART_COUNT`, or 0."""
+    """Return the number of restarts by torchrun: `TORCHELASTIC_RESTART_COUNT`, or 0."""
     return os.environ.get("TORCHELASTIC_RESTART_COUNT") or "0"
 
 
 def worker_and_workers() -> tuple[int, int] | None:
-    """Return which of how many workers this is, from `WORKER` and `NUM_WORKERS`, if both are set."""
+    """Return the worker and the number of workers from `WORKER` and `NUM_WORKERS`, if both are set."""
     return _pair("WORKER", "NUM_WORKERS")
 
 
@@ -188,17 +186,15 @@ def _pair(first: str, second: str) -> tuple[int, int] | None:
 
 
 def _decimal(name: str, text: str) -> float:
-    """Accept 1e12 where a number of bytes is meant."""
+    """Parse a number such as 1e12."""
     try:
         return float(text)
     except ValueError:
-        raise BadSetting(f"the environment variable {name} must be a number, got {text[:40]!r}") from None
+        raise BadSetting(f"expected a number in {name}, got {text[:40]!r}.") from None
 
 
 def _number(name: str, text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise BadSetting(
-            f"the environment variable {name} must be a whole number, got {text[:40]!r}"
-        ) from None
+        raise BadSetting(f"expected an integer in {name}, got {text[:40]!r}.") from None

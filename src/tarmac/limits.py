@@ -1,44 +1,61 @@
-"""Every bound in one place, so that no input can use unbounded memory or time."""
+"""All limits in one place, so that no input can use unbounded memory or time."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Any
 
-__all__ = ["DEFAULT_LIMITS", "Limits"]
+__all__ = ["DEFAULT_LIMITS", "Limits", "changed_fields"]
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
 
-@dataclass(frozen=True, slots=True)
+def changed_fields(options: Any) -> str:
+    """Return a repr of a dataclass with the fields that differ from their defaults.
+
+    Values of fields that are declared with `repr=False` are replaced by `…`.
+    """
+    shown = []
+    for each in fields(options):
+        value = getattr(options, each.name)
+        default = each.default_factory() if callable(each.default_factory) else each.default
+        if value != default:
+            shown.append(f"{each.name}={repr(value) if each.repr else '…'}")
+    return f"{type(options).__name__}({', '.join(shown)})"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class Limits:
-    """Bounds on what a shard may make tarmac do. All are positive; raise one for trusted data."""
+    """Limits on the resources that a shard can make tarmac use. Raise one for trusted data."""
 
     member_bytes: int = 4 * GIB
     """Largest member that is read into memory."""
     extension_bytes: int = 1 * MIB
     """Largest extended header (long name, PAX records)."""
     extensions: int = 64
-    """Extended headers in a row before one member."""
+    """Number of consecutive extended headers before a member."""
     expansion: int = 200
-    """Bytes a compressed shard may give per byte read, once it gave more than `expansion_floor`."""
+    """Ratio of decompressed to compressed bytes of a shard, beyond `expansion_floor`."""
     expansion_floor: int = 64 * MIB
-    """Decompressed bytes that are always allowed, whatever the ratio."""
+    """Number of decompressed bytes that is allowed at any ratio."""
     tracked_keys: int = 1_000_000
-    """Sample keys per shard remembered to detect samples torn apart; later ones are not compared."""
+    """Number of keys per shard that are remembered to detect split samples; later keys are not compared."""
     shards: int = 10_000_000
-    """Shards that one pattern, list or manifest may stand for."""
+    """Number of shards that a pattern, list or manifest may expand to."""
     list_bytes: int = 1 * GIB
-    """Largest list of shards (`@list.txt`, manifest, shardspec) that is read."""
-
+    """Largest shard list (`@list.txt`, manifest, shardspec) that is read."""
     pixels: int = 64_000_000
-    """Pixels of one image, or of one frame of a video."""
+    """Number of pixels in an image, or in a frame of a video."""
     media_bytes: int = 4 * GIB
-    """Bytes that the frames of one video, or the samples of one recording, decode to."""
+    """Number of bytes that all frames of a video, or all samples of a recording, may decode to."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
             if getattr(self, field.name) < 1:
-                raise ValueError(f"Limits.{field.name} must be positive, got {getattr(self, field.name)}")
+                raise ValueError(f"Limits.{field.name}: expected 1 or more, got {getattr(self, field.name)}")
+
+    def __repr__(self) -> str:
+        return changed_fields(self)
 
 
 DEFAULT_LIMITS = Limits()

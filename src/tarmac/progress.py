@@ -1,4 +1,4 @@
-"""A progress bar on standard error, shown when somebody is looking."""
+"""A progress bar on standard error, shown on a terminal or in a notebook."""
 
 from __future__ import annotations
 
@@ -7,18 +7,16 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
-__all__ = ["progress"]
+__all__ = ["track"]
 
 T = TypeVar("T")
-PATIENCE = 0.5
-"""Seconds for which nothing is shown: what is over by then needs no bar."""
+DELAY = 0.5
+"""Seconds before the bar appears, so that short operations show none."""
 
 
-def progress(items: Iterable[T], total: int, what: str, *, show: bool | None = None) -> Iterator[T]:
-    """Pass on the items and show how many there have been; None shows it on a terminal only."""
-    if show is None:
-        show = sys.stderr.isatty()
-    if not show:
+def track(items: Iterable[T], total: int, what: str, *, progress: bool | None = None) -> Iterator[T]:
+    """Yield the items and show a progress bar; None shows it on terminals and in notebooks."""
+    if not (sys.stderr.isatty() or _in_notebook() if progress is None else progress):
         yield from items
         return
     from rich.console import Console
@@ -26,13 +24,20 @@ def progress(items: Iterable[T], total: int, what: str, *, show: bool | None = N
 
     columns = TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     bar = Progress(*columns, console=Console(stderr=True), transient=True)
-    begun, task = time.monotonic(), bar.add_task(what, total=total)
+    start, task = time.monotonic(), bar.add_task(what, total=total)
     try:
         for item in items:
             bar.advance(task)
-            if not bar.live.is_started and time.monotonic() - begun > PATIENCE:
+            if not bar.live.is_started and time.monotonic() - start > DELAY:
                 bar.start()
             yield item
     finally:
         if bar.live.is_started:
             bar.stop()
+
+
+def _in_notebook() -> bool:
+    """Return whether this is the kernel of a notebook, where rich draws bars although nothing is a terminal."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return shell is not None and hasattr(shell, "kernel")

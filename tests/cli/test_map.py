@@ -14,7 +14,7 @@ import pytest
 from cli.running import program, run
 from harness import rounds
 from harness.crash import crash, survive
-from harness.waiting import PATIENCE, gone, until
+from harness.waiting import TIMEOUT, gone, until
 from tarmac import TarWriter, read
 
 
@@ -139,7 +139,7 @@ def test_interrupted_it_leaves_nothing_behind(shards, tmp_path, jobs):
     work.mkdir()
     process, sleepers = _at_work(shards, tmp_path, work, jobs)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all of the group
-    _, said = process.communicate(timeout=PATIENCE)
+    _, said = process.communicate(timeout=TIMEOUT)
     assert process.returncode == 130
     assert b"Traceback" not in said
     assert gone(sleepers)
@@ -164,7 +164,7 @@ def test_terminated_it_leaves_nothing_behind_either(shards, tmp_path):
     work.mkdir()
     process, sleepers = _at_work(shards, tmp_path, work, 2)
     process.terminate()
-    _, said = process.communicate(timeout=PATIENCE)
+    _, said = process.communicate(timeout=TIMEOUT)
     assert process.returncode == 143
     assert b"Traceback" not in said
     assert gone(sleepers)
@@ -198,7 +198,7 @@ def test_interrupted_functions_end_too(shards, tmp_path, jobs):
     assert until(lambda: len(os.listdir(pids)) >= min(jobs, 4))
     workers = [psutil.Process(int(name)) for name in os.listdir(pids)]
     os.killpg(process.pid, signal.SIGINT)
-    _, said = process.communicate(timeout=PATIENCE)
+    _, said = process.communicate(timeout=TIMEOUT)
     assert process.returncode == 130
     assert b"Traceback" not in said
     assert gone(workers)

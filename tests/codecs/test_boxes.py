@@ -120,7 +120,7 @@ def test_truncated_jpegs_are_not_decoded_in_part():
     with pytest.raises(OSError, match="truncated"):
         imagehandler("rgb8", fast=True)(".jpg", data[:-2])
     with pytest.raises(OSError, match="truncated"):
-        OpenImage(data[:-2])  # though most boxes are there
+        OpenImage(data[:-2])  # although most boxes could be decoded
     with_tail = OpenImage(data + b"trailing bytes")
     np.testing.assert_array_equal(with_tail.pixels((0, 0, 9, 9)), OpenImage(data).pixels((0, 0, 9, 9)))
 

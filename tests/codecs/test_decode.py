@@ -127,9 +127,8 @@ def test_continue_passes_to_the_handlers_after_the_one_that_returned_it():
     def strip(key, data):
         return Continue(key[:-4], data[4:]) if key.endswith(".enc") else None
 
-    before = Recorder()
-    after = Recorder()
-    decode = Decoder([before, strip, after])
+    first, last = Recorder(), Recorder()
+    decode = Decoder([first, strip, last])
     reference = theirs.Decoder(
         [lambda key, data: theirs.Continue(key[:-4], data[4:]) if key.endswith(".enc") else None]
     )
@@ -140,8 +139,8 @@ def test_continue_passes_to_the_handlers_after_the_one_that_returned_it():
         ("json.gz.enc", b"12345"),
     ):
         assert decode({field: data}) == reference({field: data})
-    assert [key for key, _ in before.calls] == [".json.enc", ".cls.enc", ".raw.enc", ".json.gz.enc"]
-    assert [key for key, _ in after.calls] == [".json", ".cls", ".raw", ".json.gz"]
+    assert [key for key, _ in first.calls] == [".json.enc", ".cls.enc", ".raw.enc", ".json.gz.enc"]
+    assert [key for key, _ in last.calls] == [".json", ".cls", ".raw", ".json.gz"]
     by_extension = Decoder([handle_extension("enc", lambda data: Continue(".json", data))])
     assert by_extension({"x.enc": b"null"}) == {"x.enc": None}
 

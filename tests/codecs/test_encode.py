@@ -12,7 +12,6 @@ import msgpack
 import numpy as np
 import pytest
 import torch
-import webdataset.tenbin
 import webdataset.writer
 from PIL import Image
 
@@ -64,18 +63,6 @@ def test_arrays():
             encode(field, bad)
 
 
-@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", ">i4"])
-def test_webdataset_reads_tenbin(dtype):
-    arrays = [np.arange(5).astype(dtype), np.ones((2, 3, 4), dtype), np.zeros((0, 3), dtype)]
-    data = encode("ten", arrays)
-    assert len(data) % 16 == 0
-    if dtype == "u4":
-        return  # webdataset misspells uint32 and cannot read it; the next test checks the bytes
-    for a, b in zip(arrays, webdataset.tenbin.decode_buffer(data), strict=True):
-        assert a.shape == b.shape
-        assert (a == b).all()
-
-
 def test_tenbin_layout_and_invalid_arrays():
     data = encode("ten", np.array([1, 2], "u4"))
     assert data[:16] == b"~TenBin~" + (32).to_bytes(8, "little")
@@ -97,17 +84,9 @@ def test_serialisers():
     assert torch.load(io.BytesIO(encode("pth", torch.ones(3))), weights_only=True).tolist() == [1, 1, 1]
 
 
-@pytest.mark.parametrize("field", ["png", "ppm", "bmp", "tiff", "tif", "webp"])
-def test_lossless_images(field):
-    rng = np.random.default_rng(1)
-    array = rng.integers(0, 256, (6, 7, 3), dtype="uint8")
-    assert (np.asarray(Image.open(io.BytesIO(encode(field, array)))) == array).all()
-    assert (np.asarray(Image.open(io.BytesIO(encode(field, Image.fromarray(array))))) == array).all()
-
-
 def test_image_modes():
     grey = np.arange(42, dtype="uint8").reshape(6, 7)
-    for value in (grey, grey[:, :, None], torch.from_numpy(grey)):
+    for value in (grey, grey[:, :, None], torch.from_numpy(grey), Image.fromarray(grey)):
         assert (np.asarray(Image.open(io.BytesIO(encode("png", value)))) == grey).all()
     assert (np.asarray(Image.open(io.BytesIO(encode("pgm", grey)))) == grey).all()
     assert Image.open(io.BytesIO(encode("pbm", grey))).mode == "1"

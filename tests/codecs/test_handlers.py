@@ -1,12 +1,8 @@
-"""Handlers that depend on the key alone, and optional libraries."""
+"""Handlers that depend on the key alone."""
 
 from __future__ import annotations
 
-import json
 import pickle
-import re
-import tomllib
-from pathlib import Path
 
 import pytest
 import webdataset.autodecode as theirs
@@ -15,9 +11,7 @@ from hypothesis import strategies as st
 
 from tarmac.codecs import gzfilter, handle_extension
 from tarmac.codecs.handlers import SAFE, FieldHandler
-from tarmac.runtime.extras import import_extra, is_missing_extra
 
-ROOT = Path(__file__).parents[2]
 NAMES = st.lists(st.sampled_from(["jpg", "seg", "JPG", "Seg", "a", ""]), min_size=1, max_size=3).map(".".join)
 
 
@@ -47,18 +41,3 @@ def test_handlers_are_picklable():
 def test_a_handler_must_implement_find():
     with pytest.raises(NotImplementedError):
         FieldHandler().find(".a", SAFE)
-
-
-def test_a_missing_library_names_its_extra():
-    with pytest.raises(ImportError, match=r'pip install "tarmac-data\[things\]"') as caught:
-        import_extra("no_such_library", "things", "thing fields")
-    assert is_missing_extra(caught.value)
-    assert not is_missing_extra(ImportError("of the data"))
-    assert import_extra("json", "x", "y") is json
-
-
-def test_every_extra_that_is_named_exists():
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    sources = [path.read_text() for path in (ROOT / "src").rglob("*.py")]
-    named = {name for text in sources for name in re.findall(r'import_extra\(\s*"\w+", "(\w+)"', text)}
-    assert {"torch", "msgpack", "video"} <= named <= set(extras)

@@ -12,7 +12,7 @@ import pytest
 import tarmac.compat
 from harness.shards import plain
 from tarmac.errors import ShortRead
-from tarmac.storage import register_scheme, schemes
+from tarmac.storage import FileStore, register_scheme, schemes
 
 COUNTS = [3, 2, 4]
 
@@ -61,7 +61,7 @@ class Broken(io.BytesIO):
 @pytest.fixture
 def far(tmp_path, listed):
     server = Far(tmp_path)
-    register_scheme("far", server.open)
+    register_scheme("far", FileStore(server.open))
     for item in listed:
         item["url"] = f"far://host/{os.path.basename(item['url'])}"
     yield server

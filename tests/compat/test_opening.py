@@ -19,7 +19,7 @@ from tarmac.compat.opening import (
 from tarmac.errors import DuplicateField, SplitSample, TarmacError, Truncated
 from tarmac.steps.handlers import ignore_and_continue, ignore_and_stop
 from tarmac.steps.stage import pipelinefilter
-from tarmac.stream.datapipeline import DataPipeline
+from tarmac.stream.pipeline import DataPipeline
 from tarmac.stream.webdataset import WebDataset
 
 FILES = [(f"{i}.{field}", f"{i}{field}".encode()) for i in range(4) for field in ("cls", "TXT")]

@@ -19,7 +19,7 @@ from tarmac.compat.shardlist import (
     ShardListDataset,
 )
 from tarmac.errors import NotATar, NotFound, ShortRead, TarmacError, UnsafeUrl
-from tarmac.storage import register_scheme
+from tarmac.storage import FileStore, register_scheme
 
 
 def entries(directory):
@@ -39,9 +39,9 @@ def test_names_that_end_alike_stay_apart(listed, far, tmp_path):
     """In wids a directory of one's own had one file for all of them."""
     (tmp_path / "y.tar").write_bytes(shard(7, 1))
     other = [{"url": "far://other/x-0.tar", "nsamples": 1}]
-    register_scheme("far", lambda url: io.BytesIO((tmp_path / url.split("/")[-1]).read_bytes()))
+    register_scheme("far", FileStore(lambda url: io.BytesIO((tmp_path / url.split("/")[-1]).read_bytes())))
     assert len(keys(ShardListDataset(listed[:1], cache_dir=tmp_path / "cache"))) == 3
-    register_scheme("far", lambda url: io.BytesIO(shard(7, 1)))
+    register_scheme("far", FileStore(lambda url: io.BytesIO(shard(7, 1))))
     assert keys(ShardListDataset(other, cache_dir=tmp_path / "cache")) == ["7/0"]
 
 

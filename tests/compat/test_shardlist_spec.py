@@ -17,7 +17,7 @@ from tarmac.compat.shardlist_spec import (
     urlmerge,
 )
 from tarmac.errors import BadManifest, NotFound, UnsafeUrl
-from tarmac.storage import register_scheme, schemes
+from tarmac.storage import FileStore, register_scheme, schemes
 
 
 def listed(*urls, **more):
@@ -42,7 +42,7 @@ def write(tmp_path):
 @pytest.fixture
 def far(tmp_path):
     """Files of tmp_path under far://host/."""
-    register_scheme("far", lambda url: open(tmp_path / url.removeprefix("far://host/"), "rb"))
+    register_scheme("far", FileStore(lambda url: open(tmp_path / url.removeprefix("far://host/"), "rb")))
     yield "far://host"
     del schemes._registered["far"]
 
@@ -140,7 +140,7 @@ def test_a_list_runs_no_commands_and_a_remote_one_names_no_local_files(write, fa
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("[", "not JSON"),
+        ("[", "JSON"),
         ("[]", "object"),
         ("{}", "wids_version"),
         ('{"wids_version": 2, "shardlist": []}', "wids_version"),

@@ -1,4 +1,4 @@
-"""The keyed bijection: a bijection for every size and key, its inverse, and nothing to see in it."""
+"""The keyed bijection: a bijection for every size and key, its inverse, and no visible pattern."""
 
 from __future__ import annotations
 
@@ -15,65 +15,65 @@ KEYS = st.integers(0, 2**64 - 1)
 def test_every_index_once_and_back():
     keys = np.arange(10, dtype=np.uint64)[:, None]
     for size in [*range(1, 301), 1023, 1024, 1025, 16_384, 99_991]:
-        there = permute(np.arange(size), size, keys)
-        assert there.dtype == np.int64
-        assert (np.sort(there) == np.arange(size)).all(), size
-        assert (unpermute(there, size, keys) == np.arange(size)).all(), size
+        image = permute(np.arange(size), size, keys)
+        assert image.dtype == np.int64
+        assert (np.sort(image) == np.arange(size)).all(), size
+        assert (unpermute(image, size, keys) == np.arange(size)).all(), size
 
 
 @settings(deadline=None, derandomize=True)
 @given(st.lists(st.tuples(st.integers(1, MAX_SIZE), st.integers(0), KEYS), min_size=1, max_size=20))
-def test_each_element_has_a_size_and_a_key_of_its_own(cases):
+def test_each_element_can_have_its_own_size_and_key(cases):
     sizes = np.array([size for size, _, _ in cases])
     index = np.array([number % size for size, number, _ in cases])
     keys = np.array([key for _, _, key in cases], np.uint64)
-    there = permute(index, sizes, keys)
-    assert ((there >= 0) & (there < sizes)).all()
-    assert (unpermute(there, sizes, keys) == index).all()
+    image = permute(index, sizes, keys)
+    assert ((image >= 0) & (image < sizes)).all()
+    assert (unpermute(image, sizes, keys) == index).all()
     assert (permute(unpermute(index, sizes, keys), sizes, keys) == index).all()
     alone = [int(permute(*case)[0]) for case in zip(index, sizes, keys, strict=True)]
-    assert there.tolist() == alone
+    assert image.tolist() == alone
 
 
 @pytest.mark.parametrize("size", [MAX_SIZE, MAX_SIZE - 1, (1 << 53) + 1, (94_906_267**2), 3])
-def test_the_ends_of_large_sizes(size):
+def test_ends_of_large_sizes(size):
     index = np.array([0, 1, size // 2, size - 2, size - 1])
-    there = permute(index, size, 7)
-    assert len(set(there.tolist())) == len(set(index.tolist()))
-    assert (unpermute(there, size, 7) == index).all()
+    image = permute(index, size, 7)
+    assert len(set(image.tolist())) == len(set(index.tolist()))
+    assert (unpermute(image, size, 7) == index).all()
 
 
 @pytest.mark.parametrize(("index", "size"), [(5, 5), (-1, 5), (0, 0), (0, MAX_SIZE + 1), ([0, 3], [4, 3])])
-def test_what_is_outside_is_refused(index, size):
+def test_indices_out_of_range(index, size):
     for function in (permute, unpermute):
-        with pytest.raises(ValueError, match="each index lies in"):
+        with pytest.raises(ValueError, match="index"):
             function(index, size, 1)
 
 
 def chi_square(counts):
-    """How far counts are from even, in standard deviations of what chance does."""
+    """Return the deviation of counts from uniform, in standard deviations."""
     expected = counts.mean()
     freedom = counts.size - 1
     return (((counts - expected) ** 2 / expected).sum() - freedom) / np.sqrt(2 * freedom)
 
 
 @pytest.mark.parametrize("size", [2, 3, 5, 7, 10, 33, 100])
-def test_an_index_goes_everywhere_equally_often(size):
-    there = permute(np.arange(size), size, np.arange(20_000)[:, None])
+def test_images_are_uniform(size):
+    image = permute(np.arange(size), size, np.arange(20_000)[:, None])
     for index in (0, size // 2, size - 1):
-        assert abs(chi_square(np.bincount(there[:, index], minlength=size))) < 5
+        assert abs(chi_square(np.bincount(image[:, index], minlength=size))) < 5
 
 
 @pytest.mark.parametrize("size", [50, 100, 1000])
-def test_where_one_goes_says_nothing_about_its_neighbour(size):
+def test_images_of_neighbours_are_independent(size):
     first, second = permute([0, 1], size, np.arange(50_000)[:, None]).T
     steps = np.bincount((second - first) % size, minlength=size)[1:]
     assert abs(chi_square(steps)) < 5
 
 
 def test_every_order_of_three_is_about_equally_likely():
-    there = permute(np.arange(3), 3, np.arange(60_000)[:, None])
-    _, counts = np.unique(there @ [9, 3, 1], return_counts=True)
+    image = permute(np.arange(3), 3, np.arange(60_000)[:, None])
+    _, counts = np.unique(image @ [9, 3, 1], return_counts=True)
     assert len(counts) == 6
     assert abs(counts / 10_000 - 1).max() < 0.05
 
@@ -88,10 +88,10 @@ def test_related_keys_give_unrelated_orders(step):
 
 
 def test_neighbours_do_not_stay_neighbours():
-    there = permute(np.arange(16_384), 16_384, 3)
-    assert (abs(np.diff(there)) == 1).sum() < 12  # expected: two
-    assert abs(np.corrcoef(there[:-1], there[1:])[0, 1]) < 0.04
-    assert abs(np.corrcoef(there, np.arange(16_384))[0, 1]) < 0.04
+    image = permute(np.arange(16_384), 16_384, 3)
+    assert (abs(np.diff(image)) == 1).sum() < 12  # expected: two
+    assert abs(np.corrcoef(image[:-1], image[1:])[0, 1]) < 0.04
+    assert abs(np.corrcoef(image, np.arange(16_384))[0, 1]) < 0.04
 
 
 def test_keys_of_parts():
@@ -105,7 +105,7 @@ def test_keys_of_parts():
     assert int(mix_key(0, 0)[0]) == 0xE220A8397B1DCDAF  # the first number of splitmix64 with the seed 0
 
 
-def test_saved_states_rely_on_these_numbers():
+def test_saved_states_depend_on_these_numbers():
     assert permute(np.arange(10), 10, 0).tolist() == [4, 7, 5, 3, 2, 0, 8, 9, 6, 1]
     assert permute([0, 1, 16_383], 16_384, 42).tolist() == [3504, 11996, 2960]
     assert permute([0, 10**9], 10**12, 2**64 - 1).tolist() == [104134013065, 374361256463]

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from tarmac.errors import MismatchedBatch
 from tarmac.exact.loader.collate import BatchBuffer
-from tarmac.stream.batching import default_collation_fn
+from tarmac.stream.batch import default_collation_fn
 
 
 def collated(items):
     buffer = BatchBuffer(len(items))
-    for place in reversed(range(len(items))):  # any order
-        buffer.put(place, items[place])
+    for slot in reversed(range(len(items))):  # any order
+        buffer.put(slot, items[slot])
     return buffer.result()
 
 
@@ -51,8 +51,8 @@ values = st.sampled_from(
 
 @given(st.lists(values, min_size=1, max_size=4), st.integers(1, 5), st.booleans())
 @settings(derandomize=True, deadline=None)
-def test_makes_the_same_batches_as_a_pipeline(makers, size, named):
-    items = [tuple(make(i) for make in makers) for i in range(size)]
+def test_batches_are_those_of_a_pipeline(functions, size, named):
+    items = [tuple(f(i) for f in functions) for i in range(size)]
     if named:
         items = [{f"f{number}": value for number, value in enumerate(item)} for item in items]
     ours, theirs = collated(items), default_collation_fn(items)
@@ -62,7 +62,7 @@ def test_makes_the_same_batches_as_a_pipeline(makers, size, named):
     assert all(map(same, ours, theirs))
 
 
-def test_one_thing_that_is_no_tuple_is_one_column():
+def test_items_that_are_not_tuples_make_one_column():
     assert collated(["a", "b"]) == ["a", "b"]
     assert collated([np.arange(3), np.arange(3)]).shape == (2, 3)
 
@@ -82,12 +82,12 @@ def test_tensors_are_stacked():
         ([np.zeros(2), np.zeros(3)], r"shape \(3,\) and \(2,\)"),
         ([np.zeros(2), np.zeros(2, np.float32)], "dtype float32 and float64"),
         (["x", np.zeros(2)], r"shape \(2,\) and str"),
-        ([{"a": 1}, {"b": 1}], "differ in their fields: a, b"),
-        ([(1, 2), (1, 2, 3)], "differ in their fields: 2"),
-        ([(1,), {0: 1}], "differ in their fields"),
+        ([{"a": 1}, {"b": 1}], "a, b"),
+        ([(1, 2), (1, 2, 3)], "2"),
+        ([(1,), {0: 1}], "fields"),
     ],
 )
-def test_samples_that_do_not_go_together(items, match):
+def test_mismatched_samples(items, match):
     with pytest.raises(MismatchedBatch, match=match):
         collated(items)
 
@@ -97,8 +97,8 @@ def test_many_threads_fill_one_batch():
 
     def fill(start):
         barrier.wait()
-        for place in range(start, 400, 8):
-            buffer.put(place, (np.full(10, place), place))
+        for slot in range(start, 400, 8):
+            buffer.put(slot, (np.full(10, slot), slot))
 
     threads = [threading.Thread(target=fill, args=(start,)) for start in range(8)]
     for thread in threads:

@@ -1,4 +1,4 @@
-"""Lightning, as docs/exact.md has it, stopped in an epoch and continued on another number of devices."""
+"""Lightning, as in docs/exact.md, stopped in an epoch and resumed on another number of devices."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytest.importorskip("lightning")
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLES, BATCH = 46 * 64, 64
 
-BEFORE = """
+PRELUDE = """
 import json, sys, warnings
 import numpy as np
 import torch
@@ -33,7 +33,7 @@ def augment(sample, rng):
     return np.full(4, float(sample["cls"]), np.float32), sample["cls"] % 10
 """
 
-AFTER = """
+RECORDING = """
 class Recording(Model):
     def on_fit_start(self):
         self.seen, self.validated = [], 0
@@ -105,18 +105,18 @@ if __name__ == "__main__":
 
 @pytest.fixture
 def folder(tmp_path):
-    """A dataset, and the recipe of the document as a program that writes down what it has seen."""
+    """Write a dataset, and the recipe of the document as a program that records its batches."""
     with tarmac.TarWriter(tmp_path / "d.tar", index=True) as writer:
         for number in range(SAMPLES):
             writer.write({"__key__": f"{number:05d}", "cls": number})
     section = (ROOT / "docs" / "exact.md").read_text().partition("## With Lightning")[2]
     recipe = re.search(r"```python\n(.*?)\nfit\(Model\(\), 1\)", section, re.DOTALL)[1]
-    (tmp_path / "program.py").write_text(BEFORE + recipe + AFTER)
+    (tmp_path / "program.py").write_text(PRELUDE + recipe + RECORDING)
     return tmp_path
 
 
 def run(folder, devices, stop, name):
-    """What each step of each device has seen: (epoch, samples)."""
+    """Run the program; return (epoch, samples) for each step of each device."""
     environment = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE")}
     environment |= {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
@@ -128,8 +128,8 @@ def run(folder, devices, stop, name):
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1)])
-def test_continued_on_another_number_of_devices(folder, before, after):
-    """Every sample once in the epoch that was stopped and in the next one, and a validation after each."""
+def test_resumed_on_another_number_of_devices(folder, before, after):
+    """Every sample once in the stopped epoch and in the next one, and a validation after each."""
     stop = 40 // before  # 2,560 samples, and more steps than a whole epoch has on two devices
     first = run(folder, before, stop, "first")
     rest = run(folder, after, 0, "rest")
@@ -143,11 +143,11 @@ def test_continued_on_another_number_of_devices(folder, before, after):
         assert sorted(seen) == list(range(SAMPLES)), epoch
 
 
-def test_a_loader_made_before_the_devices_are_known(folder):
-    """`trainer.fit(model, loader)`, the loader having been looked at before: every sample once an epoch."""
-    (folder / "program.py").write_text(BEFORE + PLAIN)
-    found = run(folder, 2, 2, "plain")
+def test_a_loader_created_before_the_devices_are_known(folder):
+    """`trainer.fit(model, loader)` after reading batches: every sample once per epoch."""
+    (folder / "program.py").write_text(PRELUDE + PLAIN)
+    results = run(folder, 2, 2, "plain")
     for epoch in (0, 1):
-        seen = [[batch for number, batch in steps if number == epoch] for steps, _ in found]
+        seen = [[batch for number, batch in steps if number == epoch] for steps, _ in results]
         assert [len(steps) for steps in seen] == [SAMPLES // BATCH // 2] * 2
         assert sorted(sample for steps in seen for batch in steps for sample in batch) == list(range(SAMPLES))

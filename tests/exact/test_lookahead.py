@@ -15,7 +15,7 @@ from tarmac.storage import Cache
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
-    """Serves a folder and counts what was fetched."""
+    """Serves a directory and counts requests."""
 
     fetched: Counter[str] = Counter()
     protocol_version = "HTTP/1.1"
@@ -30,7 +30,7 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
 
 @pytest.fixture
 def site(tmp_path):
-    """Twelve shards of forty samples behind a server."""
+    """Serve twelve shards of forty samples over HTTP."""
     folder = tmp_path / "site"
     folder.mkdir()
     paths = write_shards(folder, [40] * 12)
@@ -50,7 +50,7 @@ def epoch(loader):
 
 
 @pytest.mark.parametrize("processes", [0, 1])
-def test_each_shard_is_fetched_once_though_the_cache_holds_a_third_of_them(site, tmp_path, processes):
+def test_each_shard_is_fetched_once_with_a_cache_for_a_third_of_them(site, tmp_path, processes):
     urls, folder = site
     size = (folder / "s-000.tar").stat().st_size
     cache = Cache(tmp_path / "cache", max_bytes=4 * size)
@@ -73,13 +73,13 @@ def test_shards_are_fetched_before_they_are_needed(site, tmp_path):
     loader = tarmac.Loader(dataset, 8, streams=1, window=20, threads=0)
     batches = iter(loader)
     next(batches)
-    # One batch is in one or two shards; the next 32 batches are in seven.
+    # One batch needs one or two shards; the next 32 batches need seven.
     assert until(lambda: sum(name.endswith(".tar") for name in list(Quiet.fetched)) >= 6)
     batches.close()
     dataset.close()
 
 
-def test_a_shard_that_is_gone_is_an_error_where_it_is_needed(site, tmp_path):
+def test_a_missing_shard_is_an_error_where_it_is_needed(site, tmp_path):
     urls, folder = site
     dataset = tarmac.Dataset(urls, cache=Cache(tmp_path / "cache"))
     (folder / "s-007.tar").unlink()
@@ -88,8 +88,8 @@ def test_a_shard_that_is_gone_is_an_error_where_it_is_needed(site, tmp_path):
     dataset.close()
 
 
-def test_local_shards_are_left_alone(dataset, tmp_path):
-    cached = tarmac.Dataset(dataset.parts[0].shards.manifest, cache=Cache(tmp_path / "cache"))
+def test_local_shards_are_not_cached(dataset, tmp_path):
+    cached = tarmac.Dataset(dataset._parts[0].shards.manifest, cache=Cache(tmp_path / "cache"))
     assert len(epoch(tarmac.Loader(cached, 7, tail="short"))) == 203
     assert not (tmp_path / "cache").exists()
     cached.close()

@@ -1,4 +1,4 @@
-"""Mixtures: exact counts, evenly spread, each dataset gone through before it repeats."""
+"""Mixtures: exact counts, evenly spread, and all samples of a dataset before any is repeated."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tarmac.errors import UsageError
 from tarmac.exact.order.exact import ExactOrder
 from tarmac.exact.order.mixture import MixedOrder, Quotas, counts_of
 
@@ -24,12 +25,12 @@ def mixtures(draw):
     orders = [
         ExactOrder(
             [*draw(st.lists(st.integers(0, 8), max_size=5)), 1],
-            seed=place,
+            seed=number,
             streams=draw(st.integers(1, 9)),
             window=draw(st.integers(1, 20)),
             shuffle=draw(st.booleans()),
         )
-        for place in range(len(counts))
+        for number in range(len(counts))
     ]
     shuffle = draw(st.booleans())
     return MixedOrder(
@@ -43,76 +44,78 @@ def whole(mixture, epoch=0):
 
 @settings(deadline=None, derandomize=True, max_examples=60)
 @given(mixtures(), st.integers(0, 4))
-def test_counts_are_exact_and_passes_go_on(mixture, epoch):
-    found = whole(mixture, epoch)
+def test_counts_are_exact_and_datasets_continue(mixture, epoch):
+    samples = whole(mixture, epoch)
     for dataset, (order, count) in enumerate(zip(mixture.orders, mixture.counts, strict=True)):
         numbers = np.arange(epoch * count, (epoch + 1) * count)
         expected = Counter()
-        for passed in np.unique(numbers // order.samples).tolist():
-            positions = numbers[numbers // order.samples == passed] % order.samples
-            shards, rows = (part.tolist() for part in order.at(passed, positions))
+        for round_ in np.unique(numbers // order.samples).tolist():
+            positions = numbers[numbers // order.samples == round_] % order.samples
+            shards, rows = (part.tolist() for part in order.at(round_, positions))
             expected.update(zip(shards, rows, strict=True))
-        assert Counter((shard, row) for chosen, shard, row in found if chosen == dataset) == expected
+        assert Counter((shard, row) for which, shard, row in samples if which == dataset) == expected
 
 
 @settings(deadline=None, derandomize=True, max_examples=25)
 @given(mixtures(), st.integers(0, 3))
-def test_positions_are_found_again(mixture, epoch):
-    found = whole(mixture, epoch)
+def test_position_of_is_the_inverse(mixture, epoch):
+    samples = whole(mixture, epoch)
     for dataset, order in enumerate(mixture.orders):
         for shard, row in zip(
             *(part.tolist() for part in order.at(0, np.arange(order.samples))), strict=True
         ):
-            expected = [place for place, sample in enumerate(found) if sample == (dataset, shard, row)]
+            expected = [
+                position for position, sample in enumerate(samples) if sample == (dataset, shard, row)
+            ]
             assert mixture.position_of(epoch, dataset, shard, row) == expected
 
 
 @settings(deadline=None, derandomize=True, max_examples=40)
 @given(mixtures(), st.lists(st.integers(0, 10**6), min_size=1, max_size=10), st.integers(0, 3))
-def test_how_positions_are_asked_for_does_not_matter(mixture, positions, epoch):
+def test_positions_can_be_requested_in_any_grouping(mixture, positions, epoch):
     if not mixture.samples:
         return
     positions = [position % mixture.samples for position in positions]
-    found = whole(mixture, epoch)
+    samples = whole(mixture, epoch)
     copy = pickle.loads(pickle.dumps(mixture))
-    together = list(zip(*(part.tolist() for part in copy.at(epoch, positions)), strict=True))
+    batch = list(zip(*(part.tolist() for part in copy.at(epoch, positions)), strict=True))
     alone = [tuple(int(part[0]) for part in copy.at(epoch, [position])) for position in positions]
-    assert together == alone == [found[position] for position in positions]
+    assert batch == alone == [samples[position] for position in positions]
 
 
 @settings(deadline=None, derandomize=True, max_examples=40)
 @given(mixtures(), st.integers(0, 10**6), st.integers(0, 3))
-def test_substitutes_are_those_of_the_dataset(mixture, position, epoch):
+def test_substitutes_come_from_the_dataset(mixture, position, epoch):
     if not mixture.samples:
         return
     position %= mixture.samples
     dataset, shard, row = whole(mixture, epoch)[position]
-    found = list(mixture.substitutes(epoch, position))
-    assert all(chosen == dataset for chosen, _, _ in found)
+    substitutes = list(mixture.substitutes(epoch, position))
+    assert all(which == dataset for which, _, _ in substitutes)
     order, first = mixture.orders[dataset], epoch * mixture.counts[dataset]
-    passes = range(first // order.samples, (first + mixture.counts[dataset]) // order.samples + 1)
-    # The same sample may come in several passes of the epoch; one of them is the one at this position.
-    assert [sample[1:] for sample in found] in [
-        list(order.substitutes(passed, int(order.position_of(passed, shard, row)[0]))) for passed in passes
+    rounds = range(first // order.samples, (first + mixture.counts[dataset]) // order.samples + 1)
+    # The same sample can come in several rounds of the epoch; one of them is at this position.
+    assert [sample[1:] for sample in substitutes] in [
+        list(order.substitutes(round_, int(order.position_of(round_, shard, row)[0]))) for round_ in rounds
     ]
 
 
 @settings(deadline=None, derandomize=True, max_examples=80)
 @given(COUNTS, st.integers(1, 9))
-def test_quotas_never_fall_and_stay_near_the_share(counts, streams):
+def test_quotas_are_monotonic_and_close_to_the_share(counts, streams):
     quotas = Quotas(counts, streams)
-    halvings = math.ceil(math.log2(len(counts)))
+    depth = math.ceil(math.log2(len(counts)))
     for stream, slots in enumerate(quotas.slots.tolist()):
-        held = [[quotas.held(place, stream, x) for place in range(len(counts))] for x in range(slots + 1)]
+        held = [[quotas.held(number, stream, x) for number in range(len(counts))] for x in range(slots + 1)]
         own = np.array([[mine for _, mine in row] for row in held]).reshape(slots + 1, len(counts))
         assert (own.sum(axis=1) == np.arange(slots + 1)).all()
-        assert [[before for before, _ in row] for row in held] == (np.cumsum(own, axis=1) - own).tolist()
+        assert [[earlier for earlier, _ in row] for row in held] == (np.cumsum(own, axis=1) - own).tolist()
         steps = np.diff(own, axis=0)
         assert set(steps.ravel().tolist()) <= {0, 1}
         numbers = np.diff(quotas.before[:, stream])
         assert own[-1].tolist() == numbers.tolist()
         share = np.arange(slots + 1)[:, None] * numbers / max(slots, 1)
-        assert abs(own - share).max() <= halvings
+        assert abs(own - share).max() <= depth
 
 
 @pytest.mark.parametrize("weights", [[0.6, 0.25, 0.1, 0.04, 0.0099, 0.0001], [1] * 10, [5, 1], range(1, 31)])
@@ -124,18 +127,18 @@ def test_datasets_are_spread_evenly(weights):
     shares = np.array(counts) / samples
     for run, allowed in ((64 * 256, np.full(len(counts), 25)), (10_000, 4.5 * np.sqrt(10_000 * shares) + 1)):
         for begin in range(0, samples - run + 1, run):
-            found = np.bincount(dataset[begin : begin + run], minlength=len(counts))
-            assert (abs(found - run * shares) <= allowed).all()
+            counted = np.bincount(dataset[begin : begin + run], minlength=len(counts))
+            assert (abs(counted - run * shares) <= allowed).all()
 
 
-def test_a_rare_dataset_does_not_come_in_all_streams_at_once():
+def test_a_rare_dataset_alternates_between_streams():
     mixture = MixedOrder([ExactOrder([10**6]), ExactOrder([10])], [64 * 256 * 20 - 128, 128])
     dataset = mixture.at(0, np.arange(mixture.samples))[0]
     per_row = dataset.reshape(20, -1).sum(axis=1)
     assert 5 <= per_row.min() <= per_row.max() <= 8  # 6.4 expected
 
 
-def test_which_slots_is_chosen_at_random():
+def test_slots_are_random():
     mixture = MixedOrder([ExactOrder([1000])] * 2, [64_000, 64_000])
     epochs = [mixture.at(epoch, np.arange(128_000))[0] for epoch in (0, 1)]
     other = MixedOrder(mixture.orders, mixture.counts, seed=1).at(0, np.arange(128_000))[0]
@@ -146,19 +149,19 @@ def test_which_slots_is_chosen_at_random():
     assert abs((epochs[0][:-block] == epochs[0][block:]).mean() - 0.5) < 0.01  # and in the next block
 
 
-def test_nothing_repeats_before_everything_has_come():
+def test_all_samples_come_before_any_is_repeated():
     order = ExactOrder([10] * 10)
     mixture = MixedOrder([order, ExactOrder([50])], [30, 70])
     seen = Counter()
     for epoch in range(10):
         seen.update(sample for sample in whole(mixture, epoch) if sample[0] == 0)
-        passes, more = divmod((epoch + 1) * 30, 100)
-        assert Counter(seen.values())[passes + 1] == more
-        assert len(seen) == (100 if passes else more)
+        rounds, more = divmod((epoch + 1) * 30, 100)
+        assert Counter(seen.values())[rounds + 1] == more
+        assert len(seen) == (100 if rounds else more)
     assert set(seen.values()) == {3}
 
 
-def test_a_small_dataset_repeats_in_fresh_orders():
+def test_a_small_dataset_is_repeated_evenly():
     mixture = MixedOrder([ExactOrder([20]), ExactOrder([1000])], [100, 10], streams=1, block=1000)
     rows = [row for dataset, _, row in whole(mixture) if dataset == 0]
     assert Counter(rows) == dict.fromkeys(range(20), 5)
@@ -171,13 +174,13 @@ def test_a_rank_owns_whole_streams_of_each_dataset(ranks):
     for epoch in (0, 3):
         positions = np.arange(mixture.samples)
         groups = list(mixture._groups(epoch, *mixture._numbers(epoch, positions)))
-        assert len(groups) > 10  # datasets and passes
-        for _, _, inner, places in groups:
-            owners = {(stream, position % ranks) for stream, position in zip(inner % 8, places, strict=True)}
+        assert len(groups) > 10  # datasets and rounds
+        for _, _, inner, at in groups:
+            owners = {(stream, position % ranks) for stream, position in zip(inner % 8, at, strict=True)}
             assert len(owners) == len({stream for stream, _ in owners})
 
 
-def test_without_shuffle_one_after_the_other():
+def test_without_shuffle_datasets_follow_one_another():
     orders = [
         ExactOrder([3, 2], shuffle=False),
         ExactOrder([4], shuffle=False),
@@ -192,7 +195,7 @@ def shown(samples):
     return " ".join("/".join(map(str, sample)) for sample in samples)
 
 
-def test_saved_states_rely_on_this_order():
+def test_saved_states_depend_on_this_order():
     mixture = MixedOrder([ExactOrder([9, 4]), ExactOrder([30], seed=1)], [10, 6], seed=3, streams=2, block=4)
     assert shown(whole(mixture, 2)[:8]) == "0/0/4 0/0/7 1/0/26 0/1/3 0/1/1 1/0/23 1/0/2 0/0/2"
     assert shown(whole(mixture, 2)[8:]) == "0/0/2 0/0/0 0/0/6 1/0/12 1/0/29 0/0/7 0/0/3 1/0/16"
@@ -202,10 +205,10 @@ def test_a_billion_samples():
     orders = [ExactOrder(np.full(10_000, 50_000), seed=seed) for seed in range(3)]
     mixture = MixedOrder(orders, [900_000_000, 99_999_999, 1])
     positions = np.array([0, 1, 999_999_999, 123_456_789])
-    for place, sample in zip(
+    for position, sample in zip(
         positions.tolist(), zip(*mixture.at(10**12, positions), strict=True), strict=True
     ):
-        assert place in mixture.position_of(10**12, *map(int, sample))
+        assert position in mixture.position_of(10**12, *map(int, sample))
 
 
 @settings(deadline=None, derandomize=True)
@@ -225,13 +228,13 @@ def test_remainders_go_to_the_largest_and_then_to_the_first():
 
 
 @pytest.mark.parametrize("weights", [[], [0, 0], [-1, 2], [math.nan], [math.inf, 1]])
-def test_weights_that_mean_nothing(weights):
-    with pytest.raises(ValueError, match="weights are finite"):
+def test_invalid_weights(weights):
+    with pytest.raises(UsageError, match="`weights`"):
         counts_of(weights, 10)
 
 
-def test_a_negative_number_to_share():
-    with pytest.raises(ValueError, match="not -1"):
+def test_a_negative_number_of_samples():
+    with pytest.raises(UsageError, match="`samples`"):
         counts_of([1], -1)
 
 
@@ -241,24 +244,24 @@ def test_a_negative_number_to_share():
         ([], [], {}, "at least one dataset"),
         ([5], [1, 2], {}, "2 counts for 1 datasets"),
         ([5], [-1], {}, r"counts\[0\] is -1"),
-        ([5, 0], [1, 1], {}, r"counts\[1\] is 1, for a dataset of 0"),
+        ([5, 0], [1, 1], {}, r"counts\[1\] is 1"),
         ([5], [2**31], {"streams": 1}, "more streams"),
-        ([5], [1], {"streams": 0}, "streams= is"),
-        ([5], [1], {"block": 0}, "block= is"),
+        ([5], [1], {"streams": 0}, "`streams`"),
+        ([5], [1], {"block": 0}, "`block`"),
     ],
 )
-def test_what_cannot_be_mixed(lengths, counts, options, words):
+def test_invalid_mixtures(lengths, counts, options, words):
     with pytest.raises(ValueError, match=words):
         MixedOrder([ExactOrder([length]) for length in lengths], counts, **options)
 
 
-def test_what_is_not_there():
+def test_invalid_positions():
     mixture = MixedOrder([ExactOrder([5]), ExactOrder([])], [5, 0])
     assert mixture.position_of(0, 0, 0, 4) != mixture.position_of(0, 0, 0, 3)
     for dataset in (-1, 2):
-        with pytest.raises(IndexError, match=f"2 datasets, numbered from 0; asked for {dataset}"):
+        with pytest.raises(IndexError, match=f"2 datasets.* {dataset}"):
             mixture.position_of(0, dataset, 0, 0)
-    with pytest.raises(IndexError, match="position 5 is outside"):
+    with pytest.raises(IndexError, match="position 5 "):
         mixture.at(0, [5])
-    with pytest.raises(ValueError, match="epochs are counted from 0"):
+    with pytest.raises(ValueError, match="epoch"):
         mixture.at(-1, [0])

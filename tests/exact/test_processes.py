@@ -1,4 +1,4 @@
-"""Worker processes: killed, failing, interrupted. Never a hang, never anything left behind."""
+"""Worker processes that are killed, fail or are interrupted: no hang, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import pytest
 
 import tarmac
 from harness import rounds
-from harness.waiting import PATIENCE, gone
+from harness.waiting import TIMEOUT, gone
 from tarmac.errors import NotPicklable, WorkerDied, WorkerFailed
 
 N = 203
@@ -51,23 +51,23 @@ def large(sample):
 
 
 def shared_memory():
-    """What is in shared memory; semaphores are those of other tests, since a Loader has none."""
-    there = os.listdir("/dev/shm") if os.path.isdir("/dev/shm") else []
-    return {name for name in there if not name.startswith("sem.")}
+    """Return the files in shared memory, except semaphores: a Loader has none."""
+    names = os.listdir("/dev/shm") if os.path.isdir("/dev/shm") else []
+    return {name for name in names if not name.startswith("sem.")}
 
 
-def test_arrays_cross_without_a_copy_and_stay_while_they_are_used(dataset):
+def test_arrays_are_shared_without_a_copy_while_they_are_used(dataset):
     with tarmac.Loader(dataset.map(large), 20, threads=0, processes=2, tail="short") as loader:
-        batches = list(loader)  # all are kept, so no memory may be used twice
+        batches = list(loader)  # all are kept, so no memory may be reused
     for batch in batches:
         numbers = [int(key[1:]) for key in batch["__key__"]]
         assert (batch["a"] == np.array(numbers)[:, None, None]).all()
-    assert not batches[0]["a"].flags.owndata  # it lies in shared memory
-    batches[0]["a"][0] = -1  # and belong to the caller
+    assert not batches[0]["a"].flags.owndata  # it is in shared memory
+    batches[0]["a"][0] = -1  # and belongs to the caller
     assert batches[0]["a"][0, 0, 0] == -1
 
 
-def test_memory_is_used_again_when_batches_are_dropped(dataset):
+def test_memory_is_reused_when_batches_are_released(dataset):
     with tarmac.Loader(dataset.map(large), 10, threads=0, processes=1, tail="short") as loader:
         for _ in range(3):
             for batch in loader:
@@ -95,33 +95,31 @@ def test_every_start_method(dataset, method):
         assert Counter(key for b in loader for key in b["__key__"]).total() == N
 
 
-def test_what_cannot_be_sent_is_named(dataset):
+def test_a_step_that_cannot_be_pickled_is_named(dataset):
     loader = tarmac.Loader(dataset.map(lambda sample: sample), 5, processes=1, start_method="spawn")
-    with pytest.raises(NotPicklable, match=r"the step Map\(.*<lambda>\) cannot be sent"):
+    with pytest.raises(NotPicklable, match=r"Map\(<lambda>\)"):
         list(loader)
 
 
 def test_an_error_that_cannot_be_sent_is_described(dataset):
     with tarmac.Loader(dataset.map(fail_unsendably), 5, processes=1, start_method="fork") as loader:
-        with pytest.raises(
-            WorkerFailed, match=r"(?s)Unsendable in a worker process: no way.*fail_unsendably"
-        ):
+        with pytest.raises(WorkerFailed, match=r"(?s)Unsendable.*no way.*fail_unsendably"):
             list(loader)
 
 
-def test_a_worker_that_kills_itself_is_an_error_and_a_new_iteration_starts_anew(dataset):
+def test_a_dead_worker_is_an_error_and_the_next_iteration_starts_new_workers(dataset):
     with tarmac.Loader(dataset.map(suicide), 5, processes=2, threads=0, shuffle=False) as loader:
         with pytest.raises(WorkerDied, match="SIGKILL"):
             list(loader)
-        assert loader.position == 75  # the batches before it were handed out
+        assert loader.position == 75  # the batches before it were yielded
         loader.set_epoch(7)
         assert next(iter(loader))["__key__"][0] == "s00000"
 
 
 @pytest.mark.heavy
 def test_workers_killed_at_any_time(dataset):
-    """A typed error and no hang, whatever the worker was doing; nothing is left."""
-    before, died = shared_memory(), 0
+    """A typed error and no hang, whatever the worker was doing; nothing is left behind."""
+    existing, died = shared_memory(), 0
     rng = random.Random(1)
     some = dataset[:80].map(slow)
     for _ in range(rounds(200)):
@@ -138,7 +136,7 @@ def test_workers_killed_at_any_time(dataset):
             except WorkerDied:
                 died += 1
     assert died > 100
-    assert shared_memory() == before
+    assert shared_memory() <= existing
 
 
 SCRIPT = """
@@ -159,27 +157,27 @@ SCRIPT = """
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_when_the_parent_ends_so_do_the_workers(shards, tmp_path, how):
+def test_workers_exit_with_their_parent(shards, tmp_path, how):
     script = tmp_path / "train.py"
     script.write_text(textwrap.dedent(SCRIPT))
-    before = shared_memory()
+    existing = shared_memory()
     with subprocess.Popen(
         [sys.executable, script, *shards], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as parent:
         pids = list(map(int, parent.stdout.readline().split()))
         assert len(pids) == 2
-        # Ctrl-C reaches the whole group, the others only the parent.
+        # Ctrl-C reaches the whole process group, other signals only the parent.
         for pid in [parent.pid, *(pids if how == signal.SIGINT else [])]:
             os.kill(pid, how)
-        _, errors = parent.communicate(timeout=PATIENCE)
+        _, errors = parent.communicate(timeout=TIMEOUT)
         assert parent.returncode != 0
         if how == signal.SIGINT:
             assert errors.count("Traceback") == 1  # the parent's own
     assert gone(pids), "workers outlive their parent"
-    assert shared_memory() == before
+    assert shared_memory() <= existing
 
 
-def test_a_loader_that_is_dropped_ends_its_workers(dataset):
+def test_workers_exit_with_their_loader(dataset):
     loader = tarmac.Loader(dataset, 8, processes=2)
     next(iter(loader))
     pids = [worker._process.pid for worker in loader._processes._workers]
@@ -189,14 +187,14 @@ def test_a_loader_that_is_dropped_ends_its_workers(dataset):
     assert gone(pids), "workers outlive their loader"
 
 
-def test_no_descriptor_is_lost_over_many_epochs(dataset):
+def test_no_descriptors_leak_over_many_epochs(dataset):
     with tarmac.Loader(dataset.map(large), 20, processes=1, threads=0) as loader:
         list(loader)
-        before = len(os.listdir("/proc/self/fd"))
+        descriptors = len(os.listdir("/proc/self/fd"))
         for _ in range(5):
             for batch in loader:
                 del batch
-        assert len(os.listdir("/proc/self/fd")) <= before + 2
+        assert len(os.listdir("/proc/self/fd")) <= descriptors + 2
 
 
 def test_a_worker_killed_between_a_batch_and_its_memory(dataset, monkeypatch):

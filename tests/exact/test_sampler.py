@@ -49,10 +49,10 @@ def test_states_of_loaders_and_samplers_are_the_same(dataset):
     loader = tarmac.Loader(noise, 8, threads=0)
     loader.load_state_dict(json.loads(json.dumps(sampler.state_dict())))
     rest = [batch["key"] for batch in loader]
-    assert rest == [[noise.key_of(index) for index in batch] for batch in batches]
+    assert rest == [[noise.key(index) for index in batch] for batch in batches]
 
 
-def test_with_workers_the_state_is_asked_for_by_the_batches_trained_on(dataset):
+def test_state_after_counts_the_batches_trained_on(dataset):
     noise = dataset.map(noisy, random=True)
     whole = loaded(noise, tarmac.BatchSampler(noise, 8))
     sampler = tarmac.BatchSampler(noise, 8)
@@ -63,7 +63,7 @@ def test_with_workers_the_state_is_asked_for_by_the_batches_trained_on(dataset):
     )
     for _ in range(7):
         next(loader)
-    assert sampler.state_dict()["position"] > 7 * 8  # the DataLoader has asked ahead
+    assert sampler.state_dict()["position"] > 7 * 8  # the DataLoader has requested batches ahead
     state = sampler.state_after(7)
     assert state["position"] == 7 * 8
     del loader
@@ -78,7 +78,7 @@ def test_a_stateful_data_loader_resumes_at_every_step(dataset, workers):
     torchdata = pytest.importorskip("torchdata.stateful_dataloader")
     noise = dataset.map(noisy, random=True)
 
-    def make():
+    def create():
         return torchdata.StatefulDataLoader(
             noise,
             batch_sampler=tarmac.BatchSampler(noise, 32),
@@ -87,13 +87,13 @@ def test_a_stateful_data_loader_resumes_at_every_step(dataset, workers):
             multiprocessing_context="fork" if workers else None,
         )
 
-    loader, whole, states = make(), [], []
+    loader, whole, states = create(), [], []
     for batch in loader:
         whole.append(batch)
         states.append(loader.state_dict())
     assert len(whole) == 6
     for step, state in enumerate(states[:-1], 1):
-        resumed = make()
+        resumed = create()
         resumed.load_state_dict(state)
         assert list(resumed) == whole[step:], step
 

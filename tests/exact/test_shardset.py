@@ -1,4 +1,4 @@
-"""Opening shards: once, when needed, not too many, from several threads and processes."""
+"""Shards are opened once, on first use, in limited number, from several threads and processes."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import pytest
 import tarmac
 from harness.datasets import write_shards
 from harness.shards import plain
-from harness.waiting import PATIENCE, gone
+from harness.waiting import TIMEOUT, gone
 from tarmac.errors import IndexDamaged, TarmacError, WriteError
 from tarmac.exact import shardset
-from tarmac.exact.shardset import Opening, ShardSet, find_or_make_index
+from tarmac.exact.shardset import OpenOptions, ShardSet, find_or_make_index
 from tarmac.indexing.build import IndexOptions, manifest_of
 from tarmac.indexing.manifest import Manifest, Shard
 
@@ -34,12 +34,12 @@ def manifest(tmp_path):
 def open_files(folder):
     links = (os.path.join("/proc/self/fd", fd) for fd in os.listdir("/proc/self/fd"))
     names = [os.readlink(link) for link in links if os.path.lexists(link)]
-    # The maps of indexes may be let go of a moment later, by a thread of Arrow.
+    # A thread of Arrow may release the maps of indexes a moment later.
     return {name for name in names if name.startswith(str(folder)) and name.endswith(".tar")}
 
 
 def test_shards_are_opened_when_needed_and_kept(manifest, tmp_path):
-    shards = ShardSet(manifest, Opening(open_shards=2))
+    shards = ShardSet(manifest, OpenOptions(open_shards=2))
     assert not open_files(tmp_path)
     first = shards.open(0)
     assert shards.open(0) is first
@@ -56,8 +56,8 @@ def test_shards_are_opened_when_needed_and_kept(manifest, tmp_path):
     shards.close()
 
 
-def test_in_memory_everything_stays_and_nothing_is_open(manifest, tmp_path):
-    shards = ShardSet(manifest, Opening(open_shards=2, in_memory=True))
+def test_shards_in_memory_stay_and_need_no_files(manifest, tmp_path):
+    shards = ShardSet(manifest, OpenOptions(open_shards=2, in_memory=True))
     kept = [shards.open(number) for number in range(6)]
     assert [shards.open(number) for number in range(6)] == kept
     assert not open_files(tmp_path)
@@ -69,26 +69,26 @@ def test_in_memory_everything_stays_and_nothing_is_open(manifest, tmp_path):
     assert shards.open(1) is kept[1]
 
 
-def test_a_shard_is_opened_once_and_others_do_not_wait(manifest, monkeypatch):
+def test_a_shard_is_opened_once_and_others_in_parallel(manifest, monkeypatch):
     opened, real = [], shardset.stat
-    together = threading.Barrier(2, timeout=PATIENCE)
+    both = threading.Barrier(2, timeout=TIMEOUT)
 
     def slow(url, options):
         opened.append(url)
-        together.wait()  # both shards must be on their way at the same time
+        both.wait()  # both shards must be opened at the same time
         return real(url, options)
 
     monkeypatch.setattr(shardset, "stat", slow)
-    shards = ShardSet(manifest, Opening())
+    shards = ShardSet(manifest, OpenOptions())
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(shards.open, [0, 1] * 4))
+        opened_shards = list(pool.map(shards.open, [0, 1] * 4))
     assert sorted(opened) == [manifest.shards[0].url, manifest.shards[1].url]
-    assert len(set(map(id, found))) == 2
+    assert len(set(map(id, opened_shards))) == 2
     shards.close()
 
 
-def test_a_failure_is_not_remembered(manifest, monkeypatch):
-    shards, real = ShardSet(manifest, Opening()), shardset.stat
+def test_a_failure_is_not_cached(manifest, monkeypatch):
+    shards, real = ShardSet(manifest, OpenOptions()), shardset.stat
 
     def failing(url, options):
         raise TarmacError("not now.")
@@ -102,79 +102,75 @@ def test_a_failure_is_not_remembered(manifest, monkeypatch):
 
 
 def test_a_fork_while_a_thread_opens_a_shard_does_not_hang(manifest, monkeypatch):
-    shards, real, begun, go = (
-        ShardSet(manifest, Opening()),
-        shardset.stat,
-        threading.Event(),
-        threading.Event(),
-    )
+    shards, real = ShardSet(manifest, OpenOptions()), shardset.stat
+    begun, go = threading.Event(), threading.Event()
 
     def slow(url, options):
         begun.set()
-        go.wait(PATIENCE)
+        go.wait(TIMEOUT)
         return real(url, options)
 
     monkeypatch.setattr(shardset, "stat", slow)
     thread = threading.Thread(target=shards.open, args=(0,))
     thread.start()
-    assert begun.wait(PATIENCE)
+    assert begun.wait(TIMEOUT)
     child = os.fork()
     if not child:
         go.set()
         os._exit(7 if shards.open(0).sample(0)["cls"] == b"0" else 1)
     if not gone([child]):
         os.kill(child, 9)
-    ended = os.waitpid(child, 0)[1]
+    status = os.waitpid(child, 0)[1]
     go.set()
     thread.join()
-    assert os.waitstatus_to_exitcode(ended) == 7
+    assert os.waitstatus_to_exitcode(status) == 7
     shards.close()
 
 
 def test_pickles_have_nothing_open(manifest):
-    shards = ShardSet(manifest, Opening(fields=frozenset(["cls"])))
-    before = len(pickle.dumps(shards))
+    shards = ShardSet(manifest, OpenOptions(fields=frozenset(["cls"])))
+    size = len(pickle.dumps(shards))
     shards.open(0)
-    assert len(pickle.dumps(shards)) == before
+    assert len(pickle.dumps(shards)) == size
     copy = pickle.loads(pickle.dumps(shards))
     assert list(copy.open(0).sample(0)) == ["__key__", "__url__", "cls"]
     copy.close()
     shards.close()
 
 
-# Where indexes are found and put
+# Where indexes are stored
 
 
-def test_an_index_is_made_beside_the_shard(tmp_path, home):
+def test_an_index_is_written_beside_the_shard(tmp_path, home):
     path = tmp_path / "a.tar"
     path.write_bytes(plain())
-    found, place = find_or_make_index(str(path), IndexOptions())
-    assert (len(found), place) == (3, f"{path}.arrow")
+    sidecar, location = find_or_make_index(str(path), IndexOptions())
+    assert (len(sidecar), location) == (3, f"{path}.arrow")
     written = (tmp_path / "a.tar.arrow").stat().st_mtime_ns
-    assert find_or_make_index(str(path), IndexOptions())[1] == place
+    assert find_or_make_index(str(path), IndexOptions())[1] == location
     assert (tmp_path / "a.tar.arrow").stat().st_mtime_ns == written
     assert not home.exists()
     path.write_bytes(plain([("z.x", b"")]))
-    assert len(find_or_make_index(str(path), IndexOptions())[0]) == 1  # of the shard as it is now
+    assert len(find_or_make_index(str(path), IndexOptions())[0]) == 1  # of the current shard
 
 
-def test_where_nothing_can_be_written_it_goes_to_our_own_files(tmp_path, home):
+def test_an_index_is_written_to_the_home_directory_if_necessary(tmp_path, home):
     path = tmp_path / "a.tar"
     path.write_bytes(plain())
-    (tmp_path / "a.tar.arrow").mkdir()  # stands for a directory that is read-only, which root may write to
-    found, place = find_or_make_index(str(path), IndexOptions())
-    assert len(found) == 3
-    assert place.startswith(str(home / "index"))
-    assert place.endswith("-a.tar.arrow")
+    (tmp_path / "a.tar.arrow").mkdir()  # like a read-only directory, to which root could write
+    sidecar, location = find_or_make_index(str(path), IndexOptions())
+    assert len(sidecar) == 3
+    assert location.startswith(str(home / "index"))
+    assert location.endswith("-a.tar.arrow")
     (tmp_path / "b").mkdir()
     (tmp_path / "b/a.tar").write_bytes(plain([("z.x", b"")]))
     (tmp_path / "b/a.tar.arrow").mkdir()
-    assert find_or_make_index(str(tmp_path / "b/a.tar"), IndexOptions())[1] != place
-    assert find_or_make_index(str(path), IndexOptions())[1] == place
+    assert find_or_make_index(str(tmp_path / "b/a.tar"), IndexOptions())[1] != location
+    assert find_or_make_index(str(path), IndexOptions())[1] == location
     assert list(tarmac.Dataset(path)) == list(tarmac.read(path))
 
 
-def test_nowhere_to_put_it(tmp_path, home):
+def test_no_directory_for_an_index(tmp_path, home):
     path = tmp_path / "a.tar"
     path.write_bytes(plain())
     (tmp_path / "a.tar.arrow").mkdir()
@@ -186,9 +182,9 @@ def test_nowhere_to_put_it(tmp_path, home):
 def test_manifests_without_indexes(tmp_path):
     urls = write_shards(tmp_path, [2, 3], index=False)
     manifest = Manifest([Shard(url, count) for url, count in zip(urls, [2, 3], strict=True)])
-    shards = ShardSet(manifest, Opening())
+    shards = ShardSet(manifest, OpenOptions())
     assert [len(shards.open(number)) for number in range(2)] == [2, 3]
     assert (tmp_path / "s001.tar.arrow").exists()
     shards.close()
-    with pytest.raises(IndexDamaged, match="manifest says 4 samples, the shard has 2"):
-        ShardSet(Manifest([Shard(urls[0], 4)]), Opening()).sidecar(0)
+    with pytest.raises(IndexDamaged, match=r"s000\.tar.*4.*2"):
+        ShardSet(Manifest([Shard(urls[0], 4)]), OpenOptions()).sidecar(0)

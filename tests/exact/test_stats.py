@@ -5,7 +5,7 @@ import pytest
 from tarmac.exact.loader.stats import Stats
 
 
-def test_they_add_up():
+def test_stats_add_up():
     one = Stats(samples=1, batches=2, read=0.5, waiting=1.0)
     both = one + Stats(samples=10, steps=2.0)
     assert (both.samples, both.batches, both.read, both.steps, both.waiting) == (11, 2, 0.5, 2.0, 1.0)
@@ -14,14 +14,14 @@ def test_they_add_up():
 @pytest.mark.parametrize(
     ("times", "verdict"),
     [
-        ({"waiting": 0.01, "consuming": 1.0}, "the consumer is the limit"),
-        ({"waiting": 1.0, "read": 5.0, "steps": 1.0}, "mostly for reading (83% of the work); try a cache"),
-        ({"waiting": 1.0, "read": 1.0, "steps": 9.0}, "mostly for decoding and mapping"),
-        ({"waiting": 1.0, "collate": 9.0}, "mostly for collating"),
-        ({"waiting": 1.0, "hand_over": 9.0}, "try threads instead of processes"),
+        ({"waiting": 0.01, "consuming": 1.0}, "training loop is the bottleneck"),
+        ({"waiting": 1.0, "read": 5.0, "steps": 1.0}, "reading (83% of the work)"),
+        ({"waiting": 1.0, "read": 1.0, "steps": 9.0}, "decoding and mapping"),
+        ({"waiting": 1.0, "collate": 9.0}, "collating"),
+        ({"waiting": 1.0, "transfer": 9.0}, "threads instead of processes"),
     ],
 )
-def test_the_verdict_names_what_is_slow(times, verdict):
+def test_the_verdict_names_the_bottleneck(times, verdict):
     assert verdict in Stats(samples=100, batches=10, **times).verdict()
 
 

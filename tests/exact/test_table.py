@@ -1,4 +1,4 @@
-"""One table of several shards gives what the shards give."""
+"""A table of several shards returns the samples of the shards."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tarmac.indexing.sidecar import read_sidecar
 from tarmac.storage import open_read
 
 
-def shard_of(path, samples, **options):
+def indexed_shard(path, samples, **options):
     path.write_bytes(plain([(f"{key}.{field}", value) for key, field, value in samples]))
     sidecar = read_sidecar(index_shard(str(path), IndexOptions(digests=True)), str(path))
     return IndexedShard(str(path), sidecar, open_read(str(path)), **options)
@@ -31,7 +31,7 @@ def samples_of(begin, size, fields):
 def test_the_law(tmp_path, fields, wanted, views):
     sizes = (5, 1, 9)
     shards = [
-        shard_of(tmp_path / f"{n}.tar", samples_of(n * 100, size, fields), fields=wanted, views=views)
+        indexed_shard(tmp_path / f"{n}.tar", samples_of(n * 100, size, fields), fields=wanted, views=views)
         for n, size in enumerate(sizes)
     ]
     rows = [None, np.array([0], np.int32), np.array([7, 2, 2], np.int32)]
@@ -46,15 +46,15 @@ def test_the_law(tmp_path, fields, wanted, views):
     assert table.samples(np.array([], np.int64)) == []
 
 
-def test_what_has_no_table(tmp_path):
-    regular = shard_of(tmp_path / "0.tar", samples_of(0, 3, "ab"))
+def test_shards_without_a_table(tmp_path):
+    regular = indexed_shard(tmp_path / "0.tar", samples_of(0, 3, "ab"))
     others = {
-        "other fields": shard_of(tmp_path / "1.tar", samples_of(0, 3, "ac")),
-        "irregular": shard_of(tmp_path / "2.tar", samples_of(0, 3, "ab") + samples_of(3, 1, "a")),
-        "verified": shard_of(tmp_path / "3.tar", samples_of(0, 3, "ab"), verify=True),
-        "not mapped": shard_of(tmp_path / "4.tar", samples_of(0, 3, "ab"), mapped=False),
-        "large": shard_of(tmp_path / "6.tar", [("x", "a", bytes(LARGE)), ("x", "b", b"")]),
-        "keys that are not ASCII": shard_of(tmp_path / "5.tar", [("é", "a", b"1"), ("é", "b", b"2")]),
+        "other fields": indexed_shard(tmp_path / "1.tar", samples_of(0, 3, "ac")),
+        "irregular": indexed_shard(tmp_path / "2.tar", samples_of(0, 3, "ab") + samples_of(3, 1, "a")),
+        "verified": indexed_shard(tmp_path / "3.tar", samples_of(0, 3, "ab"), verify=True),
+        "not mapped": indexed_shard(tmp_path / "4.tar", samples_of(0, 3, "ab"), mapped=False),
+        "large": indexed_shard(tmp_path / "6.tar", [("x", "a", bytes(LARGE)), ("x", "b", b"")]),
+        "keys that are not ASCII": indexed_shard(tmp_path / "5.tar", [("é", "a", b"1"), ("é", "b", b"2")]),
     }
     for why, other in others.items():
         assert Table.of([regular, other], [None, None]) is None, why

@@ -1,4 +1,4 @@
-"""Trainers of other libraries, where installed: the same batches, stopped and continued at every step."""
+"""Trainers of other libraries, where installed: the same batches, stopped and resumed at every step."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def noise(dataset):
 
 
 def seen_by_a_loop(noise):
-    """What a plain loop over a Loader sees in all epochs."""
+    """Return the batches of a plain loop over a Loader, in all epochs."""
     loader = tarmac.Loader(noise, 32, seed=1, threads=0)
     return [batch["x"].tolist() for _ in range(EPOCHS) for batch in loader]
 
@@ -36,7 +36,7 @@ def loss_of(layer, x, labels):
 
 @pytest.mark.filterwarnings("ignore")  # of the library, about itself and this machine
 @pytest.mark.parametrize("processes", [0, 2])
-def test_lightning_continues_at_every_step(noise, tmp_path, processes):
+def test_lightning_resumes_at_every_step(noise, tmp_path, processes):
     lightning = pytest.importorskip("lightning")
 
     class Model(lightning.LightningModule):
@@ -78,7 +78,7 @@ def test_lightning_continues_at_every_step(noise, tmp_path, processes):
 
 
 @pytest.mark.filterwarnings("ignore")  # of the library, about itself and this machine
-def test_transformers_continue_at_every_step(noise, tmp_path):
+def test_transformers_resume_at_every_step(noise, tmp_path):
     transformers = pytest.importorskip("transformers")
     pytest.importorskip("accelerate")
 
@@ -112,5 +112,5 @@ def test_transformers_continue_at_every_step(noise, tmp_path):
     whole = train()
     assert whole == seen_by_a_loop(noise)
     for step in range(1, EPOCHS * STEPS):
-        found = train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{step}"))
-        assert found == whole[step:], step
+        rest = train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{step}"))
+        assert rest == whole[step:], step

@@ -1,4 +1,4 @@
-"""Real training processes: killed at any moment and resumed, and two of them in step."""
+"""Real training processes: killed at any moment and resumed, and two ranks in step."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TRAIN = """
     lines = os.read(out, 1 << 30).split(b"\\n")
     if len(lines) > 1:
         loader.load_state_dict(json.loads(lines[-2])["state"])
-    os.lseek(out, -len(lines[-1]), os.SEEK_END)  # a line that was cut is written over
+    os.lseek(out, -len(lines[-1]), os.SEEK_END)  # a truncated line is overwritten
     os.ftruncate(out, os.lseek(out, 0, os.SEEK_CUR))
     while loader.epoch < int(epochs):
         epoch = loader.epoch
@@ -41,7 +41,7 @@ TRAIN = """
 
 
 @pytest.mark.heavy
-def test_killed_a_hundred_times_and_every_sample_once_an_epoch(shards, tmp_path):
+def test_every_sample_once_per_epoch_although_killed_a_hundred_times(shards, tmp_path):
     script, log = tmp_path / "train.py", tmp_path / "log"
     script.write_text(textwrap.dedent(TRAIN))
     rng, killed, never = random.Random(3), 0, 10_000
@@ -54,14 +54,14 @@ def test_killed_a_hundred_times_and_every_sample_once_an_epoch(shards, tmp_path)
         return log.stat().st_size if log.exists() else 0
 
     while killed < rounds(100):
-        before = written()
+        size = written()
         with start(never) as child:
-            # Not before it has begun to train, or many kills would hit the imports only.
-            assert until(lambda before=before, child=child: written() > before or child.poll() is not None)
+            # Wait until it trains, or many kills would only hit the imports.
+            assert until(lambda size=size, child=child: written() > size or child.poll() is not None)
             time.sleep(rng.uniform(0, 0.15))
             child.send_signal(signal.SIGKILL)
             child.wait()
-        assert child.returncode == -signal.SIGKILL, "the training came to its end by itself"
+        assert child.returncode == -signal.SIGKILL, "the training finished by itself"
         killed += 1
     state = json.loads(log.read_bytes().split(b"\n")[-2])["state"]
     with start(state["epoch"] + 1) as child:
@@ -78,8 +78,8 @@ DISTRIBUTED = """
     import torch, torch.distributed as dist
     import tarmac
 
-    rank, meeting, *shards = sys.argv[1:]
-    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=int(rank), world_size=2)
+    rank, rendezvous, *shards = sys.argv[1:]
+    dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=int(rank), world_size=2)
     loader = tarmac.Loader(tarmac.Dataset(shards).decode(), 6, seed=1, threads=1)
     steps, keys = 0, []
     for epoch in range(2):
@@ -94,14 +94,14 @@ DISTRIBUTED = """
 
 
 @pytest.mark.heavy
-def test_two_processes_of_torch_distributed_end_in_step(shards, tmp_path):
+def test_two_ranks_of_torch_distributed_have_the_same_steps(shards, tmp_path):
     pytest.importorskip("torch")
     script = tmp_path / "train.py"
     script.write_text(textwrap.dedent(DISTRIBUTED))
     environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
     ranks = [
         subprocess.Popen(
-            [sys.executable, script, str(rank), tmp_path / "meeting", *shards],
+            [sys.executable, script, str(rank), tmp_path / "rendezvous", *shards],
             stdout=subprocess.PIPE,
             text=True,
             env=environment | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"},
@@ -115,8 +115,8 @@ def test_two_processes_of_torch_distributed_end_in_step(shards, tmp_path):
             rank.kill()
             rank.wait()
             rank.stdout.close()
-    assert [(found["rank"], found["world"]) for found in results] == [(0, 2), (1, 2)]
-    assert [found["steps"] for found in results] == [32, 32]  # 203 samples: 16 steps of 2 x 6 an epoch
-    seen = Counter(tuple(key) for found in results for key in found["keys"])
+    assert [(result["rank"], result["world"]) for result in results] == [(0, 2), (1, 2)]
+    assert [result["steps"] for result in results] == [32, 32]  # 203 samples: 16 steps of 2 x 6 an epoch
+    seen = Counter(tuple(key) for result in results for key in result["keys"])
     assert seen.total() == 2 * 192
     assert max(seen.values()) == 1

@@ -33,12 +33,12 @@ class MissingComponent(Exception):
 
 
 class ServerFailed(RuntimeError):
-    """A server did not start, or refused what the harness needs of it."""
+    """A server did not start, or rejected a request of the harness."""
 
 
 @contextmanager
 def required(server: AbstractContextManager[T]) -> Iterator[T]:
-    """Enter a server; where its program is missing, skip the test (fail it if CI is set)."""
+    """Start a server; skip the test if its program is missing (fail it if CI is set)."""
     import pytest  # benchmarks import this module without pytest
 
     with contextlib.ExitStack() as stack:
@@ -51,7 +51,7 @@ def required(server: AbstractContextManager[T]) -> Iterator[T]:
 
 @contextmanager
 def reserved_ports(count: int) -> Iterator[list[int]]:
-    """Hold free ports for servers of other programs; a connection to one without a server is refused.
+    """Reserve free ports for external servers; connections to unused ones are refused.
 
     The sockets are bound and do not listen. The system gives their ports to nobody, and a server that binds
     one by its number, with SO_REUSEADDR as all servers here do, gets it.
@@ -66,9 +66,9 @@ def reserved_ports(count: int) -> Iterator[list[int]]:
 
 @contextmanager
 def running(plan: Callable[[Path, list[int]], Plan[T]], ports: int) -> Iterator[T]:
-    """Run what `plan` says in a new directory and a new process group until the context exits.
+    """Run the command of `plan` in a new directory and process group until the context exits.
 
-    The plan gets the directory and as many ports as asked for.
+    The plan gets the directory and the reserved ports.
     """
     with (
         reserved_ports(ports) as numbers,
@@ -91,7 +91,7 @@ def running(plan: Callable[[Path, list[int]], Plan[T]], ports: int) -> Iterator[
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill a server and what it started, and wait for all of them: any one may hold the port."""
+    """Kill a server and its children, and wait for all of them, since each may hold the port."""
     family = []
     with contextlib.suppress(psutil.NoSuchProcess):
         family = psutil.Process(process.pid).children(recursive=True)
@@ -102,7 +102,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _answers(process: subprocess.Popen[bytes], ready: Callable[[], object]) -> bool:
-    """Wait until the server answers; False if it ended or took too long."""
+    """Wait until the server answers; return False if it exited or timed out."""
 
     def answers() -> bool:
         with contextlib.suppress(OSError, HTTPException, BaseError, ServerFailed):
@@ -115,5 +115,5 @@ def _answers(process: subprocess.Popen[bytes], ready: Callable[[], object]) -> b
 
 
 def rounds(count: int) -> int:
-    """How often to repeat: `count` in make test, TARMAC_TORTURE times as often in make torture."""
+    """Return the number of repetitions: `count`, times TARMAC_TORTURE in make torture."""
     return count * int(os.environ.get("TARMAC_TORTURE", "1"))

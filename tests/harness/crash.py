@@ -1,4 +1,4 @@
-"""Kill a child process with SIGKILL at a random instant, and check what it left behind."""
+"""Kill a child process with SIGKILL at a random time, and check the files that remain."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ READY = b"ready\n"
 
 @dataclass(frozen=True)
 class Crash:
-    """How a round ended: after how long the child was killed, or its status if it came to its end."""
+    """The result of a round: the time of the kill, or the status if the child exited before."""
 
     seed: int
     seconds: float
@@ -29,7 +29,7 @@ class Crash:
 
 
 def crash(script: str, args: Sequence[str], seed: int, longest: float) -> Crash:
-    """Run a script, which prints "ready" when it begins, and kill it within `longest` seconds of that."""
+    """Run a script that prints "ready" when it starts, and kill it within `longest` seconds."""
     seconds = random.Random(seed).uniform(0, longest)
     command = [sys.executable, "-c", script, *args]
     with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as child:
@@ -45,19 +45,19 @@ def crash(script: str, args: Sequence[str], seed: int, longest: float) -> Crash:
 
 
 class Forked:
-    """Children forked from this process: a hundred times quicker to start than an interpreter."""
+    """Children forked from this process, which start a hundred times faster than an interpreter."""
 
     def __init__(self, work: Callable[[], object]) -> None:
         self._work = work
 
     def usual(self) -> float:
-        """Do the work here and return how long it takes: a kill comes within that time."""
+        """Run the work in this process and return its duration, the range for the time of a kill."""
         started = time.monotonic()
         self._work()
         return time.monotonic() - started
 
     def crash(self, seed: int, longest: float) -> Crash:
-        """Fork, do the work in the child, and kill it within `longest` seconds."""
+        """Fork, run the work in the child, and kill it within `longest` seconds."""
         seconds = random.Random(seed).uniform(0, longest)
         pid = os.fork()
         if pid == 0:
@@ -73,7 +73,7 @@ class Forked:
 
 
 def survive(kills: int, strike: Callable[[int], Crash], check: Callable[[], object], first: int = 0) -> int:
-    """Strike until `kills` children were really killed, and check after each; returns how often it struck."""
+    """Repeat until `kills` children were killed, and check after each; return the number of rounds."""
     killed = 0
     for seed in range(first, first + 20 * kills):
         result = strike(seed)

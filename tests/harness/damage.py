@@ -1,4 +1,4 @@
-"""Damage shards in every way there is, and check that no damage passes in silence.
+"""Damage shards in many ways, and check that no damage is silent.
 
 Silence means: fewer or other samples than the intact shard has, and no error. The intact shard's samples,
 or a typed error after some of them in the right order, are the only outcomes that count as correct.
@@ -20,14 +20,14 @@ Reader = Callable[[bytes], Iterable[object]]
 
 @dataclass(frozen=True)
 class Damaged:
-    """A damaged shard, and how it came to be."""
+    """A damaged shard, and a description of the damage."""
 
     data: bytes
     how: str
 
 
 def cuts(data: bytes, step: int = 1) -> Iterator[Damaged]:
-    """Cut at every `step`-th byte, from nothing to all but one."""
+    """Truncate at every `step`-th byte."""
     for size in range(0, len(data), step):
         yield Damaged(data[:size], f"cut at {size} of {len(data)}")
 
@@ -47,7 +47,7 @@ def bit_flips(data: bytes, regions: Iterable[tuple[int, int]], step: int = 1) ->
 
 
 def random_flips(data: bytes, rng: random.Random, count: int) -> Iterator[Damaged]:
-    """Flip one random bit, `count` times over."""
+    """Flip one random bit, `count` times."""
     for _ in range(count):
         position, bit = rng.randrange(len(data)), rng.randrange(8)
         changed = bytearray(data)
@@ -83,7 +83,7 @@ def mutations(data: bytes, rng: random.Random, count: int) -> Iterator[Damaged]:
 
 @dataclass
 class Tally:
-    """How many damaged shards gave an error, the intact samples, or (never) silence."""
+    """The number of damaged shards that raised an error, and that returned the intact samples."""
 
     errors: int = 0
     intact: int = 0
@@ -102,7 +102,7 @@ def expect_no_silence(
     accept: Callable[[Damaged, list[object]], bool] | None = None,
     early: bool = True,
 ) -> Tally:
-    """Read each damaged shard; fail unless it raises a tarmac error or gives what the intact one gives.
+    """Read each damaged shard; fail unless it raises a tarmac error or returns the intact samples.
 
     What was handed out before an error must be the beginning of the intact samples: a partial or
     invented sample is as bad as a lost one. `accept` allows other outcomes for damage that no reader of
@@ -112,21 +112,21 @@ def expect_no_silence(
     expected = list(read(good))
     tally = Tally()
     for case in damaged:
-        found: list[object] = []
+        result: list[object] = []
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", TarmacWarning)
-                found.extend(read(case.data))
+                result.extend(read(case.data))
         except TarmacError:
             tally.errors += 1
-            if early and found != expected[: len(found)] and not (accept and accept(case, found)):
+            if early and result != expected[: len(result)] and not (accept and accept(case, result)):
                 raise AssertionError(f"{case.how}: a wrong sample was handed out before the error") from None
             continue
-        if found == expected or (accept and accept(case, found)):
+        if result == expected or (accept and accept(case, result)):
             tally.intact += 1
         else:
             tally.silent += 1
-            raise AssertionError(f"{case.how}: {len(found)} of {len(expected)} samples and no error")
+            raise AssertionError(f"{case.how}: {len(result)} of {len(expected)} samples and no error")
     return tally
 
 
@@ -156,7 +156,7 @@ def pax_header(key: bytes, value: bytes, kind: bytes = b"x") -> bytes:
 
 
 def sized(data: bytes, start: int, size: int) -> bytes:
-    """The same archive, in which the header at `start` gives this size."""
+    """Return the archive with another size in the header at `start`."""
     changed = bytearray(data)
     changed[start + 124 : start + 136] = b"\x80" + size.to_bytes(11, "big")
     reseal(changed, start)
@@ -164,7 +164,7 @@ def sized(data: bytes, start: int, size: int) -> bytes:
 
 
 def structural(data: bytes, rng: random.Random) -> bytes:
-    """Change an archive as an attacker would: headers that add up and lie, blocks elsewhere, one to three."""
+    """Change an archive like an attacker: wrong headers with valid checksums and moved blocks, one to three."""
     for _ in range(rng.randint(1, 3)):
         blocks = len(data) // 512
         if blocks < 2:

@@ -1,4 +1,4 @@
-"""What the tests of indexed datasets share: shards of every kind, and what they are read as."""
+"""Random shards, and helpers for tests of indexed datasets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import tarmac
 from harness.shards import LONG, members
 from tarmac.exact.dataset import Dataset
 from tarmac.exact.selection import whole
-from tarmac.exact.shardset import Opening, ShardSet
+from tarmac.exact.shardset import OpenOptions, ShardSet
 from tarmac.indexing.build import manifest_of
 from tarmac.indexing.manifest import Manifest
 
@@ -43,7 +43,7 @@ SKIPPED = st.lists(
 
 @st.composite
 def archives(draw: Any) -> bytes:
-    """The bytes of a shard: samples of all shapes, and members that belong to none between them."""
+    """The bytes of a shard: samples of all shapes, and members between them that belong to no sample."""
     samples, skipped = draw(SAMPLES), draw(SKIPPED)
     entries = [
         [(tarfile.REGTYPE, f"{key}.{field}", data) for field, data in fields.items()]
@@ -58,12 +58,12 @@ def archives(draw: Any) -> bytes:
 
 
 def items(samples: Any) -> list[list[tuple[str, Any]]]:
-    """Samples with the order of their fields."""
+    """Return samples with the order of their fields."""
     return [list(sample.items()) for sample in samples]
 
 
 def write_shards(folder: Path, counts: list[int], *, size: int = 10, index: bool = True) -> list[str]:
-    """Write shards of so many samples each; keys are numbered throughout."""
+    """Write shards with the given numbers of samples; keys are numbered throughout."""
     urls, number = [], 0
     for shard, count in enumerate(counts):
         urls.append(str(folder / f"s{shard:03d}.tar"))
@@ -75,6 +75,6 @@ def write_shards(folder: Path, counts: list[int], *, size: int = 10, index: bool
 
 
 def dataset_of(source: Any, **options: Any) -> Dataset:
-    """A dataset with options that `Dataset` itself does not offer."""
+    """Return a dataset with options that `Dataset` itself does not have."""
     manifest = source if isinstance(source, Manifest) else manifest_of(source)
-    return Dataset.of_parts([whole(ShardSet(manifest, Opening(**options)))])
+    return Dataset._of_parts([whole(ShardSet(manifest, OpenOptions(**options)))])

@@ -1,4 +1,4 @@
-"""A file system that fails on purpose: the N-th call of its kind, with any error.
+"""Fault injection for file system calls: the N-th call fails with a given error.
 
 As SQLite does it: an operation is run again and again, the first time with its first system call
 failing, then its second, and so on, until it succeeds because there was no call left to fail.
@@ -22,7 +22,7 @@ ERRORS: tuple[int | str, ...] = (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.ER
 
 @dataclass
 class Fault:
-    """Fail the `number`-th (from 1) of the calls named; `fired` tells whether it came to that."""
+    """Fail the `number`-th (from 1) of the named calls; `fired` is whether it was reached."""
 
     number: int
     kind: int | str = errno.EIO
@@ -39,7 +39,7 @@ class Fault:
 
 @contextmanager
 def faulty(fault: Fault, under: Path | None = None) -> Iterator[Fault]:
-    """Inject one fault into the calls of `os`; `under` spares opening files elsewhere."""
+    """Inject one fault into the calls of `os`; with `under`, only files below it fail to open."""
     real: dict[str, Callable[..., Any]] = {name: getattr(os, name) for name in fault.calls}
 
     def wrap(name: str) -> Callable[..., Any]:
@@ -53,26 +53,26 @@ def faulty(fault: Fault, under: Path | None = None) -> Iterator[Fault]:
             if fault.kind == SHORT:
                 return real[name](args[0], memoryview(args[1])[: max(1, len(args[1]) // 3)])
             if name == "close":
-                real[name](*args)  # Linux gives the descriptor back even when close fails
+                real[name](*args)  # Linux releases the descriptor even if close fails
             assert isinstance(fault.kind, int)
             raise OSError(fault.kind, os.strerror(fault.kind))
 
         return call
 
     wrapped = {name: wrap(name) for name in fault.calls}
-    if "write" in wrapped:  # several parts at once are a write like any other
+    if "write" in wrapped:  # writev is a write, too
         wrapped["writev"] = lambda fd, parts: wrapped["write"](fd, b"".join(parts))
     with patch.multiple(os, **wrapped):
         yield fault
 
 
 def _path(name: Any, *_: Any, dir_fd: int | None = None, **__: Any) -> str:
-    """Where the file is that is opened, also by its name in an open directory."""
+    """Return the path of the file to open, which may be relative to an open directory."""
     return str(name) if dir_fd is None else os.path.join(os.readlink(f"/proc/self/fd/{dir_fd}"), str(name))
 
 
 def every_fault(kind: int | str, calls: tuple[str, ...] = CALLS, most: int = 1000) -> Iterator[Fault]:
-    """Yield the first fault, the second, … until one was not reached by what the caller did with it."""
+    """Yield faults at the first call, the second, … until one is not reached."""
     for number in range(1, most):
         fault = Fault(number, kind, calls)
         yield fault
@@ -82,7 +82,7 @@ def every_fault(kind: int | str, calls: tuple[str, ...] = CALLS, most: int = 100
 
 
 def descriptors() -> int:
-    """How many files this process has open."""
+    """Return the number of open files of this process."""
     return len(os.listdir("/proc/self/fd"))
 
 
@@ -105,9 +105,9 @@ BOUNDARIES = (
 def interrupted(
     number: int, action: Callable[[], object], calls: tuple[str, ...] = BOUNDARIES
 ) -> Iterator[list[str]]:
-    """Do something just before the `number`-th (from 1) of the calls named, as another process could.
+    """Run an action just before the `number`-th (from 1) of the named calls, as another process could.
 
-    Yields the names of the calls seen until then; with fewer than `number` of them nothing was done.
+    Yield the list of calls so far; if there are fewer than `number`, the action did not run.
     """
     real: dict[str, Callable[..., Any]] = {name: getattr(os, name) for name in calls}
     seen: list[str] = []

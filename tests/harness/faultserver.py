@@ -1,6 +1,6 @@
 """A scripted HTTP/1.1 server that misbehaves on purpose.
 
-Readers are tested against it: whatever the network does, they must give the right bytes or raise.
+Readers must return the correct bytes or raise, whatever the network does.
 It speaks raw sockets because a proper HTTP server refuses to send a wrong reply.
 """
 
@@ -21,35 +21,35 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Literal
 
-from harness.waiting import PATIENCE, until
+from harness.waiting import TIMEOUT, until
 
-_PIECE = 1 << 16  # bytes handed to the kernel at once
+_PIECE = 1 << 16  # bytes per send call
 _CHUNK = 1 << 14  # bytes in a chunk of chunked transfer
-_MAX_HEAD = 1 << 16  # longest request head we accept
+_MAX_HEAD = 1 << 16  # longest accepted request head
 _SIOCOUTQNSD = 0x894B  # Linux: bytes of a socket not yet put on the wire
 
 
 @dataclass(frozen=True)
 class Action:
-    """What one request suffers. Fields combine; with none set the request is served properly.
+    """The faults of one response. Fields combine; without any, the request is served correctly.
 
     Byte positions count the body bytes of the reply, not of the object.
     """
 
-    cut: int | None = None  # send only so many body bytes of those announced, then close
+    cut: int | None = None  # close after this number of body bytes
     reset: bool = False  # close with RST rather than FIN, after `cut` bytes or after all
-    framing: Literal["length", "close", "chunked"] = "length"  # how the reply tells its end
-    stall: float = 0.0  # send nothing for so many seconds ...
-    stall_at: int = 0  # ... after so many body bytes, then go on
-    rate: int | None = None  # send the body at so many bytes per second
-    head_seconds: float = 0.0  # spread the bytes of the reply's head over so many seconds
-    silent: bool = False  # close without a byte of reply (after `stall` seconds)
+    framing: Literal["length", "close", "chunked"] = "length"  # how the end of the body is marked
+    stall: float = 0.0  # pause for this number of seconds ...
+    stall_at: int = 0  # ... after this number of body bytes, then continue
+    rate: int | None = None  # send this number of body bytes per second
+    head_seconds: float = 0.0  # spread the head of the reply over this number of seconds
+    silent: bool = False  # close without a reply (after `stall` seconds)
     status: int | None = None  # reply with this code and a short text
     headers: Mapping[str, str] = field(default_factory=dict)  # added to the reply, or replaced in it
-    body: bytes | None = field(default=None, repr=False)  # answer 200 with these bytes, as if all were well
-    whole: bool = False  # answer 200 with the whole body, whatever Range was asked for
-    widen: int = 0  # answer a Range with a true 206 of so many more bytes on either side
-    shift: int = 0  # move the Content-Range by so much, but not the bytes
+    body: bytes | None = field(default=None, repr=False)  # answer 200 with these bytes instead
+    whole: bool = False  # answer 200 with the whole body, ignoring Range
+    widen: int = 0  # extend the requested range by this number of bytes on both sides
+    shift: int = 0  # shift the Content-Range by this number, but not the bytes
     change: tuple[bytes, str | None] | None = field(default=None, repr=False)  # new body and ETag from now on
 
 
@@ -57,13 +57,13 @@ SERVE = Action()
 NO_REPLY = Action(silent=True)
 IGNORE_RANGE = Action(whole=True)
 GZIP_LABEL = Action(headers={"Content-Encoding": "gzip"})
-REDIRECT_TO_SELF = Action(status=302, headers={"Location": "/object.tar"})  # repeated, it is a loop
+REDIRECT_TO_SELF = Action(status=302, headers={"Location": "/object.tar"})  # a loop if repeated
 REDIRECT_TO_FILE = Action(status=302, headers={"Location": "file:///etc/passwd"})
 
 
 @dataclass
 class Request:
-    """What a client asked, what was done to it, and how many body bytes were sent."""
+    """A request, the action taken, and the number of body bytes sent."""
 
     method: str
     path: str
@@ -76,7 +76,7 @@ class Request:
 
 @dataclass
 class _Reply:
-    """The head and body an action leads to."""
+    """The head and body of a response."""
 
     status: int
     headers: dict[str, str]
@@ -89,11 +89,11 @@ class _Reply:
 
 
 class Unsatisfiable(ValueError):
-    """No byte of the object is in the range asked for."""
+    """The requested range is outside of the object."""
 
 
 def parse_range(header: str | None, size: int) -> tuple[int, int] | None:
-    """Turn a single-range header into (start, stop); None if there is none that we can read."""
+    """Parse a single-range header into (start, stop); return None if it is missing or invalid."""
     if not header or not header.startswith("bytes="):
         return None
     first, dash, last = header[len("bytes=") :].strip().partition("-")
@@ -107,7 +107,7 @@ def parse_range(header: str | None, size: int) -> tuple[int, int] | None:
 
 
 class FaultServer:
-    """Serves one body under every path; `script` says what the next requests suffer."""
+    """Serve one body under every path; `script` sets the faults of the next requests."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class FaultServer:
         if_match: bool = True,
         pause: Callable[[float], object] | None = None,
     ) -> None:
-        """Set `if_match` to False for a server that ignores If-Match; `pause` waits in place of the clock."""
+        """With `if_match` false, ignore If-Match; `pause` replaces time.sleep."""
         self._body, self._etag = body, etag
         self._honours_if_match = if_match
         self._script: deque[Action] = deque()
@@ -137,34 +137,34 @@ class FaultServer:
 
     def __exit__(self, *_: object) -> None:
         self._closing.set()
-        socket.create_connection(self._address, timeout=PATIENCE).close()  # wakes accept()
-        self._accepting.join(PATIENCE)
+        socket.create_connection(self._address, timeout=TIMEOUT).close()  # wakes accept()
+        self._accepting.join(TIMEOUT)
         self._listener.close()
         with self._lock:
             open_now = dict(self._connections)
         for connection in open_now:
             _shut(connection, socket.SHUT_RDWR)
         for thread in open_now.values():
-            thread.join(PATIENCE)
+            thread.join(TIMEOUT)
 
     @property
     def url(self) -> str:
-        """Address of the object."""
+        """The URL of the object."""
         return f"http://127.0.0.1:{self._address[1]}/object.tar"
 
     @property
     def requests(self) -> list[Request]:
-        """A copy of the log so far, in the order the requests came."""
+        """A copy of the log, in the order of the requests."""
         with self._lock:
             return [dataclasses.replace(entry) for entry in self._log]
 
     def clear(self) -> None:
-        """Forget the log."""
+        """Clear the log."""
         with self._lock:
             self._log.clear()
 
     def script(self, actions: Iterable[Action], then: Action = SERVE) -> None:
-        """Set what the next requests suffer, in order, and what all requests after them do."""
+        """Set the faults of the next requests in order, and of all requests after them."""
         with self._lock:
             self._script, self._then = deque(actions), then
 
@@ -180,11 +180,11 @@ class FaultServer:
             thread.start()
 
     def _talk(self, connection: socket.socket) -> None:
-        """Answer the requests of one connection until either side ends it."""
+        """Answer the requests of one connection until either side closes it."""
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection.settimeout(PATIENCE)
+        connection.settimeout(TIMEOUT)
         buffer = b""
-        with connection, contextlib.suppress(OSError):  # the client may leave at any time
+        with connection, contextlib.suppress(OSError):  # the client may disconnect at any time
             while not self._closing.is_set():
                 head, buffer = _read_head(connection, buffer)
                 if not head or not self._answer(connection, self._admit(head)):
@@ -208,7 +208,7 @@ class FaultServer:
         return entry
 
     def _reply(self, request: Request) -> _Reply:
-        """The reply an honest server would give, bent where the action says its head must lie."""
+        """Return the correct response, changed by the faults of the action that affect its head."""
         with self._lock:
             body, etag = self._body, self._etag
         action, size = request.action, len(body)
@@ -235,7 +235,7 @@ class FaultServer:
         return _Reply(206 if span else 200, headers | dict(action.headers), memoryview(body)[start:stop])
 
     def _answer(self, connection: socket.socket, request: Request) -> bool:
-        """Send the reply with its fault; False ends the connection."""
+        """Send the reply with its faults; return whether to keep the connection."""
         action = request.action
         if action.silent:
             self._pause(action.stall)
@@ -264,7 +264,7 @@ class FaultServer:
             self._pause(seconds / len(head))
 
     def _send_body(self, connection: socket.socket, request: Request, body: bytes | memoryview) -> None:
-        """Send the body up to the cut, in the framing the action asks for."""
+        """Send the body up to the cut, with the framing of the action."""
         cut = request.action.cut
         end = len(body) if cut is None else min(cut, len(body))
         if request.action.framing != "chunked":
@@ -280,7 +280,7 @@ class FaultServer:
             connection.sendall(b"0\r\n\r\n")
 
     def _send_part(self, connection: socket.socket, request: Request, data: bytes | memoryview) -> None:
-        """Send consecutive body bytes, with the stall if its place is among them."""
+        """Send consecutive body bytes, with the stall if it falls among them."""
         action = request.action
         before = action.stall_at - request.sent
         if action.stall and 0 <= before < len(data):
@@ -290,12 +290,12 @@ class FaultServer:
         self._push(connection, request, data)
 
     def _push(self, connection: socket.socket, request: Request, data: bytes | memoryview) -> None:
-        """Send body bytes and count them in one step, so a client never sees more than the log says."""
+        """Send body bytes and count them under one lock, so that a client never receives more than is logged."""
         rate = request.action.rate
         piece = _PIECE if rate is None else max(1, rate // 50)
         rest = memoryview(data)
         while rest and not self._closing.is_set():
-            _wait_writable(connection)  # outside the lock: send() itself would wait for a slow client
+            _wait_writable(connection)  # outside of the lock, because send() would wait for a slow client
             with self._lock:
                 count = connection.send(rest[:piece], socket.MSG_DONTWAIT)
                 request.sent += count
@@ -309,7 +309,7 @@ def _plain(code: int, headers: Mapping[str, str] | None = None) -> _Reply:
 
 
 def _read_head(connection: socket.socket, buffer: bytes) -> tuple[bytes, bytes]:
-    """Read one request head; returns it and what followed. Empty if the client is done."""
+    """Read one request head; return it and the bytes after it. Empty if the client has disconnected."""
     while b"\r\n\r\n" not in buffer:
         more = connection.recv(_PIECE)
         if not more or len(buffer) > _MAX_HEAD:
@@ -322,17 +322,17 @@ def _read_head(connection: socket.socket, buffer: bytes) -> tuple[bytes, bytes]:
 def _wait_writable(connection: socket.socket) -> None:
     poll = select.poll()
     poll.register(connection, select.POLLOUT)
-    if not poll.poll(PATIENCE * 1000):
+    if not poll.poll(TIMEOUT * 1000):
         raise TimeoutError("the client does not read")
 
 
 def _shut(connection: socket.socket, how: int) -> None:
-    with contextlib.suppress(OSError):  # the other side may have closed it already
+    with contextlib.suppress(OSError):  # the other side may have closed it
         connection.shutdown(how)
 
 
 def _reset(connection: socket.socket) -> None:
-    """Close with a reset, after what was sent has really left (a reset throws away the rest)."""
+    """Close with a reset, after all sent bytes have left the socket (a reset discards the rest)."""
     until(lambda: not _unsent(connection), pause=0.0005)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     connection.close()
@@ -346,9 +346,9 @@ def _unsent(connection: socket.socket) -> int:
 
 
 def random_script(rng: random.Random, size: int, count: int) -> list[Action]:
-    """Draw 1..count faults for a body of `size` bytes: short bodies, resets, 5xx and silence.
+    """Return 1 to `count` random faults for a body of `size` bytes: short bodies, resets, 5xx and no response.
 
-    Stalls are left out because they cost time.
+    Stalls are omitted because they take time.
     """
     return [_random_fault(rng, size) for _ in range(rng.randint(1, count))]
 
@@ -363,7 +363,7 @@ def _random_fault(rng: random.Random, size: int) -> Action:
 
 
 def _random_position(rng: random.Random, size: int) -> int:
-    """A byte position, with a taste for tar's block edges and for the last byte."""
+    """Return a random byte position, preferably at a block boundary or the last byte."""
     last = max(0, size - 1)
     edges = (0, 1, 511, 512, 513, last, 4096 * rng.randint(0, last // 4096), rng.randint(0, last))
     return min(last, rng.choice(edges))

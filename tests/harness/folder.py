@@ -1,4 +1,4 @@
-"""A directory behind a web server on loopback, and what such servers are made of."""
+"""A directory behind a web server on loopback, and base classes of such servers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def save(self, output: Any) -> bool:
-        """Copy the request's body to `output`; False if the client left in the middle."""
+        """Copy the body of the request to `output`; return False if the client disconnected."""
         rest = int(self.headers.get("Content-Length", 0))
         while rest and (piece := self.rfile.read(min(rest, 1 << 20))):
             output.write(piece)
@@ -42,7 +42,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class EndingServer(ThreadingHTTPServer):
-    """Ends its open connections when it closes, so that no thread stays."""
+    """A server that closes its connections when it stops, so that no thread remains."""
 
     daemon_threads = False
 
@@ -81,7 +81,7 @@ def serving(handler: type[Handler]) -> Iterator[str]:
 def folder(root: Path, prefix: str = "/", *, keep_alive: bool = True) -> Iterator[str]:
     """Serve the files below `root` to GET, HEAD and PUT, with ranges and ETags; queries are ignored.
 
-    Without `keep_alive` no connection outlives its request, nor does its thread.
+    Without `keep_alive`, each connection and its thread end with the request.
     """
     base = root.resolve()
 

@@ -1,4 +1,4 @@
-"""What other tools make of an archive: GNU tar, bsdtar and Python's tarfile."""
+"""How GNU tar, bsdtar and Python's tarfile read an archive."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Listing = list[tuple[str, int, str]]
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a tool listed, and whether it was content."""
+    """The members that a tool listed, and whether it reported success."""
 
     listing: Listing
     ok: bool
@@ -27,7 +27,7 @@ def digest(data: bytes) -> str:
 
 
 def python_tarfile(data: bytes) -> Verdict:
-    """Random access, which raises on damage where stream mode is silent."""
+    """Read with random access, which raises on damage that stream mode ignores."""
     listing: Listing = []
     try:
         with tarfile.open(
@@ -45,7 +45,7 @@ def python_tarfile(data: bytes) -> Verdict:
 
 
 def external(tool: str, path: Path, into: Path) -> Verdict:
-    """Names by `tool -t`, contents by extraction of everything into an empty directory."""
+    """Read names with `tool -t`, and contents by extraction into an empty directory."""
     binary = shutil.which(tool)
     assert binary, f"{tool} is not installed"
     listed = subprocess.run([binary, "-tf", path], capture_output=True, check=False)

@@ -1,4 +1,4 @@
-"""Random pipelines, described by data, so that the same one can be made again."""
+"""Random pipelines, described by data, so that the same pipeline can be built several times."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ import tarmac.webdataset as wds
 from harness.readers import World
 
 MOST = 40
-"""Items of a pass that are looked at; some pipelines have no end."""
+"""The number of items to read in an epoch; some pipelines are endless."""
 
 
 def key_of(sample):
     return sample["__key__"]
 
 
-def marked(item):
+def tagged(item):
     return ("m", item)
 
 
-def every_second(src):
-    """A stage of a user's own, which holds back one item."""
+def delayed(src):
+    """A custom stage, which holds back one item."""
     held = None
     for number, item in enumerate(src):
         if number % 3:
@@ -54,14 +54,14 @@ class Pipeline:
     behind_length: tuple[str, int] | None = None
 
     def make(self, shards: Path) -> Any:
-        made = _extended(_source(self.source, shards), self.stages, self.length)
+        dataset = _extend(_source(self.source, shards), self.stages, self.length)
         if self.workers is None:
-            return made
+            return dataset
         persistent = self.persistent and self.workers > 0
         loader = tarmac.WebLoader(
-            made, batch_size=None, num_workers=self.workers, persistent_workers=persistent
+            dataset, batch_size=None, num_workers=self.workers, persistent_workers=persistent
         )
-        return _extended(loader, self.behind, self.behind_length)
+        return _extend(loader, self.behind, self.behind_length)
 
 
 def _source(source: tuple[Any, ...], shards: Path) -> Any:
@@ -82,21 +82,21 @@ def _source(source: tuple[Any, ...], shards: Path) -> Any:
     return wds.FluidWrapper(wds.RoundRobin(datasets, longest=longest))
 
 
-def _extended(made: Any, stages: tuple[tuple[Any, ...], ...], length: tuple[str, int] | None) -> Any:
+def _extend(dataset: Any, stages: tuple[tuple[Any, ...], ...], length: tuple[str, int] | None) -> Any:
     for name, *details in stages:
         if name == "map":
-            made = made.map(marked, threads=details[0])
+            dataset = dataset.map(tagged, threads=details[0])
         elif name == "batches":
-            made = made.batched(details[0], as_list, partial=details[1])
-        elif name == "own":
-            made = made.pipe(every_second)
+            dataset = dataset.batched(details[0], as_list, partial=details[1])
+        elif name == "custom":
+            dataset = dataset.pipe(delayed)
         elif name == "unlisted":
-            made = made.listed(details[0]).unlisted()
+            dataset = dataset.listed(details[0]).unlisted()
         else:
-            made = getattr(made, name)(*details)
+            dataset = getattr(dataset, name)(*details)
     if length is not None:
-        made = getattr(made, length[0])(length[1])
-    return made
+        dataset = getattr(dataset, length[0])(length[1])
+    return dataset
 
 
 SIZES = st.lists(st.integers(0, 7), min_size=1, max_size=5).filter(lambda sizes: sum(sizes) > 3)
@@ -107,7 +107,7 @@ SOURCES = st.one_of(
     WEBS,
     LISTS,
     RESAMPLED,
-    st.tuples(st.sampled_from(["mix", "turns"]), WEBS, st.one_of(WEBS, RESAMPLED), st.booleans()),
+    st.tuples(st.sampled_from(["mix", "round robin"]), WEBS, st.one_of(WEBS, RESAMPLED), st.booleans()),
 )
 STAGES = st.lists(
     st.one_of(
@@ -118,7 +118,7 @@ STAGES = st.lists(
         st.tuples(st.just("unlisted"), st.integers(1, 4)),
         st.tuples(st.just("rsample"), st.just(0.6)),
         st.tuples(st.just("mcached")),
-        st.tuples(st.just("own")),
+        st.tuples(st.just("custom")),
     ),
     max_size=4,
 ).map(tuple)

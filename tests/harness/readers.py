@@ -1,4 +1,4 @@
-"""Many readers of one dataset, played one after the other: ranks, workers, epochs, seeds, peeks."""
+"""Run all readers of one dataset, one after the other: ranks, workers, epochs, seeds, peeks."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 from hypothesis import strategies as st
 
 from harness.shards import plain
+from harness.workers import as_worker
+from tarmac.runtime.worker_info import WorkerInfo
 
 LARGEST = 7
-"""Samples of the largest shard."""
+"""The number of samples in the largest shard."""
 SHARDS = 9
 
 
 def make_shards(directory: Path) -> None:
-    """Write shards of every size in every place of a list: N-SIZE.tar."""
+    """Write shards of every size for every position in a list: N-SIZE.tar."""
     for number in range(SHARDS):
         for size in range(LARGEST + 1):
             files = [(f"{number}-{i}.cls", b"%d" % i) for i in range(size)]
@@ -28,18 +29,18 @@ def make_shards(directory: Path) -> None:
 
 @dataclass(frozen=True)
 class World:
-    """Which shards there are, and who reads them how."""
+    """The shards and the readers of a dataset."""
 
     sizes: list[int]
     ranks: int = 1
     workers: int = 1
     epochs: int = 1
     peeks: list[int] = field(default_factory=list)
-    """Of each reader, how many items it looks at before its first epoch."""
+    """For each reader, the number of items that it reads before its first epoch."""
     seeds: list[int] = field(default_factory=list)
-    """Of each rank, its seed."""
-    told: bool = False
-    """Whether set_epoch is called before each epoch."""
+    """The seed of each rank."""
+    set_epoch: bool = False
+    """Whether `set_epoch` is called before each epoch."""
 
     @property
     def keys(self) -> list[str]:
@@ -60,35 +61,34 @@ WORLDS = st.builds(
     epochs=st.integers(1, 4),
     peeks=st.lists(st.integers(0, 3), max_size=12),
     seeds=st.lists(st.integers(0, 3), max_size=4),
-    told=st.booleans(),
+    set_epoch=st.booleans(),
 )
 
 
 @contextmanager
 def reader(rank: int, ranks: int, worker: int, workers: int):
-    """Be one worker of one rank."""
-    numbers = {"RANK": rank, "WORLD_SIZE": ranks, "WORKER": worker, "NUM_WORKERS": workers}
-    with mock.patch.dict("os.environ", {name: str(number) for name, number in numbers.items()}):
+    """Run the block as one worker of one rank."""
+    with as_worker(WorkerInfo(rank, ranks, worker, workers)):
         yield
 
 
-def epochs_of(world_size: World, make: Callable[[int], Iterable[Any]]) -> list[list[list[Any]]]:
-    """What each reader gets in each epoch; `make(rank)` makes the dataset of a reader, which it keeps."""
-    places = [(rank, worker) for rank in range(world_size.ranks) for worker in range(world_size.workers)]
+def epochs_of(world: World, make: Callable[[int], Iterable[Any]]) -> list[list[list[Any]]]:
+    """Return the items of each reader in each epoch; `make(rank)` builds the dataset of a reader."""
+    readers = [(rank, worker) for rank in range(world.ranks) for worker in range(world.workers)]
     datasets: list[Any] = []
-    for number, (rank, worker) in enumerate(places):
-        with reader(rank, world_size.ranks, worker, world_size.workers):
+    for number, (rank, worker) in enumerate(readers):
+        with reader(rank, world.ranks, worker, world.workers):
             datasets.append(make(rank))
-            peeked = world_size.peeks[number] if number < len(world_size.peeks) else 0
+            peeked = world.peeks[number] if number < len(world.peeks) else 0
             if peeked:
                 for _, _item in zip(range(peeked), datasets[-1], strict=False):
                     pass
-    found = []
-    for epoch in range(world_size.epochs):
-        found.append([])
-        for (rank, worker), dataset in zip(places, datasets, strict=True):
-            with reader(rank, world_size.ranks, worker, world_size.workers):
-                if world_size.told:
+    epochs = []
+    for epoch in range(world.epochs):
+        epochs.append([])
+        for (rank, worker), dataset in zip(readers, datasets, strict=True):
+            with reader(rank, world.ranks, worker, world.workers):
+                if world.set_epoch:
                     dataset.set_epoch(epoch)
-                found[-1].append(list(dataset))
-    return found
+                epochs[-1].append(list(dataset))
+    return epochs

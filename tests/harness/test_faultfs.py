@@ -20,7 +20,7 @@ def copy(path) -> None:
         os.close(fd)
 
 
-def test_the_loop_visits_every_call(tmp_path):
+def test_every_call_fails_once(tmp_path):
     fired, before = [], descriptors()
     for fault in every_fault(errno.ENOSPC):
         with faulty(fault, tmp_path):
@@ -41,7 +41,7 @@ def test_short_writes_touch_nothing_else(tmp_path):
     assert (tmp_path / "x").read_bytes() == b"0123456789x"
 
 
-def test_files_elsewhere_are_spared(tmp_path):
+def test_files_outside_of_the_directory_do_not_fail(tmp_path):
     with faulty(Fault(1, errno.EIO, ("open",)), tmp_path / "here") as fault:
         os.close(os.open("/dev/null", os.O_RDONLY))
         assert not fault.fired

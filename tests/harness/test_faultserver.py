@@ -27,7 +27,7 @@ from harness.faultserver import (
     parse_range,
     random_script,
 )
-from harness.waiting import FOREVER, PATIENCE, until
+from harness.waiting import FOREVER, TIMEOUT, until
 
 BODY = random.Random(1).randbytes(200_000)
 
@@ -41,7 +41,7 @@ def server():
 @pytest.fixture
 def client(server):
     parts = urlsplit(server.url)
-    connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=PATIENCE)
+    connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=TIMEOUT)
     yield connection
     connection.close()
 
@@ -57,7 +57,7 @@ def ask(client: http.client.HTTPConnection, method: str = "GET", **headers: str)
 def connected(server: FaultServer, *headers: str):
     """A connection on which the object has been asked for."""
     parts = urlsplit(server.url)
-    with socket.create_connection((parts.hostname, parts.port), timeout=PATIENCE) as sock:
+    with socket.create_connection((parts.hostname, parts.port), timeout=TIMEOUT) as sock:
         sock.sendall("\r\n".join(["GET /object.tar HTTP/1.1", "Host: x", *headers, "", ""]).encode())
         yield sock
 
@@ -166,7 +166,7 @@ class Pauses:
 
     def __call__(self, seconds):
         self.seconds.append(seconds)
-        assert self.over.wait(PATIENCE)
+        assert self.over.wait(TIMEOUT)
 
 
 @pytest.fixture
@@ -180,7 +180,7 @@ def slow(pauses):
         yield running
 
 
-def test_stall_then_go_on(slow, pauses):
+def test_stall(slow, pauses):
     slow.script([Action(stall=0.3, stall_at=1000)])
     with connected(slow, "Connection: close") as sock:
         received = b""
@@ -191,7 +191,7 @@ def test_stall_then_go_on(slow, pauses):
         sock.setblocking(False)
         with pytest.raises(BlockingIOError):
             sock.recv(1)
-        sock.settimeout(PATIENCE)
+        sock.settimeout(TIMEOUT)
         pauses.over.set()
         while piece := sock.recv(65536):
             received += piece
@@ -203,7 +203,7 @@ def test_a_stall_ends_with_the_server():
     with FaultServer(BODY) as server:
         server.script([Action(stall=FOREVER, stall_at=10), Action(silent=True, stall=FOREVER)])
         parts = urlsplit(server.url)
-        clients = [http.client.HTTPConnection(parts.hostname, parts.port, timeout=PATIENCE) for _ in range(2)]
+        clients = [http.client.HTTPConnection(parts.hostname, parts.port, timeout=TIMEOUT) for _ in range(2)]
         clients[0].request("GET", "/")
         assert clients[0].getresponse().read(10) == BODY[:10]  # before the second could take its place
         clients[1].request("GET", "/")
@@ -213,10 +213,10 @@ def test_a_stall_ends_with_the_server():
         client.close()
 
 
-def test_a_client_that_does_not_read_stops_nobody_else():
+def test_a_client_that_does_not_read_blocks_no_other():
     with FaultServer(BODY * 50) as server:
         parts = urlsplit(server.url)
-        clients = [http.client.HTTPConnection(parts.hostname, parts.port, timeout=PATIENCE) for _ in range(4)]
+        clients = [http.client.HTTPConnection(parts.hostname, parts.port, timeout=TIMEOUT) for _ in range(4)]
         for client in clients:
             client.request("GET", "/")
             assert client.getresponse().read(10) == BODY[:10]
@@ -337,7 +337,7 @@ def test_no_reply(slow, pauses):
     assert pauses.seconds == [0.0, 0.2]
 
 
-def test_faults_combine_and_the_script_comes_to_an_end(server, client):
+def test_faults_combine_and_the_script_ends(server, client):
     server.script([Action(framing="chunked", cut=5000, reset=True), Action(status=503)])
     assert raw(server)[1] is ConnectionResetError
     assert [ask(client).read() for _ in range(2)] == [b"status 503\n", BODY]
@@ -346,7 +346,7 @@ def test_faults_combine_and_the_script_comes_to_an_end(server, client):
     assert server.requests == []
 
 
-def test_random_scripts_follow_from_their_seed():
+def test_random_scripts_are_reproducible():
     scripts = [random_script(random.Random(seed), 200_000, 4) for seed in range(300)]
     assert scripts == [random_script(random.Random(seed), 200_000, 4) for seed in range(300)]
     assert {len(script) for script in scripts} == {1, 2, 3, 4}
@@ -385,7 +385,7 @@ def test_200_random_schedules_give_the_right_bytes_or_an_error(server):
     assert whole > 0
 
 
-def test_other_bytes_as_if_all_were_well(server, client):
+def test_other_bytes_with_status_200(server, client):
     server.script([Action(body=b"<html>")])
     reply = ask(client, Range="bytes=0-1")
     assert (reply.status, reply.read()) == (200, b"<html>")

@@ -30,12 +30,12 @@ class Growing(Counter):
         return {"position": self.position} | ({"late": 1} if self.position > 5 else {})
 
 
-def test_what_resumes():
+def test_resumable_objects_pass():
     assert assert_resumes(Counter) == 11
 
 
 @pytest.mark.parametrize("make", [lambda: Counter(off=1), lambda: Counter(off=-1), Growing])
-def test_what_does_not(make):
+def test_other_objects_fail(make):
     with pytest.raises(AssertionError):
         assert_resumes(make)
 

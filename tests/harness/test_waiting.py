@@ -10,7 +10,7 @@ from harness.waiting import FOREVER, FakeClock, gone, until
 from harness.work import calls
 
 
-def test_until_the_event_or_the_bound():
+def test_until():
     event = threading.Event()
     thread = threading.Timer(0.05, event.set)
     thread.start()
@@ -20,7 +20,7 @@ def test_until_the_event_or_the_bound():
     assert not until(lambda: False, patience=0)
 
 
-def test_a_process_is_gone_whether_it_was_waited_for_or_not():
+def test_gone():
     assert gone([])
     command = [sys.executable, "-c", f"import time; time.sleep({FOREVER})"]
     with subprocess.Popen(command) as child:
@@ -30,7 +30,7 @@ def test_a_process_is_gone_whether_it_was_waited_for_or_not():
         assert gone([child.pid])
 
 
-def test_a_clock_that_goes_only_when_it_is_used():
+def test_clock():
     clock = FakeClock()
     assert clock.monotonic() == clock.monotonic()
     clock.sleep(5)
@@ -39,7 +39,7 @@ def test_a_clock_that_goes_only_when_it_is_used():
     assert [ticking.monotonic() for _ in range(3)] == [1002, 1004, 1006]
 
 
-def test_calls_are_the_same_number_each_time():
+def test_calls():
     def work(count):
         return lambda: [len("x") for _ in range(count)]
 

@@ -1,4 +1,4 @@
-"""Waiting for what another thread or process does, and bounds against hanging.
+"""Waiting for other threads and processes, with timeouts.
 
 A test never asserts how long something took: on a busy machine anything may take long. It waits for the event
 itself. Nothing here is needed on a quiet machine for more than a tenth of these bounds.
@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterable
 
 import psutil
 
-PATIENCE = 120.0
-"""Seconds after which something that is waited for will not happen any more."""
+TIMEOUT = 120.0
+"""Seconds after which an awaited event counts as lost."""
 FOREVER = 10_000
-"""Seconds longer than any test may take: a test of something that must not be waited for hangs if it is."""
+"""Seconds longer than any test may take, for waits that must not happen."""
 
 
-def until(condition: Callable[[], object], patience: float = PATIENCE, pause: float = 0.01) -> bool:
-    """Wait until a condition holds; False if it does not come to that."""
+def until(condition: Callable[[], object], patience: float = TIMEOUT, pause: float = 0.01) -> bool:
+    """Wait until a condition holds; return False after the timeout."""
     deadline = time.monotonic() + patience
     while not condition():
         if time.monotonic() > deadline:
@@ -29,20 +29,20 @@ def until(condition: Callable[[], object], patience: float = PATIENCE, pause: fl
 
 
 def gone(processes: Iterable[psutil.Process | int]) -> bool:
-    """Wait until processes have ended, reaped by their parent or not; False if one does not."""
+    """Wait until processes have exited, also as zombies; return False after the timeout."""
     left = list(processes)
     return until(lambda: not any(map(_runs, left)))
 
 
 def _runs(process: psutil.Process | int) -> bool:
     with contextlib.suppress(psutil.NoSuchProcess):
-        found = psutil.Process(process) if isinstance(process, int) else process
-        return found.is_running() and found.status() != psutil.STATUS_ZOMBIE
+        target = psutil.Process(process) if isinstance(process, int) else process
+        return target.is_running() and target.status() != psutil.STATUS_ZOMBIE
     return False
 
 
 class FakeClock:
-    """Stands in for the module `time` where the time that code waits for is under test.
+    """A replacement for the module `time`, to test how long code waits.
 
     Time passes while code sleeps, and by `tick` whenever it looks at the clock.
     """

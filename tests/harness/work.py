@@ -1,4 +1,4 @@
-"""Work counted in calls, which is the same number on every machine however busy it is."""
+"""Count function calls as a measure of work, which does not depend on the load of the machine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def calls(work: Callable[[], object]) -> int:
-    """Run something and return how many functions it called in this thread, those written in C among them."""
+    """Run a function and return the number of calls in this thread, including those of C functions."""
     count = 0
 
     def note(_frame: Any, event: str, _argument: Any) -> None:

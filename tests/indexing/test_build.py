@@ -36,7 +36,7 @@ from tarmac.indexing.manifest import Manifest, Shard, write_manifest
 from tarmac.indexing.meta import parse_meta
 from tarmac.indexing.sidecar import read_sidecar, sidecar_url, write_sidecar
 from tarmac.samples.naming import last_dot
-from tarmac.storage import StorageOptions, register_scheme, schemes
+from tarmac.storage import FileStore, StorageOptions, register_scheme, schemes
 
 DIGESTS = IndexOptions(digests=True)
 
@@ -84,7 +84,7 @@ def test_streams_and_files_give_the_same_index(tmp_path, monkeypatch, kind):
     monkeypatch.setattr(schemes, "_registered", {})
     every = [IndexOptions(), DIGESTS, IndexOptions(meta=parse_meta("txt.size,cls.size"))]
     for piece, options in itertools.product((1, 700, 1 << 20), every):
-        register_scheme("mem", lambda _url, piece=piece: Slow(data, piece))
+        register_scheme("mem", FileStore(lambda _url, piece=piece: Slow(data, piece)))
         streamed = read_sidecar(index_shard("mem://a.tar", options), "x")
         mapped = read_sidecar(index_shard(str(path), options), "x")
         assert streamed.facts.fingerprint == mapped.facts.fingerprint
@@ -166,7 +166,7 @@ def test_compressed_shards_are_rejected(tmp_path, monkeypatch, kind):
     path = tmp_path / "a.tar"
     path.write_bytes(COMPRESSED_KINDS[kind]())
     monkeypatch.setattr(schemes, "_registered", {})
-    register_scheme("mem", lambda _url: Slow(path.read_bytes(), 1))
+    register_scheme("mem", FileStore(lambda _url: Slow(path.read_bytes(), 1)))
     for url in (str(path), "mem://a.tar"):
         with pytest.raises(IndexingError, match=r"a\.tar") as caught:
             index_shard(url)
@@ -236,7 +236,7 @@ def test_which_existing_index_is_usable(tmp_path):
     assert usable_index(url, index) is None
 
 
-FAST = IndexOptions(storage=StorageOptions(backoff=0.001, max_backoff=0.005, retries=1, idle=60))
+FAST = IndexOptions(storage=StorageOptions(backoff=0.001, max_backoff=0.005, retries=1, idle_timeout=60))
 
 
 @pytest.fixture

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 
-from tarmac.jobs.report import Report
+import tarmac
 from tarmac.jobs.task import Outcome
 
 
 def test_outcomes_add_up():
-    report = Report("copy", units=2, done=2)
+    report = tarmac.Report("copy", units=2, done=2)
     for number in range(2):
         outcome = Outcome(10, 8, 1, 1, bytes=100, outputs={f"{number}.tar": 100}, errors=[f"e{number}"])
         report.add(outcome)
@@ -19,19 +19,24 @@ def test_outcomes_add_up():
 
 
 def test_one_line_for_people():
-    assert str(Report("copy", 3, 3, read=30, written=30, bytes=9)) == "copy: 30 samples in, 30 out, 9 bytes"
-    lossy = Report("join", 3, 2, 1, 30, 20, failed=2, dropped=3, left_out=5, notes={"doubles_left_out": 2})
+    assert (
+        str(tarmac.Report("copy", 3, 3, read=30, written=30, bytes=9))
+        == "copy: 30 samples in, 30 out, 9 bytes"
+    )
+    lossy = tarmac.Report(
+        "join", 3, 2, 1, 30, 20, failed=2, dropped=3, left_out=5, notes={"doubles_left_out": 2}
+    )
     assert str(lossy) == (
         "join: 30 samples in, 25 selected, 20 out, 2 FAILED, 1 dropped, 2 doubles left out, 0 bytes; "
         "1 of 3 were done before"
     )
-    assert "all 3 were done before" in str(Report("copy", 3, kept=3, read=1))
-    assert "no samples" in str(Report("copy"))
+    assert "all 3 were done before" in str(tarmac.Report("copy", 3, kept=3, read=1))
+    assert "no samples" in str(tarmac.Report("copy"))
     assert repr(lossy) == f"<Report {lossy}>"
 
 
 def test_json_has_the_keys_of_the_command_line():
-    report = Report("copy", notes={"doubles_left_out": 2}, seconds=1.23456)
+    report = tarmac.Report("copy", notes={"doubles_left_out": 2}, seconds=1.23456)
     names = "verb units done kept read left_out added written failed dropped bytes errors"
     assert list(report.to_dict()) == [*names.split(), "doubles_left_out", "seconds"]
     report.remarks, report.stale_outputs = ["r"], ["l"]
@@ -41,7 +46,7 @@ def test_json_has_the_keys_of_the_command_line():
 
 def test_the_table_of_a_notebook_escapes_and_shortens():
     outputs = {f"https://user:secret@h/<{number}>.tar": 1 for number in range(7)}
-    html = Report("copy", read=7, outcomes=[Outcome(outputs=outputs)], errors=["<b>"])._repr_html_()
+    html = tarmac.Report("copy", read=7, outcomes=[Outcome(outputs=outputs)], errors=["<b>"])._repr_html_()
     assert "&lt;0&gt;.tar" in html
     assert "and 2 more" in html
     assert "secret" not in html

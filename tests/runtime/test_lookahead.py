@@ -7,18 +7,18 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from harness.waiting import PATIENCE
+from harness.waiting import TIMEOUT
 from tarmac.runtime.lookahead import PER_WORKER, in_threads, look_ahead, run_ahead
 
 
 def test_order_and_overlap():
-    together, later = threading.Barrier(4, timeout=PATIENCE), [threading.Event() for _ in range(40)]
+    together, later = threading.Barrier(4, timeout=TIMEOUT), [threading.Event() for _ in range(40)]
 
     def work(i):
         if i < 4:
             together.wait()  # passes only if four are at work at the same time
         elif i % 2 == 0:
-            assert later[i + 1].wait(PATIENCE)  # ends after the one that follows it
+            assert later[i + 1].wait(TIMEOUT)  # ends after the one that follows it
         later[i].set()
         return i
 
@@ -96,7 +96,7 @@ def test_run_ahead_yields_items_with_their_futures(ordered):
 
     def work(item):
         if item == 0:
-            assert first_may_end.wait(PATIENCE)
+            assert first_may_end.wait(TIMEOUT)
         elif item == 1:
             first_may_end.set()
         return item * item

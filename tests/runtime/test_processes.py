@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from harness.waiting import FOREVER, PATIENCE
+from harness.waiting import FOREVER, TIMEOUT
 from tarmac.errors import BadName, WorkerFailed
 from tarmac.runtime.processes import (
     close_parent_ends,
@@ -65,10 +65,10 @@ def test_waiting_returns_what_still_runs():
     short, long = context.Process(target=int), context.Process(target=time.sleep, args=(FOREVER,))
     short.start()
     long.start()
-    assert wait_for_exit([short], PATIENCE) == []
+    assert wait_for_exit([short], TIMEOUT) == []
     assert wait_for_exit([long], 0.01) == [long]
     long.kill()
-    assert wait_for_exit([short, long], PATIENCE) == []
+    assert wait_for_exit([short, long], TIMEOUT) == []
     long.join()
     short.join()
 
@@ -84,7 +84,7 @@ def test_a_forked_worker_closes_the_ends_of_its_parent():
 
     process = context.Process(target=work)
     process.start()
-    process.join(PATIENCE)
+    process.join(TIMEOUT)
     assert process.exitcode == 0
     assert not ours.closed
     ours.close()

@@ -1,4 +1,4 @@
-"""tarmac and the webdataset library read what the other writes."""
+"""tarmac and the webdataset library read each other's shards."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import webdataset as wds
 
-import tarmac
+import tarmac.webdataset
 
 # The webdataset library leaves shards open.
 pytestmark = [
@@ -37,15 +37,15 @@ SAMPLES = [
 
 
 def decoded(path):
-    # One process reads local files; the library warns about the shuffle it would like to be asked about.
+    # webdataset warns unless shardshuffle is given.
     return list(wds.WebDataset(str(path), shardshuffle=False).decode("rgb8"))
 
 
-@pytest.mark.parametrize("form", [None, "ustar", "gnu", "pax"])
+@pytest.mark.parametrize("format", ["auto", "ustar", "gnu", "pax"])
 @pytest.mark.parametrize("suffix", ["tar", "tar.gz"])
-def test_webdataset_reads_what_tarmac_writes(tmp_path, form, suffix):
+def test_webdataset_reads_shards_of_tarmac(tmp_path, format, suffix):
     path = tmp_path / f"a.{suffix}"
-    with tarmac.TarWriter(path, format=form) as shard:
+    with tarmac.TarWriter(path, format=format) as shard:
         for sample in SAMPLES:
             shard.write(sample)
     back = decoded(path)
@@ -66,7 +66,7 @@ def test_webdataset_reads_what_tarmac_writes(tmp_path, form, suffix):
 
 @pytest.mark.parametrize("compress", [False, "gz", "bz2", "xz"])
 @pytest.mark.parametrize("mtime", [None, 0, 1.5])
-def test_tarmac_reads_what_webdataset_writes(tmp_path, compress, mtime):
+def test_tarmac_reads_shards_of_webdataset(tmp_path, compress, mtime):
     path = str(tmp_path / "a.tar")
     with wds.TarWriter(path, compress=compress, mtime=mtime) as shard:
         for sample in SAMPLES:
@@ -79,7 +79,7 @@ def test_tarmac_reads_what_webdataset_writes(tmp_path, compress, mtime):
     ]
 
 
-def test_same_payload_bytes_where_the_encoding_is_plain(tmp_path):
+def test_plain_payload_bytes_are_equal(tmp_path):
     ours, theirs = tmp_path / "ours.tar", tmp_path / "theirs.tar"
     plain = [{k: s[k] for k in ("__key__", "txt", "cls", "json", "npy", "ten", "mp", "bin")} for s in SAMPLES]
     plain = [{**s, "json": {"i": s["cls"]}} for s in plain]
@@ -94,14 +94,13 @@ def test_same_payload_bytes_where_the_encoding_is_plain(tmp_path):
     assert ours.stat().st_size < theirs.stat().st_size * 0.7
 
 
-def test_shard_writers_cut_alike(tmp_path):
-    for writer, name in ((tarmac.ShardWriter, "ours"), (wds.ShardWriter, "theirs")):
-        options = {"verbose": 0} if name == "theirs" else {}
-        with writer(str(tmp_path / f"{name}-%02d.tar"), maxcount=5, maxsize=10_000, **options) as shards:
+def test_shard_writers_start_new_shards_alike(tmp_path):
+    for writer, name in ((tarmac.webdataset.ShardWriter, "ours"), (wds.ShardWriter, "theirs")):
+        with writer(str(tmp_path / f"{name}-%02d.tar"), maxcount=5, maxsize=10_000, verbose=0) as shards:
             for sample in SAMPLES:
                 shards.write({"__key__": sample["__key__"], "txt": sample["txt"], "bin": bytes(3000)})
-    cut = {
+    counts = {
         name: [len(list(tarmac.read(path))) for path in sorted(tmp_path.glob(f"{name}-*.tar"))]
         for name in ("ours", "theirs")
     }
-    assert cut["ours"] == cut["theirs"]
+    assert counts["ours"] == counts["theirs"]

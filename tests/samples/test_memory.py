@@ -14,24 +14,24 @@ PRELUDE = """
 import sys
 sys.path.insert(0, "tests")
 from harness.memory import peak
-from tarmac.tar.writer import HeaderMaker, Owner, END_MARK, member_block
+from tarmac.tar.writer import HeaderBuilder, Owner, END_MARKER, member_block
 from tarmac.tar import read_members
 from tarmac.samples.grouping import group_members
 
-class Endless:
-    '''A shard that is made while it is read.'''
+class Generated:
+    '''A shard that is generated while it is read.'''
     def __init__(self, blocks, count, step=1000):
         self.blocks, self.count, self.step, self.number, self.rest = blocks, count, step, 0, b""
     def read(self, size):
         if not self.rest and self.number <= self.count:
             stop = min(self.number + self.step, self.count)
             self.rest = b"".join(self.blocks(n) for n in range(self.number, stop))
-            self.rest += END_MARK if stop == self.count else b""
+            self.rest += END_MARKER if stop == self.count else b""
             self.number = stop if stop < self.count else self.count + 1
         data, self.rest = self.rest[:size], self.rest[size:]
         return data
 
-headers = HeaderMaker(Owner())
+headers = HeaderBuilder(Owner())
 base = peak()
 """
 
@@ -47,7 +47,7 @@ def run(script: str) -> int:
 def test_streaming_two_gigabytes():
     grown = run("""
         payload = bytes(2 << 20)
-        source = Endless(lambda n: member_block(headers, b"%d.bin" % n, payload), 1024, step=1)
+        source = Generated(lambda n: member_block(headers, b"%d.bin" % n, payload), 1024, step=1)
         total = sum(len(sample["bin"]) for sample in group_members(read_members(source), "x"))
         assert total == 2 << 30
         print(peak() - base)
@@ -62,12 +62,12 @@ def test_a_local_shard_of_two_gigabytes(tmp_path):
         with open(path, "wb") as file:
             for n in range(1024):
                 file.write(headers.header(b"%d.bin" % n, 2 << 20)); file.seek(2 << 20, 1)
-            file.write(END_MARK)
+            file.write(END_MARKER)
         import tarmac
         base = peak()
         assert sum(len(s["bin"]) for s in tarmac.read(path)) == 2 << 30
         os.unlink(path)
-        print(peak() - base)  # mapped pages count; they are handed back as reading goes on
+        print(peak() - base)  # mapped pages count; the reader releases them
     """)
     assert grown < 64 << 20
 
@@ -75,7 +75,7 @@ def test_a_local_shard_of_two_gigabytes(tmp_path):
 def test_skipping_a_million_members():
     grown = run("""
         block = member_block(headers, b"a.bin", b"x")
-        source = Endless(lambda n: block, 1_000_000)
+        source = Generated(lambda n: block, 1_000_000)
         assert sum(1 for _ in read_members(source, wanted=lambda name: False)) == 0
         print(peak() - base)
     """)
@@ -85,7 +85,7 @@ def test_skipping_a_million_members():
 def test_a_million_members_in_half_a_million_samples():
     grown = run("""
         name = lambda n: b"%07d.%c" % (n // 2, b"ab"[n % 2])
-        source = Endless(lambda n: member_block(headers, name(n), b"x"), 1_000_000)
+        source = Generated(lambda n: member_block(headers, name(n), b"x"), 1_000_000)
         assert sum(1 for _ in group_members(read_members(source), "x")) == 500_000
         print(peak() - base)
     """)

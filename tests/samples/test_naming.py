@@ -1,4 +1,4 @@
-"""Keys and fields: splitting is the inverse of joining, or the name is refused."""
+"""Splitting a name inverts joining key and field, or the name is invalid."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ names = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 
 @settings(deadline=None, max_examples=2000, derandomize=True)
 @given(names, names, st.sampled_from([first_dot, last_dot, known_fields(["jpg", "a.b"])]))
-def test_split_inverts_join_or_the_writer_refuses(key, field, split):
+def test_split_inverts_join_or_the_name_is_invalid(key, field, split):
     try:
         check_key(key, split)
         check_field(field, key, split)
@@ -97,7 +97,7 @@ def test_fields_that_would_not_read_back(field):
         check_field(field, "k")
 
 
-def test_a_refused_key_says_what_to_do():
-    with pytest.raises(BadName, match=r"split=last_dot"):
+def test_the_hint_for_keys_with_dots_works():
+    with pytest.raises(BadName, match=r"split_name=tarmac\.last_dot"):
         check_key("img.001")
     assert check_key("img.001", last_dot) == "img.001"

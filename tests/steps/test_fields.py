@@ -1,4 +1,4 @@
-"""Stages that look at one sample at a time."""
+"""Steps that process one sample at a time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from tarmac.errors import DuplicateField, MissingField, NoCodec, TarmacError
+from tarmac.errors import DuplicateField, MissingField, NoCodec, TarmacError, UsageError
 from tarmac.steps import fields
 from tarmac.steps.handlers import (
     ignore_and_continue,
@@ -23,22 +23,22 @@ def run(stage, *samples):
     return list(stage(iter(samples)))
 
 
-def upper(x):
-    return x.upper()
+def with_b(sample):
+    return {**sample, "b": 1}
 
 
 def test_getfirst():
     assert fields.getfirst(SAMPLE, "png;jpg") == 1
     assert fields.getfirst(SAMPLE, ["png", "cls"]) == 2
     assert fields.getfirst(SAMPLE, "png", default=9, missing_is_error=False) == 9
-    with pytest.raises(MissingField, match=r'u.tar, sample "k": none of "png;gif".* jpg, cls'):
+    with pytest.raises(MissingField, match=r'u.tar, sample "k": .*"png;gif".* jpg, cls'):
         fields.getfirst(SAMPLE, "png;gif")
 
 
 def test_transform_with():
     assert fields.transform_with((1, 2, 3), None) == (1, 2, 3)
     assert fields.transform_with((1, 2, 3), [str, None]) == ["1", 2, 3]
-    with pytest.raises(ValueError, match="functions"):
+    with pytest.raises(UsageError, match="`transformers`"):
         fields.transform_with((1,), [str, str])
 
 
@@ -100,9 +100,9 @@ def test_map_dict_changes_a_copy():
     assert original == SAMPLE
     with pytest.raises(MissingField):
         run(fields.MapDict(png=str), original)
-    with pytest.raises(ValueError, match="at least one"):
+    with pytest.raises(UsageError, match="map_dict"):
         fields.MapDict()
-    with pytest.raises(ValueError, match="needs a function"):
+    with pytest.raises(UsageError, match="`cls`"):
         fields.MapDict(cls=3)
 
 
@@ -112,12 +112,12 @@ def test_tuples():
     assert run(fields.ToTuple("png", "cls", missing_is_error=False), SAMPLE) == [(None, 2)]
     with pytest.raises(MissingField):
         run(fields.ToTuple("png"), SAMPLE)
-    with pytest.raises(MissingField, match="is None"):
+    with pytest.raises(MissingField, match="jpg"):
         run(fields.ToTuple("jpg"), {**SAMPLE, "jpg": None})
     assert run(fields.ToTuple("jpg", none_is_error=False), {**SAMPLE, "jpg": None}) == [(None,)]
     assert run(fields.MapTuple(str, None), (1, 2, 3)) == [("1", 2, 3)]
     assert run(fields.MapTuple(str, str, str), (1,)) == [("1",)]
-    with pytest.raises(ValueError, match="to_tuple"):
+    with pytest.raises(UsageError, match="to_tuple"):
         run(fields.MapTuple(str), SAMPLE)
 
 
@@ -132,14 +132,14 @@ def test_xdecode():
         run(fields.XDecode(), sample)
 
 
-def test_xdecode_reads_no_pickles_unless_asked():
+def test_xdecode_reads_no_pickles_by_default():
     sample = {"__key__": "k", "a.pyd": pickle.dumps([1])}
     with pytest.raises(NoCodec):
         run(fields.XDecode(), sample)
     assert run(fields.XDecode(pyd=pickle.load), sample)[0]["a.pyd"] == [1]
 
 
-def test_decode_and_errors_with_their_place():
+def test_decode_errors_have_a_location():
     sample = {"__key__": "k", "__url__": "u.tar", "json": b"{", "cls": b"3"}
     assert run(fields.Decode(only="cls"), sample)[0]["cls"] == 3
     with pytest.raises(TarmacError, match=r'u.tar.*sample "k".*json'):
@@ -176,17 +176,18 @@ def test_reraise():
 
 
 def test_stages_are_picklable():
-    for stage in (
-        fields.Map(upper),
-        fields.Select(upper),
-        fields.Decode("rgb8"),
-        fields.Rename(a="b"),
-        fields.RenameKeys(a="b"),
-        fields.ExtractKeys("a"),
-        fields.Associate({}),
-        fields.MapDict(a=upper),
-        fields.MapTuple(upper),
-        fields.ToTuple("a"),
-        fields.XDecode(),
+    sample = {"__key__": "k", "a": "text", "cls": b"3"}
+    for stage, expected in (
+        (fields.Map(with_b), {**sample, "b": 1}),
+        (fields.Select(with_b), sample),
+        (fields.Decode("rgb8", partial=True), {**sample, "cls": 3}),
+        (fields.Rename(b="a"), {"__key__": "k", "cls": b"3", "b": "text"}),
+        (fields.RenameKeys(b="a"), {"b": "text"}),
+        (fields.ExtractKeys("a"), ("text",)),
+        (fields.Associate({"k": {"b": 1}}), {**sample, "b": 1}),
+        (fields.MapDict(a=str.upper), {**sample, "a": "TEXT"}),
+        (fields.ToTuple("a"), ("text",)),
+        (fields.XDecode(must_decode=False), sample),
     ):
-        pickle.loads(pickle.dumps(stage))
+        assert run(pickle.loads(pickle.dumps(stage)), sample) == [expected]
+    assert run(pickle.loads(pickle.dumps(fields.MapTuple(str.upper))), ("a", 1)) == [("A", 1)]

@@ -1,11 +1,11 @@
-"""Handlers decide, drops are counted, secrets stay out."""
+"""Handlers decide what happens; dropped samples are counted; secrets are redacted."""
 
 from __future__ import annotations
 
 import pytest
 
 from tarmac.steps.handlers import (
-    EXAMPLES,
+    MAX_EXAMPLES,
     Drops,
     ignore_and_continue,
     ignore_and_stop,
@@ -19,18 +19,18 @@ def test_counting():
     for i in range(30):
         assert drops.ask(ignore_and_continue, ValueError(f"bad {i}"))
     assert drops.count == 30
-    assert len(drops.examples) == EXAMPLES
+    assert len(drops.examples) == MAX_EXAMPLES
     assert not drops.ask(ignore_and_stop, ValueError("x"))
 
 
-def test_what_is_raised_is_not_counted():
+def test_raised_errors_are_not_counted():
     drops = Drops()
     with pytest.raises(ValueError, match="x"):
         drops.ask(reraise_exception, ValueError("x"))
     assert drops.count == 0
 
 
-def test_secrets_are_not_kept_or_shown():
+def test_secrets_are_redacted():
     drops = Drops()
     drops.ask(ignore_and_continue, ValueError("https://h/x?sig=SECRET"))
     assert "SECRET" not in drops.examples[0]

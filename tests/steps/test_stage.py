@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from tarmac.errors import MissingField
+from tarmac.errors import MissingField, UsageError
 from tarmac.steps.stage import Each, PipelineStage, located, pipelinefilter
 
 
@@ -33,7 +33,7 @@ def test_each_leaves_out_none():
     assert list(Half()([1, 2, 3, 4])) == [1, 2]
     assert list(Half(threads=2)([1, 2, 3, 4])) == [1, 2]
     assert pickle.loads(pickle.dumps(Half(threads=2))).threads == 2
-    with pytest.raises(ValueError, match="negative"):
+    with pytest.raises(UsageError, match="threads"):
         Half(threads=-1)
 
 

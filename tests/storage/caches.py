@@ -1,4 +1,4 @@
-"""What the tests of the cache share: shards made from their URLs, and looks into the directory."""
+"""Helpers for cache tests: shards derived from their URLs, and checks of the cache directory."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from pathlib import Path
 
 from tarmac.storage import Cache, StorageOptions
 
-FAST = StorageOptions(backoff=0.001, max_backoff=0.005, retries=2, idle=60)
+FAST = StorageOptions(backoff=0.001, max_backoff=0.005, retries=2, idle_timeout=60)
 
 
 def shard_bytes(seed: object, size: int) -> bytes:
-    """Bytes that begin as a shard does; the rest is drawn from the seed."""
+    """Return bytes that begin like a shard; the rest is random with the seed."""
     header = tarfile.TarInfo("x.bin")
     header.size = max(0, size - 512)
     return (header.tobuf(tarfile.USTAR_FORMAT) + random.Random(str(seed)).randbytes(header.size))[:size]
 
 
 class Origin:
-    """Shards made from their URLs, and a count of how often each was fetched."""
+    """Shards derived from their URLs, and a log of the URLs that were opened."""
 
     def __init__(self, size: int = 20_000) -> None:
         self.size = size

@@ -6,15 +6,15 @@ import pytest
 
 from harness.servers import azurite, nginx, required, seaweed_s3
 from storage.caches import Origin
-from tarmac.storage import StorageOptions, register_scheme, schemes
+from tarmac.storage import FileStore, StorageOptions, register_scheme, schemes
 
 HASTY = {
-    "connect": 20.0,
-    "idle": 60.0,
+    "connect_timeout": 20.0,
+    "idle_timeout": 60.0,
     "backoff": 0.001,
     "max_backoff": 0.005,
     "retries": 4,
-    "retry_time": 600.0,
+    "retry_timeout": 600.0,
 }
 
 
@@ -58,7 +58,7 @@ def azure():
 
 @pytest.fixture(autouse=True)
 def no_credentials(monkeypatch, tmp_path_factory):
-    """Nothing from the environment of whoever runs the tests reaches a server."""
+    """Remove credentials of the developer from the environment."""
     import os
 
     for name in list(os.environ):
@@ -69,8 +69,15 @@ def no_credentials(monkeypatch, tmp_path_factory):
 
 @pytest.fixture
 def origin(monkeypatch):
-    """Shards behind a scheme of their own, `mem://`."""
+    """Shards behind the registered scheme `mem://`."""
     monkeypatch.setattr(schemes, "_registered", {})
-    found = Origin()
-    register_scheme("mem", found.open)
-    return found
+    server = Origin()
+    register_scheme("mem", FileStore(server.open))
+    return server
+
+
+@pytest.fixture
+def cwd(tmp_path, monkeypatch):
+    """An empty working directory."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path

@@ -8,12 +8,12 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-MOST = 1 << 28  # bytes after which a client counts as lost
+MOST = 1 << 28  # bytes after which the test has failed
 
 
 @dataclass
 class Endless:
-    """Where the server is, and how many bytes it has sent."""
+    """The URL of the server, and the number of bytes that it has sent."""
 
     url: str = ""
     sent: int = 0
@@ -22,20 +22,20 @@ class Endless:
 
 @contextlib.contextmanager
 def endless(first: bytes, again: bytes) -> Iterator[Endless]:
-    """Answer each request with `first`, and then with `again` until the client hangs up."""
-    found = Endless()
+    """Answer each request with `first`, then repeat `again` until the client disconnects."""
+    server = Endless()
     listener = socket.create_server(("127.0.0.1", 0))
-    found.url = f"http://127.0.0.1:{listener.getsockname()[1]}/object.tar"
+    server.url = f"http://127.0.0.1:{listener.getsockname()[1]}/object.tar"
     piece = again * max(1, 4096 // len(again))
 
     def talk(connection: socket.socket) -> None:
         with connection, contextlib.suppress(OSError):
             connection.recv(1 << 16)
             connection.sendall(first)
-            while found.sent < MOST:
+            while server.sent < MOST:
                 connection.sendall(piece)
-                found.sent += len(piece)
-            found.gave_up = True
+                server.sent += len(piece)
+            server.gave_up = True
 
     def serve() -> None:
         with contextlib.suppress(OSError):
@@ -45,7 +45,7 @@ def endless(first: bytes, again: bytes) -> Iterator[Endless]:
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
     try:
-        yield found
+        yield server
     finally:
         listener.shutdown(socket.SHUT_RDWR)
         listener.close()

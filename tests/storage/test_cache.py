@@ -1,4 +1,4 @@
-"""The cache gives the bytes of the URL asked for, within its budget, whoever else uses it or dies."""
+"""The cache returns the bytes of the URL, also when other processes use it or die."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_different_urls_never_share_an_entry(urls):
         assert re.fullmatch(r"[0-9a-f]{32}-[A-Za-z0-9._-]{0,80}", name.name)
 
 
-def test_names_are_readable_and_hold_no_secrets():
+def test_names_are_readable_and_contain_no_secrets():
     cache = Cache("~/c")
     assert cache.path_of("s3://b/train-000001.tar?sig=SECRET").name.endswith("-train-000001.tar")
     for url in (
@@ -70,10 +70,10 @@ def test_the_same_basename_on_different_hosts(tmp_path, origin):
     assert sorted(origin.fetched) == sorted(urls)
 
 
-# ---- what is in the directory is checked
+# ---- entries are verified
 
 
-def test_a_second_process_finds_it(tmp_path, origin):
+def test_a_second_process_uses_the_entry(tmp_path, origin):
     for _ in range(3):
         assert read(Cache(tmp_path), "mem://a/x.tar") == origin.body("mem://a/x.tar")
     assert len(origin.fetched) == 1
@@ -133,7 +133,7 @@ KINDS += [f"note: {text}" for text in ("", "{", "[]", "{}", "null", "\xff\xfe", 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_spoiled_entry_is_fetched_again(tmp_path, origin, kind):
+def test_a_damaged_entry_is_downloaded_again(tmp_path, origin, kind):
     url, other = "mem://a/x.tar", "mem://a/y.tar"
     first = Cache(tmp_path)
     for name in (url, other):
@@ -151,7 +151,7 @@ def test_a_spoiled_entry_is_fetched_again(tmp_path, origin, kind):
     nothing_left_over(cache)
 
 
-def test_parts_of_dead_downloads_are_swept(tmp_path, origin):
+def test_part_files_of_dead_downloads_are_removed(tmp_path, origin):
     cache = Cache(tmp_path)
     read(cache, "mem://a/x.tar")
     entry = cache.path_of("mem://a/y.tar").name
@@ -197,7 +197,7 @@ def test_revalidation():
         assert read(careful, server.url) == one
         assert [request.method for request in server.requests] == ["GET", "HEAD"]
         server.script([Action(change=(two, '"v2"'))])
-        assert read(careful, server.url) == two  # also where the entry was made without looking
+        assert read(careful, server.url) == two  # also for an entry of a cache without revalidation
         assert read(lazy, server.url) == two
         server.clear()
         assert read(careful, server.url) == two
@@ -219,7 +219,7 @@ def test_an_entry_replaced_while_it_is_read(tmp_path):
         with cache.open_read(server.url, FAST) as first:
             assert first.read(10) == one[:10]
             server.script([Action(change=(two, '"v2"'))])
-            assert read(cache, server.url) == two  # in the same thread: nobody waits for anybody
+            assert read(cache, server.url) == two  # in the same thread: no lock blocks
             rest = b"".join(iter(lambda: first.read(1 << 16), b""))
             assert rest == one[10:]
 
@@ -227,7 +227,7 @@ def test_an_entry_replaced_while_it_is_read(tmp_path):
 # ---- originals
 
 
-def test_local_files_are_opened_where_they_are(tmp_path):
+def test_local_files_are_not_cached(tmp_path):
     path = tmp_path / "x.tar"
     path.write_bytes(b"original")
     before = path.stat()
@@ -251,7 +251,7 @@ def test_other_files_in_the_directory_are_never_touched(tmp_path, origin):
     assert len(entries(cache)) == len(mine) + 1
 
 
-def test_a_cache_can_be_sent_to_a_worker(tmp_path, origin):
+def test_a_cache_is_picklable(tmp_path, origin):
     import pickle
 
     cache = Cache(tmp_path, max_bytes=10**6)

@@ -1,4 +1,4 @@
-"""Eight processes, an evictor and kill -9 at one cache: no wrong byte, nothing left over."""
+"""Eight processes with evictions and kill -9 share one cache: no wrong byte, no leftovers."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import pytest
 
 from harness import rounds
 from storage.caches import shard_bytes
-from tarmac.storage import Cache, Source, StorageOptions, register_scheme, schemes
+from tarmac.storage import Cache, FileStore, Source, StorageOptions, register_scheme, schemes
 
-FAST = StorageOptions(backoff=0.001, max_backoff=0.005, retries=2, idle=60)
+FAST = StorageOptions(backoff=0.001, max_backoff=0.005, retries=2, idle_timeout=60)
 
 
 def read(cache: Cache, url: str, options: StorageOptions = FAST) -> bytes:
@@ -41,7 +41,7 @@ def nothing_left_over(cache: Cache) -> None:
 
 
 class Counted(Source):
-    """A slow source that notes, in a file, each time it is opened."""
+    """A slow source that appends to a file each time it is opened."""
 
     def __init__(self, url: str, ledger: Path, size: int) -> None:
         self._data = io.BytesIO(shard_bytes(url, size))
@@ -54,7 +54,7 @@ class Counted(Source):
 
 
 def race_worker(root: Path, seed: int, shards: int, size: int, budget: int, ledger: Path) -> None:
-    register_scheme("race", lambda url: Counted(url, ledger, size))
+    register_scheme("race", FileStore(lambda url: Counted(url, ledger, size)))
     rng = random.Random(seed)
     cache = Cache(root, max_bytes=budget)
     for _ in range(60):
@@ -67,12 +67,12 @@ def race_worker(root: Path, seed: int, shards: int, size: int, budget: int, ledg
         if rng.random() < 0.1:
             cache.clean()
         if rng.random() < 0.2:
-            cache = Cache(root, max_bytes=budget)  # checks what it finds
+            cache = Cache(root, max_bytes=budget)  # verifies the entries again
     os._exit(0)
 
 
 @pytest.mark.heavy
-def test_eight_processes_an_evictor_and_kills(tmp_path, monkeypatch):
+def test_eight_processes_with_evictions_and_kills(tmp_path, monkeypatch):
     monkeypatch.setattr(schemes, "_registered", {})
     shards, size, kills = 12, 40_000, 0
     for round_ in range(rounds(6)):
@@ -102,8 +102,8 @@ def test_eight_processes_an_evictor_and_kills(tmp_path, monkeypatch):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(rng.choice(list(workers)), signal.SIGKILL)
                     killed += 1
-            while workers and (found := os.waitpid(-1, os.WNOHANG))[0]:
-                pid, status = found
+            while workers and (exited := os.waitpid(-1, os.WNOHANG))[0]:
+                pid, status = exited
                 seed = workers.pop(pid)
                 code = os.waitstatus_to_exitcode(status)
                 assert code in (0, -signal.SIGKILL), f"seed {seed}: worker ended with {code}"
@@ -118,7 +118,7 @@ def test_eight_processes_an_evictor_and_kills(tmp_path, monkeypatch):
         downloads = len(ledger.read_text())
         if budget >= shards * size:
             assert downloads <= shards + killed
-        register_scheme("race", lambda url, ledger=ledger: Counted(url, ledger, size))
+        register_scheme("race", FileStore(lambda url, ledger=ledger: Counted(url, ledger, size)))
         for number in range(shards):
             url = f"race://host/{number}.tar"
             assert read(Cache(root, max_bytes=budget), url) == shard_bytes(url, size)

@@ -1,4 +1,4 @@
-"""Only shards stay in a cache: whatever else came in place of one is gone at the next read."""
+"""Only shards are cached: other responses are discarded."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ NOT_SHARDS = {
     "half a header": SHARD[:300],
     "bad checksum": SHARD[:148] + b"777777" + SHARD[154:],
 }
-# These begin as shards do, so only reading them to their end can tell.
+# These begin like shards, so only reading them to the end detects the damage.
 DAMAGED = {
     "cut": SHARD[:-1500],
     "cut between members": SHARD[:1536],
@@ -103,8 +103,8 @@ def after_warming(url, directory):
 
 
 def by_number(url, directory):
-    found = ShardListDataset([{"url": url, "nsamples": 6}], cache_dir=directory, transformations=None)
-    return [found[number]["__key__"] for number in range(6)]
+    result = ShardListDataset([{"url": url, "nsamples": 6}], cache_dir=directory, transformations=None)
+    return [result[number]["__key__"] for number in range(6)]
 
 
 WAYS = [by_webdataset, by_read, by_one_cache, by_steps, by_unchecked_steps, after_warming, by_number]
@@ -112,7 +112,7 @@ WAYS = [by_webdataset, by_read, by_one_cache, by_steps, by_unchecked_steps, afte
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("lie", [*NOT_SHARDS, *DAMAGED])
-def test_what_came_in_place_of_a_shard_is_gone_at_the_next_read(tmp_path, way, lie):
+def test_responses_that_are_not_shards_are_not_cached(tmp_path, way, lie):
     with FaultServer(SHARD) as server:
         server.script([Action(body=(NOT_SHARDS | DAMAGED)[lie])])
         with pytest.raises((ArchiveError, IndexingError)) as caught:
@@ -130,22 +130,22 @@ def test_what_came_in_place_of_a_shard_is_gone_at_the_next_read(tmp_path, way, l
     st.integers(1, 3),
 )
 @settings(deadline=None, derandomize=True, max_examples=rounds(60))
-def test_with_a_handler_that_goes_on_later_passes_have_everything(lies, form, passes):
-    """One shard of two is a lie in the first passes; once the server tells the truth nothing is missing."""
+def test_skipped_errors_are_not_cached_for_later_epochs(lies, form, passes):
+    """One of two shards is wrong in the first epochs; once the server is correct, no sample is missing."""
     with tempfile.TemporaryDirectory() as root, FaultServer(FORMS[form](SHARD)) as server:
         good = server.url.replace("object", "good")
         server.script([Action(body=OTHER), *(Action(body=(NOT_SHARDS | DAMAGED)[lie]) for lie in lies)])
         dataset = tarmac.WebDataset(
             [good, server.url], shardshuffle=False, cache_dir=root, handler=ignore_and_continue
         )
-        found = [keys(dataset) for _ in range(len(lies) + passes)]
-        assert all(samples[0] == "good" for samples in found)
-        assert found[len(lies) :] == [["good", *KEYS]] * passes
+        result = [keys(dataset) for _ in range(len(lies) + passes)]
+        assert all(samples[0] == "good" for samples in result)
+        assert result[len(lies) :] == [["good", *KEYS]] * passes
         assert len(server.requests) == 1 + len(lies) + 1
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_shards_of_every_form_are_kept(tmp_path, form):
+def test_shards_of_every_format_are_cached(tmp_path, form):
     body = FORMS[form](SHARD)
     with FaultServer(body) as server:
         for _ in range(3):
@@ -160,8 +160,8 @@ def test_an_archive_without_members_is_a_shard(tmp_path):
         assert len(server.requests) == 1
 
 
-def test_an_entry_that_rots_while_a_process_uses_it(tmp_path):
-    """The digest is compared once per process; what a reader finds later is removed all the same."""
+def test_an_entry_damaged_while_in_use(tmp_path):
+    """The digest is verified once per process; damage that a reader detects later removes the entry, too."""
     cache = Cache(tmp_path)
     with FaultServer(SHARD) as server:
         assert keys(tarmac.read(server.url, cache=cache)) == KEYS
@@ -169,7 +169,7 @@ def test_an_entry_that_rots_while_a_process_uses_it(tmp_path):
         with entry.open("r+b") as file:
             file.seek(1536 + 3)
             file.write(b"\xff")
-        with pytest.raises(ArchiveError, match=r"in the cache as .*removed") as caught:
+        with pytest.raises(ArchiveError, match="removed from the cache") as caught:
             list(tarmac.read(server.url, cache=cache))
         assert str(entry) in str(caught.value)
         assert keys(tarmac.read(server.url, cache=cache)) == KEYS
@@ -178,8 +178,8 @@ def test_an_entry_that_rots_while_a_process_uses_it(tmp_path):
         assert len(server.requests) == 3
 
 
-def test_what_an_earlier_version_kept_is_fetched_again(tmp_path):
-    """A page that is in the cache with its note, as they were written before shards were looked at."""
+def test_invalid_entries_of_earlier_versions_are_downloaded_again(tmp_path):
+    """A web page with a note in the cache, as earlier versions wrote it."""
     with FaultServer(SHARD) as server:
         server.script([Action(body=NOT_SHARDS["long page"])])
         with Cache(tmp_path, check=None).open_read(server.url, FAST) as source:
@@ -189,7 +189,7 @@ def test_what_an_earlier_version_kept_is_fetched_again(tmp_path):
         assert not verify(Cache(tmp_path), show=False).damaged
 
 
-def test_files_of_any_kind_where_the_caller_says_so(tmp_path):
+def test_any_file_is_cached_without_a_check(tmp_path):
     with FaultServer(HTML) as server:
         small = FileCache(tmp_path, validator=lambda path: Path(path).stat().st_size < 10)
         with pytest.raises(NotATar, match="validator"):
@@ -201,8 +201,8 @@ def test_files_of_any_kind_where_the_caller_says_so(tmp_path):
         assert len(server.requests) == 2
 
 
-def test_samples_by_number_never_come_from_an_older_object(tmp_path):
-    """The index is of the new object, the entry of the old one: same size, other bytes."""
+def test_indexed_samples_never_come_from_an_older_object(tmp_path):
+    """The index belongs to the new object, the entry to the old one: same size, other bytes."""
     new = plain([(f"s{number}.txt", b"%d" % (9 - number) * 700) for number in range(6)])
     cache = Cache(tmp_path)
     with FaultServer(SHARD) as server:
@@ -212,7 +212,7 @@ def test_samples_by_number_never_come_from_an_older_object(tmp_path):
         assert [sample["txt"][:1] for sample in dataset] == [b"9", b"8", b"7", b"6", b"5", b"4"]
 
 
-def test_a_sample_by_number_that_rotted_is_fetched_again(tmp_path):
+def test_a_damaged_indexed_sample_is_downloaded_again(tmp_path):
     cache = Cache(tmp_path)
     with FaultServer(SHARD) as server:
         dataset = tarmac.Dataset(server.url, cache=cache, storage=FAST, verify=True)
@@ -220,18 +220,18 @@ def test_a_sample_by_number_that_rotted_is_fetched_again(tmp_path):
         with cache.path_of(server.url).open("r+b") as file:
             file.seek(600)
             file.write(b"rot")
-        with pytest.raises(DigestMismatch, match="in the cache as"):
+        with pytest.raises(DigestMismatch, match="removed from the cache"):
             dataset[0]
         assert dataset[0]["txt"] == b"0" * 700
         assert keys(dataset) == KEYS
 
 
-def test_a_cache_that_cannot_be_changed_names_the_file_to_remove(tmp_path, monkeypatch):
+def test_the_hint_for_a_read_only_cache_names_the_file(tmp_path, monkeypatch):
     cache = Cache(tmp_path)
     with FaultServer(SHARD) as server:
         server.script([Action(body=DAMAGED["cut"])])
         monkeypatch.setattr(os, "unlink", lambda *_, **__: (_ for _ in ()).throw(PermissionError(13, "no")))
-        with pytest.raises(ArchiveError, match=r"remove that file") as caught:
+        with pytest.raises(ArchiveError, match=r"Try: remove .*object") as caught:
             by_read(server.url, tmp_path)
         monkeypatch.undo()
         entry = cache.path_of(server.url)
@@ -240,7 +240,7 @@ def test_a_cache_that_cannot_be_changed_names_the_file_to_remove(tmp_path, monke
         assert by_read(server.url, tmp_path) == KEYS
 
 
-def test_the_command_says_what_was_not_kept(tmp_path, capsys):
+def test_the_command_reports_shards_that_were_not_cached(tmp_path, capsys):
     from tarmac.cli import main
 
     with FaultServer(SHARD) as server:
@@ -248,9 +248,9 @@ def test_the_command_says_what_was_not_kept(tmp_path, capsys):
         command = ["cache", "warm", server.url, "--cache", str(tmp_path), "--json"]
         with pytest.raises(SystemExit, match=r"[1-9]"):
             main(command)
-        found = json.loads(capsys.readouterr().out)
-        assert (found["failed"], found["fetched"]) == (1, 0)
-        assert "web page" in found["errors"][0]
+        result = json.loads(capsys.readouterr().out)
+        assert (result["failed"], result["fetched"]) == (1, 0)
+        assert "web page" in result["errors"][0]
         with pytest.raises(SystemExit, match="0"):
             main(command)
         assert json.loads(capsys.readouterr().out)["fetched"] == 1

@@ -1,4 +1,4 @@
-"""The cache keeps to its budget, and a directory that cannot be used costs a warning and no sample."""
+"""The cache respects `max_bytes`; an unusable directory causes a warning and loses no sample."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tarmac.storage import Cache
 # ---- budget
 
 
-def test_the_budget_is_kept_by_removing_what_was_used_longest_ago(tmp_path, origin):
+def test_the_least_recently_used_entries_are_evicted(tmp_path, origin):
     cache = Cache(tmp_path, max_bytes=5 * origin.size)
     urls = [f"mem://a/{number}.json" for number in range(5)]
     for url in urls:
@@ -48,12 +48,12 @@ def test_entries_in_use_are_not_evicted(tmp_path, origin):
         assert cache.path_of("mem://a/0").exists()
         assert held.read(10) == held_too.read(10) == origin.body("mem://a/0")[:10]
         with other.open_read("mem://a/9"):
-            read(cache, "mem://a/8")  # everything is in use: over the budget for as long as that lasts
+            read(cache, "mem://a/8")  # all entries are in use, so the limit is exceeded meanwhile
     assert cache.clean() > 0
     assert total(cache) <= 2 * origin.size
 
 
-def test_a_shard_larger_than_the_budget_is_streamed(tmp_path):
+def test_a_shard_larger_than_max_bytes_is_streamed(tmp_path):
     body = shard_bytes("body", 100_000)
     with FaultServer(body) as server:
         cache = Cache(tmp_path, max_bytes=50_000)
@@ -67,7 +67,7 @@ def test_a_shard_larger_than_the_budget_is_streamed(tmp_path):
         Cache(tmp_path, max_bytes=0)
 
 
-def test_a_smaller_budget_later(tmp_path, origin):
+def test_max_bytes_can_shrink(tmp_path, origin):
     for number in range(5):
         read(Cache(tmp_path), f"mem://a/{number}")
     small = Cache(tmp_path, max_bytes=origin.size)
@@ -76,7 +76,7 @@ def test_a_smaller_budget_later(tmp_path, origin):
     nothing_left_over(small)
 
 
-# ---- directories that cannot be used
+# ---- unusable directories
 
 
 def streams_with_one_warning(cache: Cache, origin: Origin) -> None:
@@ -89,7 +89,7 @@ def streams_with_one_warning(cache: Cache, origin: Origin) -> None:
     assert str(cache.directory) in str(seen[0].message)
 
 
-def test_a_directory_that_cannot_be_made(tmp_path, origin):
+def test_a_directory_that_cannot_be_created(tmp_path, origin):
     (tmp_path / "file").touch()
     streams_with_one_warning(Cache(tmp_path / "file"), origin)
     streams_with_one_warning(Cache(tmp_path / "file" / "below"), origin)
@@ -125,6 +125,6 @@ def test_a_real_full_disk(tmp_path, origin):
         assert os.listdir(tmp_path / ".tarmac/parts") == []
         origin.fetched.clear()
         assert read(cache, "mem://f/0") == origin.body("mem://f/0")
-        assert origin.fetched == []  # what is there is still used
+        assert origin.fetched == []  # existing entries are still used
     finally:
         subprocess.run(["umount", str(tmp_path)], check=True)

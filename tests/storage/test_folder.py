@@ -1,6 +1,6 @@
-"""Names that somebody swaps for symbolic links while they are in use lead neither out nor in.
+"""Names that are replaced by symbolic links during use lead neither out of a directory nor into it.
 
-The swap is made before each system call in turn, so that no check and its use stay together by luck.
+The replacement happens before each system call in turn, so that every race between check and use occurs.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ URL, OTHER = "mem://a/x.tar", "mem://a/y.tar"
 
 @pytest.fixture
 def memory():
-    """A directory in memory: these tests make and remove thousands of files."""
-    place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    with tempfile.TemporaryDirectory(dir=place) as path:
+    """A directory in memory, because these tests create and remove thousands of files."""
+    directory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(dir=directory) as path:
         yield Path(path)
 
 
-def victim(place: Path) -> Path:
-    """A directory of somebody's own files, some under names that a cache uses."""
+def victim(directory: Path) -> Path:
+    """Create a directory of user files, some with names that a cache uses."""
     for name in ("notes", "parts", "locks"):
-        (place / name).mkdir(parents=True)
+        (directory / name).mkdir(parents=True)
     for name in ("precious.txt", "notes/precious", "locks/budget", "parts/p"):
-        (place / name).write_text(f"mine: {name}")
-        os.utime(place / name, (1000, 1000))
-    return place
+        (directory / name).write_text(f"mine: {name}")
+        os.utime(directory / name, (1000, 1000))
+    return directory
 
 
-def facts(place: Path) -> dict[str, tuple[bytes, float, int]]:
-    found = [path for path in place.rglob("*") if path.is_file()]
-    return {str(path): (path.read_bytes(), path.stat().st_mtime, path.stat().st_mode) for path in found}
+def facts(directory: Path) -> dict[str, tuple[bytes, float, int]]:
+    paths = [path for path in directory.rglob("*") if path.is_file()]
+    return {str(path): (path.read_bytes(), path.stat().st_mtime, path.stat().st_mode) for path in paths}
 
 
 def swap(name: Path, target: Path) -> None:
-    """Put a link in the place of a file or directory, whatever is there."""
+    """Replace a file or directory by a link."""
     if name.is_symlink() or name.is_file():
         name.unlink()
     elif name.is_dir():
@@ -80,9 +80,9 @@ ATTACKS = {
 
 
 def pipes(root: Path) -> list[None]:
-    """Named pipes in the place of entries and notes: opening one would wait for ever."""
-    found = [path for path in (*root.iterdir(), *root.glob(".tarmac/notes/*")) if path.is_file()]
-    for path in found:
+    """Replace entries and notes by named pipes, which would block when opened."""
+    paths = [path for path in (*root.iterdir(), *root.glob(".tarmac/notes/*")) if path.is_file()]
+    for path in paths:
         path.unlink()
         os.mkfifo(path)
     return []
@@ -91,7 +91,7 @@ def pipes(root: Path) -> list[None]:
 @pytest.mark.parametrize("attack", ATTACKS)
 @pytest.mark.parametrize("before", [False, True], ids=["empty", "filled"])
 def test_links_swapped_into_a_cache(memory, origin, attack, before):
-    """At every call: the bytes read are right, and nobody else's file is written, removed or touched."""
+    """At every call: the bytes are correct, and no other file is written, removed or touched."""
     reached, origin.size = 1, 1000
     while True:
         root, out = memory / "cache", victim(memory / "out")
@@ -105,7 +105,7 @@ def test_links_swapped_into_a_cache(memory, origin, attack, before):
             warnings.catch_warnings(),
         ):
             warnings.simplefilter("ignore", CacheDisabled)
-            with contextlib.suppress(FileNotFoundError):  # the attack came before there was a directory
+            with contextlib.suppress(FileNotFoundError):  # the attack came before the directory existed
                 fresh = Cache(root, max_bytes=2 * origin.size)
                 assert read(fresh, URL) == origin.body(URL)
                 fresh.retire(URL)
@@ -122,36 +122,42 @@ def test_links_swapped_into_a_cache(memory, origin, attack, before):
 
 
 SINK_ATTACKS = {
-    "directory": lambda place, out: swap(place, out),
-    "part": lambda place, out: [swap(path, out / "precious.txt") for path in place.glob(".x.tar.part-*")],
-    "target": lambda place, out: swap(place / "x.tar", out / "precious.txt"),
-    "dangling target": lambda place, out: swap(place / "x.tar", out / "new file"),
+    "directory": lambda directory, out: swap(directory, out),
+    "part": lambda directory, out: [
+        swap(path, out / "precious.txt") for path in directory.glob(".x.tar.part-*")
+    ],
+    "target": lambda directory, out: swap(directory / "x.tar", out / "precious.txt"),
+    "dangling target": lambda directory, out: swap(directory / "x.tar", out / "new file"),
 }
 
 
 @pytest.mark.parametrize("attack", SINK_ATTACKS)
-@pytest.mark.parametrize("there", [False, True], ids=["new", "replacing"])
-def test_links_swapped_into_where_a_shard_is_written(memory, attack, there):
-    """What was begun in a directory is finished there, or not at all; nothing goes through a link."""
+@pytest.mark.parametrize("existing", [False, True], ids=["new", "replacing"])
+def test_links_swapped_into_the_directory_of_a_writer(memory, attack, existing):
+    """A file is published in the directory where it was created, or not at all; links are not followed."""
     reached = 1
     while True:
-        place, out = memory / "shards", victim(memory / "out")
-        place.mkdir()
-        if there:
-            (place / "x.tar").write_bytes(b"old")
+        directory, out = memory / "shards", victim(memory / "out")
+        directory.mkdir()
+        if existing:
+            (directory / "x.tar").write_bytes(b"old")
         untouched = facts(out)
-        sink = LocalSink(str(place / "x.tar"))
+        sink = LocalSink(str(directory / "x.tar"))
         published = False
-        with interrupted(reached, lambda p=place, o=out: SINK_ATTACKS[attack](p, o)) as seen:
+        with interrupted(reached, lambda p=directory, o=out: SINK_ATTACKS[attack](p, o)) as seen:
             with contextlib.suppress(WriteError):
                 sink.write(b"n" * 600_000)
                 sink.commit()
                 published = True
         assert facts(out) == untouched, (reached, seen[-1:])
-        where = place.with_name("shards.away") if attack == "directory" and place.is_symlink() else place
+        where = (
+            directory.with_name("shards.away")
+            if attack == "directory" and directory.is_symlink()
+            else directory
+        )
         if published and not (where / "x.tar").is_symlink():  # else it was swapped after it was published
             assert (where / "x.tar").read_bytes() == b"n" * 600_000
-        for folder in (place, memory / "shards.away", out):
+        for folder in (directory, memory / "shards.away", out):
             if folder.is_symlink():
                 folder.unlink()
             shutil.rmtree(folder, ignore_errors=True)
@@ -161,7 +167,7 @@ def test_links_swapped_into_where_a_shard_is_written(memory, attack, there):
     assert reached > 5
 
 
-def test_a_folder_stays_where_it_was_opened(tmp_path):
+def test_an_open_folder_survives_renames(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     with Folder(tmp_path / "a") as folder:
@@ -181,12 +187,12 @@ def test_a_folder_stays_where_it_was_opened(tmp_path):
             folder.create("link")
         os.symlink("dir", tmp_path / "c/dirlink")
         with pytest.raises(OSError):
-            folder.inner("dirlink", make=True)
+            folder.open_folder("dirlink", create=True)
     assert os.listdir(tmp_path / "b") == []
 
 
-def test_shards_read_through_a_link_that_the_user_made(tmp_path, origin):
-    """The directory itself may be a link: that name is the user's own."""
+def test_shards_are_read_through_links_of_the_user(tmp_path, origin):
+    """The directory itself may be a link, because the user named it."""
     (tmp_path / "real").mkdir()
     (tmp_path / "cache").symlink_to("real")
     assert read(Cache(tmp_path / "cache"), URL, FAST) == origin.body(URL)

@@ -128,7 +128,7 @@ def test_arguments(tmp_path):
         gopen(str(tmp_path / "a"), "r")
     with pytest.raises(TypeError, match="speed"):
         gopen(str(tmp_path / "a"), speed=9)
-    with gopen(f"pipe:sleep {FOREVER}", command_idle=0.01) as file, pytest.raises(tarmac.errors.Stalled):
+    with gopen(f"pipe:sleep {FOREVER}", command_timeout=0.01) as file, pytest.raises(tarmac.errors.Stalled):
         file.read()
 
 

@@ -1,4 +1,4 @@
-"""`hf://`: the hub's addresses, and a token that goes to the hub and nowhere else."""
+"""`hf://`: URLs of the hub, and a token that is sent only to the hub."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pytest
 from harness.faultserver import Action, FaultServer
 from tarmac.errors import AccessDenied, UnsupportedScheme, UrlError
 from tarmac.storage import StorageOptions, open_read, open_write, read_range, stat
-from tarmac.storage.hub import resolve
+from tarmac.storage.hub import HubStore
+from tarmac.storage.types import DEFAULT_STORAGE
 
 BODY = random.Random(8).randbytes(100_000)
 
@@ -25,15 +26,15 @@ BODY = random.Random(8).randbytes(100_000)
     ],
 )
 def test_addresses(url, path):
-    assert resolve(url) == f"https://huggingface.co/{path}"
+    assert HubStore().resolve(url, DEFAULT_STORAGE)[0] == f"https://huggingface.co/{path}"
 
 
 @pytest.mark.parametrize(
     "url", ["hf://", "hf://datasets/org", "hf://datasets/org/name", "hf://org/name/", "hf://a//b/c"]
 )
-def test_what_is_no_address(url):
-    with pytest.raises(UrlError, match="form"):
-        resolve(url)
+def test_invalid_urls(url):
+    with pytest.raises(UrlError, match="hf:"):
+        HubStore().resolve(url, DEFAULT_STORAGE)
 
 
 @pytest.fixture
@@ -60,7 +61,7 @@ def test_read_with_the_token(hub, hasty):
     assert {request.headers["authorization"] for request in hub.requests} == {"Bearer hf_verysecret"}
 
 
-def test_a_header_of_the_caller_comes_first(hub, hasty):
+def test_a_header_of_the_caller_takes_precedence(hub, hasty):
     from dataclasses import replace
 
     fetch(URL, replace(hasty, headers={"authorization": "Bearer other"}))
@@ -68,7 +69,7 @@ def test_a_header_of_the_caller_comes_first(hub, hasty):
 
 
 @pytest.mark.parametrize("framing", ["length", "chunked"])
-def test_the_token_does_not_travel_on(hub, hasty, framing):
+def test_the_token_is_not_sent_to_redirect_targets(hub, hasty, framing):
     with FaultServer(BODY) as cdn:
         cdn.script([], then=Action(framing=framing))
         hub.script([], then=Action(status=302, headers={"Location": f"{cdn.url}?X-Amz-Signature=1"}))
@@ -85,6 +86,6 @@ def test_the_token_stays_out_of_errors(hub, hasty):
     assert "verysecret" not in str(denied.value)
 
 
-def test_uploads_belong_to_the_hub_client(hasty):
+def test_uploads_are_not_supported(hasty):
     with pytest.raises(UnsupportedScheme, match="read-only"):
         open_write(URL, hasty)

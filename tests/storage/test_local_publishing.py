@@ -1,4 +1,4 @@
-"""Local files appear under their names when they are whole, and only over what they may replace."""
+"""Local files are published atomically, and replace only permitted targets."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_overwrite(tmp_path, overwrite, durable):
 def test_two_writers_of_one_name(tmp_path, second, old):
     path = tmp_path / "x.tar"
     if old and second is False:
-        return  # refused at once, see test_overwrite
+        return  # rejected immediately, see test_overwrite
     if old:
         path.write_bytes(old)
     a, b = LocalSink(str(path)), LocalSink(str(path), WriteOptions(second))
@@ -123,7 +123,7 @@ def test_durable_means_synced(tmp_path):
         assert fault.seen == count
 
 
-def test_where_there_are_no_hard_links(tmp_path):
+def test_file_systems_without_hard_links(tmp_path):
     with faulty(Fault(1, errno.EPERM, ("link",))):
         put(tmp_path / "x")
     assert os.listdir(tmp_path) == ["x"]
@@ -134,7 +134,7 @@ def test_where_there_are_no_hard_links(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["x", "y"]
 
 
-def test_a_symbolic_link_stays_one(tmp_path):
+def test_the_target_of_a_symbolic_link_is_replaced(tmp_path):
     (tmp_path / "d").mkdir()
     for name in ("there", "dangling"):
         (tmp_path / name).symlink_to(f"d/{name}.tar")
@@ -149,13 +149,13 @@ def test_devices_and_directories_are_never_replaced(tmp_path):
     os.mkfifo(tmp_path / "fifo")
     for target in (tmp_path, tmp_path / "fifo", "/dev/null", "/dev/zero"):
         for overwrite in (True, None):
-            with pytest.raises(CommitFailed, match="directory or a device"):
+            with pytest.raises(CommitFailed, match="directory"):
                 LocalSink(str(target), WriteOptions(overwrite))
     assert os.path.exists("/dev/null")
     assert not Path("/dev/null").is_file()
 
 
-def test_names_that_cannot_be(tmp_path):
+def test_invalid_names(tmp_path):
     for name in ("none/x.tar", "a\0b", "x" * 300):
         with pytest.raises(CommitFailed):
             LocalSink(str(tmp_path / name))

@@ -1,4 +1,4 @@
-"""Locks that the system releases when their holder dies."""
+"""File locks, which the system releases when their holder dies."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ import time
 
 import pytest
 
-from harness.waiting import FOREVER, PATIENCE, until
+from harness.waiting import FOREVER, TIMEOUT, until
 from tarmac.storage import locks
 from tarmac.storage.locks import FileLock, try_lock
 
 
 def test_one_owner_at_a_time(tmp_path):
     a, b = FileLock(tmp_path / "l"), FileLock(tmp_path / "l")
-    assert a.own()
-    assert not b.own(wait=False)
+    assert a.acquire()
+    assert not b.acquire(wait=False)
     a.release()
     a.release()
-    assert b.own(wait=False)
+    assert b.acquire(wait=False)
     b.release()
 
 
 @pytest.fixture
 def waiting(monkeypatch):
-    """Set when a lock that may be waited for has been opened and is asked for."""
+    """Return an event that is set when a blocking lock is requested."""
     asked, real = threading.Event(), locks._lock
 
     def lock(fd, *, shared, wait):
@@ -41,46 +41,46 @@ def waiting(monkeypatch):
 
 def test_waiting(tmp_path, waiting):
     a, b = FileLock(tmp_path / "l"), FileLock(tmp_path / "l")
-    a.own(wait=False)
+    a.acquire(wait=False)
     got = []
-    thread = threading.Thread(target=lambda: got.append(b.own()))
+    thread = threading.Thread(target=lambda: got.append(b.acquire()))
     thread.start()
-    assert waiting.wait(PATIENCE)
+    assert waiting.wait(TIMEOUT)
     assert got == []
     a.release()
-    thread.join(PATIENCE)
+    thread.join(TIMEOUT)
     assert got == [True]
     b.release()
 
 
-def test_a_lock_that_was_removed_while_we_waited_is_taken_anew(tmp_path, waiting):
+def test_a_lock_removed_while_waiting_is_created_again(tmp_path, waiting):
     path = tmp_path / "l"
     a, b, c = (FileLock(path) for _ in range(3))
-    a.own(wait=False)
-    thread = threading.Thread(target=b.own)
+    a.acquire(wait=False)
+    thread = threading.Thread(target=b.acquire)
     thread.start()
-    assert waiting.wait(PATIENCE)
+    assert waiting.wait(TIMEOUT)
     a.remove()
-    thread.join(PATIENCE)
+    thread.join(TIMEOUT)
     assert path.exists()
-    assert not c.own(wait=False)  # b holds the new one, not the removed one
+    assert not c.acquire(wait=False)  # b holds the new one, not the removed one
     b.remove()
     assert not path.exists()
 
 
-def test_a_dead_owner_lets_go(tmp_path):
+def test_a_dead_owner_releases_the_lock(tmp_path):
     pid = os.fork()
     if pid == 0:
-        FileLock(tmp_path / "l").own()
+        FileLock(tmp_path / "l").acquire()
         (tmp_path / "ready").touch()
         time.sleep(FOREVER)
         os._exit(0)
     assert until((tmp_path / "ready").exists)
     lock = FileLock(tmp_path / "l")
-    assert not lock.own(wait=False)
+    assert not lock.acquire(wait=False)
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
-    assert lock.own(wait=False)
+    assert lock.acquire(wait=False)
     lock.release()
 
 
@@ -98,18 +98,18 @@ def test_shared_and_exclusive(tmp_path):
     assert not try_lock(fds[2])
 
 
-def test_a_directory_that_is_not_there(tmp_path):
+def test_a_missing_directory(tmp_path):
     with pytest.raises(FileNotFoundError):
-        FileLock(tmp_path / "none" / "l").own()
+        FileLock(tmp_path / "none" / "l").acquire()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             "tarmac.storage.locks._lock", lambda *_, **__: (_ for _ in ()).throw(OSError(38, "no locks"))
         )
         with pytest.raises(OSError, match="no locks"):
-            FileLock(tmp_path / "l").own()
+            FileLock(tmp_path / "l").acquire()
 
 
-def test_claiming_needs_no_locks_where_there_are_none(tmp_path, monkeypatch):
+def test_claims_on_a_file_system_without_locks(tmp_path, monkeypatch):
     with open(tmp_path / "a", "wb") as one, open(tmp_path / "a", "rb") as two:
         assert locks.claim(one.fileno())
         assert not locks.claim(two.fileno())

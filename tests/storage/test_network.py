@@ -1,4 +1,4 @@
-"""Whatever the network does: the right bytes, or an error that says what happened. Never silence."""
+"""Network failures: the correct bytes or a typed error, never silent damage."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from tarmac.errors import (
     Stalled,
     TransferError,
     UrlError,
+    UsageError,
 )
 from tarmac.storage import StorageOptions, open_read, read_range, stat
 
@@ -55,7 +56,7 @@ def fetch(url: str, options: StorageOptions, size: int = 1 << 20) -> bytes:
 
 
 def script_of(seed: int, size: int) -> list[Action]:
-    """The harness's faults, and some of the odd answers among them."""
+    """Return random faults, including some invalid responses."""
     rng = random.Random(seed)
     script = random_script(rng, size, 4)
     odd = [
@@ -79,13 +80,13 @@ def test_2000_random_schedules(server, hasty):
         server.script(script)
         server.clear()
         try:
-            found = fetch(server.url, hasty)
+            result = fetch(server.url, hasty)
         except (TransferError, UrlError):
             failed += 1
         else:
-            assert found == BODY, f"seed {seed}: silent damage after {script}"
+            assert result == BODY, f"seed {seed}: silent damage after {script}"
             whole += 1
-        # A resumed body begins where it broke: what is sent twice is what was on its way at a break.
+        # A resumed body starts where it broke: only bytes in flight at a break are sent twice.
         sent = sum(request.sent for request in server.requests)
         widened = sum(2 * action.widen for action in script)
         whole_again = len(BODY) * sum(a.whole or a.framing == "chunked" or a.shift != 0 for a in script)
@@ -102,31 +103,31 @@ def test_500_random_schedules_for_ranges(server, hasty):
         stop = rng.randint(start, len(BODY))
         server.script(script_of(seed, len(BODY)))
         try:
-            found = read_range(server.url, start, stop, hasty)
+            result = read_range(server.url, start, stop, hasty)
         except (TransferError, UrlError):
             continue
-        assert found == BODY[start:stop], f"seed {seed}"
+        assert result == BODY[start:stop], f"seed {seed}"
         whole += 1
     assert whole > rounds(500) * 0.5
 
 
-def test_a_cut_at_every_kind_of_place_is_resumed(server, hasty):
-    places = [0, 1, 511, 512, 513, len(BODY) - 1, *range(4096, len(BODY), 4096)]
-    for place in places:
+def test_truncated_bodies_are_resumed(server, hasty):
+    offsets = [0, 1, 511, 512, 513, len(BODY) - 1, *range(4096, len(BODY), 4096)]
+    for offset in offsets:
         for reset in (False, True):
-            server.script([Action(cut=place, reset=reset)])
+            server.script([Action(cut=offset, reset=reset)])
             server.clear()
             assert fetch(server.url, hasty) == BODY
             assert len(server.requests) == 2
             resumed = server.requests[1].range
-            assert resumed is not None or place == 0
+            assert resumed is not None or offset == 0
 
 
 # ---- statuses
 
 
 @pytest.mark.parametrize("status", [500, 502, 503, 504, 408, 429])
-def test_trouble_that_passes(server, hasty, status):
+def test_temporary_failures_are_retried(server, hasty, status):
     server.script([Action(status=status, headers={"Retry-After": "0"})] * 3)
     assert fetch(server.url, hasty) == BODY
     server.script([Action(status=status)] * 3)
@@ -136,7 +137,7 @@ def test_trouble_that_passes(server, hasty, status):
 
 
 @pytest.mark.parametrize("status", [500, 502, 503, 504, 408, 429])
-def test_trouble_that_stays(server, hasty, status):
+def test_permanent_failures_are_raised(server, hasty, status):
     server.script([], then=Action(status=status))
     with pytest.raises(ConnectFailed, match=f"{status}.* after 4 retries"):
         fetch(server.url, hasty)
@@ -156,7 +157,7 @@ def test_trouble_that_stays(server, hasty, status):
         (418, TransferError),
     ],
 )
-def test_a_refusal_is_raised_at_once(server, hasty, status, kind):
+def test_client_errors_are_not_retried(server, hasty, status, kind):
     server.script([], then=Action(status=status))
     for operation in (lambda: fetch(server.url, hasty), lambda: read_range(server.url, 0, 9, hasty)):
         server.clear()
@@ -174,20 +175,20 @@ def test_numbers_in_a_name_are_not_a_status(server, hasty):
         fetch(server.url.replace("object", "404/401-403"), hasty)
 
 
-def test_a_url_signed_for_get_alone_has_a_size(server, hasty):
+def test_stat_of_a_url_signed_for_get(server, hasty):
     server.script([Action(status=403)])
-    found = stat(f"{server.url}?X-Amz-Signature=0123456789", hasty)
-    assert (found.size, found.version) == (len(BODY), '"v1"')
+    result = stat(f"{server.url}?X-Amz-Signature=0123456789", hasty)
+    assert (result.size, result.version) == (len(BODY), '"v1"')
     assert [(request.method, request.range) for request in server.requests] == [
         ("HEAD", None),
         ("GET", "bytes=0-0"),
     ]
 
 
-# ---- odd answers
+# ---- invalid responses
 
 
-def test_the_whole_body_in_answer_to_a_range(server, hasty):
+def test_a_whole_body_in_response_to_a_range(server, hasty):
     server.script([], then=IGNORE_RANGE)
     with pytest.raises(TransferError, match="range"):
         read_range(server.url, 10, 20, hasty)
@@ -206,25 +207,25 @@ def test_a_wrong_content_range(server, hasty, shift):
         fetch(server.url, hasty)
 
 
-def test_more_than_was_asked_for(server, hasty):
+def test_more_bytes_than_requested(server, hasty):
     server.script([], then=Action(widen=100))
     with pytest.raises(TransferError):
         read_range(server.url, 1000, 1100, hasty)
     server.script([Action(cut=10)], then=Action(widen=100))
-    with pytest.raises(TransferError, match="asked for"):
+    with pytest.raises(ShortRead, match="object"):
         read_range(server.url, 1000, 1100, hasty)
     server.script([Action(cut=100_000)], then=Action(widen=700))
     assert fetch(server.url, hasty) == BODY
 
 
 def test_a_range_beyond_the_end(server, hasty):
-    with pytest.raises(ShortRead, match="10 bytes arrived of the 20"):
+    with pytest.raises(ShortRead, match="0x00030d40"):
         read_range(server.url, len(BODY) - 10, len(BODY) + 10, hasty)
     with pytest.raises(TransferError, match="416"):
         read_range(server.url, len(BODY) + 10, len(BODY) + 20, hasty)
     assert read_range(server.url, 5, 5, hasty) == b""
     for start, stop in ((-1, 5), (6, 5)):
-        with pytest.raises(ValueError, match="range"):
+        with pytest.raises(UsageError, match="start"):
             read_range(server.url, start, stop, hasty)
 
 
@@ -236,7 +237,7 @@ def test_an_object_replaced_while_it_is_read(long_server, hasty, etag):
         fetch(long_server.url, hasty)
 
 
-def test_without_an_etag_nothing_is_pieced_together(hasty):
+def test_bodies_without_an_etag_are_not_resumed(hasty):
     with FaultServer(BODY, etag=None) as server:
         server.script([Action(cut=100_000)])
         with pytest.raises(ShortRead) as short:
@@ -245,13 +246,13 @@ def test_without_an_etag_nothing_is_pieced_together(hasty):
         assert fetch(server.url, hasty) == BODY
 
 
-def test_a_label_that_says_gzip_changes_no_byte(server, hasty):
+def test_content_encoding_is_not_decoded(server, hasty):
     server.script([GZIP_LABEL])
     assert fetch(server.url, hasty) == BODY
     assert "gzip" not in server.requests[0].headers.get("accept-encoding", "")
 
 
-def test_redirects_that_lead_nowhere(server, hasty):
+def test_invalid_redirects(server, hasty):
     for action in (REDIRECT_TO_SELF, REDIRECT_TO_FILE, Action(status=302)):
         server.script([], then=action)
         server.clear()
@@ -261,7 +262,7 @@ def test_redirects_that_lead_nowhere(server, hasty):
         assert len(server.requests) < 100
 
 
-def test_nobody_answers(hasty):
+def test_unreachable_servers(hasty):
     with reserved_ports(1) as [port]:
         for url in (f"http://127.0.0.1:{port}/x.tar", "http://host.invalid/x.tar"):
             for operation in (fetch, stat):
@@ -269,7 +270,7 @@ def test_nobody_answers(hasty):
                     operation(url, hasty)
 
 
-def test_a_server_that_hangs_up(server, hasty):
+def test_closed_connections(server, hasty):
     server.script([], then=NO_REPLY)
     with pytest.raises(ConnectFailed, match="after 4 retries"):
         fetch(server.url, hasty)
@@ -287,35 +288,35 @@ def test_a_server_that_hangs_up(server, hasty):
         Action(stall=FOREVER, stall_at=100),
         Action(stall=FOREVER, stall_at=2_500_000),
         Action(silent=True, stall=FOREVER),
-        Action(head_seconds=FOREVER, headers={"X-Long": "x" * 60_000}),  # six bytes a second
+        Action(head_seconds=FOREVER, headers={"X-Long": "x" * 60_000}),  # six bytes per second
         Action(stall=FOREVER, stall_at=100, framing="chunked"),
         Action(stall=FOREVER, stall_at=100, framing="close"),
     ],
     ids=["body", "early", "late", "silent", "head", "chunked", "close"],
 )
-def test_a_stall_ends_with_the_idle_timeout(long_server, hasty, action):
+def test_the_idle_timeout(long_server, hasty, action):
     long_server.script([], then=action)
     with pytest.raises(Stalled):
-        fetch(long_server.url, replace(hasty, idle=1.0, retries=0))
+        fetch(long_server.url, replace(hasty, idle_timeout=1.0, retries=0))
     assert len(long_server.requests) <= 2  # obstore, and then web.py for a body without a length
     assert all(request.sent <= action.stall_at for request in long_server.requests)  # it still stalls
 
 
-def test_a_stall_that_passes_is_resumed(long_server, hasty):
+def test_a_temporary_stall_is_resumed(long_server, hasty):
     long_server.script([Action(stall=FOREVER, stall_at=1_200_000)])
-    assert fetch(long_server.url, replace(hasty, idle=2)) == LONG
+    assert fetch(long_server.url, replace(hasty, idle_timeout=2)) == LONG
     assert len(long_server.requests) == 2
 
 
-def test_the_total_time_is_bounded(long_server, hasty):
+def test_the_total_timeout(long_server, hasty):
     long_server.script([], then=Action(rate=20_000))
     with pytest.raises(TransferError):
-        fetch(long_server.url, replace(hasty, total=1.0, retries=0))
+        fetch(long_server.url, replace(hasty, total_timeout=1.0, retries=0))
     [request] = long_server.requests
     assert request.sent < len(LONG)
 
 
-# ---- bodies that do not say how long they are
+# ---- bodies without a length
 
 
 @pytest.mark.parametrize("framing", ["chunked", "close"])
@@ -330,13 +331,13 @@ def test_unknown_length(long_server, hasty, framing):
 
 @pytest.mark.parametrize("cut", [0, 1, 16_384, 100_000, len(BODY) - 1, len(BODY)])
 @pytest.mark.parametrize("reset", [False, True])
-def test_a_chunked_body_that_is_cut(server, hasty, cut, reset):
+def test_a_truncated_chunked_body(server, hasty, cut, reset):
     server.script([], then=Action(framing="chunked", cut=cut, reset=reset))
     with pytest.raises(ShortRead):
         fetch(server.url, hasty)
 
 
-def test_a_body_without_length_that_is_cut_is_caught_by_the_tar_reader(hasty, tmp_path):
+def test_a_truncated_body_without_length_is_a_truncated_archive(hasty, tmp_path):
     import tarmac
     from tarmac.errors import Truncated
 
@@ -353,13 +354,13 @@ def test_a_body_without_length_that_is_cut_is_caught_by_the_tar_reader(hasty, tm
         assert len(list(tarmac.read(server.url, storage=hasty))) == 100
 
 
-# ---- hygiene
+# ---- resources
 
 
 def test_descriptors_stay_constant(long_server, hasty):
     def use(number: int) -> None:
         with open_read(long_server.url, hasty) as source:
-            source.read(100)  # and leave the rest
+            source.read(100)  # and abandon the rest
         fetch(f"{long_server.url}?n={number}", hasty)
         stat(long_server.url, hasty)
 
@@ -371,7 +372,7 @@ def test_descriptors_stay_constant(long_server, hasty):
     assert descriptors() <= before + 5
 
 
-def test_small_reads_cost_no_more(long_server, hasty):
+def test_small_reads_send_no_more_requests(long_server, hasty):
     assert fetch(long_server.url, hasty, 512) == LONG
     assert len(long_server.requests) == 1
     with open_read(long_server.url, hasty) as source:

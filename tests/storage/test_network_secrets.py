@@ -1,4 +1,4 @@
-"""What a URL or a header holds in confidence reaches its server, and no message."""
+"""Secrets in URLs and headers reach their server, but no message."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ def secret_urls(base: str) -> list[tuple[str, str]]:
     ids=["403", "404", "503", "cut", "chunked", "stall", "silence", "circle", "file"],
 )
 def test_secrets_stay_out_of_messages_and_tracebacks(hasty, action):
-    options = replace(hasty, retries=1, idle=0.2, headers={"Authorization": "Bearer t0psecrett0psecret"})
+    options = replace(
+        hasty, retries=1, idle_timeout=0.2, headers={"Authorization": "Bearer t0psecrett0psecret"}
+    )
     with FaultServer(BODY, etag=None) as server:
         server.script([], then=action)
         for url, secret in secret_urls(server.url)[:: 6 if action.stall else 1]:

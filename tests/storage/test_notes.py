@@ -1,4 +1,4 @@
-"""What is written beside an entry, and how it is told whether an entry is a shard."""
+"""Notes of cache entries, and the check that an entry is a shard."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from harness.shards import plain
 from tarmac.errors import ArchiveError, NotATar
 from tarmac.storage.folder import Folder
 from tarmac.storage.local import LocalSource
-from tarmac.storage.notes import LARGEST_NOTE, Note, check_shard, digest_of, read_note, write_note
+from tarmac.storage.notes import MAX_NOTE, Note, check_shard, digest_of, read_note, write_note
 
 SHARD = plain()
 
 
-def test_a_note_comes_back(tmp_path):
+def test_notes_round_trip(tmp_path):
     note = Note("key", 3, "digest", None, "http://h/x.tar")
     with Folder(tmp_path) as folder:
         write_note(folder, "draft", folder, "x", note)
@@ -25,8 +25,8 @@ def test_a_note_comes_back(tmp_path):
 
 
 def test_a_note_is_read_up_to_a_bound(tmp_path):
-    """Other users may write to a shared cache; a note of theirs takes no more memory than one of ours."""
-    (tmp_path / "x").write_bytes(b'{"url": "' + b"a" * LARGEST_NOTE + b'"}')
+    """Other users can write to a shared cache; a huge note must not use unbounded memory."""
+    (tmp_path / "x").write_bytes(b'{"url": "' + b"a" * MAX_NOTE + b'"}')
     with Folder(tmp_path) as folder:
         assert read_note(folder, "x") is None
 
@@ -36,7 +36,7 @@ def test_shards(tmp_path, data):
     (tmp_path / "x").write_bytes(data)
     with LocalSource(str(tmp_path / "x")) as source:
         check_shard(source)
-        assert source.read(3) == data[:3]  # its own position is untouched
+        assert source.read(3) == data[:3]  # the position is unchanged
         before = digest_of(source)
         assert digest_of(source) == before
 

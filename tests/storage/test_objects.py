@@ -1,4 +1,4 @@
-"""Object stores and web servers for real: the same promises with every client."""
+"""Real object stores and web servers: the same guarantees for each."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LARGE = random.Random(5).randbytes(20 << 20)  # three parts of a multipart uploa
 class Store:
     base: str
     options: StorageOptions
-    wrong: StorageOptions | None  # with a credential that is not right
+    wrong: StorageOptions | None  # with wrong credentials
 
 
 @pytest.fixture(scope="session", params=["s3", "azure", "gcs"])
@@ -68,40 +68,40 @@ def test_put_stream_range_stat(store):
     assert fetch(url, store.options) == BODY
     assert fetch(url, store.options, 777) == BODY
     assert read_range(url, 1000, 5000, store.options) == BODY[1000:5000]
-    found = stat(url, store.options)
-    assert found.size == len(BODY)
-    assert found.version
+    result = stat(url, store.options)
+    assert result.size == len(BODY)
+    assert result.version
     put(url, BODY[:-1] + b"x", store.options)
-    assert stat(url, store.options).version != found.version
+    assert stat(url, store.options).version != result.version
     with open_read(url, store.options) as source:
         assert (source.length, source.version) == (len(BODY), stat(url, store.options).version)
 
 
-def test_large_objects_go_in_parts(store):
+def test_large_objects_are_uploaded_in_parts(store):
     url = f"{store.base}/large.bin"
     put(url, LARGE, store.options)
     assert fetch(url, store.options) == LARGE
     assert read_range(url, 9 << 20, (9 << 20) + 10, store.options) == LARGE[9 << 20 : (9 << 20) + 10]
 
 
-def test_samples_there_and_back(store):
+def test_samples_round_trip(store):
     pattern = f"{store.base}/shards/train-%02d.tar"
-    with tarmac.ShardWriter(pattern, maxcount=10, storage=store.options) as shards:
+    with tarmac.ShardWriter(pattern, max_samples=10, storage=store.options) as shards:
         for number in range(25):
             shards.write({"__key__": f"{number:03d}", "txt": f"sample {number}"})
-    urls = expand(f"{store.base}/shards/train-*.tar", options=store.options)
+    urls = expand(f"{store.base}/shards/train-*.tar", storage=store.options)
     assert urls == [f"{store.base}/shards/train-{number:02d}.tar" for number in range(3)]
-    assert urls == expand(f"{store.base}/sh*/train-[0-9]?.tar", options=store.options)
-    assert urls == expand(f"{store.base}/**/train-*.tar", options=store.options)
-    found = list(tarmac.read(f"{store.base}/shards/train-*.tar", storage=store.options))
-    assert [sample["txt"].decode() for sample in found] == [f"sample {number}" for number in range(25)]
-    with pytest.raises(NotFound, match="no file matches"):
-        expand(f"{store.base}/shards/none-*.tar", options=store.options)
+    assert urls == expand(f"{store.base}/sh*/train-[0-9]?.tar", storage=store.options)
+    assert urls == expand(f"{store.base}/**/train-*.tar", storage=store.options)
+    result = list(tarmac.read(f"{store.base}/shards/train-*.tar", storage=store.options))
+    assert [sample["txt"].decode() for sample in result] == [f"sample {number}" for number in range(25)]
+    with pytest.raises(NotFound, match="none-"):
+        expand(f"{store.base}/shards/none-*.tar", storage=store.options)
     with pytest.raises(tarmac.errors.TooManyShards):
-        expand(f"{store.base}/shards/*", options=store.options, limits=tarmac.Limits(shards=2))
+        expand(f"{store.base}/shards/*", storage=store.options, limits=tarmac.Limits(shards=2))
 
 
-def test_what_is_missing(store):
+def test_missing_objects(store):
     for operation in (fetch, stat, lambda url, options: read_range(url, 0, 5, options)):
         with pytest.raises(NotFound):
             operation(f"{store.base}/none.tar", store.options)
@@ -111,13 +111,13 @@ def test_what_is_missing(store):
 
 def test_wrong_credentials(store):
     if store.wrong is None:
-        return  # an open server refuses nobody
+        return  # an anonymous server accepts all credentials
     put(f"{store.base}/x", b"1", store.options)
     for operation in (fetch, stat, lambda url, options: put(url, b"2", options)):
         with pytest.raises(AccessDenied, match="403"):
             operation(f"{store.base}/x", store.wrong)
     with pytest.raises(AccessDenied):
-        expand(f"{store.base}/*", options=store.wrong)
+        expand(f"{store.base}/*", storage=store.wrong)
     assert fetch(f"{store.base}/x", store.options) == b"1"
 
 
@@ -167,12 +167,12 @@ def test_abort_leaves_no_object(store):
 @pytest.mark.parametrize(
     "name", ["a b.tar", "a%20b.tar", "a#1.tar", "a?b=c.tar", "a+b&c.tar", "é.tar", "a=b,c;d.tar", "{x}.tar"]
 )
-def test_odd_names(store, name):
+def test_special_characters_in_names(store, name):
     url = f"{store.base}/odd/{name}"
     put(url, name.encode(), store.options)
     assert fetch(url, store.options) == name.encode()
     assert read_range(url, 0, 3, store.options) == name.encode()[:3]
-    assert url in expand(f"{store.base}/odd/*", options=store.options)
+    assert url in expand(f"{store.base}/odd/*", storage=store.options)
     with pytest.raises(NotFound):
         stat(f"{store.base}/odd/a", store.options)
 
@@ -188,7 +188,7 @@ def test_s3_from_the_environment(s3, hasty, monkeypatch):
         fetch("s3://data/env", hasty)
 
 
-def test_paths_that_lead_out_are_refused(s3, hasty):
+def test_paths_outside_of_the_bucket_are_rejected(s3, hasty):
     options = replace(hasty, config=s3.config())
     for path in ("a/../../b", "a/./b", ".."):
         with pytest.raises(TarmacError):
@@ -218,7 +218,7 @@ def test_nginx(web, web_root, hasty):
     "name",
     ["a b.tar", "a%b.tar", "a#1.tar", "a?b.tar", "a+b&c.tar", "é.tar", "a:b@c.tar", "a//b.tar", "{x}[1].tar"],
 )
-def test_odd_paths_on_nginx(web, web_root, hasty, name):
+def test_special_characters_on_nginx(web, web_root, hasty, name):
     path = Path(web_root / "odd" / name)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(name.encode())
@@ -230,26 +230,26 @@ def test_odd_paths_on_nginx(web, web_root, hasty, name):
     assert expand(url) == [url]
 
 
-def test_characters_that_should_have_been_escaped(web, web_root, hasty):
+def test_unescaped_characters_in_urls(web, web_root, hasty):
     for name in ("with space.tar", "ü.tar"):
         (web_root / name).write_bytes(b"there")
         assert fetch(f"{web}/{name}", hasty) == b"there"
 
 
-def test_nginx_takes_no_uploads(web, hasty):
+def test_nginx_rejects_uploads(web, hasty):
     with pytest.raises(TransferError, match="405"):
         put(f"{web}/up.tar", BODY, hasty)
 
 
 def test_shards_from_nginx(web, web_root, hasty):
-    with tarmac.ShardWriter(str(web_root / "t-%03d.tar"), maxcount=7) as shards:
+    with tarmac.ShardWriter(str(web_root / "t-%03d.tar"), max_samples=7) as shards:
         for number in range(30):
             shards.write({"__key__": f"{number:03d}", "txt": str(number)})
-    found = [int(sample["txt"]) for sample in tarmac.read(f"{web}/t-{{000..004}}.tar", storage=hasty)]
-    assert found == list(range(30))
+    result = [int(sample["txt"]) for sample in tarmac.read(f"{web}/t-{{000..004}}.tar", storage=hasty)]
+    assert result == list(range(30))
 
 
-def test_a_stream_that_gives_more_or_less_than_announced(hasty):
+def test_streams_with_another_length_than_announced(hasty):
     from tarmac.errors import ShortRead
     from tarmac.storage.objects import ObjectSource
 
@@ -266,7 +266,7 @@ def test_a_stream_that_gives_more_or_less_than_announced(hasty):
     for chunks in ((b"12345",), (b"12345", b"678901"), ()):
         with (
             ObjectSource("s3://b/x", hasty, Result(*chunks)) as source,
-            pytest.raises(ShortRead, match="announced 10"),
+            pytest.raises(ShortRead, match="expected 10"),
         ):
             while source.read(100):
                 pass

@@ -1,4 +1,4 @@
-"""A forked child reads and writes object stores through a helper, which never outlives it."""
+"""A forked child uses object stores through a helper process, which exits with it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def fetch(url: str, options: StorageOptions) -> bytes:
 
 
 def in_child(work: Callable[[], object], seconds: float = 300) -> object:
-    """Do the work in a forked child and return what it returned, or raise what it raised."""
+    """Run `work` in a forked child; return its result or raise its exception."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -66,18 +66,18 @@ def in_child(work: Callable[[], object], seconds: float = 300) -> object:
 
 
 def helpers() -> list[psutil.Process]:
-    found = []
+    result = []
     for process in psutil.process_iter(["cmdline", "status"]):
         if "tarmac.storage.relay" in (process.info["cmdline"] or []) and process.info["status"] != "zombie":
             with contextlib.suppress(psutil.Error):
                 if process.environ().get("TARMAC_TEST_RUN") == str(os.getpid()):
-                    found.append(process)
-    return found
+                    result.append(process)
+    return result
 
 
 @pytest.fixture(autouse=True)
 def marked(monkeypatch):
-    """Tell our helpers from those of other test runs on this machine."""
+    """Distinguish our helpers from those of other test runs on this machine."""
     monkeypatch.setenv("TARMAC_TEST_RUN", str(os.getpid()))
 
 
@@ -101,20 +101,20 @@ def used(server, hasty) -> StorageOptions:
 
 def test_a_child_reads_through_a_helper(server, used):
     def work():
-        found = fetch(server.url, used)
+        result = fetch(server.url, used)
         with open_read(server.url, used) as source:
             facts = type(source).__name__, source.length, source.version
-        return found == BODY, facts, read_range(server.url, 10, 1000, used), stat(server.url, used).size
+        return result == BODY, facts, read_range(server.url, 10, 1000, used), stat(server.url, used).size
 
     whole, facts, part, size = in_child(work)
     assert whole
     assert facts == ("RelaySource", len(BODY), '"v1"')
     assert part == BODY[10:1000]
     assert size == len(BODY)
-    assert relay._relay is None  # the parent needs none
+    assert relay._relay is None  # the parent has no helper
 
 
-def test_errors_come_back_as_they_were(server, used):
+def test_errors_keep_their_type_and_location(server, used):
     server.script([], then=Action(status=404))
     with pytest.raises(NotFound, match="404") as missing:
         in_child(lambda: fetch(server.url, used))
@@ -127,7 +127,7 @@ def test_errors_come_back_as_they_were(server, used):
         in_child(lambda: fetch(server.url, used))
     server.script([], then=Action(stall=FOREVER, stall_at=100))
     with pytest.raises(Stalled):
-        in_child(lambda: fetch(server.url, replace(used, idle=0.5, retries=0)))
+        in_child(lambda: fetch(server.url, replace(used, idle_timeout=0.5, retries=0)))
 
 
 def test_several_streams_at_once(server, used):
@@ -164,7 +164,7 @@ def test_s3_in_a_child(s3, hasty):
             open_write(url, options, WriteOptions(overwrite=False))
         except tarmac.errors.CommitFailed as error:
             refused = str(error)
-        listed = expand("s3://data/relay/*", options=options)
+        listed = expand("s3://data/relay/*", storage=options)
         return fetch(url, options) == BODY, read_range(url, 5, 9, options), listed, refused
 
     whole, part, listed, refused = in_child(work)
@@ -195,14 +195,14 @@ def test_uploads_over_http_need_no_helper(used):
 def test_the_cache_in_a_child(server, used, tmp_path):
     def work():
         cache = Cache(tmp_path, max_bytes=10_000_000)
-        found = []
+        result = []
         for _ in range(2):
             with cache.open_read(server.url, used) as source:
-                found.append(b"".join(iter(lambda s=source: s.read(1 << 20), b"")) == BODY)
+                result.append(b"".join(iter(lambda s=source: s.read(1 << 20), b"")) == BODY)
         small = Cache(tmp_path / "small", max_bytes=1000)
         with small.open_read(server.url, used) as source:
-            found.append(source.length == len(BODY))
-        return found
+            result.append(source.length == len(BODY))
+        return result
 
     server.clear()
     assert in_child(work) == [True, True, True]
@@ -223,7 +223,7 @@ def test_many_children_of_multiprocessing(server, used):
         pool.join()
 
 
-def test_a_grandchild_has_a_helper_of_its_own(server, used):
+def test_a_grandchild_has_its_own_helper(server, used):
     def work():
         mine = open_read(server.url, used)
         first = mine.read(100)
@@ -247,8 +247,8 @@ def test_a_grandchild_has_a_helper_of_its_own(server, used):
     assert "another process" in refused
 
 
-def test_a_fork_in_the_middle_of_a_request(server, used):
-    """A lock that another thread holds at the moment of the fork does not stop the child."""
+def test_a_fork_during_a_request(server, used):
+    """A lock that another thread holds during the fork does not block the child."""
 
     def work():
         server_is_slow = open_read(server.url, used)
@@ -263,7 +263,7 @@ def test_a_fork_in_the_middle_of_a_request(server, used):
 
 
 @pytest.mark.parametrize("busy", [False, True])
-def test_a_killed_child_takes_its_helper_along(server, used, busy, tmp_path):
+def test_the_helper_of_a_killed_child_exits(server, used, busy, tmp_path):
     for number in range(rounds(4)):
         ready = tmp_path / f"ready{number}"
         pid = os.fork()
@@ -273,7 +273,7 @@ def test_a_killed_child_takes_its_helper_along(server, used, busy, tmp_path):
                 source.read(1000)
                 ready.touch()
                 if busy:
-                    server.script([])  # of no effect: the parent's copy counts
+                    server.script([])  # without effect: only the copy of the parent is used
                     stat(server.url.replace("object", "stall"), used)
                 time.sleep(FOREVER)
             os._exit(0)
@@ -290,7 +290,7 @@ def test_a_killed_child_takes_its_helper_along(server, used, busy, tmp_path):
         server.clear()
 
 
-def test_a_helper_that_dies_is_an_error_and_then_replaced(server, used):
+def test_a_dead_helper_is_an_error_and_is_replaced(server, used):
     def work():
         source = open_read(server.url, used)
         source.read(10)
@@ -309,7 +309,7 @@ def test_a_helper_that_dies_is_an_error_and_then_replaced(server, used):
     assert whole
 
 
-def test_ctrl_c_is_for_the_child_alone(server, used):
+def test_the_helper_ignores_ctrl_c(server, used):
     def work():
         open_read(server.url, used).close()
         assert relay._relay is not None
@@ -319,7 +319,7 @@ def test_ctrl_c_is_for_the_child_alone(server, used):
     assert in_child(work) is True
 
 
-def test_a_process_that_has_not_used_obstore_hands_nothing_on(monkeypatch):
+def test_children_of_processes_without_obstore_need_no_helper(monkeypatch):
     from tarmac.storage import objects
 
     monkeypatch.setattr(objects, "_owner", None)
@@ -328,7 +328,7 @@ def test_a_process_that_has_not_used_obstore_hands_nothing_on(monkeypatch):
     assert in_child(objects._forked) is True
 
 
-def test_what_the_helper_says_when_it_fails_itself():
+def test_errors_of_the_helper_itself():
     server = relay._Server()
     ok, error = relay._answer(server, "read", (5, 10))
     assert not ok

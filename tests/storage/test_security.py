@@ -1,4 +1,4 @@
-"""Secure mode: the environment can switch it on, never off."""
+"""Secure mode: the environment can turn it on, never off."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import tarmac
-from harness.waiting import PATIENCE
+from harness.waiting import TIMEOUT
 
 WRITE = """
 import tarmac
@@ -20,7 +20,7 @@ STAT = "from tarmac.storage import stat; print(stat('-').size)"
 
 
 def python(script: str, data: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run([sys.executable, "-c", script], input=data, capture_output=True, timeout=PATIENCE)
+    return subprocess.run([sys.executable, "-c", script], input=data, capture_output=True, timeout=TIMEOUT)
 
 
 def test_through_a_pipe():
@@ -32,27 +32,25 @@ def test_through_a_pipe():
     assert b"Truncated" in cut.stderr
 
 
-def test_a_writer_that_fails_leaves_no_end_mark():
+def test_a_failed_writer_leaves_no_end_marker():
     failed = python(WRITE + "\n  1/0")
     assert failed.returncode == 1
     assert not failed.stdout.endswith(bytes(1024))
     assert b"Truncated" in python(READ, failed.stdout).stderr
 
 
-def test_a_reader_that_leaves(tmp_path):
+def test_a_reader_that_closes_the_pipe(tmp_path):
     script = WRITE.replace("range(100)", "range(100000)")
     command = f'{sys.executable} -c "$0" 2> {tmp_path}/err | head -c 1000 > /dev/null; true'
-    subprocess.run(["bash", "-c", command, script], timeout=PATIENCE, check=True)
+    subprocess.run(["bash", "-c", command, script], timeout=TIMEOUT, check=True)
     assert b"WriteError" in (tmp_path / "err").read_bytes()
 
 
 def test_stat(tmp_path):
     (tmp_path / "x").write_bytes(b"12345")
     with (tmp_path / "x").open("rb") as file:
-        found = subprocess.run(
-            [sys.executable, "-c", STAT], stdin=file, capture_output=True, timeout=PATIENCE
-        )
-    assert found.stdout == b"5\n"
+        done = subprocess.run([sys.executable, "-c", STAT], stdin=file, capture_output=True, timeout=TIMEOUT)
+    assert done.stdout == b"5\n"
     assert b"UnsupportedScheme" in python(STAT, b"x").stderr
     with pytest.raises(tarmac.errors.UnsupportedScheme):
         tarmac.storage.read_range("-", 0, 1)

@@ -1,4 +1,4 @@
-"""Writers that a program never closes: published with a warning, unless an exception ended it."""
+"""Unclosed writers are published with a warning, unless an exception ended the program."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ def fill(sink, n=1000):
 """
 ONE = "sink = fill(wds.TarWriter('x.tar'))\n"
 MANY = "sink = fill(wds.ShardWriter('x-%03d.tar', maxcount=400, verbose=0))\n"
+GOPEN = "from tarmac.compat.gopen import gopen; f = gopen('x.tar', 'wb'); sink = fill(wds.TarWriter(f))\n"
 LOCAL = "def main():\n    sink = fill(wds.TarWriter('x.tar'))\n    {}\nmain()\n"
 
 
-def run(code, cwd, library="tarmac", check=True):
+def run(code, cwd, library="tarmac.webdataset", check=True):
     program = START.replace("LIBRARY", library) + code
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, timeout=120)
@@ -37,7 +38,7 @@ def run(code, cwd, library="tarmac", check=True):
 
 
 def content(directory):
-    """The samples of each shard, by its name; nothing but whole shards may lie there."""
+    """Return the samples of each shard by its name; all files must be complete shards."""
     return {
         name: [(s["__key__"], s["txt"], s["cls"]) for s in tarmac.read(str(directory / name))]
         for name in sorted(os.listdir(directory))
@@ -61,31 +62,33 @@ def content(directory):
         "def held():\n    sink = wds.TarWriter('x.tar')\n"
         "    for s in samples(): sink.write(s); yield s\nh = held(); [next(h) for _ in range(1000)]",
         "class Loop: pass\na = Loop(); a.a = a; a.sink = fill(wds.TarWriter('x.tar')); del a",
-        "f = wds.gopen('x.tar', 'wb'); sink = fill(wds.TarWriter(f))",
+        GOPEN,
     ],
 )
-def test_at_a_normal_end_the_data_is_published_with_a_warning(code, tmp_path):
+def test_unclosed_writers_are_published_with_a_warning(code, tmp_path):
     done = run(code, tmp_path)
     assert "UnclosedWriter: x" in done.stderr
-    assert "is published now" in done.stderr
+    assert "published" in done.stderr
     assert sum(len(shard) for shard in content(tmp_path).values()) == (30 if "range(3)" in code else 1000)
 
 
 @pytest.mark.parametrize("code", [ONE, MANY])
-def test_at_least_as_much_is_there_as_webdataset_leaves(code, tmp_path):
+def test_at_least_the_data_of_webdataset_is_published(code, tmp_path):
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
     ours.mkdir()
     theirs.mkdir()
     run(code, ours)
     run(code, theirs, "webdataset")
-    lenient = tarmac.TarOptions(end="lenient")  # it may lose its last blocks and the end mark
+    lenient = tarmac.TarOptions(
+        end="lenient"
+    )  # webdataset may lose the last blocks and the end-of-archive marker
     assert sorted(os.listdir(ours)) == sorted(os.listdir(theirs))
-    for name, found in content(ours).items():
+    for name, samples_of_shard in content(ours).items():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             left = list(tarmac.read(str(theirs / name), tar=lenient))
         assert len(left) > 190
-        assert [s["__key__"] for s in left] == [key for key, _, _ in found][: len(left)]
+        assert [s["__key__"] for s in left] == [key for key, _, _ in samples_of_shard][: len(left)]
 
 
 def test_shards_of_400_400_and_200(tmp_path):
@@ -112,20 +115,20 @@ def test_shards_of_400_400_and_200(tmp_path):
         "        for s in samples(): sink.write(s); yield s\nh = held(); next(h); del h",
     ],
 )
-def test_after_an_exception_nothing_is_published_and_it_says_so(code, tmp_path):
+def test_nothing_is_published_after_an_exception(code, tmp_path):
     done = run(code, tmp_path, check=False)
     assert "UnclosedWriter: x" in done.stderr
     assert "Nothing was published" in done.stderr
     assert set(content(tmp_path)) == ({"x-000.tar", "x-001.tar"} if "Shard" in code else set())
 
 
-def test_a_with_block_that_raises_is_silent_and_leaves_nothing(tmp_path):
+def test_a_failed_with_block_leaves_nothing_without_a_warning(tmp_path):
     done = run("with wds.TarWriter('x.tar') as sink: fill(sink); 1 / 0", tmp_path, check=False)
     assert "Unclosed" not in done.stderr
     assert os.listdir(tmp_path) == []
 
 
-def test_a_closed_writer_says_nothing(tmp_path):
+def test_a_closed_writer_does_not_warn(tmp_path):
     done = run(ONE + "sink.close()\n1 / 0", tmp_path, check=False)
     assert "Unclosed" not in done.stderr
     assert len(content(tmp_path)["x.tar"]) == 1000
@@ -155,18 +158,21 @@ fill_more = [sink.write({{"__key__": f"more{{i}}", "txt": "y", "cls": 1}}) for i
 """
 
 
-@pytest.mark.parametrize("opened", [ONE, "f = wds.gopen('x.tar', 'wb'); sink = fill(wds.TarWriter(f))\n"])
+@pytest.mark.parametrize(
+    "opened",
+    [ONE, GOPEN],
+)
 @pytest.mark.parametrize(
     ("child", "status"), [("pass", 0), ("del sink", 0), ("sink.abort()", 0), ("sink.close()", 256)]
 )
-def test_a_forked_process_leaves_the_writer_to_its_parent(opened, child, status, tmp_path):
+def test_a_forked_process_does_not_settle_the_writers_of_its_parent(opened, child, status, tmp_path):
     run(opened + FORKED.format(child, status), tmp_path)
     assert len(content(tmp_path)["x.tar"]) == 1003
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 @pytest.mark.parametrize(("end", "kept"), [("pass", True), ("sys.exit(0)", True), ("1 / 0", False)])
-def test_a_process_of_multiprocessing_looks_after_its_own(method, end, kept, tmp_path):
+def test_processes_of_multiprocessing_settle_their_own_writers(method, end, kept, tmp_path):
     program = START.replace("LIBRARY", "tarmac") + (
         f"def work():\n    global sink\n    sink = fill(wds.TarWriter('x.tar'))\n    {end}\n"
         "if __name__ == '__main__':\n    import multiprocessing as mp\n"
@@ -181,7 +187,7 @@ def test_a_process_of_multiprocessing_looks_after_its_own(method, end, kept, tmp
     assert set(content(tmp_path)) == ({"x.tar"} if kept else set())
 
 
-def test_index_manifest_and_post_are_made_as_close_makes_them(tmp_path):
+def test_index_manifest_and_callback_as_after_close(tmp_path):
     run(
         "sink = fill(wds.ShardWriter('x-%d.tar', maxcount=400, index='all.json', "
         "post=lambda name: print(name, file=open('post', 'a'))))",
@@ -193,27 +199,27 @@ def test_index_manifest_and_post_are_made_as_close_makes_them(tmp_path):
     assert (tmp_path / "y.tar.arrow").exists()
 
 
-def test_a_writer_made_again_under_the_same_name_wins(tmp_path):
-    """A cell of a notebook that is run twice."""
+def test_a_second_writer_for_the_same_name_wins(tmp_path):
+    """A notebook cell that is run twice."""
     path = str(tmp_path / "x.tar")
     writer = tarmac.TarWriter(path)
     writer.write({"__key__": "old", "txt": "x"})
-    with pytest.warns(UnclosedWriter, match="another writer of the same name"):
+    with pytest.warns(UnclosedWriter, match="another writer"):
         writer = tarmac.TarWriter(path)
     writer.write({"__key__": "new", "txt": "x"})
     writer.close()
     assert [sample["__key__"] for sample in tarmac.read(path)] == ["new"]
 
 
-def test_what_cannot_be_published_at_the_end_is_said(tmp_path):
+def test_a_failed_publication_is_reported(tmp_path):
     code = ONE + "import shutil; shutil.rmtree(os.getcwd())"
     (tmp_path / "d").mkdir()
     done = run(code, tmp_path / "d")
     assert "could not be published" in done.stderr
 
 
-def test_a_sample_that_was_cut_by_an_interrupt_is_never_published(tmp_path):
-    """An interrupt between two blocks of a sample: neither close() nor the end publishes half of it."""
+def test_an_interrupted_sample_is_never_published(tmp_path):
+    """After an interrupt within a sample, neither close() nor the exit publishes half of it."""
     path = tmp_path / "x.tar"
 
     class Interrupting:
@@ -228,8 +234,8 @@ def test_a_sample_that_was_cut_by_an_interrupt_is_never_published(tmp_path):
     writer = tarmac.TarWriter(Interrupting())
     with pytest.raises(KeyboardInterrupt):
         writer.write({"__key__": "a", "bin": bytes(100_000), "txt": "x"})
-    with pytest.raises(WriteError, match="not written to its end"):
+    with pytest.raises(WriteError, match="completely"):
         writer.write({"__key__": "b", "txt": "x"})
-    with pytest.raises(WriteError, match="not written to its end"):
+    with pytest.raises(WriteError, match="completely"):
         writer.close()
     assert not path.exists()

@@ -7,44 +7,38 @@ import os
 from pathlib import Path
 
 import pytest
-from test_urls import manifest, touch
 
 from harness.work import calls
+from storage.files import touch, write_manifest
 from tarmac.errors import NotFound, TooManyShards, UrlError
 from tarmac.limits import Limits
 from tarmac.storage.urls import expand, iter_urls
 
 
-@pytest.fixture
-def here(tmp_path, monkeypatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def test_lists(here):
+def test_lists(cwd):
     touch("data/b0.tar", "data/b1.tar")
     Path("data/list.txt").write_text("# comment\n\n x{0..1}.tar \nb*.tar\ns3://bucket/y.tar\n/abs.tar\n")
     expected = ["data/x0.tar", "data/x1.tar", "data/b0.tar", "data/b1.tar", "s3://bucket/y.tar", "/abs.tar"]
     assert expand("@data/list.txt") == expected
     assert expand("z.tar::@data/list.txt") == ["z.tar", *expected]
-    assert expand(f"@file://{here}/data/list.txt")[0] == f"{here}/data/x0.tar"
+    assert expand(f"@file://{cwd}/data/list.txt")[0] == f"{cwd}/data/x0.tar"
     with pytest.raises(NotFound, match=r"none\.txt"):
         expand("@none.txt")
     Path("bad.txt").write_bytes(b"\xff\xfe\n")
-    with pytest.raises(UrlError, match="UTF-8"):
+    with pytest.raises(UrlError, match="list"):
         expand("@bad.txt")
-    with pytest.raises(TooManyShards, match="larger"):
+    with pytest.raises(TooManyShards, match="list_bytes"):
         expand("@data/list.txt", limits=Limits(list_bytes=10))
 
 
-def test_shardspecs(here, monkeypatch):
+def test_shardspecs(cwd, monkeypatch):
     monkeypatch.setenv("WDS_PLACE", "s3://bucket/")
     monkeypatch.setenv("SECRET", "hidden")
     spec = "prefix: ${PLACE}\ndatasets:\n- shards: a{0..1}.tar\n- name: x\n  shards: [b.tar, c.tar]\n"
     Path("spec.yaml").write_text(spec)
     assert expand("spec.yaml") == [f"s3://bucket/{name}.tar" for name in ("a0", "a1", "b", "c")]
     Path("spec.YML").write_text("datasets: [{shards: http://evil/$SECRET}]")
-    assert expand("spec.YML") == ["http://evil/$SECRET"]  # the environment is nobody's business
+    assert expand("spec.YML") == ["http://evil/$SECRET"]  # only WDS_ variables are replaced
     for text in (
         "{",
         "a: [",
@@ -66,25 +60,25 @@ def test_shardspecs(here, monkeypatch):
     assert not Path("gotcha").exists()
 
 
-def test_manifests(here):
+def test_manifests(cwd):
     os.mkdir("d")
-    assert expand(manifest("d/m.json", "a#1.tar", "s3://b/x.tar")) == ["d/a#1.tar", "s3://b/x.tar"]
-    assert expand(manifest("d/m.json", "a.tar", base="s3://b/")) == ["s3://b/a.tar"]
+    assert expand(write_manifest("d/m.json", "a#1.tar", "s3://b/x.tar")) == ["d/a#1.tar", "s3://b/x.tar"]
+    assert expand(write_manifest("d/m.json", "a.tar", base="s3://b/")) == ["s3://b/a.tar"]
     for text in ("{", "[]", "{}", '{"shardlist": [3]}', '{"shardlist": [{"url": 3}]}', "[" * 100_000):
         Path("bad.json").write_text(text)
         with pytest.raises(UrlError, match=r"bad\.json"):
             expand("bad.json")
     with pytest.raises(UrlError, match="base"):
-        expand(manifest("d/m.json", "a.tar", base=[1]))
+        expand(write_manifest("d/m.json", "a.tar", base=[1]))
 
 
-def test_a_list_that_names_itself_is_no_circle(here):
-    assert expand(manifest("m.json", "m.json")) == ["m.json"]
+def test_a_list_that_contains_itself_is_read_once(cwd):
+    assert expand(write_manifest("m.json", "m.json")) == ["m.json"]
     Path("l.txt").write_text("@l.txt\n")
     assert expand("@l.txt") == ["@l.txt"]
 
 
-def test_many_lines_with_many_shards_are_bounded(here):
+def test_many_lines_with_many_shards_are_bounded(cwd):
     Path("l.txt").write_text("{0..9999999}\n" * 1000)
 
     def begin():
@@ -93,4 +87,4 @@ def test_many_lines_with_many_shards_are_bounded(here):
             for _ in iter_urls("@l.txt", limits=Limits(shards=1000)):
                 pass
 
-    assert calls(begin) < 100_000  # a thousand lines, of which each names ten million shards
+    assert calls(begin) < 100_000  # a thousand lines with ten million shards each

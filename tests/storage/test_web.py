@@ -1,4 +1,4 @@
-"""Plain HTTP without obstore: uploads through redirects to the right server only, and guarded reading."""
+"""HTTP without obstore: uploads with redirects, and reading in secure mode."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from harness import reserved_ports
 from harness.faultserver import Action, FaultServer
 from harness.servers import redirector
-from harness.waiting import PATIENCE
+from harness.waiting import TIMEOUT
 from tarmac.errors import (
     AccessDenied,
     CommitFailed,
@@ -34,7 +34,7 @@ LARGE = random.Random(6).randbytes(5_000_000)
 
 @contextlib.contextmanager
 def upload_server(behave=lambda handler: None, *, greets: bool = True):
-    """Keep what is PUT; `behave(handler)` may answer instead, by returning True."""
+    """Store uploads; `behave(handler)` may answer a request instead, by returning True."""
     kept: dict[str, bytes] = {}
     seen: list[dict[str, str]] = []
 
@@ -93,7 +93,7 @@ def test_put(hasty, greets):
 
 
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
-def test_put_follows_redirects_but_takes_no_credentials_along(hasty, status):
+def test_put_follows_redirects_without_credentials(hasty, status):
     options = replace(hasty, headers={"Authorization": "Bearer mine"})
     with upload_server() as (url, kept, seen), redirector(lambda path: url + path, status=status) as front:
         put(f"{front}/x.tar", LARGE, options)
@@ -103,7 +103,7 @@ def test_put_follows_redirects_but_takes_no_credentials_along(hasty, status):
         assert seen[-1]["Authorization"] == "Bearer mine"
 
 
-def test_put_tries_again(hasty):
+def test_put_retries(hasty):
     answers = [503, 500, 429]
 
     def busy(handler):
@@ -121,7 +121,7 @@ def test_put_tries_again(hasty):
         assert "/y.tar" not in kept
 
 
-def test_put_is_refused_at_once(hasty):
+def test_put_does_not_retry_client_errors(hasty):
     def refuse(handler):
         handler.answer(403)
         return True
@@ -132,20 +132,20 @@ def test_put_is_refused_at_once(hasty):
         assert len(seen) == 1
 
 
-def test_put_to_a_server_that_hangs(hasty):
+def test_put_to_a_stalled_server(hasty):
     hang = threading.Event()
 
     def wait(_):
-        hang.wait(PATIENCE)
+        hang.wait(TIMEOUT)
         return True
 
     with upload_server(wait) as (url, _, _seen):
         with pytest.raises(Stalled):
-            put(f"{url}/x.tar", b"x", replace(hasty, idle=0.3), WriteOptions(overwrite=True))
+            put(f"{url}/x.tar", b"x", replace(hasty, idle_timeout=0.3), WriteOptions(overwrite=True))
         hang.set()
 
 
-def test_put_in_a_circle_or_to_nowhere(hasty):
+def test_put_with_invalid_redirects(hasty):
     options = replace(hasty, retries=1)
     for target in ("/again", "file:///tmp/x", "ftp://x/y", "http://"):
         with redirector(lambda _, target=target: target) as url:
@@ -155,7 +155,7 @@ def test_put_in_a_circle_or_to_nowhere(hasty):
         put(f"http://127.0.0.1:{port}/x", b"x", options)
 
 
-def test_a_reader_without_length_follows_redirects(hasty):
+def test_bodies_without_length_follow_redirects(hasty):
     from harness.faultserver import Action, FaultServer
 
     with FaultServer(LARGE) as server, redirector(lambda _: server.url) as front:
@@ -171,7 +171,7 @@ def test_a_reader_without_length_follows_redirects(hasty):
             open_read(f"{front}/x.tar", options)
 
 
-def test_an_answer_that_makes_no_sense(hasty):
+def test_an_invalid_response(hasty):
     import socket
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -186,7 +186,7 @@ def test_an_answer_that_makes_no_sense(hasty):
 
         thread = threading.Thread(target=answer)
         thread.start()
-        with pytest.raises(ConnectFailed, match=r"no sense.*BadStatusLine"):
+        with pytest.raises(ConnectFailed, match="BadStatusLine"):
             put(
                 f"http://127.0.0.1:{port}/x?sig=s3cret",
                 b"x",
@@ -196,7 +196,7 @@ def test_an_answer_that_makes_no_sense(hasty):
         thread.join()
 
 
-def test_a_status_line_that_comes_in_pieces(hasty):
+def test_a_status_line_in_several_packets(hasty):
     import socket
     import time
 
@@ -222,7 +222,7 @@ def test_a_status_line_that_comes_in_pieces(hasty):
     assert received == [b"the body"]
 
 
-# ---- secure mode reads web servers with this client alone
+# ---- reading in secure mode
 
 
 @pytest.fixture
@@ -252,14 +252,14 @@ def test_ranges(secure, hasty):
         for text in ("", "bytes 10-9/5", "items 10-19/50", "bytes 10-29/50000")
     ],
 )
-def test_answers_that_are_not_the_range_asked_for(secure, hasty, action):
+def test_responses_with_another_range(secure, hasty, action):
     with FaultServer(BODY) as server:
         server.script([], then=action)
         with pytest.raises(TransferError):
             read_range(server.url, 10, 20, hasty)
 
 
-def test_a_range_that_breaks_off_is_asked_for_again(secure, hasty):
+def test_a_broken_range_is_requested_again(secure, hasty):
     with FaultServer(BODY) as server:
         server.script([Action(cut=5), Action(status=503), Action(cut=9, reset=True)])
         assert read_range(server.url, 100, 900, hasty, '"v1"') == BODY[100:900]
@@ -270,12 +270,12 @@ def test_a_range_that_breaks_off_is_asked_for_again(secure, hasty):
 
 def test_size_and_version(secure, hasty):
     with FaultServer(BODY) as server:
-        found = stat(server.url, hasty)
-        assert (found.size, found.version) == (50_000, '"v1"')
-        server.script([Action(status=403)])  # a URL that is signed for GET alone
-        assert stat(server.url, hasty) == found
-        server.script([Action(status=405), Action(whole=True)])  # and a server without ranges
-        assert stat(server.url, hasty) == found
+        info = stat(server.url, hasty)
+        assert (info.size, info.version) == (50_000, '"v1"')
+        server.script([Action(status=403)])  # a URL that is signed for GET only
+        assert stat(server.url, hasty) == info
+        server.script([Action(status=405), Action(whole=True)])  # a server without ranges
+        assert stat(server.url, hasty) == info
         server.script([], then=Action(status=403))
         with pytest.raises(AccessDenied):
             stat(server.url, hasty)
@@ -288,15 +288,15 @@ def test_size_and_version(secure, hasty):
                 stat(server.url, hasty)
 
 
-def test_a_part_in_place_of_the_whole(secure, hasty):
+def test_a_partial_response_to_a_full_request(secure, hasty):
     with FaultServer(BODY) as server:
         server.script([], then=Action(status=206))
-        with pytest.raises(TransferError, match="a part"):
+        with pytest.raises(TransferError, match="object"):
             open_read(server.url, hasty)
 
 
-def test_a_writer_that_is_never_closed_uploads_what_it_has():
-    with upload_server() as (url, kept, _), pytest.warns(UnclosedWriter, match="x.tar: .* is published now"):
+def test_an_unclosed_writer_uploads_its_data():
+    with upload_server() as (url, kept, _), pytest.warns(UnclosedWriter, match="x.tar: .* published"):
         TarWriter(f"{url}/x.tar").write({"__key__": "a", "txt": "x"})
         gc.collect()
     (content,) = kept.values()

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from harness.waiting import FOREVER, PATIENCE, FakeClock
-from tarmac.errors import NotFound
-from tarmac.stream import directory
-from tarmac.stream.directory import DirectoryShardList
-from tarmac.stream.shuffling import ShardShuffle
-from tarmac.stream.splitting import split_by_worker
+from harness.waiting import FOREVER, TIMEOUT, FakeClock
+from tarmac.errors import NotFound, UsageError
+from tarmac.stream.shards import directory
+from tarmac.stream.shards.directory import DirectoryShardList
+from tarmac.stream.shards.split import split_by_worker
+from tarmac.stream.shuffle import ShardShuffle
 
 
 @pytest.fixture
@@ -56,10 +56,10 @@ def test_each_shard_is_claimed_while_it_is_read(queue):
 
 @pytest.mark.parametrize("mode", ["resample", None])
 def test_put_back_and_read_again(queue, mode):
-    """research §4: WebDataset passed mode=None, and claimed shards were never released."""
+    """The webdataset library passed mode=None, and never released claimed shards."""
     stream = iter(DirectoryShardList(queue, mode=mode))
-    found = [os.path.basename(next(stream)["url"]).partition("._")[0] for _ in range(30)]
-    assert set(found) == {"a.tar", "b.tgz", "c.tar.tgz"}
+    seen = [os.path.basename(next(stream)["url"]).partition("._")[0] for _ in range(30)]
+    assert set(seen) == {"a.tar", "b.tgz", "c.tar.tgz"}
     stream.close()
     assert names(queue) == ["a.tar", "b.tgz", "c.tar.tgz", "ignored.txt"]
 
@@ -82,12 +82,12 @@ def claim_and_wait(path, ready):
     time.sleep(FOREVER)
 
 
-def test_what_a_dead_reader_claimed_is_read_by_another(queue):
+def test_shards_of_a_dead_reader_are_read_by_another(queue):
     context = multiprocessing.get_context("fork")
     ready = context.Event()
     process = context.Process(target=claim_and_wait, args=(queue, ready))
     process.start()
-    assert ready.wait(PATIENCE)
+    assert ready.wait(TIMEOUT)
     [claimed] = [name for name in names(queue) if name.endswith(f"._{process.pid}_")]
     assert len(read_all(DirectoryShardList(queue, poll=None, mode="keep"))) == 2
     assert claimed in names(queue)
@@ -98,13 +98,13 @@ def test_what_a_dead_reader_claimed_is_read_by_another(queue):
     assert not any(name.endswith("_") and "_done_" not in name for name in names(queue))
 
 
-def test_a_claim_of_a_dead_process_with_our_number(queue):
-    """In containers processes get the same numbers again."""
+def test_a_claim_of_a_dead_process_with_our_process_id(queue):
+    """In containers, process ids repeat."""
     os.rename(queue / "a.tar", queue / f"a.tar._{os.getpid()}_")
     assert "a.tar" in read_all(DirectoryShardList(queue, poll=None, mode="unlink"))
 
 
-def test_where_files_cannot_be_locked(queue, monkeypatch):
+def test_claims_without_locks(queue, monkeypatch):
     monkeypatch.setattr(directory, "try_lock", lambda fd: False)
     os.rename(queue / "a.tar", queue / "a.tar._4194304999_")  # no such process
     os.rename(queue / "b.tgz", queue / f"b.tgz._{os.getppid()}_")
@@ -118,15 +118,15 @@ def test_a_new_shard_under_the_name_of_a_claimed_one_is_not_lost(queue):
     (queue / "a.tar").write_text("new")
     assert read_all([next(stream)]) != []
     stream.close()
-    found = {(queue / name).read_text() for name in names(queue) if name.startswith("a.tar")}
-    assert found == {"a.tar", "new"}
+    contents = {(queue / name).read_text() for name in names(queue) if name.startswith("a.tar")}
+    assert contents == {"a.tar", "new"}
 
 
 def take_all(path, results):
     results.put(read_all(DirectoryShardList(path, poll=None, mode="unlink")))
 
 
-def test_readers_at_once_share_without_overlap(tmp_path):
+def test_concurrent_readers_do_not_overlap(tmp_path):
     for number in range(60):
         (tmp_path / f"{number}.tar").write_text(str(number))
     context = multiprocessing.get_context("fork")
@@ -134,16 +134,16 @@ def test_readers_at_once_share_without_overlap(tmp_path):
     readers = [context.Process(target=take_all, args=(tmp_path, results)) for _ in range(3)]
     for reader in readers:
         reader.start()
-    found = [results.get() for _ in readers]
+    parts = [results.get() for _ in readers]
     for reader in readers:
         reader.join()
         reader.close()
     results.close()
-    assert sorted(int(text) for part in found for text in part) == list(range(60))
+    assert sorted(int(text) for part in parts for text in part) == list(range(60))
     assert names(tmp_path) == []
 
 
-def test_fate_decides_instead_of_the_mode(queue):
+def test_fate_replaces_the_mode(queue):
     moved = queue / "moved"
     moved.mkdir()
     seen = []
@@ -157,7 +157,7 @@ def test_fate_decides_instead_of_the_mode(queue):
             os.utime(path)
 
     stream = iter(
-        DirectoryShardList(queue, mode="unlink", select="oldest", fate=fate, timeout=PATIENCE, poll=0.01)
+        DirectoryShardList(queue, mode="unlink", select="oldest", fate=fate, timeout=TIMEOUT, poll=0.01)
     )
     for name in ("b.tgz", "c.tar.tgz"):
         os.utime(queue / name, (1, 1))
@@ -169,7 +169,7 @@ def test_fate_decides_instead_of_the_mode(queue):
     assert names(queue) == ["a.tar", "ignored.txt", "moved"]
 
 
-def test_waiting_ends(tmp_path, monkeypatch):
+def test_timeout(tmp_path, monkeypatch):
     clock = FakeClock()
     monkeypatch.setattr(directory, "time", clock)
     assert list(DirectoryShardList(tmp_path, poll=0.25, timeout=1)) == []
@@ -178,7 +178,7 @@ def test_waiting_ends(tmp_path, monkeypatch):
     assert len(clock.slept) == 4
 
 
-def test_shards_that_come_later(tmp_path, monkeypatch):
+def test_shards_added_later(tmp_path, monkeypatch):
     clock = FakeClock()
 
     def sleep(seconds):
@@ -194,8 +194,8 @@ def test_shards_that_come_later(tmp_path, monkeypatch):
     stream.close()
 
 
-def test_shards_are_not_passed_over_nor_held_back(queue, monkeypatch):
-    """A splitter or a shuffle that claims ahead would delete shards before they are read."""
+def test_splitters_and_shuffles_keep_claimed_shards(queue, monkeypatch):
+    """A stage that claims ahead would delete shards before they are read."""
     monkeypatch.setenv("WORKER", "1")
     monkeypatch.setenv("NUM_WORKERS", "2")
     stream = split_by_worker(ShardShuffle(100)(DirectoryShardList(queue, poll=None, mode="unlink")))
@@ -203,11 +203,11 @@ def test_shards_are_not_passed_over_nor_held_back(queue, monkeypatch):
 
 
 def test_names_with_wildcards_and_directories(tmp_path):
-    place = tmp_path / "[odd]*"
-    place.mkdir()
-    (place / "a.tar").write_text("a")
-    (place / "dir.tar").mkdir()
-    assert read_all(DirectoryShardList(place, poll=None, mode="unlink")) == ["a"]
+    folder = tmp_path / "[odd]*"
+    folder.mkdir()
+    (folder / "a.tar").write_text("a")
+    (folder / "dir.tar").mkdir()
+    assert read_all(DirectoryShardList(folder, poll=None, mode="unlink")) == ["a"]
 
 
 def test_every_way_to_name_a_local_directory(queue, monkeypatch):
@@ -218,14 +218,14 @@ def test_every_way_to_name_a_local_directory(queue, monkeypatch):
             path.rename(str(path).removesuffix("._done_"))
 
 
-def test_wrong_arguments(tmp_path):
-    with pytest.raises(NotFound, match="not a directory"):
+def test_invalid_arguments(tmp_path):
+    with pytest.raises(NotFound, match="none"):
         DirectoryShardList(tmp_path / "none")
-    with pytest.raises(ValueError, match="resample, unlink, keep"):
+    with pytest.raises(UsageError, match="`mode`"):
         DirectoryShardList(tmp_path, mode="delete")
-    with pytest.raises(ValueError, match="random, oldest"):
+    with pytest.raises(UsageError, match="`select`"):
         DirectoryShardList(tmp_path, select="newest")
-    with pytest.raises(ValueError, match="poll"):
+    with pytest.raises(UsageError, match="`poll`"):
         DirectoryShardList(tmp_path, poll=-1)
 
 
@@ -234,7 +234,7 @@ def test_picklable(queue):
     assert len(list(shards)) == 3
 
 
-def test_a_directory_that_cannot_be_changed_is_an_error(queue, monkeypatch):
+def test_a_read_only_directory_raises(queue, monkeypatch):
     def refuse(*names):
         raise PermissionError(13, "no", names[0])
 
@@ -243,8 +243,8 @@ def test_a_directory_that_cannot_be_changed_is_an_error(queue, monkeypatch):
         next(iter(DirectoryShardList(queue, poll=None)))
 
 
-def test_shards_that_others_take_or_replace_meanwhile(queue, monkeypatch):
-    """Between looking and claiming anything may happen."""
+def test_shards_that_other_readers_take_or_replace(queue, monkeypatch):
+    """Anything may happen between listing and claiming."""
     rename = os.rename
 
     def gone(one, other):
@@ -270,7 +270,7 @@ def test_shards_that_others_take_or_replace_meanwhile(queue, monkeypatch):
     assert not directory._locks_work(str(queue / "none"))
 
 
-def test_processes_of_others_are_running():
+def test_processes_of_other_users_are_running():
     assert directory._is_running(1)
     assert directory._is_running(os.getpid())
     assert not directory._is_running(2**40)

@@ -1,4 +1,4 @@
-"""The union over all readers is every sample, whatever the shards, seeds, epochs and peeks of each."""
+"""The readers together read every sample, whatever the shards, seeds, epochs and peeks of each reader."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from harness import rounds
 from harness.readers import WORLDS, World, epochs_of, make_shards, reader
 from tarmac.compat.webdataset import tariterators
 from tarmac.compat.webdataset.multi import MultiLoader
+from tarmac.errors import NoSamples, UsageError
 
 LAW = settings(deadline=None, derandomize=True, max_examples=rounds(150))
 TORCH = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
@@ -38,12 +39,12 @@ def key_of(sample):
 
 
 def by_hand(src):
-    """A splitter of a user's that looks at the environment itself."""
+    """A custom splitter that reads the environment itself."""
     return islice(src, int(os.environ["RANK"]), None, int(os.environ["WORLD_SIZE"]))
 
 
 def streams(world, shards, kind, shuffle):
-    """The ways to put a stream of shards together that deal them out among readers."""
+    """Return a function that builds a pipeline of this kind, which splits shards between readers."""
     urls = world.urls(shards)
 
     def web(rank, **options):
@@ -57,10 +58,10 @@ def streams(world, shards, kind, shuffle):
     return {
         "web": web,
         "detshuffle": functools.partial(web, detshuffle=True),
-        "own splitter": functools.partial(web, nodesplitter=by_hand),
+        "custom splitter": functools.partial(web, nodesplitter=by_hand),
         "shuffled list": lambda rank: pipeline(rank, wds.SimpleShardList(urls, seed=5)),
         "shuffle": lambda rank: pipeline(rank, wds.SimpleShardList(urls), wds.shuffle(3, seed=5)),
-        "shuffle before a splitter of one's own": lambda rank: tarmac.DataPipeline(
+        "shuffle before a custom splitter": lambda rank: tarmac.DataPipeline(
             wds.SimpleShardList(urls, seed=7),
             wds.shuffle(3, seed=5),
             by_hand,
@@ -89,8 +90,8 @@ KINDS = st.sampled_from(
     [
         "web",
         "detshuffle",
-        "own splitter",
-        "shuffle before a splitter of one's own",
+        "custom splitter",
+        "shuffle before a custom splitter",
         "shuffled list",
         "shuffle",
         "generator",
@@ -112,7 +113,7 @@ def test_every_sample_once_in_every_epoch(shards, world, kind, shuffle):
 @LAW
 @given(WORLDS, KINDS, SHUFFLES)
 def test_every_sample_in_epochs_of_a_fixed_length(shards, world, kind, shuffle):
-    """With epochs that are long enough for the largest share, no reader loses any of its own."""
+    """In epochs that are long enough for every reader, no sample is missing."""
     make = streams(world, shards, kind, shuffle)
 
     def with_epoch(rank):
@@ -140,12 +141,12 @@ def test_equal_batches_are_equal_and_complete(shards, world, shuffle, size, tail
         assert {len(batch) for batches in epoch for batch in batches} == {size}
         counts = Counter(key for batches in epoch for batch in batches for key in batch)
         missing = len(world.keys) - len(counts)
-        again = counts.total() - len(counts)
-        assert (missing, again < readers * size) == (0, True) if tail == "pad" else again == 0
+        repeated = counts.total() - len(counts)
+        assert (missing, repeated < readers * size) == (0, True) if tail == "pad" else repeated == 0
         assert missing < readers * size
 
 
-def test_equal_batches_of_the_shape_that_lost_samples(shards):
+def test_equal_batches_of_five_shards_on_two_ranks(shards):
     world = World([5, 5, 5, 5, 5], ranks=2, epochs=3)
 
     def make(rank):
@@ -163,13 +164,13 @@ def test_equal_batches_in_workers_of_torch(shards, workers):
     web = tarmac.WebDataset(world.urls(shards), shardshuffle=True).map(key_of).listed(2).with_equal_batches()
     loader = tarmac.WebLoader(web, batch_size=None, num_workers=workers)
     for _ in range(3):
-        found = Counter(chain(*loader))
-        assert set(found) == set(world.keys)
-        assert found.total() - len(found) < 2 * max(workers, 1)
+        counts = Counter(chain(*loader))
+        assert set(counts) == set(world.keys)
+        assert counts.total() - len(counts) < 2 * max(workers, 1)
 
 
 def test_equal_batches_when_stages_drop_samples(shards):
-    """A reader that is short of samples goes on into its next pass, so that all make as many steps."""
+    """A reader that is short of samples continues with its next epoch: all readers make the same number of steps."""
     world = World([4, 4, 4], ranks=2)
 
     def make(rank):
@@ -181,7 +182,7 @@ def test_equal_batches_when_stages_drop_samples(shards):
 
 
 def equal(kind, web):
-    """Ways to end a pipeline behind equal shares."""
+    """Return a pipeline that ends in one of several ways behind an equal split."""
     partial = functools.partial(wds.split_by_node, group=None)
     split = tarmac.WebDataset(web.pipeline[0].urls, nodesplitter=partial).map(key_of).listed(2)
     return {
@@ -189,8 +190,8 @@ def equal(kind, web):
         "unlisted": lambda: web.listed(2).with_equal_batches().unlisted().listed(2),
         "twice": lambda: web.listed(2).with_equal_batches().with_equal_batches(),
         "wrapped splitter": split.with_equal_batches,
-        "two of one": lambda: web.with_equal_batches(2).pipe(doubled).listed(4),
-        "two passes": lambda: web.listed(2).with_equal_batches().repeat(2),
+        "two items per sample": lambda: web.with_equal_batches(2).pipe(doubled).listed(4),
+        "two epochs": lambda: web.listed(2).with_equal_batches().repeat(2),
     }[kind]()
 
 
@@ -199,38 +200,38 @@ def doubled(src):
         yield from (item, item)
 
 
-EQUAL = ["loader batches", "unlisted", "twice", "wrapped splitter", "two of one", "two passes"]
+EQUAL = ["loader batches", "unlisted", "twice", "wrapped splitter", "two items per sample", "two epochs"]
 
 
 @pytest.mark.parametrize("kind", EQUAL)
 def test_equal_batches_wherever_the_batches_are_made(shards, kind):
-    """25 samples on two ranks are seven batches of two on each, some of them twice, and none is missing."""
+    """25 samples on two ranks are seven batches of two on each; some samples come twice, and none is missing."""
     world = World([5] * 5, ranks=2)
 
     def make(rank):
         return equal(kind, tarmac.WebDataset(world.urls(shards), nodesplitter=wds.split_by_node).map(key_of))
 
     [epoch] = epochs_of(world, make)
-    assert [len(batches) for batches in epoch] == [7 * (1 + (kind == "two passes"))] * 2
+    assert [len(batches) for batches in epoch] == [7 * (1 + (kind == "two epochs"))] * 2
     assert {key for batches in epoch for batch in batches for key in batch} == set(world.keys)
 
 
-def test_a_length_set_behind_equal_shares_counts(shards):
+def test_with_epoch_overrides_equal_batches(shards):
     web = tarmac.WebDataset(World([5] * 5).urls(shards)).map(key_of).listed(2).with_equal_batches()
     assert len(list(web.with_epoch(3))) == 3
 
 
-def test_equal_batches_refuses_what_it_cannot_count(shards):
+def test_invalid_arguments_of_equal_batches(shards):
     urls = World([3, 3]).urls(shards)
-    with pytest.raises(ValueError, match="batches of 4"):
+    with pytest.raises(UsageError, match=r"batchsize.*4"):
         tarmac.WebDataset(urls).listed(4).with_equal_batches(3)
-    with pytest.raises(ValueError, match="splitters of your own"):
+    with pytest.raises(UsageError, match="nodesplitter"):
         tarmac.WebDataset(urls, nodesplitter=by_hand).with_equal_batches(3)
-    with pytest.raises(ValueError, match="at least one"):
+    with pytest.raises(UsageError, match="batchsize"):
         tarmac.WebDataset(urls).with_equal_batches(-1)
 
 
-# What follows a split of shards that readers share: stages of the user's own that know nothing of parts.
+# Custom stages behind a split, which know nothing of parts of shards.
 
 
 def renamed(sample):
@@ -242,12 +243,12 @@ def renaming(src):
         yield {"url": shard["url"]}
 
 
-def own_splitter(src):
+def custom_splitter(src):
     for shard in wds.split_by_worker(src):
         yield {"url": shard["url"]}
 
 
-def opened_by_hand(src):
+def custom_reader(src):
     import tarfile
 
     for shard in src:
@@ -261,8 +262,8 @@ def after_split(kind, urls):
     stages = {
         "map": [wds.split_by_node, wds.split_by_worker, wds.map(renamed), read],
         "generator": [wds.split_by_node, wds.split_by_worker, renaming, read],
-        "opener": [wds.split_by_node, wds.split_by_worker, opened_by_hand],
-        "wrapped splitter": [wds.split_by_node, own_splitter, read],
+        "opener": [wds.split_by_node, wds.split_by_worker, custom_reader],
+        "wrapped splitter": [wds.split_by_node, custom_splitter, read],
         "between splitters": [wds.split_by_node, renaming, wds.split_by_worker, read],
         "single steps": [
             wds.split_by_node,
@@ -275,18 +276,18 @@ def after_split(kind, urls):
     return tarmac.DataPipeline(wds.SimpleShardList(urls), *stages, wds.map(key_of))
 
 
-OWN = ["map", "generator", "opener", "wrapped splitter", "between splitters", "single steps"]
+CUSTOM = ["map", "generator", "opener", "wrapped splitter", "between splitters", "single steps"]
 
 
 @LAW
-@given(WORLDS, st.sampled_from(OWN))
-def test_every_sample_once_behind_stages_of_ones_own(shards, world, kind):
+@given(WORLDS, st.sampled_from(CUSTOM))
+def test_every_sample_once_behind_custom_stages(shards, world, kind):
     for epoch in epochs_of(world, lambda rank: after_split(kind, world.urls(shards))):
         assert sorted(chain(*epoch)) == world.keys
 
 
 @pytest.mark.parametrize("splitter", ["nodesplitter", "workersplitter"])
-def test_own_splitter_of_a_webdataset(shards, splitter):
+def test_custom_splitters_of_a_webdataset(shards, splitter):
     world = World([3, 4], ranks=2, workers=3)
 
     def make(rank):
@@ -297,15 +298,15 @@ def test_own_splitter_of_a_webdataset(shards, splitter):
     assert sorted(chain(*epoch)) == world.keys
 
 
-def own_node_splitter(src):
+def custom_node_splitter(src):
     for shard in wds.split_by_node(src):
         yield {"url": shard["url"]}
 
 
-renaming_split = {"nodesplitter": own_node_splitter, "workersplitter": own_splitter}
+renaming_split = {"nodesplitter": custom_node_splitter, "workersplitter": custom_splitter}
 
 
-# The loaders of torch, whose workers live for one epoch or for all of them.
+# torch's loaders, whose workers live for one epoch or for all of them.
 
 
 @pytest.mark.parametrize("persistent", [False, True])
@@ -320,7 +321,7 @@ def test_workers_of_torch(shards, persistent, length):
     for _ in range(4):
         orders.append(tuple(loader))
         assert set(orders[-1]) == set(world.keys)
-        next(iter(loader))  # a look at the first item
+        next(iter(loader))  # peek
     assert len(set(orders)) > 1
 
 
@@ -334,9 +335,9 @@ def test_workers_without_torch(shards, length):
         next(iter(loader))
 
 
-@pytest.mark.parametrize("told", [False, True])
+@pytest.mark.parametrize("set_epoch", [False, True])
 @TORCH
-def test_ranks_with_loaders(shards, told):
+def test_ranks_with_loaders(shards, set_epoch):
     """Seven shards, two ranks of two workers, epochs of a fixed length: every sample in every epoch."""
     world = World([5] * 7)
     loaders = []
@@ -347,15 +348,15 @@ def test_ranks_with_loaders(shards, told):
                 tarmac.WebLoader(web.map(key_of), batch_size=None, num_workers=2).with_epoch(25 - rank)
             )
     for epoch in range(4):
-        found = set()
+        keys = set()
         for rank, loader in enumerate(loaders):
             with ranked(rank):
                 if rank == 0:
                     next(iter(loader))
-                if told:
+                if set_epoch:
                     loader.set_epoch(epoch)
-                found |= set(loader)
-        assert found == set(world.keys)
+                keys |= set(loader)
+        assert keys == set(world.keys)
 
 
 def ranked(rank):
@@ -364,22 +365,22 @@ def ranked(rank):
     return mock.patch.dict("os.environ", {"RANK": str(rank), "WORLD_SIZE": "2"})
 
 
-def test_set_epoch_gives_readers_other_shards(shards):
-    """Where all readers know the epoch, shares differ from epoch to epoch; otherwise they stay."""
+def test_set_epoch_changes_the_split(shards):
+    """If all readers know the epoch, the split differs from epoch to epoch; otherwise it stays."""
     world = World([5] * 8, ranks=2)
     make = streams(world, shards, "web", True)
     with reader(0, 2, 0, 1):
-        counted, told = make(0), make(0)
+        counted, explicit = make(0), make(0)
         assert len({frozenset(counted) for _ in range(4)}) == 1
-        shares = set()
+        parts = set()
         for epoch in range(4):
-            told.set_epoch(epoch)
-            shares.add(frozenset(told))
-        assert len(shares) > 1
+            explicit.set_epoch(epoch)
+            parts.add(frozenset(explicit))
+        assert len(parts) > 1
 
 
 @TORCH
-def test_an_epoch_told_to_the_dataset_of_a_loader_holds_for_the_loader(shards):
+def test_set_epoch_of_a_dataset_holds_for_its_loader(shards):
     world = World([5] * 8)
 
     def make():
@@ -387,24 +388,24 @@ def test_an_epoch_told_to_the_dataset_of_a_loader_holds_for_the_loader(shards):
         return web, tarmac.WebLoader(web, batch_size=None, num_workers=2)
 
     _, loader = make()
-    passes = [list(loader) for _ in range(3)]
-    web, again = make()
+    epochs = [list(loader) for _ in range(3)]
+    web, other = make()
     web.set_epoch(2)
-    assert list(again) == passes[2]
+    assert list(other) == epochs[2]
     web.set_epoch(1)
-    assert list(again) == passes[1]
+    assert list(other) == epochs[1]
 
 
-def test_random_stages_that_drop_everything_in_a_pass_do_not_end_an_endless_pipeline(shards):
+def test_an_epoch_without_samples_does_not_end_an_endless_pipeline(shards):
     urls = World([7, 7, 6]).urls(shards)
     endless = tarmac.WebDataset(urls).map(key_of).rsample(0.3).rsample(0.3).repeat()
     assert len(list(islice(endless, 500))) == 500
     assert len(list(tarmac.WebDataset(urls).map(key_of).rsample(0.02).with_epoch(34))) == 34
 
 
-def test_a_pipeline_that_drops_everything_in_every_pass_gives_up(shards):
+def test_an_endless_pipeline_that_drops_everything_raises(shards):
     urls = World([2]).urls(shards)
-    with pytest.raises(ValueError, match="100 passes"):
+    with pytest.raises(NoSamples, match="100 epochs"):
         list(tarmac.WebDataset(urls).select(lambda sample: False).repeat())
     assert list(tarmac.WebDataset(urls).select(lambda sample: False)) == []
     assert list(tarmac.WebDataset(urls).select(lambda sample: False).repeat(3)) == []

@@ -1,4 +1,4 @@
-"""torch's loaders around our pipelines: start methods, workers, exact resume."""
+"""Pipelines in torch's loaders: start methods, workers, exact resume."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tarmac.errors import StateMismatch
 from tarmac.stream.webdataset import WebDataset
 from tarmac.stream.webloader import WebLoader
 
-# Workers that are forked inherit the threads of the test runner's helpers; torch warns about slow machines.
+# Forked workers inherit threads of the test runner; torch warns on machines with few cores.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
     pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
@@ -39,32 +39,26 @@ def as_list(rows):
     return rows
 
 
-def no_pickle(sample):
-    return sample
-
-
 @pytest.mark.parametrize("workers", [0, 1, 2, 4, 5])
 def test_every_sample_once_in_a_plain_dataloader(shards, workers):
     dataset = WebDataset(shards, shardshuffle=10).shuffle(5).map(key_of)
     loader = DataLoader(dataset, batch_size=None, num_workers=workers)
-    passes = [list(loader) for _ in range(3)]
-    assert all(sorted(one) == ALL for one in passes)
-    assert len({tuple(one) for one in passes}) == 3
+    epochs = [list(loader) for _ in range(3)]
+    assert all(sorted(epoch) == ALL for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) == 3
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_start_methods(shards, method):
     dataset = WebDataset(shards, shardshuffle=10).shuffle(5).decode().to_tuple("__key__", "cls").batched(4)
     loader = DataLoader(dataset, batch_size=None, num_workers=2, multiprocessing_context=method)
-    found = [key for keys, _ in loader for key in keys]
-    assert sorted(found) == ALL
+    assert sorted(key for keys, _ in loader for key in keys) == ALL
 
 
-def test_persistent_workers_shuffle_anew(shards):
+def test_persistent_workers_shuffle_in_each_epoch(shards):
     dataset = WebDataset(shards, shardshuffle=10).shuffle(5).map(key_of)
     loader = DataLoader(dataset, batch_size=None, num_workers=2, persistent_workers=True)
-    passes = [tuple(loader) for _ in range(3)]
-    assert len(set(passes)) == 3
+    assert len({tuple(loader) for _ in range(3)}) == 3
 
 
 def test_webloader_is_fluent(shards):
@@ -82,24 +76,36 @@ def test_webloader_is_fluent(shards):
     assert len(list(again)) == 3
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_webloader_over_a_mixture(shards, workers):
+    def make():
+        mix = wds.RandomMix(
+            [WebDataset(shards).map(key_of), WebDataset(shards, seed=1).map(key_of)], longest=True
+        )
+        return WebLoader(mix, batch_size=None, num_workers=workers)
+
+    assert sorted(make()) == sorted(ALL + ALL)
+    assert assert_resumes(make) > 6
+
+
 def test_webloader_over_a_map_style_dataset():
     assert [x.tolist() for x in WebLoader(list(range(6)), batch_size=2)] == [[0, 1], [2, 3], [4, 5]]
 
 
 @pytest.mark.parametrize("workers", [0, 1, 2, 3])
-@pytest.mark.parametrize("shape", ["prompt", "shuffled behind the workers"])
+@pytest.mark.parametrize("shape", ["plain", "shuffled behind the workers"])
 def test_resume_at_every_step(shards, workers, shape):
     def make():
         dataset = (
             WebDataset(shards, shardshuffle=10, seed=1).shuffle(4, seed=1).map(key_of).batched(3, as_list)
         )
         loader = WebLoader(dataset, batch_size=None, num_workers=workers)
-        return loader if shape == "prompt" else loader.unlisted().shuffle(5, seed=1).listed(4)
+        return loader if shape == "plain" else loader.unlisted().shuffle(5, seed=1).listed(4)
 
     assert assert_resumes(make) > 6
 
 
-def test_resume_goes_on_into_the_next_epoch(shards):
+def test_resume_continues_into_the_next_epoch(shards):
     def make():
         dataset = WebDataset(shards, shardshuffle=10, seed=1).shuffle(4, seed=1).map(key_of)
         return WebLoader(dataset, batch_size=None, num_workers=2)
@@ -118,7 +124,7 @@ def test_resume_goes_on_into_the_next_epoch(shards):
     assert list(resumed) == epochs[2]
 
 
-def test_another_number_of_workers_is_refused(shards):
+def test_another_number_of_workers_raises(shards):
     def make(workers):
         return WebLoader(WebDataset(shards).map(key_of), batch_size=None, num_workers=workers)
 
@@ -148,8 +154,20 @@ def test_stateful_dataloader_of_torchdata(shards):
     assert head + list(resumed) == whole
 
 
+@pytest.mark.filterwarnings("ignore:.*set_vital.*:UserWarning")
+def test_stateful_dataloader_over_a_shard_list(shards):
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    loader = StatefulDataLoader(wds.SimpleShardList(shards), batch_size=None)
+    items = iter(loader)
+    next(items)
+    resumed = StatefulDataLoader(wds.SimpleShardList(shards), batch_size=None)
+    resumed.load_state_dict(loader.state_dict())
+    assert list(resumed) == list(items)
+
+
 @pytest.mark.filterwarnings("ignore:Got pickle error:UserWarning")
-def test_a_lambda_that_cannot_be_pickled_is_named(shards):
+def test_an_unpicklable_stage_is_named(shards):
     dataset = WebDataset(shards).map(lambda sample: sample)
     with pytest.raises(tarmac.errors.NotPicklable, match=r"stage 5, Map.*lambda"):
         list(DataLoader(dataset, batch_size=None, num_workers=1, multiprocessing_context="spawn"))
@@ -173,7 +191,7 @@ def test_drops_of_workers_are_reported(shards, workers):
 
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize("batch", [1, 4, 5, 24, 100])
-def test_batches_of_torch_are_what_they_were(shards, batch, drop_last):
+def test_batches_match_those_of_a_dataloader(shards, batch, drop_last):
     dataset = WebDataset(shards).map(key_of)
     plain_loader = DataLoader(dataset, batch_size=batch, drop_last=drop_last)
     ours = WebLoader(WebDataset(shards).map(key_of), batch_size=batch, drop_last=drop_last)

@@ -1,4 +1,4 @@
-"""Recognising, reading and writing compressed streams."""
+"""Detecting, reading and writing compressed streams."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.shards import COMPRESSED_KINDS, plain
-from tarmac.errors import CompressionDamaged, TrailingData
+from tarmac.errors import CompressionDamaged, TrailingData, UsageError
 from tarmac.limits import DEFAULT_LIMITS
 from tarmac.tar import read_members
 from tarmac.tar.compression import FORMATS, Decompressing, compressing, detect, format_of_name
-from tarmac.tar.writer import END_MARK, HeaderMaker, Owner, member_block
+from tarmac.tar.writer import END_MARKER, HeaderBuilder, Owner, member_block
 
 
 def pack(data: bytes, form: str) -> bytes:
@@ -38,7 +38,7 @@ def unpack(data: bytes, form: str, size: int = 1 << 20) -> bytes:
 
 @settings(deadline=None, max_examples=50, derandomize=True)
 @given(st.binary(max_size=5000), st.sampled_from(sorted(FORMATS)), st.integers(1, 3000))
-def test_round_trip_in_pieces_of_any_size(data, form, size):
+def test_round_trip_in_chunks_of_any_size(data, form, size):
     packed = pack(data, form)
     assert detect(packed) == form
     assert unpack(packed, form, size) == data
@@ -46,8 +46,8 @@ def test_round_trip_in_pieces_of_any_size(data, form, size):
 
 
 @pytest.mark.parametrize("form", sorted(FORMATS))
-def test_writers_leave_checksums(form):
-    """A flipped bit is noticed, or (unused bits of a header) changes nothing."""
+def test_compressors_write_checksums(form):
+    """A flipped bit is detected, or changes nothing (unused bits of a header)."""
     packed = pack(plain(), form)
     for position in range(len(packed)):
         changed = bytearray(packed)
@@ -58,7 +58,7 @@ def test_writers_leave_checksums(form):
             continue
 
 
-def test_names():
+def test_format_of_name():
     assert [
         format_of_name(name) for name in ("a.tar", "a.tgz", "A.TAR.GZ", "a.tar.zst", "a.txz", "a.tar.bz2")
     ] == [
@@ -71,15 +71,15 @@ def test_names():
     ]
 
 
-def test_detection_of_others():
+def test_detection():
     assert detect(plain()) is None
     assert detect(b"") is None
     for form, make in COMPRESSED_KINDS.items():
         assert detect(make()) == form
 
 
-def test_unknown_and_missing(monkeypatch):
-    with pytest.raises(ValueError, match="unknown compression"):
+def test_unknown_and_missing_formats(monkeypatch):
+    with pytest.raises(UsageError, match="compress"):
         compressing(io.BytesIO(), "rar")
     real = builtins.__import__
 
@@ -95,6 +95,6 @@ def test_unknown_and_missing(monkeypatch):
 
 @pytest.mark.parametrize("name", [b"\x1f\x8b\x08.txt", b"BZh91AY&SY.txt", b"\x28\xb5\x2f\xfd.txt"])
 def test_a_name_that_begins_like_a_compressed_stream(name):
-    archive = member_block(HeaderMaker(Owner()), name, b"1") + END_MARK
+    archive = member_block(HeaderBuilder(Owner()), name, b"1") + END_MARKER
     for source in (archive, io.BytesIO(archive)):
-        assert [found[0] for found in read_members(source)] == [name]
+        assert [member[0] for member in read_members(source)] == [name]

@@ -1,4 +1,4 @@
-"""tarmac beside Python's tarfile, GNU tar and bsdtar: it may be stricter, never different."""
+"""Comparison with Python's tarfile, GNU tar and bsdtar: tarmac may be stricter, but never different."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tarmac.tar import read_members
 
 
 def listing(data: bytes) -> Listing | None:
-    """What tarmac reads, or None where it raises."""
+    """Return the members that tarmac reads, or None if it raises."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TarmacWarning)
         try:
@@ -31,7 +31,7 @@ def listing(data: bytes) -> Listing | None:
 
 
 @pytest.mark.parametrize("kind", PLAIN_KINDS)
-def test_what_tarmac_accepts_tarfile_reads_the_same(kind):
+def test_tarfile_reads_the_same(kind):
     rng = random.Random(kind)
     accepted = 0
     for case in mutations(PLAIN_KINDS[kind](), rng, rounds(1500)):
@@ -44,7 +44,7 @@ def test_what_tarmac_accepts_tarfile_reads_the_same(kind):
 
 
 @pytest.mark.parametrize("tool", ["tar", "bsdtar"])
-def test_what_tarmac_accepts_other_tools_read_the_same(tool, tmp_path):
+def test_other_tools_read_the_same(tool, tmp_path):
     rng = random.Random(tool)
     compared = 0
     for kind in ("ustar", "gnu", "pax long names"):
@@ -64,7 +64,7 @@ def test_what_tarmac_accepts_other_tools_read_the_same(tool, tmp_path):
 
 
 def _harmless(name: str) -> bool:
-    """Names that can be unpacked and listed without quoting."""
+    """Names that can be extracted and listed without quoting."""
     return (
         name.isascii()
         and name.isprintable()
@@ -100,7 +100,7 @@ def test_piped_gnu_tar_and_its_compressions(tmp_path):
 
 
 def test_corpus_of_regressions(tmp_path):
-    """Archives that once were read wrongly, kept for ever: NAME.ok.tar must read, NAME.bad.tar must raise."""
+    """Archives of fixed bugs: NAME.ok.tar must be readable, NAME.bad.tar must raise."""
     corpus = Path(__file__).parent.parent / "corpus"
     files = sorted(corpus.glob("*.tar*"))
     assert len(files) >= 10
@@ -109,7 +109,7 @@ def test_corpus_of_regressions(tmp_path):
         assert (result is None) == (".bad." in path.name), path.name
 
 
-def test_all_kinds_are_read_alike_by_bsdtar(tmp_path):
+def test_bsdtar_reads_all_formats_the_same(tmp_path):
     for number, make in enumerate(KINDS.values()):
         shard, into = tmp_path / f"{number}.tar", tmp_path / str(number)
         shard.write_bytes(make())

@@ -1,4 +1,4 @@
-"""Records of extended headers: honoured as GNU tar and Python do, or refused, for one member and for all."""
+"""Records of extended headers are applied as by GNU tar and Python, or rejected."""
 
 from __future__ import annotations
 
@@ -40,27 +40,27 @@ def ours(data):
 
 @pytest.mark.parametrize("kind", [b"x", b"g"])
 @pytest.mark.parametrize(("key", "value"), RECORDS, ids=[key.decode() for key, _ in RECORDS])
-def test_no_record_has_a_second_interpretation(kind, key, value, tmp_path):
+def test_records_are_unambiguous(kind, key, value, tmp_path):
     data = pax_header(key, value, kind) + plain(FILES)
     try:
-        found = ours(data)
+        listing = ours(data)
     except ArchiveError:
         return
-    assert found == python_tarfile(data).listing
+    assert listing == python_tarfile(data).listing
     (tmp_path / "x.tar").write_bytes(data)
     (tmp_path / "out").mkdir()
     listed = external("tar", tmp_path / "x.tar", tmp_path / "out")
-    assert listed.listing == found
+    assert listed.listing == listing
 
 
 @pytest.mark.parametrize("key", [key for key, _ in RECORDS[:12]], ids=str)
-def test_what_belongs_to_one_member_is_refused_in_a_global_header(key):
+def test_fields_of_one_member_are_rejected_in_global_headers(key):
     with pytest.raises(UnsupportedMember, match="a global header sets"):
         ours(pax_header(key, dict(RECORDS)[key], b"g") + plain(FILES))
 
 
 def test_both_global_sparse_records_at_once():
-    """GNU tar and Python list evil.txt of 3 bytes here; good.txt of 10 would be a second interpretation."""
+    """GNU tar and Python list evil.txt with 3 bytes; good.txt with 10 would be another interpretation."""
     data = (
         pax_header(b"GNU.sparse.name", b"evil.txt", b"g")
         + pax_header(b"GNU.sparse.size", b"3", b"g")
@@ -71,5 +71,5 @@ def test_both_global_sparse_records_at_once():
 
 
 @pytest.mark.parametrize("key", [b"mtime", b"comment", b"uid", b"SCHILY.xattr.user.x"], ids=str)
-def test_harmless_records_are_read_over(key):
+def test_other_records_are_ignored(key):
     assert len(ours(pax_header(key, dict(RECORDS)[key], b"g") + plain(FILES))) == 2

@@ -1,4 +1,4 @@
-"""Hard links are data: every door gives their bytes, as the tools that unpack do, or says that it cannot."""
+"""Hard links are data: every reader returns their bytes, like tools that extract them, or raises."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def fields(samples):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_links_are_read_as_other_tools_unpack_them(form, tmp_path):
+def test_links_are_read_like_other_tools_extract_them(form, tmp_path):
     data = with_hard_links(form)
     ours = listing(data)
     assert len(ours) == 9
@@ -53,7 +53,7 @@ def test_links_are_read_as_other_tools_unpack_them(form, tmp_path):
 
 
 @pytest.mark.parametrize("form", ["ustar", "gnu", "posix", "v7"])
-def test_what_gnu_tar_packs_twice_is_there_twice(form, tmp_path):
+def test_files_that_gnu_tar_packs_twice(form, tmp_path):
     for name in ("a.jpg", "b.txt", "b" * (40 if form in ("ustar", "v7") else 140) + ".bin"):
         (tmp_path / name).write_bytes(os.urandom(700))
     os.link(tmp_path / "a.jpg", tmp_path / "c.jpg")
@@ -80,15 +80,15 @@ KEYS = st.sampled_from(["a", "b", "c", "d"])
         max_size=10,
     )
 )
-def test_any_links_mean_what_they_mean_to_tarfile(entries):
-    """A link means the last file of that name before it; one that means nothing is an error."""
-    made = [
+def test_links_resolve_as_in_tarfile(entries):
+    """A link refers to the last preceding file of that name; a broken link is an error."""
+    entries = [
         (tarfile.LNKTYPE, f"{name}.x", f"{before}{target}.x".encode())
         if link and before != "/"
         else (tarfile.REGTYPE, f"{name}.x", content)
         for link, name, before, target, content in entries
     ]
-    data = members(made)
+    data = members(entries)
     theirs = python_tarfile(data)
     try:
         ours = listing(data)
@@ -105,7 +105,7 @@ def shard(tmp_path):
     return path
 
 
-def test_every_door_gives_the_same_fields(shard, tmp_path, capsys):
+def test_all_readers_return_the_same_fields(shard, tmp_path, capsys):
     expected = fields(tarmac.read(shard))
     assert expected["s3"] == {"cls": b"7", "txt": b"far away"}
     assert expected["s2"]["txt"] == expected["s1"]["txt"]
@@ -124,25 +124,25 @@ def test_every_door_gives_the_same_fields(shard, tmp_path, capsys):
     assert run("check", tmp_path / "all.json", "--digests") == 0
 
 
-def test_a_shard_over_the_net_is_indexed_and_read_by_ranges(shard, tmp_path):
-    """Of a stream without its bytes the places are known; of a stream with them a link is an error."""
+def test_streams_and_ranges_of_a_shard_with_links(shard, tmp_path):
+    """Links in a stream have offsets, but reading their bytes is an error."""
     data = shard.read_bytes()
-    places = [member[:3] for member in read_members(data)]
-    assert [member[:3] for member in read_members(io.BytesIO(data), payload=False)] == places
-    with pytest.raises(UnsupportedMember, match=r"gone by in this stream.*tarmac copy"):
+    extents = [member[:3] for member in read_members(data)]
+    assert [member[:3] for member in read_members(io.BytesIO(data), payload=False)] == extents
+    with pytest.raises(UnsupportedMember, match=r"s0\.cls.*tarmac copy"):
         list(read_members(io.BytesIO(data)))
-    with pytest.raises(UnsupportedMember, match="gone by"):
+    with pytest.raises(UnsupportedMember, match=r"s0\.cls"):
         list(tarmac.read(shard, mmap=False))
     (tmp_path / "x.tar.gz").write_bytes(gzip.compress(data))
     with pytest.raises(UnsupportedMember, match=r"s2\.cls"):
         list(tarmac.WebDataset(str(tmp_path / "x.tar.gz")))
 
 
-def test_a_link_to_nothing_is_an_error_everywhere(tmp_path, capsys):
+def test_a_broken_link_is_an_error_in_every_reader(tmp_path, capsys):
     path = tmp_path / "x.tar"
     path.write_bytes(members([(tarfile.REGTYPE, "a.txt", b"1"), (tarfile.LNKTYPE, "b.txt", b"c.txt")]))
     for door in (tarmac.read, tarmac.WebDataset, tarmac.Dataset):
-        with pytest.raises(UnsupportedMember, match=r'b.txt": a hard link to .c.txt.'):
+        with pytest.raises(UnsupportedMember, match=r'member "b.txt": .*c.txt'):
             list(door(str(path)))
     assert run("check", path) == 1
     later = [(tarfile.LNKTYPE, "b.txt", b"c.txt"), (tarfile.REGTYPE, "c.txt", b"1")]
@@ -171,7 +171,7 @@ def test_repair_invents_nothing_from_links(cut, shard, tmp_path, capsys):
     shard.write_bytes(shard.read_bytes()[:cut])
     try:
         run("check", shard, "--repair", "-o", f"{tmp_path}/fixed/")
-        found = fields(tarmac.read(tmp_path / "fixed" / "x.tar"))
+        result = fields(tarmac.read(tmp_path / "fixed" / "x.tar"))
     except TarmacError:
         return
-    assert found.items() <= expected.items()
+    assert result.items() <= expected.items()

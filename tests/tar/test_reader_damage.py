@@ -1,4 +1,4 @@
-"""Cut at every byte, flip every header bit, on every kind of shard: nothing passes in silence."""
+"""Truncate at every byte and flip every header bit of every format: no damage is silent."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tarmac.tar import read_members
 
 
 class Trickle:
-    """A stream that gives at most seven hundred bytes at a time, so that every boundary is crossed."""
+    """A stream that returns at most 700 bytes per call, so that every boundary is crossed."""
 
     def __init__(self, data: bytes, piece: int = 700) -> None:
         self._data, self._piece = data, piece
@@ -34,7 +34,7 @@ def stream(data: bytes):
 
 
 def skipping(data: bytes):
-    """Payload is passed over; names, offsets and sizes remain."""
+    """Read names, offsets and sizes without payload."""
     return read_members(Trickle(data), payload=False)
 
 
@@ -47,13 +47,13 @@ WAYS = {"whole": whole, "stream": stream, "skipping": skipping, "selecting": sel
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("way", WAYS)
-def test_cut_at_every_byte(kind, way):
+def test_truncation_at_every_byte(kind, way):
     good = KINDS[kind]()
     tally = expect_no_silence(WAYS[way], good, cuts(good))
     assert tally.silent == 0
     assert tally.total == len(good)
     if kind in PLAIN_KINDS:
-        # Only cuts behind the first zero block leave every member in place.
+        # Only truncation after the first zero block keeps every member.
         assert tally.intact == 512
 
 
@@ -64,7 +64,7 @@ def test_every_bit_of_every_header(kind):
     tally = expect_no_silence(whole, good, bit_flips(good, regions))
     assert tally.silent == 0
     assert tally.total == len(regions) * 4096
-    # Bits of the padding around the checksum's digits may differ without changing anything.
+    # Bits of the padding around the digits of the checksum have no meaning.
     assert tally.intact <= len(regions) * 16
 
 
@@ -76,8 +76,8 @@ def test_flips_in_extended_headers_are_never_silent_about_members(kind):
     regions = [(start + 512, start + 512 + int(good[start + 124 : start + 135], 8)) for start in starts]
     expected = list(whole(good))
 
-    def same_payloads(_case: Damaged, found: list) -> bool:
-        return [member[1:] for member in found] == [member[1:] for member in expected][: len(found)]
+    def same_payloads(_case: Damaged, members: list) -> bool:
+        return [member[1:] for member in members] == [member[1:] for member in expected][: len(members)]
 
     expect_no_silence(whole, good, bit_flips(good, regions), accept=same_payloads)
 
@@ -88,12 +88,12 @@ def test_flips_in_compressed_shards(kind):
     flips = bit_flips(good, [(0, len(good))], step=1 if kind != "xz" else 2)
     tally = expect_no_silence(whole, good, flips, early=False)
     assert tally.silent == 0
-    # A few header bits mean nothing: time stamp and system in gz, and the like.
+    # A few header bits have no meaning, such as the time stamp and system in gz.
     assert tally.intact < 120
 
 
 @pytest.mark.parametrize("kind", ["gz", "zst", "xz", "bz2"])
-def test_garbage_behind_a_compressed_shard(kind):
+def test_garbage_after_a_compressed_shard(kind):
     good = COMPRESSED_KINDS[kind]()
     with pytest.raises(ArchiveError):
         list(whole(good + b"garbage behind the end"))
@@ -111,8 +111,8 @@ def test_payload_flips_change_the_payload_and_nothing_else():
         position = int(case.how.split("byte ")[1].split()[0])
         if any(start <= position < start + 512 for start in headers) or position >= len(good) - 1024:
             continue
-        found = list(whole(case.data))
-        assert [member[:3] for member in found] == [member[:3] for member in expected]
+        members = list(whole(case.data))
+        assert [member[:3] for member in members] == [member[:3] for member in expected]
 
 
 @pytest.mark.parametrize("index", range(6))
@@ -128,7 +128,7 @@ def test_bad_checksum_at_every_member_names_its_offset(index):
 
 
 @pytest.mark.parametrize("kind", PLAIN_KINDS)
-def test_truncation_is_reported_where_it_is(kind):
+def test_truncation_is_reported_with_its_offset(kind):
     good = PLAIN_KINDS[kind]()
     for size in range(512, len(good) - 1024, 97):
         for way in (whole, stream):
@@ -137,8 +137,8 @@ def test_truncation_is_reported_where_it_is(kind):
             assert abs(caught.value.offset - size) <= 512
 
 
-def test_two_flips_that_cancel_are_beyond_the_checksum_and_we_say_so():
-    """tar's sum is weak: FORMAT.md promises detection of such damage only with an index."""
+def test_two_flips_that_cancel_are_not_detected():
+    """The checksum of tar is weak: FORMAT.md promises detection of such damage only with an index."""
     data = bytearray(plain())
     data[0] += 1
     data[1] -= 1
@@ -156,15 +156,15 @@ def test_two_flips_that_cancel_are_beyond_the_checksum_and_we_say_so():
         (b"short", "Truncated"),
     ],
 )
-def test_what_is_not_a_tar(data, words):
+def test_files_that_are_not_archives(data, words):
     with pytest.raises(ArchiveError) as caught:
         list(whole(data))
     assert isinstance(caught.value, NotATar | Truncated)
     assert words in str(caught.value) or words == type(caught.value).__name__
 
 
-def test_resealed_headers_are_judged_by_their_contents():
-    """With the right checksum, an impossible size is still refused."""
+def test_invalid_headers_with_valid_checksums():
+    """An invalid size is rejected even with a valid checksum."""
     data = bytearray(plain())
     data[124:136] = b"-0000000001\0"
     reseal(data, 0)

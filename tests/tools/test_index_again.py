@@ -116,7 +116,7 @@ def test_an_index_among_our_own_files(folder):
     (folder / "s.tar.arrow").unlink()
     (folder / "s.tar.arrow").mkdir()  # nothing can be written beside the shard
     ds = tarmac.Dataset("s.tar")
-    own = ds.parts[0].shards.manifest.shards[0].index
+    own = ds._parts[0].shards.manifest.shards[0].index
     write_sidecar(own, index_shard("s.tar", IndexOptions(meta=parse_meta("cls"))))
     (folder / "s.tar").write_bytes(plain(OLD))
     assert len(tarmac.Dataset("s.tar").where("cls = 2")) == 1

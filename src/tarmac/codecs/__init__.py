@@ -1,6 +1,5 @@
 """Encode and decode fields by extension. Each codec imports its library only when used."""
 
-from tarmac.codecs import tenbin
 from tarmac.codecs.arrays import npy_loads, npz_loads, torch_loads
 from tarmac.codecs.basic import cbor_loads, json_loads, msgpack_loads
 from tarmac.codecs.compression import gzfilter
@@ -10,6 +9,7 @@ from tarmac.codecs.handlers import Continue, DecodeOptions, handle_extension
 from tarmac.codecs.images import IMAGE_EXTENSIONS, ImageHandler, imagehandler, imagespecs
 from tarmac.codecs.media import torch_audio, torch_video
 from tarmac.codecs.registry import Codec, basichandlers, find_codec, kind_of, register_codec
+from tarmac.codecs.tenbin import tenbin_loads
 
 __all__ = [
     "basichandlers",
@@ -35,7 +35,7 @@ __all__ = [
     "npy_loads",
     "npz_loads",
     "register_codec",
-    "tenbin",
+    "tenbin_loads",
     "torch_audio",
     "torch_loads",
     "torch_video",

@@ -7,7 +7,7 @@ from typing import Any
 
 from tarmac.codecs.registry import Codec, register_codec
 from tarmac.errors import EncodeFailed
-from tarmac.runtime.extras import import_extra
+from tarmac.extras import import_extra
 
 __all__ = [
     "cbor_dumps",

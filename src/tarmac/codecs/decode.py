@@ -19,8 +19,8 @@ from tarmac.codecs.compression import gzfilter
 from tarmac.codecs.handlers import Continue, DecodeFunction, DecodeOptions, FieldHandler, Handler
 from tarmac.codecs.registry import basichandlers
 from tarmac.errors import CodecError, DecodeFailed
+from tarmac.extras import MissingExtra
 from tarmac.limits import DEFAULT_LIMITS, Limits
-from tarmac.runtime.extras import is_missing_extra
 
 __all__ = ["Decoder", "DecodingError"]
 
@@ -176,7 +176,7 @@ def _fail(error: Exception, field: str, key: Any, url: Any) -> NoReturn:
             error.field = field
             error.what = f'field "{field}": {error.what}'
         raise error.at(url=url, key=key)
-    if is_missing_extra(error):
+    if isinstance(error, MissingExtra):
         raise error
     reason = f"{type(error).__name__}: {error}".rstrip(".:")
     if len(reason) > _MAX_REASON:

@@ -16,8 +16,8 @@ from tarmac.codecs.handlers import DecodeFunction, DecodeOptions, FieldHandler, 
 from tarmac.codecs.pixels import check_pixels, peek_size
 from tarmac.codecs.registry import Codec, find_codec, register_codec
 from tarmac.errors import DecodeFailed, DecompressionBomb, EncodeFailed, TarmacWarning
+from tarmac.extras import import_extra
 from tarmac.limits import DEFAULT_LIMITS, Limits
-from tarmac.runtime.extras import import_extra
 
 if TYPE_CHECKING:
     import numpy as np
@@ -153,11 +153,8 @@ class ImageHandler(FieldHandler):
         return f"ImageHandler({self.imagespec!r}{', fast=True' if self.fast else ''})"
 
 
-def imagehandler(
-    imagespec: str, extensions: str | Iterable[str] = IMAGE_EXTENSIONS, *, fast: bool = False
-) -> ImageHandler:
-    """Return a handler that decodes images according to `imagespec`."""
-    return ImageHandler(imagespec, extensions, fast=fast)
+imagehandler = ImageHandler
+"""The name in the webdataset library."""
 
 
 def decode_image(data: bytes, spec: str, formats: str, max_pixels: int, fast: bool = False) -> Any:

@@ -14,8 +14,8 @@ from tarmac.codecs.handlers import DecodeFunction, DecodeOptions, FieldHandler, 
 from tarmac.codecs.pixels import check_pixels
 from tarmac.codecs.registry import Codec, register_codec
 from tarmac.errors import DecodeFailed, DecompressionBomb
+from tarmac.extras import import_extra
 from tarmac.limits import MIB, Limits
-from tarmac.runtime.extras import import_extra
 
 __all__ = ["torch_audio", "torch_video"]
 

@@ -8,14 +8,12 @@ each dimension, in eight bytes each, little-endian.
 from __future__ import annotations
 
 import struct
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from math import prod
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from tarmac.codecs.registry import Codec, register_codec
-from tarmac.errors import DecodeFailed, DecompressionBomb, EncodeFailed
-from tarmac.limits import DEFAULT_LIMITS, MIB
+from tarmac.errors import DecodeFailed, EncodeFailed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,22 +21,22 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 __all__ = [
-    "decode_buffer",
-    "encode_buffer",
+    "ALIGNMENT",
+    "PREFIX",
+    "chunk_length",
+    "decode_chunks",
+    "encode_chunks",
     "encode_tenbin",
-    "load",
     "plain_array",
-    "read",
-    "save",
+    "split_chunks",
     "tenbin_loads",
-    "write",
 ]
 
 MAGIC = b"~TenBin~"
 ALIGNMENT = 64
 MAX_DIMENSIONS = 10
 INFO_BYTES = 8
-_PREFIX = struct.Struct("<8sq")
+PREFIX = struct.Struct("<8sq")
 _TYPES = {f"{name}{8 * size}": f"{name[0]}{size}" for name in ("int", "uint") for size in (1, 2, 4, 8)} | {
     "float16": "f2",
     "float32": "f4",
@@ -63,17 +61,11 @@ def plain_array(value: Any) -> Array:
 
 def encode_tenbin(value: Any) -> bytes:
     """Encode an array or a list of arrays for a `ten`, `tenbin` or `tb` field."""
-    return encode_buffer(list(value) if isinstance(value, list | tuple) else [value])
+    return b"".join(encode_chunks(value if isinstance(value, list | tuple) else [value]))
 
 
-def encode_buffer(l: Sequence[Any], infos: Sequence[str] | None = None) -> bytes:  # noqa: E741 (their name)
-    """Encode a list of arrays, each with its info if given."""
-    if not isinstance(l, list | tuple):
-        raise EncodeFailed(f"expected a list of arrays, got {type(l).__name__}.", hint="pass [array].")
-    return b"".join(_chunks(l, infos))
-
-
-def _chunks(arrays: Sequence[Any], infos: Sequence[str] | None) -> Iterator[bytes]:
+def encode_chunks(arrays: Sequence[Any], infos: Sequence[str] | None = None) -> Iterator[bytes]:
+    """Yield the chunks of a list of arrays, each with its info if given."""
     names = [""] * len(arrays) if infos is None else list(infos)
     if len(names) != len(arrays):
         raise EncodeFailed(f"expected one info per array, got {len(names)} for {len(arrays)}.")
@@ -98,31 +90,23 @@ def _header(array: Array, info: str) -> bytes:
 
 
 def _chunk(data: bytes) -> bytes:
-    return _PREFIX.pack(MAGIC, len(data)) + data + bytes(-len(data) % ALIGNMENT)
+    return PREFIX.pack(MAGIC, len(data)) + data + bytes(-len(data) % ALIGNMENT)
 
 
 def tenbin_loads(data: bytes) -> list[Array]:
     """Decode a `ten`, `tenbin` or `tb` field."""
-    return _arrays(_split(data))[0]
+    return decode_chunks(split_chunks(data))[0]
 
 
-def decode_buffer(buf: bytes | bytearray | memoryview, infos: bool | Sequence[str] = False) -> Any:
-    """Decode a list of arrays.
-
-    With `infos=True`, return the list and the infos. With a list of infos, raise unless they are equal.
-    """
-    return _check_infos(*_arrays(_split(buf)), infos)
-
-
-def _split(buf: bytes | bytearray | memoryview) -> Iterator[memoryview]:
+def split_chunks(buf: bytes | bytearray | memoryview) -> Iterator[memoryview]:
     """Yield the chunks of a buffer, checking every length against the remaining bytes."""
     view = memoryview(buf).cast("B")
     offset = 0
     while offset < len(view):
-        start = offset + _PREFIX.size
+        start = offset + PREFIX.size
         if start > len(view):
             raise DecodeFailed(f"tenbin: {len(view) - offset} bytes at {offset} are too short for a chunk.")
-        length = _length(view[offset:start], offset)
+        length = chunk_length(view[offset:start], offset)
         if length > len(view) - start:
             raise DecodeFailed(
                 f"tenbin: the chunk at {offset} has {length} bytes, but {len(view) - start} remain."
@@ -131,8 +115,9 @@ def _split(buf: bytes | bytearray | memoryview) -> Iterator[memoryview]:
         offset = start + length + -length % ALIGNMENT
 
 
-def _length(prefix: bytes | memoryview, offset: int) -> int:
-    magic, length = _PREFIX.unpack(prefix)
+def chunk_length(prefix: bytes | memoryview, offset: int) -> int:
+    """Return the length of the chunk that begins with this prefix."""
+    magic, length = PREFIX.unpack(prefix)
     if magic != MAGIC:
         raise DecodeFailed(f"tenbin: no chunk at {offset}.")
     if length < 0:
@@ -140,7 +125,8 @@ def _length(prefix: bytes | memoryview, offset: int) -> int:
     return int(length)
 
 
-def _arrays(chunks: Iterable[bytes | memoryview]) -> tuple[list[Array], list[str]]:
+def decode_chunks(chunks: Iterable[bytes | memoryview]) -> tuple[list[Array], list[str]]:
+    """Return the arrays and their infos."""
     import numpy as np
 
     arrays, names = [], []
@@ -172,73 +158,6 @@ def _parse_header(header: bytes) -> tuple[np.dtype[Any], tuple[int, ...], str]:
     if not info.isascii():
         raise DecodeFailed(f"tenbin: invalid info {info!r}.")
     return np.dtype(long).newbyteorder("<"), tuple(shape), info.rstrip(b"\0").decode("ascii")
-
-
-def _check_infos(arrays: list[Array], names: list[str], infos: bool | Sequence[str] | None) -> Any:
-    if infos is None or infos is False:
-        return arrays
-    if infos is True:
-        return arrays, names
-    if not isinstance(infos, list | tuple):
-        raise DecodeFailed(f"infos: expected a bool or a list of strings, got {infos!r}.")
-    if list(infos) != names:
-        raise DecodeFailed(f"tenbin: expected the infos {list(infos)}, got {names}.")
-    return arrays
-
-
-def write(stream: IO[bytes], l: Sequence[Any], infos: Sequence[str] | None = None) -> None:  # noqa: E741
-    """Write a list of arrays to a stream."""
-    for chunk in _chunks(l, infos):
-        stream.write(chunk)
-
-
-def read(stream: IO[bytes], n: int = sys.maxsize, infos: bool | Sequence[str] = False) -> Any:
-    """Read up to `n` arrays from a stream, leaving it positioned after them."""
-    return _check_infos(*_arrays(_read_chunks(stream, n)), infos)
-
-
-def _read_chunks(stream: IO[bytes], arrays: int) -> Iterator[bytes]:
-    count = 0
-    while count < 2 * arrays:
-        prefix = stream.read(_PREFIX.size)
-        if not prefix:
-            return
-        if len(prefix) < _PREFIX.size:
-            raise DecodeFailed("tenbin: the stream is truncated.")
-        length = _length(prefix, stream.tell() - _PREFIX.size if stream.seekable() else 0)
-        if length > DEFAULT_LIMITS.member_bytes:
-            raise DecompressionBomb(
-                f"tenbin: a chunk of {length} bytes exceeds the limit of {DEFAULT_LIMITS.member_bytes}."
-            )
-        # Read in parts, so that memory grows with the data and not with the claimed length.
-        data = bytearray()
-        while len(data) < length:
-            part = stream.read(min(length - len(data), MIB))
-            if not part:
-                raise DecodeFailed(f"tenbin: the stream is {length - len(data)} bytes too short.")
-            data += part
-        stream.read(-length % ALIGNMENT)
-        yield bytes(data)
-        count += 1
-
-
-def save(fname: str, *args: Any, infos: Sequence[str] | None = None, nocheck: bool = False) -> None:
-    """Write arrays to a `.ten` file; `nocheck` allows any name."""
-    _check_name(fname, nocheck)
-    with open(fname, "wb") as stream:
-        write(stream, args, infos=infos)
-
-
-def load(fname: str, infos: bool | Sequence[str] = False, nocheck: bool = False) -> Any:
-    """Read the arrays of a `.ten` file; `nocheck` allows any name."""
-    _check_name(fname, nocheck)
-    with open(fname, "rb") as stream:
-        return read(stream, infos=infos)
-
-
-def _check_name(fname: str, nocheck: bool) -> None:
-    if not nocheck and not str(fname).endswith(".ten"):
-        raise ValueError(f"expected a name ending in .ten, got {fname!r}; nocheck=True allows any name")
 
 
 register_codec(Codec("ten tenbin tb", tenbin_loads, encode_tenbin, "array"))

@@ -12,7 +12,7 @@ from typing import Any
 from tarmac.codecs.handlers import SAFE, DecodeOptions, handle_extension
 from tarmac.codecs.registry import Codec, register_codec
 from tarmac.errors import UnsafeCodec
-from tarmac.runtime.extras import import_extra
+from tarmac.extras import import_extra
 from tarmac.storage.security import is_secure
 
 __all__ = [

@@ -9,9 +9,10 @@ from typing import Any
 
 from tarmac.runtime.seeds import drawn_seed
 from tarmac.steps.handlers import Handler
-from tarmac.stream.mixing import RandomMix, RoundRobin
-from tarmac.stream.passes import Source, Turn
-from tarmac.stream.shuffling import Rsample, Shuffle
+from tarmac.steps.stage import Epoch, as_stage
+from tarmac.stream.epochs import StreamSource
+from tarmac.stream.mix import RandomMix, RoundRobin
+from tarmac.stream.shuffle import Rsample, Shuffle
 
 __all__ = [
     "Composed",
@@ -34,7 +35,7 @@ __all__ = [
 Function = Callable[[Any], Any]
 
 
-class MockDataset(Source):
+class MockDataset(StreamSource):
     """The same sample so many times, to time or to test what comes behind a dataset."""
 
     def __init__(self, sample: Any, length: int) -> None:
@@ -45,29 +46,21 @@ class MockDataset(Source):
         return (self.sample for _ in range(self.length))
 
 
-class with_length(Source):  # noqa: N801 - the name it has in the library whose calls we accept
+class with_length(StreamSource):  # noqa: N801 - the name it has in the library whose calls we accept
     """A dataset with a length for `len()`; how many items it has stays as it is."""
 
     def __init__(self, dataset: Iterable[Any], length: int) -> None:
         super().__init__()
         self.dataset, self.length = dataset, length
 
-    def set_pass(self, turn: Turn) -> None:
-        """Tell the dataset which pass comes."""
-        _pass_on(self.dataset, turn)
+    def begin_epoch(self, epoch: Epoch) -> None:
+        as_stage(self.dataset).begin_epoch(epoch)
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.dataset)
 
     def __len__(self) -> int:
         return self.length
-
-
-def _pass_on(dataset: Any, turn: Turn) -> None:
-    if hasattr(dataset, "set_pass"):
-        dataset.set_pass(turn)
-    elif hasattr(dataset, "set_epoch"):
-        dataset.set_epoch(turn.number)
 
 
 class with_epoch(with_length):  # noqa: N801 - the name it has in the library whose calls we accept
@@ -133,7 +126,7 @@ def repeatedly(
         epochs += 1
 
 
-class Repeated(Source):
+class Repeated(StreamSource):
     """A dataset gone through again and again, as a dataset; `length` is what `len()` says."""
 
     def __init__(
@@ -146,9 +139,8 @@ class Repeated(Source):
         super().__init__()
         self.source, self.nepochs, self.nbatches, self.length = source, nepochs, nbatches, length
 
-    def set_pass(self, turn: Turn) -> None:
-        """Tell the dataset which pass comes first."""
-        _pass_on(self.source, turn)
+    def begin_epoch(self, epoch: Epoch) -> None:
+        as_stage(self.source).begin_epoch(epoch)
 
     def __iter__(self) -> Iterator[Any]:
         return repeatedly(self.source, self.nepochs, self.nbatches)
@@ -199,12 +191,12 @@ def shuffle_data(
         raise ValueError("give either rng or seed to a shuffle, not both")
     if rng is None:
         rng = random.Random(drawn_seed() if seed is None else seed)
-    return Shuffle(bufsize, initial, rng, handler=handler)(data)
+    return Shuffle(bufsize, initial, rng, handler=handler).run(data)
 
 
 def rsample_data(data: Iterable[Any], p: float = 0.5) -> Iterator[Any]:
     """Keep each item with probability `p`; other items in each call."""
-    return Rsample(p, drawn_seed())(data)
+    return Rsample(p, drawn_seed()).run(data)
 
 
 def random_samples(

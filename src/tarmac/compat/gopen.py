@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import IO, Any, NoReturn
 
 from tarmac.errors import CommandFailed, UnsafeUrl, UnsupportedScheme, WriteError
-from tarmac.storage import schemes
+from tarmac.storage import FileStore, schemes
 from tarmac.storage.schemes import rewrite_url
 from tarmac.storage.security import is_secure
 from tarmac.storage.types import DEFAULT_STORAGE, Sink, Source
@@ -145,7 +145,7 @@ class WriteFile(io.BufferedWriter):
 def open_url(url: str, mode: str = "rb", bufsize: int = BUFFER, **kw: Any) -> IO[bytes]:
     """Open a URL with tarmac's own storage, or what is registered for its scheme.
 
-    Further arguments are fields of `StorageOptions`, such as `idle=` or `headers=`.
+    Further arguments are fields of `StorageOptions`, such as `idle_timeout=` or `headers=`.
     """
     options = replace(DEFAULT_STORAGE, **kw) if kw else DEFAULT_STORAGE
     if mode == "rb":
@@ -198,16 +198,15 @@ class _Schemes(MutableMapping[str, Opener]):
             return self.registered[scheme]
         if scheme == "__default__":
             return gopen_error
-        if scheme in schemes._MODULES or scheme in schemes._registered:
+        if scheme in schemes.known_schemes():
             return open_url
         raise KeyError(scheme)
 
     def __setitem__(self, scheme: str, opener: Opener) -> None:
         scheme = scheme.lower()
         before = schemes._registered.get(scheme)
-        schemes.register_scheme(
-            scheme, partial(_opened, opener, mode="rb"), partial(_opened, opener, mode="wb")
-        )
+        store = FileStore(partial(_opened, opener, mode="rb"), partial(_opened, opener, mode="wb"))
+        schemes.register_scheme(scheme, store)
         self._before.setdefault(scheme, before)
         self.registered[scheme] = opener
 
@@ -220,7 +219,7 @@ class _Schemes(MutableMapping[str, Opener]):
             schemes._registered[scheme] = before
 
     def __iter__(self) -> Iterator[str]:
-        names = {*schemes._MODULES, *schemes._registered, "__default__"}
+        names = {*schemes.known_schemes(), "__default__"}
         return iter(sorted(name for name in names if len(name) > 1))
 
     def __len__(self) -> int:

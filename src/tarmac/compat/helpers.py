@@ -8,32 +8,28 @@ import inspect
 import os
 import random
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, Literal
+from typing import Any
 
 from tarmac import environment
 from tarmac.codecs import (
-    Codec,
     Decoder,
     basichandlers,
     encode_field,
-    find_codec,
     find_encoder,
     gzfilter,
     handle_extension,
-    register_codec,
 )
 from tarmac.codecs.images import image_encoder
-from tarmac.codecs.registry import registered_codecs
 from tarmac.codecs.unsafe import pickle_loads
+from tarmac.compat.webdataset.codec_tables import encoders
 from tarmac.limits import DEFAULT_LIMITS
 from tarmac.runtime.seeds import drawn_seed
 from tarmac.samples.writer import SampleEncoder
 from tarmac.storage import urls
 from tarmac.storage.braces import expand_braces
-from tarmac.stream.batching import default_collation_fn
+from tarmac.stream.batch import default_collation_fn
 
 __all__ = [
     "IterableStandIn",
@@ -44,14 +40,12 @@ __all__ = [
     "combine_values",
     "compute_sample_weights",
     "decode_pickle",
-    "decoders",
     "default_decoder",
     "default_post_handlers",
     "default_pre_handlers",
     "dict2tuple",
     "encode_based_on_extension",
     "encode_based_on_extension1",
-    "encoders",
     "envsubst",
     "expand",
     "find_decoder",
@@ -72,43 +66,6 @@ __all__ = [
 default_pre_handlers = [gzfilter]
 default_post_handlers = [basichandlers]
 default_decoder = Decoder([])
-
-
-class _CodecTable(MutableMapping[str, Any]):
-    """The registry as a dictionary from extension to decoder or encoder; setting an item registers a codec."""
-
-    def __init__(self, attribute: Literal["decode", "encode"]) -> None:
-        self._attribute = attribute
-
-    def __getitem__(self, extension: str) -> Any:
-        codec = find_codec(extension)
-        if codec is None or extension not in codec.names or getattr(codec, self._attribute) is None:
-            raise KeyError(extension)
-        return getattr(codec, self._attribute)
-
-    def __setitem__(self, extension: str, function: Any) -> None:
-        codec = replace(find_codec(extension) or Codec[Any](extension), extensions=extension)
-        if self._attribute == "decode":
-            codec = replace(codec, decode=function, takes_options=False)
-        else:
-            codec = replace(codec, encode=function)
-        register_codec(codec, replace=True)
-
-    def __delitem__(self, extension: str) -> None:
-        _ = self[extension]  # raises KeyError
-        self[extension] = None
-
-    def __iter__(self) -> Iterator[str]:
-        for extension, codec in registered_codecs():
-            if getattr(codec, self._attribute) is not None:
-                yield extension
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-
-decoders = _CodecTable("decode")
-encoders = _CodecTable("encode")
 
 
 class Uncurried:

@@ -235,7 +235,7 @@ def group_by_keys(
         if isinstance(error, SplitSample):  # no telling what else in this shard is in pieces
             raise _RestDropped
 
-    grouping = Grouping(split=first_dot if keys is base_plus_ext else split, lower=lcase)
+    grouping = Grouping(split_name=first_dot if keys is base_plus_ext else split, lower=lcase)
     try:
         while files.next_shard():
             try:

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit, urlunsplit
 from tarmac.display import display_url
 from tarmac.errors import BadManifest, TarmacError, UnsafeUrl, UrlError
 from tarmac.limits import DEFAULT_LIMITS
-from tarmac.storage import is_local, scheme_of
+from tarmac.storage import is_local, is_stream, scheme_of
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.storage.urls import parse_manifest, read_list
 
@@ -169,7 +169,7 @@ def _located(spec: Spec, base: str | None, source: str) -> list[Shard]:
 
 def _allow(url: str, source: str, *, by_code: bool = False) -> str:
     """Return a name from a list, unless it asks for what only code may ask for."""
-    if scheme_of(url) in ("pipe", "-"):
+    if is_stream(url):
         raise UnsafeUrl(f"a list names {url[:60]!r}; commands run only when code asks for them.")
     if is_local(url) and not is_local(source) and not by_code:
         raise UnsafeUrl(f"a remote list names the local file {url[:60]!r}.")

@@ -185,7 +185,7 @@ def download_and_open(
 ) -> IO[Any]:
     """Open a file, which is downloaded first unless it is there; processes that ask at once wait for one."""
     lock = FileLock(Path(f"{local}.lock"))
-    lock.own()
+    lock.acquire()
     try:
         if not os.path.exists(local):
             download_file(remote, local, handlers, verbose)

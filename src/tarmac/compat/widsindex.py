@@ -15,7 +15,7 @@ from urllib.parse import urlsplit, urlunsplit
 from tarmac.compat.indexedtar import compute_file_md5sum
 from tarmac.compat.shardlist import CacheLocalname, LRUShards, ShardListDataset
 from tarmac.compat.shardlist_spec import load_remote_dsdesc_raw, urldir
-from tarmac.storage import open_write, scheme_of
+from tarmac.storage import scheme_of, write_all
 from tarmac.storage.urls import expand, parse_manifest
 
 __all__ = [
@@ -53,8 +53,8 @@ class AtomicJsonUpdate:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is None:
-            _write(self.backup_filename, self._before)
-            _write(self.filename, json.dumps(self.data, indent=2).encode())
+            write_all(self.backup_filename, self._before)
+            write_all(self.filename, json.dumps(self.data, indent=2).encode())
 
 
 def format_with_suffix(num: float) -> str:
@@ -97,7 +97,7 @@ def main_create(args: argparse.Namespace) -> None:
     if args.info is not None:
         with open(args.info) as file:
             found["info"] = file.read()
-    _write(args.output or "shardindex.json", json.dumps(found, indent=2).encode())
+    write_all(args.output or "shardindex.json", json.dumps(found, indent=2).encode())
 
 
 def _described(url: str, directory: str) -> Spec:
@@ -182,16 +182,6 @@ def main_sample(args: argparse.Namespace) -> None:
 
 def _contents(sample: Spec) -> Spec:
     return {key: value.read() if hasattr(value, "read") else value for key, value in sample.items()}
-
-
-def _write(path: str, content: bytes) -> None:
-    sink = open_write(path)
-    try:
-        sink.write(content)
-    except BaseException:
-        sink.abort()
-        raise
-    sink.commit()
 
 
 def _say(*lines: str) -> None:

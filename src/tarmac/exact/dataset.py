@@ -2,398 +2,352 @@
 
 from __future__ import annotations
 
-import bisect
-import itertools
+import contextlib
 import operator
-from collections import namedtuple
-from collections.abc import Collection, Iterator, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, Self, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 import xxhash
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from tarmac.exact.selection import Part, Rows, by_condition, by_key_hash, by_keys, by_numbers, whole
-from tarmac.exact.shardset import Opening, ShardSet
-from tarmac.exact.steps import Steps, apply_steps
-from tarmac.exact.table import Table
-from tarmac.indexing.build import REQUESTS, manifest_of
+from tarmac.display import html_table
+from tarmac.errors import TarmacError, UsageError
+from tarmac.exact.fetch import Fetcher
+from tarmac.exact.selection import Part, by_condition, by_key_hash, by_keys, by_numbers, whole
+from tarmac.exact.shardset import OpenOptions, ShardSet
+from tarmac.exact.steps import Steps, apply_steps, describe_step, map_step
+from tarmac.exact.types import Integers, MapStyle, T_co, U
+from tarmac.indexing.build import manifest_of
 from tarmac.indexing.manifest import Manifest
+from tarmac.indexing.meta import meta_plan
 from tarmac.indexing.where import parse_where
-from tarmac.runtime.lookahead import in_threads
-from tarmac.samples.grouping import Sample
+from tarmac.limits import Limits
+from tarmac.samples.naming import Splitter
+from tarmac.samples.splits import split_bounds
+from tarmac.steps.fields import ToTuple
 from tarmac.steps.stage import Each
 from tarmac.storage import Cache, StorageOptions, is_local
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.storage.urls import Shards
+from tarmac.tar import TarOptions
+from tarmac.tar.reader import DEFAULT_OPTIONS
 
 if TYPE_CHECKING:
     from tarmac.exact.mix import Mix
 
-__all__ = ["Dataset", "SeededIndex"]
-
-Integers = NDArray[np.int64]
-_Group = tuple[Part, int, Integers, Integers]
-TABLE = 1 << 20
-"""Samples up to which there is a table of all of them: tens of bytes each, so tens of megabytes."""
-FEW = 32
-"""Samples of each shard up to which getting them one by one is faster than sorting them by shard."""
+__all__ = ["Dataset", "SeededIndex", "Splits"]
 
 
 class SeededIndex(int):
-    """The number of a sample, and what its random steps start from; for samplers, which know both."""
+    """The number of a sample with the seed of its random steps, as `BatchSampler` yields it."""
 
     seed: int
 
     def __new__(cls, index: int, seed: int) -> SeededIndex:
-        made = super().__new__(cls, index)
-        made.seed = seed
-        return made
+        self = super().__new__(cls, index)
+        self.seed = seed
+        return self
 
     def __reduce__(self) -> tuple[Any, ...]:
         return SeededIndex, (int(self), self.seed)
 
 
-class Dataset(Steps):
+class Splits(tuple["Dataset[T_co]", ...]):
+    """The datasets that `Dataset.split` returns, in order and as attributes: `splits.train`."""
+
+    def __new__(cls, datasets: Iterable[Dataset[T_co]], names: Iterable[str] = ()) -> Splits[T_co]:
+        self = super().__new__(cls, datasets)
+        self.__dict__.update(zip(names, self, strict=False))
+        return self
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Dataset[T_co]: ...
+
+    def __repr__(self) -> str:
+        return f"Splits({', '.join(f'{name}={dataset!r}' for name, dataset in self.__dict__.items())})"
+
+
+class Dataset(Steps, MapStyle[T_co]):
     """The samples of indexed shards, as a sequence.
 
     >>> ds = tarmac.Dataset("train.json").decode("rgb8").to_tuple("jpg;png", "cls")
     >>> len(ds), ds[0], ds[-1], ds[:1000], ds.get("n01440764/n01440764_10026")
 
-    `source` is a manifest (`tarmac index` makes one) or shards, which are indexed on first use. Every method
-    returns a new dataset; nothing is read before a sample is asked for. It pickles small, works as a
-    map-style dataset of torch, and may be used from several threads.
+    `source` is a manifest (see `tarmac index`) or shards, which are indexed on first use. Every method
+    returns a new dataset, and samples are read on access. A dataset pickles small, can be used from several
+    threads, and is a map-style dataset for torch.
 
-    `fields` limits what is read. `cache` keeps remote shards on disk; without one, they are read by ranges.
+    `fields` limits what is read. `meta` names columns that the index needs for `where`, such as
+    `["jpg.width", "json.caption"]`. `cache` keeps remote shards on disk; without it, they are read by ranges.
     `in_memory` reads each shard once and keeps it. `verify` compares each field with its digest in the index.
+    `storage` configures access to stores. `limits`, `tar` and `split_name` apply when shards are indexed;
+    `limits` also applies to `decode`. An existing index that was built with another `split_name` is an error.
+    `progress` shows a progress bar while shards are indexed; by default on terminals and in notebooks.
     """
 
-    _joined: Table | Literal[False] | None = None
-    """All samples in one table; False if there can be none, None if it was not made yet."""
-
     def __init__(
-        self,
+        self: Dataset[dict[str, Any]],
         source: Shards | Manifest,
         *,
         fields: Collection[str] | None = None,
+        meta: Sequence[str] | None = None,
         cache: Cache | None = None,
         in_memory: bool = False,
         verify: bool = False,
         storage: StorageOptions = DEFAULT_STORAGE,
+        limits: Limits | None = None,
+        tar: TarOptions = DEFAULT_OPTIONS,
+        split_name: Splitter | None = None,
         progress: bool | None = None,
     ) -> None:
-        if isinstance(fields, str):
-            raise ValueError(f'fields must be a list of names such as ["jpg", "cls"], got {fields!r}')
-        wanted = None if fields is None else frozenset(name.lower() for name in fields)
-        opening = Opening(wanted, verify, in_memory, cache, storage)
-        shards = ShardSet(manifest_of(source, opening.indexing, progress=progress), opening)
-        self.parts: tuple[Part, ...] = (whole(shards),)
+        for name, value in (("fields", fields), ("meta", meta)):
+            if isinstance(value, str):
+                raise UsageError(
+                    f'expected a list of names such as ["jpg", "cls"], got {value!r}.', field=name
+                )
+        if limits is not None:
+            tar = replace(tar, limits=limits)
+        options = OpenOptions(
+            fields=None if fields is None else frozenset(name.lower() for name in fields),
+            verify=verify,
+            in_memory=in_memory,
+            cache=cache,
+            storage=storage,
+            meta=None if meta is None else meta_plan(meta, limits=tar.limits),
+            tar=tar,
+            split_name=split_name,
+        )
+        manifest = manifest_of(source, options.indexing, progress=progress)
+        self._parts: tuple[Part, ...] = (whole(ShardSet(manifest, options)),)
 
     @classmethod
-    def of_parts(cls, parts: Sequence[Part]) -> Self:
-        """Put together some rows of some shards; what all methods that choose samples end with."""
-        made = cls.__new__(cls)
-        made.parts = tuple(parts)
-        return made
-
-    # What there is
-
-    def __len__(self) -> int:
-        return self._ends_list[-1] if self._ends_list else 0
+    def _of_parts(cls, parts: Iterable[Part]) -> Dataset[Any]:
+        self = cls.__new__(cls)
+        self._parts = tuple(parts)
+        return self
 
     @cached_property
+    def _fetcher(self) -> Fetcher:
+        return Fetcher(self._parts)
+
+    # Description
+
+    def __len__(self) -> int:
+        return self._fetcher.samples
+
+    @property
     def lengths(self) -> Integers:
-        """How many samples there are of each shard, in order; what the order of an epoch is made from."""
-        return np.concatenate([part.lengths for part in self.parts])
+        """The number of samples from each shard, in order. The order of an epoch depends on it."""
+        return self._fetcher.lengths
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of which samples these are, wherever their shards lie."""
-        return xxhash.xxh3_128("".join(part.fingerprint() for part in self.parts).encode()).hexdigest()
+        """A hash of the selected samples, independent of the location of their shards."""
+        return xxhash.xxh3_128("".join(part.fingerprint() for part in self._parts).encode()).hexdigest()
 
-    def keys(self) -> Iterator[str]:
-        """The keys of all samples, from the index."""
-        for part in self.parts:
+    @overload
+    def keys(self) -> Iterator[str]: ...
+    @overload
+    def keys(self, indices: ArrayLike) -> list[str]: ...
+    def keys(self, indices: ArrayLike | None = None) -> Iterator[str] | list[str]:
+        """Return the keys of all samples, or of those with these numbers, from the index."""
+        if indices is None:
+            return self._all_keys()
+        numbers = self._fetcher.normalized(indices)
+        keys = [""] * len(numbers)
+        for part, shard, rows, positions in self._fetcher.groups(numbers):
+            for position, key in zip(positions.tolist(), part.shards.sidecar(shard).keys(rows), strict=True):
+                keys[position] = key
+        return keys
+
+    def _all_keys(self) -> Iterator[str]:
+        for part in self._parts:
             sidecars = part.shards.sidecars(part.numbers.tolist())
             for sidecar, rows in zip(sidecars, part.rows, strict=True):
                 yield from sidecar.keys(None if rows is None else rows.astype(np.int64))
 
-    def keys_of(self, indices: ArrayLike) -> list[str]:
-        """The keys of several samples, from the index."""
-        numbers = self._checked_all(indices)
-        found = [""] * len(numbers)
-        for part, shard, rows, places in self._groups(numbers):
-            for place, key in zip(places.tolist(), part.shards.sidecar(shard).keys(rows), strict=True):
-                found[place] = key
-        return found
-
-    def key_of(self, index: int) -> str:
-        """The key of one sample, from the index."""
-        part, number, row = self._locate(self._checked(index))
+    def key(self, index: int) -> str:
+        """Return the key of one sample, from the index."""
+        part, number, row = self._fetcher.locate(index)
         return part.shards.sidecar(number).key(row)
 
-    def sizes_of(self, indices: ArrayLike) -> Integers:
-        """How many bytes each of several samples has in all its fields, from the index."""
-        numbers = self._checked_all(indices)
-        found = np.zeros(len(numbers), np.int64)
-        for part, shard, rows, places in self._groups(numbers):
-            found[places] = part.shards.sidecar(shard).bytes_of(rows)
-        return found
+    def sizes(self, indices: ArrayLike) -> Integers:
+        """Return the total size in bytes of the fields of each sample, from the index."""
+        numbers = self._fetcher.normalized(indices)
+        sizes = np.zeros(len(numbers), np.int64)
+        for part, shard, rows, positions in self._fetcher.groups(numbers):
+            sizes[positions] = part.shards.sidecar(shard).bytes_of(rows)
+        return sizes
 
-    # Getting samples
+    def __repr__(self) -> str:
+        facts = self._facts()
+        first = f"{facts.pop('samples')} samples in {facts.pop('shards')} shards"
+        return f"<Dataset: {'; '.join([first, *(f'{name} {value}' for name, value in facts.items())])}>"
+
+    def _repr_html_(self) -> str:
+        return html_table("Dataset", self._facts())
+
+    def _facts(self) -> dict[str, str]:
+        total = sum(
+            shards.manifest.samples for shards in {id(p.shards): p.shards for p in self._parts}.values()
+        )
+        facts = {
+            "samples": f"{len(self)}" if len(self) == total else f"{len(self)} of {total}",
+            "shards": f"{int(np.count_nonzero(self.lengths))}",
+        }
+        part = next((part for part in self._parts if len(part.numbers)), None)
+        # Only local indexes are opened for this: printing a dataset sends no request.
+        if part is not None and is_local(part.shards.url(int(part.numbers[0]))):
+            with contextlib.suppress(TarmacError, OSError):
+                sidecar = part.shards.sidecar(int(part.numbers[0]))
+                wanted = part.shards.options.fields
+                facts["fields"] = ", ".join(f for f in sidecar.fields if wanted is None or f in wanted)
+                facts["columns"] = ", ".join(sidecar.metadata)
+        facts["steps"] = ", ".join(map(describe_step, self._parts[0].steps if self._parts else ()))
+        return {name: value for name, value in facts.items() if value}
+
+    # Reading
 
     @overload
-    def __getitem__(self, index: int) -> Any: ...
+    def __getitem__(self, index: int) -> T_co: ...
     @overload
-    def __getitem__(self, index: slice) -> Self: ...
+    def __getitem__(self, index: slice) -> Dataset[T_co]: ...
     def __getitem__(self, index: int | slice) -> Any:
         if isinstance(index, slice):
             return self._sliced(index)
-        part, number, row = self._locate(self._checked(index))
+        part, number, row = self._fetcher.locate(index)
         sample = part.shards.open(number).sample(row)
         return apply_steps(part.steps, sample, None) if part.steps else sample
 
-    def batch(self, indices: ArrayLike, *, seeds: Sequence[int] | None = None) -> list[Any]:
-        """Several samples at once, in the order asked for; of remote shards, few requests fetch them all.
+    def batch(self, indices: ArrayLike, *, seeds: Sequence[int] | None = None) -> list[T_co]:
+        """Return several samples, in the order of `indices`; remote ones are fetched with few requests.
 
-        `seeds` are for the steps that draw random numbers, one for each sample.
+        `seeds` holds one seed per sample for steps that draw random numbers.
         """
-        found, steps = self._fetched(indices)
+        samples, steps = self._fetcher.fetch(indices)
         if not any(steps):
-            return found
-        drawn: Sequence[int | None] = [None] * len(found) if seeds is None else seeds
+            return samples  # type: ignore[return-value]
+        drawn: Sequence[int | None] = [None] * len(samples) if seeds is None else seeds
         return [
-            apply_steps(each, sample, seed) for sample, each, seed in zip(found, steps, drawn, strict=True)
+            apply_steps(todo, sample, seed) for sample, todo, seed in zip(samples, steps, drawn, strict=True)
         ]
 
-    def fetch(self, indices: ArrayLike) -> list[tuple[Sample, tuple[Each, ...]]]:
-        """Several samples as they are in the shards, each with the steps that are still to be done."""
-        return list(zip(*self._fetched(indices), strict=True))
-
-    def _fetched(self, indices: ArrayLike) -> tuple[list[Sample], list[tuple[Each, ...]]]:
-        """Several samples as they are in the shards, and for each the steps that are still to be done."""
-        numbers = self._checked_all(indices)
-        if table := self._table():
-            return table.samples(numbers), [self.parts[0].steps] * len(numbers)
-        if len(numbers) < FEW * len(self._ends_list):
-            one_by_one = self._fetch_each(numbers.tolist())
-            if one_by_one is not None:
-                return one_by_one
-        found: list[Any] = [None] * len(numbers)
-        steps: list[tuple[Each, ...]] = [()] * len(numbers)
-        groups = list(self._groups(numbers))
-        for (part, _, _, places), samples in zip(groups, _each_read(groups), strict=True):
-            to_do = part.steps
-            for place, sample in zip(places.tolist(), samples, strict=True):
-                found[place] = sample
-                if to_do:
-                    steps[place] = to_do
-        return found, steps
-
-    def _table(self) -> Table | None:
-        """All samples in one table, if they are few and alike, and their shards open anyway."""
-        if self._joined is None:
-            if len(self) > TABLE or any(part.steps != self.parts[0].steps for part in self.parts):
-                self._joined = False
-                return None
-            opened = [part.shards.open_now(part.numbers.tolist(), self) for part in self.parts]
-            if not all(opened):
-                return None  # not yet
-            shards = [shard for some in opened for shard in some or ()]
-            self._joined = Table.of(shards, [rows for part in self.parts for rows in part.rows]) or False
-        return self._joined or None
-
-    def forget_table(self) -> None:
-        """Let go of the table, and of the shards that it keeps."""
-        self._joined = None
-
-    def _fetch_each(self, indices: list[int]) -> tuple[list[Sample], list[tuple[Each, ...]]] | None:
-        """The same one by one, unless each would cost a request of its own."""
-        ends, segments = self._ends_list, self._segments
-        found, steps, readers = [], [], {}
-        for index in indices:
-            segment = bisect.bisect_right(ends, index)
-            if segment not in readers:
-                part, number, rows, begin = segments[segment]
-                shard = part.shards.open(number)
-                if not shard.local:
-                    return None
-                readers[segment] = shard.sample, rows, begin, part.steps
-            read, rows, begin, to_do = readers[segment]
-            row = index - begin
-            found.append(read(row if rows is None else int(rows[row])))
-            steps.append(to_do)
-        return found, steps
-
-    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        """What torch calls to fetch a batch at once."""
+    def __getitems__(self, indices: Sequence[int]) -> list[T_co]:
+        """Return a batch; torch's DataLoader calls this."""
         if len(indices) and isinstance(indices[0], SeededIndex):
             return self.batch(indices, seeds=[getattr(index, "seed", 0) for index in indices])
         return self.batch(indices)
 
-    def get(self, key: str) -> Any:
-        """The sample with this key; KeyError if there is none."""
-        for part in self.parts:
+    def get(self, key: str) -> T_co:
+        """Return the sample with this key, or raise KeyError."""
+        for part in self._parts:
             numbers = part.numbers.tolist()
             sidecars = part.shards.sidecars(numbers)
             for number, sidecar, rows in zip(numbers, sidecars, part.rows, strict=True):
                 row = sidecar.find(key)
                 if row is not None and (rows is None or row in rows):
-                    return apply_steps(part.steps, part.shards.open(number).sample(row), None)
+                    return apply_steps(part.steps, part.shards.open(number).sample(row), None)  # type: ignore[no-any-return]
         raise KeyError(key)
 
-    def __iter__(self) -> Iterator[Any]:
-        for part in self.parts:
+    def __iter__(self) -> Iterator[T_co]:
+        for part in self._parts:
             for number, rows in zip(part.numbers.tolist(), part.rows, strict=True):
                 shard = part.shards.open(number)
                 samples = iter(shard) if rows is None else shard.some(rows)
-                yield from (apply_steps(part.steps, s, None) for s in samples) if part.steps else samples
+                yield from (apply_steps(part.steps, s, None) for s in samples) if part.steps else samples  # type: ignore[misc]
 
-    def _then(self, step: Each) -> Self:
-        return self.of_parts([replace(part, steps=(*part.steps, step)) for part in self.parts])
+    # Steps that change the type of a sample
 
-    # Which samples there are
+    @overload
+    def map(self, f: Callable[[T_co], U], *, random: Literal[False] = False) -> Dataset[U]: ...
+    @overload
+    def map(self, f: Callable[[T_co, np.random.Generator], U], *, random: Literal[True]) -> Dataset[U]: ...
+    def map(self, f: Callable[..., U], *, random: bool = False) -> Dataset[U]:
+        """Replace each sample with `f(sample)`.
 
-    def where(self, condition: str) -> Self:
-        """Keep the samples of which the index says so: `where("width >= 512 and lang = 'en'")`."""
-        return self.of_parts(by_condition(self.parts, parse_where(condition)))
+        With `random`, call `f(sample, rng)`. In a Loader, the numpy generator depends only on seed, epoch and
+        position, so a resumed epoch draws the same numbers with any number of workers.
+        """
+        return self._then(map_step(f, random=random))
 
-    def with_keys(self, keys: Collection[str]) -> Self:
+    def to_tuple(self, *fields: str) -> Dataset[tuple[Any, ...]]:
+        """Pick fields into a tuple; `"jpg;png"` takes the first that the sample has."""
+        return self._then(ToTuple(*fields))
+
+    def _then(self, step: Each) -> Dataset[Any]:
+        return self._of_parts([replace(part, steps=(*part.steps, step)) for part in self._parts])
+
+    @property
+    def _limits(self) -> Limits:
+        return self._parts[0].shards.options.tar.limits if self._parts else Limits()
+
+    # Selecting samples
+
+    def where(self, condition: str) -> Dataset[T_co]:
+        """Keep the samples that meet a condition on index columns: `where("width >= 512 and lang = 'en'")`."""
+        return self._of_parts(by_condition(self._parts, parse_where(condition)))
+
+    def select_keys(self, keys: Collection[str]) -> Dataset[T_co]:
         """Keep the samples with these keys, in the order of the shards."""
         wanted = keys if isinstance(keys, Set) else frozenset(keys)
-        return self.of_parts([by_keys(part, wanted) for part in self.parts])
+        return self._of_parts([by_keys(part, wanted) for part in self._parts])
 
-    def split(self, *, salt: str = "", **shares: float) -> Any:
+    def split(self, *, salt: str = "", **shares: float) -> Splits[T_co]:
         """Split by a hash of the key: `train, val = ds.split(train=0.9, val=0.1)`, or `ds.split(…).train`.
 
-        A sample stays on its side when the dataset grows or is packed anew. Another `salt` is another split.
+        A sample stays in its split when the dataset grows or is packed again. Another `salt` gives another
+        split.
         """
-        if not shares or min(shares.values()) <= 0 or sum(shares.values()) > 1 + 1e-9:
-            raise ValueError(f"shares are positive and add up to 1 at most, got {shares}")
-        edges = [min(round(edge * 2**64), 2**64) for edge in np.cumsum([0.0, *shares.values()]).tolist()]
-        if sum(shares.values()) > 1 - 1e-9:
-            edges[-1] = 2**64
-        bounds = list(itertools.pairwise(edges))
-        pieces = [by_key_hash(part, bounds, salt) for part in self.parts]
-        return namedtuple("Split", shares)(*[self.of_parts(parts) for parts in zip(*pieces, strict=True)])
+        bounds = list(split_bounds(shares).values())
+        pieces = [by_key_hash(part, bounds, salt) for part in self._parts]
+        return Splits([self._of_parts(parts) for parts in zip(*pieces, strict=True)], shares)
 
-    def __add__(self, other: Dataset) -> Self:
+    def __add__(self, other: Dataset[U]) -> Dataset[T_co | U]:  # type: ignore[override]
         if not isinstance(other, Dataset):
             return NotImplemented
-        return self.of_parts([*self.parts, *other.parts])
+        return self._of_parts([*self._parts, *other._parts])
 
-    def repeat(self, times: float) -> Mix:
-        """Take every sample so many times an epoch, in a new order each time; 2.5 times is allowed."""
+    def repeat(self, times: float) -> Mix[T_co]:
+        """Return a Mix that takes every sample `times` times per epoch, in a new order each time.
+
+        `times` can be a fraction: 2.5 takes every sample twice, and half of them a third time.
+        """
         from tarmac.exact.mix import Mix
 
         return Mix._of([self], [round(len(self) * times)])
 
-    def choose(self, samples: int) -> Mix:
-        """Take so many samples an epoch, each epoch going on where the last one stopped."""
+    def take_per_epoch(self, n: int) -> Mix[T_co]:
+        """Return a Mix that takes `n` samples per epoch; each epoch continues where the previous one stopped."""
         from tarmac.exact.mix import Mix
 
-        return Mix._of([self], [operator.index(samples)])
+        return Mix._of([self], [operator.index(n)])
 
-    def _sliced(self, index: slice) -> Self:
+    def _sliced(self, index: slice) -> Dataset[T_co]:
         start, stop, step = index.indices(len(self))
         if step < 0:
-            raise ValueError("a dataset is sliced forwards; use batch() for another order")
+            raise UsageError(
+                "negative steps are not supported in slices.", hint="batch(indices) takes any order."
+            )
         parts, first = [], 0
-        for part in self.parts:
+        for part in self._parts:
             parts.append(by_numbers(part, start - first, stop - first, step))
             first += part.samples
-        return self.of_parts(parts)
+        return self._of_parts(parts)
 
-    # How it is done
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"parts": self.parts}
-
-    def segments_of(self, indices: Integers) -> Integers:
-        """For each sample the number of its shard, counted over all parts."""
-        return np.searchsorted(self._ends, indices, side="right")
-
-    def shard_of(self, segment: int) -> tuple[Part, int]:
-        """The part that a shard belongs to, and its number there."""
-        return self._segments[segment][:2]
+    # Resources
 
     def close(self) -> None:
-        """Let go of the shards that are open; they open again when needed."""
-        for part in self.parts:
+        """Close the open shards; they are opened again on access."""
+        for part in self._parts:
             part.shards.close()
 
-    def after_fork(self) -> None:
-        """Let go of what a forked process must not share with its parent."""
-        for part in self.parts:
+    def _after_fork(self) -> None:
+        for part in self._parts:
             part.shards.after_fork()
 
-    @cached_property
-    def _ends(self) -> Integers:
-        return np.cumsum(self.lengths)
-
-    @cached_property
-    def _ends_list(self) -> list[int]:
-        return self._ends.tolist()  # type: ignore[no-any-return]
-
-    @cached_property
-    def _segments(self) -> list[tuple[Part, int, Rows | None, int]]:
-        """For each shard its part, its number there, which rows of it, and with which sample it begins."""
-        begins = iter([0, *self._ends_list])
-        return [
-            (part, number, rows, next(begins))
-            for part in self.parts
-            for number, rows in zip(part.numbers.tolist(), part.rows, strict=True)
-        ]
-
-    def _checked(self, index: int) -> int:
-        number, length = operator.index(index), len(self)
-        if not -length <= number < length:
-            raise IndexError(f"there are {length} samples, numbered from 0; asked for {number}")
-        return number + length if number < 0 else number
-
-    def _checked_all(self, indices: ArrayLike) -> Integers:
-        found = np.asarray(indices)
-        if found.ndim > 1:
-            raise TypeError(f"samples are asked for by a row of numbers, got an array of shape {found.shape}")
-        if not found.size:
-            return np.zeros(0, np.int64)
-        if found.dtype.kind not in "iu":
-            raise TypeError(f"samples are asked for by number, got an array of {found.dtype}")
-        length, lowest, highest = len(self), found.min(), found.max()
-        if not -length <= lowest <= highest < length:
-            raise IndexError(f"there are {length} samples, numbered from 0; asked for {found}")
-        found = found.reshape(-1).astype(np.int64, copy=False)
-        return found if lowest >= 0 else np.where(found < 0, found + length, found)
-
-    def _locate(self, index: int) -> tuple[Part, int, int]:
-        """The part, the shard in it and the row of the shard."""
-        part, number, rows, begin = self._segments[bisect.bisect_right(self._ends_list, index)]
-        return part, number, index - begin if rows is None else int(rows[index - begin])
-
-    def _groups(self, indices: Integers) -> Iterator[_Group]:
-        """Samples of one shard together: part, shard, rows, and where in the batch they belong."""
-        segments = np.searchsorted(self._ends, indices, side="right")
-        order = np.argsort(segments, kind="stable")
-        cuts = np.flatnonzero(np.diff(segments[order])) + 1
-        for places in np.split(order, cuts) if len(order) else ():
-            part, number, chosen, begin = self._segments[int(segments[places[0]])]
-            rows = indices[places] - begin
-            yield part, number, rows if chosen is None else chosen[rows].astype(np.int64), places
-
-    def __repr__(self) -> str:
-        shards, steps = len(self.lengths), [type(step).__name__ for step in self.parts[0].steps]
-        return f"<Dataset of {len(self)} samples in {shards} shards{''.join(f' | {name}' for name in steps)}>"
-
-
-def _each_read(groups: list[_Group]) -> Iterator[list[Sample]]:
-    """The samples of each group; of shards in a store, several at a time."""
-
-    def read(group: _Group) -> list[Sample]:
-        part, shard, rows, _ = group
-        return part.shards.open(shard).samples(rows)
-
-    if len(groups) < 2 or all(is_local(part.shards.url(shard)) for part, shard, _, _ in groups):
-        return map(read, groups)
-    return in_threads(read, groups, REQUESTS)
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_parts": self._parts}

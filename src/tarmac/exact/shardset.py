@@ -1,4 +1,4 @@
-"""The indexed shards of a dataset, opened when they are first needed and let go when others are."""
+"""The indexed shards of a dataset, opened on first use and closed when too many are open."""
 
 from __future__ import annotations
 
@@ -10,127 +10,139 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
-from tarmac.errors import IndexDamaged, IndexMissing, IndexStale
+from tarmac.errors import IndexDamaged, IndexingError, IndexMissing, IndexStale
 from tarmac.exact.indexed import IndexedShard
 from tarmac.indexing.build import REQUESTS, IndexOptions, find_or_make_index
 from tarmac.indexing.manifest import Manifest, Shard
+from tarmac.indexing.meta import MetaPlan
 from tarmac.indexing.sidecar import Sidecar, open_sidecar, sidecar_url
 from tarmac.runtime.lookahead import in_threads
+from tarmac.samples.naming import Splitter, first_dot
 from tarmac.storage import Cache, Source, StorageOptions, is_local, open_read, stat
 from tarmac.storage.types import DEFAULT_STORAGE
+from tarmac.tar import TarOptions
+from tarmac.tar.reader import DEFAULT_OPTIONS
 
-__all__ = ["Opening", "ShardSet"]
+__all__ = ["OpenOptions", "ShardSet"]
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
+class OpenOptions:
     """How the shards of a dataset are opened."""
 
     fields: frozenset[str] | None = None
+    """Fields to read; None for all."""
     verify: bool = False
     """Compare each field with its digest in the index."""
     in_memory: bool = False
-    """Read each shard once and keep it."""
+    """Read each shard once and keep it in memory."""
     cache: Cache | None = None
-    """Keep remote shards on disk, whole; without it they are read by ranges."""
+    """Keep whole remote shards on disk; without it they are read by ranges."""
     storage: StorageOptions = field(default=DEFAULT_STORAGE)
+    meta: MetaPlan | None = None
+    """Columns that the indexes must have."""
+    tar: TarOptions = DEFAULT_OPTIONS
+    split_name: Splitter | None = None
+    """How member names are split into key and field; None accepts what the index has."""
     open_shards: int = 128
-    """How many are kept open; each takes three descriptors."""
+    """Largest number of open shards; each takes three file descriptors."""
     mapped: bool = True
-    """Map local shards; else they are read piece by piece, so that little memory is in use."""
+    """Map local shards; otherwise read them in pieces, which keeps less memory in use."""
     views: bool = False
-    """Give out memoryviews of mapped shards, for whoever only passes them on."""
+    """Return memoryviews of mapped shards instead of bytes."""
 
     @property
     def indexing(self) -> IndexOptions:
-        """How a shard is indexed that has no index yet."""
-        return IndexOptions(digests=self.verify, storage=self.storage)
+        """The options for building an index that is missing."""
+        split = self.split_name or first_dot
+        return IndexOptions(
+            digests=self.verify, meta=self.meta, split_name=split, tar=self.tar, storage=self.storage
+        )
 
 
 class Holder(Protocol):
-    """Someone who holds on to open shards."""
+    """An object that keeps references to open shards."""
 
-    def forget_table(self) -> None:
-        """Let go of them."""
+    def forget_table(self) -> None: ...
 
 
 class ShardSet:
-    """The shards of one manifest. Safe to use from several threads; pickles without what it has open."""
+    """The shards of one manifest. Thread-safe; a pickled copy starts with no open shards."""
 
-    def __init__(self, manifest: Manifest, opening: Opening) -> None:
+    def __init__(self, manifest: Manifest, options: OpenOptions) -> None:
         self.manifest = manifest
-        self.opening = opening
+        self.options = options
         self.close()
 
     def close(self) -> None:
-        """Let go of all shards; they open again when needed."""
+        """Close all shards; they are opened again on access."""
         for holder in list(getattr(self, "_holders", ())):
             holder.forget_table()
         self._holders: weakref.WeakSet[Holder] = weakref.WeakSet()
-        most = self.opening.open_shards
-        self._open: _Kept[IndexedShard] = _Kept(None if self.opening.in_memory else most)
-        self._sidecars: _Kept[Sidecar] = _Kept(most)
+        limit = self.options.open_shards
+        self._open: _Pool[IndexedShard] = _Pool(None if self.options.in_memory else limit)
+        self._sidecars: _Pool[Sidecar] = _Pool(limit)
 
     def open(self, number: int) -> IndexedShard:
-        """Return a shard, opened now or before."""
-        found = self._open.get(number, self._opened)
-        if found.damaged and self.opening.cache is not None:  # the cache has let go of it, so may we
+        """Return an open shard."""
+        shard = self._open.get(number, self._open_shard)
+        if shard.damaged and self.options.cache is not None:  # the cache has dropped it, too
             self._open.drop(number)
-            found = self._open.get(number, self._opened)
-        return found
+            shard = self._open.get(number, self._open_shard)
+        return shard
 
     def open_now(self, numbers: Sequence[int], holder: Holder) -> list[IndexedShard] | None:
-        """Return shards if all of them are open and stay so: those of a cache may have to go.
+        """Return the shards if all are open and will stay open: shards of a cache may be evicted.
 
-        Whoever holds on to them is told when they are to be let go.
+        `holder` is notified when the shards are closed.
         """
-        if len(self._open) < len(numbers) or self.opening.cache is not None:
+        if len(self._open) < len(numbers) or self.options.cache is not None:
             return None
-        found = [self._open.there(number) for number in numbers]
-        if None in found:
+        shards = [shard for number in numbers if (shard := self._open.peek(number)) is not None]
+        if len(shards) < len(numbers):
             return None
         self._holders.add(holder)
-        return found  # type: ignore[return-value]
+        return shards
 
-    def let_go(self, number: int) -> None:
-        """Close a shard when nobody reads from it any more."""
+    def release(self, number: int) -> None:
+        """Close a shard once no thread reads from it."""
         self._open.drop(number)
 
     def sidecar(self, number: int) -> Sidecar:
-        """Return the index of a shard, without opening the shard unless it is open."""
-        found = self._open.there(number)
-        return self._sidecars.get(number, self._checked_sidecar) if found is None else found.sidecar
+        """Return the index of a shard, without opening the shard."""
+        shard = self._open.peek(number)
+        return self._sidecars.get(number, self._checked_sidecar) if shard is None else shard.sidecar
 
     def sidecars(self, numbers: Sequence[int]) -> Iterator[Sidecar]:
-        """The indexes of several shards, in order; those in a store are fetched several at a time."""
+        """Yield the indexes of several shards, in order; remote ones are fetched in parallel."""
         if all(is_local(self.url(number)) for number in numbers):
             return map(self.sidecar, numbers)
         return in_threads(self.sidecar, numbers, REQUESTS)
 
     def url(self, number: int) -> str:
-        """Where a shard is."""
+        """Return the URL of a shard."""
         return self.manifest.shards[number].url
 
-    def _opened(self, number: int) -> IndexedShard:
-        opening, url, sidecar = self.opening, self.url(number), self.sidecar(number)
-        info = stat(url, opening.storage)
+    def _open_shard(self, number: int) -> IndexedShard:
+        options, url, sidecar = self.options, self.url(number), self.sidecar(number)
+        info = stat(url, options.storage)
         source = self._source(url, info.version)
         try:
-            # What was downloaded or read into memory anyway need not be asked for again.
+            # A shard that was downloaded or read into memory need not be requested again.
             content = None if source is None or is_local(url) else source.map() or source.content()
-            compared = sidecar.check_shard(info, url, opening.storage, content)
+            compared = sidecar.check_shard(info, url, options.storage, content)
             return IndexedShard(
                 url,
                 sidecar,
                 source,
-                storage=opening.storage,
-                fields=opening.fields,
-                verify=opening.verify,
+                storage=options.storage,
+                fields=options.fields,
+                verify=options.verify,
                 version=info.version,
-                mapped=opening.mapped,
-                views=opening.views,
+                mapped=options.mapped,
+                views=options.views,
                 compare_names=not compared,
             )
         except BaseException as error:
@@ -141,36 +153,53 @@ class ShardSet:
             raise
 
     def _source(self, url: str, version: str | None) -> Source | None:
-        opening = self.opening
-        if opening.in_memory:
-            with open_read(url, opening.storage) as source:
-                return _Held(source)
-        if opening.cache is not None:
-            return opening.cache.open_read(url, opening.storage, version)
-        return open_read(url, opening.storage) if is_local(url) else None
+        options = self.options
+        if options.in_memory:
+            with open_read(url, options.storage) as source:
+                return _InMemory(source)
+        if options.cache is not None:
+            return options.cache.open_read(url, options.storage, version)
+        return open_read(url, options.storage) if is_local(url) else None
 
     def _checked_sidecar(self, number: int) -> Sidecar:
-        """The sidecar that the manifest speaks of; one that is missing is made, if the manifest had none."""
+        """Return the index that the manifest names; if it names none, find or build one."""
         shard = self.manifest.shards[number]
         if shard.fingerprint is None:
-            sidecar, _ = find_or_make_index(shard.url, self.opening.indexing)
+            sidecar, _ = find_or_make_index(shard.url, self.options.indexing)
         else:
-            sidecar = _named_sidecar(shard, self.opening.storage)
+            sidecar = _named_sidecar(shard, self.options.storage)
         if len(sidecar) != shard.samples:
             raise IndexDamaged(
-                f"the manifest says {shard.samples} samples, the shard has {len(sidecar)}.", url=shard.url
+                f"expected {shard.samples} samples as in the manifest, got {len(sidecar)}.", url=shard.url
             )
+        self._check_contents(sidecar, shard.url)
         return sidecar
 
+    def _check_contents(self, sidecar: Sidecar, url: str) -> None:
+        """Raise if an existing index does not have what the options ask for."""
+        meta, split = self.options.meta, self.options.split_name
+        missing = {column.name for column in meta.columns} - set(sidecar.metadata) if meta else set()
+        if missing:
+            names = ",".join(sorted(missing))
+            raise IndexingError(
+                f"the index has no columns {names}.", url=url, hint=f"tarmac index SHARDS --meta {names}"
+            )
+        if split is not None and not _splits_alike(sidecar, split):
+            raise IndexingError(
+                "the index was built with another `split_name`.",
+                url=url,
+                hint="leave `split_name` out, or remove the index so that it is built again.",
+            )
+
     def after_fork(self) -> None:
-        """Open shards anew in a forked process; what is held in memory is shared with the parent."""
-        held = self._open
+        """Open shards again in a forked process; those in memory are shared with the parent."""
+        inherited = self._open
         self.close()
-        if self.opening.in_memory:
-            self._open = held
+        if self.options.in_memory:
+            self._open = inherited
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"manifest": self.manifest, "opening": self.opening}
+        return {"manifest": self.manifest, "options": self.options}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -185,82 +214,92 @@ def _named_sidecar(shard: Shard, storage: StorageOptions) -> Sidecar:
         error.hint = f"tarmac index {shard.url}, or copy the index together with its shard."
         raise
     if sidecar.facts.fingerprint != shard.fingerprint:
-        raise IndexDamaged("this index is not the one that the manifest was made from.", url=url)
+        raise IndexDamaged("the manifest was built from another index.", url=url)
     return sidecar
 
 
-class _Kept(Generic[T]):
-    """Things by number, made when they are first asked for; of too many, those made first are let go.
+def _splits_alike(sidecar: Sidecar, split: Splitter) -> bool:
+    """Return whether a splitter gives the keys and fields of an index."""
+    fields, field_of, starts = sidecar.fields, sidecar.field_of.tolist(), sidecar.starts.tolist()
+    for row, key in enumerate(sidecar.keys(None)):
+        for member in range(starts[row], starts[row + 1]):
+            named = split(f"{key}.{fields[field_of[member]]}")
+            if named is None or named[0] != key:
+                return False
+    return True
 
-    A shard that is let go is closed when the last thread that reads from it is done. Several threads may
-    make different things at a time, but none makes what another one is making.
+
+class _Pool(Generic[T]):
+    """Objects by number, created on first use; the oldest is dropped when there are too many.
+
+    A dropped shard is closed when the last thread stops reading from it. Several threads can create
+    different objects in parallel, but only one creates each.
     """
 
-    def __init__(self, most: int | None) -> None:
-        self._most = most
-        self._things: dict[int, T] = {}
+    def __init__(self, limit: int | None) -> None:
+        self._limit = limit
+        self._items: dict[int, T] = {}
         self.renew_locks()
-        _alive.add(self)
+        _pools.add(self)
 
     def renew_locks(self) -> None:
-        """Forget locks: a forked process has none of the threads that would let go of them."""
+        """Replace the locks: a forked process has none of the threads that would release them."""
         self._lock = threading.Lock()
-        self._making: dict[int, threading.Lock] = {}
+        self._creating: dict[int, threading.Lock] = {}
 
     def __len__(self) -> int:
-        return len(self._things)
+        return len(self._items)
 
-    def there(self, number: int) -> T | None:
-        """Return what was made before, if it is still there."""
-        return self._things.get(number)
+    def peek(self, number: int) -> T | None:
+        """Return the object if it exists."""
+        return self._items.get(number)
 
-    def get(self, number: int, make: Callable[[int], T]) -> T:
-        """Return what was made before, or make it now."""
-        found = self._things.get(number)
-        if found is None:
+    def get(self, number: int, create: Callable[[int], T]) -> T:
+        """Return the object, creating it if necessary."""
+        item = self._items.get(number)
+        if item is None:
             with self._lock:
-                lock = self._making.setdefault(number, threading.Lock())
+                lock = self._creating.setdefault(number, threading.Lock())
             with lock:
-                found = self._things.get(number)
-                if found is None:
-                    found = make(number)
-                    self._keep(number, found)
-        return found
+                item = self._items.get(number)
+                if item is None:
+                    item = create(number)
+                    self._keep(number, item)
+        return item
 
     def drop(self, number: int) -> None:
-        """Do not keep this one."""
+        """Remove an object."""
         with self._lock:
-            self._things.pop(number, None)
+            self._items.pop(number, None)
 
-    def _keep(self, number: int, thing: T) -> None:
+    def _keep(self, number: int, item: T) -> None:
         with self._lock:
-            self._making.pop(number, None)
-            self._things[number] = thing
-            if self._most is not None and len(self._things) > self._most:
-                del self._things[next(iter(self._things))]
+            self._creating.pop(number, None)
+            self._items[number] = item
+            if self._limit is not None and len(self._items) > self._limit:
+                del self._items[next(iter(self._items))]
 
 
-_alive: weakref.WeakSet[_Kept[Any]] = weakref.WeakSet()
+_pools: weakref.WeakSet[_Pool[Any]] = weakref.WeakSet()
 
 
-def _in_child() -> None:
-    for kept in _alive:
-        kept.renew_locks()
+def _renew_all_locks() -> None:
+    for pool in _pools:
+        pool.renew_locks()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_child)
+    os.register_at_fork(after_in_child=_renew_all_locks)
 
 
-class _Held(Source):
+class _InMemory(Source):
     """A shard that was read into memory."""
 
     def __init__(self, source: Source) -> None:
-        parts = io.BytesIO()
+        buffer = io.BytesIO()
         while chunk := source.read(16 << 20):
-            parts.write(chunk)
-        self._content = parts.getvalue()
+            buffer.write(chunk)
+        self._content = buffer.getvalue()
 
     def content(self) -> bytes:
-        """All of it."""
         return self._content

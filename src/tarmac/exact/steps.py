@@ -1,103 +1,134 @@
-"""What a dataset does to each sample, one after the other."""
+"""The steps that a dataset applies to each sample."""
 
 from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
 
 from tarmac.display import display_url
-from tarmac.errors import MissingField, TarmacError
-from tarmac.steps.fields import Associate, Decode, Map, MapDict, MapTuple, Rename, ToTuple
+from tarmac.errors import TarmacError, TransformFailed
+from tarmac.limits import Limits
+from tarmac.steps.fields import Associate, Decode, Map, MapDict, MapTuple, Rename
 from tarmac.steps.handlers import reraise_exception
 from tarmac.steps.stage import Each
 
-__all__ = ["apply_steps", "MapRandomly", "seeded_generator", "Steps"]
+__all__ = ["apply_steps", "describe_step", "map_step", "MapRandomly", "seeded_generator", "Steps"]
+
+FieldDecoder = Callable[[str, bytes], Any]
+"""A function of field name and data, as `decode` takes them; None from it means: not mine."""
 
 
 class MapRandomly(Each):
-    """Replace each sample by `f(sample, rng)`."""
+    """Replace each sample with `f(sample, rng)`."""
 
     def __init__(self, f: Callable[[Any, np.random.Generator], Any]) -> None:
         super().__init__()
         self.f = f
 
     def apply(self, item: Any) -> Any:
-        """Draw numbers nobody can foresee: outside of a Loader there is no epoch to derive them from."""
+        """Apply `f` with an unseeded generator: outside of a Loader there is no epoch to derive one from."""
         return self.f(item, np.random.default_rng())
 
 
+def map_step(f: Callable[..., Any], *, random: bool) -> Each:
+    """Return the step that `map` adds."""
+    return MapRandomly(f) if random else Map(f)
+
+
 class Steps(ABC):
-    """What can be done to each sample of something that has samples."""
+    """The steps that `Dataset` and `Mix` have in common. Each method returns a new object."""
 
     @abstractmethod
-    def _then(self, step: Each) -> Self:
-        """Return the same samples with one more step done to each."""
+    def _then(self, step: Each) -> Any:
+        """Return the same samples with one more step."""
 
-    def decode(self, *args: Any, **kw: Any) -> Self:
-        """Decode fields by extension, as in a pipeline: `decode("rgb8")`."""
-        return self._then(Decode(*args, **kw))
+    @property
+    @abstractmethod
+    def _limits(self) -> Limits:
+        """The limits for decoding."""
 
-    def map(self, f: Callable[..., Any], *, random: bool = False) -> Self:
-        """Replace each sample by `f(sample)`.
+    def decode(
+        self,
+        *decoders: str | FieldDecoder,
+        only: str | Iterable[str] | None = None,
+        partial: bool = False,
+        pre: Iterable[FieldDecoder] | None = None,
+        post: Iterable[FieldDecoder] | None = None,
+        allow_pickle: bool = False,
+        limits: Limits | None = None,
+    ) -> Self:
+        """Decode fields by extension: `decode("rgb8")`.
 
-        With `random` it is `f(sample, rng)`: a numpy generator which in a Loader depends on seed, epoch and
-        position only, so that a resumed epoch draws the same numbers on any number of workers.
+        A string is an image format, as in a pipeline; functions decode fields that they know. `only` names
+        the fields to decode. With `partial`, fields that are decoded already are left alone. `pre` and `post`
+        replace the decoders that are tried first and last. `limits` defaults to those of the dataset.
         """
-        return self._then(MapRandomly(f) if random else Map(f))
+        return self._then(  # type: ignore[no-any-return]
+            Decode(
+                *decoders,
+                only=only,
+                partial=partial,
+                pre=pre,
+                post=post,
+                allow_pickle=allow_pickle,
+                limits=self._limits if limits is None else limits,
+            )
+        )
 
     def map_dict(self, **functions: Callable[[Any], Any]) -> Self:
         """Apply functions to fields by name."""
-        return self._then(MapDict(**functions))
+        return self._then(MapDict(**functions))  # type: ignore[no-any-return]
 
     def map_tuple(self, *functions: Callable[[Any], Any] | None) -> Self:
-        """Apply functions to the items of a tuple, in order; None leaves one alone."""
-        return self._then(MapTuple(*functions))
+        """Apply functions to the items of a tuple, in order; None leaves an item unchanged."""
+        return self._then(MapTuple(*functions))  # type: ignore[no-any-return]
 
     def rename(self, **names: str) -> Self:
-        """Give fields new names: `rename(image="jpg;png")`."""
-        return self._then(Rename(keep=True, handler=reraise_exception, **names))
-
-    def to_tuple(self, *fields: str) -> Self:
-        """Pick fields into a tuple; `"jpg;png"` takes whichever is there."""
-        return self._then(ToTuple(*fields))
+        """Rename fields: `rename(image="jpg;png")`."""
+        return self._then(Rename(keep=True, handler=reraise_exception, **names))  # type: ignore[no-any-return]
 
     def associate(self, table: Mapping[str, Mapping[str, Any]] | Callable[[str], Mapping[str, Any]]) -> Self:
-        """Add fields found by key, in a dictionary or through a function."""
-        return self._then(Associate(table))
+        """Add fields by key, from a dictionary or a function."""
+        return self._then(Associate(table))  # type: ignore[no-any-return]
 
 
-class _OfThread(threading.local):
-    """One generator for each thread: putting it into a state is much quicker than making a new one."""
+def describe_step(step: Each) -> str:
+    """Return the name of a step, with that of its function."""
+    function = getattr(step, "f", None)
+    if function is None:
+        return type(step).__name__
+    return f"{type(step).__name__}({getattr(function, '__name__', type(function).__name__)})"
+
+
+class _PerThread(threading.local):
+    """One generator per thread: setting its state is much faster than creating a generator."""
 
     def __init__(self) -> None:
         self.bits = np.random.PCG64(0)
         self.generator = np.random.Generator(self.bits)
 
 
-_own = _OfThread()
+_per_thread = _PerThread()
+_SPREAD = 0x9E3779B97F4A7C15
 
 
 def seeded_generator(seed: int) -> np.random.Generator:
-    """Return a generator that begins where the seed says; it is this thread's until the next call."""
-    own = _own
-    own.bits.state = {
+    """Return this thread's generator, seeded; the next call seeds the same generator again."""
+    _per_thread.bits.state = {
         "bit_generator": "PCG64",
         "state": {"state": seed << 64 | (seed ^ _SPREAD), "inc": seed << 1 | 1},
         "has_uint32": 0,
         "uinteger": 0,
     }
-    return own.generator
-
-
-_SPREAD = 0x9E3779B97F4A7C15
+    return _per_thread.generator
 
 
 def apply_steps(steps: Sequence[Each], sample: Any, seed: int | None) -> Any:
-    """Return what the steps make of a sample; an error says which sample it was."""
+    """Return the result of the steps for a sample; errors name the sample."""
     item, generator, key, url = sample, None, sample["__key__"], sample["__url__"]
     try:
         for step in steps:
@@ -107,9 +138,9 @@ def apply_steps(steps: Sequence[Each], sample: Any, seed: int | None) -> Any:
             else:
                 item = step.apply(item)
             if item is None:
-                raise MissingField(
-                    f"{type(step).__name__} returned None, but every number of a dataset has its sample.",
-                    hint="where() to leave samples out, or Loader(bad=…) with an exception.",
+                raise TransformFailed(
+                    f"{describe_step(step)} returned None, but a dataset has an item for every sample.",
+                    hint="where() leaves samples out; Loader(max_bad_samples=n) replaces those that raise.",
                 )
     except TarmacError as error:
         error.at(url=url, key=key)

@@ -20,7 +20,7 @@ from tarmac.indexing.meta import Columns as MetaColumns
 from tarmac.indexing.meta import MetaPlan, meta_plan
 from tarmac.indexing.sampled_digests import sample_digests
 from tarmac.indexing.sidecar import Sidecar, make_sidecar, open_sidecar, sidecar_url, write_sidecar
-from tarmac.progress import progress as show_progress
+from tarmac.progress import track
 from tarmac.runtime.lookahead import in_threads
 from tarmac.samples.grouping import Grouping, group_members
 from tarmac.samples.naming import Splitter, first_dot
@@ -84,9 +84,9 @@ def manifest_of(
         name = os.fspath(source)
         if name.partition("?")[0].lower().endswith(".json"):
             return read_manifest(name, options.storage, options.tar.limits)
-    urls = expand(source, limits=options.tar.limits, options=options.storage)
+    urls = expand(source, limits=options.tar.limits, storage=options.storage)
     shards = _indexed(urls, options, beside)
-    return Manifest(list(show_progress(shards, len(urls), "indexing", show=progress)))
+    return Manifest(list(track(shards, len(urls), "indexing", progress=progress)))
 
 
 def _indexed(urls: Sequence[str], options: IndexOptions, beside: bool) -> Iterator[Shard]:

@@ -11,7 +11,7 @@ from tarmac.errors import IndexingError
 from tarmac.indexing.entries import Entries, Extent
 from tarmac.indexing.sampled_digests import sample_digests
 from tarmac.indexing.sidecar import make_sidecar
-from tarmac.storage import StorageOptions, is_local, open_read, stat
+from tarmac.storage import StorageOptions, is_local, read_all, stat
 from tarmac.storage.types import DEFAULT_STORAGE
 
 __all__ = ["dali_url", "read_dali"]
@@ -25,8 +25,7 @@ def dali_url(shard: str) -> str:
 def read_dali(shard: str, storage: StorageOptions = DEFAULT_STORAGE) -> bytes:
     """Convert DALI's index to the content of a sidecar, without reading the shard."""
     url = dali_url(shard)
-    with open_read(url, storage) as source:
-        text = b"".join(iter(lambda: source.read(1 << 20), b"")).decode("utf-8", "surrogateescape")
+    text = read_all(url, storage).decode("utf-8", "surrogateescape")
     lines = text.removesuffix("\n").split("\n")  # names may contain other line separators
     head = lines[0].split()
     if len(head) != 2 or not head[1].isdigit():

@@ -122,10 +122,10 @@ class Entries:
         return {"key": _texts(self.keys), "members": pa.ListArray.from_arrays(starts, members)}
 
 
-def _numbers(values: array[int], kind: Any) -> Any:
+def _numbers(values: array[int], type_: Any) -> Any:
     import pyarrow as pa
 
-    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
+    return pa.Array.from_buffers(type_, len(values), [None, pa.py_buffer(values)])
 
 
 def _texts(names: list[str]) -> Any:

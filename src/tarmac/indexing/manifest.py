@@ -29,7 +29,7 @@ from tarmac.errors import (
     UrlError,
 )
 from tarmac.limits import DEFAULT_LIMITS, Limits
-from tarmac.storage import StorageOptions, is_local, open_write, scheme_of
+from tarmac.storage import StorageOptions, is_local, is_stream, scheme_of, write_all
 from tarmac.storage.local import local_path
 from tarmac.storage.types import DEFAULT_STORAGE, WriteOptions
 from tarmac.storage.urls import ShardUrl, allowed_name, manifest_shards, parse_manifest, read_list
@@ -122,7 +122,7 @@ def existing_shards(url: str, storage: StorageOptions = DEFAULT_STORAGE) -> list
 
     Raise UrlError if the URL is another file. A store that denies reading counts as empty.
     """
-    if scheme_of(url) in ("-", "pipe"):
+    if is_stream(url):
         return None
     try:
         text = read_list(url, DEFAULT_LIMITS, storage)
@@ -205,15 +205,9 @@ def write_manifest(manifest: Manifest, url: str, storage: StorageOptions = DEFAU
     }
     entries = content["shardlist"] = list(_entries(manifest.shards, url))
     private = any(holds_secret(each["url"]) or holds_secret(each.get("index", "")) for each in entries)
-    sink = open_write(url, storage, WriteOptions(private=private))
-    try:
-        # Names that are not UTF-8 become JSON escapes, which read back unchanged.
-        text = json.dumps(content, ensure_ascii=False, indent=1) + "\n"
-        sink.write(text.encode("utf-8", "backslashreplace"))
-    except BaseException:
-        sink.abort()
-        raise
-    sink.commit()
+    # Names that are not UTF-8 become JSON escapes, which read back unchanged.
+    text = json.dumps(content, ensure_ascii=False, indent=1) + "\n"
+    write_all(url, text.encode("utf-8", "backslashreplace"), storage, WriteOptions(private=private))
     if private:
         access = "only its owner can read it (mode 0600)" if is_local(url) else "restrict who can read it"
         text = f"{display_url(url)} contains the credentials in the shards' URLs; {access}."

@@ -21,9 +21,9 @@ from tarmac.storage.local import LocalSource, local_path
 from tarmac.tar import TarOptions, read_members
 from tarmac.tar.header import BLOCK, classify
 
-__all__ = ["BEFORE", "check_all_names", "check_names_before", "hard_links"]
+__all__ = ["check_all_names", "check_headers", "hard_links", "HEADER_BYTES"]
 
-BEFORE = BLOCK
+HEADER_BYTES = BLOCK
 """Bytes before a payload that hold its header."""
 MAX_NAME = 100
 """Bytes of a name that every header has in full; longer ones may be in an extended header."""
@@ -104,14 +104,12 @@ def hard_links(offsets: Integers, url: str) -> NDArray[np.bool_]:
     """Return which members are hard links: their offsets go back, all others increase."""
     if not len(offsets):
         return np.zeros(0, bool)
-    if offsets.min() < BEFORE:
+    if offsets.min() < HEADER_BYTES:
         raise IndexDamaged("the index has a member without room for its header.", url=url)
     return np.concatenate([[False], offsets[1:] <= np.maximum.accumulate(offsets)[:-1]])
 
 
-def check_names_before(
-    pieces: Iterable[bytes], expected: Iterable[tuple[str, str, bool, int]], url: str
-) -> None:
+def check_headers(pieces: Iterable[bytes], expected: Iterable[tuple[str, str, bool, int]], url: str) -> None:
     """Raise IndexStale if a member has another name than in the index; each piece begins with its header.
 
     `expected` has the key, the field, whether the member is a hard link, and its offset. Names of hard links

@@ -26,9 +26,9 @@ from tarmac.storage import (
     StorageOptions,
     WriteOptions,
     is_local,
-    open_read,
-    open_write,
+    read_all,
     scheme_of,
+    write_all,
 )
 from tarmac.storage.local import local_path
 from tarmac.storage.types import DEFAULT_STORAGE
@@ -266,13 +266,7 @@ def _hashed(*parts: Any) -> str:
 
 def write_sidecar(url: str, content: bytes, storage: StorageOptions = DEFAULT_STORAGE) -> None:
     """Write a sidecar atomically; of concurrent writers the last one wins."""
-    sink = open_write(url, storage, WriteOptions(overwrite=True))
-    try:
-        sink.write(content)
-    except BaseException:
-        sink.abort()
-        raise
-    sink.commit()
+    write_all(url, content, storage, WriteOptions(overwrite=True))
 
 
 def open_sidecar(url: str, storage: StorageOptions = DEFAULT_STORAGE) -> Sidecar:
@@ -280,7 +274,7 @@ def open_sidecar(url: str, storage: StorageOptions = DEFAULT_STORAGE) -> Sidecar
     import pyarrow as pa
 
     try:
-        content = pa.memory_map(local_path(url)) if is_local(url) else _content(url, storage)
+        content = pa.memory_map(local_path(url)) if is_local(url) else read_all(url, storage)
     except (NotFound, FileNotFoundError, NotADirectoryError):
         raise IndexMissing("the index does not exist.", url=url) from None
     except (pa.ArrowException, OSError) as error:
@@ -317,11 +311,6 @@ def read_sidecar(content: Any, url: str) -> Sidecar:
     if not consistent:
         raise IndexDamaged("the index contradicts itself.", url=url)
     return sidecar
-
-
-def _content(url: str, storage: StorageOptions) -> bytes:
-    with open_read(url, storage) as source:
-        return b"".join(iter(lambda: source.read(1 << 20), b""))
 
 
 def _is_consistent(sidecar: Sidecar) -> bool:

@@ -17,11 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from tarmac.errors import AccessDenied, CommitFailed, JobBusy, NotFound, WriteError
-from tarmac.limits import DEFAULT_LIMITS
-from tarmac.storage import StorageOptions, WriteOptions, is_local, open_read, open_write, scheme_of
+from tarmac.storage import StorageOptions, WriteOptions, can_list, is_local, list_objects, read_all, write_all
 from tarmac.storage.local import local_path
-from tarmac.storage.locks import FileLock, claim, keep_from_children
-from tarmac.storage.schemes import LISTABLE
+from tarmac.storage.locks import FileLock, claim, forget_in_children
 from tarmac.storage.types import DEFAULT_STORAGE
 
 __all__ = ["Claims", "Names", "overlap"]
@@ -92,7 +90,7 @@ class Claims:
     """The claim in each directory."""
 
     def __post_init__(self) -> None:
-        keep_from_children(self)
+        forget_in_children(self)
 
     def hold(self, names: Iterable[Names]) -> None:
         """Claim names and patterns, except in directories where this job has a claim already."""
@@ -104,7 +102,7 @@ class Claims:
         for directory in sorted(wanted):
             if is_local(directory):
                 self._held[directory] = self._claim_on_disk(directory, wanted[directory])
-            elif scheme_of(directory) in LISTABLE:
+            elif can_list(directory):
                 self._held[directory] = self._claim_in_store(directory, wanted[directory])
 
     def check(self) -> None:
@@ -190,7 +188,7 @@ def _locked_directory(path: Path) -> Iterator[Path]:
         home.mkdir(parents=True, exist_ok=True)
         lock = FileLock(home / "lock")
         with contextlib.suppress(FileNotFoundError):  # another job has just removed the directory
-            lock.own()
+            lock.acquire()
             break
     try:
         yield home
@@ -251,19 +249,16 @@ class _Numbered:
 
     def others(self) -> dict[int, dict[str, Any]]:
         """Return the earlier claims, by number."""
-        from tarmac.storage.objects import list_infos
-
         claims: dict[int, dict[str, Any]] = {}
         with contextlib.suppress(NotFound, AccessDenied):  # credentials that can write cannot always list
-            for url, info in list_infos(self.home, DEFAULT_LIMITS.shards, self.storage):
+            for url, info in list_objects(self.home, self.storage):
                 number = int(url[-13:-5])
                 if not self.number or number < self.number:
                     claims[number] = {} if info.size <= len(_RELEASED) else self._read(number)
         return claims
 
     def _read(self, number: int) -> dict[str, Any]:
-        with open_read(self._url(number), self.storage) as source:
-            content = json.loads(b"".join(iter(lambda: source.read(1 << 20), b"")))
+        content = json.loads(read_all(self._url(number), self.storage))
         return content if isinstance(content, dict) else {}
 
     def take(self, number: int, content: bytes) -> None:
@@ -290,9 +285,7 @@ class _Numbered:
         self.number = 0
 
     def _write(self, number: int, content: bytes, *, overwrite: bool) -> None:
-        sink = open_write(self._url(number), self.storage, WriteOptions(overwrite=overwrite))
-        sink.write(content)
-        sink.commit()
+        write_all(self._url(number), content, self.storage, WriteOptions(overwrite=overwrite))
 
     def _url(self, number: int) -> str:
         return f"{self.home}{number:08d}.json"

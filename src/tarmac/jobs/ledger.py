@@ -20,9 +20,9 @@ from tarmac.errors import JobBusy, JobMismatch, NotFound, TarmacError, WriteErro
 from tarmac.jobs.outputs import sampled_digests
 from tarmac.jobs.task import Outcome, Unit
 from tarmac.limits import DEFAULT_LIMITS
-from tarmac.storage import StorageOptions, is_local, open_read, open_write, scheme_of
+from tarmac.storage import StorageOptions, is_local, read_all, scheme_of, write_all
 from tarmac.storage.local import local_path
-from tarmac.storage.locks import claim, keep_from_children
+from tarmac.storage.locks import claim, forget_in_children
 from tarmac.storage.types import DEFAULT_STORAGE, WriteOptions
 
 __all__ = ["Entry", "Ledger", "ledger_url", "open_ledger", "written_by_others"]
@@ -169,7 +169,7 @@ class _File(Ledger):
         super().__init__()
         self._url, self._head = url, head
         self._fd = -1
-        keep_from_children(self)
+        forget_in_children(self)
         path = local_path(url)
         try:
             os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
@@ -286,9 +286,7 @@ class _Objects(Ledger):
 
     def _get(self, url: str) -> dict[str, Any] | None:
         try:
-            with open_read(url, self._storage) as source:
-                content = b"".join(iter(lambda: source.read(1 << 20), b""))
-            entry = json.loads(content)
+            entry = json.loads(read_all(url, self._storage))
         except NotFound:
             return None
         except ValueError as error:
@@ -298,6 +296,5 @@ class _Objects(Ledger):
         return entry if isinstance(entry, dict) else None
 
     def _put(self, url: str, entry: dict[str, Any]) -> None:
-        sink = open_write(url, self._storage, WriteOptions(overwrite=True))
-        sink.write(json.dumps(entry, ensure_ascii=True).encode())
-        sink.commit()
+        content = json.dumps(entry, ensure_ascii=True).encode()
+        write_all(url, content, self._storage, WriteOptions(overwrite=True))

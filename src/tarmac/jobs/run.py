@@ -14,7 +14,7 @@ from tarmac.jobs.ledger import Ledger, open_ledger, written_by_others
 from tarmac.jobs.outputs import UNKNOWN_SIZE, existing_sizes, sampled_digests
 from tarmac.jobs.report import Report
 from tarmac.jobs.task import Outcome, Task, Unit
-from tarmac.progress import progress as show_progress
+from tarmac.progress import track
 from tarmac.runtime.budget import ErrorBudget
 from tarmac.storage import StorageOptions, is_local
 from tarmac.storage.local import local_path
@@ -161,7 +161,7 @@ def _run_until_error(
                 return
             yield unit
 
-    for unit, outcome in show_progress(engine.run(work, until_error()), len(units), verb, show=progress):
+    for unit, outcome in track(engine.run(work, until_error()), len(units), verb, progress=progress):
         if isinstance(outcome, Exception):
             first_error = first_error or outcome
         else:

@@ -1,1 +1,1 @@
-"""Members to samples and back: naming rule, grouping, reading, writing."""
+"""Convert members to samples and back: naming, grouping, reading, writing."""

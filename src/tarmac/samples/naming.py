@@ -1,9 +1,8 @@
-"""The naming rule: which part of a member's name is the sample's key, which is the field.
+"""Split member names into the key of a sample and the name of a field.
 
-By convention the key is everything up to the first dot of the base name, directories included, and
-the rest is the field: `train/0001.seg.png` is field `seg.png` of sample `train/0001`. Data whose keys
-contain dots needs another rule; a rule is any function from a name to (key, field), or to None for a
-name that belongs to no sample.
+By convention the key ends at the first dot of the base name: `train/0001.seg.png` is the field `seg.png` of the
+sample `train/0001`. Data whose keys contain dots needs another rule. A rule is any function from a name to (key,
+field), or to None for a name that belongs to no sample.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from collections.abc import Callable, Iterable
 from tarmac.errors import BadName
 
 __all__ = [
+    "Splitter",
     "check_field",
     "check_key",
     "first_dot",
@@ -22,7 +22,6 @@ __all__ = [
     "known_fields",
     "last_dot",
     "plain_key",
-    "Splitter",
 ]
 
 Splitter = Callable[[str], tuple[str, str] | None]
@@ -30,37 +29,36 @@ Splitter = Callable[[str], tuple[str, str] | None]
 _METADATA = re.compile(rb"__[^/]*__(?:$|/)")
 _RESERVED = re.compile(r"__.*__")
 _KEY = re.compile(r"(?:(?!\.\.?/)[^/\x00-\x1f\x7f\\]+/)*[^/\x00-\x1f\x7f\\]+")
-# Keys of which one look is enough: also no dot in the last part, and none that begins as metadata does.
+# Keys that need no further check: they have no dot in the base name either, and cannot be metadata.
 _PLAIN_KEY = re.compile(r"(?!__)(?:(?!\.\.?/)[^/\x00-\x1f\x7f\\]+/)*[^/\x00-\x1f\x7f\\.]+").fullmatch
 _FIELD = re.compile(r"[^/\x00-\x20\x7f\\]+")
 
 
 def first_dot(name: str) -> tuple[str, str] | None:
     """Split at the first dot of the base name: the WebDataset convention."""
-    dot = name.find(".", name.rfind("/") + 1)
-    return _halves(name, dot)
+    return _split_at(name, name.find(".", name.rfind("/") + 1))
 
 
 def last_dot(name: str) -> tuple[str, str] | None:
     """Split at the last dot: for keys that contain dots and fields that do not."""
-    return _halves(name, name.rfind(".", name.rfind("/") + 1))
+    return _split_at(name, name.rfind(".", name.rfind("/") + 1))
 
 
 def known_fields(fields: Iterable[str]) -> Splitter:
-    """Make a rule that splits before the longest of the given fields: for dots in keys and in fields."""
+    """Return a rule that splits before the longest of the given fields: for dots in keys and fields."""
     suffixes = sorted(("." + field.lower() for field in fields), key=len, reverse=True)
 
     def split(name: str) -> tuple[str, str] | None:
         lowered = name.lower()
         for suffix in suffixes:
             if lowered.endswith(suffix):
-                return _halves(name, len(name) - len(suffix))
+                return _split_at(name, len(name) - len(suffix))
         return None
 
     return split
 
 
-def _halves(name: str, dot: int) -> tuple[str, str] | None:
+def _split_at(name: str, dot: int) -> tuple[str, str] | None:
     key, field = name[:dot], name[dot + 1 :]
     if dot <= 0 or not field or key.endswith("/"):
         return None
@@ -73,43 +71,43 @@ def plain_key(key: str) -> str:
 
 
 def is_metadata(name: bytes) -> bool:
-    """Whether a member is about the shard and not of a sample: `__index__`, `__meta__/x.json`."""
+    """Return whether a member describes the shard and belongs to no sample: `__index__`, `__meta__/x.json`."""
     return name.startswith(b"__") and _METADATA.match(name) is not None
 
 
 def is_reserved(field: str) -> bool:
-    """Whether a field name is kept for what tarmac says about a sample, such as `__key__`."""
+    """Return whether a field name is reserved for information about a sample, such as `__key__`."""
     return field.startswith("__") and _RESERVED.fullmatch(field) is not None
 
 
-def check_key(key: object, split: Splitter = first_dot) -> str:
-    """Return the key, or refuse one that would not read back."""
-    if split is first_dot and type(key) is str and _PLAIN_KEY(key):
+def check_key(key: object, split_name: Splitter = first_dot) -> str:
+    """Return the key; raise if it would not read back."""
+    if split_name is first_dot and type(key) is str and _PLAIN_KEY(key):
         return key
     if not isinstance(key, str):
-        raise BadName(f"a key must be a string, got {key!r}.")
+        raise BadName(f"expected a string as __key__, got {key!r}.")
     if not _KEY.fullmatch(key):
         raise BadName(
-            "keys must be relative paths without empty, . or .. parts, control characters or backslashes.",
+            "a key must be a relative path without empty, . or .. parts, control characters or backslashes.",
             key=key,
         )
-    if split(f"{key}.x") != (key, "x"):
+    if split_name(f"{key}.x") != (key, "x"):
         raise BadName(
-            "the last part of the key has a dot, so it would be read back as another key.",
+            "the base name of the key contains a dot, so it would read back as another key.",
             key=key,
-            hint='key.replace(".", "_"), or write and read with split=last_dot.',
+            hint='key.replace(".", "_"), or write and read with split_name=tarmac.last_dot.',
         )
     if is_metadata(key.encode("utf-8", "surrogateescape")):
-        raise BadName("names of the form __x__ are read as metadata, not as samples.", key=key)
+        raise BadName("names of the form __x__ are metadata and would not read back as samples.", key=key)
     return key
 
 
-def check_field(field: object, key: str, split: Splitter = first_dot) -> str:
-    """Return the field name, or refuse one that would not read back."""
+def check_field(field: object, key: str, split_name: Splitter = first_dot) -> str:
+    """Return the field name; raise if it would not read back."""
     if not isinstance(field, str) or not _FIELD.fullmatch(field):
-        raise BadName(f"a field must be a name like jpg or seg.png, got {field!r}.", key=key)
-    if split(f"k.{field}") != ("k", field):
-        raise BadName(f"the field {field!r} would be read back under another name.", key=key)
+        raise BadName(f"expected a field name such as jpg or seg.png, got {field!r}.", key=key)
+    if split_name(f"k.{field}") != ("k", field):
+        raise BadName(f"the field {field!r} would read back under another name.", key=key)
     if is_reserved(field):
-        raise BadName(f"the field {field!r} has a reserved name and would not be read back.", key=key)
+        raise BadName(f"the field name {field!r} is reserved and would not read back.", key=key)
     return field

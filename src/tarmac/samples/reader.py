@@ -1,4 +1,4 @@
-"""Shards to samples: the whole way from what the user wrote to raw sample dictionaries."""
+"""Read raw samples from shards."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import contextlib
 import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from mmap import mmap
 from typing import Any
 
-from tarmac.errors import ArchiveError, SampleError, SplitSample, TarmacWarning
+from tarmac.errors import ArchiveError, SampleError, SplitSample, TarmacWarning, UsageError
+from tarmac.limits import Limits
 from tarmac.samples.grouping import Grouping, Sample, group_members
 from tarmac.samples.naming import Splitter, first_dot
 from tarmac.storage import Cache, Source, StorageOptions, open_read
@@ -25,7 +26,7 @@ __all__ = ["ReadReport", "SampleReader", "read", "read_shard"]
 
 @dataclass(slots=True)
 class ReadReport:
-    """What a reader has done so far. `skipped` counts members that belong to no sample, by reason."""
+    """Counts what a reader has read. `skipped` counts members that belong to no sample, by reason."""
 
     shards: int = 0
     samples: int = 0
@@ -35,33 +36,39 @@ class ReadReport:
 
 @dataclass(frozen=True, slots=True)
 class SampleReader:
-    """Iterate over the raw samples of shards, in order; each pass starts from the front.
+    """Iterates over the raw samples of shards in order; each iteration starts at the first shard.
 
-    Fields are bytes, under their names; `__key__` and `__url__` say which sample it is. Reading is
-    strict: damage of any kind raises, with the place, and no partial sample is handed out.
+    Fields are bytes by name; `__key__` and `__url__` identify the sample. Reading is strict: damage raises an
+    error with its location, and no incomplete sample is yielded.
     """
 
     urls: Sequence[str]
     fields: frozenset[str] | None = None
-    split: Splitter = first_dot
+    split_name: Splitter = first_dot
     lower: bool = True
     tar: TarOptions = DEFAULT_OPTIONS
     storage: StorageOptions = DEFAULT_STORAGE
+    limits: Limits | None = None
+    """Overrides `tar.limits`."""
     cache: Cache | None = None
     mmap: bool = True
     rename: Callable[[str], str] | None = None
     select: Callable[[str], bool] | None = None
     report: ReadReport = field(default_factory=ReadReport, compare=False)
 
+    def __post_init__(self) -> None:
+        if self.limits is not None:
+            object.__setattr__(self, "tar", replace(self.tar, limits=self.limits))
+
     def __iter__(self) -> Iterator[Sample]:
         report = self.report
         for url in self.urls:
-            before = report.samples
+            previous = report.samples
             for sample in read_shard(self, url):
                 report.samples += 1
                 yield sample
             report.shards += 1
-            if report.samples == before:
+            if report.samples == previous:
                 report.empty_shards.append(url)
 
     def open(self, url: str) -> Source:
@@ -69,32 +76,62 @@ class SampleReader:
         return open_read(url, self.storage) if self.cache is None else self.cache.open_read(url, self.storage)
 
 
+def read(
+    shards: Shards,
+    *,
+    fields: Collection[str] | None = None,
+    split_name: Splitter = first_dot,
+    lower: bool = True,
+    tar: TarOptions = DEFAULT_OPTIONS,
+    storage: StorageOptions = DEFAULT_STORAGE,
+    limits: Limits | None = None,
+    cache: Cache | None = None,
+    mmap: bool = True,
+) -> SampleReader:
+    """Read samples from shards anywhere.
+
+    >>> for sample in tarmac.read("s3://bucket/train-{000000..000099}.tar", fields=["jpg", "cls"]):
+    ...     print(sample["__key__"], len(sample["jpg"]))
+
+    `fields` selects the fields to read, `split_name` is the naming rule, and `lower` converts field names to
+    lower case. `tar` sets how strictly archives are read, `storage` credentials and timeouts, and `limits`
+    overrides `tar.limits`. `cache` keeps remote shards on disk. `mmap=False` reads local files in chunks
+    instead of mapping them: slower, but safe from files that shrink while they are read.
+    """
+    if isinstance(fields, str):
+        raise UsageError(f'expected a list of names such as ["jpg", "cls"], got {fields!r}.', field="fields")
+    selected = None if fields is None else frozenset(name.lower() if lower else name for name in fields)
+    urls = expand(shards, limits=limits or tar.limits, storage=storage)
+    return SampleReader(urls, selected, split_name, lower, tar, storage, limits, cache, mmap)
+
+
 def read_shard(
     reader: SampleReader, url: str, on_error: Callable[[SampleError], None] | None = None
 ) -> Iterator[Sample]:
-    """Yield the samples of one shard. What is known of a sample dies with its shard.
+    """Yield the samples of one shard.
 
-    With an `on_error` that drops samples and goes on, the headers of a plain local shard are read first, so
-    that a sample that comes in pieces is dropped whole. In a stream it is found when its second piece
-    comes; then the rest of the shard is dropped, because there is no telling what else in it is in pieces.
+    With an `on_error` that returns, samples with errors are dropped. The headers of a plain local shard are
+    then read first, so that non-contiguous samples are dropped whole. In a stream such a sample is detected
+    at its second part; the rest of the shard is dropped, because other samples may be non-contiguous, too.
     """
     grouping = Grouping(
-        split=reader.split,
+        split_name=reader.split_name,
         lower=reader.lower,
         lenient=reader.tar.end == "lenient",
         tracked_keys=reader.tar.limits.tracked_keys,
     )
     skipped = reader.report.skipped
     with reader.open(url) as source:
-        whole = source.map() if reader.mmap else None
+        mapped = source.map() if reader.mmap else None
         options: dict[str, Any] = {}
         if on_error is not None:
-            known = whole is not None and detect(whole[:HEAD]) is None
-            options["on_error"] = on_error if known else _ending(on_error)
-            if whole is not None and known:
-                options["in_pieces"] = _in_pieces(reader, url, whole, grouping)
+            if mapped is not None and detect(mapped[:HEAD]) is None:
+                options["on_error"] = on_error
+                options["split_keys"] = _find_split_keys(reader, url, mapped, grouping)
+            else:
+                options["on_error"] = _stop_at_split_sample(on_error)
         members = read_members(
-            whole or source, reader.tar, url=url, wanted=_selection(reader), skipped=skipped
+            mapped or source, reader.tar, url=url, wanted=_selection(reader), skipped=skipped
         )
         named = members if reader.rename is None else _renamed(members, reader.rename)
         try:
@@ -110,91 +147,57 @@ def read_shard(
 
 
 class _RestDropped(Exception):
-    """What comes behind a sample in pieces is not read."""
+    """Ends the reading of a shard after a non-contiguous sample."""
 
 
-def _ending(on_error: Callable[[SampleError], None]) -> Callable[[SampleError], None]:
-    def dropping_the_rest(error: SampleError) -> None:
+def _stop_at_split_sample(on_error: Callable[[SampleError], None]) -> Callable[[SampleError], None]:
+    def handle(error: SampleError) -> None:
         on_error(error)
         if isinstance(error, SplitSample):
             raise _RestDropped
 
-    return dropping_the_rest
+    return handle
 
 
-def _in_pieces(reader: SampleReader, url: str, whole: mmap, grouping: Grouping) -> frozenset[str]:
-    """The keys of samples whose files are not next to each other, from the headers alone."""
-    found = set()
+def _find_split_keys(reader: SampleReader, url: str, mapped: mmap, grouping: Grouping) -> frozenset[str]:
+    """Return the keys of non-contiguous samples, reading only headers."""
+    keys = set()
 
-    def note(error: SampleError) -> None:
+    def collect(error: SampleError) -> None:
         if isinstance(error, SplitSample) and error.key is not None:
-            found.add(error.key)
+            keys.add(error.key)
 
-    members = read_members(whole, reader.tar, url=url, wanted=_selection(reader), payload=False)
+    members = read_members(mapped, reader.tar, url=url, wanted=_selection(reader), payload=False)
     named = members if reader.rename is None else _renamed(members, reader.rename)
-    with contextlib.suppress(ArchiveError), warnings.catch_warnings():  # reading reports it again
+    with contextlib.suppress(ArchiveError), warnings.catch_warnings():  # the real reading reports these
         warnings.simplefilter("ignore", TarmacWarning)
-        for _ in group_members(named, url, grouping, on_error=note):
+        for _ in group_members(named, url, grouping, on_error=collect):
             pass
-    return frozenset(found)
+    return frozenset(keys)
 
 
 def _renamed(members: Iterator[Member], rename: Callable[[str], str]) -> Iterator[Member]:
     for name, offset, size, data in members:
-        yield _encoded(rename(_decoded(name))), offset, size, data
-
-
-def _decoded(name: bytes) -> str:
-    return name.decode("utf-8", "surrogateescape")
-
-
-def _encoded(name: str) -> bytes:
-    return name.encode("utf-8", "surrogateescape")
+        renamed = rename(name.decode("utf-8", "surrogateescape"))
+        yield renamed.encode("utf-8", "surrogateescape"), offset, size, data
 
 
 def _selection(reader: SampleReader) -> Callable[[bytes], bool] | None:
-    """Turn a choice of fields or files into a test on names, so that other payload is never copied."""
-    fields, split, lower = reader.fields, reader.split, reader.lower
+    """Return a test of member names for the selected fields or files, so that no other payload is copied."""
+    fields, split_name, lower = reader.fields, reader.split_name, reader.lower
     rename, select = reader.rename, reader.select
     if fields is None and select is None:
         return None
 
     def wanted(member: bytes) -> bool:
-        name = _decoded(member)
+        name = member.decode("utf-8", "surrogateescape")
         if rename is not None:
             name = rename(name)
         if select is not None and not select(name):
             return False
         if fields is None:
             return True
-        named = split(name)
+        named = split_name(name)
         return named is not None and (named[1].lower() if lower else named[1]) in fields
 
     return wanted
-
-
-def read(
-    shards: Shards,
-    *,
-    fields: Collection[str] | None = None,
-    split: Splitter = first_dot,
-    lower: bool = True,
-    tar: TarOptions = DEFAULT_OPTIONS,
-    storage: StorageOptions = DEFAULT_STORAGE,
-    cache: Cache | None = None,
-    mmap: bool = True,
-) -> SampleReader:
-    """Read samples from shards anywhere.
-
-    >>> for sample in tarmac.read("s3://bucket/train-{000000..000099}.tar", fields=["jpg", "cls"]):
-    ...     print(sample["__key__"], len(sample["jpg"]))
-
-    `fields` limits what is read, `split` is the naming rule, `tar` says how strict to be, `storage` how
-    patient and with which credentials, and `cache` keeps remote shards on disk. `mmap=False` reads local
-    files in pieces instead of mapping them: slower, but safe from files that shrink meanwhile.
-    """
-    urls = expand(shards, limits=tar.limits, options=storage)
-    if isinstance(fields, str):
-        raise ValueError(f'fields must be a list of names such as ["jpg", "cls"], got {fields!r}')
-    chosen = None if fields is None else frozenset(name.lower() if lower else name for name in fields)
-    return SampleReader(urls, chosen, split, lower, tar, storage, cache, mmap)

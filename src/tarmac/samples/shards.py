@@ -1,162 +1,149 @@
-"""Samples to as many shards as they fill."""
+"""Write samples to numbered shards of limited size."""
 
 from __future__ import annotations
 
 import logging
 import os
-import re
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from tarmac.display import display_url
-from tarmac.errors import UrlError
+from tarmac.errors import UrlError, UsageError
 from tarmac.samples.naming import Splitter, first_dot
+from tarmac.samples.patterns import fill_pattern
 from tarmac.samples.writer import SampleEncoder, TarWriter
 from tarmac.storage import StorageOptions, WriteOptions
 from tarmac.storage.types import DEFAULT_STORAGE, DEFAULT_WRITE
 from tarmac.storage.unclosed import Watch
+from tarmac.tar.writer import TarFormat
 
 if TYPE_CHECKING:
     from tarmac.indexing.manifest import Shard
 
-__all__ = ["ShardWriter", "shard_name"]
+__all__ = ["ShardWriter"]
 
 _log = logging.getLogger("tarmac")
-_PERCENT = re.compile(r"%0?\d*d")
-
-
-def shard_name(pattern: str, number: int) -> str:
-    """Fill the shard's number into `train-%06d.tar` or `train-{i:06d}.tar`."""
-    if _PERCENT.search(pattern):
-        return pattern % number
-    try:
-        name = pattern.format(number, i=number)
-    except (KeyError, IndexError, ValueError) as error:
-        raise UrlError(f"the pattern cannot be filled in ({error}).", url=pattern) from None
-    if name == pattern:
-        raise UrlError("every shard would get the same name.", url=pattern, hint="train-{i:06d}.tar")
-    return name
 
 
 class ShardWriter:
-    """Write samples to numbered shards, beginning a new one when the last is full.
+    """Writes samples to numbered shards, starting a new one when the current one is full.
 
-    >>> with ShardWriter("train-%06d.tar", maxcount=1000) as shards:
+    >>> with ShardWriter("train-{i:06d}.tar", max_samples=1000) as shards:
     ...     for sample in samples:
     ...         shards.write(sample)
 
-    A shard is full at `maxcount` samples or `maxsize` payload bytes. Each appears under its name when it
-    is whole, and then `post(name)` is called. An exception inside `with` drops the shard being written.
-    A writer that is never closed is closed at the end of the program, with a warning, unless an exception
-    ended it.
-    `verbose` logs each shard to the logger "tarmac"; `opener(name)` opens targets instead of tarmac. `index`
-    writes the index of each shard too, and a manifest of all of them if it names one: `index="train.json"`.
+    `{i:06d}` or `%06d` in the pattern is the number of the shard, from `start_shard` on. A shard is full at
+    `max_samples` samples or `max_bytes` payload bytes. Each appears under its name when it is complete; then
+    `on_shard(name)` is called. An exception inside `with` discards the current shard. A writer that is never
+    closed is closed at the end of the program, with a warning, unless an exception terminated it.
+
+    `index` also writes the index of each shard, and a manifest of all of them if it names one:
+    `index="train.json"`. The other arguments are those of `TarWriter`.
     """
 
     def __init__(
         self,
-        pattern: str,
-        maxcount: int = 100_000,
-        maxsize: float = 3e9,
-        post: Callable[[str], object] | None = None,
+        pattern: str | os.PathLike[str],
+        *,
+        max_samples: int = 100_000,
+        max_bytes: float = 3_000_000_000,
         start_shard: int = 0,
-        verbose: int = 1,
-        opener: Callable[[str], IO[bytes]] | None = None,
+        on_shard: Callable[[str], object] | None = None,
+        index: bool | str | os.PathLike[str] = False,
+        encoder: SampleEncoder = True,
+        compress: bool | str | None = None,
+        format: TarFormat = "auto",
+        mtime: float = 0,
         user: str = "bigdata",
         group: str = "bigdata",
         mode: int = 0o444,
-        compress: bool | str | None = None,
-        encoder: SampleEncoder = True,
         keep_meta: bool = False,
-        mtime: float | None = None,
-        format: str | int | None = None,
-        *,
-        split: Splitter = first_dot,
+        split_name: Splitter = first_dot,
         storage: StorageOptions = DEFAULT_STORAGE,
         write: WriteOptions = DEFAULT_WRITE,
-        index: bool | str | os.PathLike[str] = False,
     ) -> None:
-        if maxcount < 1 or maxsize < 1:
-            raise ValueError(f"maxcount and maxsize must be positive, got {maxcount} and {maxsize}")
-        if index and opener is not None:
-            raise ValueError("index= goes with shards that tarmac opens itself, not with an opener")
-        shard_name(pattern, start_shard)
-        self.pattern = pattern
-        self.maxcount = maxcount
-        self.maxsize = maxsize
-        self.post = post
-        self.verbose = verbose
-        self.opener = opener
-        self.shard = start_shard
-        self.total = self.count = self.size = 0
-        self.fname: str | None = None
-        self.tarstream: TarWriter | None = None
+        for name, value in (("max_samples", max_samples), ("max_bytes", max_bytes)):
+            if value < 1:
+                raise UsageError(f"expected a positive number, got {value}.", field=name)
+        self.pattern = os.fspath(pattern)
+        if fill_pattern(self.pattern, 0) == fill_pattern(self.pattern, 1):
+            raise UrlError(
+                "every shard would have the same name.", url=self.pattern, hint="train-{i:06d}.tar"
+            )
+        self.max_samples, self.max_bytes = max_samples, max_bytes
+        self.on_shard = on_shard
+        self.samples_written = 0
+        self._number = start_shard
+        self._name: str | None = None
+        self._writer: TarWriter | None = None
+        self._samples = self._bytes = 0
         self._options: dict[str, Any] = {
+            "encoder": encoder,
+            "compress": compress,
+            "index": bool(index),
+            "format": format,
+            "mtime": mtime,
             "user": user,
             "group": group,
             "mode": mode,
-            "compress": compress,
-            "encoder": encoder,
             "keep_meta": keep_meta,
-            "mtime": mtime,
-            "format": format,
-            "split": split,
+            "split_name": split_name,
             "storage": storage,
             "write": write,
-            "index": bool(index),
         }
         self._manifest = None if isinstance(index, bool) else os.fspath(index)
         self._indexed: list[Shard] = []
-        self._watch = Watch(self, pattern)
+        self._watch = Watch(self, self.pattern)
 
     def write(self, sample: Mapping[str, Any]) -> int:
         """Append a sample and return its payload size."""
-        if self.tarstream is None or self.count >= self.maxcount or self.size >= self.maxsize:
-            self.next_stream()
-        assert self.tarstream is not None
-        size = self.tarstream.write(sample)
-        self.count += 1
-        self.total += 1
-        self.size += size
+        if self._writer is None or self._samples >= self.max_samples or self._bytes >= self.max_bytes:
+            self.next_shard()
+        assert self._writer is not None
+        size = self._writer.write(sample)
+        self._samples += 1
+        self._bytes += size
+        self.samples_written += 1
         return size
 
-    def next_stream(self) -> None:
-        """Finish the current shard and begin the next."""
-        self.finish()
-        name = shard_name(self.pattern, self.shard)
-        if self.opener is None:
-            self.tarstream = TarWriter(name, **self._options)
-        else:
-            self.tarstream = TarWriter(self.opener(name), **self._options, _name=name, _close=True)
+    def next_shard(self) -> None:
+        """Finish the current shard and start the next."""
+        self.finish_shard()
+        self._name = fill_pattern(self.pattern, self._number)
+        self._writer = self._open(self._name)
         self._watch.renew()
-        self.fname = name
-        self.shard += 1
-        self.count = self.size = 0
+        self._number += 1
+        self._samples = self._bytes = 0
 
-    def finish(self) -> None:
+    def _open(self, name: str) -> TarWriter:
+        return TarWriter(name, **self._options)
+
+    def finish_shard(self) -> None:
         """Publish the current shard, if there is one."""
-        if self.tarstream is None:
+        if self._writer is None:
             return
-        stream, self.tarstream = self.tarstream, None
-        stream.close()
-        assert self.fname is not None
+        writer, self._writer = self._writer, None
+        writer.close()
+        assert self._name is not None
         if self._manifest is not None:
             from tarmac.indexing.manifest import Shard
             from tarmac.indexing.sidecar import open_sidecar
 
-            assert stream.sidecar is not None
-            facts = open_sidecar(stream.sidecar, self._options["storage"]).facts
-            self._indexed.append(Shard(self.fname, facts.samples, facts.size, None, facts.fingerprint))
-        if self.verbose:
-            _log.info("%s: %d samples, %d bytes", display_url(self.fname), self.count, self.size)
-        if self.post is not None:
-            self.post(self.fname)
+            assert writer.sidecar is not None
+            facts = open_sidecar(writer.sidecar, self._options["storage"]).facts
+            self._indexed.append(Shard(self._name, facts.samples, facts.size, None, facts.fingerprint))
+        self._log_shard(self._name)
+        if self.on_shard is not None:
+            self.on_shard(self._name)
+
+    def _log_shard(self, name: str) -> None:
+        _log.info("%s: %d samples, %d bytes", display_url(name), self._samples, self._bytes)
 
     def close(self) -> None:
-        """Publish the last shard, and the manifest; closing twice does nothing."""
+        """Publish the last shard and the manifest; closing twice does nothing."""
         self._watch.done()
-        self.finish()
+        self.finish_shard()
         if self._manifest is not None and self._indexed:
             from tarmac.indexing.manifest import Manifest, write_manifest
 
@@ -165,11 +152,11 @@ class ShardWriter:
             self._indexed = []
 
     def abort(self) -> None:
-        """Drop the shard being written; earlier ones stay."""
+        """Discard the current shard; earlier ones stay."""
         self._watch.done()
-        if self.tarstream is not None:
-            stream, self.tarstream = self.tarstream, None
-            stream.abort()
+        if self._writer is not None:
+            writer, self._writer = self._writer, None
+            writer.abort()
 
     def __enter__(self) -> Self:
         return self
@@ -185,7 +172,7 @@ class ShardWriter:
         self.abort()
 
     def _holds_data(self) -> bool:
-        return self.tarstream is not None or bool(self._indexed)
+        return self._writer is not None or bool(self._indexed)
 
     def __del__(self) -> None:
         if hasattr(self, "_watch") and self._holds_data():

@@ -22,7 +22,7 @@ def split_bounds(shares: Mapping[str, float]) -> dict[str, tuple[int, int]]:
     """
     if not shares or not min(shares.values()) > 0 or not sum(shares.values()) <= 1 + _ROUNDING:
         raise UsageError(
-            f"expected positive shares that add up to at most 1, got {dict(shares)}.", field="split"
+            f"expected positive shares that add up to at most 1, got {dict(shares)}.", field="shares"
         )
     edges = [0.0, *itertools.accumulate(shares.values())]
     hashes = [min(round(edge * _END), _END) for edge in edges]

@@ -1,107 +1,100 @@
-"""Samples to one shard: encoded, checked, in a fixed order, published whole or not at all."""
+"""Write samples to one shard: encoded, checked, in a fixed order, and published atomically."""
 
 from __future__ import annotations
 
 import os
-import tarfile
 from collections.abc import Callable, Iterable, Mapping
 from mmap import mmap
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Any, Self, get_args
 
 from tarmac.codecs import Encoder, encode_field, find_encoder
-from tarmac.errors import BadName, DuplicateField, EncodeFailed, MissingField, WriteError
+from tarmac.errors import BadName, DuplicateField, EncodeFailed, MissingField, UsageError, WriteError
 from tarmac.indexing.entries import Entries, Extent
 from tarmac.limits import DEFAULT_LIMITS
+from tarmac.samples.grouping import Sample
 from tarmac.samples.naming import Splitter, check_field, check_key, first_dot, is_reserved
-from tarmac.storage import Sink, StorageOptions, WriteOptions, is_local, open_write, scheme_of, stat
+from tarmac.storage import Sink, StorageOptions, WriteOptions, is_local, is_stream, open_write, stat
 from tarmac.storage.local import LocalSink
-from tarmac.storage.schemes import FileSink
+from tarmac.storage.store import FileSink
 from tarmac.storage.types import DEFAULT_STORAGE, DEFAULT_WRITE
 from tarmac.storage.unclosed import Watch
 from tarmac.tar.compression import FORMATS, compressing, format_of_name
 from tarmac.tar.header import BLOCK, padded
-from tarmac.tar.writer import END_MARK, PADDING, HeaderMaker, Owner, TarFormat
+from tarmac.tar.writer import END_MARKER, PADDING, HeaderBuilder, Owner, TarFormat
 
-__all__ = ["TarWriter"]
+__all__ = ["SampleEncoder", "TarWriter"]
 
-SampleEncoder = bool | None | Mapping[str, Encoder] | Callable[[dict[str, Any]], dict[str, Any]]
+SampleEncoder = bool | Mapping[str, Encoder] | Callable[[Sample], Sample]
 
-_FORMATS: dict[object, TarFormat] = {
-    None: "auto",
-    tarfile.USTAR_FORMAT: "ustar",
-    tarfile.GNU_FORMAT: "gnu",
-    tarfile.PAX_FORMAT: "pax",
-    "USTAR_FORMAT": "ustar",
-    "GNU_FORMAT": "gnu",
-    "PAX_FORMAT": "pax",
-}
-# What a reader says about a sample; stored in a shard it would only contradict the next reader.
+# Set by readers; stored in a shard they would contradict the next reader.
 _SET_BY_READERS = frozenset(("__key__", "__url__", "__local_path__"))
-_NOT_ENCODED = "bytes or a string was expected, got {}; encoder=True turns Python objects into bytes."
-_TORN = "a sample was not written to its end, so the shard cannot be finished."
+_INCOMPLETE = "a sample was not written completely, so the shard cannot be finished."
+_MAX_JOINED = 1 << 15
+"""Samples smaller than this are joined before they are written; above it, copying costs more than calls."""
+_MAX_PLANS = 1000
 
-COPIED = 1 << 15
-"""Payloads below this are put together before they are passed on; above it, copying costs more than calls."""
-
-_Plan = list[tuple[str, bytes, "Encoder | None", bool]]
-"""Of each field: its name, what its member's name ends in, and its encoder, which bytes may need, too."""
+_Plan = list[tuple[str, bytes, Encoder, bool]]
+"""For each field: its name, the suffix of its member's name, its encoder, and whether that encodes bytes, too."""
 
 
 class TarWriter:
-    """Write samples to a tar shard: a file name, a URL, or an open file.
+    """Writes samples to a tar shard: a file name, a URL, or an open file.
 
     >>> with TarWriter("train-000000.tar") as shard:
     ...     shard.write({"__key__": "0001", "jpg": image, "cls": 3})
 
-    The shard appears under its name when the writer is closed. Leaving the `with` block by an
-    exception publishes nothing. A writer that is never closed is published at the end of the program,
-    with a warning, unless an exception ended it. A key or field that would not read back as it was written
-    is refused.
+    The shard appears under its name when the writer is closed. Leaving the `with` block by an exception
+    publishes nothing. A writer that is never closed is published at the end of the program, with a warning,
+    unless an exception terminated it. A key or field that would not read back raises `BadName`.
 
-    `encoder` is True to encode by extension, False for samples that are bytes already, a dictionary
-    from extension to function, or a function from sample to sample. `keep_meta` also stores `__x__`
-    fields. `mtime` is 0 unless given, so that the same samples make the same bytes. `index` also writes the
-    shard's index, with digests, beside it.
+    `encoder` is True to encode by extension, False for samples of bytes, a dictionary from extension to
+    function, or a function from sample to sample. `compress` is a format such as `"gz"`, None to choose by the
+    name, or False. `index` also writes the index of the shard, with digests, beside it. `format` is the tar
+    format. `mtime`, `user`, `group` and `mode` are stored for each member. `keep_meta` also stores `__x__`
+    fields. `split_name` is the naming rule that readers will use.
     """
 
     sidecar: str | None = None
-    """Where the index is, once it is written."""
+    """The URL of the index, once it is written."""
 
     def __init__(
         self,
-        fileobj: str | os.PathLike[str] | IO[bytes],
+        target: str | os.PathLike[str] | IO[bytes],
+        *,
+        encoder: SampleEncoder = True,
+        compress: bool | str | None = None,
+        index: bool = False,
+        format: TarFormat = "auto",
+        mtime: float = 0,
         user: str = "bigdata",
         group: str = "bigdata",
         mode: int = 0o444,
-        compress: bool | str | None = None,
-        encoder: SampleEncoder = True,
         keep_meta: bool = False,
-        mtime: float | None = None,
-        format: str | int | None = None,
-        *,
-        split: Splitter = first_dot,
+        split_name: Splitter = first_dot,
         storage: StorageOptions = DEFAULT_STORAGE,
         write: WriteOptions = DEFAULT_WRITE,
-        index: bool = False,
         _name: str | None = None,
         _close: bool = False,
         _watched: bool = True,
     ) -> None:
         self._closed = True  # until there is something to close
-        self._torn = False
-        self._headers = HeaderMaker(Owner(user, group, mode, int(mtime or 0)), _tar_format(format))
-        self._encoder = _EncoderChoice(encoder)
-        self._whole = self._encoder.whole
+        self._incomplete = False
+        if format not in get_args(TarFormat):
+            raise UsageError(
+                f"expected one of {', '.join(get_args(TarFormat))}, got {format!r}.", field="format"
+            )
+        self._headers = HeaderBuilder(Owner(user, group, mode, int(mtime)), format)
+        self._encode_sample, self._find_encoder = _encoding(encoder)
         self._keep_meta = keep_meta
-        self._split = split
+        self._split_name = split_name
         self._keys: set[int] = set()
         self._plans: dict[tuple[str, ...], _Plan] = {}
-        self.name = os.fspath(fileobj) if isinstance(fileobj, str | os.PathLike) else _name
-        form = _compression(compress, self.name)  # before the target is touched
-        self._entries = _entries(index, self.name, form)
+        self.name = os.fspath(target) if isinstance(target, str | os.PathLike) else _name
+        compression = _compression(compress, self.name)  # before the target is touched
+        self._entries = _entries(index, self.name, compression)
         if index:
-            import pyarrow  # noqa: F401 - needed at the end, when Python may import nothing more
+            import pyarrow  # noqa: F401 - needed at the end, when Python may not import any more
             from xxhash import xxh3_64_intdigest
 
             import tarmac.indexing.sampled_digests
@@ -110,86 +103,77 @@ class TarWriter:
             self._digest = xxh3_64_intdigest
         self._storage = storage
         self._position = 0
-        if isinstance(fileobj, str | os.PathLike):
-            self._sink: Sink = open_write(os.fspath(fileobj), storage, write)
+        if isinstance(target, str | os.PathLike):
+            self._sink: Sink = open_write(os.fspath(target), storage, write)
         else:
-            self._sink = FileSink(fileobj, close=_close)
+            self._sink = FileSink(target, close=_close)
         try:
-            self._compressor = compressing(self._sink, form) if form else None
+            self._compressor = compressing(self._sink, compression) if compression else None
         except BaseException:  # its library may be missing
             self._sink.abort()
             raise
-        # A local file takes bytes from wherever they are; others may look at them again.
-        self._views = isinstance(self._sink, LocalSink) and form is None
+        # Local files write memory views at once; other sinks may read them later.
+        self._takes_views = isinstance(self._sink, LocalSink) and compression is None
         self._append = (self._compressor or self._sink).write
         self._watch = Watch(self, self.name) if _watched else None
         self._process = os.getpid()
         self._closed = False
 
     def write(self, sample: Mapping[str, Any]) -> int:
-        """Append a sample and return its payload size. A sample that fails leaves the shard as it was."""
-        if self._closed or self._torn:
-            what = "the writer is closed." if self._closed else _TORN
-            raise WriteError(what, url=self.name)
-        encoded = sample if self._whole is None else self._whole(dict(sample))
+        """Append a sample and return its payload size. A sample that fails leaves the shard unchanged."""
+        if self._closed or self._incomplete:
+            raise WriteError("the writer is closed." if self._closed else _INCOMPLETE, url=self.name)
+        encoded = sample if self._encode_sample is None else self._encode_sample(dict(sample))
         if "__key__" not in encoded:
-            raise MissingField("a sample needs a __key__.", url=self.name)
-        key = check_key(encoded["__key__"], self._split)
+            raise MissingField("the sample has no __key__.", url=self.name)
+        key = check_key(encoded["__key__"], self._split_name)
         stem = key.encode("utf-8", "surrogateescape")
         total = 0
         blocks: list[bytes] = []
-        header = self._headers.header
+        make_header = self._headers.header
         position = self._position
         places: dict[str, Extent] = {}
-        for field, suffix, encode, always in self._plans.get(tuple(encoded)) or self._plan(encoded, key):
+        for field, suffix, encode, encodes_bytes in self._plans.get(tuple(encoded)) or self._plan(
+            encoded, key
+        ):
             value = encoded[field]
-            if type(value) is memoryview and not (self._views and _lasting(value)):
+            if type(value) is memoryview and not (self._takes_views and _is_constant(value)):
                 value = bytes(value)
-            if type(value) is not bytes and type(value) is not memoryview:
-                if encode is None:
-                    raise EncodeFailed(
-                        f'field "{field}": {_NOT_ENCODED.format(type(value).__name__)}', key=key
-                    )
-                value = encode_field(field, value, encode, key)
-            elif always and encode is not None:
+            if encodes_bytes or (type(value) is not bytes and type(value) is not memoryview):
                 value = encode_field(field, value, encode, key)
             size = len(value)
             total += size
-            before = header(stem + suffix, size)
-            blocks += (before, value, PADDING[size % BLOCK])
+            header = make_header(stem + suffix, size)
+            blocks += (header, value, PADDING[size % BLOCK])
             if self._entries is not None:
-                position += len(before) + padded(size)
-                if not is_reserved(field):  # readers pass over those
+                position += len(header) + padded(size)
+                if not is_reserved(field):  # readers skip those
                     places[field.lower()] = position - padded(size), size, self._digest(value)
         if not blocks:
-            raise MissingField(
-                "a sample needs at least one field; this one would vanish.", url=self.name, key=key
-            )
-        mark = hash(key)
-        if mark in self._keys:
-            raise BadName("this key was written before; its files would be read as one torn sample.", key=key)
+            raise MissingField("the sample has no fields.", url=self.name, key=key)
+        key_hash = hash(key)
+        if key_hash in self._keys:
+            raise BadName("duplicate key: its members would read as one non-contiguous sample.", key=key)
         if len(self._keys) < DEFAULT_LIMITS.tracked_keys:
-            self._keys.add(mark)
-        self._torn = True  # until all of it is there: an interrupt may come between two blocks
-        if total < COPIED:
+            self._keys.add(key_hash)
+        self._incomplete = True  # an interrupt may come between two blocks
+        if total < _MAX_JOINED:
             self._append(b"".join(blocks))
         else:
             for block in blocks:
                 self._append(block)
-        self._torn = False
+        self._incomplete = False
         if self._entries is not None and places:
             self._entries.add(key, places)
         self._position = position
         return total
 
     def _plan(self, sample: Mapping[str, Any], key: str) -> _Plan:
-        """Which fields to write, in which order, through which encoder; the same for samples alike."""
+        """Return which fields of a sample are written, in which order, by which encoder."""
         names = tuple(sample)
-        plan = self._plans.get(names)
-        if plan is None:
-            plan = self._make_plan(names, key)
-            if len(self._plans) < 1000:
-                self._plans[names] = plan
+        plan = self._make_plan(names, key)
+        if len(self._plans) < _MAX_PLANS:
+            self._plans[names] = plan
         return plan
 
     def _make_plan(self, names: Iterable[Any], key: str) -> _Plan:
@@ -202,25 +186,25 @@ class TarWriter:
                 if not self._keep_meta:
                     continue
             else:
-                check_field(field, key, self._split)
+                check_field(field, key, self._split_name)
             if field.lower() in seen:
                 raise DuplicateField(f'fields differ only in case: "{field}".', url=self.name, key=key)
             seen.add(field.lower())
             suffix = b"." + field.encode("utf-8", "surrogateescape")
-            plan.append((field, suffix, self._encoder.of(field), suffix.endswith(b".gz")))
+            plan.append((field, suffix, self._find_encoder(field), suffix.endswith(b".gz")))
         return plan
 
     def close(self) -> None:
-        """Write the end mark and publish the shard."""
+        """Write the end of the archive and publish the shard."""
         if self._closed:
             return
-        if not self._mine():
+        if not self._is_owner():
             raise WriteError("the writer belongs to the process that opened it.", url=self.name)
         self._end()
         try:
-            if self._torn:
-                raise WriteError(_TORN, url=self.name)
-            self._append(END_MARK)
+            if self._incomplete:
+                raise WriteError(_INCOMPLETE, url=self.name)
+            self._append(END_MARKER)
             if self._compressor is not None:
                 self._compressor.close()
         except BaseException:
@@ -231,7 +215,7 @@ class TarWriter:
             self.sidecar = self._write_index(self._entries)
 
     def _write_index(self, entries: Entries) -> str:
-        """Put the index beside the shard; what is in place already is whole, with an index or without."""
+        """Write the index beside the shard. If that fails, the published shard is complete without it."""
         from tarmac.indexing.sampled_digests import sample_digests
         from tarmac.indexing.sidecar import make_sidecar, sidecar_url, write_sidecar
 
@@ -245,13 +229,13 @@ class TarWriter:
         return url
 
     def abort(self) -> None:
-        """Give up: nothing appears under the shard's name."""
+        """Discard the shard: nothing appears under its name."""
         if not self._closed:
             self._end()
-            if self._mine():  # what a forked process gives up is still written by its parent
+            if self._is_owner():  # a forked process must not discard what its parent still writes
                 self._sink.abort()
 
-    def _mine(self) -> bool:
+    def _is_owner(self) -> bool:
         return self._process == os.getpid()
 
     def _end(self) -> None:
@@ -284,30 +268,27 @@ class TarWriter:
             self._watch.dropped(self)
 
 
-def _lasting(view: memoryview) -> bool:
-    """Whether these are bytes that nobody can change before they are written."""
+def _is_constant(view: memoryview) -> bool:
+    """Return whether a view is plain bytes that cannot change before they are written."""
     plain = view.c_contiguous and view.nbytes == len(view)
     return plain and view.readonly and isinstance(view.obj, bytes | mmap)
 
 
-class _EncoderChoice:
-    """The `encoder` argument: how to treat a whole sample, and each of its fields."""
-
-    def __init__(self, spec: SampleEncoder) -> None:
-        self._table: Mapping[str, Encoder] | None = None
-        self.whole: Callable[[dict[str, Any]], dict[str, Any]] | None = None
-        self._by_extension = spec is True or isinstance(spec, Mapping)
-        if spec is True:
-            pass
-        elif isinstance(spec, Mapping):
-            self._table = spec
-        elif callable(spec):
-            self.whole = spec
-        elif spec is not False and spec is not None:
-            raise ValueError(f"encoder must be True, False, a dictionary or a function, got {spec!r}")
-
-    def of(self, field: str) -> Encoder | None:
-        return _as_bytes if not self._by_extension else find_encoder(field, self._table)
+def _encoding(
+    encoder: SampleEncoder | None,
+) -> tuple[Callable[[Sample], Mapping[str, Any]] | None, Callable[[str], Encoder]]:
+    """Return how to encode a whole sample, if at all, and the function that finds the encoder of a field."""
+    if encoder is True:
+        return None, find_encoder
+    if isinstance(encoder, Mapping):
+        return None, lambda field: find_encoder(field, encoder)
+    if encoder is False or encoder is None:
+        return None, lambda field: _as_bytes
+    if not callable(encoder):
+        raise UsageError(
+            f"expected True, False, a dictionary or a function, got {encoder!r}.", field="encoder"
+        )
+    return encoder, lambda field: _as_bytes
 
 
 def _as_bytes(value: Any) -> bytes:
@@ -315,23 +296,19 @@ def _as_bytes(value: Any) -> bytes:
         return value.encode("utf-8")
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
-    raise EncodeFailed(_NOT_ENCODED.format(type(value).__name__))
-
-
-def _tar_format(form: str | int | None) -> TarFormat:
-    found = _FORMATS.get(form, form)
-    if found not in ("auto", "ustar", "gnu", "pax"):
-        raise ValueError(f"format must be auto, ustar, gnu or pax, got {form!r}")
-    return found  # type: ignore[return-value]
+    raise EncodeFailed(
+        f"expected bytes or a string, got {type(value).__name__}.",
+        hint="encoder=True encodes Python objects.",
+    )
 
 
 def _entries(index: bool, name: str | None, compression: str | None) -> Entries | None:
     if not index:
         return None
-    if name is None or scheme_of(name) in ("pipe", "-"):
-        raise ValueError("index=True: the shard has no name to put the index beside")
+    if name is None or is_stream(name):
+        raise UsageError("a stream has no name to put the index beside.", field="index")
     if compression is not None:
-        raise ValueError("index=True: the shard is compressed, so nothing in it has an address")
+        raise UsageError("compressed shards cannot be indexed.", field="index")
     return Entries()
 
 
@@ -343,5 +320,5 @@ def _compression(compress: bool | str | None, name: str | None) -> str | None:
     if compress is None:
         return format_of_name(name or "")
     if compress not in FORMATS:
-        raise ValueError(f"compress must be one of {', '.join(sorted(FORMATS))}, got {compress!r}")
+        raise UsageError(f"expected one of {', '.join(sorted(FORMATS))}, got {compress!r}.", field="compress")
     return compress

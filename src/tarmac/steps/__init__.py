@@ -1,1 +1,1 @@
-"""What both doors do to one sample: fields, decoding, pictures, handlers."""
+"""Process one sample at a time, for streams and for indexed datasets."""

@@ -1,18 +1,19 @@
-"""Stages that look at one sample at a time: decode it, change it, pick from it.
+"""Steps that process one sample at a time: decode it, change it, select from it.
 
-Each class is a stage; the functions below carry the names that the webdataset library gave them.
+Each class is a stage of a pipeline and a step of a dataset.
 """
 
 from __future__ import annotations
 
 import io
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatch
 from typing import Any
 
 from tarmac.codecs import Decoder, imagehandler
-from tarmac.errors import DuplicateField, MissingField, NoCodec
+from tarmac.codecs.handlers import Handler as FieldDecoder
+from tarmac.errors import DuplicateField, MissingField, NoCodec, UsageError
+from tarmac.limits import DEFAULT_LIMITS, Limits
 from tarmac.steps.handlers import Handler, reraise_exception
 from tarmac.steps.stage import Each, located
 
@@ -38,31 +39,37 @@ Function = Callable[[Any], Any]
 def getfirst(
     a: Mapping[str, Any], keys: str | Sequence[str], default: Any = None, missing_is_error: bool = True
 ) -> Any:
-    """Return the first of several alternatives, as `"jpg;png"` or a list, that the sample has."""
-    for name in keys.split(";") if isinstance(keys, str) else keys:
+    """Return the first of several fields, given as `"jpg;png"` or a list, that the sample has."""
+    for name in _alternatives(keys):
         if name in a:
             return a[name]
     if not missing_is_error:
         return default
-    wanted = keys if isinstance(keys, str) else ";".join(keys)
-    there = ", ".join(name for name in a if not name.startswith("__"))
-    raise located(MissingField(f'none of "{wanted}" is in the sample, which has {there or "no fields"}.'), a)
+    wanted = ";".join(_alternatives(keys))
+    existing = ", ".join(name for name in a if not name.startswith("__"))
+    raise located(MissingField(f'no field "{wanted}"; the sample has {existing or "no fields"}.'), a)
+
+
+def _alternatives(keys: str | Sequence[str]) -> Sequence[str]:
+    return keys.split(";") if isinstance(keys, str) else keys
 
 
 def transform_with(sample: Sequence[Any], transformers: Sequence[Function | None] | None) -> Sequence[Any]:
-    """Apply one function to each of the first items of a sequence; None leaves an item alone."""
+    """Apply one function to each of the first items of a sequence; None keeps an item."""
     if not transformers:
         return sample
     if len(transformers) > len(sample):
-        raise ValueError(f"{len(transformers)} functions for {len(sample)} fields")
+        raise UsageError(
+            f"expected at most {len(sample)} functions, got {len(transformers)}.", field="transformers"
+        )
     changed = [value if f is None else f(value) for f, value in zip(transformers, sample, strict=False)]
     return [*changed, *sample[len(transformers) :]]
 
 
 class Map(Each):
-    """Replace each sample by what a function makes of it; None leaves it out.
+    """Replaces each sample by the result of a function; None drops it.
 
-    A dictionary made from a dictionary keeps the key of its sample unless it sets its own.
+    A dictionary returned for a dictionary keeps the key of its sample unless the function sets another.
     """
 
     def __init__(self, f: Function, handler: Handler = reraise_exception, threads: int = 0) -> None:
@@ -77,7 +84,7 @@ class Map(Each):
 
 
 class Select(Each):
-    """Keep the samples for which a function is true."""
+    """Keeps the samples for which a function returns true."""
 
     def __init__(self, predicate: Function, handler: Handler = reraise_exception) -> None:
         super().__init__(handler)
@@ -88,28 +95,40 @@ class Select(Each):
 
 
 class Decode(Each):
-    """Decode the fields of each sample by extension; strings name how images come out, as "rgb8"."""
+    """Decodes the fields of each sample by extension; a string such as "rgb8" selects the type of images.
 
-    def __init__(self, *args: Any, handler: Handler = reraise_exception, threads: int = 0, **kw: Any) -> None:
+    The keyword arguments are those of `Decoder`.
+    """
+
+    def __init__(
+        self,
+        *args: str | FieldDecoder,
+        handler: Handler = reraise_exception,
+        threads: int = 0,
+        pre: Iterable[FieldDecoder] | None = None,
+        post: Iterable[FieldDecoder] | None = None,
+        only: str | Iterable[str] | None = None,
+        partial: bool = False,
+        allow_pickle: bool = False,
+        limits: Limits = DEFAULT_LIMITS,
+    ) -> None:
         super().__init__(handler, threads)
         handlers = [imagehandler(item) if isinstance(item, str) else item for item in args]
-        self.decoder = Decoder(handlers, **kw)
+        self.decoder = Decoder(handlers, pre, post, only, partial, allow_pickle=allow_pickle, limits=limits)
 
     def apply(self, item: Any) -> Any:
         return self.decoder(item)
 
 
 class Rename(Each):
-    """Give fields new names: `jpg="jpg;jpeg;png"`. With keep=False everything else goes, the key too."""
+    """Renames fields: `jpg="jpg;jpeg;png"`. With keep=False all other fields are dropped, `__key__` too."""
 
     def __init__(
         self, handler: Handler = reraise_exception, keep: bool = True, **kw: str | Sequence[str]
     ) -> None:
         super().__init__(handler)
         self.names, self.keep = kw, keep
-        self.replaced = {
-            old for new in kw.values() for old in (new.split(";") if isinstance(new, str) else new)
-        }
+        self.replaced = {name for names in kw.values() for name in _alternatives(names)}
 
     def apply(self, item: Any) -> Any:
         renamed = {new: getfirst(item, old) for new, old in self.names.items()}
@@ -119,7 +138,7 @@ class Rename(Each):
 
 
 class Associate(Each):
-    """Add fields found by key, in a dictionary or through a function."""
+    """Adds fields looked up by key, in a dictionary or by a function."""
 
     def __init__(
         self,
@@ -130,51 +149,53 @@ class Associate(Each):
         self.associator = associator
 
     def apply(self, item: Any) -> Any:
-        find = self.associator
-        extra = find.get(item["__key__"], {}) if isinstance(find, Mapping) else find(item["__key__"])
+        lookup = self.associator
+        extra = lookup.get(item["__key__"], {}) if isinstance(lookup, Mapping) else lookup(item["__key__"])
         return {**item, **extra}
 
 
 class MapDict(Each):
-    """Apply functions to fields by name; all of them must be there."""
+    """Applies functions to fields by name; every field must exist."""
 
     def __init__(self, handler: Handler = reraise_exception, **kw: Function) -> None:
         super().__init__(handler)
         if not kw:
-            raise ValueError("map_dict needs at least one field=function")
+            raise UsageError("map_dict requires at least one field=function.")
         for name, f in kw.items():
             if not callable(f):
-                raise ValueError(f"map_dict({name}=…) needs a function, got {f!r}")
+                raise UsageError(f"expected a function, got {f!r}.", field=name)
         self.functions = kw
 
     def apply(self, item: Any) -> Any:
         result = dict(item)
         for name, f in self.functions.items():
             if name not in result:
-                getfirst(item, (name,))
+                getfirst(item, (name,))  # raises
             result[name] = f(result[name])
         return result
 
 
 class MapTuple(Each):
-    """Apply functions to the first items of a tuple; None leaves one alone."""
+    """Applies functions to the first items of a tuple; None keeps an item."""
 
     def __init__(self, *args: Function | None, handler: Handler = reraise_exception) -> None:
         super().__init__(handler)
         for f in args:
             if f is not None and not callable(f):
-                raise ValueError(f"map_tuple needs functions or None, got {f!r}")
+                raise UsageError(f"map_tuple: expected functions or None, got {f!r}.")
         self.functions = args
 
     def apply(self, item: Any) -> Any:
         if not isinstance(item, list | tuple):
-            raise ValueError(f"map_tuple needs tuples, got {type(item).__name__}; put to_tuple before it")
+            raise UsageError(
+                f"map_tuple: expected a tuple, got {type(item).__name__}.", hint="put to_tuple before it."
+            )
         count = min(len(self.functions), len(item))
         return (*transform_with(item[:count], self.functions[:count]), *item[count:])
 
 
 class ToTuple(Each):
-    """Pick fields into a tuple; `"jpg;png"` takes whichever is there."""
+    """Selects fields into a tuple; `"jpg;png"` is the first of them that exists."""
 
     def __init__(
         self,
@@ -186,7 +207,7 @@ class ToTuple(Each):
         super().__init__(handler)
         if len(args) == 1 and isinstance(args[0], str):
             args = tuple(args[0].split())
-        self.choices = [field.split(";") if isinstance(field, str) else list(field) for field in args]
+        self.choices = [list(_alternatives(field)) for field in args]
         self.missing_is_error = missing_is_error
         self.none_is_error = missing_is_error if none_is_error is None else none_is_error
 
@@ -201,12 +222,12 @@ class ToTuple(Each):
             names = [
                 ";".join(choice) for choice, value in zip(self.choices, result, strict=True) if value is None
             ]
-            raise located(MissingField(f"{', '.join(names)} is None."), item)
+            raise located(MissingField(f'field "{", ".join(names)}" is None.'), item)
         return result
 
 
 class ExtractKeys(Each):
-    """Pick fields by shell pattern into a tuple."""
+    """Selects fields by shell pattern into a tuple."""
 
     def __init__(
         self,
@@ -216,27 +237,27 @@ class ExtractKeys(Each):
         handler: Handler = reraise_exception,
     ) -> None:
         super().__init__(handler)
-        self.patterns = [item.split(";") if isinstance(item, str) else list(item) for item in patterns]
+        self.patterns = [list(_alternatives(item)) for item in patterns]
         self.duplicate_is_error, self.ignore_missing = duplicate_is_error, ignore_missing
 
     def apply(self, item: Any) -> Any:
         result = []
         for patterns in self.patterns:
-            found = [
+            matches = [
                 name for name in item if any(fnmatch(name, p) or fnmatch(f".{name}", p) for p in patterns)
             ]
-            if not found:
+            if not matches:
                 if self.ignore_missing:
                     continue
-                raise located(MissingField(f"nothing matches {';'.join(patterns)}."), item)
-            if len(found) > 1 and self.duplicate_is_error:
-                raise located(DuplicateField(f"{', '.join(found)} match {';'.join(patterns)}."), item)
-            result.append(item[found[0]])
+                raise located(MissingField(f"no field matches {';'.join(patterns)}."), item)
+            if len(matches) > 1 and self.duplicate_is_error:
+                raise located(DuplicateField(f"{', '.join(matches)} all match {';'.join(patterns)}."), item)
+            result.append(item[matches[0]])
         return tuple(result)
 
 
 class RenameKeys(Each):
-    """Give fields new names by shell pattern, from (new, pattern) pairs; the last pattern that fits wins."""
+    """Renames fields by shell pattern, from (new, pattern) pairs; the last pattern that matches wins."""
 
     def __init__(
         self,
@@ -256,20 +277,20 @@ class RenameKeys(Each):
         result: dict[str, Any] = {}
         unused = {pattern for pattern, _ in self.renamings}
         for name, value in item.items():
-            new = next((new for pattern, new in self.renamings if self._fits(name, pattern, unused)), None)
+            new = next((new for pattern, new in self.renamings if self._matches(name, pattern, unused)), None)
             if new is None:
                 if self.keep_unselected:
                     result[name] = value
             elif new not in result:
                 result[new] = value
             elif self.duplicate_is_error:
-                raise located(DuplicateField(f'several fields become "{new}".'), item)
+                raise located(DuplicateField(f'several fields would become "{new}".'), item)
         if self.must_match and unused:
             raise located(MissingField(f"no field matches {', '.join(sorted(unused))}."), item)
         return result
 
     @staticmethod
-    def _fits(name: str, pattern: str, unused: set[str]) -> bool:
+    def _matches(name: str, pattern: str, unused: set[str]) -> bool:
         if not fnmatch(name.rpartition("/")[2].lower(), pattern):
             return False
         unused.discard(pattern)
@@ -277,13 +298,13 @@ class RenameKeys(Each):
 
 
 def read_bytes(stream: Any) -> bytes:
-    """Decode nothing."""
+    """Return the bytes of a stream."""
     data: bytes = stream.read()
     return data
 
 
 def read_text(stream: Any) -> str:
-    """Decode UTF-8."""
+    """Return the UTF-8 text of a stream."""
     return read_bytes(stream).decode("utf-8")
 
 
@@ -291,7 +312,7 @@ X_DECODERS: list[tuple[str, Any]] = [("*.bin", read_bytes), ("*.txt", read_text)
 
 
 class XDecode(Each):
-    """Decode fields by shell pattern with functions that read a stream; False leaves a field as it is.
+    """Decodes fields by shell pattern with functions that read a stream; False leaves a field as it is.
 
     There is no decoder for pickles unless the caller passes one.
     """
@@ -310,18 +331,18 @@ class XDecode(Each):
         self.decoders = [*defaults, *args, *by_extension][::-1]
 
     def apply(self, item: Any) -> Any:
-        return {name: self._decoded(name, value, item) for name, value in item.items()}
+        return {name: self._decode(name, value, item) for name, value in item.items()}
 
-    def _decoded(self, name: str, value: Any, sample: Any) -> Any:
+    def _decode(self, name: str, value: Any, sample: Any) -> Any:
         if name.startswith("__"):
             return value
-        file = re.sub(r".*/", "", name).lower()
-        decoders = (
+        file = name.rpartition("/")[2].lower()
+        matches = (
             f for pattern, f in self.decoders if fnmatch(file, pattern) or fnmatch(f".{file}", pattern)
         )
-        decode = next(decoders, None)
+        decode = next(matches, None)
         if decode is None and self.must_decode:
-            raise located(NoCodec(f'nothing decodes the field "{name}".'), sample)
+            raise located(NoCodec(f'no decoder for the field "{name}".'), sample)
         if decode is None or decode is False:
             return value
         return decode(io.BytesIO(value) if isinstance(value, bytes) else value)

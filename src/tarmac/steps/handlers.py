@@ -1,8 +1,7 @@
-"""What to do when a stage fails on a sample: raise, or drop it and go on or stop, and keep count.
+"""Decide what happens when a stage fails on a sample: raise, or drop it and continue or stop.
 
-A handler is a function from an exception to True (drop the sample and go on) or False (drop it and end
-the stream quietly); it may also raise. Whatever a handler drops is counted by the stage, and the pipeline
-reports it.
+A handler is a function from an exception to True (drop the sample and continue) or False (drop it and end the
+stream). It may also raise. The stage counts dropped samples, and the pipeline reports them.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ __all__ = [
 ]
 
 Handler = Callable[[Exception], bool]
-EXAMPLES = 10
+MAX_EXAMPLES = 10
 
 
 def reraise_exception(exn: Exception) -> bool:
@@ -33,12 +32,12 @@ def reraise_exception(exn: Exception) -> bool:
 
 
 def ignore_and_continue(exn: Exception) -> bool:
-    """Drop the sample and go on."""
+    """Drop the sample and continue."""
     return True
 
 
 def warn_and_continue(exn: Exception) -> bool:
-    """Drop the sample with a warning and go on."""
+    """Drop the sample with a warning and continue."""
     warnings.warn(redact(repr(exn)), stacklevel=2)
     return True
 
@@ -56,15 +55,15 @@ def warn_and_stop(exn: Exception) -> bool:
 
 @dataclass(slots=True)
 class Drops:
-    """How many samples a stage has dropped, and the errors of the first few."""
+    """Counts the samples that a stage dropped and keeps the first error messages."""
 
     count: int = 0
     examples: list[str] = field(default_factory=list)
 
     def ask(self, handler: Handler, exn: Exception) -> bool:
-        """Let the handler decide, and count what it drops; True to go on, False to stop."""
+        """Call the handler and count the dropped sample; return whether to continue."""
         go_on = handler(exn)
         self.count += 1
-        if len(self.examples) < EXAMPLES:
+        if len(self.examples) < MAX_EXAMPLES:
             self.examples.append(redact(str(exn) or repr(exn)))
         return go_on

@@ -1,15 +1,7 @@
-"""Stages: what a pipeline is made of.
+"""The contract between a pipeline and its stages, and base classes for stages.
 
-A stage is anything callable from an iterator to an iterator. Some things help the pipeline beyond that, all
-optional:
-- `set_epoch(n)` is called before pass n;
-- `drops` counts what a handler has dropped;
-- `prompt` says that the stage keeps nothing back between two items it hands out, so that a resumed pipeline
-need not run it again over what came before;
-- `seeds()` and `load_seeds(seeds)` save and restore, as JSON, what a pass follows from beyond its number;
-- `not_resumable` is a sentence that says why a pipeline with this stage has no state;
-- `keeps_parts` and `reads_parts` say that the stage hands on, or reads, parts of shards
-(`stream/splitting.py`).
+A stage is a function from an iterator to an iterator; the first one is an iterable. Such stages need no base
+class. A class derived from `PipelineStage` tells the pipeline more about itself.
 """
 
 from __future__ import annotations
@@ -17,70 +9,194 @@ from __future__ import annotations
 import functools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any, ClassVar
 
-from tarmac.errors import TarmacError
+from tarmac.errors import TarmacError, UsageError
 from tarmac.runtime.lookahead import in_threads
 from tarmac.steps.handlers import Drops, Handler, reraise_exception
 
-__all__ = ["Each", "FilterFunction", "PipelineStage", "RestCurried", "located", "pipelinefilter"]
+__all__ = [
+    "Each",
+    "Epoch",
+    "FilterFunction",
+    "PipelineStage",
+    "RestCurried",
+    "as_stage",
+    "located",
+    "pipelinefilter",
+]
 
 
 def located(error: TarmacError, sample: Any) -> TarmacError:
-    """Add to an error which sample it is about."""
+    """Add the URL and key of a sample to an error."""
     if isinstance(sample, Mapping):
         url, key = sample.get("__url__"), sample.get("__key__")
         error.at(url=url if isinstance(url, str) else None, key=key if isinstance(key, str) else None)
     return error
 
 
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """The epoch that a reader (one worker of one rank) begins."""
+
+    number: int
+    """Determines the reader's own random order."""
+    agreed: int | None
+    """A number that all readers have in common, from which the split of shards may follow; None if unknown."""
+    explicit: bool = False
+    """Whether `set_epoch` gave `agreed`, so that all ranks agree on it, not only the workers of one loader."""
+    shared: bool = False
+    """Whether a split follows, so that the stage must do the same on all readers."""
+
+
 class PipelineStage:
-    """Base for stages written as classes: implement `run(source)`."""
+    """Base class of stages. Implement up to three things:
 
-    prompt = False
+    - `run(source)` returns the items of the stage. It is called once an epoch; the first stage gets no source.
+    - `begin_epoch(epoch)` is called before `run`, for stages that do something else in each epoch.
+      `tarmac.stream.epochs.EpochAware` implements it.
+    - `seeds()` and `load_seeds(seeds)` save and restore, as JSON, what the items depend on beyond the source and
+      the epoch, such as a seed that was drawn at random.
 
-    def run(self, *args: Any) -> Iterable[Any]:
-        """Return the items of this stage, made from those of `source`; the first stage gets none."""
+    Everything else has a default that is correct, if not the fastest. A state is accepted only by stages with the
+    same class names and the same values of `seed`, `size` and the like (`tarmac.stream.state.identity_of`).
+    """
+
+    stateless: bool = False
+    """Whether the stage holds nothing back between two items. A resumed pipeline does not rerun such stages at its
+    end for the items that it skips."""
+    not_resumable: str | None = None
+    """Why a pipeline with this stage has no state, as a clause."""
+    splits: bool = False
+    """Whether the stage splits shards between readers. Stages before it must do the same on all readers."""
+    splits_nodes: bool = False
+    """Whether it splits them between ranks, too."""
+    per_reader: bool = False
+    """Whether each reader draws on its own, so that the stage uses the reader's own epoch even before a split."""
+    keeps_parts: bool = False
+    """Whether the stage hands on parts of shards unchanged (see `tarmac.stream.shards.split`)."""
+    reads_parts: bool = False
+    """Whether the stage reads shards into samples, and understands parts of shards."""
+    state_name: ClassVar[str | None] = None
+    """The name of the stage in saved states, if it is not that of its class."""
+    drops: Drops | Callable[[], dict[str, Drops]] | None = None
+    """What an error handler has dropped."""
+
+    def run(self, *args: Any, **kwargs: Any) -> Iterable[Any]:
+        """Return the items of this stage, made from those of the source."""
         raise NotImplementedError(f"{type(self).__name__} has no run method")
 
     def __call__(self, *args: Any) -> Iterable[Any]:
         return self.run(*args)
 
+    def begin_epoch(self, epoch: Epoch) -> None:
+        """Prepare for the epoch that the next `run` belongs to."""
+
+    def seeds(self) -> Any:
+        """Return what the items depend on beyond the source and the epoch, as JSON; None if nothing."""
+        return None
+
+    def load_seeds(self, seeds: Any) -> None:
+        """Restore what `seeds` returned."""
+        raise TypeError("the stage has no seeds")
+
+    def close(self) -> None:
+        """Release resources; the stage is not used any more."""
+
+    # -- sources that restore their own position, instead of being read again up to it ---------------
+
+    resumes_itself: bool = False
+    """Whether the source restores its own position. It then has `state_dict()` and `load_state_dict(state)`; other
+    stages must not, since torchdata's loaders would call them."""
+    read_any: bool = False
+    """Whether the source read any sample in its last epoch, even if its stages dropped all of them."""
+
+    def forget_state(self) -> None:
+        """Discard a state that was loaded and not yet used."""
+
+    # -- stages that read ahead, or replay an earlier epoch --------------------------------------------
+
+    def track(self, position: Callable[[], Any]) -> deque[Any] | None:
+        """Return a queue that, during the next `run`, holds the position before each item in progress.
+
+        A stage with threads takes items before it hands out earlier ones; a state must not skip those. None
+        means that the stage takes no item before the previous one has left it.
+        """
+        return None
+
+    def upstream_epochs(self, own: int, shared: int) -> tuple[int, int]:
+        """Return the epochs for the stages before this one: those of the samples that the stage replays."""
+        return own, shared
+
+
+class _Adapter(PipelineStage):
+    """A stage made of any callable or iterable: the parts of the contract that it has, and defaults for the rest."""
+
+    def __init__(self, target: Any) -> None:
+        self.target = target
+        if isinstance(target, FunctionType) and not vars(target):
+            return  # the usual case; states are taken after each item in workers, so this must be fast
+        for name in _CONTRACT:
+            if hasattr(target, name):
+                setattr(self, name, getattr(target, name))
+
+    def run(self, *args: Any) -> Iterable[Any]:
+        if not callable(self.target):
+            raise ValueError(f"{self.target!r} is not a stage: expected a function from iterator to iterator")
+        result: Iterable[Any] = self.target(*args)
+        return result
+
+    def begin_epoch(self, epoch: Epoch) -> None:
+        if hasattr(self.target, "set_epoch"):
+            self.target.set_epoch(epoch.number)
+
+
+_CONTRACT = [name for name in vars(PipelineStage) if not name.startswith("_") and name != "run"]
+
+
+def as_stage(stage: Any) -> PipelineStage:
+    """Return `stage` itself, or an adapter if it does not derive from `PipelineStage`."""
+    return stage if isinstance(stage, PipelineStage) else _Adapter(stage)
+
 
 class Each(PipelineStage):
-    """A stage that looks at one item at a time and hands out at most one for it: `apply(item)`.
+    """A stage that makes at most one item of each item: `apply(item)`; None drops the item.
 
-    An item for which `apply` returns None is left out. With `threads`, that many items are worked on at a
-    time and still come out in order; it pays for work that lets go of Python's lock, as decoding images does.
+    `threads` is the number of items processed at a time; they still come out in order. Threads help where the work
+    releases Python's global lock, as decoding images does.
     """
 
-    prompt = True
+    stateless = True
 
     def __init__(self, handler: Handler = reraise_exception, threads: int = 0) -> None:
         if threads < 0:
-            raise ValueError(f"threads must not be negative, got {threads}")
-        self.handler, self.threads = handler, threads
-        self.drops = Drops()
-        self._follower: tuple[Callable[[], Any], deque[Any]] | None = None
+            raise UsageError(f"expected 0 or more, got {threads}.", field="threads")
+        self.handler: Handler = handler
+        self.threads: int = threads
+        self.drops: Drops = Drops()
+        self._tracked: tuple[Callable[[], Any], deque[Any]] | None = None
 
     def apply(self, item: Any) -> Any:
-        """Return what becomes of the item."""
+        """Return the new item, or None to drop it."""
         raise NotImplementedError
 
-    def run(self, *args: Any) -> Iterator[Any]:
-        (source,) = args
-        follower, self._follower = self._follower, None
+    def run(self, source: Iterable[Any]) -> Iterator[Any]:
+        tracked, self._tracked = self._tracked, None
         if not self.threads:
             return self._results(map(self._try, source))
-        if follower is None:
+        if tracked is None:
             return self._results(in_threads(self._try, source, self.threads))
-        position, marks = follower
-        results = in_threads(self._try, _marked(source, position, marks), self.threads)
-        return self._results(_unmarked(results, marks))
+        position, pending = tracked
+        results = in_threads(self._try, _push_positions(source, position, pending), self.threads)
+        return self._results(_pop_positions(results, pending))
 
-    def follow(self, position: Callable[[], Any], marks: deque[Any]) -> None:
-        """Keep in `marks`, oldest first, the positions before the items in work during the next run."""
-        self._follower = position, marks
+    def track(self, position: Callable[[], Any]) -> deque[Any] | None:
+        if not self.threads:
+            return None
+        self._tracked = position, deque()
+        return self._tracked[1]
 
     def _results(self, results: Iterable[tuple[Any, Exception | None]]) -> Iterator[Any]:
         for result, error in results:
@@ -98,36 +214,38 @@ class Each(PipelineStage):
             return None, exn
 
 
-def _marked(source: Iterable[Any], position: Callable[[], Any], marks: deque[Any]) -> Iterator[Any]:
+def _push_positions(source: Iterable[Any], position: Callable[[], Any], pending: deque[Any]) -> Iterator[Any]:
     items = iter(source)
     while True:
-        mark = position()
+        before = position()
         for item in items:
-            marks.append(mark)
+            pending.append(before)
             yield item
             break
         else:
             return
 
 
-def _unmarked(results: Iterable[Any], marks: deque[Any]) -> Iterator[Any]:
+def _pop_positions(results: Iterable[Any], pending: deque[Any]) -> Iterator[Any]:
     for result in results:
-        marks.popleft()
+        pending.popleft()
         yield result
 
 
 class FilterFunction:
-    """A generator function with all its arguments but the source; picklable."""
+    """A generator function with all its arguments except the source; picklable."""
 
     def __init__(self, f: Callable[..., Iterable[Any]], *args: Any, **kw: Any) -> None:
-        self.f, self.args, self.kw = f, args, kw
+        self.f: Callable[..., Iterable[Any]] = f
+        self.args: tuple[Any, ...] = args
+        self.kw: dict[str, Any] = kw
 
     def __call__(self, source: Iterable[Any]) -> Iterable[Any]:
         return self.f(source, *self.args, **self.kw)
 
     @property
     def keeps_parts(self) -> bool:
-        """Whether the function hands on parts of shards."""
+        """Whether the function hands on parts of shards unchanged."""
         return getattr(self.f, "keeps_parts", False)
 
     @property
@@ -140,10 +258,10 @@ class FilterFunction:
 
 
 class RestCurried:
-    """Turns `f(source, …)` into `stage(…)(source)`."""
+    """Turn `f(source, …)` into `stage(…)(source)`."""
 
     def __init__(self, f: Callable[..., Iterable[Any]]) -> None:
-        self.f = f
+        self.f: Callable[..., Iterable[Any]] = f
         functools.update_wrapper(self, f)
 
     def __call__(self, *args: Any, **kw: Any) -> FilterFunction:

@@ -1,26 +1,38 @@
-"""URL to bytes and back: local files, object stores, web servers, commands, standard streams, a cache."""
+"""URLs to bytes and back: local files, object stores, web servers, commands, standard streams, a cache."""
 
 from tarmac.storage.cache import Cache
 from tarmac.storage.schemes import (
+    can_list,
     is_local,
+    is_stream,
+    list_objects,
     open_read,
     open_write,
+    read_all,
     read_range,
     register_scheme,
     scheme_of,
     stat,
+    write_all,
 )
 from tarmac.storage.security import enforce_security, is_secure
+from tarmac.storage.store import FileSource, FileStore, Store
 from tarmac.storage.types import ObjectInfo, Sink, Source, StorageOptions, WriteOptions
 
 __all__ = [
     "Cache",
+    "can_list",
     "enforce_security",
+    "FileSource",
+    "FileStore",
     "is_local",
     "is_secure",
+    "is_stream",
+    "list_objects",
     "ObjectInfo",
     "open_read",
     "open_write",
+    "read_all",
     "read_range",
     "register_scheme",
     "scheme_of",
@@ -28,5 +40,7 @@ __all__ = [
     "Source",
     "stat",
     "StorageOptions",
+    "Store",
+    "write_all",
     "WriteOptions",
 ]

@@ -1,7 +1,7 @@
-"""Where a redirect may lead: a server outside must not make us ask one inside.
+"""Checks on the targets of redirects: a public server must not redirect requests into a private network.
 
-A name or address of a private network is the user's to give, not a server's: behind it may be the metadata
-service of a cloud, or a service of this machine that trusts whoever can reach it.
+Only the user may name a private address: it may be the metadata service of a cloud, or a local service
+without authentication.
 """
 
 from __future__ import annotations
@@ -20,57 +20,56 @@ _LOW_BITS = (1 << 32) - 1
 
 
 def network_of(address: str) -> str:
-    """Name the network that an address belongs to: "" for the public one.
+    """Return the name of the network that an address belongs to: "" for the public one.
 
-    IPv6 addresses that stand for an IPv4 address count as that one.
+    IPv6 addresses that embed an IPv4 address count as the IPv4 address.
     """
-    found = ipaddress.ip_address(address.partition("%")[0])
-    if isinstance(found, ipaddress.IPv6Address):
-        inner = found.ipv4_mapped or found.sixtofour or (found.teredo[1] if found.teredo else None)
-        if found in _TRANSLATED:
-            inner = ipaddress.IPv4Address(int(found) & _LOW_BITS)
-        if inner is None and int(found) >> 32 == 0 and int(found) > 1:  # ::a.b.c.d
-            inner = ipaddress.IPv4Address(int(found) & _LOW_BITS)
-        found = inner or found
-    if found.is_loopback or found.is_unspecified:
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(ip, ipaddress.IPv6Address):
+        inner = ip.ipv4_mapped or ip.sixtofour or (ip.teredo[1] if ip.teredo else None)
+        if ip in _TRANSLATED:
+            inner = ipaddress.IPv4Address(int(ip) & _LOW_BITS)
+        if inner is None and int(ip) >> 32 == 0 and int(ip) > 1:  # ::a.b.c.d
+            inner = ipaddress.IPv4Address(int(ip) & _LOW_BITS)
+        ip = inner or ip
+    if ip.is_loopback or ip.is_unspecified:
         return "this machine"
-    if found.is_link_local:
+    if ip.is_link_local:
         return "the link-local network"
-    if found.is_multicast or found.is_reserved:
+    if ip.is_multicast or ip.is_reserved:
         return "a reserved network"
-    if found.is_private or (found.version == 4 and found in _CARRIER):
+    if ip.is_private or (ip.version == 4 and ip in _CARRIER):
         return "a private network"
-    return "" if found.is_global else "a reserved network"
+    return "" if ip.is_global else "a reserved network"
 
 
 class Guard:
-    """Connects for one request and its redirects, which stay in public networks or in that of the request."""
+    """Connect for a request and its redirects, which must stay in public networks or in that of the request."""
 
     def __init__(self, url: str) -> None:
         self._url = url
         self._first: str | None = None
 
     def connect(self, address: tuple[str, int], timeout: float, *_: Any) -> socket.socket:
-        """Connect as `socket.create_connection` does, to an address that was looked at before."""
+        """Connect like `socket.create_connection`, to addresses that were checked."""
         host, port = address
-        found = [info[4][0] for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+        addresses = [str(info[4][0]) for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
         if self._first is not None:
-            for place in found:
-                network = network_of(str(place))
+            for ip in addresses:
+                network = network_of(ip)
                 if network not in ("", self._first):
                     raise UnsafeUrl(
-                        f'the server redirects to "{host}", an address of {network}; secure mode does not '
-                        "follow it there.",
+                        f'the server redirects to "{host}" in {network}, which secure mode forbids.',
                         url=self._url,
-                        hint="if that server can be trusted, give its URL instead.",
+                        hint="if that server can be trusted, use its URL instead.",
                     )
-        for number, place in enumerate(found, 1):
+        for number, ip in enumerate(addresses, 1):
             try:
-                made = socket.create_connection((str(place), port), timeout)
+                connection = socket.create_connection((ip, port), timeout)
             except OSError:
-                if number == len(found):
+                if number == len(addresses):
                     raise
             else:
-                self._first = network_of(str(place)) if self._first is None else self._first
-                return made
+                self._first = network_of(ip) if self._first is None else self._first
+                return connection
         raise OSError("the name has no address")

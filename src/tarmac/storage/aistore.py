@@ -1,6 +1,6 @@
-"""`ais://` URLs: AIStore over its HTTP interface; the proxy redirects to the node that has the object.
+"""`ais://` URLs: AIStore over its HTTP API; the proxy redirects to the node that has the object.
 
-Buckets of other stores come through it too, and out of its cache, where `USE_AIS_FOR` says so.
+With `USE_AIS_FOR`, the buckets of other stores are read through AIStore and its cache.
 """
 
 from __future__ import annotations
@@ -9,11 +9,10 @@ from urllib.parse import quote
 
 from tarmac import environment
 from tarmac.errors import UrlError
-from tarmac.storage import objects
-from tarmac.storage.types import ObjectInfo, Sink, Source, StorageOptions, WriteOptions
+from tarmac.storage.objects import WebStore
+from tarmac.storage.types import StorageOptions
 
-__all__ = ["open_read", "open_write", "read_range", "resolve", "stat"]
-
+__all__ = ["AIStore"]
 
 _PROVIDERS = {
     "ais": "ais",
@@ -24,42 +23,26 @@ _PROVIDERS = {
     "gs": "gcp",
     "s3": "aws",
 }
-"""What AIStore calls the store that a scheme stands for."""
+"""The provider in the terms of AIStore, by scheme."""
 
 
-def resolve(url: str) -> str:
-    """Translate `ais://BUCKET/OBJECT`, or `s3://…`, into a request to the proxy named by `AIS_ENDPOINT`."""
-    scheme, _, rest = url.partition("://")
-    provider = _PROVIDERS.get(scheme.lower())
-    if provider is None:
-        known = ", ".join(sorted(_PROVIDERS))
-        raise UrlError(f'AIStore has no "{scheme[:20]}" buckets.', url=url, hint=f"USE_AIS_FOR with {known}.")
-    endpoint = environment.aistore_endpoint()
-    if not endpoint:
-        raise UrlError("AIS_ENDPOINT is not set.", url=url, hint="export AIS_ENDPOINT=http://HOST:PORT")
-    bucket, _, name = rest.partition("/")
-    if not bucket or not name:
-        raise UrlError(f"this is not of the form {scheme}://BUCKET/OBJECT.", url=url)
-    if "://" not in endpoint:
-        endpoint = f"http://{endpoint}"
-    return f"{endpoint.rstrip('/')}/v1/objects/{quote(bucket)}/{quote(name)}?provider={provider}"
+class AIStore(WebStore):
+    """Objects behind the AIStore proxy that `AIS_ENDPOINT` names."""
 
-
-def open_read(url: str, options: StorageOptions) -> Source:
-    """Open an object for reading."""
-    return objects.open_read(resolve(url), options)
-
-
-def open_write(url: str, options: StorageOptions, write: WriteOptions) -> Sink:
-    """Begin an object."""
-    return objects.open_write(resolve(url), options, write)
-
-
-def stat(url: str, options: StorageOptions) -> ObjectInfo:
-    """Return size and ETag."""
-    return objects.stat(resolve(url), options)
-
-
-def read_range(url: str, start: int, stop: int, options: StorageOptions, version: str | None = None) -> bytes:
-    """Return the bytes from `start` up to `stop`."""
-    return objects.read_range(resolve(url), start, stop, options, version)
+    def resolve(self, url: str, storage: StorageOptions, /) -> tuple[str, StorageOptions]:
+        scheme, _, rest = url.partition("://")
+        provider = _PROVIDERS.get(scheme.lower())
+        if provider is None:
+            known = ", ".join(sorted(_PROVIDERS))
+            what = f'AIStore does not support the scheme "{scheme[:20]}".'
+            raise UrlError(what, url=url, hint=f"USE_AIS_FOR with {known}.")
+        endpoint = environment.aistore_endpoint()
+        if not endpoint:
+            raise UrlError("AIS_ENDPOINT is not set.", url=url, hint="export AIS_ENDPOINT=http://HOST:PORT")
+        bucket, _, name = rest.partition("/")
+        if not bucket or not name:
+            raise UrlError(f"expected {scheme}://BUCKET/OBJECT.", url=url)
+        if "://" not in endpoint:
+            endpoint = f"http://{endpoint}"
+        target = f"{endpoint.rstrip('/')}/v1/objects/{quote(bucket)}/{quote(name)}?provider={provider}"
+        return target, storage

@@ -1,4 +1,4 @@
-"""`{000..999}` and `{a,b}`: patterns to names, counted before they are made and made one by one."""
+"""Expand braces, `{000..999}` and `{a,b}`: names are counted first, then yielded one at a time."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tarmac.limits import Limits
 __all__ = ["expand_braces"]
 
 _RANGE = re.compile(r"\{(?P<first>-?[0-9]+)\.\.(?P<last>-?[0-9]+)(?:\.\.(?P<step>-?[0-9]+))?\}")
-LONGEST_NUMBER = 18
-"""Digits of a number in braces."""
-ALTERNATIVES = 100_000
-"""Most names that one brace group with braces inside may stand for, as these are not walked but listed."""
+MAX_DIGITS = 18
+"""Largest number of digits of a number in braces."""
+MAX_ALTERNATIVES = 100_000
+"""Largest number of names that one group of nested braces may expand to; they are built as a list."""
 
 
 def expand_braces(spec: str, limits: Limits) -> Iterator[str]:
-    """Expand braces, the last one fastest. All names are counted first and then made one by one."""
+    """Yield the names that a pattern with braces expands to; the last group varies fastest."""
     if "{" not in spec:
         yield spec
         return
@@ -34,8 +34,8 @@ def expand_braces(spec: str, limits: Limits) -> Iterator[str]:
         parts = []
         rest = number
         for pool in pools:
-            rest, place = divmod(rest, len(pool))
-            parts.append(pool[place])
+            rest, index = divmod(rest, len(pool))
+            parts.append(pool[index])
         parts.reverse()
         name = "".join(parts)
         if name:
@@ -43,9 +43,9 @@ def expand_braces(spec: str, limits: Limits) -> Iterator[str]:
 
 
 def _groups(spec: str) -> Iterator[str]:
-    """Cut a pattern before and after each outermost pair of braces; an unmatched one keeps the rest whole.
+    """Split a pattern before and after each outermost pair of braces; an unmatched brace ends the splitting.
 
-    `${X}` is the shell's, not ours.
+    `${X}` is not a group: it is left to the shell.
     """
     depth = start = 0
     for match in re.finditer(r"\\.|\$\{[^{}]*\}|[{}]", spec):
@@ -72,28 +72,28 @@ def _alternatives(group: str, spec: str, limits: Limits) -> Sequence[str]:
     import bracex
 
     try:
-        # The letter in front keeps alternatives that are empty, as in `x{,-small}.tar`.
-        found = bracex.expand("x" + group, keep_escapes=True, limit=min(limits.shards, ALTERNATIVES))
+        # The leading letter preserves empty alternatives, as in `x{,-small}.tar`.
+        names = bracex.expand("x" + group, keep_escapes=True, limit=min(limits.shards, MAX_ALTERNATIVES))
     except bracex.ExpansionLimitException:
         raise _too_many(spec, limits) from None
     except (RecursionError, ValueError, OverflowError):
-        raise UrlError("the braces are nested too deep, or hold numbers too long.", url=spec[:200]) from None
-    return [name[1:] for name in found]
+        raise UrlError("the braces are nested too deeply, or a number is too long.", url=spec[:200]) from None
+    return [name[1:] for name in names]
 
 
 class _Numbers(Sequence[str]):
-    """`{000..999}` without writing it out: what stands for a million shards."""
+    """The numbers of `{000..999}`, formatted when they are needed."""
 
     def __init__(self, match: re.Match[str], spec: str) -> None:
         first, last, step = match["first"], match["last"], match["step"] or "1"
-        if max(map(len, (first, last, step))) > LONGEST_NUMBER:
-            raise UrlError(f"a number in the braces has more than {LONGEST_NUMBER} digits.", url=spec[:200])
+        if max(map(len, (first, last, step))) > MAX_DIGITS:
+            raise UrlError(f"a number in the braces has more than {MAX_DIGITS} digits.", url=spec[:200])
         low, high, pace = int(first), int(last), abs(int(step)) or 1
         self._range = range(low, high + 1, pace) if low <= high else range(low, high - 1, -pace)
         self._width = max(len(first), len(last)) if _zero_padded(first) or _zero_padded(last) else 0
 
     def __len__(self) -> int:
-        # len() of a range raises beyond the machine's word; the digits allowed keep us below it.
+        # len() of a range raises beyond the machine's word; MAX_DIGITS stays below it.
         return len(self._range)
 
     def __getitem__(self, index: int) -> str:  # type: ignore[override]
@@ -102,7 +102,7 @@ class _Numbers(Sequence[str]):
 
 def _too_many(spec: str, limits: Limits) -> TooManyShards:
     return TooManyShards(
-        f"the braces stand for more than {limits.shards} shards.", url=spec[:200], hint="raise Limits.shards."
+        f"the braces expand to more than {limits.shards} shards.", url=spec[:200], hint="raise Limits.shards."
     )
 
 

@@ -1,7 +1,7 @@
 """`pipe:` URLs: the output of a command as a shard, or a shard as its input.
 
-A command runs only because the caller's own code passed the URL: lists, manifests and redirects never
-get here (see urls.py), and secure mode refuses it altogether. The exit status always counts.
+A command runs only if the caller's code passed the URL: lists, manifests and redirects cannot name one
+(see urls.py), and secure mode forbids commands. A non-zero exit status is always an error.
 """
 
 from __future__ import annotations
@@ -16,37 +16,32 @@ from typing import IO
 
 from tarmac.errors import CommandFailed, Stalled, UnsafeUrl, UnsupportedScheme, redact
 from tarmac.storage.security import is_secure
+from tarmac.storage.store import Store
 from tarmac.storage.types import ObjectInfo, Source, StorageOptions, WriteOptions
 
-__all__ = ["CommandSink", "CommandSource", "open_read", "open_write", "read_range", "stat"]
+__all__ = ["CommandSink", "CommandSource", "CommandStore"]
 
-STDERR_SHOWN = 500
-
-
-def open_read(url: str, options: StorageOptions) -> CommandSource:
-    """Start the command and read what it prints."""
-    return CommandSource(url, options)
+STDERR_BYTES = 500
+"""The number of bytes at the end of standard error that an error message shows."""
 
 
-def open_write(url: str, options: StorageOptions, _write: WriteOptions) -> CommandSink:
-    """Start the command and feed it."""
-    return CommandSink(url, options)
+class CommandStore(Store):
+    """The output and input of shell commands."""
 
+    is_stream = True
 
-def stat(url: str, _options: StorageOptions) -> ObjectInfo:
-    """Commands have no size."""
-    raise UnsupportedScheme("the output of a command has no size before it ran.", url=url)
+    def open_read(self, url: str, storage: StorageOptions, /) -> CommandSource:
+        return CommandSource(url, storage)
 
+    def open_write(self, url: str, storage: StorageOptions, write: WriteOptions, /) -> CommandSink:
+        return CommandSink(url, storage)
 
-def read_range(
-    url: str, _start: int, _stop: int, _options: StorageOptions, _version: str | None = None
-) -> bytes:
-    """Commands have no random access."""
-    raise UnsupportedScheme("the output of a command can only be read from front to back.", url=url)
+    def stat(self, url: str, storage: StorageOptions, /) -> ObjectInfo:
+        raise UnsupportedScheme("the size of a command's output is unknown before it has run.", url=url)
 
 
 class _Command:
-    """A running command, what it says on standard error, and its end."""
+    """A running command and its standard error."""
 
     def __init__(self, url: str, *, stdin: int, stdout: int | None) -> None:
         if is_secure():
@@ -54,7 +49,7 @@ class _Command:
         self.url = url
         self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         try:
-            # A session of its own lets us end the whole pipeline, not just the shell in front of it.
+            # With its own session, the whole pipeline can be killed, not only the shell that started it.
             self.process = subprocess.Popen(  # noqa: S602
                 url[len("pipe:") :],
                 shell=True,
@@ -68,25 +63,27 @@ class _Command:
             self._stderr.close()
             raise CommandFailed(f"the command cannot be started: {error}.", url=url) from None
 
-    def finish(self, patience: float) -> None:
-        """Wait for the end and raise unless the status is 0."""
+    def finish(self, timeout: float) -> None:
+        """Wait for the command to exit; raise unless its status is 0."""
         try:
-            status = self.process.wait(patience)
+            status = self.process.wait(timeout)
         except subprocess.TimeoutExpired:
             self.kill()
-            raise Stalled(f"the command did not end within {patience:g} seconds.", url=self.url) from None
+            raise Stalled(f"the command did not exit within {timeout:g} seconds.", url=self.url) from None
         if status == 0:
             return
         size = self._stderr.seek(0, os.SEEK_END)
-        self._stderr.seek(max(0, size - STDERR_SHOWN))
-        said = redact(self._stderr.read().decode("utf-8", "replace").strip())
-        how = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
-        raise CommandFailed(f"the command {how}." + (f" It said: {said}" if said else ""), url=self.url)
+        self._stderr.seek(max(0, size - STDERR_BYTES))
+        stderr = redact(self._stderr.read().decode("utf-8", "replace").strip())
+        how = f"was killed by signal {-status}" if status < 0 else f"exited with status {status}"
+        raise CommandFailed(
+            f"the command {how}." + (f" It printed: {stderr}" if stderr else ""), url=self.url
+        )
 
     def kill(self) -> None:
-        """End the command and all it started. A command already waited for is left alone."""
+        """Kill the command and its children, unless it has been waited for."""
         if self.process.returncode is None:
-            # Not waited for, so the number still belongs to this group, even if its leader has ended.
+            # Until it is waited for, the process ID still belongs to this group, even if the leader has exited.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
@@ -96,10 +93,10 @@ class _Command:
 
 
 class CommandSource(Source):
-    """What a command prints, up to its successful end."""
+    """The output of a command, which must exit with status 0."""
 
-    def __init__(self, url: str, options: StorageOptions) -> None:
-        self._idle = options.command_idle
+    def __init__(self, url: str, storage: StorageOptions) -> None:
+        self._timeout = storage.command_timeout
         self._command = _Command(url, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
         assert self._command.process.stdout is not None
         self._stdout = self._command.process.stdout
@@ -107,25 +104,26 @@ class CommandSource(Source):
         self._ready.register(self._stdout, select.POLLIN)
 
     def read(self, size: int, /) -> bytes:
-        if not self._ready.poll(self._idle * 1000):
-            raise Stalled(f"the command printed nothing for {self._idle:g} seconds.", url=self._command.url)
+        if not self._ready.poll(self._timeout * 1000):
+            what = f"the command printed nothing for {self._timeout:g} seconds."
+            raise Stalled(what, url=self._command.url)
         data = os.read(self._stdout.fileno(), size)
         if not data:
-            self._command.finish(self._idle)
+            self._command.finish(self._timeout)
         return data
 
     def close(self) -> None:
-        """End the command; closing early is no error of the command."""
+        """Kill the command if it is running; closing early is not an error."""
         self._command.kill()
         self._stdout.close()
         self._command.close()
 
 
 class CommandSink:
-    """Feed a command; it succeeds only if the command does."""
+    """The input of a command, which must exit with status 0."""
 
-    def __init__(self, url: str, options: StorageOptions) -> None:
-        self._options = options
+    def __init__(self, url: str, storage: StorageOptions) -> None:
+        self._storage = storage
         self._command = _Command(url, stdin=subprocess.PIPE, stdout=None)
         assert self._command.process.stdin is not None
         self._stdin = self._command.process.stdin
@@ -136,10 +134,10 @@ class CommandSink:
     def write(self, data: bytes, /) -> None:
         """Send bytes to the command."""
         if self._stdin.closed:
-            raise CommandFailed("the command has ended.", url=self._command.url)
+            raise CommandFailed("the command has exited.", url=self._command.url)
         view = memoryview(data)
         while view:
-            if not self._ready.poll(self._options.command_idle * 1000):
+            if not self._ready.poll(self._storage.command_timeout * 1000):
                 self.abort()
                 raise Stalled("the command does not read its input.", url=self._command.url)
             try:
@@ -147,24 +145,24 @@ class CommandSink:
             except BlockingIOError:
                 continue
             except BrokenPipeError:
-                self._end()
+                self._finish()
                 raise CommandFailed("the command stopped reading.", url=self._command.url) from None
 
     def commit(self) -> None:
-        """Close the command's input and check its status."""
+        """Close the input of the command and check its status."""
         if self._stdin.closed:
-            raise CommandFailed("the command has ended.", url=self._command.url)
-        self._end()
+            raise CommandFailed("the command has exited.", url=self._command.url)
+        self._finish()
 
-    def _end(self) -> None:
+    def _finish(self) -> None:
         self._stdin.close()
         try:
-            self._command.finish(self._options.total)
+            self._command.finish(self._storage.total_timeout)
         finally:
             self._command.close()
 
     def abort(self) -> None:
-        """Kill the command before it sees an end of input."""
+        """Kill the command before it sees the end of its input."""
         self._command.kill()
         self._stdin.close()
         self._command.close()

@@ -1,15 +1,17 @@
-"""Local files: mapped for reading, and written so that a name on disk is always a whole file."""
+"""Local files: memory-mapped for reading, and written so that a name on disk is always a complete file."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import glob
 import hashlib
 import itertools
 import mmap
 import os
 import stat as modes
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -25,58 +27,72 @@ from tarmac.errors import (
 from tarmac.limits import MIB
 from tarmac.storage.folder import Folder
 from tarmac.storage.locks import try_lock
+from tarmac.storage.store import Store
 from tarmac.storage.types import DEFAULT_WRITE, ObjectInfo, Source, StorageOptions, WriteOptions
 
-__all__ = ["LocalSink", "LocalSource", "local_path", "open_read", "open_write", "read_range", "stat"]
+__all__ = ["LocalSink", "LocalSource", "LocalStore", "local_path"]
 
 LOCK_ATTEMPTS = 3
 BUFFER = MIB // 4
-"""Bytes that are written at once: few enough to stay in the processor's cache and in the allocator's hands.
-Of a megabyte, each one's pages are given back and asked for again, which takes longer than writing them."""
-EARLY = 8 * MIB
-"""Bytes after which the system is told to begin with them, which halves the time to write a large shard."""
-AT_ONCE = 1024
-"""Parts that the system takes at once, at most."""
+"""Bytes per write call: few enough to stay in the processor's cache and in the allocator's free lists. The
+allocator returns the pages of a megabyte to the system and requests them again, which costs more than writing."""
+FLUSH_BYTES = 8 * MIB
+"""Bytes after which the system is asked to start writing to disk, which halves the time for a large shard."""
+MAX_VECTOR = 1024
+"""Largest number of buffers that `writev` accepts."""
 LARGE = 1 << 13
-"""Parts that are larger than this, on average, are not copied to be written together."""
+"""Mean size from which buffers are passed to `writev` instead of being joined."""
 
 
 def local_path(url: str) -> str:
-    """Return the file name: plain names are taken as they are, only `file:` URLs are decoded."""
+    """Return the path that a URL names. Plain names are used unchanged; `file:` URLs are decoded."""
     if url[:7].lower() == "file://":
         return unquote(url[7:].removeprefix("localhost"))
     return os.path.expanduser(url.removeprefix("file:"))
 
 
-def open_read(url: str, _options: StorageOptions) -> LocalSource:
-    """Open a file for reading."""
-    return LocalSource(url)
+class LocalStore(Store):
+    """Files on this machine."""
+
+    def open_read(self, url: str, storage: StorageOptions, /) -> LocalSource:
+        return LocalSource(url)
+
+    def open_write(self, url: str, storage: StorageOptions, write: WriteOptions, /) -> LocalSink:
+        return LocalSink(url, write)
+
+    def stat(self, url: str, storage: StorageOptions, /) -> ObjectInfo:
+        try:
+            status = os.stat(local_path(url))
+        except OSError as error:
+            raise _reading_failed(error, url) from error
+        return _info(status)
+
+    def read_range(
+        self, url: str, start: int, stop: int, storage: StorageOptions, version: str | None, /
+    ) -> bytes:
+        with LocalSource(url) as source:
+            return source.read_at(start, stop - start)
+
+    def list_objects(self, prefix: str, storage: StorageOptions, /) -> Iterator[tuple[str, ObjectInfo]]:
+        path = local_path(prefix)
+        parent = os.path.dirname(path)
+        for folder, _, names in os.walk(parent or "."):
+            for name in names:
+                file = os.path.join(folder if parent else folder[2:], name)
+                with contextlib.suppress(FileNotFoundError):  # removed since, or a broken link
+                    if file.startswith(path):
+                        yield file, _info(os.stat(file))
+
+    def glob(self, pattern: str, storage: StorageOptions, /) -> Iterator[str]:
+        return glob.iglob(local_path(pattern), recursive=True)
 
 
-def open_write(url: str, _options: StorageOptions, write: WriteOptions) -> LocalSink:
-    """Begin a file that appears under its name only when it is whole."""
-    return LocalSink(url, write)
-
-
-def stat(url: str, _options: StorageOptions) -> ObjectInfo:
-    """Return size and modification time."""
-    try:
-        found = os.stat(local_path(url))
-    except OSError as error:
-        raise _reading_failed(error, url) from error
-    return ObjectInfo(found.st_size, f"{found.st_mtime_ns:x}")
-
-
-def read_range(
-    url: str, start: int, stop: int, _options: StorageOptions, _version: str | None = None
-) -> bytes:
-    """Return the bytes from `start` up to `stop`, or as many as there are."""
-    with LocalSource(url) as source:
-        return source.read_at(start, stop - start)
+def _info(status: os.stat_result) -> ObjectInfo:
+    return ObjectInfo(status.st_size, f"{status.st_mtime_ns:x}")
 
 
 class LocalSource(Source):
-    """A file opened for reading from front to back; `fd` is one that is open already."""
+    """A file that is open for reading from front to back; `fd` is an open descriptor to use."""
 
     def __init__(self, url: str, fd: int | None = None) -> None:
         self._url = url
@@ -86,13 +102,13 @@ class LocalSource(Source):
         except OSError as error:
             raise _reading_failed(error, url) from error
         except ValueError:
-            raise NotFound("no file has a NUL character in its name.", url=url) from None
-        found = os.fstat(self._fd)
-        if modes.S_ISDIR(found.st_mode):
+            raise NotFound("a file name cannot contain a NUL character.", url=url) from None
+        status = os.fstat(self._fd)
+        if modes.S_ISDIR(status.st_mode):
             self.close()
             raise NotFound("this is a directory, not a shard.", url=url, hint=f"{url.rstrip('/')}/*.tar")
-        if modes.S_ISREG(found.st_mode):
-            self.length = found.st_size
+        if modes.S_ISREG(status.st_mode):
+            self.length = status.st_size
 
     def fileno(self) -> int:
         """Return the file descriptor."""
@@ -102,7 +118,7 @@ class LocalSource(Source):
         try:
             return os.read(self._fd, size)
         except OSError as error:
-            raise TransferError(f"the disk failed: {error.strerror}.", url=self._url) from error
+            raise TransferError(f"reading failed: {error.strerror}.", url=self._url) from error
 
     def read_at(self, start: int, size: int) -> bytes:
         """Return up to `size` bytes from `start`; fewer only at the end of the file."""
@@ -113,7 +129,7 @@ class LocalSource(Source):
                 start += len(part)
                 size -= len(part)
         except OSError as error:
-            raise TransferError(f"the disk failed: {error.strerror}.", url=self._url) from error
+            raise TransferError(f"reading failed: {error.strerror}.", url=self._url) from error
         return b"".join(parts)
 
     def map(self) -> mmap.mmap | None:
@@ -127,7 +143,7 @@ class LocalSource(Source):
 
     def close(self) -> None:
         if self._map is not None:
-            with contextlib.suppress(BufferError):  # somebody has a view of it, and with the last one it ends
+            with contextlib.suppress(BufferError):  # a view exists; the map is freed with the last one
                 self._map.close()
             self._map = None
         if self._fd >= 0:
@@ -138,54 +154,55 @@ class LocalSource(Source):
 class LocalSink:
     """Write to a part file beside the target; publish by fsync and rename.
 
-    A writer holds a lock on its part file for as long as it lives, so that what a killed writer left
-    behind can be told from a live one and is removed by the next writer of the same name.
+    A writer holds a lock on its part file while it is open. The next writer of the same name removes part
+    files without a lock, which killed writers have left.
     """
 
     def __init__(self, url: str, options: WriteOptions = DEFAULT_WRITE) -> None:
         self._url = url
         self._options = options
-        self._written = self._on_its_way = 0
+        self._written = self._flushed = 0
         self._parts: list[bytes] = []
         self._buffered = 0
         self._fd = -1
         self._folder: Folder | None = None
         try:
-            # A symbolic link stays one: what it points to is replaced.
+            # The target of a symbolic link is replaced, not the link.
             self._target = Path(os.path.realpath(local_path(url)))
         except ValueError:
             raise CommitFailed("a file name cannot contain a NUL character.", url=url) from None
-        self._found = self._existing()
+        self._existing = self._check_target()
         try:
-            # From here on the directory is this one, also if its name comes to lead elsewhere.
+            # The open directory stays the same, also if its name is changed to lead elsewhere.
             self._folder = Folder(self._target.parent)
             _remove_orphans(self._folder, self._target.name)
-            self._fd, name = _begin_part(self._folder, self._target.name, 0o600 if options.private else 0o666)
+            mode = 0o600 if options.private else 0o666
+            self._fd, name = _create_part(self._folder, self._target.name, mode)
             self._part = self._target.with_name(name)
         except OSError as error:
             self._close()
             raise self._failed(error, "could not be created") from error
 
-    def _existing(self) -> tuple[int, int, int] | None:
-        """Say what is under the name now; refuse what must not or cannot be replaced."""
+    def _check_target(self) -> tuple[int, int, int] | None:
+        """Return the identity of the existing file; raise if it must not or cannot be replaced."""
         try:
-            found = os.stat(local_path(self._url))
+            status = os.stat(local_path(self._url))
         except FileNotFoundError:
             return None
         except OSError as error:
             raise self._failed(error, "could not be created") from error
-        if not modes.S_ISREG(found.st_mode):
+        if not modes.S_ISREG(status.st_mode):
             raise CommitFailed(
-                "this is a directory or a device, which a shard cannot replace.",
+                "the target is a directory or a device.",
                 url=self._url,
                 hint='a file name, "-" for standard output, or a pipe: command.',
             )
         if self._options.overwrite is False:
-            raise CommitFailed("the file exists.", url=self._url, hint="overwrite=True, or another name.")
-        return _identity(found)
+            raise CommitFailed("the file exists.", url=self._url, hint="`overwrite`, or another name.")
+        return _identity(status)
 
     def write(self, data: bytes, /) -> None:
-        """Take in bytes; they reach the system in larger pieces."""
+        """Append bytes; they are passed to the system in larger chunks."""
         self._parts.append(data)
         self._buffered += len(data)
         if self._buffered >= BUFFER:
@@ -197,9 +214,9 @@ class LocalSink:
         parts, size = self._parts, self._buffered
         self._parts, self._buffered = [], 0
         try:
-            # Few large parts are written from where they are; of many small ones a copy is cheaper.
-            apart = 1 < len(parts) <= AT_ONCE and size >= len(parts) * LARGE
-            done = os.writev(self._fd, parts) if apart else 0
+            # A few large buffers are written without a copy; joining many small ones is cheaper.
+            vector = 1 < len(parts) <= MAX_VECTOR and size >= len(parts) * LARGE
+            done = os.writev(self._fd, parts) if vector else 0
             self._written += done
             view = memoryview(b"".join(parts) if done < size else b"")[done:]
             while view:
@@ -211,14 +228,14 @@ class LocalSink:
         except OSError as error:
             self.abort()
             raise self._failed(error, "could not be written") from error
-        if self._options.durable and self._written - self._on_its_way >= EARLY:
-            self._send_off()
+        if self._options.durable and self._written - self._flushed >= FLUSH_BYTES:
+            self._start_flush()
 
-    def _send_off(self) -> None:
-        """Have the system begin to put on the disk what was written: at the end less is left to wait for."""
-        start, self._on_its_way = self._on_its_way, self._written
+    def _start_flush(self) -> None:
+        """Make the system start writing to disk, so that the final fsync takes less time."""
+        start, self._flushed = self._flushed, self._written
         if hasattr(os, "posix_fadvise"):
-            # Pages that are not needed any more but not on the disk yet are sent there, without waiting.
+            # This starts writing dirty pages that are marked as not needed, without waiting.
             with contextlib.suppress(OSError):
                 os.posix_fadvise(self._fd, start, self._written - start, os.POSIX_FADV_DONTNEED)
 
@@ -228,7 +245,8 @@ class LocalSink:
         try:
             size = os.fstat(self._fd).st_size
             if size != self._written:
-                raise CommitFailed(f"the file has {size} bytes after writing {self._written}.", url=self._url)
+                what = f"expected a file of {self._written} bytes, got {size}."
+                raise CommitFailed(what, url=self._url)
             if self._options.durable:
                 os.fsync(self._fd)
             self._publish()
@@ -236,37 +254,35 @@ class LocalSink:
             self.abort()
             if isinstance(error, TarmacError):
                 raise
-            raise self._failed(error, "could not be put in place") from error
+            raise self._failed(error, "could not be published") from error
         except BaseException:
             self.abort()
             raise
 
     def _publish(self) -> None:
-        """Give the part file its name."""
+        """Move the part file to its final name."""
         folder = self._folder
         assert folder is not None
-        # Some file systems report a failed write only at close; the copy keeps the lock until the end.
+        # Some file systems report a failed write only at close; the duplicate holds the lock until the end.
         written, self._fd = self._fd, os.dup(self._fd)
         os.close(written)
-        fresh = self._rename(folder)
+        is_new = self._rename(folder)
         if folder.stat(self._target.name) is None:
-            raise CommitFailed(
-                "another process has put something else in the place of the file.", url=self._url
-            )
+            raise CommitFailed("another process has replaced or removed the file.", url=self._url)
         if self._options.durable:
             try:
                 folder.sync()
             except OSError:
-                if fresh:
+                if is_new:
                     folder.remove(self._target.name)
                 raise
         self._close()
 
     def _rename(self, folder: Folder) -> bool:
-        """Put the part file under its name, new or in place of what was found; say whether it is new."""
+        """Move the part file to its final name; return whether no file existed there."""
         overwrite, part, name = self._options.overwrite, self._part.name, self._target.name
-        if overwrite is False or (overwrite is None and self._found is None):
-            # A hard link fails if the name exists, which makes "only if new" one atomic step.
+        if overwrite is False or (overwrite is None and self._existing is None):
+            # A hard link fails if the name exists, so "only if new" is one atomic step.
             try:
                 os.link(part, name, src_dir_fd=folder.fd, dst_dir_fd=folder.fd, follow_symlinks=False)
             except FileExistsError:
@@ -274,26 +290,26 @@ class LocalSink:
             except OSError as error:
                 if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EXDEV, errno.EMLINK):
                     raise
-                if folder.has(name):  # no hard links here: a check and a rename have to do
+                if folder.has(name):  # without hard links, check and rename
                     raise self._clash() from None
             else:
-                folder.remove(part)  # if that fails, the next writer of this name tries again
+                folder.remove(part)  # if that fails, the next writer of this name removes it
                 return True
-        elif overwrite is None and _identity(folder.stat(name)) not in (self._found, None):
+        elif overwrite is None and _identity(folder.stat(name)) not in (self._existing, None):
             raise self._clash()
-        fresh = not folder.has(name)
+        is_new = not folder.has(name)
         folder.move(part, folder, name)
-        return fresh
+        return is_new
 
     def _clash(self) -> CommitFailed:
         return CommitFailed(
-            "another writer has published this name meanwhile; its file is untouched.",
+            "another writer has published this name; its file is unchanged.",
             url=self._url,
-            hint="give each writer its own names, or overwrite=True.",
+            hint="give each writer its own names, or `overwrite`.",
         )
 
     def abort(self) -> None:
-        """Remove the part file; the target stays as it was."""
+        """Remove the part file; the target is unchanged."""
         self._parts.clear()
         if self._folder is not None:
             self._folder.remove(self._part.name)
@@ -309,36 +325,36 @@ class LocalSink:
             self._folder = None
 
     def _failed(self, error: OSError, what: str) -> WriteError:
-        kind = DiskFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else CommitFailed
-        return kind(f"the file {what}: {error.strerror or error}.", url=self._url)
+        error_class = DiskFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else CommitFailed
+        return error_class(f"the file {what}: {error.strerror or error}.", url=self._url)
 
 
-def _identity(found: os.stat_result | None) -> tuple[int, int, int] | None:
-    return None if found is None else (found.st_dev, found.st_ino, found.st_mtime_ns)
+def _identity(status: os.stat_result | None) -> tuple[int, int, int] | None:
+    return None if status is None else (status.st_dev, status.st_ino, status.st_mtime_ns)
 
 
 def _part_prefix(name: str) -> str:
-    """What all part files of a target begin with; hidden, so that `*.tar` does not find them."""
-    if len(os.fsencode(name)) > 200:  # file systems allow 255 bytes, and a suffix follows
+    """Return the prefix of the part files of a target; hidden, so that `*.tar` does not match them."""
+    if len(os.fsencode(name)) > 200:  # file systems allow 255 bytes, including the suffix
         name = hashlib.sha256(os.fsencode(name)).hexdigest()[:32]
     return f".{name}.part-"
 
 
-def _begin_part(folder: Folder, name: str, mode: int) -> tuple[int, str]:
-    """Create a part file and lock it."""
+def _create_part(folder: Folder, name: str, mode: int) -> tuple[int, str]:
+    """Create a part file and lock it; return its descriptor and name."""
     for attempt in itertools.count():
         part = f"{_part_prefix(name)}{uuid.uuid4().hex[:16]}"
         fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode, dir_fd=folder.fd)
-        # Some file systems know no locks; there nobody takes it for an orphan, either.
+        # Some file systems have no locks; there no writer removes orphans, either.
         if (try_lock(fd) or attempt == LOCK_ATTEMPTS) and os.fstat(fd).st_nlink:
             return fd, part
-        os.close(fd)  # another writer took it for an orphan before it was locked
+        os.close(fd)  # another writer treated it as an orphan before it was locked
         folder.remove(part)
     raise AssertionError("unreachable")
 
 
 def _remove_orphans(folder: Folder, name: str) -> None:
-    """Delete part files of this target that no living writer holds."""
+    """Remove part files of this target that no writer has locked."""
     with contextlib.suppress(OSError):
         for part in folder.names(_part_prefix(name)):
             with contextlib.suppress(OSError):
@@ -354,5 +370,5 @@ def _reading_failed(error: OSError, url: str) -> TarmacError:
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         return NotFound("no such file.", url=url)
     if isinstance(error, PermissionError):
-        return AccessDenied("the file may not be read.", url=url)
+        return AccessDenied("permission to read the file is denied.", url=url)
     return TransferError(f"the file cannot be opened: {error.strerror}.", url=url)

@@ -1,4 +1,4 @@
-"""Locks on files that the operating system releases when their holder dies."""
+"""File locks, which the operating system releases when their holder dies."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from tarmac.storage.folder import Folder
 
-__all__ = ["claim", "FileLock", "keep_from_children", "try_lock"]
+__all__ = ["FileLock", "claim", "forget_in_children", "try_lock"]
 
 if sys.platform == "win32":  # pragma: no cover - the same calls through msvcrt, which has no shared locks
     import msvcrt
@@ -27,9 +27,9 @@ else:
 
 
 def try_lock(fd: int, *, shared: bool = False) -> bool:
-    """Lock an open file if no one is in the way; closing the file lets go.
+    """Lock an open file if it is free; return whether it is locked. Closing the file releases the lock.
 
-    Also false where the file system knows no locks: what is not known to be free counts as used.
+    Return False on file systems without locks: a file that is not known to be free counts as in use.
     """
     try:
         _lock(fd, shared=shared, wait=False)
@@ -39,7 +39,7 @@ def try_lock(fd: int, *, shared: bool = False) -> bool:
 
 
 def claim(fd: int) -> bool:
-    """Lock an open file unless somebody has it; where the file system knows no locks, nobody can have it."""
+    """Lock an open file unless another process has it. Return True on file systems without locks."""
     try:
         _lock(fd, shared=False, wait=False)
     except BlockingIOError:
@@ -56,8 +56,8 @@ class _Holder(Protocol):
 _holders: weakref.WeakSet[_Holder] = weakref.WeakSet()
 
 
-def keep_from_children(holder: _Holder) -> None:
-    """Call `holder.forget()` in forked processes, which must not hold the locks of a parent that died."""
+def forget_in_children(holder: _Holder) -> None:
+    """Call `holder.forget()` in forked processes, which must not hold the locks of a dead parent."""
     _holders.add(holder)
 
 
@@ -71,10 +71,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class FileLock:
-    """An exclusive lock under a name of its own, which its owner may remove when it is done with.
-
-    The name is that of a file, in `folder` if one is given. It is not followed if it is a symbolic link.
-    """
+    """An exclusive lock on a named file, in `folder` if given. Symbolic links are not followed."""
 
     def __init__(self, path: str | Path, folder: Folder | None = None) -> None:
         self._path = path
@@ -82,8 +79,8 @@ class FileLock:
         self._at = None if folder is None else folder.fd
         self._fd = -1
 
-    def own(self, *, wait: bool = True) -> bool:
-        """Take the lock, waiting for its holder if there is one; false if that was not wanted."""
+    def acquire(self, *, wait: bool = True) -> bool:
+        """Acquire the lock. Without `wait`, return False if another process holds it."""
         while True:
             self._fd = self._open()
             try:
@@ -96,7 +93,7 @@ class FileLock:
                 raise
             if self._is_current():
                 return True
-            self.release()  # its last owner removed the name while we waited: the lock is elsewhere now
+            self.release()  # its last owner removed the file while we waited: lock the new one
 
     def _open(self) -> int:
         if self._folder is None:
@@ -105,7 +102,7 @@ class FileLock:
         while True:
             try:
                 return self._folder.open(str(self._path), os.O_RDWR)
-            except PermissionError:  # another user's, who lets us look but not write; that is enough
+            except PermissionError:  # another user's file; a read-only descriptor can be locked, too
                 return self._folder.open(str(self._path))
             except FileNotFoundError:
                 with contextlib.suppress(FileExistsError):
@@ -113,20 +110,19 @@ class FileLock:
 
     def _is_current(self) -> bool:
         try:
-            found = os.stat(self._path, dir_fd=self._at, follow_symlinks=False)
+            current = os.stat(self._path, dir_fd=self._at, follow_symlinks=False)
         except OSError:
             return False
-        mine = os.fstat(self._fd)
-        return (found.st_dev, found.st_ino) == (mine.st_dev, mine.st_ino)
+        return os.path.samestat(current, os.fstat(self._fd))
 
     def remove(self) -> None:
-        """Remove the name and let go; only for its owner."""
+        """Remove the file and release the lock; only its owner may do so."""
         with contextlib.suppress(OSError):
             os.unlink(self._path, dir_fd=self._at)
         self.release()
 
     def release(self) -> None:
-        """Let go."""
+        """Release the lock."""
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             os.close(fd)

@@ -1,55 +1,47 @@
 """Object stores and web servers through obstore: s3, gs, az, http and https.
 
-obstore keeps connections open, retries with jitter, and resumes a broken body with a Range request as
-long as the ETag holds. Its runtime does not survive a fork, so a process that was forked from one
-that used it hands its requests to a helper process (relay.py).
+obstore keeps connections open, retries with jitter, and resumes a broken body with a Range request while
+the ETag is unchanged. Its threads do not survive a fork, so a process that was forked from one that has
+used it sends its requests to a helper process (relay.py).
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import IO, TYPE_CHECKING, Any
 
 from tarmac.errors import (
     AccessDenied,
     ObjectChanged,
     ShortRead,
     TarmacError,
-    TooManyShards,
     TransferError,
+    UrlError,
 )
 from tarmac.limits import MIB
 from tarmac.storage import relay, web
-from tarmac.storage.failures import translate, translating
+from tarmac.storage.clients import is_web, locate
+from tarmac.storage.etags import check_version, if_match
+from tarmac.storage.obstore_errors import translate, translating
 from tarmac.storage.security import is_secure
-from tarmac.storage.stores import is_web, locate
-from tarmac.storage.types import ObjectInfo, Sink, Source, StorageOptions, WriteOptions
-from tarmac.storage.upload import UploadSink
-from tarmac.storage.versions import check_version, if_match
+from tarmac.storage.store import Store
+from tarmac.storage.types import ObjectInfo, Source, StorageOptions
 
 if TYPE_CHECKING:
     from obstore import GetOptions
 
-__all__ = [
-    "ObjectSource",
-    "list_infos",
-    "list_objects",
-    "open_read",
-    "open_write",
-    "put",
-    "read_range",
-    "stat",
-]
+__all__ = ["BucketStore", "ObjectSource", "WebStore", "list_pages", "open_read", "put", "read_range", "stat"]
 
+Listing = list[tuple[str, ObjectInfo]]
 CHUNK = MIB // 4
 UPLOAD_CHUNK = 8 * MIB
 _owner: int | None = None  # the process that first used obstore
 
 
 def _forked() -> bool:
-    """Whether a parent of this process has used obstore, whose threads did not come along."""
+    """Return whether a parent of this process has used obstore, whose threads do not exist here."""
     global _owner
     if _owner is None:
         _owner = os.getpid()
@@ -57,126 +49,102 @@ def _forked() -> bool:
 
 
 def _guarded(url: str) -> bool:
-    """Whether redirects must be looked at before they are followed, which obstore does not do."""
+    """Return whether redirects must be checked before they are followed, which obstore does not do."""
     return is_web(url) and is_secure()
 
 
-def open_read(url: str, options: StorageOptions) -> Source:
+def open_read(url: str, storage: StorageOptions) -> Source:
     """Open an object for reading from front to back."""
     if _guarded(url):
-        return web.WebSource(url, options)
+        return web.WebSource(url, storage)
     if _forked():
-        return relay.open_read(url, options)
+        return relay.open_read(url, storage)
     import obstore
 
-    store, path = locate(url, options)
+    client, path = locate(url, storage)
     try:
-        result = obstore.get(store, path)
+        result = obstore.get(client, path)
     except Exception as error:
         if is_web(url) and "MissingContentLength" in str(error):
-            return web.WebSource(url, options)
+            return web.WebSource(url, storage)
         raise translate(error, url) from None
-    return ObjectSource(url, options, result)
+    return ObjectSource(url, storage, result)
 
 
-def open_write(url: str, options: StorageOptions, write: WriteOptions) -> Sink:
-    """Begin an object that appears only when it is whole."""
-    return UploadSink(url, options, write, stat, put)
-
-
-def stat(url: str, options: StorageOptions) -> ObjectInfo:
-    """Return size and ETag."""
+def stat(url: str, storage: StorageOptions) -> ObjectInfo:
+    """Return the size and ETag of an object."""
     if _guarded(url):
-        return web.stat(url, options)
+        return web.stat(url, storage)
     if _forked():
-        return relay.call("stat", url, options)  # type: ignore[no-any-return]
+        return relay.call("stat", url, storage)  # type: ignore[no-any-return]
     import obstore
 
-    store, path = locate(url, options)
+    client, path = locate(url, storage)
     try:
         with translating(url):
-            meta = obstore.head(store, path)
-    except TarmacError as refusal:
-        if not is_web(url) or type(refusal) not in (AccessDenied, TransferError):
+            meta = obstore.head(client, path)
+    except TarmacError as error:
+        if not is_web(url) or type(error) not in (AccessDenied, TransferError):
             raise
-        # A URL signed for GET answers to nothing else, so ask for the first byte instead.
+        # A URL that is signed for GET rejects HEAD, so request the first byte.
         try:
             with translating(url):
-                meta = obstore.get(store, path, options={"range": (0, 1)}).meta
+                meta = obstore.get(client, path, options={"range": (0, 1)}).meta
         except TarmacError:
-            raise refusal from None
+            raise error from None
     return ObjectInfo(meta["size"], meta["e_tag"])
 
 
-def read_range(url: str, start: int, stop: int, options: StorageOptions, version: str | None = None) -> bytes:
-    """Return the bytes from `start` up to `stop`; fewer only at the end of the object.
+def read_range(url: str, start: int, stop: int, storage: StorageOptions, version: str | None = None) -> bytes:
+    """Return the bytes from `start` up to `stop`, fewer only at the end of the object.
 
-    An answer with another ETag than `version` is an error, never part of a mixture.
+    Raise `ObjectChanged` if the response has another ETag than `version`.
     """
     if _guarded(url):
-        return web.read_range(url, start, stop, options, version)
+        return web.read_range(url, start, stop, storage, version)
     if _forked():
-        return relay.call("read_range", url, start, stop, options, version)  # type: ignore[no-any-return]
+        return relay.call("read_range", url, start, stop, storage, version)  # type: ignore[no-any-return]
     import obstore
 
-    store, path = locate(url, options)
+    client, path = locate(url, storage)
     with translating(url):
         if version is None:
-            data = bytes(obstore.get_range(store, path, start=start, end=stop))
+            data = bytes(obstore.get_range(client, path, start=start, end=stop))
         else:
-            asked: GetOptions = {"range": (start, stop)}
+            options: GetOptions = {"range": (start, stop)}
             if condition := if_match(version):
-                asked["if_match"] = condition
-            found = obstore.get(store, path, options=asked)
-            check_version(found.meta["e_tag"], version, url)
-            data = bytes(found.bytes())
+                options["if_match"] = condition
+            result = obstore.get(client, path, options=options)
+            check_version(result.meta["e_tag"], version, url)
+            data = bytes(result.bytes())
     if len(data) > stop - start:
-        # Seen when a broken reply was resumed and the server then sent more than was asked for.
-        raise ShortRead(f"{len(data)} bytes arrived where {stop - start} were asked for.", url=url)
+        # Observed when a broken response was resumed and the server sent more than was requested.
+        raise ShortRead(f"expected {stop - start} bytes, got {len(data)}.", url=url)
     return data
 
 
-def list_objects(url: str, pattern: str, most: int, options: StorageOptions) -> list[str]:
-    """Return the URLs under a prefix like `s3://bucket/train/` that match an expression, sorted."""
-    if _forked():
-        return relay.call("list_objects", url, pattern, most, options)  # type: ignore[no-any-return]
+def list_pages(url: str, storage: StorageOptions) -> Iterator[Listing]:
+    """Yield the objects under a prefix like `s3://bucket/train/`, a page at a time."""
     import obstore
 
-    store, prefix = locate(url, options)
+    client, prefix = locate(url, storage)
     base = url.removesuffix(prefix)
-    matches = re.compile(pattern).fullmatch
-    found: list[str] = []
+    folder = prefix.rpartition("/")[0]  # obstore lists by whole directories
     with translating(url):
-        for page in obstore.list(store, prefix.strip("/") or None):
-            found += filter(matches, (base + item["path"] for item in page))
-            if len(found) > most:
-                raise TooManyShards(f"more than {most} objects match.", url=url, hint="raise Limits.shards.")
-    return sorted(found)
-
-
-def list_infos(url: str, most: int, options: StorageOptions) -> list[tuple[str, ObjectInfo]]:
-    """Return the URLs under a prefix like `s3://bucket/train/`, sorted, with sizes and versions."""
-    if _forked():
-        return relay.call("list_infos", url, most, options)  # type: ignore[no-any-return]
-    import obstore
-
-    store, prefix = locate(url, options)
-    base = url.removesuffix(prefix)
-    found: list[tuple[str, ObjectInfo]] = []
-    with translating(url):
-        for page in obstore.list(store, prefix.strip("/") or None):
-            found += ((base + item["path"], ObjectInfo(item["size"], item["e_tag"])) for item in page)
-            if len(found) > most:
-                raise TooManyShards(f"more than {most} objects are there.", url=url)
-    return sorted(found, key=lambda item: item[0])
+        for page in obstore.list(client, folder or None):
+            yield [
+                (base + item["path"], ObjectInfo(item["size"], item["e_tag"]))
+                for item in page
+                if item["path"].startswith(prefix)
+            ]
 
 
 class ObjectSource(Source):
     """The body of an object, resumed by obstore when the connection breaks."""
 
-    def __init__(self, url: str, options: StorageOptions, result: Any) -> None:
+    def __init__(self, url: str, storage: StorageOptions, result: Any) -> None:
         self._url = url
-        self._options = options
+        self._storage = storage
         self.length: int = result.range[1] - result.range[0]
         self.version = result.meta["e_tag"]
         self._received = 0
@@ -198,40 +166,77 @@ class ObjectSource(Source):
         self._received += 0 if chunk is None else len(chunk)
         if self._received > self.length or (chunk is None and self._received < self.length):
             raise ShortRead(
-                f"{self._received} bytes arrived, the server announced {self.length}.",
+                f"expected {self.length} bytes, got {self._received}.",
                 url=self._url,
                 offset=self._received,
             )
         return b"" if chunk is None else bytes(chunk)
 
     def _broken(self, error: Exception) -> TarmacError:
-        """Say why the body ended early: obstore gives up without a word when the object was replaced."""
-        found = translate(error, self._url)
-        if type(found) in (ShortRead, TransferError) and self.version is not None:
+        """Return the reason why the body ended early; obstore gives none when the object was replaced."""
+        result = translate(error, self._url)
+        if type(result) in (ShortRead, TransferError) and self.version is not None:
             with contextlib.suppress(TarmacError):
-                if stat(self._url, self._options).version != self.version:
-                    found = ObjectChanged("the object was replaced while it was being read.", url=self._url)
-        found.offset = self._received
-        return found
+                if stat(self._url, self._storage).version != self.version:
+                    result = ObjectChanged("the object was replaced while it was being read.", url=self._url)
+        result.offset = self._received
+        return result
 
     def close(self) -> None:
         self._chunks = iter(())
         self._chunk = b""
 
 
-def put(url: str, file: Any, size: int, options: StorageOptions, *, new: bool = False) -> None:
-    """Send an open file to a URL, in parts where the store knows parts; `new` refuses to replace."""
+def put(url: str, file: IO[bytes], size: int, storage: StorageOptions, *, only_new: bool = False) -> None:
+    """Upload an open file, in parts if it is large; `only_new` raises if the object exists."""
     if is_web(url):
-        web.put(url, file, size, options)
+        web.put(url, file, size, storage)
         return
     if _forked():
-        relay.put(url, file, size, options, new=new)
+        relay.put(url, file, size, storage, only_new=only_new)
         return
     import obstore
 
-    store, path = locate(url, options)
+    client, path = locate(url, storage)
     parts = size > UPLOAD_CHUNK
     with translating(url):
-        # Stores refuse to replace in one atomic step only what comes in one piece.
-        mode = "create" if new and not parts else "overwrite"
-        obstore.put(store, path, file, use_multipart=parts, chunk_size=UPLOAD_CHUNK, mode=mode)  # type: ignore[arg-type]
+        # Stores can create "only if new" in one atomic step only for an upload that is a single request.
+        mode = "create" if only_new and not parts else "overwrite"
+        obstore.put(client, path, file, use_multipart=parts, chunk_size=UPLOAD_CHUNK, mode=mode)  # type: ignore[arg-type]
+
+
+class WebStore(Store):
+    """Files on web servers. Subclasses translate their URLs into requests to a web server or bucket."""
+
+    def resolve(self, url: str, storage: StorageOptions, /) -> tuple[str, StorageOptions]:
+        """Return the URL to request, and the options to request it with."""
+        return url, storage
+
+    def open_read(self, url: str, storage: StorageOptions, /) -> Source:
+        return open_read(*self.resolve(url, storage))
+
+    def stat(self, url: str, storage: StorageOptions, /) -> ObjectInfo:
+        return stat(*self.resolve(url, storage))
+
+    def read_range(
+        self, url: str, start: int, stop: int, storage: StorageOptions, version: str | None, /
+    ) -> bytes:
+        target, storage = self.resolve(url, storage)
+        return read_range(target, start, stop, storage, version)
+
+    def put(
+        self, url: str, file: IO[bytes], size: int, storage: StorageOptions, /, *, only_new: bool
+    ) -> None:
+        target, storage = self.resolve(url, storage)
+        put(target, file, size, storage, only_new=only_new)
+
+
+class BucketStore(WebStore):
+    """Objects in the buckets of S3, Google Cloud Storage and Azure."""
+
+    def list_objects(self, prefix: str, storage: StorageOptions, /) -> Iterator[tuple[str, ObjectInfo]]:
+        if not prefix.partition("://")[2].partition("/")[1]:
+            raise UrlError("expected BUCKET/ in the URL; a bucket name cannot be a pattern.", url=prefix)
+        pages = relay.list_pages(prefix, storage) if _forked() else list_pages(prefix, storage)
+        for page in pages:
+            yield from page

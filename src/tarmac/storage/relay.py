@@ -1,8 +1,8 @@
-"""A helper process that talks to object stores for a forked child.
+"""A helper process that sends requests to object stores for a forked child.
 
-obstore's threads exist only in the process that started them. A child forked from it (a DataLoader
-worker, say) would wait for them for ever, so it starts one fresh interpreter and sends its requests
-there. Requests are few and large: a round trip per megabyte. The helper ends with its client.
+obstore's threads exist only in the process that started them. A child forked from it, such as a DataLoader
+worker, would wait for them forever, so it starts one new interpreter and sends its requests there.
+Requests are few and large: one round trip per megabyte. The helper exits when its client does.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import select
 import signal
 import sys
 import threading
+from collections.abc import Iterator
 from multiprocessing.connection import Connection, Pipe
 from typing import IO, Any
 
@@ -22,9 +23,9 @@ from tarmac.errors import TarmacError, TransferError
 from tarmac.limits import MIB
 from tarmac.storage.types import ObjectInfo, Source, StorageOptions
 
-__all__ = ["RelaySource", "call", "open_read", "put"]
+__all__ = ["RelaySource", "call", "list_pages", "open_read", "put"]
 
-LARGEST_READ = 4 * MIB
+MAX_READ = 4 * MIB
 _relay: Relay | None = None
 _starting = threading.Lock()
 
@@ -36,71 +37,78 @@ class Relay:
         self._pipe, theirs = Pipe()
         self._lock = threading.Lock()
         command = [sys.executable, "-m", "tarmac.storage.relay"]
-        # The pipe is the helper's standard input: no other process inherits it, so its end is our end.
+        # The pipe is the helper's standard input: no other process inherits it, so it closes when we exit.
         pipe = [(os.POSIX_SPAWN_DUP2, theirs.fileno(), 0)]
         self._pid = os.posix_spawn(sys.executable, command, environment.environ_copy(), file_actions=pipe)
         theirs.close()
 
     def call(self, name: str, *args: Any) -> Any:
-        """Run one operation in the helper and return its result or raise its error."""
+        """Run an operation in the helper; return its result or raise its error."""
         with self._lock:
             try:
                 self._pipe.send((name, args))
                 ok, value = self._pipe.recv()
             except (EOFError, OSError):
-                self.end()
-                raise TransferError("the helper process for object stores has ended.") from None
+                self.stop()
+                raise TransferError("the helper process for object stores has exited.") from None
         if ok:
             return value
         raise value
 
     @property
-    def ended(self) -> bool:
-        """Whether there is no helper any more."""
+    def stopped(self) -> bool:
+        """Whether the helper has exited."""
         return self._pipe.closed
 
-    def forget(self) -> None:
-        """Let go of the pipe, which belongs to the parent of this process."""
+    def close(self) -> None:
+        """Close the pipe without waiting, as a forked child does: the helper belongs to its parent."""
         with contextlib.suppress(OSError):
             self._pipe.close()
 
-    def end(self) -> None:
-        """Close the pipe, which ends the helper, and wait for that."""
-        self.forget()
+    def stop(self) -> None:
+        """Close the pipe, which stops the helper, and wait for it to exit."""
+        self.close()
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self._pid, 0)
 
 
 def call(name: str, *args: Any) -> Any:
-    """Run one operation in this process's helper, starting it when there is none."""
+    """Run an operation in the helper of this process; start the helper if needed."""
     global _relay
     with _starting:
-        if _relay is None or _relay.ended:
+        if _relay is None or _relay.stopped:
             _relay = Relay()
     return _relay.call(name, *args)
 
 
-def _forget_relay() -> None:
-    """Begin anew in a forked child: helper and locks are its parent's."""
+def _reset_in_child() -> None:
+    """Reset the state in a forked child: helper and locks belong to its parent."""
     global _relay, _starting
     _starting = threading.Lock()
     if _relay is not None:
-        _relay.forget()
+        _relay.close()
         _relay = None
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_relay)
+    os.register_at_fork(after_in_child=_reset_in_child)
 
 
-def open_read(url: str, options: StorageOptions) -> RelaySource:
+def open_read(url: str, storage: StorageOptions) -> RelaySource:
     """Open an object in the helper."""
-    return RelaySource(url, *call("open", url, options))
+    return RelaySource(url, *call("open", url, storage))
 
 
-def put(url: str, file: IO[bytes], size: int, options: StorageOptions, *, new: bool) -> None:
-    """Let the helper upload an open file, through the descriptor it can reach by name."""
-    call("put", url, f"/proc/{os.getpid()}/fd/{file.fileno()}", size, options, new)
+def list_pages(url: str, storage: StorageOptions) -> Iterator[list[tuple[str, ObjectInfo]]]:
+    """Yield the objects under a prefix, a page at a time."""
+    number = call("open_list", url, storage)
+    while page := call("next_page", number):
+        yield page
+
+
+def put(url: str, file: IO[bytes], size: int, storage: StorageOptions, *, only_new: bool) -> None:
+    """Upload an open file in the helper, which opens it by the name of its descriptor."""
+    call("put", url, f"/proc/{os.getpid()}/fd/{file.fileno()}", size, storage, only_new)
 
 
 class RelaySource(Source):
@@ -121,64 +129,70 @@ class RelaySource(Source):
 
     def close(self) -> None:
         if self._handle is not None and self._relay is not None and self._relay is _relay:
-            with contextlib.suppress(TarmacError):  # a helper that is gone has closed it
+            with contextlib.suppress(TarmacError):  # a helper that has exited has closed it
                 self._relay.call("close", self._handle)
         self._handle = None
 
 
 class _Server:
-    """The other end: operations by name, open streams by number."""
+    """The operations of the helper, by name; open streams and listings have numbers."""
 
     def __init__(self) -> None:
         from tarmac.storage import objects
 
         self._objects = objects
         self._streams: dict[int, Source] = {}
+        self._listings: dict[int, Iterator[list[tuple[str, ObjectInfo]]]] = {}
         self._numbers = itertools.count(1)
 
-    def open(self, url: str, options: StorageOptions) -> tuple[int, int | None, str | None]:
-        source = self._objects.open_read(url, options)
+    def open(self, url: str, storage: StorageOptions) -> tuple[int, int | None, str | None]:
+        source = self._objects.open_read(url, storage)
         number = next(self._numbers)
         self._streams[number] = source
         return number, source.length, source.version
 
     def read(self, number: int, size: int) -> bytes:
-        return self._streams[number].read(min(size, LARGEST_READ))
+        return self._streams[number].read(min(size, MAX_READ))
 
     def close(self, number: int) -> None:
         self._streams.pop(number).close()
 
-    def stat(self, url: str, options: StorageOptions) -> ObjectInfo:
-        return self._objects.stat(url, options)
+    def stat(self, url: str, storage: StorageOptions) -> ObjectInfo:
+        return self._objects.stat(url, storage)
 
     def read_range(
-        self, url: str, start: int, stop: int, options: StorageOptions, version: str | None = None
+        self, url: str, start: int, stop: int, storage: StorageOptions, version: str | None = None
     ) -> bytes:
-        return self._objects.read_range(url, start, stop, options, version)
+        return self._objects.read_range(url, start, stop, storage, version)
 
-    def list_infos(self, url: str, most: int, options: StorageOptions) -> list[tuple[str, ObjectInfo]]:
-        return self._objects.list_infos(url, most, options)
+    def open_list(self, url: str, storage: StorageOptions) -> int:
+        number = next(self._numbers)
+        self._listings[number] = filter(None, self._objects.list_pages(url, storage))
+        return number
 
-    def list_objects(self, url: str, pattern: str, most: int, options: StorageOptions) -> list[str]:
-        return self._objects.list_objects(url, pattern, most, options)
+    def next_page(self, number: int) -> list[tuple[str, ObjectInfo]]:
+        page = next(self._listings[number], None)
+        if page is None:
+            del self._listings[number]
+        return page or []
 
-    def put(self, url: str, path: str, size: int, options: StorageOptions, new: bool) -> None:
+    def put(self, url: str, path: str, size: int, storage: StorageOptions, only_new: bool) -> None:
         with open(path, "rb") as file:
-            self._objects.put(url, file, size, options, new=new)
+            self._objects.put(url, file, size, storage, only_new=only_new)
 
 
-def _end_with(fd: int) -> None:
-    """End this process as soon as the client is gone, also in the middle of a request."""
+def _exit_with_client(fd: int) -> None:
+    """Exit this process as soon as the client exits, even during a request."""
     watch = select.poll()
-    watch.register(fd, 0)  # what is always reported: that the other side hung up
+    watch.register(fd, 0)  # a hang-up of the other side is always reported
     watch.poll()
     os._exit(0)
 
 
 def _serve(fd: int) -> None:
-    """Answer requests until the client is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the client's to handle
-    threading.Thread(target=_end_with, args=(fd,), daemon=True).start()
+    """Answer requests until the client exits."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the client handles Ctrl-C
+    threading.Thread(target=_exit_with_client, args=(fd,), daemon=True).start()
     pipe: Connection[Any, Any] = Connection(fd)
     server = _Server()
     while True:
@@ -194,7 +208,7 @@ def _answer(server: _Server, name: str, args: tuple[Any, ...]) -> tuple[bool, An
         return True, getattr(server, name)(*args)
     except TarmacError as error:
         return False, error
-    except Exception as error:  # anything else may not survive the way back
+    except Exception as error:  # other exceptions may not be picklable
         return False, TransferError(f"the helper process failed: {type(error).__name__}.")
 
 

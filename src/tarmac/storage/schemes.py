@@ -1,21 +1,23 @@
-"""From a URL to the leaf that handles it; users register their own schemes here.
+"""From a URL to the store that handles it.
 
-Everything that is read or written by its URL comes through here, so this is also where the environment may
-send a URL elsewhere (`GOPEN_REWRITE`, `USE_AIS_FOR`).
+Every URL that is read or written passes through this module, so the environment can redirect URLs here
+(`GOPEN_REWRITE`, `USE_AIS_FOR`).
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
-import io
+import itertools
 import re
-from collections.abc import Callable
-from typing import IO, Any, Protocol
+from operator import itemgetter
 
 from tarmac import environment
-from tarmac.errors import ShortRead, TransferError, UnsafeUrl, UnsupportedScheme, UrlError, WriteError
+from tarmac.errors import ShortRead, TooManyShards, UnsafeUrl, UnsupportedScheme, UrlError, UsageError
+from tarmac.limits import DEFAULT_LIMITS, MIB
 from tarmac.storage.local import local_path
 from tarmac.storage.security import is_secure
+from tarmac.storage.store import Store
 from tarmac.storage.types import (
     DEFAULT_STORAGE,
     DEFAULT_WRITE,
@@ -27,42 +29,58 @@ from tarmac.storage.types import (
 )
 
 __all__ = [
+    "can_list",
     "is_local",
+    "is_stream",
+    "known_schemes",
+    "list_objects",
     "open_read",
     "open_write",
+    "read_all",
     "read_range",
     "register_scheme",
     "rewrite_url",
     "scheme_of",
     "stat",
+    "store_of",
+    "write_all",
 ]
 
-
-class Leaf(Protocol):
-    """What each storage module offers."""
-
-    def open_read(self, url: str, options: StorageOptions, /) -> Source: ...
-    def open_write(self, url: str, options: StorageOptions, write: WriteOptions, /) -> Sink: ...
-    def stat(self, url: str, options: StorageOptions, /) -> ObjectInfo: ...
-    def read_range(
-        self, url: str, start: int, stop: int, options: StorageOptions, version: str | None, /
-    ) -> bytes: ...
-
-
-LISTABLE = frozenset(("s3", "s3a", "gs", "az", "abfs", "abfss", "adl", "azure"))
-"""Schemes of object stores, where a pattern can be answered by listing."""
-
-_MODULES = (
-    dict.fromkeys(("", "file"), "local")
-    | dict.fromkeys(("http", "https", *LISTABLE), "objects")
-    | {"-": "stdio", "pipe": "command", "hf": "hub", "ais": "aistore"}
-)
-_registered: dict[str, Leaf] = {}
+_BUILT_IN = {
+    "": "local.LocalStore",
+    "file": "local.LocalStore",
+    "-": "stdio.StandardStreams",
+    "pipe": "command.CommandStore",
+    "hf": "hub.HubStore",
+    "ais": "aistore.AIStore",
+    **dict.fromkeys(("http", "https"), "objects.WebStore"),
+    **dict.fromkeys(("s3", "s3a", "gs", "az", "abfs", "abfss", "adl", "azure"), "objects.BucketStore"),
+}
+"""Modules are imported when a scheme is first used."""
+_registered: dict[str, Store] = {}
 _WITH_SLASHES = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+)://")
 
 
+def register_scheme(name: str, store: Store) -> None:
+    """Open URLs that begin with `name:` with a store, everywhere in tarmac.
+
+    Registering a name again replaces its store, also that of a built-in scheme.
+    """
+    if not re.fullmatch(r"[a-zA-Z][a-zA-Z0-9+.-]+", name):
+        raise UsageError(f"expected a scheme of at least two letters, got {name!r}.", field="name")
+    if not isinstance(store, Store):
+        hint = "tarmac.storage.FileStore(function), for a function that opens file objects."
+        raise UsageError(f"expected a tarmac.Store, got {type(store).__name__}.", field="store", hint=hint)
+    _registered[name.lower()] = store
+
+
+def known_schemes() -> set[str]:
+    """Return the built-in and the registered schemes."""
+    return {*_BUILT_IN, *_registered}
+
+
 def scheme_of(url: str) -> str:
-    """Return the scheme; plain file names, whatever characters they contain, have the scheme ""."""
+    """Return the scheme of a URL. Plain file names have the scheme "", whatever characters they contain."""
     if url == "-":
         return "-"
     if url.startswith(("pipe:", "file:")):
@@ -75,198 +93,156 @@ def scheme_of(url: str) -> str:
 
 
 def is_local(url: str) -> bool:
-    """Whether the URL names a file on this machine."""
+    """Return whether the URL names a file on this machine."""
     return scheme_of(url) in ("", "file")
 
 
-def rewrite_url(url: str) -> str:
-    """Return the URL that is opened in place of this one, by the first rule of `GOPEN_REWRITE` that fits.
+def is_stream(url: str) -> bool:
+    """Return whether the URL can be read only once, from front to back: standard input or a command."""
+    store = _find_store(scheme_of(url))
+    return store is not None and store.is_stream
 
-    A rule fits at the beginning of a URL. It can make no command of anything, and secure mode knows no rules.
+
+def can_list(url: str) -> bool:
+    """Return whether the store of the URL can list its objects."""
+    store = _find_store(scheme_of(url))
+    return store is not None and store.can_list
+
+
+def store_of(url: str) -> Store:
+    """Return the store for the scheme of a URL."""
+    scheme = scheme_of(url)
+    store = _find_store(scheme)
+    if store is None:
+        known = ", ".join(sorted(name for name in known_schemes() if len(name) > 1))
+        raise UnsupportedScheme(
+            f'unknown scheme "{scheme}:". Known schemes are {known}.',
+            url=url,
+            hint="tarmac.register_scheme(name, store), or a pipe: command.",
+        )
+    return store
+
+
+def _find_store(scheme: str) -> Store | None:
+    if scheme in _registered:
+        return _registered[scheme]
+    return _built_in(_BUILT_IN[scheme]) if scheme in _BUILT_IN else None
+
+
+@functools.cache
+def _built_in(path: str) -> Store:
+    module, _, name = path.partition(".")
+    store: Store = getattr(importlib.import_module(f"tarmac.storage.{module}"), name)()
+    return store
+
+
+def _resolve(url: str) -> tuple[Store, str]:
+    """Return the store that opens a URL, and the URL to open, after the redirections of the environment."""
+    url = rewrite_url(url)
+    scheme = scheme_of(url)
+    if scheme not in _registered and scheme in environment.aistore_schemes():
+        return _built_in(_BUILT_IN["ais"]), url
+    return store_of(url), url
+
+
+def rewrite_url(url: str) -> str:
+    """Return the URL that is opened in place of this one, according to `GOPEN_REWRITE`.
+
+    The first rule that matches the beginning of the URL applies. A rule cannot produce a command, and secure
+    mode accepts no rules.
     """
     rules = environment.rewrite_rules()
     if not rules or url == "-":
         return url
     if is_secure():
-        raise UnsafeUrl("secure mode lets no variable rewrite URLs.", url=url, hint="unset GOPEN_REWRITE.")
+        raise UnsafeUrl("secure mode does not rewrite URLs.", url=url, hint="unset GOPEN_REWRITE.")
     for number, (pattern, replacement) in enumerate(rules, 1):
         try:
             match = re.match(pattern, url)
-            found = None if match is None else match.expand(replacement) + url[match.end() :]
+            result = None if match is None else match.expand(replacement) + url[match.end() :]
         except (re.error, IndexError) as error:
-            raise UrlError(f"rule {number} of GOPEN_REWRITE cannot be followed: {error}.", url=url) from None
-        if found is not None:
-            return _allowed(url, found)
+            raise UrlError(f"rule {number} of GOPEN_REWRITE is invalid: {error}.", url=url) from None
+        if result is not None:
+            _check_rewritten(url, result)
+            return result
     return url
 
 
-def _allowed(url: str, found: str) -> str:
-    """Refuse what a rule must not make of a URL, which may have come from a list and not from code."""
-    if found != url and scheme_of(found) == "pipe":
-        raise UnsafeUrl("GOPEN_REWRITE makes a command of it; commands run only when code asks.", url=url)
-    if is_local(found) and not is_local(url) and ".." in local_path(found).split("/"):
-        raise UnsafeUrl("GOPEN_REWRITE makes a local name of it that leads out of its directory.", url=url)
-    return found
+def _check_rewritten(url: str, result: str) -> None:
+    """Raise if a rule turned a URL, which may come from a list and not from code, into something unsafe."""
+    if result != url and scheme_of(result) == "pipe":
+        raise UnsafeUrl("GOPEN_REWRITE turns it into a command; only code may run commands.", url=url)
+    if is_local(result) and not is_local(url) and ".." in local_path(result).split("/"):
+        raise UnsafeUrl("GOPEN_REWRITE turns it into a local path outside of its directory.", url=url)
 
 
-def _located(url: str) -> tuple[Leaf, str]:
-    """Find what handles a URL, and the URL that it is to handle."""
-    url = rewrite_url(url)
-    return _leaf(url), url
-
-
-def _leaf(url: str) -> Leaf:
-    scheme = scheme_of(url)
-    if scheme in _registered:
-        return _registered[scheme]
-    module = "aistore" if scheme in environment.aistore_schemes() else _MODULES.get(scheme)
-    if module is None:
-        known = ", ".join(sorted(name for name in {*_MODULES, *_registered} if len(name) > 1))
-        raise UnsupportedScheme(
-            f'nothing reads "{scheme}:" URLs; known are {known}.',
-            url=url,
-            hint="tarmac.register_scheme(name, reader), or a pipe: command.",
-        )
-    leaf: Leaf = importlib.import_module(f"tarmac.storage.{module}")
-    return leaf
-
-
-def open_read(url: str, options: StorageOptions = DEFAULT_STORAGE) -> Source:
-    """Open the bytes behind a URL, to be read from front to back."""
-    leaf, url = _located(url)
-    return leaf.open_read(url, options)
+def open_read(url: str, storage: StorageOptions = DEFAULT_STORAGE) -> Source:
+    """Open a URL for reading from front to back."""
+    store, url = _resolve(url)
+    return store.open_read(url, storage)
 
 
 def open_write(
-    url: str, options: StorageOptions = DEFAULT_STORAGE, write: WriteOptions = DEFAULT_WRITE
+    url: str, storage: StorageOptions = DEFAULT_STORAGE, write: WriteOptions = DEFAULT_WRITE
 ) -> Sink:
-    """Begin writing to a URL; nothing shows under its name until the sink is committed."""
-    leaf, url = _located(url)
-    return leaf.open_write(url, options, write)
+    """Open a URL for writing. Nothing appears under its name until the sink is committed."""
+    store, url = _resolve(url)
+    return store.open_write(url, storage, write)
 
 
-def stat(url: str, options: StorageOptions = DEFAULT_STORAGE) -> ObjectInfo:
-    """Return the size of what a URL names, and a version that changes when the bytes do."""
-    leaf, url = _located(url)
-    return leaf.stat(url, options)
+def stat(url: str, storage: StorageOptions = DEFAULT_STORAGE) -> ObjectInfo:
+    """Return the size of an object, and a version that changes when its bytes change."""
+    store, url = _resolve(url)
+    return store.stat(url, storage)
 
 
 def read_range(
     url: str,
     start: int,
     stop: int,
-    options: StorageOptions = DEFAULT_STORAGE,
+    storage: StorageOptions = DEFAULT_STORAGE,
     version: str | None = None,
 ) -> bytes:
-    """Return the bytes from `start` up to `stop` of what a URL names: all of them, or it raises.
+    """Return the bytes of an object from `start` up to `stop`; raise if any are missing.
 
-    With the `version` that `stat` returned, an object that was replaced meanwhile is an error.
+    With the `version` that `stat` returned, raise `ObjectChanged` if the object was replaced since.
     """
     if not 0 <= start <= stop:
-        raise ValueError(f"a range runs from 0 or later to its end, got {start} to {stop}")
-    leaf, url = _located(url)
-    data = leaf.read_range(url, start, stop, options, version) if start < stop else b""
+        raise UsageError(f"expected 0 <= start <= stop, got {start} and {stop}.", field="start")
+    store, url = _resolve(url)
+    data = store.read_range(url, start, stop, storage, version) if start < stop else b""
     if len(data) != stop - start:
-        raise ShortRead(
-            f"{len(data)} bytes arrived of the {stop - start} asked for.", url=url, offset=start + len(data)
-        )
+        raise ShortRead(f"expected {stop - start} bytes, got {len(data)}.", url=url, offset=start + len(data))
     return data
 
 
-def register_scheme(
-    name: str,
-    reader: Callable[[str], IO[bytes]],
-    writer: Callable[[str], IO[bytes]] | None = None,
+def list_objects(
+    prefix: str, storage: StorageOptions = DEFAULT_STORAGE, *, max_objects: int = DEFAULT_LIMITS.shards
+) -> list[tuple[str, ObjectInfo]]:
+    """Return the URL, size and version of every object whose URL begins with `prefix`, sorted by URL."""
+    objects = list(itertools.islice(store_of(prefix).list_objects(prefix, storage), max_objects + 1))
+    if len(objects) > max_objects:
+        raise TooManyShards(f"more than {max_objects} objects have this prefix.", url=prefix)
+    return sorted(objects, key=itemgetter(0))
+
+
+def read_all(url: str, storage: StorageOptions = DEFAULT_STORAGE) -> bytes:
+    """Return the whole content of a URL."""
+    with open_read(url, storage) as source:
+        return b"".join(iter(lambda: source.read(MIB), b""))
+
+
+def write_all(
+    url: str,
+    data: bytes,
+    storage: StorageOptions = DEFAULT_STORAGE,
+    write: WriteOptions = DEFAULT_WRITE,
 ) -> None:
-    """Teach tarmac URLs that begin with `name:`.
-
-    `reader(url)` and `writer(url)` return binary file objects. Registering a name again replaces it,
-    also for built-in schemes.
-    """
-    if not re.fullmatch(r"[a-zA-Z][a-zA-Z0-9+.-]+", name):
-        raise ValueError(f"a scheme is a name of at least two letters, got {name!r}")
-    _registered[name.lower()] = _FileObjects(reader, writer)
-
-
-class _FileObjects:
-    """A leaf made of two functions that open file objects."""
-
-    def __init__(self, reader: Callable[[str], IO[bytes]], writer: Callable[[str], IO[bytes]] | None) -> None:
-        self._reader = reader
-        self._writer = writer
-
-    def open_read(self, url: str, _options: StorageOptions, /) -> Source:
-        return _FileSource(self._reader(url))
-
-    def open_write(self, url: str, _options: StorageOptions, _write: WriteOptions, /) -> Sink:
-        if self._writer is None:
-            raise UnsupportedScheme(f'"{scheme_of(url)}:" was registered for reading only.', url=url)
-        return FileSink(self._writer(url), close=True)
-
-    def stat(self, url: str, _options: StorageOptions, /) -> ObjectInfo:
-        with self.open_read(url, _options) as source:
-            size = 0
-            while chunk := source.read(1 << 20):
-                size += len(chunk)
-        return ObjectInfo(size, None)
-
-    def read_range(
-        self, url: str, start: int, stop: int, _options: StorageOptions, _version: str | None, /
-    ) -> bytes:
-        file, parts = self._reader(url), []
-        try:
-            file.seek(start)
-            while start < stop and (part := file.read(stop - start)):  # a raw file may give less at a time
-                parts.append(part)
-                start += len(part)
-        except io.UnsupportedOperation:
-            raise TransferError("this kind of file can only be read from front to back.", url=url) from None
-        finally:
-            file.close()
-        return b"".join(parts)
-
-
-class _FileSource(Source):
-    """A file object as a source."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-
-    def read(self, size: int, /) -> bytes:
-        return self._file.read(size)
-
-    def close(self) -> None:
-        self._file.close()
-
-
-class FileSink:
-    """A file object as a sink: written as it comes, closed at the end if it is ours to close."""
-
-    def __init__(self, file: Any, *, close: bool) -> None:
-        self._file = file
-        self._close = close
-
-    def write(self, data: bytes, /) -> None:
-        """Pass the bytes on, all of them: an unbuffered file may take only some at a time."""
-        done = self._file.write(data)
-        while isinstance(done, int) and done < len(data):
-            if not done:
-                raise WriteError("the file object takes no more bytes.")
-            data = data[done:]
-            done = self._file.write(data)
-        if done is None and isinstance(self._file, io.RawIOBase):
-            raise WriteError("the file object would block.", hint="a blocking file, or a buffered one.")
-
-    def commit(self) -> None:
-        """Flush, and close what was opened for us."""
-        try:
-            if hasattr(self._file, "flush"):
-                self._file.flush()
-        finally:
-            if self._close:
-                self._file.close()
-
-    def abort(self) -> None:
-        """End what was opened for us: without a trace if it can, else what was written stays."""
-        if self._close:
-            getattr(self._file, "abort", self._file.close)()
+    """Write the whole content of a URL, or leave it as it was."""
+    sink = open_write(url, storage, write)
+    try:
+        sink.write(data)
+    except BaseException:
+        sink.abort()
+        raise
+    sink.commit()

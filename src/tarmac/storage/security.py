@@ -1,4 +1,4 @@
-"""Secure mode: when on, no URL may start a command, and no redirect leads into a private network."""
+"""Secure mode: no URL may run a command, and no redirect may lead into a private network."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ _enforced = False
 
 
 def enforce_security(on: bool = True) -> None:
-    """Switch secure mode on for this process. The environment can switch it on too, never off."""
+    """Turn secure mode on for this process. The environment can turn it on, too, but never off."""
     global _enforced
     _enforced = on
 
 
 def is_secure() -> bool:
-    """Whether commands are refused."""
+    """Return whether secure mode is on."""
     return _enforced or environment.secure()

@@ -8,9 +8,28 @@ import sys
 from collections.abc import Iterator
 
 from tarmac.errors import TransferError, UnsupportedScheme, WriteError
+from tarmac.storage.store import Store
 from tarmac.storage.types import ObjectInfo, Source, StorageOptions, WriteOptions
 
-__all__ = ["open_read", "open_write", "read_range", "stat"]
+__all__ = ["StandardStreams"]
+
+
+class StandardStreams(Store):
+    """Standard input and standard output."""
+
+    is_stream = True
+
+    def open_read(self, url: str, storage: StorageOptions, /) -> Source:
+        return _Stdin()
+
+    def open_write(self, url: str, storage: StorageOptions, write: WriteOptions, /) -> _Stdout:
+        return _Stdout()
+
+    def stat(self, url: str, storage: StorageOptions, /) -> ObjectInfo:
+        size = os.fstat(sys.stdin.fileno()).st_size
+        if not size:
+            raise UnsupportedScheme("the size of standard input is unknown.", url=url)
+        return ObjectInfo(size, None)
 
 
 class _Stdin(Source):
@@ -22,7 +41,7 @@ class _Stdin(Source):
 
 
 class _Stdout:
-    """Bytes go out as they come: there is no name to protect, the reader sees a missing end mark."""
+    """Standard output. Bytes are written immediately: a reader detects the missing end-of-archive marker."""
 
     def write(self, data: bytes, /) -> None:
         with _writing():
@@ -42,29 +61,4 @@ def _writing() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise WriteError(f"standard output takes no more: {error.strerror}.", url="-") from error
-
-
-def open_read(_url: str, _options: StorageOptions) -> Source:
-    """Read standard input."""
-    return _Stdin()
-
-
-def open_write(_url: str, _options: StorageOptions, _write: WriteOptions) -> _Stdout:
-    """Write standard output."""
-    return _Stdout()
-
-
-def stat(url: str, _options: StorageOptions) -> ObjectInfo:
-    """Streams that are files have a size."""
-    found = os.fstat(sys.stdin.fileno())
-    if found.st_size == 0:
-        raise UnsupportedScheme("standard input has no known size.", url=url)
-    return ObjectInfo(found.st_size, None)
-
-
-def read_range(
-    url: str, _start: int, _stop: int, _options: StorageOptions, _version: str | None = None
-) -> bytes:
-    """Standard input has no random access."""
-    raise UnsupportedScheme("standard input can only be read from front to back.", url=url)
+        raise WriteError(f"standard output cannot be written: {error.strerror}.", url="-") from error

@@ -1,26 +1,26 @@
-"""The few types that all storage leaves share."""
+"""The types that all stores share: sources, sinks and options."""
 
 from __future__ import annotations
 
 import mmap
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from types import TracebackType
 from typing import Protocol, Self
 
-from tarmac.errors import TarmacError
-from tarmac.limits import GIB
+from tarmac.errors import TarmacError, UsageError
+from tarmac.limits import GIB, changed_fields
 
 __all__ = ["DEFAULT_STORAGE", "ObjectInfo", "Sink", "Source", "StorageOptions", "WriteOptions"]
 
 
 class Source:
-    """An open stream of bytes. `read` gives b"" only when every byte has arrived."""
+    """An open stream of bytes. `read` returns b"" only after every byte has arrived."""
 
     length: int | None = None
-    """How many bytes there are in all, where the store says so."""
+    """The total number of bytes, if the store reports it."""
     version: str | None = None
-    """What changes when the bytes do (an ETag), where the store says so."""
+    """A string that changes when the bytes change, such as an ETag, if the store reports one."""
 
     def read(self, size: int, /) -> bytes:
         """Return up to `size` bytes."""
@@ -30,15 +30,15 @@ class Source:
         """Release the connection, file or process."""
 
     def map(self) -> mmap.mmap | None:
-        """Return the whole content as a memory map where that is possible."""
+        """Return the whole content as a memory map, or None if it cannot be mapped."""
         return None
 
     def content(self) -> bytes | None:
-        """Return the whole content if it is in memory already."""
+        """Return the whole content if it is already in memory."""
         return None
 
     def blame(self, error: TarmacError) -> None:
-        """Hear that the bytes are not what they must be; a copy that was kept adds so to the error."""
+        """Handle a report that the bytes are damaged; a cached copy is removed and adds a hint to the error."""
 
     def __enter__(self) -> Self:
         return self
@@ -50,77 +50,83 @@ class Source:
 
 
 class Sink(Protocol):
-    """A target that shows nothing under its name until `commit`."""
+    """A target that stays invisible under its name until `commit`."""
 
     def write(self, data: bytes, /) -> None:
-        """Take in bytes."""
+        """Append bytes."""
 
     def commit(self) -> None:
-        """Publish what was written, whole."""
+        """Publish the written bytes, all of them."""
 
     def abort(self) -> None:
-        """Leave no trace."""
+        """Discard the written bytes and leave no trace."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """What is known about a file or object without reading it. `version` changes when the bytes do."""
+    """The size of a file or object, and its version: a string that changes when the bytes change."""
 
     size: int
     version: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class StorageOptions:
-    """Patience and credentials for remote stores. Times are in seconds."""
+    """Timeouts, retries and credentials for remote stores. Times are in seconds."""
 
-    connect: float = 10.0
-    idle: float = 30.0
-    """How long a server may send nothing."""
-    total: float = 6 * 3600.0
-    """How long one request may take altogether."""
-    unannounced_bytes: int = 64 * GIB
-    """How many bytes a web server may send that does not say how many there are."""
+    connect_timeout: float = 10.0
+    """Time to establish a connection."""
+    idle_timeout: float = 30.0
+    """Time for which a server may send nothing."""
+    total_timeout: float = 6 * 3600.0
+    """Time for one whole request."""
+    command_timeout: float = 600.0
+    """Time for which the command of a `pipe:` URL may print nothing or read nothing."""
     retries: int = 10
-    retry_time: float = 180.0
-    """How long retrying may go on before the error is raised."""
+    """Number of times a failed request is sent again."""
+    retry_timeout: float = 180.0
+    """Time after which a failed request is no longer retried."""
     backoff: float = 0.1
-    """First pause between retries; pauses double, with jitter, up to `max_backoff`."""
+    """First pause between retries. Pauses double, with jitter, up to `max_backoff`."""
     max_backoff: float = 15.0
-    command_idle: float = 600.0
-    """How long the command of a `pipe:` URL may print nothing."""
+    """Longest pause between retries."""
+    max_unsized_bytes: int = 64 * GIB
+    """Largest response that is accepted without a Content-Length."""
     config: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
-    """Store configuration as obstore names it: endpoint, access_key_id, account_name, …"""
+    """Store configuration in the terms of obstore: endpoint, access_key_id, account_name, …"""
     headers: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
-    """Extra HTTP headers, such as Authorization."""
+    """Additional HTTP headers, such as Authorization."""
 
     def __post_init__(self) -> None:
-        for name in ("connect", "idle", "total", "retry_time", "backoff", "max_backoff", "command_idle"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"StorageOptions.{name} must be positive, got {getattr(self, name)}")
-        if self.unannounced_bytes < 1:
-            raise ValueError(
-                f"StorageOptions.unannounced_bytes must be positive, got {self.unannounced_bytes}"
-            )
-        if self.retries < 0:
-            raise ValueError(f"StorageOptions.retries must not be negative, got {self.retries}")
-        # Options are keys of the clients made from them, so they hold copies that nobody changes. The two
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if each.name == "retries" and value < 0:
+                raise UsageError(f"expected 0 or more, got {value}.", field=each.name)
+            if each.name not in ("retries", "config", "headers") and value <= 0:
+                raise UsageError(f"expected a positive number, got {value}.", field=each.name)
+        # Options are the keys of cached clients, so they hold copies that the caller cannot change. The two
         # mappings take part in equality but not in the hash.
         object.__setattr__(self, "config", dict(self.config))
         object.__setattr__(self, "headers", dict(self.headers))
 
+    def __repr__(self) -> str:
+        return changed_fields(self)
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, repr=False)
 class WriteOptions:
-    """How a finished target is put in place."""
+    """How a finished file or object is published under its name."""
 
     overwrite: bool | None = None
-    """True replaces whatever is there, False refuses. None replaces what was there when writing began,
-    but not what another writer has put there meanwhile."""
+    """True replaces an existing target, False raises `CommitFailed`. None replaces the target that existed
+    when writing began, but not one that another writer has published since."""
     durable: bool = True
-    """Flush to the disk before publishing, so that a power loss leaves the old file or the new one."""
+    """Flush to disk before publishing, so that a power failure leaves either the old file or the new one."""
     private: bool = False
-    """Make a local file that only its owner can read, for what holds credentials."""
+    """Create a local file that only its owner can read, for contents with credentials."""
+
+    def __repr__(self) -> str:
+        return changed_fields(self)
 
 
 DEFAULT_STORAGE = StorageOptions()

@@ -1,15 +1,18 @@
-"""A target in an object store or on a web server: collected on disk, sent at the end."""
+"""A target in a remote store: collected in a local file, uploaded by `commit`."""
 
 from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Callable, Iterator
-from typing import IO, Any
+from collections.abc import Iterator
+from typing import IO, TYPE_CHECKING
 
 from tarmac.errors import CommitFailed, DiskFull, NotFound, TarmacError, WriteError
 from tarmac.limits import MIB
-from tarmac.storage.types import ObjectInfo, StorageOptions, WriteOptions
+from tarmac.storage.types import StorageOptions, WriteOptions
+
+if TYPE_CHECKING:
+    from tarmac.storage.store import Store
 
 __all__ = ["UploadSink"]
 
@@ -24,31 +27,23 @@ class UploadSink:
     nor the hidden remains of an unfinished upload.
     """
 
-    def __init__(
-        self,
-        url: str,
-        options: StorageOptions,
-        write: WriteOptions,
-        stat: Callable[[str, StorageOptions], ObjectInfo],
-        put: Callable[..., None],
-    ) -> None:
+    def __init__(self, store: Store, url: str, storage: StorageOptions, write: WriteOptions) -> None:
+        self._store = store
         self._url = url
-        self._options = options
+        self._storage = storage
         self._overwrite = write.overwrite
-        self._stat = stat
-        self._put = put
-        self._found = self._look()
-        if self._overwrite is False and self._found is not _ABSENT:
-            raise CommitFailed("the object exists.", url=url, hint="overwrite=True, or another name.")
+        self._existing = self._look_up()
+        if self._overwrite is False and self._existing is not _ABSENT:
+            raise CommitFailed("the object exists.", url=url, hint="`overwrite`, or another name.")
         with self._spooling():
             self._spool: IO[bytes] = tempfile.TemporaryFile(buffering=MIB)  # noqa: SIM115
 
-    def _look(self) -> object:
-        """Say which version is under the name now; some may write a store but not look into it."""
+    def _look_up(self) -> object:
+        """Return the version that exists under the name; credentials may allow writing but not reading."""
         if self._overwrite:
             return _UNKNOWN
         try:
-            return self._stat(self._url, self._options)
+            return self._store.stat(self._url, self._storage)
         except NotFound:
             return _ABSENT
         except TarmacError:
@@ -68,14 +63,14 @@ class UploadSink:
             ) from error
 
     def write(self, data: bytes, /) -> None:
-        """Take in bytes."""
+        """Append bytes."""
         if self._spool.closed:
             raise WriteError("the object is closed.", url=self._url)
         with self._spooling():
             self._spool.write(data)
 
     def commit(self) -> None:
-        """Upload; the store shows the object only when all of it has arrived."""
+        """Upload the object; the store shows it only after all of it has arrived."""
         if self._spool.closed:
             raise WriteError("the object is closed.", url=self._url)
         try:
@@ -83,22 +78,18 @@ class UploadSink:
                 self._spool.flush()
                 size = self._spool.tell()
                 self._spool.seek(0)
-            now = self._look()
-            if _UNKNOWN not in (now, self._found) and now not in (self._found, _ABSENT):
+            current = self._look_up()
+            if _UNKNOWN not in (current, self._existing) and current not in (self._existing, _ABSENT):
                 raise CommitFailed(
-                    "another writer has published this name meanwhile; its object is untouched.",
+                    "another writer has published this name; its object is unchanged.",
                     url=self._url,
-                    hint="give each writer its own names, or overwrite=True.",
+                    hint="give each writer its own names, or `overwrite`.",
                 )
-            self._put(self._url, self._spool, size, self._options, new=self._overwrite is False)
+            self._store.put(self._url, self._spool, size, self._storage, only_new=self._overwrite is False)
         finally:
-            self._discard()
+            self.abort()
 
     def abort(self) -> None:
-        """Forget everything."""
-        self._discard()
-
-    def _discard(self) -> None:
-        spool: Any = self._spool
-        with contextlib.suppress(OSError):  # what is thrown away need not be flushed
-            spool.close()
+        """Discard the collected bytes."""
+        with contextlib.suppress(OSError):  # discarded bytes need not be flushed
+            self._spool.close()

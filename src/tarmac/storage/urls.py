@@ -1,19 +1,18 @@
-"""What the user wrote, to a list of shard URLs.
+"""Expand patterns and lists into shard URLs.
 
-Accepted: a string, a path, or any iterable of those; `a::b`; braces `{000..999}` and `{a,b}`; local and
+Accepted: a string, a path, or an iterable of those; `a::b`; braces `{000..999}` and `{a,b}`; local and
 remote globs; `~`; `${X}` (the variable `WDS_X`); `-`; `@list.txt`; a shardspec in YAML; a manifest in JSON.
 
-A local name that exists is taken literally, whatever characters it contains. Lists, shardspecs and
-manifests are data, not code: a `pipe:` URL inside one is refused, and one that was itself fetched from
-a remote store may name no files of this machine.
+The name of an existing local file is literal, whatever characters it contains. Lists, shardspecs and
+manifests are data, not code: they cannot contain `pipe:` URLs, and those that were fetched from a remote
+store cannot name local files.
 
-What comes out is of the type `ShardUrl`. It is final: expanding it again changes nothing, so that no name
-from a file can turn into a pattern, a variable, a list or a command on its way.
+The result has the type `ShardUrl`, which `expand` returns unchanged. So no name from a file can later become a
+pattern, a variable, a list or a command.
 """
 
 from __future__ import annotations
 
-import glob
 import json
 import os
 import re
@@ -24,12 +23,11 @@ from urllib.parse import urljoin
 
 from tarmac import environment
 from tarmac.errors import NotFound, TooManyShards, UnsafeUrl, UrlError
-from tarmac.limits import DEFAULT_LIMITS, Limits
-from tarmac.storage import StorageOptions, is_local, open_read, scheme_of
+from tarmac.limits import DEFAULT_LIMITS, MIB, Limits
 from tarmac.storage.braces import expand_braces
 from tarmac.storage.local import local_path
-from tarmac.storage.schemes import LISTABLE
-from tarmac.storage.types import DEFAULT_STORAGE
+from tarmac.storage.schemes import can_list, is_local, open_read, scheme_of, store_of
+from tarmac.storage.types import DEFAULT_STORAGE, StorageOptions
 
 __all__ = [
     "ShardUrl",
@@ -55,7 +53,7 @@ _GLOB = re.compile(r"[*?\[]")
 
 
 class ShardUrl(str):
-    """The URL of one shard, as it is opened. It is not a pattern: `expand` returns it unchanged."""
+    """The URL of one shard. It is not a pattern: `expand` returns it unchanged."""
 
     __slots__ = ()
 
@@ -64,14 +62,17 @@ def expand(
     shards: Shards,
     *,
     limits: Limits = DEFAULT_LIMITS,
-    options: StorageOptions = DEFAULT_STORAGE,
-    commands: bool = True,
+    storage: StorageOptions = DEFAULT_STORAGE,
+    allow_exec: bool = True,
 ) -> list[ShardUrl]:
-    """Return the URLs that `shards` stands for; at least one, or an error says why there is none."""
-    urls = list(iter_urls(shards, limits=limits, options=options, commands=commands))
+    """Return the shard URLs that a path, pattern, list or manifest expands to; raise if there are none.
+
+    `limits.shards` bounds their number. Without `allow_exec`, `pipe:` URLs raise `UnsafeUrl`.
+    """
+    urls = list(iter_urls(shards, limits=limits, storage=storage, allow_exec=allow_exec))
     if not urls:
         raise NotFound(
-            "no shards were given.", hint="a path, a pattern like 'train-{000..009}.tar', or a list."
+            "expected at least one shard.", hint="a path, a pattern like 'train-{000..009}.tar', or a list."
         )
     return urls
 
@@ -80,32 +81,29 @@ def iter_urls(
     shards: Shards,
     *,
     limits: Limits = DEFAULT_LIMITS,
-    options: StorageOptions = DEFAULT_STORAGE,
-    commands: bool = True,
+    storage: StorageOptions = DEFAULT_STORAGE,
+    allow_exec: bool = True,
 ) -> Iterator[ShardUrl]:
-    """Yield the URLs one by one, so that a pattern for a million shards costs nothing up front.
-
-    Without `commands`, a URL that would run one is refused, however it was written.
-    """
+    """Yield the same URLs as `expand`, one at a time, without building the list."""
     count = 0
     for spec in _specs(shards):
-        for url in _expand_one(spec, limits, options, commands):
+        for url in _expand_one(spec, limits, storage, allow_exec):
             count += 1
-            if not commands:
-                _refuse_command(url)
+            if not allow_exec:
+                _check_no_command(url)
             if count > limits.shards:
                 raise TooManyShards(
-                    f"this stands for more than {limits.shards} shards.",
+                    f"this expands to more than {limits.shards} shards.",
                     url=spec,
                     hint="raise Limits.shards.",
                 )
             yield url
 
 
-def _refuse_command(url: str) -> None:
-    """Raise if opening this URL would run a command."""
+def _check_no_command(url: str) -> None:
+    """Raise if opening the URL would run a command."""
     if scheme_of(url) == "pipe":
-        raise UnsafeUrl("this would run a command.", url=url, hint="--allow-exec, if you trust it.")
+        raise UnsafeUrl("this would run a command.", url=url, hint="`allow_exec`, if you trust it.")
 
 
 def _specs(shards: Shards) -> Iterator[str]:
@@ -113,9 +111,8 @@ def _specs(shards: Shards) -> Iterator[str]:
         yield _text(shards)
         return
     if isinstance(shards, bytes | dict) or not isinstance(shards, Iterable):
-        raise UrlError(
-            f"shards must be a string, a path or an iterable of those, got {type(shards).__name__}."
-        )
+        what = f"expected shards as a string, a path or an iterable of those, got {type(shards).__name__}."
+        raise UrlError(what)
     for item in shards:
         yield _text(item)
 
@@ -123,36 +120,36 @@ def _specs(shards: Shards) -> Iterator[str]:
 def _text(item: object) -> str:
     name = os.fspath(item) if isinstance(item, str | os.PathLike) else None
     if not isinstance(name, str):
-        raise UrlError(f"a shard must be a string or a path, got {type(item).__name__}.")
+        raise UrlError(f"expected a shard as a string or a path, got {type(item).__name__}.")
     if not name:
-        raise UrlError("an empty string names no shard.")
+        raise UrlError("expected the name of a shard, got an empty string.")
     if "\0" in name:
-        raise UrlError("a NUL character is part of no name.", url=name.replace("\0", "\\0"))
+        raise UrlError("a name cannot contain a NUL character.", url=name.replace("\0", "\\0"))
     return name
 
 
-def _expand_one(spec: str, limits: Limits, options: StorageOptions, commands: bool) -> Iterator[ShardUrl]:
+def _expand_one(spec: str, limits: Limits, storage: StorageOptions, allow_exec: bool) -> Iterator[ShardUrl]:
     if isinstance(spec, ShardUrl):
         yield spec
         return
     if is_local(spec) and os.path.lexists(local_path(spec)) and not spec.startswith("@"):
-        yield from _described(_home(spec), limits, options)
+        yield from _expand_manifest(_home(spec), limits, storage)
         return
     parts = _SEPARATOR.split(spec)
     if len(parts) > 1:
         for part in parts:
-            yield from _expand_one(_text(part), limits, options, commands)
+            yield from _expand_one(_text(part), limits, storage, allow_exec)
         return
     for url in expand_braces(substituted(spec), limits):
         if url.startswith("@"):
-            if not commands:
-                _refuse_command(url[1:])
-            yield from _listed(url[1:], _lines, limits, options)
+            if not allow_exec:
+                _check_no_command(url[1:])
+            yield from _read_shards(url[1:], _parse_lines, limits, storage)
         elif scheme_of(url) == "pipe":
             yield ShardUrl(url)
         else:
-            for found in expand_glob(_home(url), limits, options):
-                yield from _described(found, limits, options)
+            for match in expand_glob(_home(url), limits, storage):
+                yield from _expand_manifest(match, limits, storage)
 
 
 def _home(url: str) -> str:
@@ -160,129 +157,107 @@ def _home(url: str) -> str:
 
 
 def substituted(spec: str) -> str:
-    """Replace `${X}` by the variable WDS_X; in a command, variables that are not set are the shell's."""
+    """Replace `${X}` by the variable WDS_X; in a command, unset variables are left to the shell."""
 
-    def value(match: re.Match[str]) -> str:
-        found = environment.substitution(match[1])
-        if found is None:
+    def replace(match: re.Match[str]) -> str:
+        value = environment.substitution(match[1])
+        if value is None:
             if spec.startswith("pipe:"):
                 return match[0]
             raise UrlError(f"${{{match[1]}}} needs the environment variable WDS_{match[1]}.", url=spec)
-        return found
+        return value
 
-    return _VARIABLE.sub(value, spec)
+    return _VARIABLE.sub(replace, spec)
 
 
-def expand_glob(url: str, limits: Limits, options: StorageOptions) -> Iterator[ShardUrl]:
-    """Replace a glob by the files or objects it matches; anything else is a name itself."""
+def expand_glob(url: str, limits: Limits, storage: StorageOptions) -> Iterator[ShardUrl]:
+    """Yield the files or objects that match a glob, sorted; a URL that is not a glob is yielded unchanged.
+
+    The URLs of stores that cannot be listed are not globs: `?` is part of the URLs of web servers.
+    """
     local = is_local(url)
-    if not _GLOB.search(url) or (local and os.path.lexists(local_path(url))):
+    if not _GLOB.search(url) or not can_list(url) or (local and os.path.lexists(local_path(url))):
         yield ShardUrl(url)
         return
-    if local:
-        found = [_as_file(name) for name in sorted(glob.glob(local_path(url), recursive=True))]
-    elif scheme_of(url) in LISTABLE:
-        from tarmac.storage.objects import list_objects
-
-        scheme, _, place = url.partition("://")
-        fixed = _GLOB.split(place, maxsplit=1)[0].rpartition("/")[0]
-        if not fixed:
-            raise UrlError("the name of a bucket cannot be a pattern.", url=url)
-        found = list_objects(f"{scheme}://{fixed}/", _glob_regex(url), limits.shards, options)
-    else:
-        yield ShardUrl(url)  # web servers cannot be listed, and `?` is part of their URLs
-        return
-    if not found:
-        raise NotFound("no file matches this pattern.", url=url)
-    yield from map(ShardUrl, found)
+    matches: list[str] = []
+    for match in store_of(url).glob(url, storage):
+        if len(matches) == limits.shards:
+            what = f"the pattern matches more than {limits.shards} objects."
+            raise TooManyShards(what, url=url, hint="raise Limits.shards.")
+        matches.append(_as_path(match) if local else match)
+    if not matches:
+        raise NotFound("no file matches the pattern.", url=url)
+    yield from map(ShardUrl, sorted(matches))
 
 
-def _as_file(name: str) -> str:
-    """Write the name of a file so that it cannot be taken for a URL: files called `pipe:x` and `-` exist."""
+def _as_path(name: str) -> str:
+    """Return a path that does not look like a URL: files can have the names `pipe:x` and `-`."""
     return name if not scheme_of(name) and not name.startswith("~") else f"./{name}"
 
 
-def _glob_regex(pattern: str) -> str:
-    """Translate a glob where `*` and `?` stay within a directory and `**` does not."""
-    parts = []
-    for match in re.finditer(r"\*\*/?|\*|\?|\[(!?)(\]?[^\]]*)\]|.", pattern, re.DOTALL):
-        piece = match[0]
-        if piece.startswith("**"):
-            parts.append("(?:.*/)?" if piece.endswith("/") else ".*")
-        elif piece in "*?":
-            parts.append("[^/]*" if piece == "*" else "[^/]")
-        elif match[2]:
-            members = (
-                match[2].replace("\\", r"\\").replace("[", r"\[").replace("]", r"\]").replace("^", r"\^")
-            )
-            parts.append(f"[^/{members}]" if match[1] else f"[{members}]")
-        else:
-            parts.append(re.escape(piece))
-    return "(?s:" + "".join(parts) + ")"
-
-
-def _described(url: str, limits: Limits, options: StorageOptions) -> Iterator[ShardUrl]:
-    """Replace a shardspec or manifest by the shards it lists; anything else is a shard itself."""
+def _expand_manifest(url: str, limits: Limits, storage: StorageOptions) -> Iterator[ShardUrl]:
+    """Yield the shards that a shardspec or manifest lists; any other URL is yielded unchanged."""
     name = url.partition("?")[0].lower() if not is_local(url) else url.lower()
     if name.endswith((".yaml", ".yml")):
-        yield from _listed(url, _shardspec, limits, options)
+        yield from _read_shards(url, _parse_shardspec, limits, storage)
     elif name.endswith(".json"):
-        yield from _listed(url, _manifest, limits, options)
+        yield from _read_shards(url, _parse_manifest, limits, storage)
     else:
         yield ShardUrl(url)
 
 
-def _listed(url: str, parse: Parser, limits: Limits, options: StorageOptions) -> Iterator[ShardUrl]:
-    """Read a file that lists shards, resolve relative names against it, and keep data from acting as code.
+def _read_shards(url: str, parse: Parser, limits: Limits, storage: StorageOptions) -> Iterator[ShardUrl]:
+    """Yield the shards that a file lists; relative names are resolved against it.
 
-    What it lists are shards, not further lists, so that no list can lead in a circle.
+    The entries are shards, not further lists, so lists cannot form a loop.
     """
     if not url:
-        raise UrlError("@ needs the name of a list.", hint="@shards.txt")
+        raise UrlError("expected the name of a list after @.", hint="@shards.txt")
     try:
-        text = read_list(url, limits, options).decode("utf-8")
+        text = read_list(url, limits, storage).decode("utf-8")
         for name in parse(text, limits):
-            found = allowed_name(url, name)
-            # Lists and shardspecs hold patterns. A manifest was made of shards that were there.
-            yield from (found,) if parse is _manifest else expand_glob(found, limits, options)
+            shard = allowed_name(url, name)
+            # Lists and shardspecs contain patterns; a manifest contains the names of existing shards.
+            yield from (shard,) if parse is _parse_manifest else expand_glob(shard, limits, storage)
     except UnicodeDecodeError:
-        raise UrlError("the list is not text in UTF-8.", url=url) from None
+        raise UrlError("the list is not UTF-8 text.", url=url) from None
     except UrlError as error:
         error.at(url=url)
         raise
 
 
-def read_list(url: str, limits: Limits, options: StorageOptions) -> bytes:
-    """Return the content of a file that lists shards, up to `Limits.list_bytes`."""
-    text = bytearray()
-    with open_read(url, options) as source:
-        while chunk := source.read(1 << 20):
-            text += chunk
-            if len(text) > limits.list_bytes:
-                raise TooManyShards(f"the list is larger than {limits.list_bytes} bytes.", url=url)
-    return bytes(text)
+def read_list(url: str, limits: Limits, storage: StorageOptions) -> bytes:
+    """Return the content of a shard list; raise if it is larger than `Limits.list_bytes`."""
+    content = bytearray()
+    with open_read(url, storage) as source:
+        while chunk := source.read(MIB):
+            content += chunk
+            if len(content) > limits.list_bytes:
+                what = f"the list is larger than {limits.list_bytes} bytes."
+                raise TooManyShards(what, url=url, hint="raise Limits.list_bytes.")
+    return bytes(content)
 
 
 def allowed_name(base: str, name: str) -> ShardUrl:
-    """Resolve a name from a list, unless it asks for what only code may ask for."""
+    """Resolve a name from a list; raise if it needs privileges that only code has."""
     name = _text(name.strip())
     resolved = _relative_to(base, name)
-    # A file that exists is taken literally, also from a plain string.
-    if _acts(name) and not (is_local(resolved) and os.path.lexists(local_path(resolved))):
+    # The name of an existing file is literal, also in a plain string.
+    if _is_special(name) and not (is_local(resolved) and os.path.lexists(local_path(resolved))):
         raise UnsafeUrl(
-            f"a file lists {name[:60]!r}, which would mean something else as a string of code.",
+            f"the list contains {name[:60]!r}, which would have a special meaning as a pattern.",
             url=base,
             hint="list each shard by itself, without '::' and '${'.",
         )
     if "pipe" in (scheme_of(name), scheme_of(resolved)) or "-" in (name, resolved):
-        raise UnsafeUrl(f"a file lists {name[:60]!r}; commands run only when code asks for them.", url=base)
+        raise UnsafeUrl(f"the list contains {name[:60]!r}; only code may run commands.", url=base)
     if is_local(resolved) and not is_local(base):
-        raise UnsafeUrl(f"a remote file lists the local file {name[:60]!r}.", url=base)
+        raise UnsafeUrl(f"the remote list contains the local file {name[:60]!r}.", url=base)
     return ShardUrl(resolved)
 
 
-def _acts(name: str) -> bool:
-    """Whether a name of one shard would be more than that if it were copied into a plain string."""
+def _is_special(name: str) -> bool:
+    """Return whether `expand` would interpret the name of a shard if it were a plain string."""
     parts = _SEPARATOR.split(name)
     return (
         any(scheme_of(part) or "/" in part or part.startswith(("@", "~")) for part in parts[1:])
@@ -304,71 +279,71 @@ def _relative_to(base: str, name: str) -> str:
     return f"{base.rpartition('/')[0]}/{name}"
 
 
-def _lines(text: str, limits: Limits) -> Iterator[str]:
+def _parse_lines(text: str, limits: Limits) -> Iterator[str]:
     for line in text.splitlines():
         line = line.strip()
         if line and not line.startswith("#"):
             yield from expand_braces(line, limits)
 
 
-def _shardspec(text: str, limits: Limits) -> Iterator[str]:
-    """All shards of a shardspec: `prefix`, and `datasets` with `shards` as a pattern or a list."""
+def _parse_shardspec(text: str, limits: Limits) -> Iterator[str]:
+    """Yield the shards of a shardspec: `prefix`, and `datasets` with `shards` as a pattern or a list."""
     import yaml
 
     try:
         spec = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise UrlError(f"this is not YAML: {' '.join(str(error).split())[:200]}.") from None
+        raise UrlError(f"invalid YAML: {' '.join(str(error).split())[:200]}.") from None
     datasets = spec.get("datasets") if isinstance(spec, dict) else None
     if not isinstance(datasets, list):
-        raise UrlError("a shardspec needs a list under `datasets`.")
+        raise UrlError('expected a shardspec with a list in "datasets".')
     prefix = spec.get("prefix") or ""
     for dataset in datasets:
         shards = dataset.get("shards") if isinstance(dataset, dict) else None
         patterns = [shards] if isinstance(shards, str) else shards
         if not isinstance(patterns, list) or not all(isinstance(item, str) for item in patterns):
-            raise UrlError("each dataset of a shardspec needs `shards`: a pattern or a list of patterns.")
+            raise UrlError('expected a pattern or a list of patterns in "shards" of each dataset.')
         for pattern in patterns:
-            # Only WDS_ variables: a data file must not be able to send this machine's secrets somewhere.
+            # Only WDS_ variables, so that a data file cannot leak secrets from the environment.
             yield from expand_braces(substituted(f"{prefix}{pattern}"), limits)
 
 
-def _manifest(text: str, _limits: Limits) -> Iterator[str]:
-    """All shards of a manifest (`wids-shard-index-v1`)."""
+def _parse_manifest(text: str, _limits: Limits) -> Iterator[str]:
+    """Yield the shards of a manifest (`wids-shard-index-v1`)."""
     for shard in manifest_shards(parse_manifest(text)):
         yield shard["url"]
 
 
 def parse_manifest(text: str | bytes) -> dict[str, Any]:
-    """Return the JSON object that a manifest is."""
+    """Return the JSON object of a manifest."""
     try:
         manifest = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UrlError(f"this is not JSON: {error}.") from None
+        raise UrlError(f"invalid JSON: {error}.") from None
     if not isinstance(manifest, dict):
-        raise UrlError("a manifest is a JSON object with a `shardlist`.")
+        raise UrlError('expected a JSON object with a "shardlist".')
     return manifest
 
 
 def manifest_shards(manifest: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield what a manifest says of each shard, `url` with the `base` before it, `datasets` one by one."""
+    """Yield the entry of each shard in a manifest and its `datasets`; `base` is prepended to each `url`."""
     base = manifest.get("base") or ""
     if not isinstance(base, str):
-        raise UrlError("the `base` of a manifest must be a string.")
+        raise UrlError('expected a string as "base" of the manifest.')
     shards, datasets = manifest.get("shardlist"), manifest.get("datasets")
     if datasets is not None:
         if not isinstance(datasets, list):
-            raise UrlError("the `datasets` of a manifest must be a list.")
+            raise UrlError('expected a list as "datasets" of the manifest.')
         for dataset in datasets:
             if not isinstance(dataset, dict) or not isinstance(dataset.get("shardlist"), list):
-                raise UrlError("each of the `datasets` of a manifest needs a `shardlist` here.")
+                raise UrlError('expected a "shardlist" in each of the "datasets" of the manifest.')
             yield from manifest_shards({"base": base} | {k: v for k, v in dataset.items() if k != "datasets"})
         if shards is None:
             return
     if not isinstance(shards, list) or not all(
         isinstance(shard, dict) and isinstance(shard.get("url"), str) for shard in shards
     ):
-        raise UrlError("a manifest needs a `shardlist` whose entries have a `url`.")
+        raise UrlError('expected a manifest with a "shardlist" whose entries have a "url".')
     for shard in shards:
         url = shard["url"]
         yield shard | {"url": f"{base.rstrip('/')}/{url}"} if base and not scheme_of(url) else shard

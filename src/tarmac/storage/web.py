@@ -1,8 +1,8 @@
-"""What obstore does not do over HTTP: bodies of unknown length, uploads and guarded redirects.
+"""HTTP features that obstore lacks: bodies of unknown length, uploads and checked redirects.
 
-Plain standard library, and nothing silent: a chunked body ends with its last chunk or with an error; a body
-that ends when the connection closes is judged by the tar end mark. Secure mode reads all web servers this
-way, because obstore follows redirects wherever they lead.
+A chunked body ends with its last chunk or with an error. A body that ends when the connection closes is
+validated by the end-of-archive marker. Secure mode reads all web servers through this module, because
+obstore follows every redirect.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from tarmac.errors import (
     TarmacError,
     TransferError,
 )
-from tarmac.storage.exchange import Budget, Exchange, network_errors, request
+from tarmac.storage.etags import check_version, if_match
+from tarmac.storage.httprequest import Budget, Exchange, network_errors, request
+from tarmac.storage.obstore_errors import no_ranges
 from tarmac.storage.types import ObjectInfo, Source, StorageOptions
-from tarmac.storage.versions import check_version, if_match
 
 __all__ = ["WebSource", "put", "read_range", "stat"]
 
@@ -34,28 +35,28 @@ T = TypeVar("T")
 
 
 class WebSource(Source):
-    """The body of a response, also of one that does not say how long it is.
+    """The body of a response, with or without a known length.
 
-    A body that breaks off is resumed if its length and version are known. Time and bytes are bounded:
-    the time by `StorageOptions.total`, the bytes by the length, or by `unannounced_bytes` without one.
+    A broken body is resumed if its length and version are known. Its time is bounded by
+    `StorageOptions.total_timeout`, its size by its length or by `StorageOptions.max_unsized_bytes`.
     """
 
-    def __init__(self, url: str, options: StorageOptions) -> None:
-        self._url, self._options = url, options
-        self._budget = Budget(url, options)
-        self._connection, self._response = self._ask({})
+    def __init__(self, url: str, storage: StorageOptions) -> None:
+        self._url, self._storage = url, storage
+        self._budget = Budget(url, storage)
+        self._connection, self._response = self._get({})
         if self._response.status == 206:
             self.close()
-            raise TransferError("the server gave a part where all was asked for.", url=url)
+            raise TransferError("expected the whole file, got a part of it.", url=url)
         self.version = self._response.getheader("ETag")
         self.length = self._response.length
         self._received = 0
-        self._resumes = options.retries
+        self._resumes = storage.retries
 
-    def _ask(self, headers: dict[str, str]) -> Exchange:
-        return _patiently(
-            self._options,
-            lambda: request("GET", self._url, self._options, self._budget, headers=headers),
+    def _get(self, headers: dict[str, str]) -> Exchange:
+        return _with_retries(
+            self._storage,
+            lambda: request("GET", self._url, self._storage, self._budget, headers=headers),
         )
 
     def read(self, size: int, /) -> bytes:
@@ -64,7 +65,7 @@ class WebSource(Source):
                 data = self._read(size)
                 if not data and self.length is not None and self._received < self.length:
                     raise ShortRead(
-                        f"{self._received} bytes arrived, the server announced {self.length}.",
+                        f"expected {self.length} bytes, got {self._received}.",
                         url=self._url,
                         offset=self._received,
                     )
@@ -72,19 +73,18 @@ class WebSource(Source):
             except (ShortRead, Stalled) as error:
                 self._resume(error)
         self._received += len(data)
-        if self.length is None and self._received > self._options.unannounced_bytes:
+        if self.length is None and self._received > self._storage.max_unsized_bytes:
             raise TransferError(
-                f"more than {self._options.unannounced_bytes} bytes came from a server that does not say how "
-                "many there are.",
+                f"the server sent more than {self._storage.max_unsized_bytes} bytes without a Content-Length.",
                 url=self._url,
                 offset=self._received,
-                hint="raise StorageOptions.unannounced_bytes, if the file is that large.",
+                hint="raise StorageOptions.max_unsized_bytes if the file is that large.",
             )
         return data
 
     def _read(self, size: int) -> bytes:
         try:
-            self._budget.wait()  # also where all bytes have come already, and only time goes by
+            self._budget.wait()  # buffered bytes count against the total timeout, too
             return self._response.read1(size)
         except TarmacError:
             raise
@@ -96,16 +96,16 @@ class WebSource(Source):
             raise ShortRead(f"the connection broke: {error.strerror}.", url=self._url) from None
 
     def _resume(self, error: TransferError) -> None:
-        """Ask for the rest, if that can be told from the rest of another object; else raise."""
+        """Request the remaining bytes if the version proves that the object is the same; else raise."""
         condition = if_match(self.version)
         if self.length is None or condition is None or not self._resumes:
             raise error
         self._resumes -= 1
         self.close()
-        rest = {"Range": f"bytes={self._received}-", "If-Match": condition}
-        self._connection, self._response = self._ask(rest)
+        headers = {"Range": f"bytes={self._received}-", "If-Match": condition}
+        self._connection, self._response = self._get(headers)
         check_version(self._response.getheader("ETag"), self.version, self._url)
-        if _span(self._response) != (self._received, self.length, self.length):
+        if _content_range(self._response) != (self._received, self.length, self.length):
             raise error
 
     def close(self) -> None:
@@ -113,89 +113,89 @@ class WebSource(Source):
         self._connection.close()
 
 
-def stat(url: str, options: StorageOptions) -> ObjectInfo:
-    """Return size and ETag."""
+def stat(url: str, storage: StorageOptions) -> ObjectInfo:
+    """Return the size and ETag of a file."""
     try:
-        response = _answer("HEAD", url, options, {})
+        response = _response_head("HEAD", url, storage, {})
         size = response.getheader("Content-Length")
-    except TarmacError as refusal:
-        if type(refusal) not in (AccessDenied, TransferError):
+    except TarmacError as error:
+        if type(error) not in (AccessDenied, TransferError):
             raise
-        # A URL signed for GET answers to nothing else, so ask for the first byte instead.
+        # A URL that is signed for GET rejects HEAD, so request the first byte.
         try:
-            response = _answer("GET", url, options, {"Range": "bytes=0-0"})
+            response = _response_head("GET", url, storage, {"Range": "bytes=0-0"})
         except TarmacError:
-            raise refusal from None
-        span = _span(response)
+            raise error from None
+        span = _content_range(response)
         size = response.getheader("Content-Length") if span is None else str(span[2])
     if size is None or not re.fullmatch(r"[0-9]{1,18}", size):
-        raise TransferError("the server does not say how long the file is.", url=url)
+        raise TransferError("the server does not report the size of the file.", url=url)
     return ObjectInfo(int(size), response.getheader("ETag"))
 
 
-def read_range(url: str, start: int, stop: int, options: StorageOptions, version: str | None = None) -> bytes:
-    """Return the bytes from `start` up to `stop`; fewer only at the end of the object."""
-    condition = if_match(version)
-    asked = {"Range": f"bytes={start}-{stop - 1}", **({} if condition is None else {"If-Match": condition})}
+def read_range(url: str, start: int, stop: int, storage: StorageOptions, version: str | None = None) -> bytes:
+    """Return the bytes from `start` up to `stop`, fewer only at the end of the file."""
+    headers = {"Range": f"bytes={start}-{stop - 1}"}
+    if condition := if_match(version):
+        headers["If-Match"] = condition
     data = bytearray()
 
     def attempt() -> None:
         data.clear()
-        budget = Budget(url, options)
-        connection, response = request("GET", url, options, budget, headers=asked)
+        budget = Budget(url, storage)
+        connection, response = request("GET", url, storage, budget, headers=headers)
         with contextlib.closing(connection), contextlib.closing(response), network_errors(url):
-            span = _span(response)
+            span = _content_range(response)
             if span is None or span[0] != start or span[1] > stop or (span[1] < stop and span[1] != span[2]):
-                hint = "a cache, --cache DIR, which reads shards from front to back."
-                what = "the server does not give the ranges of bytes asked for."
-                raise TransferError(what, url=url, hint=hint)
+                raise no_ranges(url)
             check_version(response.getheader("ETag"), version, url)
-            while len(data) < span[1] - start and (piece := response.read1(span[1] - start - len(data))):
-                data.extend(piece)
-            if len(data) < span[1] - start:
-                raise ConnectFailed(f"{len(data)} bytes arrived of {span[1] - start}.", url=url)
+            size = span[1] - start
+            while len(data) < size and (chunk := response.read1(size - len(data))):
+                data.extend(chunk)
+            if len(data) < size:
+                raise ConnectFailed(f"expected {size} bytes, got {len(data)}.", url=url)
 
-    _patiently(options, attempt)
+    _with_retries(storage, attempt)
     return bytes(data)
 
 
-def put(url: str, file: IO[bytes], size: int, options: StorageOptions) -> None:
-    """Upload a file with PUT. A server that redirects is asked first, so the body travels once."""
+def put(url: str, file: IO[bytes], size: int, storage: StorageOptions) -> None:
+    """Upload a file with PUT. `Expect: 100-continue` lets a server redirect before the body is sent."""
 
     def attempt() -> None:
-        budget = Budget(url, options)
-        connection, response = request("PUT", url, options, budget, file=file, size=size)
+        budget = Budget(url, storage)
+        connection, response = request("PUT", url, storage, budget, file=file, size=size)
         with contextlib.closing(connection), network_errors(url):
             response.read()
 
-    _patiently(options, attempt)
+    _with_retries(storage, attempt)
 
 
-def _answer(
-    method: str, url: str, options: StorageOptions, headers: dict[str, str]
+def _response_head(
+    method: str, url: str, storage: StorageOptions, headers: dict[str, str]
 ) -> http.client.HTTPResponse:
-    """Ask for what is in the head of an answer; its body is not read."""
-    connection, response = _patiently(
-        options, lambda: request(method, url, options, Budget(url, options), headers=headers)
+    """Return a response whose headers were read, but not its body."""
+    connection, response = _with_retries(
+        storage, lambda: request(method, url, storage, Budget(url, storage), headers=headers)
     )
     response.close()
     connection.close()
     return response
 
 
-def _span(response: http.client.HTTPResponse) -> tuple[int, int, int] | None:
-    """Which bytes an answer holds: from, to, and of how many; None if it does not hold a part."""
-    found = _CONTENT_RANGE.fullmatch(response.getheader("Content-Range", ""))
-    if response.status != 206 or found is None or found[3] == "*":
+def _content_range(response: http.client.HTTPResponse) -> tuple[int, int, int] | None:
+    """Return start, stop and total size of a partial response; None if it is not one."""
+    match = _CONTENT_RANGE.fullmatch(response.getheader("Content-Range", ""))
+    if response.status != 206 or match is None or match[3] == "*":
         return None
-    return int(found[1]), int(found[2]) + 1, int(found[3])
+    return int(match[1]), int(match[2]) + 1, int(match[3])
 
 
-def _patiently(options: StorageOptions, attempt: Callable[[], T]) -> T:
-    """Try again while the server cannot be reached or is busy, with pauses that grow and jitter."""
-    deadline = time.monotonic() + options.retry_time
-    pause = options.backoff
-    for _ in range(options.retries):
+def _with_retries(storage: StorageOptions, attempt: Callable[[], T]) -> T:
+    """Retry while the server is unreachable or busy, with exponential backoff and jitter."""
+    deadline = time.monotonic() + storage.retry_timeout
+    pause = storage.backoff
+    for _ in range(storage.retries):
         try:
             return attempt()
         except ConnectFailed:
@@ -203,5 +203,5 @@ def _patiently(options: StorageOptions, attempt: Callable[[], T]) -> T:
             if time.monotonic() + wait > deadline:
                 raise
             time.sleep(wait)
-            pause = min(pause * 2, options.max_backoff)
+            pause = min(pause * 2, storage.max_backoff)
     return attempt()

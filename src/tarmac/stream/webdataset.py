@@ -1,30 +1,39 @@
-"""WebDataset: from shard URLs to samples, with the arguments of the library whose name it carries."""
+"""WebDataset: the usual pipeline from shard URLs to samples, with the arguments of the webdataset library."""
 
 from __future__ import annotations
 
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
 from tarmac import environment
+from tarmac.errors import UsageError
+from tarmac.limits import Limits
 from tarmac.samples.counting import count_samples
+from tarmac.samples.naming import Splitter, first_dot
 from tarmac.steps.handlers import Handler, reraise_exception
 from tarmac.steps.stage import Each
-from tarmac.storage import Cache, is_local
-from tarmac.stream import shuffling
-from tarmac.stream.batching import Batched
-from tarmac.stream.datapipeline import DataPipeline
-from tarmac.stream.expanding import TarSamples, check_empty
-from tarmac.stream.fluid import FluidInterface
-from tarmac.stream.passes import Passing
-from tarmac.stream.shardlists import DirectoryShardList, MultiShardSample, ResampledShards, SimpleShardList
-from tarmac.stream.shares import EqualShares, Tail
-from tarmac.stream.shuffling import Redeal, ShardShuffle
-from tarmac.stream.splitting import is_splitter, single_node_only, split_by_worker, splits_nodes
+from tarmac.storage import Cache, StorageOptions, is_local
+from tarmac.storage.types import DEFAULT_STORAGE
+from tarmac.storage.urls import Shards
+from tarmac.stream import shuffle
+from tarmac.stream.batch import Batched
+from tarmac.stream.epochs import EpochAware, StreamSource
+from tarmac.stream.fluent import FluidInterface
+from tarmac.stream.pipeline import DataPipeline
+from tarmac.stream.read_shards import TarSamples, check_empty
+from tarmac.stream.shards.directory import DirectoryShardList
+from tarmac.stream.shards.equal_split import EqualSplit, Tail
+from tarmac.stream.shards.lists import ResampledShards, SimpleShardList
+from tarmac.stream.shards.specs import MultiShardSample
+from tarmac.stream.shards.split import is_splitter, single_node_only, split_by_worker, splits_nodes
+from tarmac.stream.shuffle import PermuteShards, ShardShuffle
 from tarmac.tar import TarOptions
+from tarmac.tar.reader import DEFAULT_OPTIONS
 
 __all__ = ["FluidWrapper", "WebDataset"]
 
@@ -32,21 +41,24 @@ ShardStage = Callable[[Iterable[Any]], Iterable[Any]]
 
 
 class WebDataset(DataPipeline, FluidInterface):
-    """Stream samples from shards: list, shuffle and split them, then read them one after the other.
+    """Stream samples from shards: list, split and shuffle the shards, then read them one after the other.
 
     >>> dataset = WebDataset("train-{000000..000099}.tar", shardshuffle=100).shuffle(1000).decode("rgb8")
 
-    `nodesplitter` and `workersplitter` deal out the shards, and `shardshuffle` shuffles the share of each
-    reader, differently on each pass. Which shards a reader gets follows from the list alone, so that every
-    sample comes once however often each reader has begun; `set_epoch` makes it another share in each epoch.
-    With fewer shards than readers, these share shards. `resampled` draws shards with replacement for ever.
-    `cache_dir` keeps remote shards on disk, up to `cache_size` bytes. `handler` decides about damaged shards,
-    `tar` how strictly they are read. `seed` makes all of it repeatable; without one, WDS_SEED or 0 is used.
+    - `nodesplitter` and `workersplitter` split the shards between readers. The split depends on the list alone, so
+      every sample comes once, however often each reader has iterated; with `set_epoch` it changes from epoch to epoch.
+      If there are fewer shards than readers, several readers read one shard.
+    - `shardshuffle` shuffles the shards of each reader, in another order in each epoch; `resampled` draws shards with
+      replacement, endlessly. `seed` makes both repeatable; without one it is `WDS_SEED`, or 0.
+    - `handler` decides about errors of shards; `tar` sets how strictly they are read, and `limits` bounds what they may
+      contain (also in `decode`). `storage` holds timeouts and credentials.
+    - `split_name` is the naming rule, such as `tarmac.last_dot`.
+    - `cache_dir` keeps remote shards on disk, up to `cache_size` bytes; `cache` is a `tarmac.Cache` in their place.
     """
 
     def __init__(
         self,
-        urls: Any,
+        urls: Shards | Mapping[str, Any],
         handler: Handler = reraise_exception,
         mode: str | None = None,
         resampled: bool = False,
@@ -64,65 +76,96 @@ class WebDataset(DataPipeline, FluidInterface):
         verbose: bool = False,
         seed: int | None = None,
         *,
+        storage: StorageOptions | None = None,
+        limits: Limits | None = None,
         tar: TarOptions | None = None,
+        split_name: Splitter = first_dot,
+        cache: Cache | None = None,
     ) -> None:
         super().__init__()
-        self.seed = environment.default_seed() if seed is None else seed
+        self.seed: int = environment.default_seed() if seed is None else seed
+        tar = DEFAULT_OPTIONS if tar is None else tar
+        tar = tar if limits is None else replace(tar, limits=limits)
+        self.limits: Limits = tar.limits
+        storage = DEFAULT_STORAGE if storage is None else storage
         resampled = resampled or mode == "resampled"
-        self.append(_shard_source(urls, mode, resampled, self.seed, deterministic=seed is not None))
+        if isinstance(urls, str) and urls.endswith("/") and is_local(urls):
+            self.append(DirectoryShardList(urls, mode=mode))
+        elif mode not in (None, "resampled"):
+            raise UsageError(
+                f'expected "resampled", or "resample", "unlink" or "keep" for a directory, got {mode!r}.',
+                field="mode",
+            )
+        else:
+            self.append(_shard_list(urls, resampled, self.seed, seed is not None, tar.limits, storage))
         shuffled = bool(shardshuffle) and not resampled
         if shuffled:
-            self.append(Redeal())
-        splitters = [stage for stage in (nodesplitter, workersplitter) if stage is not None]
-        self.pipeline += splitters
+            self.append(PermuteShards())
+        self.pipeline.extend(stage for stage in (nodesplitter, workersplitter) if stage is not None)
         self._front = len(self.pipeline)
-        if shuffled:
-            size = 100 if shardshuffle is True else int(shardshuffle or 0)  # as the webdataset library has it
-            stage = shuffling.detshuffle(size, seed=self.seed)
-            self.append(stage if detshuffle else ShardShuffle(shardshuffle, self.seed))
-        cache = _cache(cache_dir, cache_size, url_to_name)
-        self.append(TarSamples(handler, select_files, rename_files, cache=cache, verbose=verbose, tar=tar))
+        if shuffled and detshuffle:
+            # The webdataset library takes True for a buffer of 100 shards.
+            size = 100 if shardshuffle is True else int(shardshuffle or 0)
+            self.append(shuffle.detshuffle(size, seed=self.seed))
+        elif shuffled:
+            self.append(ShardShuffle(shardshuffle, self.seed))
+        self.append(
+            TarSamples(
+                handler,
+                select_files,
+                rename_files,
+                cache=_cache(cache, cache_dir, cache_size, url_to_name),
+                verbose=verbose,
+                tar=tar,
+                storage=storage,
+                split_name=split_name,
+            )
+        )
         if empty_check:
             self.append(check_empty)
         if repeat:
-            self.repetitions = sys.maxsize
+            self.repeat()
 
     def with_equal_batches(self, batchsize: int | None = None, tail: Tail = "pad") -> Self:
         """Give every rank and worker the same number of items in an epoch, whatever the sizes of the shards.
 
-        The samples of all shards are counted now, once, from the headers of local shards without reading
-        payload; then readers get equal shares, if need be parts of shards. `tail="pad"` gives every sample,
-        and fewer than readers · batchsize of them twice; `tail="drop"` gives none twice, and fewer than that
-        many not at all. Put it at the end of the pipeline; the batch size is that of its last `batched`
-        stage.
+        The samples of all shards are counted now, once; for local shards only headers are read. Then every reader gets
+        the same number of samples, if necessary parts of shards. With `tail="pad"` every sample comes, and fewer than
+        readers · batchsize of them twice. With `tail="drop"` no sample comes twice, and fewer than that number do
+        not come at all. Call it at the end of the pipeline; the batch size is that of its last `batched` stage.
         """
         source, splitters = self.pipeline[0], self.pipeline[1 : self._front]
         if not isinstance(source, SimpleShardList):
-            raise ValueError(
-                f"{type(source).__name__} has no fixed set of shards to count; with_epoch(n) sets the same "
-                "number everywhere"
+            raise UsageError(
+                f"{type(source).__name__} has no fixed set of shards to count.",
+                hint="with_epoch(n), which sets the same number everywhere.",
             )
-        if not all(isinstance(stage, Redeal) or is_splitter(stage) for stage in splitters):
-            raise ValueError("with_equal_batches() splits by itself and cannot follow splitters of your own")
+        if not all(isinstance(stage, PermuteShards) or is_splitter(stage) for stage in splitters):
+            raise UsageError(
+                "with_equal_batches() replaces the splitters and cannot be combined with custom ones.",
+                field="nodesplitter",
+            )
         size = _batch_size(self.pipeline, batchsize)
-        counts: dict[str, int] = {url: count_samples([url]) for url in dict.fromkeys(source.urls)}
+        reader = next(stage.reader for stage in self.pipeline if isinstance(stage, TarSamples))
+        counts: dict[str, int] = {url: count_samples([url], reader) for url in dict.fromkeys(source.urls)}
         group = next((s.keywords.get("group") for s in splitters if isinstance(s, functools.partial)), None)
-        shares = EqualShares(counts, size, tail, nodes=any(map(splits_nodes, splitters)), group=group)
-        made = self.compose()
-        kept = [s for s in made.pipeline[1 : self._front] if isinstance(s, Redeal) or s is single_node_only]
-        made.pipeline[1 : self._front] = [*kept, shares]
-        made._front = 2 + len(kept)
-        return made._changed(_equal=shares)
+        split = EqualSplit(counts, size, tail, any(map(splits_nodes, splitters)), group)
+        result = self.compose()
+        front = result.pipeline[1 : self._front]
+        kept = [stage for stage in front if isinstance(stage, PermuteShards) or stage is single_node_only]
+        result.pipeline[1 : self._front] = [*kept, split]
+        result._front = 2 + len(kept)
+        return result._changed(_equal=split)
 
-    _equal: EqualShares | None = None
+    _equal: EqualSplit | None = None
 
     def _limits(self) -> tuple[int, int]:
-        repetitions, most = super()._limits()
-        if self._equal is None or repetitions != 1 or most > 0:  # a length that was set counts
-            return repetitions, most
+        repetitions, max_items = super()._limits()
+        if self._equal is None or repetitions != 1 or max_items > 0:  # an explicit length takes precedence
+            return repetitions, max_items
         samples = self._equal.batches(self.pipeline[0].urls) * self._equal.batchsize
-        items = _items_of(self.pipeline[self._front :], samples)
-        # A pass may be short of samples that handlers or stages have dropped: it goes on with the next.
+        items = _count_items(self.pipeline[self._front :], samples)
+        # If handlers or stages drop samples, a reader continues with the next epoch until it has enough.
         return (1, -1) if items is None else (sys.maxsize, items)
 
     def __enter__(self) -> Self:
@@ -141,49 +184,46 @@ class FluidWrapper(DataPipeline, FluidInterface):
         super().__init__(initial)
 
 
-def _items_of(stages: list[Any], samples: int) -> int | None:
-    """How many items stages make of so many samples if they drop none; None if that cannot be known."""
+def _count_items(stages: list[Any], samples: int) -> int | None:
+    """Return the number of items that stages make of samples if they drop none; None if it is unknown."""
     for stage in stages:
         if isinstance(stage, Batched):
             samples = -(-samples // stage.batchsize) if stage.partial else samples // stage.batchsize
-        elif not (isinstance(stage, Each | Passing | TarSamples) or stage is check_empty):
+        elif not (isinstance(stage, Each | EpochAware | TarSamples) or stage is check_empty):
             return None
     return samples
 
 
 def _batch_size(stages: list[Any], given: int | None) -> int:
-    """The batch size of the last `batched` stage, which one that was given must agree with."""
+    """Return the size of the last `batched` stage; raise if a given size differs."""
     sizes = [stage.batchsize for stage in stages if isinstance(stage, Batched)]
-    found = sizes[-1] if sizes else None
-    if given is not None and found is not None and given != found:
-        raise ValueError(f"the pipeline has batches of {found}, with_equal_batches() was given {given}")
-    return given or found or 1
+    last = sizes[-1] if sizes else None
+    if given is not None and last is not None and given != last:
+        raise UsageError(f"the pipeline makes batches of {last}, got {given}.", field="batchsize")
+    return given or last or 1
 
 
-def _shard_source(urls: Any, mode: str | None, resampled: bool, seed: int, *, deterministic: bool) -> Any:
-    """Choose the first stage by what the user wrote."""
-    if isinstance(urls, dict) or (
-        isinstance(urls, str | os.PathLike) and _name(urls).endswith((".yaml", ".yml"))
-    ):
-        return MultiShardSample(urls if isinstance(urls, dict) else os.fspath(urls), seed=seed)
-    if isinstance(urls, str) and urls.endswith("/") and is_local(urls):
-        return DirectoryShardList(urls, mode=mode)
-    if mode not in (None, "resampled"):
-        raise ValueError(
-            f'mode must be "resampled", or for a directory resample, unlink or keep; got {mode!r}'
-        )
+def _shard_list(
+    urls: Any, resampled: bool, seed: int, deterministic: bool, limits: Limits, storage: StorageOptions
+) -> StreamSource:
+    name = os.fspath(urls).lower() if isinstance(urls, str | os.PathLike) else ""
+    if isinstance(urls, Mapping) or name.endswith((".yaml", ".yml")):
+        return MultiShardSample(urls, seed=seed, limits=limits, storage=storage)
     if resampled:
-        return ResampledShards(urls, seed=seed, deterministic=deterministic)
-    return SimpleShardList(urls)
-
-
-def _name(urls: str | os.PathLike[str]) -> str:
-    return os.fspath(urls).lower()
+        return ResampledShards(urls, seed=seed, deterministic=deterministic, limits=limits, storage=storage)
+    return SimpleShardList(urls, limits=limits, storage=storage)
 
 
 def _cache(
-    directory: str | os.PathLike[str] | None, size: int, name: Callable[[str], str] | None
+    cache: Cache | None,
+    directory: str | os.PathLike[str] | None,
+    size: int,
+    name: Callable[[str], str] | None,
 ) -> Cache | None:
+    if cache is not None:
+        if directory is not None:
+            raise UsageError("`cache` and `cache_dir` are mutually exclusive.", field="cache")
+        return cache
     directory = environment.cache_dir() if directory is None else directory
     size = environment.cache_size() if size < 0 else size
     if directory is None or size == 0:

@@ -1,4 +1,4 @@
-"""Bytes to members and back; nothing but the standard library."""
+"""Bytes to members and back, with the standard library alone."""
 
 from tarmac.tar.reader import Member, Readable, TarOptions, check_beginning, read_members
 from tarmac.tar.writer import TarFormat, member_block

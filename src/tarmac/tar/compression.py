@@ -1,8 +1,8 @@
-"""Compressed shards: recognise them by their first bytes, and read them to a checked end.
+"""Compressed shards: detected by their first bytes, and read to a verified end.
 
-A stream counts as read only when its trailer was verified: a flipped bit, a cut or garbage behind the
-end is an error, never a short archive. Output is produced in bounded pieces, and a stream that
-expands more than `Limits.expansion` times is refused.
+The trailer of a stream is always verified: a flipped bit, a truncation or trailing garbage is an error, never
+a short archive. Output is produced in bounded chunks, and a stream that expands more than
+`Limits.expansion` times raises an error.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Callable
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
-from tarmac.errors import CompressionDamaged, LimitExceeded, TrailingData
+from tarmac.errors import CompressionDamaged, LimitExceeded, TrailingData, UsageError
 from tarmac.limits import MIB, Limits
 
 if TYPE_CHECKING:
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 __all__ = ["FORMATS", "HEAD", "Decompressing", "compressing", "detect", "format_of_name"]
 
-PIECE = 1 * MIB
+CHUNK = 1 * MIB
 XZ_MEMORY = 1 << 30
 
 
 class Decoder(Protocol):
-    """What bz2, lzma and zstd decompressors have in common."""
+    """The common interface of the decompressors of bz2, lzma and zstd."""
 
     @property
     def eof(self) -> bool: ...
@@ -38,7 +38,7 @@ class Decoder(Protocol):
 
 
 class _Gzip:
-    """`zlib.decompressobj` in the shape of the other decompressors; it checks CRC and length."""
+    """`zlib.decompressobj` with the interface of the other decompressors; it verifies CRC and length."""
 
     def __init__(self) -> None:
         self._inner = zlib.decompressobj(wbits=31)
@@ -87,11 +87,11 @@ _SUFFIXES = {".gz": "gz", ".tgz": "gz", ".bz2": "bz2", ".tbz2": "bz2", ".xz": "x
 
 
 HEAD = 512
-"""Bytes that tell: a block of a tar, whose name may begin like a compressed stream."""
+"""The number of bytes for detection: one tar block, since a member name may begin like a compressed stream."""
 
 
 def detect(head: bytes) -> str | None:
-    """Name the compression that the first bytes announce, or None for a plain archive."""
+    """Return the compression format of the first bytes, or None for a plain archive."""
     if head[257:262] == b"ustar":
         return None
     if head.startswith(b"\x1f\x8b\x08"):
@@ -105,78 +105,76 @@ def detect(head: bytes) -> str | None:
     return None
 
 
-def format_of_name(name: str) -> str | None:
-    """Name the compression that a file name asks for."""
-    lowered = name.lower()
-    return next((form for suffix, form in _SUFFIXES.items() if lowered.endswith(suffix)), None)
+def format_of_name(filename: str) -> str | None:
+    """Return the compression format for a file name, or None."""
+    lowered = filename.lower()
+    return next((name for suffix, name in _SUFFIXES.items() if lowered.endswith(suffix)), None)
 
 
 class Decompressing:
-    """Read the decompressed bytes of `source`; `read` gives b"" only after a verified end."""
+    """The decompressed bytes of `source`; `read` returns b"" only after a verified end."""
 
-    def __init__(self, source: Readable, form: str, limits: Limits, head: bytes = b"") -> None:
+    def __init__(self, source: Readable, format: str, limits: Limits, head: bytes = b"") -> None:
         self._source = source
-        self._form = form
+        self._format = format
         self._limits = limits
-        self._decoder = FORMATS[form]()
+        self._decoder = FORMATS[format]()
         self._input = head
         self._consumed = len(head)
         self._produced = 0
         self._finished = False
 
     def read(self, size: int, /) -> bytes:
-        """Return at most `size` bytes, at least one unless the stream has ended."""
+        """Return up to `size` bytes, at least one unless the stream has ended."""
         while not self._finished:
             if self._decoder.eof:
                 self._next_frame()
                 continue
             if self._decoder.needs_input and not self._input and not self._fetch():
-                raise CompressionDamaged(
-                    f"the {self._form} stream ends in the middle.", offset=self._consumed
-                )
+                raise CompressionDamaged(f"the {self._format} stream is truncated.", offset=self._consumed)
             data, self._input = self._input, b""
-            piece = self._decode(data, min(size, PIECE))
-            if piece:
-                return piece
+            chunk = self._decode(data, min(size, CHUNK))
+            if chunk:
+                return chunk
         return b""
 
     def _decode(self, data: bytes, size: int) -> bytes:
         try:
-            piece = self._decoder.decompress(data, size)
+            chunk = self._decoder.decompress(data, size)
         except Exception as error:
             raise CompressionDamaged(
-                f"the {self._form} stream is damaged ({error}).", offset=self._consumed
+                f"the {self._format} stream is damaged ({error}).", offset=self._consumed
             ) from error
-        self._produced += len(piece)
+        self._produced += len(chunk)
         limits = self._limits
         if self._produced > limits.expansion_floor and self._produced > limits.expansion * self._consumed:
             raise LimitExceeded(
-                f"{self._consumed} bytes expanded to {self._produced}, more than {limits.expansion}-fold.",
+                f"{self._consumed} bytes expand to {self._produced}, more than {limits.expansion} times.",
                 offset=self._consumed,
-                hint="if the shard is trusted, raise Limits.expansion.",
+                hint="raise Limits.expansion if you trust the shard.",
             )
-        return piece
+        return chunk
 
     def _fetch(self) -> bool:
-        chunk = self._source.read(PIECE)
+        chunk = self._source.read(CHUNK)
         self._input += chunk
         self._consumed += len(chunk)
         return bool(chunk)
 
     def _next_frame(self) -> None:
-        """After a whole frame: another frame, zero padding, or the end; anything else is damage."""
+        """Start the next frame, or finish after zero padding; raise if other data follows the last frame."""
         self._input = self._decoder.unused_data + self._input
         while len(self._input) < 16 and self._fetch():
             pass
-        if detect(self._input) == self._form:
-            self._decoder = FORMATS[self._form]()
+        if detect(self._input) == self._format:
+            self._decoder = FORMATS[self._format]()
             return
         while True:
             if self._input.strip(b"\0"):
                 raise TrailingData(
-                    f"something other than another frame follows the {self._form} stream.",
+                    f"trailing data follows the {self._format} stream.",
                     offset=self._consumed - len(self._input),
-                    hint="fetch or write the shard again.",
+                    hint="download or write the shard again.",
                 )
             self._input = b""
             if not self._fetch():
@@ -185,32 +183,32 @@ class Decompressing:
 
 
 class _Compressing:
-    """A write-only stream around a compressor object; `close` writes the trailer, not the sink's end."""
+    """A write-only stream around a compressor; `close` writes the trailer and leaves the sink open."""
 
     def __init__(self, sink: Any, compressor: Any) -> None:
         self._sink = sink
         self._compressor = compressor
 
     def write(self, data: bytes, /) -> int:
-        packed = self._compressor.compress(data)
-        if packed:
-            self._sink.write(packed)
+        compressed = self._compressor.compress(data)
+        if compressed:
+            self._sink.write(compressed)
         return len(data)
 
     def close(self) -> None:
         self._sink.write(self._compressor.flush())
 
 
-def compressing(sink: IO[bytes] | Any, form: str) -> Any:
-    """Wrap `sink` so that what is written arrives compressed, with checksums, the same bytes every time."""
-    if form == "gz":
+def compressing(sink: IO[bytes] | Any, format: str) -> Any:
+    """Return a stream that compresses to `sink`, with checksums and reproducible bytes."""
+    if format == "gz":
         return _Compressing(sink, zlib.compressobj(6, zlib.DEFLATED, wbits=31))
-    if form == "bz2":
+    if format == "bz2":
         return _Compressing(sink, bz2.BZ2Compressor())
-    if form == "xz":
+    if format == "xz":
         return _Compressing(sink, lzma.LZMACompressor(check=lzma.CHECK_CRC64))
-    if form == "zst":
+    if format == "zst":
         zstd = _zstd_module()
         options = {zstd.CompressionParameter.checksum_flag: 1}
         return _Compressing(sink, zstd.ZstdCompressor(options=options))
-    raise ValueError(f"unknown compression {form!r}; known are {', '.join(sorted(FORMATS))}")
+    raise UsageError(f"expected {', '.join(sorted(FORMATS))}, got {format!r}.", field="compress")

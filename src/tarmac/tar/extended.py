@@ -1,4 +1,4 @@
-"""Extended headers: GNU long names and PAX records that override the next member's header."""
+"""Extended headers: GNU long names and PAX records that override fields of the next header."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ EXTENSIONS = frozenset((GNU_NAME, GNU_LINK, PAX, PAX_GLOBAL, PAX_SOLARIS))
 
 @dataclass(slots=True)
 class Overrides:
-    """What the extended headers before a member said about it.
+    """The values that the extended headers before a member set.
 
-    Two different values for one attribute are refused: readers disagree on which wins, and that
-    disagreement is how members get smuggled past a scanner.
+    Two different values for one attribute raise an error: readers disagree on which one applies, and
+    attackers use that to hide members from a scanner.
     """
 
     name: bytes | None = None
@@ -29,14 +29,14 @@ class Overrides:
     count: int = 0
 
     def add(self, kind: bytes, payload: bytes, limits: Limits) -> None:
-        """Take in one extended header."""
+        """Apply one extended header."""
         self.count += 1
         if self.count > limits.extensions:
             raise LimitExceeded(f"more than {limits.extensions} extended headers before one member.")
         if kind in (GNU_NAME, GNU_LINK):
             name, end, _ = payload.partition(b"\0")
             if not end:
-                raise BadHeader("a long name does not end with NUL; readers disagree on where it ends.")
+                raise BadHeader("a long name has no terminating NUL; readers disagree on where it ends.")
             if kind == GNU_NAME:
                 self._set_name(name)
             else:
@@ -44,7 +44,7 @@ class Overrides:
         elif kind in (PAX, PAX_SOLARIS):
             records = parse_pax(payload)
             if any(map(_rearranges, records)):
-                raise UnsupportedMember("this is a sparse file; its bytes are not stored in order.")
+                raise UnsupportedMember("sparse files are not supported.")
             if b"path" in records:
                 self._set_name(records[b"path"])
             if b"linkpath" in records:
@@ -58,36 +58,36 @@ class Overrides:
                 raise UnsupportedMember(f"a global header sets {names} for every member.")
 
     def apply(self, name: bytes, size: int) -> tuple[bytes, int]:
-        """Give the member its real name and size: one size, used for its bytes and for the next header."""
+        """Return the name and size of the member; the size also determines the offset of the next header."""
         return (name if self.name is None else self.name), (size if self.size is None else self.size)
 
     def _set_name(self, name: bytes) -> None:
         if not name or b"\0" in name:
-            raise BadHeader(f"an extended header gives the name {name[:80]!r}.")
+            raise BadHeader(f"invalid name in an extended header: {name[:80]!r}.")
         if self.name is not None and self.name != name:
-            raise BadHeader("two extended headers give different names to one member.")
+            raise BadHeader("two extended headers set different names for one member.")
         self.name = name
 
     def _set_link(self, target: bytes) -> None:
         if not target or b"\0" in target:
-            raise BadHeader(f"an extended header gives the link target {target[:80]!r}.")
+            raise BadHeader(f"invalid link target in an extended header: {target[:80]!r}.")
         if self.link is not None and self.link != target:
-            raise BadHeader("two extended headers give different targets to one link.")
+            raise BadHeader("two extended headers set different targets for one link.")
         self.link = target
 
     def _set_size(self, text: bytes) -> None:
         if not text.isdigit() or len(text) > 19:
-            raise BadHeader(f"a PAX header gives the size {text[:40]!r}.")
+            raise BadHeader(f"invalid size in a PAX header: {text[:40]!r}.")
         size = int(text)
         if size >= 1 << 63:
-            raise BadHeader(f"a PAX header gives the size {size}, beyond any file.")
+            raise BadHeader(f"invalid size in a PAX header: {size} exceeds 63 bits.")
         if self.size is not None and self.size != size:
-            raise BadHeader("two PAX headers give different sizes to one member.")
+            raise BadHeader("two PAX headers set different sizes for one member.")
         self.size = size
 
 
 def _rearranges(key: bytes) -> bool:
-    """Whether a record gives a member another name, size or bytes than its header: sparse and split files."""
+    """Return whether a PAX key belongs to a sparse or multi-volume file, whose bytes are stored differently."""
     return key.startswith((b"GNU.sparse.", b"GNU.volume.")) or key in (b"SCHILY.realsize", b"SUN.holesdata")
 
 
@@ -105,7 +105,7 @@ def parse_pax(payload: bytes) -> dict[bytes, bytes]:
         length = int(digits) if digits.isdigit() else 0
         stop = position + length
         if stop <= space or stop > end or payload[stop - 1 : stop] != b"\n":
-            raise BadHeader(f"a PAX record claims a length of {digits!r} that does not fit.")
+            raise BadHeader(f"a PAX record has the invalid length {digits!r}.")
         key, equals, value = payload[space + 1 : stop - 1].partition(b"=")
         if not key or not equals:
             raise BadHeader(f"a PAX record is not KEY=VALUE: {payload[space + 1 : stop][:40]!r}.")

@@ -1,7 +1,7 @@
-"""Hard links: a second name for the bytes of an earlier file of the same archive.
+"""Hard links: a second name for the bytes of an earlier file in the same archive.
 
-GNU tar writes one for each file that it packs a second time, so a link is data like any other. It means the
-last file of its target's name before it. Symbolic links are another matter: they may lead anywhere.
+GNU tar writes one for each file that it packs a second time, so links are data. A link refers to the last
+preceding file with the name of its target. Symbolic links are skipped: they may lead anywhere.
 """
 
 from __future__ import annotations
@@ -10,46 +10,46 @@ import posixpath
 
 from tarmac.errors import UnsupportedMember
 
-__all__ = ["Files", "no_way_back"]
+__all__ = ["Files", "unreadable_link"]
 
-Place = tuple[int, int]
+Extent = tuple[int, int]
 """Offset and size."""
 
 
 class Files:
-    """Where the files of an archive are that have gone by, links included."""
+    """The offsets and sizes of the preceding files of an archive, including links."""
 
     def __init__(self) -> None:
-        self._places: dict[bytes, Place] = {}
+        self._extents: dict[bytes, Extent] = {}
 
     def add(self, name: bytes, offset: int, size: int) -> None:
-        """Remember a file; of several with one name, the last one counts."""
-        self._places[_plain(name)] = offset, size
+        """Add a file; the last one with a name replaces the others."""
+        self._extents[_normalized(name)] = offset, size
 
-    def find(self, target: bytes) -> Place:
-        """Return where the file is that a link means."""
-        found = self._places.get(_plain(target))
-        if found is None:
+    def find(self, target: bytes) -> Extent:
+        """Return offset and size of the file that a link refers to."""
+        extent = self._extents.get(_normalized(target))
+        if extent is None:
             raise UnsupportedMember(
-                f"a hard link to {_shown(target)}, and no file of that name comes before it.",
+                f"a hard link refers to {_quoted(target)}, but no such file precedes it.",
                 hint="pack the files again, with tar --hard-dereference.",
             )
-        return found
+        return extent
 
 
-def no_way_back(target: bytes) -> UnsupportedMember:
-    """The error for a link in a stream, where what it means has gone by."""
+def unreadable_link(target: bytes) -> UnsupportedMember:
+    """Return the error for a link in a stream, which cannot go back to the target."""
     return UnsupportedMember(
-        f"a hard link to {_shown(target)}, whose bytes have gone by in this stream.",
-        hint="read it from a local file that is not compressed, or a remote one with cache_dir=; "
-        "tarmac copy LOCAL.tar -o NEW.tar makes plain files of links.",
+        f"a hard link refers to {_quoted(target)}, which a stream cannot read again.",
+        hint="read it from an uncompressed local file, or through a `cache`; "
+        "tarmac copy LOCAL.tar -o NEW.tar replaces links by files.",
     )
 
 
-def _plain(name: bytes) -> bytes:
-    """A name as tools that unpack see it: `./a`, `/a` and `a` are one file."""
+def _normalized(name: bytes) -> bytes:
+    """Return a name as tools that extract archives see it: `./a`, `/a` and `a` are the same file."""
     return posixpath.normpath(name.lstrip(b"/"))
 
 
-def _shown(name: bytes) -> str:
+def _quoted(name: bytes) -> str:
     return repr(name[:80].decode("utf-8", "replace"))

@@ -1,9 +1,9 @@
-"""Bytes to members, strictly: a shard read to its end is complete, or an error names the place.
+"""Read the members of a tar archive strictly: a shard is either complete, or an error gives the offset.
 
-Python's `tarfile` in stream mode takes a damaged header for the end of the archive, so this is a
-header loop of its own. It is written for speed in four ways: whole files are mapped and sliced, a
-header's bytes are summed by zlib's Adler-32, number fields are remembered instead of parsed again, and
-the part of the header that rarely changes is interpreted and summed only when it does.
+Python's `tarfile` in stream mode mistakes a damaged header for the end of the archive, so this module has its
+own header loop. It is fast for four reasons: whole files are memory-mapped and sliced, header bytes are
+summed by zlib's Adler-32, number fields are cached instead of parsed again, and the part of the header
+that rarely changes is parsed and summed only when it does.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ from tarmac.errors import (
     TrailingData,
     Truncated,
     UnsupportedMember,
+    UsageError,
 )
-from tarmac.limits import DEFAULT_LIMITS, MIB, Limits
+from tarmac.limits import DEFAULT_LIMITS, MIB, Limits, changed_fields
 from tarmac.tar.compression import HEAD, Decompressing, detect
 from tarmac.tar.extended import EXTENSIONS, Overrides
 from tarmac.tar.header import (
@@ -43,18 +44,18 @@ from tarmac.tar.header import (
     padded,
     verify,
 )
-from tarmac.tar.links import Files, no_way_back
+from tarmac.tar.links import Files, unreadable_link
 
 __all__ = ["Member", "Readable", "TarOptions", "check_beginning", "read_members"]
 
 Member = tuple[bytes, int, int, bytes]
-"""Name, offset of the payload in the archive, its size, and its bytes (empty when not asked for)."""
+"""Name, offset of the payload in the archive, its size, and its bytes (empty if they were not requested)."""
 
 CHUNK = 1 * MIB
 WINDOW = 16 * MIB
-REMEMBERED = 4096
-REMEMBERED_TAILS = 64
-# A header in two halves: name to checksum, which every member changes, and the rest, which few do.
+CACHED_FIELDS = 4096
+CACHED_TAILS = 64
+# A header in two halves: name to checksum, which differ between members, and the rest, which rarely does.
 _HALVES = struct.Struct("156s356s").unpack_from
 _FIELDS = struct.Struct("100s24x12s12x8s").unpack  # name, size, checksum
 _ZERO_HEAD = ZERO_BLOCK[:156]
@@ -66,24 +67,28 @@ _UNSUPPORTED = {b"S": "a sparse file", b"M": "a continued file of a multi-volume
 
 
 class Readable(Protocol):
-    """Anything with `read(n)`: up to n bytes, b"" only at the end."""
+    """An object with `read(n)`, which returns up to n bytes, and b"" only at the end."""
 
     def read(self, size: int, /) -> bytes: ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class TarOptions:
     """How strictly an archive is read."""
 
     end: Literal["strict", "lenient"] = "strict"
-    """Lenient reading accepts an archive without its end mark, as a killed writer leaves it."""
+    """"lenient" accepts an archive without its end-of-archive marker, as a killed writer leaves it."""
     concatenated: bool = False
-    """Read on behind the end mark, for archives joined with `cat`."""
+    """Continue after an end-of-archive marker, for archives that were joined with `cat`."""
     limits: Limits = DEFAULT_LIMITS
+    """Limits on sizes and ratios."""
 
     def __post_init__(self) -> None:
         if self.end not in ("strict", "lenient"):
-            raise ValueError(f'end must be "strict" or "lenient", got {self.end!r}')
+            raise UsageError(f'expected "strict" or "lenient", got {self.end!r}.', field="end")
+
+    def __repr__(self) -> str:
+        return changed_fields(self)
 
 
 DEFAULT_OPTIONS = TarOptions()
@@ -99,11 +104,11 @@ def read_members(
     skipped: Counter[str] | None = None,
     _before: tuple[int, Files] | None = None,
 ) -> Generator[Member, None, None]:
-    """Yield the regular members of an archive in order; symbolic links, directories and the like are counted.
+    """Yield the regular members of an archive in order; count skipped ones, such as directories, in `skipped`.
 
-    A hard link is yielded with the place and the bytes of the file that it means. In a stream of which the
-    bytes are asked for, it is an error. `wanted(name)` false skips a member without keeping its bytes;
-    `payload=False` skips the bytes of all of them. Compression is recognised from the first bytes.
+    A hard link is yielded with the offset and bytes of its target; in a stream it raises an error, unless
+    `payload` is false. Members for which `wanted(name)` is false are skipped. Without `payload`, the bytes of
+    members are skipped. Compression is detected from the first bytes.
     """
     limits = options.limits
     counts: Counter[str] = Counter() if skipped is None else skipped
@@ -114,35 +119,36 @@ def read_members(
     last_tail = ZERO_BLOCK[156:]
     kind, prefix, regular, tail_sum = classify(last_tail)
     adler32, halves, fields = zlib.adler32, _HALVES, _FIELDS
-    base = position = 0  # where `buffer` lies in the archive, and the next header in `buffer`
-    reach = 0  # where the last bytes end that were passed over
-    mark: int | None = None  # where the end mark began, once it was seen
-    files = None if _before is None else _before[1]  # what hard links may mean, once there are links
+    base = position = 0  # the offset of `buffer` in the archive, and of the next header in `buffer`
+    reach = 0  # the end of the last skipped payload
+    marker: int | None = None  # the offset of the end-of-archive marker, once it was seen
+    files = None if _before is None else _before[1]  # the targets of hard links, once there are links
     name = b""
     try:
         buffer, read = _begin(source, limits)
         end = len(buffer) if _before is None else _before[0]
         mapped = buffer if isinstance(buffer, mmap.mmap) else None
         if read is not None and not payload:
-            files = Files()  # there is no going back to look for them
+            files = Files()  # a stream cannot go back to find them
         release = WINDOW
         while True:
             name = b""
             if mapped is not None and position >= release:
-                release = _let_go(mapped, position, release)
+                release = _release_pages(mapped, position, release)
             if position + BLOCK > end:
                 if read is not None:
-                    buffer = _read_on(buffer, position, BLOCK, read, base)
+                    buffer = _refill(buffer, position, BLOCK, read, base)
                     base, position, end = base + position, 0, len(buffer)
                 if position + BLOCK > end:
                     rest = buffer[position:]
-                    if mark is None:
+                    if marker is None:
                         raise _early_end(base + end, torn=position < end, pending=overrides)
                     if rest.strip(b"\0"):
-                        raise TrailingData(f"data follows the end mark at {mark:#x}.")
-                    if base + end - mark < 2 * BLOCK:
-                        place = "" if url is None else f"{visible(display_url(url))}: "
-                        warnings.warn(f"{place}the end mark is one zero block, not two.", SingleZeroBlock, 2)
+                        raise TrailingData(f"data follows the end-of-archive marker at {marker:#x}.")
+                    if base + end - marker < 2 * BLOCK:
+                        location = "" if url is None else f"{visible(display_url(url))}: "
+                        what = "the end-of-archive marker is one zero block, not two."
+                        warnings.warn(f"{location}{what}", SingleZeroBlock, 2)
                     return
             head, tail = halves(buffer, position)
             padded_name, field, checksum = fields(head)
@@ -150,7 +156,7 @@ def read_members(
                 last_tail = tail
                 facts = tails.get(tail)
                 if facts is None:
-                    if len(tails) > REMEMBERED_TAILS:
+                    if len(tails) > CACHED_TAILS:
                         tails.clear()
                     facts = tails[tail] = classify(tail)
                 kind, prefix, regular, tail_sum = facts
@@ -159,19 +165,19 @@ def read_members(
             if expected is None:
                 if not tail_sum and head == _ZERO_HEAD:
                     if overrides is not None:
-                        raise BadHeader("an extended header is followed by no member.")
-                    # Go on to the very end: that is where transfers, commands and compressed streams
-                    # report that they were cut. Forgetting the sums brings any later header here.
-                    mark = base + position if mark is None else mark
+                        raise BadHeader("no member follows an extended header.")
+                    # Read to the very end, where transfers, commands and compressed streams report that
+                    # they are incomplete. Clearing the sums brings any later header here.
+                    marker = base + position if marker is None else marker
                     sums.clear()
                     position += BLOCK
                     continue
-                if mark is not None and not options.concatenated:
-                    raise TrailingData(f"data follows the end mark at {mark:#x}.")
-                mark = None
+                if marker is not None and not options.concatenated:
+                    raise TrailingData(f"data follows the end-of-archive marker at {marker:#x}.")
+                marker = None
                 if base + position == 0:
                     _must_be_tar(head + tail)
-                if len(sums) > REMEMBERED:
+                if len(sums) > CACHED_FIELDS:
                     sums.clear()
                 expected = sums[checksum] = checksum_key(checksum)
             if (adler32(head) & 0xFFFF) + tail_sum != expected:
@@ -181,7 +187,7 @@ def read_members(
 
             size = sizes.get(field, -1)
             if size < 0:
-                if len(sizes) > REMEMBERED:
+                if len(sizes) > CACHED_FIELDS:
                     sizes.clear()
                 size = sizes[field] = octal(field, "size")
 
@@ -194,7 +200,7 @@ def read_members(
                     name, size = overrides.apply(name, size)
                     overrides = None
                 if kind == OLD_FILE and name.endswith(b"/"):
-                    counts["directory"] += 1  # how archives older than POSIX mark one
+                    counts["directory"] += 1  # the form of a directory before POSIX
                     position += BLOCK
                     continue
                 if files is not None:
@@ -211,7 +217,7 @@ def read_members(
                     overrides = None
                 if files is None and (wanted is None or wanted(name)):
                     if read is not None:
-                        raise no_way_back(target)
+                        raise unreadable_link(target)
                     files = _files_before(buffer, position, options)
                 if files is not None:
                     offset, length = files.find(target)
@@ -223,13 +229,14 @@ def read_members(
                 position += BLOCK
                 continue
             elif kind not in EXTENSIONS:
-                _pass_over(kind, size, counts)
+                _count_skipped(kind, size, counts)
                 overrides = None
                 position += BLOCK
                 continue
             elif size > limits.extension_bytes:
                 raise LimitExceeded(
-                    f"an extended header of {size} bytes, the limit is {limits.extension_bytes}."
+                    f"the extended header has {size} bytes, more than {limits.extension_bytes}.",
+                    hint="raise Limits.extension_bytes if you trust the shard.",
                 )
 
             start = position + BLOCK
@@ -240,7 +247,7 @@ def read_members(
                 stop = start + size
                 if stop > end:
                     if read is not None:
-                        buffer = _read_on(buffer, start, size, read, base)
+                        buffer = _refill(buffer, start, size, read, base)
                         base, position, end = base + start, -BLOCK, len(buffer)
                         start, stop = 0, size
                     if stop > end:
@@ -266,14 +273,14 @@ def read_members(
 
 
 def check_beginning(source: bytes | mmap.mmap | Readable, limits: Limits = DEFAULT_LIMITS) -> None:
-    """Raise an ArchiveError unless the bytes begin as an archive does, compressed or not.
+    """Raise an ArchiveError unless the bytes begin like an archive, compressed or not.
 
-    One block is looked at: enough to tell a shard from a web page, at no cost.
+    One block is checked, which is enough to distinguish a shard from a web page.
     """
     buffer, read = _begin(source, limits)
-    head = buffer[:BLOCK] if read is None else _read_on(buffer, 0, BLOCK, read, 0)[:BLOCK]
+    head = buffer[:BLOCK] if read is None else _refill(buffer, 0, BLOCK, read, 0)[:BLOCK]
     if len(head) < BLOCK:
-        raise NotATar(f"{len(head)} bytes are shorter than a tar header. {_guess(head)}")
+        raise NotATar(f"expected a tar header of {BLOCK} bytes, got {len(head)} bytes. {_guess(head)}")
     if head != ZERO_BLOCK:
         _must_be_tar(head)
         verify(head)
@@ -282,60 +289,60 @@ def check_beginning(source: bytes | mmap.mmap | Readable, limits: Limits = DEFAU
 def _begin(
     source: bytes | mmap.mmap | Readable, limits: Limits
 ) -> tuple[bytes | mmap.mmap, Callable[[int], bytes] | None]:
-    """Give the first buffer, and how to get more; a whole plain archive in memory needs no more."""
+    """Return the first buffer and a function that reads more, or None for a plain archive in memory."""
     if isinstance(source, bytes | mmap.mmap):
-        form = detect(source[:HEAD])
-        if form is None:
+        compression = detect(source[:HEAD])
+        if compression is None:
             if not len(source):
                 raise NotATar("the file is empty.")
             return source, None
         source = _Slices(source)
         head = b""
     else:
-        head = _read_on(b"", 0, HEAD, source.read, 0)
-        form = detect(head)
-        if form is None:
+        head = _refill(b"", 0, HEAD, source.read, 0)
+        compression = detect(head)
+        if compression is None:
             if not head:
                 raise NotATar("the stream is empty.")
             return head, source.read
-    unpacked = Decompressing(source, form, limits, head)
-    first = unpacked.read(CHUNK)
+    decompressed = Decompressing(source, compression, limits, head)
+    first = decompressed.read(CHUNK)
     if not first:
-        raise NotATar(f"the {form} stream is empty.")
-    return first, unpacked.read
+        raise NotATar(f"the {compression} stream is empty.")
+    return first, decompressed.read
 
 
-def _let_go(mapped: mmap.mmap, position: int, release: int) -> int:
-    """Hand back the pages of a map that were read, so that memory in use stays at a window or two.
+def _release_pages(mapped: mmap.mmap, position: int, release: int) -> int:
+    """Release the pages of a map that were read, to limit memory to a window or two.
 
-    They remain in the system's cache. Returns the position at which to do so again.
+    They remain in the page cache. Return the position for the next release.
     """
-    passed = min(position, len(mapped)) // WINDOW * WINDOW  # a size may lead anywhere
+    passed = min(position, len(mapped)) // WINDOW * WINDOW  # an invalid size may lead beyond the end
     if passed > release - WINDOW:
         mapped.madvise(mmap.MADV_DONTNEED, release - WINDOW, passed - release + WINDOW)
     return passed + WINDOW
 
 
 class _Slices:
-    """A buffer as a stream, without copying it whole."""
+    """A buffer as a stream, without copying all of it."""
 
     def __init__(self, buffer: bytes | mmap.mmap) -> None:
         self._buffer = buffer
         self._position = 0
 
     def read(self, size: int, /) -> bytes:
-        piece = self._buffer[self._position : self._position + size]
-        self._position += len(piece)
-        return piece
+        data = self._buffer[self._position : self._position + size]
+        self._position += len(data)
+        return data
 
 
-def _read_on(
+def _refill(
     buffer: bytes | mmap.mmap, position: int, need: int, read: Callable[[int], bytes], base: int
 ) -> bytes:
     """Return the bytes from `position` on, at least `need` of them unless the stream ends first.
 
-    A position beyond the buffer skips what lies between. Memory follows what arrives, not what a
-    header claims.
+    A position beyond the buffer skips the bytes in between. Memory use follows the bytes that arrive, not the
+    size in a header.
     """
     gap = position - len(buffer)
     parts = [buffer[position:]]
@@ -357,49 +364,49 @@ def _read_on(
 
 
 def _early_end(offset: int, *, torn: bool, pending: Overrides | None) -> Truncated:
-    """The error for an archive that stops at `offset`; `torn` when a member or header is cut in two."""
+    """Return the error for an archive that ends at `offset`; `torn` if a member or header is incomplete."""
     if torn:
         what = _TORN
     elif pending is not None:
-        what, torn = "the archive ends behind an extended header.", True
+        what, torn = "the archive ends after an extended header.", True
     else:
-        what = "the archive ends without an end mark; members may be missing."
+        what = "the archive has no end-of-archive marker; members may be missing."
     error = Truncated(what, offset=offset)
     error.torn = torn
     return error
 
 
 def _files_before(buffer: bytes | mmap.mmap, position: int, options: TarOptions) -> Files:
-    """Find the files of an archive that lie before a position, from their headers."""
+    """Return the files of an archive before a position, from their headers."""
     files = Files()
-    with contextlib.suppress(Truncated):  # that is how it ends there
+    with contextlib.suppress(Truncated):  # the archive is cut at the position
         deque(read_members(buffer, options, payload=False, _before=(position, files)), 0)
     return files
 
 
 def _too_large(size: int, limits: Limits) -> LimitExceeded:
     return LimitExceeded(
-        f"the member is {size} bytes, the limit {limits.member_bytes}.",
+        f"the member has {size} bytes, more than {limits.member_bytes}.",
         hint="raise Limits.member_bytes, or do not select this field.",
     )
 
 
-def _pass_over(kind: bytes, size: int, counts: Counter[str]) -> None:
-    """Count a member that is not a file, or refuse it when passing over it would be a guess."""
+def _count_skipped(kind: bytes, size: int, counts: Counter[str]) -> None:
+    """Count a member that is not a file; raise if readers disagree on how to skip it."""
     if kind in _UNSUPPORTED:
         raise UnsupportedMember(f"the member is {_UNSUPPORTED[kind]}.")
     if kind == UNKNOWN_FORMAT:
-        raise BadHeader("the magic bytes belong to no known format; readers disagree on the name.")
+        raise BadHeader("the magic bytes are unknown; readers disagree on the name.")
     what = "hard link" if kind == HARD_LINK else _SKIPPED.get(kind)
     if what is None:
         raise UnsupportedMember(f"the member has the unknown type {kind!r}.")
     if size:
-        raise BadHeader(f"a {what} with a size of {size}: readers disagree on where the next header is.")
+        raise BadHeader(f"a {what} has the size {size}; readers disagree on where the next header is.")
     counts[what] += 1
 
 
 def _must_be_tar(header: bytes) -> None:
-    """At the very beginning, tell a file of another kind from a damaged archive."""
+    """Raise NotATar if the first header shows that the file is not an archive, damaged or not."""
     if header[257:262] == b"ustar":
         return
     try:
@@ -409,7 +416,7 @@ def _must_be_tar(header: bytes) -> None:
 
 
 def _guess(head: bytes) -> str:
-    """Say what the first bytes of something that is not an archive look like."""
+    """Describe the first bytes of a file that is not an archive."""
     if head.lstrip()[:9].lower().startswith((b"<!doctype", b"<html", b"<?xml")):
         return "It looks like a web page, perhaps an error from the server."
     if head.startswith(b"PK\x03\x04"):

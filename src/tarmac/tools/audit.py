@@ -179,7 +179,7 @@ class EpochAudit:
     @cached_property
     def _everything(self) -> Dataset:
         """All samples, by the numbers that the order gives them."""
-        return self.dataset.together if isinstance(self.dataset, Mix) else self.dataset
+        return self.dataset._concatenated if isinstance(self.dataset, Mix) else self.dataset
 
     def step(self, step: int, rank: int | None = None) -> Iterator[ReadSample]:
         """Yield what a rank reads at a step, or all ranks one after the other."""
@@ -189,7 +189,7 @@ class EpochAudit:
             raise UsageError(f"expected 0 to {self.world_size - 1}, got {rank}.", field="rank")
         for each in range(self.world_size) if rank is None else (rank,):
             positions = self._positions(step, each)
-            keys = self._everything.keys_of(self.order.at(self.epoch, positions))
+            keys = self._everything.keys(self.order.at(self.epoch, positions))
             for position, key in zip(positions.tolist(), keys, strict=True):
                 yield ReadSample(step, each, position, key)
 
@@ -238,7 +238,7 @@ class EpochAudit:
         return EpochSummary(
             samples=self.order.samples,
             shards=len(everything.lengths),
-            bytes=sum(int(sizes.sum()) for sizes in map(everything.sizes_of, _chunks(len(everything)))),
+            bytes=sum(int(sizes.sum()) for sizes in map(everything.sizes, _chunks(len(everything)))),
             steps=self.steps,
             dropped=max(-beyond, 0),
             padded=max(beyond, 0) if self.steps and self.tail == "pad" else 0,
@@ -281,7 +281,7 @@ class EpochAudit:
             steps=tuple((-(-read // self.batch_size)).tolist()),
             repeated=len(many),
             missing=len(few),
-            examples=tuple(self._everything.keys_of(examples)),
+            examples=tuple(self._everything.keys(examples)),
         )
 
     def _count(self, counts: NDArray[np.uint16], positions: Integers) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tarmac.errors import NotFound, TarmacError, UsageError, WriteError
-from tarmac.progress import progress as show_progress
+from tarmac.progress import track
 from tarmac.runtime.lookahead import in_threads
 from tarmac.storage import Cache, StorageOptions
 from tarmac.storage.cache import CacheEntry
@@ -61,7 +61,7 @@ def warm(
     allow_exec: bool = True,
 ) -> WarmReport:
     """Download shards that are not cached, several at a time; a failure does not stop the others."""
-    urls = list(dict.fromkeys(expand(shards, options=storage, commands=allow_exec)))
+    urls = list(dict.fromkeys(expand(shards, storage=storage, allow_exec=allow_exec)))
     report = WarmReport()
 
     def one(url: str) -> bool | TarmacError | None:
@@ -73,7 +73,7 @@ def warm(
             reason = error.strerror or str(error)
             return WriteError(f"the cache directory is unusable: {reason}.", url=str(cache.directory))
 
-    results = show_progress(in_threads(one, urls, max(threads, 1)), len(urls), "warming", show=progress)
+    results = track(in_threads(one, urls, max(threads, 1)), len(urls), "warming", progress=progress)
     for url, result in zip(urls, results, strict=True):
         if isinstance(result, TarmacError):
             report.failed[url] = result
@@ -85,7 +85,7 @@ def warm(
 def verify(cache: Cache, *, keep: bool = False, progress: bool | None = None) -> VerifyReport:
     """Compare the size and digest of every entry; damaged ones are removed, or with `keep` only reported."""
     report, entries = VerifyReport(), cache.entries()
-    for entry in show_progress(entries, len(entries), "verifying", show=progress):
+    for entry in track(entries, len(entries), "verifying", progress=progress):
         try:
             intact = cache.is_sound(entry.name)
         except NotFound:
@@ -104,7 +104,7 @@ def evict(cache: Cache, shards: Iterable[str] = (), *, everything: bool = False)
     report, urls = EvictReport(), list(shards)
     previous = cache.entries()
     if urls:
-        entries = {url: cache.entry_of(url) for url in expand(urls, commands=False)}
+        entries = {url: cache.entry_of(url) for url in expand(urls, allow_exec=False)}
         report.absent = [url for url, entry in entries.items() if entry is None]
         _remove(cache, [entry for entry in entries.values() if entry is not None], report)
     elif everything:

@@ -15,11 +15,11 @@ import xxhash
 from tarmac.errors import IndexingError, SplitSample, TarmacError
 from tarmac.exact.dataset import Dataset
 from tarmac.exact.selection import whole
-from tarmac.exact.shardset import Opening, ShardSet
+from tarmac.exact.shardset import ShardSet
 from tarmac.indexing.build import REQUESTS, IndexOptions, find_or_make_index, index_shard
 from tarmac.indexing.manifest import Manifest, Shard
 from tarmac.indexing.sidecar import open_sidecar, sidecar_url, write_sidecar
-from tarmac.progress import progress as show_progress
+from tarmac.progress import track
 from tarmac.runtime.lookahead import in_threads
 from tarmac.storage import is_local, open_read, scheme_of, stat
 from tarmac.storage.types import DEFAULT_STORAGE
@@ -48,12 +48,11 @@ class Gathered:
 
     def dataset(self) -> Dataset:
         """Return the samples of all shards, to be read in any order with little memory."""
-        opening = Opening(cache=self.access.cache, storage=self.access.storage, mapped=False)
-        return Dataset.of_parts([whole(ShardSet(self.manifest, opening))])
+        return Dataset._of_parts([whole(ShardSet(self.manifest, self.access.opening(mapped=False)))])
 
     def url(self, dataset: Dataset, number: int) -> str:
         """Return the URL of the shard that a sample of a subset comes from, as the user gave it."""
-        part, shard = dataset.shard_of(int(dataset.segments_of(np.array([number]))[0]))
+        part, shard = dataset._fetcher.shard(int(dataset._fetcher.shard_numbers(np.array([number]))[0]))
         url = part.shards.url(shard)
         return self.origins.get(url, url)
 
@@ -78,7 +77,7 @@ def gather(
     origins: dict[str, str] = {}
     versions: list[str] = []
     for url, (shard, version) in zip(
-        urls, show_progress(results, len(urls), "indexing", show=progress), strict=True
+        urls, track(results, len(urls), "indexing", progress=progress), strict=True
     ):
         shards.append(shard)
         versions.append(f"{url} {version}")

@@ -31,6 +31,7 @@ from tarmac.tar import TarOptions
 from tarmac.tar.reader import DEFAULT_OPTIONS
 
 if TYPE_CHECKING:
+    from tarmac.exact.shardset import OpenOptions
     from tarmac.indexing.build import IndexOptions
 
 __all__ = [
@@ -193,7 +194,7 @@ class Access:
         if isinstance(sources, Manifest):
             return Inputs([ShardUrl(shard.url) for shard in sources.shards], sources)
         limits = self.tar.limits
-        return Inputs(expand(sources, limits=limits, options=self.storage, commands=self.allow_exec))
+        return Inputs(expand(sources, limits=limits, storage=self.storage, allow_exec=self.allow_exec))
 
     @property
     def indexing(self) -> IndexOptions:
@@ -202,9 +203,19 @@ class Access:
 
         return IndexOptions(split_name=self.split_name, tar=self.tar, storage=self.storage)
 
+    def opening(self, **options: Any) -> OpenOptions:
+        """Return how indexed shards are opened."""
+        from tarmac.exact.shardset import OpenOptions
+
+        # An index records its own naming rule; only a rule that the caller chose must agree with it.
+        rule = None if self.split_name is first_dot else self.split_name
+        return OpenOptions(cache=self.cache, storage=self.storage, tar=self.tar, split_name=rule, **options)
+
     def reader(self, urls: Sequence[str]) -> SampleReader:
         """Return a reader of raw samples."""
-        return SampleReader(urls, tar=self.tar, split=self.split_name, storage=self.storage, cache=self.cache)
+        return SampleReader(
+            urls, tar=self.tar, split_name=self.split_name, storage=self.storage, cache=self.cache
+        )
 
 
 def _is_manifest(sources: object) -> bool:

@@ -20,7 +20,7 @@ import xxhash
 from tarmac.errors import UsageError
 from tarmac.exact.dataset import Dataset
 from tarmac.exact.selection import whole
-from tarmac.exact.shardset import Opening, ShardSet
+from tarmac.exact.shardset import ShardSet
 from tarmac.indexing.build import manifest_of
 from tarmac.runtime.types import Integers
 from tarmac.samples.grouping import Sample
@@ -129,7 +129,7 @@ class IndexedSamples:
     def _by_shard(self, output: Output, split: str) -> Iterator[OutputShard]:
         ends = np.cumsum(self.dataset.lengths).tolist()
         for number, (start, stop) in enumerate(zip([0, *ends], ends, strict=False)):
-            home, shard = self.dataset.shard_of(number)
+            home, shard = self.dataset._fetcher.shard(number)
             name = output.name(number, shard_stem(home.shards.url(shard)), split)
             yield OutputShard(name, start, stop, number)
 
@@ -170,14 +170,14 @@ class IndexedSamples:
 
     def sizes(self, indices: Integers) -> Integers:
         """Return the number of bytes of each of these samples."""
-        return self.dataset.sizes_of(indices)
+        return self.dataset.sizes(indices)
 
     def fetch(self, indices: Integers) -> list[Sample]:
         """Return these samples with all their fields."""
         return self.dataset.batch(indices)
 
     def urls(self) -> list[str]:
-        sets = {id(part.shards): part.shards for part in self.dataset.parts}.values()
+        sets = {id(part.shards): part.shards for part in self.dataset._parts}.values()
         return [shard.url for shards in sets for shard in shards.manifest.shards]
 
     def fingerprint(self) -> str:
@@ -327,19 +327,19 @@ def open_indexed(
     progress: bool | None = None,
 ) -> IndexedSamples:
     """Open shards by their indexes, which are built if necessary, and select samples."""
-    opening = Opening(cache=access.cache, storage=access.storage, views=views)
+    opening = access.opening(views=views)
     everything = []
     for group in inputs:
         source = group.urls if group.manifest is None else group.manifest
         options = replace(access.indexing, meta=select.meta)
         manifest = manifest_of(source, options, beside=False, progress=progress)
-        everything.append(Dataset.of_parts([whole(ShardSet(manifest, opening))]))
+        everything.append(Dataset._of_parts([whole(ShardSet(manifest, opening))]))
     selected = [select.of_dataset(each) for each in everything]
     return IndexedSamples(_joined(selected), select, order.of(selected), whole=_joined(everything))
 
 
 def _joined(datasets: Sequence[Dataset]) -> Dataset:
-    return Dataset.of_parts([part for dataset in datasets for part in dataset.parts])
+    return Dataset._of_parts([part for dataset in datasets for part in dataset._parts])
 
 
 def balance(select: Select, sources: Sequence[IndexedSamples]) -> Balance:

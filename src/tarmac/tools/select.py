@@ -225,7 +225,7 @@ class Select:
         if self.slice_shard:
             dataset = _sliced_shards(dataset, self.slice_shard)
         if self.keys is not None:
-            dataset = dataset.with_keys(self._spellings)
+            dataset = dataset.select_keys(self._spellings)
         if self.where:
             dataset = dataset.where(self.where)
         if self.only:
@@ -273,7 +273,7 @@ class Select:
         """Return how many samples are left out, and remarks on it; an empty selection is an error."""
         tally = Tally(len(whole), selected)
         if self.keys is not None:
-            tally.keys = set(map(plain_key, whole.with_keys(self._spellings).keys()))
+            tally.keys = set(map(plain_key, whole.select_keys(self._spellings).keys()))
             tally.example = next(whole.keys(), "")
         return Balance(tally.seen - selected, self.remarks(tally))
 
@@ -315,12 +315,12 @@ def _forward(value: slice, field: str) -> tuple[int | None, int | None, int | No
 
 def _sliced_shards(dataset: Dataset, bounds: slice) -> Dataset:
     parts = []
-    for part in dataset.parts:
+    for part in dataset._parts:
         for number, length in enumerate(part.lengths.tolist()):
             one = slice(number, number + 1)
             shard = replace(part, numbers=part.numbers[one], lengths=part.lengths[one], rows=part.rows[one])
             parts.append(by_numbers(shard, *bounds.indices(length)))
-    return Dataset.of_parts(parts)
+    return Dataset._of_parts(parts)
 
 
 def _with_keys(samples: Iterable[Sample], listed: frozenset[str], tally: Tally) -> Iterator[Sample]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import psutil
 import pytest
 
-from harness.waiting import FOREVER, PATIENCE, gone, until
+from harness.waiting import FOREVER, TIMEOUT, gone, until
 from tarmac.errors import BadName, UsageError, WorkerDied
 from tarmac.jobs.engines.local import LocalEngine
 from tarmac.jobs.task import Outcome, Unit
@@ -112,7 +112,7 @@ def test_workers_end_with_their_parent(tmp_path, number):
     workers = psutil.Process(child.pid).children()
     assert len(workers) == 2
     child.send_signal(number)  # the parent alone, as a batch system does it
-    errors = child.communicate(timeout=PATIENCE)[1]
+    errors = child.communicate(timeout=TIMEOUT)[1]
     assert gone(workers)
     if number == signal.SIGINT:
         assert child.returncode == 130

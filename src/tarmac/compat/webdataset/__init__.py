@@ -86,8 +86,8 @@ from tarmac.compat.webdataset.shardlists import (
 from tarmac.compat.webdataset.tariterators import tarfile_samples, tarfile_to_samples
 from tarmac.compat.webdataset.utils import PipelineStage, repeatedly
 from tarmac.compat.webdataset.writer import ShardWriter, TarWriter, numpy_dumps, torch_dumps
-from tarmac.stream.batching import default_collation_fn
-from tarmac.stream.watching import log_keys
+from tarmac.stream.batch import default_collation_fn
+from tarmac.stream.debug import log_keys
 
 __version__ = "1.0.2"
 

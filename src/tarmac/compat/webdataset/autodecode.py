@@ -25,11 +25,11 @@ from tarmac.codecs.tenbin import tenbin_loads
 from tarmac.codecs.unsafe import pickle_loads as unpickle_loads
 from tarmac.compat.helpers import (
     call_extension_handler,
-    decoders,
     default_decoder,
     default_post_handlers,
     default_pre_handlers,
 )
+from tarmac.compat.webdataset.codec_tables import decoders
 
 __all__ = [
     "basichandlers",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tarmac.stream.expanding import check_empty
-from tarmac.stream.fluid import FluidInterface
+from tarmac.stream.fluent import FluidInterface
+from tarmac.stream.read_shards import check_empty
 from tarmac.stream.webdataset import FluidWrapper, WebDataset
 from tarmac.stream.webloader import WebLoader
 

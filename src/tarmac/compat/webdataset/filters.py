@@ -35,15 +35,15 @@ from tarmac.steps.fields import read_bytes as decode_bin
 from tarmac.steps.fields import read_text as decode_text
 from tarmac.steps.handlers import reraise_exception
 from tarmac.steps.stage import FilterFunction, PipelineStage, RestCurried, pipelinefilter
-from tarmac.stream.batching import Batched as batched
-from tarmac.stream.batching import default_collation_fn, unbatched, unlisted
-from tarmac.stream.batching import slice_stage as slice
-from tarmac.stream.caching import Cached, DBCache, LMDBCached
-from tarmac.stream.shuffling import Rsample as rsample
-from tarmac.stream.shuffling import Shuffle as shuffle
-from tarmac.stream.shuffling import _pick as pick
-from tarmac.stream.shuffling import detshuffle
-from tarmac.stream.watching import info, log_keys
+from tarmac.stream.batch import Batched as batched
+from tarmac.stream.batch import default_collation_fn, unbatched, unlisted
+from tarmac.stream.batch import slice_stage as slice
+from tarmac.stream.debug import info, log_keys
+from tarmac.stream.sample_cache import Cached, DBCache, LMDBCached
+from tarmac.stream.shuffle import Rsample as rsample
+from tarmac.stream.shuffle import Shuffle as shuffle
+from tarmac.stream.shuffle import _pick as pick
+from tarmac.stream.shuffle import detshuffle
 
 __all__ = [
     "_associate",

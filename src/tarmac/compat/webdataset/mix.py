@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from tarmac.compat.extras import random_samples, round_robin_longest, round_robin_shortest
-from tarmac.stream.mixing import RandomMix, RoundRobin
+from tarmac.stream.mix import RandomMix, RoundRobin
 
 __all__ = ["random_samples", "RandomMix", "round_robin_longest", "round_robin_shortest", "RoundRobin"]

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tarmac.stream.datapipeline import DataPipeline
+from tarmac.stream.pipeline import DataPipeline
 
 __all__ = ["DataPipeline"]

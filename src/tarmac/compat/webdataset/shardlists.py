@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tarmac.compat.helpers import Uncurried, envsubst, expand
-from tarmac.stream.directory import DirectoryShardList
-from tarmac.stream.shardlists import (
+from tarmac.stream.shards.directory import DirectoryShardList
+from tarmac.stream.shards.lists import (
     Resample,
     ResampledShardList,
     ResampledShards,
@@ -15,8 +15,8 @@ from tarmac.stream.shardlists import (
     resampled,
     shardspec,
 )
-from tarmac.stream.shardspecs import MultiShardSample
-from tarmac.stream.splitting import single_node_only, split_by_node, split_by_worker
+from tarmac.stream.shards.specs import MultiShardSample
+from tarmac.stream.shards.split import single_node_only, split_by_node, split_by_worker
 
 __all__ = [
     "DirectoryShardList",

@@ -11,7 +11,7 @@ from tarmac.compat.opening import (
     url_opener,
     valid_sample,
 )
-from tarmac.stream.expanding import tarfile_samples, tarfile_to_samples
+from tarmac.stream.read_shards import tarfile_samples, tarfile_to_samples
 
 __all__ = [
     "base_plus_ext",

@@ -17,9 +17,8 @@ from tarmac.compat.helpers import (
     make_encoder,
     make_handlers,
 )
-from tarmac.compat.helpers import encoders as default_handlers
-from tarmac.samples.shards import ShardWriter
-from tarmac.samples.writer import TarWriter
+from tarmac.compat.webdataset.codec_tables import encoders as default_handlers
+from tarmac.compat.webdataset.shard_writers import ShardWriter, TarWriter
 
 __all__ = [
     "add_handlers",

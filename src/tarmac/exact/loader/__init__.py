@@ -1,7 +1,7 @@
-"""Batches for a training loop: threads and processes, collation, state."""
+"""Batches for training: threads and processes, collation, state."""
 
+from tarmac.exact.loader.builder import BadSample
 from tarmac.exact.loader.loader import Loader
-from tarmac.exact.loader.maker import BadSample
 from tarmac.exact.loader.sampler import BatchSampler
 from tarmac.exact.loader.stats import Stats
 

@@ -1,4 +1,4 @@
-"""Items to one batch, written where they belong as they come, so that nothing is copied at the end."""
+"""Collate items into a batch as they arrive, so that nothing is copied at the end."""
 
 from __future__ import annotations
 
@@ -12,55 +12,55 @@ from tarmac.errors import MismatchedBatch
 
 __all__ = ["BatchBuffer"]
 
-_ONE_SHAPE = "resize, crop or pad to one shape before the Loader, or pass collate=list."
+_SAME_SHAPE = "resize, crop or pad to one shape in a map(), or use Loader(collate=list)."
 
 
 class BatchBuffer:
-    """A batch of `size` items being filled, from any thread, in any order.
+    """A batch of `size` items, filled from any thread in any order.
 
-    The first item decides what a batch is: a dictionary of columns, a tuple of columns, or one column.
-    Arrays of one shape and dtype share one array, numbers become an array, torch tensors are stacked, and
-    everything else is a list.
+    The first item decides whether the batch is a dictionary of columns, a tuple of columns, or one column.
+    Arrays of the same shape and dtype become one array, numbers become an array, torch tensors are stacked,
+    and everything else is a list.
     """
 
     def __init__(self, size: int) -> None:
         self._size = size
         self._lock = threading.Lock()
         self._columns: dict[Any, Any] | None = None
-        self._kind: type = object
+        self._type: type = object
 
-    def put(self, place: int, item: Any) -> None:
-        """Write one item into its place."""
+    def put(self, slot: int, item: Any) -> None:
+        """Write an item into its slot."""
         if self._columns is None:
             with self._lock:
                 if self._columns is None:
-                    self._kind = _kind(item)
+                    self._type = _type(item)
                     self._columns = {name: self._column(value) for name, value in _values(item).items()}
         columns, values = self._columns, _values(item)
-        if _kind(item) is not self._kind or values.keys() != columns.keys():
+        if _type(item) is not self._type or values.keys() != columns.keys():
             odd = ", ".join(sorted(map(str, values.keys() ^ columns.keys()))) or type(item).__name__
-            raise MismatchedBatch(f"samples of one batch differ in their fields: {odd}.")
+            raise MismatchedBatch(f"the samples of a batch have different fields: {odd}.")
         for name, value in values.items():
             column = columns[name]
             if isinstance(column, np.ndarray):
                 if not isinstance(value, np.ndarray) or value.shape != column.shape[1:]:
-                    found = getattr(value, "shape", type(value).__name__)
-                    what = f'field "{name}" has shape {column.shape[1:]} and {found} in one batch.'
-                    raise MismatchedBatch(what, hint=_ONE_SHAPE)
+                    other = getattr(value, "shape", type(value).__name__)
+                    what = f'field "{name}" has shape {column.shape[1:]} and {other} in one batch.'
+                    raise MismatchedBatch(what, hint=_SAME_SHAPE)
                 if value.dtype != column.dtype:
                     what = f'field "{name}" has dtype {column.dtype} and {value.dtype} in one batch.'
                     raise MismatchedBatch(what, hint="convert it in a map() before the Loader.")
-                _write(column, place, value)
+                _write(column, slot, value)
             else:
-                column[place] = value
+                column[slot] = value
 
     def result(self) -> Any:
-        """Return the batch; all places are filled."""
+        """Return the batch; all slots must be filled."""
         assert self._columns is not None
         columns = {name: _finished(column, name) for name, column in self._columns.items()}
-        if self._kind is dict:
+        if self._type is dict:
             return columns
-        return tuple(columns.values()) if self._kind is tuple else columns[0]
+        return tuple(columns.values()) if self._type is tuple else columns[0]
 
     def _column(self, value: Any) -> Any:
         if isinstance(value, np.ndarray) and value.dtype != object:
@@ -68,16 +68,16 @@ class BatchBuffer:
         return [None] * self._size
 
 
-def _write(column: np.ndarray[Any, Any], place: int, value: np.ndarray[Any, Any]) -> None:
-    """Copy an array to its place: one that lies in pieces, such as a mirrored picture, by whole pixels."""
+def _write(column: np.ndarray[Any, Any], slot: int, value: np.ndarray[Any, Any]) -> None:
+    """Copy an array into its slot; a non-contiguous one, such as a mirrored image, by whole pixels."""
     if value.flags.c_contiguous or value.ndim < 2 or value.strides[-1] != value.itemsize:
-        column[place] = value
+        column[slot] = value
     else:
         pixel = np.dtype((np.void, value.shape[-1] * value.itemsize))
-        column[place].view(pixel)[...] = value.view(pixel)
+        column[slot].view(pixel)[...] = value.view(pixel)
 
 
-def _kind(item: Any) -> type:
+def _type(item: Any) -> type:
     if isinstance(item, Mapping):
         return dict
     return tuple if isinstance(item, tuple | list) else object
@@ -101,6 +101,6 @@ def _finished(column: Any, name: object) -> Any:
         shapes = {tuple(value.shape) for value in column}
         if len(shapes) > 1:
             what = f'field "{name}" has shapes {" and ".join(map(str, sorted(shapes)))} in one batch.'
-            raise MismatchedBatch(what, hint=_ONE_SHAPE)
+            raise MismatchedBatch(what, hint=_SAME_SHAPE)
         return torch.stack(column)
     return column

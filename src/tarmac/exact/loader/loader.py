@@ -1,56 +1,60 @@
-"""The training loop's end: batches of an exact epoch, by threads and processes, resumable anywhere."""
+"""Batches of an exact epoch, built by threads and processes, resumable at any step."""
 
 from __future__ import annotations
 
-import os
+import operator
 import time
-from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from typing import Any
+from typing import Any, Generic
 
-from tarmac.errors import ErrorBudgetExceeded
+from tarmac.errors import UsageError
 from tarmac.exact.dataset import Dataset
+from tarmac.exact.loader.builder import BadSample, BatchBuilder, Result
+from tarmac.exact.loader.cursor import EpochCursor, Request, explain_torch_arguments
 from tarmac.exact.loader.lookahead import LookAhead
-from tarmac.exact.loader.maker import BadSample, BatchMaker, Result
 from tarmac.exact.loader.processes import STALL, Processes
 from tarmac.exact.loader.stats import Stats
-from tarmac.exact.loader.walk import EpochWalk, Request
 from tarmac.exact.mix import Mix
 from tarmac.exact.order.epochs import Tail
+from tarmac.exact.types import Batch_co, T_co
+from tarmac.runtime.budget import ErrorBudget
+from tarmac.runtime.lookahead import PER_WORKER, look_ahead
+from tarmac.runtime.processes import usable_cores
 
 __all__ = ["Loader"]
 
-AHEAD = 2
-"""Batches begun before they are asked for, for each process."""
 
-
-class Loader(EpochWalk):
-    """Batches for training: every sample exactly once an epoch, the same number of steps on every rank.
+class Loader(EpochCursor, Generic[Batch_co]):
+    """Batches for training: every sample exactly once per epoch, the same number of steps on every rank.
 
     >>> loader = Loader(dataset, batch_size=64, seed=1)
     >>> for images, labels in loader: ...
-    >>> state = loader.state_dict()      # JSON; load it on any number of ranks, threads and processes
+    >>> state = loader.state_dict()      # JSON; load it with any world size, number of threads and processes
 
-    `batch_size` is per rank. `rank` and `world` come from torch.distributed or the environment unless given,
-    when an iteration begins.
+    `batch_size` is per rank. `rank` and `world_size` default to those of torch.distributed or the environment
+    when an iteration starts. Any world size works, and so does loading a state with another one. A world size
+    that divides `streams` is fastest on remote data, because each rank then reads whole streams, and so few
+    shards. Another value of `streams`, `window` or `seed` gives another order.
+
     `threads` work on the samples of a batch (default: one per core; 0 for none), in each of `processes`
-    (default 0: in this process). `tail` says what becomes of the last samples that do not fill a batch on
-    every rank: "drop", "pad" (begin the epoch again), or "short". So many `bad` samples may be replaced by
-    their neighbours when a step raises; `loader.bad_samples` lists them. `collate` makes a batch of a list
-    of items. A worker process that sends nothing for `stall` seconds, or that the system has stopped, is an
-    error.
+    worker processes (default 0: in this process). `prefetch` batches per process are prepared ahead. `tail`
+    selects what happens to the last samples that do not fill a batch on every rank: "drop", "pad" (fill up
+    from the start of the epoch) or "short". Up to `max_bad_samples` samples are replaced with others from
+    their window when a step raises; `loader.bad_samples` lists them. `collate` turns a list of items into a
+    batch. A worker process that sends nothing for `stall` seconds, or that was stopped, is an error.
 
-    Each iteration is an epoch from its start, and the next one after an epoch that was finished. One that is
-    abandoned is followed by the same epoch, so that looking at a batch loses nothing; `state_dict()` says
-    where it stopped until another begins. In the epoch of a state that was loaded, iterations begin there.
-    A loop that leaves epochs unfinished says `set_epoch(n)`, or it has the same batches each time.
+    Each iteration is an epoch from its start; the next epoch follows one that was finished. An abandoned
+    epoch is repeated, so looking at a batch loses nothing; until then, `state_dict()` has the position where
+    it stopped. In the epoch of a loaded state, iterations start at that state. A loop that does not finish
+    its epochs must call `set_epoch(n)`, or it gets the same batches each time.
     """
 
+    @explain_torch_arguments
     def __init__(
         self,
-        dataset: Dataset | Mix,
+        dataset: Dataset[T_co] | Mix[T_co],
         batch_size: int,
         *,
         seed: int | str = 0,
@@ -60,24 +64,24 @@ class Loader(EpochWalk):
         threads: int | None = None,
         processes: int = 0,
         tail: Tail = "drop",
-        collate: Callable[[list[Any]], Any] | None = None,
-        bad: int = 0,
+        collate: Callable[[list[T_co]], Batch_co] | None = None,
+        max_bad_samples: int = 0,
         streams: int = 64,
         window: int = 16_384,
-        ahead: int = AHEAD,
+        prefetch: int = PER_WORKER,
         start_method: str | None = None,
         stall: float = STALL,
     ) -> None:
         for name, value, least in (
             ("threads", threads or 0, 0),
             ("processes", processes, 0),
-            ("bad", bad, 0),
-            ("ahead", ahead, 1),
+            ("max_bad_samples", max_bad_samples, 0),
+            ("prefetch", prefetch, 1),
         ):
             if value < least:
-                raise ValueError(f"{name} must be {least} or more, got {value}")
+                raise UsageError(f"expected {least} or more, got {value}.", field=name)
         if not stall > 0:
-            raise ValueError(f"stall must be more than 0 seconds, got {stall}")
+            raise UsageError(f"expected a positive number of seconds, got {stall}.", field="stall")
         super().__init__(
             dataset,
             batch_size,
@@ -90,26 +94,31 @@ class Loader(EpochWalk):
             window=window,
         )
         self._threads = usable_cores() if threads is None else threads
-        self._ahead = ahead
-        self._maker = BatchMaker(dataset, self.order, seed=seed, collate=collate, bad=bad)
-        self._processes = Processes(self._maker, processes, self._threads, start_method, stall)
-        self._look_ahead = LookAhead(self._maker.together, self.order)
+        self._prefetch = prefetch
+        self._builder = BatchBuilder(
+            dataset, self._order, seed=seed, collate=collate, max_bad_samples=max_bad_samples
+        )
+        self._processes = Processes(self._builder, processes, self._threads, start_method, stall)
+        self._look_ahead = LookAhead(self._builder.samples, self._order)
         self._stats = Stats()
         self.bad_samples: list[BadSample] = []
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go where a state was saved; one that belongs to other data or another order is refused."""
+        """Continue from a saved state; raise if it belongs to other data or another order."""
         super().load_state_dict(state)
-        if self._maker.seed != self._state.seed:
-            self.close()  # workers have the order of the other seed
-            self._maker.seed, self._maker.order = self._state.seed, self.order
-            self._look_ahead = LookAhead(self._maker.together, self.order)
+        if self._builder.seed != self._state.seed:
+            self.close()  # workers have the order of the previous seed
+            self._builder.seed, self._builder.order = self._state.seed, self._order
+            self._look_ahead = LookAhead(self._builder.samples, self._order)
 
     def stats(self) -> dict[str, Any]:
-        """Where the time went since the loader was made, with a verdict in one line."""
+        """Return where the time went since the loader was created; `"verdict"` names the bottleneck."""
         return self._stats.as_dict()
 
-    def __iter__(self) -> Iterator[Any]:
+    def _facts(self) -> dict[str, str]:
+        return super()._facts() | {"threads": str(self._threads), "processes": str(self._processes.count)}
+
+    def __iter__(self) -> Iterator[Batch_co]:
         with self._iteration() as iteration:
             fetching = self._look_ahead.fetching(self._requests(iteration))
             with closing(fetching) as requests, closing(self._results(requests)) as results:
@@ -123,7 +132,7 @@ class Loader(EpochWalk):
                     self._look_ahead.batch_done(result.request)
                     self._advance(iteration)
                     yield result.batch
-                    del result  # the batch belongs to the caller alone
+                    del result  # the caller has the only reference to the batch
                     self._stats.consuming += time.perf_counter() - arrived
             self._complete(iteration)
 
@@ -132,51 +141,39 @@ class Loader(EpochWalk):
         self._stats += result.stats
         self.bad_samples += result.bad
         bad = len({(sample.url, sample.key) for sample in self.bad_samples}) if result.bad else 0
-        if bad > self._maker.bad:
-            worst = self.bad_samples[-1]
-            raise ErrorBudgetExceeded(
-                f"{bad} samples could not be used, {self._maker.bad} are allowed; the last: {worst.error}",
-                url=worst.url,
-                key=worst.key,
-            )
+        if bad:
+            last = self.bad_samples[-1]
+            budget = ErrorBudget(self._builder.max_bad_samples, "max_bad_samples")
+            budget.check(bad, last.error, url=last.url, key=last.key)
 
     def _results(self, requests: Iterator[Request]) -> Generator[Result, None, None]:
         if self._processes:
-            return self._processes.results(requests, self._ahead)
-        return in_order(self._maker, requests, self._threads, self._ahead)
+            return self._processes.results(requests, self._prefetch)
+        return in_order(self._builder, requests, self._threads, self._prefetch)
 
     def close(self) -> None:
-        """End the worker processes; iterating again starts new ones."""
+        """Terminate the worker processes; the next iteration starts new ones."""
         self._processes.close()
 
-    def __enter__(self) -> Loader:
+    def __enter__(self) -> Loader[Batch_co]:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
 
-def usable_cores() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def in_order(
-    maker: BatchMaker, requests: Iterator[Request], threads: int, ahead: int
+    builder: BatchBuilder, requests: Iterator[Request], threads: int, prefetch: int
 ) -> Generator[Result, None, None]:
-    """Make batches in this process, by threads if there are any, a few ahead of their use."""
+    """Build batches in this process, with threads if `threads` is positive, `prefetch` batches ahead."""
     if not threads:
         for request in requests:
-            yield maker.begin(request)()
+            yield builder.begin(request)()
         return
-    pending: deque[Callable[[], Result]] = deque()
     pool = ThreadPoolExecutor(threads, thread_name_prefix="tarmac-loader")
     try:
-        for request in requests:
-            pending.append(maker.begin(request, pool, threads))
-            if len(pending) > ahead:
-                yield pending.popleft()()
-        while pending:
-            yield pending.popleft()()
+        # One more than `prefetch`: the batch that is waited for. `map` keeps no reference to a yielded batch.
+        started = look_ahead(lambda one: builder.begin(one, pool, threads), requests, prefetch + 1)
+        yield from map(operator.call, started)
     finally:
         pool.shutdown(wait=True, cancel_futures=True)

@@ -1,4 +1,4 @@
-"""Worker processes: each makes every M-th batch; the parent puts them in order and notices when one dies."""
+"""Worker processes: each builds every M-th batch; the parent orders the batches and detects dead workers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import functools
 import multiprocessing
 import os
 import pickle
-import signal
 import socket
 import struct
 import time
@@ -19,55 +18,56 @@ from multiprocessing.reduction import recv_handle
 from typing import Any
 
 from tarmac.errors import NotPicklable, WorkerDied, WorkerFailed
-from tarmac.exact.loader.maker import BatchMaker, Result
-from tarmac.exact.loader.segments import map_segment, watched
-from tarmac.exact.loader.walk import Request
-from tarmac.exact.loader.worker import Handed, work
+from tarmac.exact.loader.builder import BatchBuilder, Result
+from tarmac.exact.loader.cursor import Request
+from tarmac.exact.loader.shared_memory import map_segment, watched
+from tarmac.exact.loader.worker import SentBatch, work
+from tarmac.exact.steps import describe_step
+from tarmac.runtime.lookahead import look_ahead
+from tarmac.runtime.processes import close_parent_ends, exit_reason, keep_in_parent
 
 __all__ = ["Processes"]
 
-PATIENCE = 2.0
-"""Seconds that workers get to end by themselves."""
+SHUTDOWN_TIMEOUT = 2.0
+"""Seconds until workers that do not exit are killed."""
 STALL = 1800.0
-"""Seconds after which a worker that sends nothing has stalled, by default, ..."""
+"""Default timeout in seconds for a worker that sends nothing, ..."""
 STOPPED = 60.0
-"""... and after which one does that the system has stopped, as SIGSTOP does."""
+"""... and for a worker that was stopped, as with SIGSTOP."""
 TICK = 1.0
-"""Seconds between two looks at a worker. Looks are counted, so that being stopped ourselves adds nothing."""
-
-
-_parents_ends: weakref.WeakSet[Connection] = weakref.WeakSet()
+"""Seconds between two checks of a worker. Checks are counted, so time while the parent is stopped does not count."""
 
 
 class Processes:
-    """The worker processes of a loader, started when first needed and kept from epoch to epoch."""
+    """The worker processes of a loader, started on first use and kept between epochs."""
 
     def __init__(
-        self, maker: BatchMaker, count: int, threads: int, start_method: str | None, stall: float = STALL
+        self, builder: BatchBuilder, count: int, threads: int, start_method: str | None, stall: float = STALL
     ) -> None:
-        self._maker, self._count, self._threads, self._stall = maker, count, threads, stall
+        self.count = count
+        self._builder, self._threads, self._stall = builder, threads, stall
         self._context: Any = multiprocessing.get_context(start_method)
         self._workers: list[_Worker] = []
         self._requested = 0
 
     def __bool__(self) -> bool:
-        return self._count > 0
+        return self.count > 0
 
-    def results(self, requests: Iterator[Request], ahead: int) -> Generator[Result, None, None]:
-        """Have batches made, in order, each worker being a few ahead."""
+    def results(self, requests: Iterator[Request], prefetch: int) -> Generator[Result, None, None]:
+        """Yield batches in order; each worker prepares `prefetch` batches ahead."""
         workers = self._started()
-        first = self._requested  # what was asked for before and not taken is thrown away when it comes
-        taken = first
+
+        def start(request: Request) -> tuple[_Worker, int]:
+            number = self._requested
+            worker = workers[number % len(workers)]
+            worker.request(number, request)
+            self._requested += 1
+            return worker, number
+
         try:
-            for request in requests:
-                workers[self._requested % len(workers)].ask(self._requested, request)
-                self._requested += 1
-                if self._requested - taken >= ahead * len(workers):
-                    yield workers[taken % len(workers)].take(taken)
-                    taken += 1
-            while taken < self._requested:
-                yield workers[taken % len(workers)].take(taken)
-                taken += 1
+            # Batches of an abandoned iteration are discarded when they arrive.
+            for worker, number in look_ahead(start, requests, prefetch * len(workers)):
+                yield worker.take(number)
         except (WorkerDied, WorkerFailed, KeyboardInterrupt):
             self.close()
             raise
@@ -75,61 +75,62 @@ class Processes:
     def _started(self) -> list[_Worker]:
         if not self._workers:
             if self._context.get_start_method() != "fork":
-                _check_picklable(self._maker)
+                _check_picklable(self._builder)
             self._requested = 0
             self._workers = [
-                _Worker(self._context, self._maker, self._threads, self._stall) for _ in range(self._count)
+                _Worker(self._context, self._builder, self._threads, self._stall) for _ in range(self.count)
             ]
         return self._workers
 
     def close(self) -> None:
-        """End the workers."""
+        """Terminate the workers."""
         workers, self._workers = self._workers, []
         for worker in workers:
-            worker.hang_up()
-        deadline = time.monotonic() + PATIENCE
+            worker.stop()
+        deadline = time.monotonic() + SHUTDOWN_TIMEOUT
         for worker in workers:
-            worker.end(deadline)
+            worker.join(deadline)
 
 
 class _Worker:
-    """One worker process, seen from the parent."""
+    """The parent's handle of one worker process."""
 
-    def __init__(self, context: Any, maker: BatchMaker, threads: int, stall: float) -> None:
+    def __init__(self, context: Any, builder: BatchBuilder, threads: int, stall: float) -> None:
         ours, theirs = context.Pipe()
-        limit_waiting(ours, min(stall, STOPPED))
+        set_timeouts(ours, min(stall, STOPPED))
         self._stall = stall
         self._connection: Connection = ours
-        _parents_ends.add(ours)
-        self._process = context.Process(target=_main, args=(theirs, maker, threads, os.getpid()), daemon=True)
+        keep_in_parent(ours)
+        self._process = context.Process(
+            target=_main, args=(theirs, builder, threads, os.getpid()), daemon=True
+        )
         self._process.start()
         theirs.close()
         self._memory: dict[int, Any] = {}
-        self._received: dict[int, Any] = {}
         self._freed: deque[int] = deque()
-        self._end = weakref.finalize(self, _end, ours, self._process)
+        self._finalize = weakref.finalize(self, _terminate, ours, self._process)
 
-    def ask(self, number: int, request: Request) -> None:
-        """Have a batch made."""
+    def request(self, number: int, request: Request) -> None:
+        """Request a batch."""
         while self._freed:
             self._send(("free", self._freed.popleft()))
-        self._send(("make", (number, request)))
+        self._send(("build", (number, request)))
 
     def take(self, number: int) -> Result:
-        """Wait for a batch; those of an earlier iteration that was given up are passed over."""
+        """Wait for a batch; batches of an abandoned iteration are discarded."""
         while True:
-            kind, found, value = self._receive()
+            kind, received, value = self._receive()
             if kind == "error":
-                if found == number:
+                if received == number:
                     raise value
                 continue
             try:
-                result = self._unpacked(*value)
+                result = self._unpack(*value)
             except NotPicklable:
-                if found == number:
+                if received == number:
                     raise
             else:
-                if found == number:
+                if received == number:
                     return result
 
     def _send(self, message: Any) -> None:
@@ -152,7 +153,7 @@ class _Worker:
         raise self._died()
 
     def _wait(self) -> list[Any]:
-        """Wait until the worker has sent something or ended, but not for ever."""
+        """Wait until the worker has sent something or exited, or raise on timeout."""
         waited = stopped = 0.0
         tick = min(TICK, self._stall)
         while True:
@@ -166,70 +167,64 @@ class _Worker:
     def _stalled(self, seconds: float) -> WorkerFailed:
         pid = self._process.pid
         if is_stopped(pid):
-            what, hint = "was stopped (SIGSTOP), and nobody let it go on", "kill -CONT lets a process go on."
+            what, hint = "was stopped (SIGSTOP) and not continued", "kill -CONT continues a process."
         else:
             what = f"sent nothing for {seconds:g} s"
-            hint = "Loader(stall=…) waits longer; a step may be waiting for something that never comes."
+            hint = "a larger `stall`, or check whether a step of the dataset waits forever."
         self._process.kill()
         return WorkerFailed(f"worker process {pid} {what}.", hint=hint)
 
-    def _unpacked(self, handed: Handed, took: float) -> Result:
+    def _unpack(self, sent: SentBatch, took: float) -> Result:
         began = time.perf_counter()
         buffers: list[Any] = []
-        for number in handed.dropped:
+        for number in sent.dropped:
             del self._memory[number]
-        if handed.segment is not None:
-            if handed.segment not in self._memory:
-                self._memory[handed.segment] = map_segment(self._received_handle())
-            # Not self, which would keep the process for as long as somebody keeps a batch.
-            free = functools.partial(self._freed.append, handed.segment)
-            whole = watched(self._memory[handed.segment], free)
-            buffers = [whole[start:end] for start, end in handed.places]
+        if sent.segment is not None:
+            if sent.segment not in self._memory:
+                self._memory[sent.segment] = map_segment(self._receive_handle())
+            # Not self: a batch must not keep the process alive.
+            free = functools.partial(self._freed.append, sent.segment)
+            whole = watched(self._memory[sent.segment], free)
+            buffers = [whole[start:end] for start, end in sent.ranges]
         try:
-            result: Result = pickle.loads(handed.content, buffers=buffers)  # noqa: S301 - from our own child
+            result: Result = pickle.loads(sent.content, buffers=buffers)  # noqa: S301 - from our own child
         except Exception as error:
             raise NotPicklable(
                 f"a batch from a worker process cannot be read: {type(error).__name__}: {error}.",
-                hint="make arrays, numbers or text of its fields in a map(), or use threads, not processes.",
+                hint="convert its fields to arrays, numbers or text in a map(), or use threads instead of processes.",
             ) from error
-        result.stats.hand_over += took + time.perf_counter() - began
+        result.stats.transfer += took + time.perf_counter() - began
         return result
 
-    def _received_handle(self) -> int:
+    def _receive_handle(self) -> int:
         try:
             return recv_handle(self._connection)
         except BlockingIOError:
             raise self._stalled(min(self._stall, STOPPED)) from None
-        except (EOFError, OSError, RuntimeError):  # it was killed between the batch and its descriptor
+        except (EOFError, OSError, RuntimeError):  # killed between the batch and its descriptor
             raise self._died() from None
 
     def _died(self) -> WorkerDied:
-        self._process.join(PATIENCE)
-        code = self._process.exitcode
-        if code is not None and code < 0:
-            how = f"was killed by {signal.Signals(-code).name}"
-        else:
-            how = f"ended with status {code}"
-        return WorkerDied(f"worker process {self._process.pid} {how}.")
+        return WorkerDied(f"worker process {self._process.pid} {exit_reason(self._process)}.")
 
-    def hang_up(self) -> None:
-        """Tell the worker that nothing more is wanted."""
+    def stop(self) -> None:
+        """Ask the worker to exit."""
         with contextlib.suppress(OSError):
             self._connection.send(("stop", None))
         self._connection.close()
 
-    def end(self, deadline: float) -> None:
-        """Wait for the worker to end, and see to it that it does."""
+    def join(self, deadline: float) -> None:
+        """Wait for the worker to exit; kill it after the deadline."""
         process = self._process
         while process.is_alive():
             if is_stopped(process.pid) or time.monotonic() > deadline:
                 process.kill()
             process.join(TICK / 10)
-        self._end()
+        self._finalize()
 
 
-def limit_waiting(connection: Connection, seconds: float) -> None:
-    """Let reading and writing fail in the middle of a message if the other end does nothing for so long."""
+def set_timeouts(connection: Connection, seconds: float) -> None:
+    """Make reads and writes fail if the other end does nothing for this long, even within a message."""
     limit = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
     with socket.socket(fileno=os.dup(connection.fileno())) as end:
         end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
@@ -237,7 +232,7 @@ def limit_waiting(connection: Connection, seconds: float) -> None:
 
 
 def is_stopped(pid: int | None) -> bool:
-    """Whether the system has stopped a process, where it can be asked."""
+    """Return whether a process is stopped, on systems that have /proc."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].split()[0] == b"T"
@@ -245,37 +240,33 @@ def is_stopped(pid: int | None) -> bool:
         return False
 
 
-def _main(connection: Connection, maker: BatchMaker, threads: int, parent: int) -> None:
-    # A forked child has the parent's ends of all workers. While they are open here, their workers would not
-    # notice that the parent has died.
-    for end in list(_parents_ends):
-        end.close()
-    work(connection, maker, threads, parent)
+def _main(connection: Connection, builder: BatchBuilder, threads: int, parent: int) -> None:
+    close_parent_ends()
+    work(connection, builder, threads, parent)
 
 
-def _end(connection: Connection, process: Any) -> None:
-    """End a worker process whatever it is doing."""
+def _terminate(connection: Connection, process: Any) -> None:
+    """Terminate a worker process, whatever it is doing."""
     connection.close()
-    process.join(PATIENCE)
+    process.join(SHUTDOWN_TIMEOUT)
     if process.is_alive():
         process.kill()
         process.join()
     process.close()
 
 
-def _check_picklable(maker: BatchMaker) -> None:
-    """Name the step that cannot be sent to a fresh interpreter."""
+def _check_picklable(builder: BatchBuilder) -> None:
+    """Raise an error that names the step that cannot be pickled."""
     try:
-        pickle.dumps(maker)
+        pickle.dumps(builder)
     except Exception as error:
         problem = error
     else:
         return
-    for step in maker.steps():
+    for step in builder.steps():
         try:
             pickle.dumps(step)
         except Exception as error:
-            name = getattr(getattr(step, "f", None), "__qualname__", "")
-            what = f"the step {type(step).__name__}({name}) cannot be sent to a worker: {error}."
+            what = f"the step {describe_step(step)} cannot be sent to a worker: {error}."
             raise NotPicklable(what) from None
     raise NotPicklable(f"the loader cannot be sent to a worker: {problem}.") from problem

@@ -1,4 +1,4 @@
-"""Where the time of a loader goes, and what to do about it."""
+"""Where the time of a loader goes, and how to save it."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ __all__ = ["Stats"]
 
 @dataclass(slots=True)
 class Stats:
-    """Seconds, added up over all workers; `waiting` and `consuming` are those of the training loop."""
+    """Seconds, summed over all workers; `waiting` and `consuming` are those of the training loop."""
 
     samples: int = 0
     batches: int = 0
     read: float = 0.0
-    """Finding samples and getting their bytes."""
+    """Locating and reading samples."""
     steps: float = 0.0
     """Decoding and the other steps of the dataset."""
     collate: float = 0.0
-    """Writing items into batches."""
-    hand_over: float = 0.0
-    """Getting batches out of worker processes."""
+    """Copying items into batches."""
+    transfer: float = 0.0
+    """Transferring batches from worker processes."""
     waiting: float = 0.0
     """The training loop waits for a batch."""
     consuming: float = 0.0
@@ -34,29 +34,29 @@ class Stats:
         return list(asdict(self).values())
 
     def as_dict(self) -> dict[str, Any]:
-        """The numbers by name, with the verdict."""
+        """Return the numbers by name, and the verdict."""
         return asdict(self) | {"verdict": self.verdict()}
 
     def verdict(self) -> str:
-        """Say in one line what is slow."""
+        """Name the bottleneck in one line."""
         total = self.waiting + self.consuming
         if not self.batches or total <= 0:
-            return "nothing was loaded yet"
+            return "no batches were loaded yet"
         share = self.waiting / total
         rate = f"{self.samples / total:,.0f} samples/s"
         if share < 0.05:
-            return f"{rate}: the consumer is the limit; it waits {share:.0%} of the time"
+            return f"{rate}: the training loop is the bottleneck; it waits {share:.0%} of the time"
         work = {"reading": self.read, "decoding and mapping": self.steps, "collating": self.collate}
-        work["handing over"] = self.hand_over
+        work["transfer"] = self.transfer
         slowest = max(work, key=work.__getitem__)
-        of_work = work[slowest] / (sum(work.values()) or 1)
+        part = work[slowest] / (sum(work.values()) or 1)
         advice = {
             "reading": "a cache, faster storage, or larger shards",
-            "decoding and mapping": "more threads; processes if a step holds Python's lock",
+            "decoding and mapping": "more threads; processes if a step holds the GIL",
             "collating": "smaller items",
-            "handing over": "threads instead of processes",
+            "transfer": "threads instead of processes",
         }[slowest]
         return (
-            f"{rate}: the consumer waits {share:.0%} of the time, mostly for {slowest} "
-            f"({of_work:.0%} of the work); try {advice}"
+            f"{rate}: the training loop waits {share:.0%} of the time, mostly for {slowest} "
+            f"({part:.0%} of the work); try {advice}"
         )

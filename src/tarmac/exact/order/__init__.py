@@ -1,1 +1,1 @@
-"""Which sample when, as arithmetic: bijections, windows, mixtures, epochs."""
+"""The order of samples as arithmetic: bijections, windows, mixtures, epochs."""

@@ -1,13 +1,14 @@
-"""Which sample comes at which position of an epoch, by arithmetic instead of lists.
+"""Map positions of an epoch to samples and back, by arithmetic instead of lists.
 
     shards in the order of the epoch   | 4 4 4 4 | 0 0 0 | 2 2 2 2 2 2 | ...      the line of N samples
-    begun somewhere else each epoch
+    rotated by another amount each epoch
     cut into C streams                 |     stream 0     |     stream 1     | ...
     each cut into windows              |   w0  |    w1    |  w0 |     w1     | ...
-    permuted inside each window, then dealt out: position p is index p div C of stream p mod C
+    permuted inside each window, then interleaved: position p is index p div C of stream p mod C
 
-A window is what a reader has to have at hand for one stream, so memory and requests stay bounded, and a rank
-that takes every R-th position, with R a divisor of C, reads whole streams and nothing else.
+A reader needs one window of a stream at a time, so memory and requests are bounded. A rank takes every R-th
+position. If R divides C, it reads whole streams and nothing else; any other R works, with more shards per
+rank.
 """
 
 from __future__ import annotations
@@ -19,43 +20,43 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from tarmac.errors import UsageError
 from tarmac.exact.order.bijection import MAX_SIZE, Words, mix_key, permute, unpermute
+from tarmac.exact.types import Integers
 from tarmac.runtime.seeds import Seed, make_seed
 
-__all__ = ["check_option", "check_positions", "ExactOrder", "Integers", "MAX_STREAMS"]
-
-Integers = NDArray[np.int64]
+__all__ = ["check_option", "check_positions", "ExactOrder", "MAX_STREAMS"]
 
 MAX_STREAMS = 1 << 20
-"""More streams than ranks anywhere; each takes a little memory."""
+"""More streams than ranks anywhere; each stream takes a little memory."""
 
-# Several epochs, because the passes of a mixture alternate; many of a small dataset, because they are short.
+# Several epochs, because a mixture alternates between them; many for a small dataset, where they are short.
 _EPOCHS_KEPT, _SHARDS_KEPT = 4, 1 << 16
 _CACHES = {"_cuts", "_epoch", "_sizes"}
-_AT_ONCE = 64
-"""How many substitutes to work out in one go."""
+_CHUNK = 64
+"""Number of substitutes to compute at a time."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Epoch:
-    """What is worked out once per epoch: a few numbers for each shard and each stream."""
+    """Computed once per epoch: a few numbers for each shard and each stream."""
 
     shards: Integers  # which shard is n-th in the line
     ends: Integers  # where the n-th ends in the line
     starts: Integers  # where a shard starts in the line, by its own number
     keys: Words  # of each stream
-    turn: np.uint64  # where the line begins, or the key by which all of it is permuted
-    leads: Integers  # how much of a stream's first window is cut off, so that borders differ between epochs
+    rotation: np.uint64  # of the line, or the key that permutes all of it
+    leads: Integers  # how much of a stream's first window is cut off, so that window borders differ between epochs
 
 
 class ExactOrder:
-    """Which sample comes at which position of an epoch: a pure function of (lengths, seed, epoch).
+    """The order of an epoch: a pure function of lengths, seed and epoch.
 
-    `lengths` says how many samples each shard holds. Setting up an epoch takes time and memory for each
-    shard, finding a sample takes the same short time whatever their number. Without `shuffle` the order is
-    that of the shards and their rows; `window` is then only where substitutes come from.
+    `lengths` holds the number of samples of each shard. Setting up an epoch takes O(shards) time and memory,
+    locating a sample O(log shards). Without `shuffle` the order is that of the shards and their rows;
+    `window` then only limits where substitutes come from.
     """
 
     def __init__(
@@ -73,8 +74,8 @@ class ExactOrder:
         self.window = check_option("window", window, 1 << 40)
         self.samples: int = sum(self._lengths.tolist())
         if self.samples > MAX_SIZE:
-            raise ValueError(f"the lengths add up to {self.samples} samples, at most 2**62 can be ordered")
-        make_seed(seed)  # what cannot be a seed is refused here, not at the first batch
+            raise ValueError(f"expected at most 2**62 samples, got {self.samples}")
+        make_seed(seed)  # raises for an invalid seed now, not at the first batch
         self._prepare()
 
     def at(self, epoch: int, positions: ArrayLike) -> tuple[Integers, Integers]:
@@ -82,48 +83,48 @@ class ExactOrder:
         positions = check_positions(positions, self.samples)
         if not self.shuffle:
             return self.on_line(epoch, positions)
-        start, place, size, key = self.windows(epoch, positions)
-        return self.on_line(epoch, start + permute(place, size, key))
+        start, offset, size, key = self.windows(epoch, positions)
+        return self.on_line(epoch, start + permute(offset, size, key))
 
     def position_of(self, epoch: int, shard: ArrayLike, row: ArrayLike) -> Integers:
-        """Return at which position of the epoch each sample comes: the inverse of `at`."""
+        """Return the position of each sample in the epoch: the inverse of `at`."""
         shard, row = self._checked_samples(shard, row)
         plan = self._epoch(epoch)
         line = plan.starts[shard] + row
         if not self.shuffle:
             return line
-        line = self._begun_elsewhere(plan, line, back=True)
+        line = self._rotated(plan, line, back=True)
         stream = np.searchsorted(self._cuts, line, side="right") - 1
         index = line - self._cuts[stream]
         first, size, key = self._windows(plan, stream, index)
         return (unpermute(index - first, size, key) + first) * self.streams + stream
 
     def window_at(self, epoch: int, position: int) -> range:
-        """Return all the positions that share a window with this one, in their order."""
+        """Return all positions of the window that holds this position, in order."""
         (position,) = check_positions([position], self.samples).tolist()
         if not self.shuffle:
             first = position - position % self.window
             return range(first, min(first + self.window, self.samples))
-        _, (place,), (size,), _ = self.windows(epoch, np.array([position]))
-        first = position - int(place) * self.streams
+        _, (offset,), (size,), _ = self.windows(epoch, np.array([position]))
+        first = position - int(offset) * self.streams
         return range(first, first + int(size) * self.streams, self.streams)
 
     def substitutes(self, epoch: int, position: int) -> Iterator[tuple[int, int]]:
-        """Walk through the other samples (shard, row) of the window, from the one after the position around.
+        """Yield the other samples (shard, row) of the window, from the next position on, wrapping around.
 
-        What takes the place of a sample that cannot be used is thus the same on every machine, and near.
+        So the replacement of a bad sample is the same on every machine, and close to it.
         """
         window = self.window_at(epoch, position)
-        here = window.index(position)
-        for part in (window[here + 1 :], window[:here]):
-            for begin in range(0, len(part), _AT_ONCE):
-                shards, rows = self.at(epoch, np.array(part[begin : begin + _AT_ONCE]))
+        index = window.index(position)
+        for part in (window[index + 1 :], window[:index]):
+            for begin in range(0, len(part), _CHUNK):
+                shards, rows = self.at(epoch, np.array(part[begin : begin + _CHUNK]))
                 yield from zip(shards.tolist(), rows.tolist(), strict=True)
 
     def windows(self, epoch: int, positions: Integers) -> tuple[Integers, Integers, Integers, Words]:
-        """Say for each position where its window starts in the line, its place there, and size and key.
+        """Return for each position the start of its window in the line, the offset in it, its size and key.
 
-        The first half of `at`, which a mixture takes for many orders before it permutes for all of them.
+        This is the first half of `at`. A mixture calls it for many orders before it permutes for all of them.
         """
         if not self.shuffle:
             none = np.zeros_like(positions)
@@ -133,11 +134,11 @@ class ExactOrder:
         return self._cuts[stream] + first, index - first, size, key
 
     def on_line(self, epoch: int, line: Integers) -> tuple[Integers, Integers]:
-        """Return the shard and the row of the n-th sample of the line: the second half of `at`."""
+        """Return the shard and the row of samples by their index in the line: the second half of `at`."""
         plan = self._epoch(epoch)
         if self.shuffle:
-            line = self._begun_elsewhere(plan, line)
-        shard = plan.shards[np.searchsorted(plan.ends, line, side="right")]  # right: not the empty ones
+            line = self._rotated(plan, line)
+        shard = plan.shards[np.searchsorted(plan.ends, line, side="right")]  # right: skips empty shards
         return shard, line - plan.starts[shard]
 
     def _windows(self, plan: _Epoch, stream: Integers, index: Integers) -> tuple[Integers, Integers, Words]:
@@ -149,21 +150,21 @@ class ExactOrder:
         size = np.minimum(begin + self.window, self._sizes[stream]) - first
         return first, size, mix_key(plan.keys[stream], number)
 
-    def _begun_elsewhere(self, plan: _Epoch, line: Integers, *, back: bool = False) -> Integers:
-        """Begin the line at another sample each epoch, so that few shards are not always cut alike.
+    def _rotated(self, plan: _Epoch, line: Integers, *, back: bool = False) -> Integers:
+        """Rotate the line by another amount each epoch, so that a few shards are not always cut alike.
 
-        What fits into one window is permuted as a whole: there is nothing to gain from reading it in parts.
+        A line that fits into one window is permuted as a whole: reading it in parts would gain nothing.
         """
         if not line.size:
             return line
         if self.samples <= self.window:
-            return (unpermute if back else permute)(line, self.samples, plan.turn)
-        turn = int(plan.turn % np.uint64(self.samples))
-        return (line - turn if back else line + turn) % self.samples
+            return (unpermute if back else permute)(line, self.samples, plan.rotation)
+        rotation = int(plan.rotation % np.uint64(self.samples))
+        return (line - rotation if back else line + rotation) % self.samples
 
     def _set_up(self, epoch: int) -> _Epoch:
         if operator.index(epoch) < 0:
-            raise ValueError(f"epochs are counted from 0, there is none with the number {epoch}")
+            raise ValueError(f"expected an epoch of 0 or more, got {epoch}")
         key = make_seed("exact order", self.seed, epoch)
         shards = np.arange(len(self._lengths), dtype=np.int64)
         if self.shuffle:
@@ -173,19 +174,19 @@ class ExactOrder:
         starts[shards] = ends - self._lengths[shards]
         streams = np.arange(self.streams)
         leads = (mix_key(mix_key(key, 1), streams) % np.uint64(self.window)).astype(np.int64)
-        turn = mix_key(key, 3)[0]
-        return _Epoch(shards, ends, starts, mix_key(mix_key(key, 2), streams), turn, leads)
+        rotation = mix_key(key, 3)[0]
+        return _Epoch(shards, ends, starts, mix_key(mix_key(key, 2), streams), rotation, leads)
 
     def _checked_samples(self, shard: ArrayLike, row: ArrayLike) -> tuple[Integers, Integers]:
         shard, row = np.broadcast_arrays(np.atleast_1d(_integers(shard)), np.atleast_1d(_integers(row)))
         if shard.size and not 0 <= shard.min() <= shard.max() < len(self._lengths):
-            raise IndexError(f"there are {len(self._lengths)} shards, numbered from 0; asked for {shard}")
+            raise IndexError(f"shard number out of range: there are {len(self._lengths)} shards, got {shard}")
         if ((row < 0) | (row >= self._lengths[shard])).any():
-            raise IndexError(f"rows are numbered from 0 up to the length of their shard; asked for {row}")
+            raise IndexError(f"row number out of range for its shard: {row}")
         return shard, row
 
     def _prepare(self) -> None:
-        """Work out what is not pickled, and begin with no epoch set up."""
+        """Compute what is not pickled."""
         bounds = np.arange(self.streams + 1, dtype=np.int64)
         shorter, longer_ones = divmod(self.samples, self.streams)
         self._cuts = bounds * shorter + np.minimum(bounds, longer_ones)  # where streams start
@@ -205,36 +206,36 @@ class ExactOrder:
 
 
 def check_option(name: str, value: int, most: int) -> int:
-    """Return a number that has to lie in [1, most], or raise."""
+    """Return the value, or raise unless it is an integer in [1, most]."""
     if not 1 <= operator.index(value) <= most:
-        raise ValueError(f"{name}= is a whole number from 1 to {most}, not {value}")
+        raise UsageError(f"expected 1 to {most}, got {value}.", field=name)
     return operator.index(value)
 
 
 def check_positions(positions: ArrayLike, samples: int) -> Integers:
-    """Return positions as an array of one dimension, or raise if one lies outside of the epoch."""
-    found = np.atleast_1d(_integers(positions))
-    if found.ndim != 1:
-        raise ValueError(f"positions are a list or an array of one dimension, found {found.ndim} dimensions")
-    # Negative numbers seen as unsigned are huge, so one comparison finds both kinds of strays.
-    if found.size and int(found.view(np.uint64).max()) >= samples:
-        stray = found[(found < 0) | (found >= samples)][0]
-        raise IndexError(f"position {stray} is outside of the epoch: its {samples} positions count from 0")
-    return found
+    """Return positions as a one-dimensional array, or raise if one is outside of the epoch."""
+    numbers = np.atleast_1d(_integers(positions))
+    if numbers.ndim != 1:
+        raise ValueError(f"expected positions in one dimension, got {numbers.ndim} dimensions")
+    # Negative numbers are huge as unsigned ones, so one comparison finds both errors.
+    if numbers.size and int(numbers.view(np.uint64).max()) >= samples:
+        wrong = numbers[(numbers < 0) | (numbers >= samples)][0]
+        raise IndexError(f"position {wrong} is out of range: the epoch has {samples} positions")
+    return numbers
 
 
 def _integers(numbers: ArrayLike) -> Integers:
-    found = np.asarray(numbers)
-    if found.size and found.dtype.kind not in "iu":
-        raise TypeError(f"expected whole numbers, found an array of {found.dtype}: round or cast them first")
-    return found.astype(np.int64, copy=False)
+    array = np.asarray(numbers)
+    if array.size and array.dtype.kind not in "iu":
+        raise TypeError(f"expected integers, got an array of {array.dtype}")
+    return array.astype(np.int64, copy=False)
 
 
 def _checked_lengths(lengths: ArrayLike) -> Integers:
-    found = _integers(lengths)
-    if found.ndim != 1:
-        raise ValueError(f"lengths= is one number for each shard, found {found.ndim} dimensions")
-    if (found < 0).any():
-        where = int(np.argmin(found))
-        raise ValueError(f"a shard holds 0 samples or more, but lengths[{where}] is {found[where]}")
-    return found.copy()
+    numbers = _integers(lengths)
+    if numbers.ndim != 1:
+        raise ValueError(f"expected lengths in one dimension, got {numbers.ndim} dimensions")
+    if (numbers < 0).any():
+        wrong = int(np.argmin(numbers))
+        raise ValueError(f"expected lengths of 0 or more, got {numbers[wrong]} as lengths[{wrong}]")
+    return numbers.copy()

@@ -18,7 +18,7 @@ from tarmac.jobs.engines import Engine, make_engine
 from tarmac.jobs.ledger import open_ledger
 from tarmac.jobs.outputs import existing_sizes
 from tarmac.jobs.task import Outcome, Task, Unit
-from tarmac.progress import progress as show_progress
+from tarmac.progress import track
 from tarmac.storage import StorageOptions, WriteOptions, open_write, scheme_of, stat
 from tarmac.storage.urls import Shards
 from tarmac.tools.check.compare import entries_of
@@ -148,7 +148,7 @@ def check(
         keys = SharedKeys(f"{stack.enter_context(tempfile.TemporaryDirectory())}/keys") if duplicates else None
         task = _CheckTask(urls, checks, entries, keys, versions=ledger is not None)
         results = _run(task, _engine(run, urls), ledger)
-        for result in show_progress(results, len(urls), "checking", show=run.progress):
+        for result in track(results, len(urls), "checking", progress=run.progress):
             report.shards.append(result)
             if on_shard is not None:
                 on_shard(result)

@@ -49,7 +49,7 @@ def indexed_columns(sources: Iterable[SampleSource], select: Select) -> tuple[st
     """Return the selected fields of indexed shards, in the order of their first occurrence."""
     names: dict[str, None] = {}
     for source in sources:
-        for part in source.dataset.parts if isinstance(source, IndexedSamples) else ():
+        for part in source.dataset._parts if isinstance(source, IndexedSamples) else ():
             for sidecar in part.shards.sidecars(part.numbers.tolist()):
                 names |= dict.fromkeys(sidecar.fields)
     dropped = frozenset() if select.rule is None else select.rule.dropped

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tarmac.errors import BadName, DuplicateField, WriteError
-from tarmac.runtime.extras import import_extra
+from tarmac.extras import import_extra
 from tarmac.samples.grouping import Sample
 from tarmac.tools.export.formats import Format, RowOptions, Writer, payload, register_format
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 
 from tarmac.errors import EncodeFailed
-from tarmac.runtime.extras import import_extra
+from tarmac.extras import import_extra
 from tarmac.samples.grouping import Sample
 from tarmac.tools.export.formats import KEY, Format, RowOptions, SinkFile, Writer, payload, register_format
 from tarmac.tools.export.values import value_of

@@ -110,7 +110,7 @@ def join(
                 selected += len(dataset)
                 unmatched += len(dataset)
                 if how == "inner":
-                    dataset = dataset.with_keys(numbers)
+                    dataset = dataset.select_keys(numbers)
                 path = f"{directory}/matches-{number}.npy"
                 write_integers(path, _mark_used(numbers.numbers(dataset.keys()), used))
                 unmatched -= int((np.load(path, mmap_mode="r") >= 0).sum())

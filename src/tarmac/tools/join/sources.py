@@ -72,7 +72,7 @@ class ShardRows:
         return [{self.prefix + name: data for name, data in fields_of(one).items()} for one in samples]
 
     def sizes(self, numbers: Integers) -> Integers:
-        return self.dataset.sizes_of(numbers)
+        return self.dataset.sizes(numbers)
 
     def fingerprint(self) -> str:
         return f"{self.dataset.fingerprint} {self.versions}"

@@ -19,7 +19,7 @@ import xxhash
 
 from tarmac.codecs import Decoder, encode_field, find_encoder, imagehandler, imagespecs
 from tarmac.errors import NotPicklable, TarmacError, TransformFailed, UsageError
-from tarmac.runtime.extras import is_missing_extra
+from tarmac.extras import MissingExtra
 from tarmac.samples.grouping import Sample
 from tarmac.samples.naming import check_field, check_key, is_reserved
 
@@ -97,7 +97,7 @@ class Function:
             result = self.function(given)
             several = None if result is None or isinstance(result, Mapping) else list(_items(result))
         except (TarmacError, ImportError) as error:
-            if isinstance(error, ImportError) and not is_missing_extra(error):
+            if isinstance(error, ImportError) and not isinstance(error, MissingExtra):
                 raise _failed(error) from error
             raise
         except (Exception, SystemExit) as error:  # fails the sample, not the program

@@ -156,10 +156,10 @@ def _unique(runs: Runs, order: SortKey, dataset: Dataset, shards: Gathered, loss
             losses.duplicates += 1
         else:
             raise SampleError(
-                f'the sample has the same {order.by} as "{dataset.key_of(first)}" '
+                f'the sample has the same {order.by} as "{dataset.key(first)}" '
                 f"of {shards.url(dataset, first)}.",
                 url=shards.url(dataset, number),
-                key=dataset.key_of(number),
+                key=dataset.key(number),
                 hint='`unique` "keep" keeps both, "first" keeps the first.',
             )
 
@@ -190,4 +190,4 @@ def _check_keys(plan: Plan, output: Output, shards: Gathered) -> None:
 def _keys(source: IndexedSamples, shard: OutputShard) -> Iterator[tuple[int, str]]:
     for start in range(shard.start, shard.stop, BATCH):
         numbers = source.indices(start, min(start + BATCH, shard.stop))
-        yield from zip(numbers.tolist(), map(plain_key, source.dataset.keys_of(numbers)), strict=True)
+        yield from zip(numbers.tolist(), map(plain_key, source.dataset.keys(numbers)), strict=True)

@@ -185,9 +185,9 @@ def _integer_bytes(number: int) -> bytes:
 
 def _only(dataset: Dataset, fields: frozenset[str]) -> Dataset:
     """Return the same samples with only these fields."""
-    return Dataset.of_parts(
+    return Dataset._of_parts(
         [
-            replace(part, shards=ShardSet(part.shards.manifest, replace(part.shards.opening, fields=fields)))
-            for part in dataset.parts
+            replace(part, shards=ShardSet(part.shards.manifest, replace(part.shards.options, fields=fields)))
+            for part in dataset._parts
         ]
     )

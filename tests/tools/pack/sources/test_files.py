@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from harness.waiting import FOREVER, PATIENCE, FakeClock
+from harness.waiting import FOREVER, TIMEOUT, FakeClock
 from tarmac.errors import AccessDenied, CommandFailed, NotFound, ObjectChanged, Stalled, TransferError
 from tarmac.storage import StorageOptions
 from tarmac.storage.types import DEFAULT_STORAGE
@@ -123,12 +123,12 @@ def test_a_large_file_comes_in_several_reads(tmp_path, monkeypatch):
 
 
 def test_commands(monkeypatch):
-    storage = StorageOptions(command_idle=PATIENCE)
+    storage = StorageOptions(command_timeout=TIMEOUT)
     assert read_file(("txt", "pipe:printf abc", -1, None), storage) == b"abc"
     with pytest.raises(CommandFailed, match="status 3"):
         read_file(("txt", "pipe:echo abc; exit 3", -1, None), storage)
     with pytest.raises(Stalled):
-        read_file(("txt", f"pipe:sleep {FOREVER}", -1, None), StorageOptions(command_idle=0.2))
+        read_file(("txt", f"pipe:sleep {FOREVER}", -1, None), StorageOptions(command_timeout=0.2))
     clock = FakeClock(tick=1)  # a second for each piece
     monkeypatch.setattr(files, "time", clock)
     with pytest.raises(Stalled, match="120 seconds"):

@@ -9,11 +9,9 @@ from operator import itemgetter
 from sys import intern
 
 from tarmac.errors import AccessDenied, NotFound, TransferError, UrlError
-from tarmac.limits import DEFAULT_LIMITS
 from tarmac.samples.naming import first_dot
-from tarmac.storage import StorageOptions, is_local, scheme_of
+from tarmac.storage import StorageOptions, can_list, is_local, list_objects
 from tarmac.storage.local import local_path
-from tarmac.storage.schemes import LISTABLE
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.tools.pack.sources.files import FileSource, file_stat
 from tarmac.tools.pack.sources.registry import SourceFormat, register_source
@@ -55,15 +53,13 @@ class Directory(FileSource):
         return items
 
     def _remote(self, skipped: Skipped) -> list[Item]:
-        if scheme_of(self.url) not in LISTABLE:
+        if not can_list(self.url):
             raise UrlError(
                 "this location cannot be listed.", url=self.url, hint="a recipe or a table of URLs."
             )
-        from tarmac.storage.objects import list_infos
-
         base = f"{self.url.rstrip('/')}/"
         samples: dict[str, list[File]] = {}
-        for url, info in list_infos(base, DEFAULT_LIMITS.shards, self.storage):
+        for url, info in list_objects(base, self.storage):
             name = url.removeprefix(base)
             halves = first_dot(name)
             if "/." in f"/{name}":

@@ -18,7 +18,7 @@ from tarmac.tools.pack.sources.source import UNKNOWN, File, FileStats, Load, Loc
 __all__ = ["FileSource", "file_loader", "file_stat", "locate_file", "read_file"]
 
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
-"""Opening a named pipe must not block; it is an error anyway."""
+"""OpenOptions a named pipe must not block; it is an error anyway."""
 _CHUNK = 1 << 20
 _TYPE_BITS = 0o170000
 """The bits of a mode that hold the file type."""
@@ -115,8 +115,8 @@ def read_file(file: File, storage: StorageOptions) -> bytes:
         while chunk := source.read(_CHUNK):
             chunks.append(chunk)
             length += len(chunk)
-            if scheme_of(location) == "pipe" and time.monotonic() - started > storage.command_idle:
-                raise Stalled(f"the command took more than {storage.command_idle:g} seconds.", url=location)
+            if scheme_of(location) == "pipe" and time.monotonic() - started > storage.command_timeout:
+                raise Stalled(f"the command took more than {storage.command_timeout:g} seconds.", url=location)
     if size not in (-1, length):
         raise ObjectChanged(f"expected {size} bytes, got {length}.", url=location)
     return b"".join(chunks)

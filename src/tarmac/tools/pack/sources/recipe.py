@@ -76,7 +76,7 @@ class Recipe(FileSource):
         return key, locate_file(field, url, self.storage, self.options.needs_sizes)
 
     def opened(self, locations: Sequence[Location], stats: FileStats) -> AbstractContextManager[Load]:
-        return file_loader(replace(self.storage, command_idle=self.options.timeout), stats)
+        return file_loader(replace(self.storage, command_timeout=self.options.timeout), stats)
 
 
 def _open(url: str, options: SourceOptions) -> Recipe:

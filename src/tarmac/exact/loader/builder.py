@@ -1,0 +1,171 @@
+"""Build a batch from positions of an epoch: locate, read, decode, collate, and replace bad samples."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from tarmac.errors import ErrorBudgetExceeded
+from tarmac.exact.dataset import Dataset
+from tarmac.exact.epoch_order import EpochOrder
+from tarmac.exact.loader.collate import BatchBuffer
+from tarmac.exact.loader.cursor import Request, seeds_of
+from tarmac.exact.loader.stats import Stats
+from tarmac.exact.mix import Mix
+from tarmac.exact.steps import apply_steps
+from tarmac.steps.stage import Each
+
+__all__ = ["BadSample", "BatchBuilder", "Result"]
+
+CHUNK = 32
+"""Largest number of samples that a thread works on at a time: handing over costs, and waits for the GIL."""
+
+
+@dataclass(frozen=True, slots=True)
+class BadSample:
+    """A sample that could not be used, and the key of its replacement."""
+
+    epoch: int
+    position: int
+    key: str
+    url: str
+    error: str
+    replaced_by: str
+
+
+@dataclass(slots=True)
+class Result:
+    """A batch, its request, the samples that were replaced in it, and where the time went."""
+
+    batch: Any
+    request: Request
+    bad: list[BadSample] = field(default_factory=list)
+    stats: Stats = field(default_factory=Stats)
+
+
+class BatchBuilder:
+    """Builds batches. It keeps nothing between two batches, so any thread or process can build any batch."""
+
+    def __init__(
+        self,
+        dataset: Dataset[Any] | Mix[Any],
+        order: EpochOrder,
+        *,
+        seed: int | str,
+        collate: Callable[[list[Any]], Any] | None,
+        max_bad_samples: int,
+    ) -> None:
+        self.samples: Dataset[Any] = dataset._concatenated if isinstance(dataset, Mix) else dataset
+        self.order = order
+        self.seed = seed
+        self.collate = collate
+        self.max_bad_samples = max_bad_samples
+
+    def begin(
+        self, request: Request, pool: ThreadPoolExecutor | None = None, threads: int = 1
+    ) -> Callable[[], Result]:
+        """Start a batch in a pool of `threads` threads, and return a function that waits for it."""
+        batch = _Batch(self, request)
+        if pool is None:
+            return lambda: batch.finish([batch.fill(chunk) for chunk in _chunks(request.size, 1)])
+        futures = [pool.submit(batch.fill, chunk) for chunk in _chunks(request.size, threads)]
+        return lambda: batch.finish(_results(futures))
+
+    def steps(self) -> list[Each]:
+        """Return all steps that are applied to samples."""
+        return [step for part in self.samples._parts for step in part.steps]
+
+    def after_fork(self) -> None:
+        """Release what a forked process must not share with its parent."""
+        self.samples._after_fork()
+
+
+def _chunks(size: int, threads: int) -> list[range]:
+    chunk = max(1, min(CHUNK, -(-size // threads)))
+    return [range(start, min(start + chunk, size)) for start in range(0, size, chunk)]
+
+
+def _results(futures: list[Future[Stats]]) -> Iterator[Stats]:
+    try:
+        for future in futures:
+            yield future.result()
+    finally:
+        for future in futures:
+            future.cancel()
+
+
+class _Batch:
+    """A batch under construction."""
+
+    def __init__(self, builder: BatchBuilder, request: Request) -> None:
+        self.builder, self.request = builder, request
+        self.positions = request.positions
+        self.indices = builder.order.at(request.epoch, self.positions)
+        self.seeds = seeds_of(builder.seed, request.epoch, self.positions)
+        self.bad: list[BadSample] = []
+        self.buffer = BatchBuffer(request.size)
+        self.items: list[Any] = [None] * request.size
+
+    def fill(self, slots: range) -> Stats:
+        """Build the items of some slots of the batch."""
+        stats, put = Stats(), self._put
+        began = time.perf_counter()
+        fetched = self.builder.samples._fetcher.fetch(self.indices[slots.start : slots.stop])
+        stats.read += time.perf_counter() - began
+        for slot, sample, steps in zip(slots, *fetched, strict=True):
+            began = time.perf_counter()
+            try:
+                item = sample if not steps else apply_steps(steps, sample, self.seeds[slot])
+            except Exception as error:
+                item = self._substitute(slot, sample, error)
+            built = time.perf_counter()
+            put(slot, item)
+            stats.steps += built - began
+            stats.collate += time.perf_counter() - built
+        return stats
+
+    def _put(self, slot: int, item: Any) -> None:
+        if self.builder.collate is None:
+            self.buffer.put(slot, item)
+        else:
+            self.items[slot] = item
+
+    def _substitute(self, slot: int, sample: Any, error: Exception) -> Any:
+        """Return the next good item of the window, so that every rank keeps its number of samples."""
+        builder = self.builder
+        if not builder.max_bad_samples:
+            raise error
+        position = int(self.positions[slot])
+        for index in builder.order.substitutes(self.request.epoch, position):
+            (other,), (steps,) = builder.samples._fetcher.fetch([index])
+            try:
+                item = apply_steps(steps, other, self.seeds[slot])
+            except Exception:  # noqa: S112 - also bad, and reported at its own position
+                continue
+            self.bad.append(
+                BadSample(
+                    self.request.epoch,
+                    position,
+                    sample["__key__"],
+                    sample["__url__"],
+                    f"{type(error).__name__}: {error}",
+                    other["__key__"],
+                )
+            )
+            return item
+        raise ErrorBudgetExceeded(
+            "no sample of the dataset can replace it.", url=sample["__url__"], key=sample["__key__"]
+        ) from error
+
+    def finish(self, chunks: Iterable[Stats]) -> Result:
+        """Wait for all chunks and return the batch."""
+        stats = sum(chunks, Stats())
+        began = time.perf_counter()
+        collate = self.builder.collate
+        batch = self.buffer.result() if collate is None else collate(self.items)
+        stats.collate += time.perf_counter() - began
+        stats.samples, stats.batches = len(self.items), 1
+        return Result(batch, self.request, sorted(self.bad, key=lambda bad: bad.position), stats)

@@ -1,0 +1,27 @@
+"""Import optional libraries, which are installed by the extras of the distribution `tarmac-data`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+__all__ = ["import_extra", "MissingExtra"]
+
+
+class MissingExtra(ImportError):
+    """An optional library is not installed.
+
+    This is not a `TarmacError`, because no sample or shard is at fault and handlers must not skip them.
+    """
+
+
+def import_extra(name: str, extra: str, feature: str) -> Any:
+    """Import a library that `extra` installs. Raise MissingExtra if it is missing."""
+    try:
+        __import__(name)
+        return sys.modules[name]
+    except ImportError:
+        raise MissingExtra(
+            f'{feature}: the library {name} is not installed. Try: pip install "tarmac-data[{extra}]"',
+            name=f"tarmac-data[{extra}]",
+        ) from None

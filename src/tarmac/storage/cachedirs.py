@@ -1,0 +1,93 @@
+"""The directories of a cache: entries, notes, part files, locks, and a monotonic clock."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat as modes
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tarmac.storage.folder import Folder
+from tarmac.storage.locks import FileLock, try_lock
+from tarmac.storage.security import is_secure
+
+__all__ = ["BUDGET", "CacheDirs", "open_cache_dirs"]
+
+BUDGET = "budget"
+"""The lock that a process holds briefly to add or remove entries."""
+_CLOCK = "clock"
+_TICK = 1000  # nanoseconds; the finest resolution that all common file systems have
+
+
+@dataclass(frozen=True, slots=True)
+class CacheDirs:
+    """The open directories of a cache."""
+
+    root: Folder
+    home: Folder
+    notes: Folder
+    parts: Folder
+    locks: Folder
+
+    @contextlib.contextmanager
+    def locked(self, name: str, *, wait: bool = True) -> Iterator[bool]:
+        """Hold a lock by its name; yield False if another process has it and `wait` is false."""
+        lock = FileLock(name, self.locks)
+        try:
+            yield lock.acquire(wait=wait)
+        finally:
+            lock.release()
+
+    def stamp(self) -> int:
+        """Return the time of use for an entry: later than all previous ones, even if the clock was set back."""
+        last = self.home.stat(_CLOCK)
+        if last is None:
+            with contextlib.suppress(OSError):
+                os.close(self.home.create(_CLOCK))
+        now = max(time.time_ns(), 0 if last is None else last.st_mtime_ns + _TICK)
+        self.home.set_time(_CLOCK, now)
+        return now
+
+    def remove_unused(self, name: str) -> int:
+        """Remove an entry unless it is being read; return the bytes freed."""
+        try:
+            fd = self.root.open(name, os.O_RDWR)
+        except PermissionError:
+            fd = self.root.open(name)
+        try:
+            return self.remove(name) if try_lock(fd) else 0
+        finally:
+            os.close(fd)
+
+    def remove(self, name: str) -> int:
+        """Remove an entry and its note; return the bytes freed."""
+        freed = self.root.remove(name)
+        self.notes.remove(name)
+        return freed
+
+
+@contextlib.contextmanager
+def open_cache_dirs(path: Path, *, create: bool = False) -> Iterator[CacheDirs]:
+    """Open the directories of a cache; in secure mode, raise if another user can write to them."""
+    if create:
+        path.mkdir(parents=True, exist_ok=True)
+    with contextlib.ExitStack() as stack:
+        root = stack.enter_context(_checked(Folder(path)))
+        home = stack.enter_context(_checked(root.open_folder(".tarmac", create=create)))
+        names = ("notes", "parts", "locks")
+        inner = [stack.enter_context(home.open_folder(name, create=create)) for name in names]
+        yield CacheDirs(root, home, *inner)
+
+
+def _checked(folder: Folder) -> Folder:
+    """In secure mode, raise if the directory belongs to another user or is writable by all."""
+    status = os.fstat(folder.fd)
+    if is_secure() and (status.st_uid not in (0, os.geteuid()) or status.st_mode & modes.S_IWOTH):
+        folder.close()
+        what = "secure mode forbids a cache directory that other users own or can write to"
+        raise PermissionError(errno.EPERM, what, str(folder.path))
+    return folder

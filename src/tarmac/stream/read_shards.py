@@ -1,0 +1,137 @@
+"""Read the samples of shards, as a stage."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+from tarmac.display import display_url
+from tarmac.errors import NoSamples, SampleError, TarmacError
+from tarmac.samples.naming import Splitter, first_dot
+from tarmac.samples.reader import SampleReader, read_shard
+from tarmac.steps.handlers import Drops, Handler, reraise_exception
+from tarmac.steps.stage import PipelineStage
+from tarmac.storage import Cache, StorageOptions, is_local
+from tarmac.storage.local import local_path
+from tarmac.storage.types import DEFAULT_STORAGE
+from tarmac.tar import TarOptions
+from tarmac.tar.reader import DEFAULT_OPTIONS
+
+__all__ = ["TarSamples", "check_empty", "tarfile_samples", "tarfile_to_samples"]
+
+_log = logging.getLogger("tarmac")
+
+
+class TarSamples(PipelineStage):
+    """Read the samples of each shard, which is a dictionary with a `url`, or a plain URL.
+
+    A shard with `part: (index, count)` is limited to every `count`-th sample from number `index` on, so that several
+    workers can read it. A shard with `range: (start, stop)` is limited to these samples.
+
+    `rename_files(name)` and then `select_files(name)` are called with the name of each member. `tar` sets how
+    strictly archives are read and their limits, `storage` timeouts and credentials, and `split_name` which part
+    of a name is the key.
+
+    If `handler` accepts an error of the archive or the transfer, the rest of that shard is dropped, and counts as one
+    drop. A sample whose members are not contiguous is dropped whole from a plain local shard. In a stream, its first
+    members have been yielded when the others come, and the rest of the shard is dropped.
+    """
+
+    reads_parts = True
+
+    def __init__(
+        self,
+        handler: Handler = reraise_exception,
+        select_files: Callable[[str], bool] | None = None,
+        rename_files: Callable[[str], str] | None = None,
+        *,
+        cache: Cache | None = None,
+        verbose: bool = False,
+        tar: TarOptions | None = None,
+        storage: StorageOptions | None = None,
+        split_name: Splitter = first_dot,
+    ) -> None:
+        self.handler: Handler = handler
+        self.verbose: bool = verbose
+        self.drops: Drops = Drops()
+        self.reader: SampleReader = SampleReader(
+            (),
+            split_name=split_name,
+            tar=DEFAULT_OPTIONS if tar is None else tar,
+            storage=DEFAULT_STORAGE if storage is None else storage,
+            cache=cache,
+            rename=rename_files,
+            select=select_files,
+        )
+
+    def run(self, source: Iterable[Any]) -> Iterator[Any]:
+        for shard in source:
+            try:
+                yield from self._samples({"url": shard} if isinstance(shard, str) else shard)
+            except _Stop:
+                return
+            except (TarmacError, OSError) as error:
+                if not self.drops.ask(self.handler, error):
+                    return
+
+    def _samples(self, shard: dict[str, Any]) -> Iterator[Any]:
+        url = shard["url"]
+        if self.verbose:
+            _log.info("reading %s", display_url(url))
+        on_error = None if self.handler is reraise_exception else self._on_error
+        samples: Iterable[Any] = read_shard(self.reader, url, on_error=on_error)
+        if "part" in shard:
+            index, count = shard["part"]
+            samples = islice(samples, index, None, count)
+        if "range" in shard:
+            samples = islice(samples, *shard["range"])
+        if not is_local(url):
+            yield from samples
+            return
+        path = local_path(url)
+        for sample in samples:
+            sample["__local_path__"] = path
+            yield sample
+
+    def _on_error(self, error: SampleError) -> None:
+        if not self.drops.ask(self.handler, error):
+            raise _Stop
+
+
+class _Stop(Exception):
+    """A handler ended the stream."""
+
+
+def tarfile_samples(
+    src: Iterable[Any],
+    handler: Handler = reraise_exception,
+    select_files: Callable[[str], bool] | None = None,
+    rename_files: Callable[[str], str] | None = None,
+    *,
+    tar: TarOptions | None = None,
+) -> Iterator[Any]:
+    """Yield the samples of shards."""
+    return TarSamples(handler, select_files, rename_files, tar=tar).run(src)
+
+
+def tarfile_to_samples(
+    handler: Handler = reraise_exception,
+    select_files: Callable[[str], bool] | None = None,
+    rename_files: Callable[[str], str] | None = None,
+    *,
+    tar: TarOptions | None = None,
+) -> TarSamples:
+    """Return the stage that reads the samples of shards; `tar` sets how strictly."""
+    return TarSamples(handler, select_files, rename_files, tar=tar)
+
+
+def check_empty(source: Iterable[Any]) -> Iterator[Any]:
+    """Yield all samples, and raise if there are none."""
+    empty = True
+    for sample in source:
+        empty = False
+        yield sample
+    if empty:
+        raise NoSamples("this process read no samples; there may be fewer samples than workers.")

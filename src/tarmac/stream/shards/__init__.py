@@ -1,0 +1,1 @@
+"""List shards, and split them between readers."""

@@ -1,0 +1,122 @@
+"""Sign data that this user writes, so that data of other users is never trusted.
+
+Loading a pickle can run code, so a pickle is loaded only if it has a keyed digest. The key is created on first use, in
+`TARMAC_HOME`, readable by its owner only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import secrets
+import stat
+from pathlib import Path
+
+from tarmac import environment
+from tarmac.errors import UnsafeCodec, WriteError
+
+__all__ = ["check_owner", "Signer"]
+
+KEY_BYTES = 32
+DIGEST_BYTES = 16
+_UNTRUSTED = "it was written by another user, or changed; loading it could run any code."
+_user = getattr(os, "geteuid", lambda: 0)  # systems without user numbers: files belong to 0
+_HINT = "delete it, and it will be rebuilt; TARMAC_HOME holds the key."
+
+
+class Signer:
+    """Sign the values of one file, and verify them."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._key = _own_key()
+
+    def sign(self, data: bytes, *position: object) -> bytes:
+        """Return the value with its digest before it; it is valid only at `position`."""
+        return self._digest(data, position) + data
+
+    def verify(self, signed: object, *position: object) -> bytes:
+        """Return the value; raise if it was not signed for this position."""
+        if isinstance(signed, bytes | memoryview):
+            data = bytes(signed[DIGEST_BYTES:])
+            if hmac.compare_digest(bytes(signed[:DIGEST_BYTES]), self._digest(data, position)):
+                return data
+        raise self.untrusted()
+
+    def untrusted(self) -> UnsafeCodec:
+        """Return the error for a file that is not trusted."""
+        return UnsafeCodec(_UNTRUSTED, url=self._url, hint=_HINT)
+
+    def _digest(self, data: bytes, position: tuple[object, ...]) -> bytes:
+        digest = hashlib.blake2b(repr(position).encode() + b"\0", key=self._key, digest_size=DIGEST_BYTES)
+        digest.update(data)
+        return digest.digest()
+
+
+def check_owner(path: str) -> bool:
+    """Return whether a file or directory exists; raise if other users own it or may write to it."""
+    try:
+        status = os.lstat(path)
+    except FileNotFoundError:
+        return False
+    if stat.S_ISLNK(status.st_mode):
+        _check(status, path, mode=False)
+        try:
+            status = os.stat(path)
+        except FileNotFoundError:
+            return False
+    _check(status, path, mode=True)
+    return True
+
+
+def _check(status: os.stat_result, path: str, *, mode: bool) -> None:
+    if status.st_uid not in (_user(), 0) or (mode and status.st_mode & stat.S_IWOTH):
+        raise UnsafeCodec("it belongs to another user, or any user may write to it.", url=path, hint=_HINT)
+
+
+def _own_key() -> bytes:
+    path = environment.cache_home() / "sample-cache.key"
+    try:
+        return _read(path) if path.exists() else _create(path)
+    except OSError as error:
+        if isinstance(error, WriteError):
+            raise
+        raise WriteError(
+            f"the key of sample caches cannot be stored: {error.strerror}.",
+            url=str(path),
+            hint="set TARMAC_HOME to a writable directory.",
+        ) from error
+
+
+def _create(path: Path) -> bytes:
+    os.makedirs(path.parent, exist_ok=True)
+    part = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(fd, secrets.token_bytes(KEY_BYTES))
+    finally:
+        os.close(fd)
+    try:
+        os.link(part, path)  # fails if another process was faster: use its key
+    except FileExistsError:
+        pass
+    finally:
+        os.unlink(part)
+    return _read(path)
+
+
+def _read(path: Path) -> bytes:
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        status = os.fstat(fd)
+        key = os.read(fd, KEY_BYTES + 1)
+    finally:
+        os.close(fd)
+    if status.st_uid != _user() or status.st_mode & 0o077 or len(key) != KEY_BYTES:
+        raise UnsafeCodec(
+            "the key of sample caches is invalid, or other users may read it.",
+            url=str(path),
+            hint="delete it.",
+        )
+    return key
