@@ -39,7 +39,7 @@ class PackArgs(WriteArgs, RunArgs, ErrorArgs, total=False):
     """The shared keyword arguments of `pack`."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class PackReport(Report):
     """The report of `pack`."""
 
