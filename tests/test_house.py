@@ -42,7 +42,7 @@ def test_public_names_exist_and_are_sorted(name):
 
 def test_every_package_is_in_the_contract_about_compat():
     config = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-    (contract,) = (one for one in config if "tarmac.compat" in one.get("forbidden_modules", ()))
+    (contract,) = (one for one in config if one["name"].startswith("Nothing but tarmac.webdataset"))
     modules = {info.name for info in pkgutil.iter_modules(tarmac.__path__, "tarmac.")}
     assert modules == {*contract["source_modules"], *contract["forbidden_modules"]}
 
@@ -96,8 +96,9 @@ def test_no_asserts_check_input_and_nothing_prints():
             if isinstance(node, ast.Call):
                 assert ast.unparse(node.func) != "print", path
             if isinstance(node, ast.Assert):
-                # narrowing a type that the code itself made optional is all an assert may do
-                assert "is not None" in ast.unparse(node.test), f"{path}: {ast.unparse(node)}"
+                # an assert may only narrow a type for the type checker
+                test = ast.unparse(node.test)
+                assert "is not None" in test or test.startswith("isinstance("), f"{path}: {test}"
 
 
 CLOCK = re.compile(
