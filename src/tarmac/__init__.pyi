@@ -42,7 +42,6 @@ from tarmac.tools.join import join as join
 from tarmac.tools.map import map as map
 from tarmac.tools.pack import pack as pack
 from tarmac.tools.show.show import show as show
-from tarmac.tools.show.statistics import Statistics as Statistics
 from tarmac.tools.show.statistics import stats as stats
 from tarmac.tools.sort import sort as sort
 

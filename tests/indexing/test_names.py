@@ -17,12 +17,13 @@ import tarmac
 from harness.faultserver import FaultServer
 from harness.folder import folder as served
 from harness.shards import plain, with_hard_links
+from tarmac import index
 from tarmac.errors import IndexDamaged, IndexStale
 from tarmac.exact.indexed import IndexedShard
 from tarmac.indexing.entries import Entries
 from tarmac.indexing.sidecar import make_sidecar, read_sidecar
 from tarmac.storage import ObjectInfo
-from tarmac.tools.index import check_index, index
+from tarmac.tools.index import stale_shards
 
 COUNT = 400
 LOCATIONS = ["local", "in memory", "remote", "remote in memory", "cache"]
@@ -89,7 +90,7 @@ def test_a_rewritten_shard_is_reported_and_indexed_again(data):
     order = list(range(COUNT))
     order[200], order[201] = order[201], order[200]
     replace(root, shard_of(order))
-    assert [type(stale.error) for stale in check_index(str(root / "m.json"))] == [IndexStale]
+    assert [type(stale.error) for stale in stale_shards(str(root / "m.json"))] == [IndexStale]
     assert wrong_rows(tarmac.Dataset(str(root / "s.tar")), range(COUNT)) == []
     assert tarmac.Dataset(str(root / "s.tar"))[200]["__key__"] == "00201"
 

@@ -19,14 +19,13 @@ from harness.datasets import archives, items, write_shards
 from harness.faultserver import FaultServer
 from harness.servers import required, seaweed_s3
 from harness.shards import header_offsets, plain
+from tarmac import index
 from tarmac.errors import ArchiveError, IndexStale, SampleError
 from tarmac.indexing import sampled_digests
-from tarmac.indexing.build import IndexOptions
-from tarmac.indexing.meta import parse_meta
 from tarmac.indexing.sampled_digests import MEMBERS, SampledDigest, parse_digests, sampled_spans
 from tarmac.indexing.sidecar import open_sidecar
 from tarmac.storage import StorageOptions, open_read, open_write, stat
-from tarmac.tools.index import check_index, index
+from tarmac.tools.index import stale_shards
 
 COPIES = {
     "cp -r": 'cp -r "$1" "$2"',
@@ -45,8 +44,7 @@ def folder(tmp_path):
     folder = tmp_path / "a"
     folder.mkdir()
     urls = write_shards(folder, [40, 3, 1], size=7000, index=False)
-    options = IndexOptions(digests=True, meta=parse_meta("cls"))
-    index(urls, str(folder / "train.json"), options=options)
+    index(urls, str(folder / "train.json"), digests=True, meta=["cls"])
     return folder
 
 
@@ -63,7 +61,7 @@ def test_an_index_survives_every_kind_of_copy(folder, tmp_path, how):
         ds = tarmac.Dataset(source, verify=True)
         assert contents(ds) == contents(tarmac.Dataset(folder / "train.json"))
         assert len(ds.where("cls >= 40")) == 4
-    assert list(check_index(str(copy / "train.json"))) == []
+    assert list(stale_shards(str(copy / "train.json"))) == []
     assert {path.name: path.read_bytes() for path in copy.glob("*.arrow")} == before
 
 
@@ -100,7 +98,7 @@ def test_an_index_survives_buckets(folder, tmp_path, s3):
         assert contents(ds) == expected
         assert len(ds.where("cls >= 40")) == 4
     # An index built in the store, too, where versions are ETags.
-    index("s3://two/d/*.tar", "s3://two/d/train.json", options=IndexOptions(storage=storage, keep=False))
+    index("s3://two/d/*.tar", "s3://two/d/train.json", storage=storage, drop=True)
     for name in names:
         carry(f"s3://two/d/{name}", str(back / name), storage)
     assert contents(tarmac.Dataset(back / "train.json")) == expected
@@ -202,7 +200,7 @@ def test_a_server_without_ranges_and_a_cached_copy(folder, tmp_path):
     with ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=folder)) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}/s001.tar"
-        manifest = index(url, options=IndexOptions(), directory=str(tmp_path / "idx")).manifest
+        manifest = index(url, sidecars=str(tmp_path / "idx")).manifest
         sidecar = manifest.shards[0].index
         assert open_sidecar(sidecar).facts.sampled_digests == ()
         shutil.copy(folder / "s001.tar.arrow", sidecar)

@@ -120,7 +120,7 @@ def test_all_readers_return_the_same_fields(shard, tmp_path, capsys):
         assert all(info.isreg() for info in archive)
     assert run("export", shard, "--to", "dir", "-o", tmp_path / "out/") == 0
     assert (tmp_path / "out" / "s2.txt").read_bytes() == expected["s2"]["txt"]
-    assert run("index", shard, "-o", tmp_path / "all.json", "--digest") == 0
+    assert run("index", shard, "-o", tmp_path / "all.json", "--digests") == 0
     assert run("check", tmp_path / "all.json", "--digests") == 0
 
 

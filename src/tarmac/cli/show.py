@@ -16,7 +16,7 @@ from tarmac.cli.output import say, say_json
 from tarmac.display import display_url, visible
 
 if TYPE_CHECKING:
-    from tarmac import Statistics
+    from tarmac.tools.show.statistics import Statistics
     from tarmac.tools.show.show import SampleView
 
 _SHOW: Group = [
