@@ -12,7 +12,7 @@ from tarmac.errors import UsageError
 from tarmac.exact.dataset import Dataset
 from tarmac.runtime.seeds import make_seed
 from tarmac.samples.grouping import Sample
-from tarmac.stream.shuffling import buffer_shuffle
+from tarmac.stream.shuffle import buffer_shuffle
 from tarmac.tools.permutations import Interleaved, Mixed, Permutation, Shuffled
 
 __all__ = ["AS_IS", "Order"]

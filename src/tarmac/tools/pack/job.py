@@ -19,7 +19,7 @@ from tarmac.jobs.task import Outcome, Task, Unit
 from tarmac.samples.grouping import Sample
 from tarmac.samples.naming import check_field, check_key
 from tarmac.samples.splits import key_hasher, split_bounds
-from tarmac.storage import WriteOptions, is_local, open_write
+from tarmac.storage import WriteOptions, is_local, write_all
 from tarmac.storage.local import local_path
 from tarmac.tools.output import Output, fields_of, same_name, write_shard
 from tarmac.tools.pack.sources import Location, Skipped, Source
@@ -276,9 +276,7 @@ class PackJob(Task):
         self.output.finish(outcomes)
         url, text = self._classes()
         if text:
-            sink = open_write(url, self.output.storage, WriteOptions(overwrite=True))
-            sink.write(text)
-            sink.commit()
+            write_all(url, text, self.output.storage, WriteOptions(overwrite=True))
 
     def _classes(self) -> tuple[str, bytes]:
         """Return the location and the content of the list of class names; no content without classes."""
