@@ -323,6 +323,23 @@ def test_nothing_to_pack(tmp_path):
         pack([], tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("require", "jpg"),
+        ("columns", "txt"),
+        ("files", "jpg"),
+        ("task", (1, 1)),
+        ("on_error", "ignore"),
+        ("jobs", 0),
+    ],
+)
+def test_invalid_arguments(tree, tmp_path, name, value):
+    with pytest.raises(UsageError) as caught:
+        pack(tree, tmp_path, **{name: value})
+    assert caught.value.field == name
+
+
 def test_post_cmd_index_manifest_and_compression(tree, tmp_path):
     manifest = str(tmp_path / "all.json")
     pack(tree, tmp_path, manifest=manifest, post_cmd=f"cat {{path}} >> {tmp_path}/all")

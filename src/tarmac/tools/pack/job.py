@@ -50,9 +50,8 @@ class PackOptions:
     def __post_init__(self) -> None:
         if isinstance(self.require, str):
             raise UsageError("expected a list of field names, got a string.", field="require")
-        index, count = self.task
-        if not 0 <= index < count:
-            raise UsageError(f"expected a number from 0 to {count - 1}, got {index}.", field="task")
+        if len(self.task) != 2 or not 0 <= self.task[0] < self.task[1]:
+            raise UsageError(f"expected (i, n) with i from 0 to n - 1, got {self.task!r}.", field="task")
 
     @cached_property
     def required(self) -> frozenset[str]:
