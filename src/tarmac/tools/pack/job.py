@@ -50,7 +50,7 @@ class PackOptions:
     def __post_init__(self) -> None:
         if isinstance(self.require, str):
             raise UsageError("expected a list of field names, got a string.", field="require")
-        if len(self.task) != 2 or not 0 <= self.task[0] < self.task[1]:
+        if not 0 <= self.task[0] < self.task[1]:
             raise UsageError(f"expected (i, n) with i from 0 to n - 1, got {self.task!r}.", field="task")
 
     @cached_property
@@ -103,8 +103,11 @@ class PackJob(Task):
             raise UsageError(
                 "{name} needs input shards, and sources are not shards.", url=pattern, hint="x-{i:06d}.tar"
             )
-        if self.pack.select.shares and not self.pack.select.only and "{split" not in pattern:
-            raise UsageError("the output needs {split}.", url=pattern, hint="{split}-{i:06d}.tar")
+        splits, named = self.pack.select.shares, "{split" in pattern
+        if (named and not splits) or (splits and not named and not self.pack.select.only):
+            raise UsageError(
+                "`split` and {split} in the output need each other.", url=pattern, hint="{split}-{i:06d}.tar"
+            )
         if several and self.output.stream:
             raise UsageError("a stream cannot be divided among tasks.", field="task", hint="x-{i:06d}.tar")
         if several and self.output.manifest:
