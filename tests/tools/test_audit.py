@@ -37,7 +37,7 @@ def dataset(tmp_path):
 @pytest.fixture
 def mix(tmp_path, dataset):
     other = make(tmp_path / "b", "other", (20, 13))
-    return tarmac.Mix([dataset.choose(90), other.repeat(2.5)])
+    return tarmac.Mix([dataset.take_per_epoch(90), other.repeat(2.5)])
 
 
 def batches(dataset, rank, options):
