@@ -11,7 +11,7 @@ import pytest
 
 from storage.caches import FAST, Origin, entries, nothing_left_over_but_locks
 from tarmac.errors import ConnectFailed, NotFound, UsageError
-from tarmac.storage import Cache, register_scheme, schemes
+from tarmac.storage import Cache, FileStore, register_scheme, schemes
 from tarmac.tools.cache import evict, verify, warm
 
 URLS = [f"mem://host/{number}.tar?token=secret" for number in range(4)]
@@ -21,7 +21,7 @@ URLS = [f"mem://host/{number}.tar?token=secret" for number in range(4)]
 def origin(monkeypatch):
     monkeypatch.setattr(schemes, "_registered", {})
     made = Origin(1000)
-    register_scheme("mem", made.open)
+    register_scheme("mem", FileStore(made.open))
     return made
 
 
@@ -65,7 +65,7 @@ def test_shards_that_cannot_be_fetched_do_not_stop_the_others(cache, origin, mon
             raise NotFound("no such object.")
         return Origin.open(origin, url)
 
-    register_scheme("mem", failing)
+    register_scheme("mem", FileStore(failing))
     report = warm(cache, URLS, storage=FAST, progress=False)
     assert report.fetched == [URLS[0], URLS[3]]
     assert list(report.failed) == URLS[1:3]

@@ -82,12 +82,12 @@ def test_invalid_choices(columns, names, field):
 
 def test_keys():
     layout = Columns("id", files={"img": "jpg"}).layout(["id", "img", "x"], "t.csv")
-    assert layout.key({"id": 7}, "row 1") == "7"
+    assert layout.key_of({"id": 7}, "row 1") == "7"
     assert layout.file_names({"img": None}, "row 1") == {}
     assert layout.file_names({"img": "a.jpg"}, "row 1") == {"jpg": "a.jpg"}
     for value in ("", None):
         with pytest.raises(MissingField, match=r"t\.csv.*row 4"):
-            layout.key({"id": value}, "row 4")
+            layout.key_of({"id": value}, "row 4")
     for value in (True, b"x", [1]):
         with pytest.raises(DecodeFailed, match="row 4"):
             row_key({"id": value}, "id", "row 4", "t.csv")
