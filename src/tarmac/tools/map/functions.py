@@ -12,12 +12,12 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import xxhash
 
-import tarmac
 from tarmac.codecs import Decoder, encode_field, find_encoder, imagehandler, imagespecs
 from tarmac.errors import NotPicklable, TarmacError, TransformFailed, UsageError
 from tarmac.extras import MissingExtra
@@ -159,7 +159,7 @@ def _file_hash(path: str) -> str:
 
 
 def _failed(error: BaseException) -> TransformFailed:
-    ours = os.path.dirname(tarmac.__file__)  # show the innermost line of the user's code
+    ours = str(Path(__file__).parents[2])  # show the innermost line of the user's code
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(ours)]
     where = f" ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno})" if frames else ""
     return TransformFailed(f"the function raised {type(error).__name__}: {str(error)[:300]}{where}.")

@@ -44,7 +44,7 @@ def map(  # noqa: A001 - the name of the verb
     output: str,
     function: Callable[[Sample], Any] | str | None = None,
     *,
-    decode: str | None = None,
+    decode: bool | str = False,
     command: str | Sequence[str] | None = None,
     script: str | os.PathLike[str] | None = None,
     interpreter: str = "bash",
@@ -83,7 +83,7 @@ def map(  # noqa: A001 - the name of the verb
         for name, value in for_commands.items():
             if value:
                 raise UsageError(f"`{name}` needs `command` or `script`.", field=name)
-        work = Function(function, decode or "", access.split_name)
+        work = Function(function, "rgb8" if decode is True else decode or "", access.split_name)
     else:
         if decode:
             raise UsageError("`decode` needs `function`; commands get files.", field="decode")
