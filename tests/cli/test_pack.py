@@ -11,7 +11,7 @@ import sys
 import pytest
 
 import tarmac
-from harness.waiting import PATIENCE, until
+from harness.waiting import TIMEOUT, until
 from tarmac.cli import main
 from tarmac.tools.pack.sources import SOURCES
 from tools.pack.trees import write_tree
@@ -154,7 +154,7 @@ def test_interrupted(folder, run):
     with subprocess.Popen([*TARMAC, *flags], stderr=subprocess.PIPE, text=True) as child:
         assert until(lambda: len(list(folder.glob("*.done"))) == 2)
         child.send_signal(signal.SIGINT)
-        _, err = child.communicate(timeout=PATIENCE)
+        _, err = child.communicate(timeout=TIMEOUT)
     assert child.returncode == 130
     assert "Traceback" not in err
     assert 0 < len(list(folder.glob("x-*.tar"))) < 50

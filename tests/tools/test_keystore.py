@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from harness.waiting import PATIENCE
+from harness.waiting import TIMEOUT
 from tarmac.errors import SampleError, WriteError
 from tarmac.tools.keystore import KeyNumbers, RowStore, SharedKeys, UniqueNames
 
@@ -94,9 +94,9 @@ def test_processes_share_names(tmp_path):
     processes = [context.Process(target=_take_all, args=arguments) for _ in range(3)]
     for process in processes:
         process.start()
-    taken = [results.get(timeout=PATIENCE) for _ in processes]
+    taken = [results.get(timeout=TIMEOUT) for _ in processes]
     for process in processes:
-        process.join(PATIENCE)
+        process.join(TIMEOUT)
     assert sum(taken) == 200
 
 
