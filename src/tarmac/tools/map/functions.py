@@ -12,12 +12,12 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import xxhash
 
+import tarmac
 from tarmac.codecs import Decoder, encode_field, find_encoder, imagehandler, imagespecs
 from tarmac.errors import NotPicklable, TarmacError, TransformFailed, UsageError
 from tarmac.extras import MissingExtra
@@ -27,6 +27,7 @@ from tarmac.samples.naming import Splitter, check_field, check_key, first_dot, i
 __all__ = ["Function", "load_function"]
 
 KEY = "__key__"
+_PACKAGE = os.path.dirname(tarmac.__file__) + os.sep
 BASIC = "basic"
 """Decodes everything but images."""
 
@@ -159,8 +160,8 @@ def _file_hash(path: str) -> str:
 
 
 def _failed(error: BaseException) -> TransformFailed:
-    ours = str(Path(__file__).parents[2])  # show the innermost line of the user's code
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(ours)]
+    # Show the innermost line of the user's code.
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(_PACKAGE)]
     where = f" ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno})" if frames else ""
     return TransformFailed(f"the function raised {type(error).__name__}: {str(error)[:300]}{where}.")
 
