@@ -19,12 +19,9 @@ lint: $(VENV)/.test
 	$(BIN)/ruff check src tests bench demo examples
 	$(BIN)/lint-imports
 
-# mypy checks the source. pyright checks that every public name has a complete type; it needs node, and is skipped
-# without it, except under CI=true.
+# pyright runs in tests/test_typing.py: it checks that public names have complete types.
 types: $(VENV)/.test
 	$(BIN)/mypy
-	if command -v node >/dev/null || [ -n "$$CI" ]; then PYRIGHT_PYTHON_IGNORE_WARNINGS=1 \
-	  $(BIN)/pyright --pythonpath $(BIN)/python --verifytypes tarmac --ignoreexternal; fi
 
 # The quick tests share the cores; the heavy ones measure memory or race processes and run alone.
 unit: $(VENV)/.test $(VENV)/.servers

@@ -66,14 +66,15 @@ class ShardWriter:
         for name, value in (("max_samples", max_samples), ("max_bytes", max_bytes)):
             if value < 1:
                 raise UsageError(f"expected a positive number, got {value}.", field=name)
-        self.pattern = os.fspath(pattern)
+        self.pattern: str = os.fspath(pattern)
         if fill_pattern(self.pattern, 0) == fill_pattern(self.pattern, 1):
             raise UrlError(
                 "every shard would have the same name.", url=self.pattern, hint="train-{i:06d}.tar"
             )
-        self.max_samples, self.max_bytes = max_samples, max_bytes
+        self.max_samples: int = max_samples
+        self.max_bytes: float = max_bytes
         self.on_shard = on_shard
-        self.samples_written = 0
+        self.samples_written: int = 0
         self._number = start_shard
         self._name: str | None = None
         self._writer: TarWriter | None = None

@@ -90,7 +90,7 @@ class TarWriter:
         self._split_name = split_name
         self._keys: set[int] = set()
         self._plans: dict[tuple[str, ...], _Plan] = {}
-        self.name = os.fspath(target) if isinstance(target, str | os.PathLike) else _name
+        self.name: str | None = os.fspath(target) if isinstance(target, str | os.PathLike) else _name
         compression = _compression(compress, self.name)  # before the target is touched
         self._entries = _entries(index, self.name, compression)
         if index:

@@ -59,8 +59,11 @@ class RandomResizedCrop:
             raise UsageError(f"expected 0 < low <= high <= 1, got {scale}.", field="scale")
         if not 0 < ratio[0] <= ratio[1]:
             raise UsageError(f"expected 0 < low <= high, got {ratio}.", field="ratio")
-        self.size, self.fields = size, fields.split(";")
-        self.scale, self.ratio, self.mirror = scale, ratio, mirror
+        self.size: int = size
+        self.fields: list[str] = fields.split(";")
+        self.scale: tuple[float, float] = scale
+        self.ratio: tuple[float, float] = ratio
+        self.mirror: float = mirror
         self.limits = limits
 
     def __call__(self, sample: Mapping[str, Any], rng: Random = random) -> Sample:
