@@ -30,12 +30,17 @@ unit: $(VENV)/.test $(VENV)/.servers
 heavy: $(VENV)/.test $(VENV)/.servers
 	$(BIN)/python -m pytest -m heavy
 
-# An answer in a minute: the rooms that everything stands on, without the files that take longest there.
-QUICK := tests/test_house.py tests/test_api.py tests/test_packaging.py tests/indexing tests/steps tests/samples tests/tar tests/stream tests/runtime
-LATER := tests/stream/test_epochs.py tests/tar/test_reader_damage.py tests/runtime/test_agreement.py \
-  $(addprefix tests/stream/test_,resume_law.py share_law.py webloader.py)
-quick: lint
-	$(BIN)/python -m pytest -m "not heavy" -n 2 --dist loadfile $(QUICK) $(addprefix --ignore=,$(LATER))
+# The fast lane: no servers, no torch, no other processes. It has its own small environment for each Python.
+QUICK_VENV := .venv-quick-$(notdir $(PYTHON))
+quick: $(QUICK_VENV)/.quick
+	$(QUICK_VENV)/bin/ruff format --check --quiet src tests bench demo examples
+	$(QUICK_VENV)/bin/ruff check --quiet src tests bench demo examples
+	$(QUICK_VENV)/bin/python -m pytest --quick -m "not heavy" -n 2 --dist loadfile -q
+
+$(QUICK_VENV)/.quick: pyproject.toml
+	test -d $(QUICK_VENV) || $(PYTHON) -m venv $(QUICK_VENV)
+	$(QUICK_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[quick]'
+	touch $@
 
 # Everything, with a busy loop on each core (LOAD=8: with eight of them) that ends with the tests.
 busy: $(VENV)/.test $(VENV)/.servers
@@ -91,4 +96,4 @@ $(VENV)/.fuzz: pyproject.toml | $(VENV)/bin/python
 	touch $@
 
 clean:
-	rm -rf $(VENV) .tools demo-data bench/data .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-quick-* .tools demo-data bench/data .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import gc
 import os
+import re
 import shutil
 import signal
 import tempfile
@@ -90,3 +91,33 @@ def plain_environment(monkeypatch):
 def pytest_make_parametrize_id(config, val, argname):
     """Name byte strings by their length: compressed data may contain the time of day."""
     return f"{argname}-{len(val)}-bytes" if isinstance(val, bytes) and not val.isalnum() else None
+
+
+# Files that `--quick` leaves out: those that need servers, torch, other programs or processes, and those of long laws.
+_SLOW = re.compile(
+    r"^\s*(?:import|from) (?:subprocess|multiprocessing|torch|torchdata|lightning|transformers|webdataset|wids"
+    r"|tarmac_jpeg|harness\.(?:servers|crash|faultserver|oracle|readers|memory)|storage\.|fuzz)\b|\bjobs=[2-9]|processes=[1-9]",
+    re.MULTILINE,
+)
+_LONG = frozenset(
+    (
+        "test_reader_damage.py",
+        "test_resume_law.py",
+        "test_share_law.py",
+        "test_docs.py",
+        "test_earlier_jobs.py",
+        "test_translations.py",
+    )
+)
+
+
+def pytest_addoption(parser):
+    parser.addoption("--quick", action="store_true", help="only tests without servers, torch and processes")
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Leave out slow files with --quick."""
+    path = Path(collection_path)
+    if not config.getoption("--quick") or path.suffix != ".py" or not path.name.startswith("test_"):
+        return None
+    return path.name in _LONG or bool(_SLOW.search(path.read_text())) or None

@@ -59,7 +59,7 @@ ALLOWED = {
     ("compat/wids/wids_decode.py", "safetensors.load"),  # a format that holds tensors and nothing else
     ("cli/index.py", "json.loads"),
     ("jobs/ledger.py", "json.loads"),
-    ("tools/join/join.py", "np.load"),  # without pickles, as are those of permutations
+    ("tools/join/verb.py", "np.load"),  # without pickles, as are those of permutations
     ("tools/permutations.py", "np.load"),
     ("tools/output.py", "shell=True"),  # the user's own --then
     ("indexing/facts.py", "json.loads"),

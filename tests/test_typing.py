@@ -59,7 +59,11 @@ def test_public_names_have_complete_types():
     pytest.importorskip("pyright")
     command = ["pyright", "--pythonpath", sys.executable, "--verifytypes", "tarmac", "--ignoreexternal"]
     done = subprocess.run(
-        [sys.executable, "-m", *command, "--outputjson"], cwd=ROOT, capture_output=True, text=True, timeout=600
+        [sys.executable, "-m", *command, "--outputjson"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=600,
     )
     symbols = json.loads(done.stdout)["typeCompleteness"]["symbols"]
     objects = (getattr(tarmac, name) for name in tarmac.__all__ if name != "errors")

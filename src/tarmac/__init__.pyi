@@ -34,15 +34,15 @@ from tarmac.stream.webdataset import WebDataset as WebDataset
 from tarmac.stream.webloader import WebLoader as WebLoader
 from tarmac.tar import TarOptions as TarOptions
 from tarmac.tools.audit import audit as audit
-from tarmac.tools.check.check import check as check
+from tarmac.tools.check.verb import check as check
 from tarmac.tools.copy import copy as copy
 from tarmac.tools.export import export as export
 from tarmac.tools.index import index as index
 from tarmac.tools.join import join as join
 from tarmac.tools.map import map as map
 from tarmac.tools.pack import pack as pack
-from tarmac.tools.show.show import show as show
 from tarmac.tools.show.statistics import stats as stats
+from tarmac.tools.show.verb import show as show
 from tarmac.tools.sort import sort as sort
 
 __version__: str

@@ -35,7 +35,7 @@ def test_unexpected_errors_are_one_line(tmp_path, monkeypatch, capfd, point, err
         raise type(error)(*error.args)
 
     if "check_shard" in point:  # by the name that the verb uses; the package has a function of this name
-        monkeypatch.setattr(sys.modules["tarmac.tools.check.check"], "check_shard", broken)
+        monkeypatch.setattr(sys.modules["tarmac.tools.check.verb"], "check_shard", broken)
     else:
         monkeypatch.setattr(point, broken)
     assert run("check", *shards, "-j", "1") == 70
@@ -51,9 +51,9 @@ def test_unexpected_errors_are_one_line(tmp_path, monkeypatch, capfd, point, err
 
 
 BROKEN = """
-import runpy, sys, tarmac.tools.check.check
+import runpy, sys, tarmac.tools.check.verb
 def broken(*_): raise ZeroDivisionError
-sys.modules["tarmac.tools.check.check"].check_shard = broken
+sys.modules["tarmac.tools.check.verb"].check_shard = broken
 runpy.run_module("tarmac", run_name="__main__")
 """
 

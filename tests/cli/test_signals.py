@@ -23,8 +23,8 @@ sys.meta_path.insert(0, Finder())
 """
 AT_EXIT = "import atexit; atexit.register(send)\n"
 WHILE_FREED = """
-import sys, tarmac.tools.check.check
-module = sys.modules["tarmac.tools.check.check"]
+import sys, tarmac.tools.check.verb
+module = sys.modules["tarmac.tools.check.verb"]
 class Freed:
     __del__ = send
 def check(*args):
@@ -39,7 +39,7 @@ def begin(*args, inner=module._start_worker):
     inner(*args)
 module._start_worker = begin
 """
-MODULES = ("tarmac.cli", "click", "tarmac.cli.check", "tarmac.tools.check.check")
+MODULES = ("tarmac.cli", "click", "tarmac.cli.check", "tarmac.tools.check.verb")
 RUN = "import runpy; runpy.run_module('tarmac', run_name='__main__')"
 
 

@@ -22,7 +22,7 @@ from tarmac.tools.columns import Columns
 from tarmac.tools.export.values import Kinds
 from tarmac.tools.show.describe import describe
 from tarmac.tools.show.sheet import contact_sheet
-from tarmac.tools.show.show import SampleView
+from tarmac.tools.show.verb import SampleView
 
 
 @pytest.fixture(autouse=True)

@@ -14,8 +14,8 @@ from tarmac.cli.types import NAMES
 from tarmac.display import display_url
 
 if TYPE_CHECKING:
-    from tarmac.tools.check.check import CheckReport
     from tarmac.tools.check.shard import ShardCheck
+    from tarmac.tools.check.verb import CheckReport
 
 _CHECK: Group = [
     flag("--require", type=NAMES, help="Fields that every sample must have: jpg,cls."),

@@ -16,8 +16,8 @@ from tarmac.cli.output import say, say_json
 from tarmac.display import display_url, visible
 
 if TYPE_CHECKING:
-    from tarmac.tools.show.show import SampleView
     from tarmac.tools.show.statistics import Statistics
+    from tarmac.tools.show.verb import SampleView
 
 _SHOW: Group = [
     flag("-n", "--count", "n", type=click.IntRange(0), help="Stop after this many samples."),

@@ -9,7 +9,7 @@ from PIL import Image
 
 from tarmac.errors import NoSamples, UsageError
 from tarmac.tools.show.sheet import GAP, SIDE, contact_sheet, write_sheet
-from tarmac.tools.show.show import SampleView
+from tarmac.tools.show.verb import SampleView
 
 RED = (250, 10, 10)
 

@@ -1,6 +1,6 @@
 """Join samples with the fields of a table or of other shards."""
 
-from tarmac.tools.join.join import JoinArgs as JoinArgs
-from tarmac.tools.join.join import join as join
+from tarmac.tools.join.verb import JoinArgs as JoinArgs
+from tarmac.tools.join.verb import join as join
 
 __all__ = ["join", "JoinArgs"]

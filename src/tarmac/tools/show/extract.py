@@ -22,7 +22,7 @@ from tarmac.errors import BadName, CommitFailed, DiskFull, WriteError
 from tarmac.samples.grouping import Sample
 from tarmac.storage.locks import claim, try_lock
 from tarmac.tools.keystore import UniqueNames
-from tarmac.tools.show.show import SampleView
+from tarmac.tools.show.verb import SampleView
 
 __all__ = ["extract", "Extractor", "File", "files_of", "safe_parts"]
 

@@ -13,7 +13,7 @@ from tarmac.codecs.images import open_image_field
 from tarmac.errors import NoSamples, UsageError
 from tarmac.storage import StorageOptions, WriteOptions, open_write
 from tarmac.storage.types import DEFAULT_STORAGE
-from tarmac.tools.show.show import SampleView
+from tarmac.tools.show.verb import SampleView
 
 if TYPE_CHECKING:
     from PIL.Image import Image

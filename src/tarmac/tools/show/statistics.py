@@ -21,7 +21,7 @@ from tarmac.storage.urls import Shards
 from tarmac.tools.options import Access, bundle, verb
 from tarmac.tools.plan import can_index, open_indexed
 from tarmac.tools.select import Select
-from tarmac.tools.show.show import SampleView, ShowArgs, show
+from tarmac.tools.show.verb import SampleView, ShowArgs, show
 
 __all__ = ["Statistics", "stats"]
 

@@ -1,6 +1,6 @@
 """Sort samples in bounded memory."""
 
-from tarmac.tools.sort.sort import SortArgs as SortArgs
-from tarmac.tools.sort.sort import sort as sort
+from tarmac.tools.sort.verb import SortArgs as SortArgs
+from tarmac.tools.sort.verb import sort as sort
 
 __all__ = ["sort", "SortArgs"]
