@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import importlib
+import io
 import pkgutil
 import re
 import subprocess
 import sys
+import tokenize
 import tomllib
 from pathlib import Path
 
@@ -136,3 +138,19 @@ def test_heavy_libraries_are_imported_only_where_needed(code, tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
+
+
+_NAMES = {"found", "place", "told", "made"}
+_PHRASES = re.compile(
+    r"\bwhoever\b|\banew\b|\bso many\b|\blets? go of\b|\bnobody\b|\bone's own\b|(?<!there )\bis no (?!longer)[a-z]+[.;,]",
+    re.IGNORECASE,
+)
+
+
+def test_names_and_prose_use_the_usual_terms():
+    """The glossary in CONTRIBUTING.md lists what to use instead."""
+    for path in SOURCES:
+        text = path.read_text()
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            assert token.type != tokenize.NAME or token.string not in _NAMES, f"{path}: {token.string}"
+        assert (match := _PHRASES.search(text)) is None, f"{path}: {match and match[0]}"

@@ -92,7 +92,7 @@ def _info(status: os.stat_result) -> ObjectInfo:
 
 
 class LocalSource(Source):
-    """A file that is open for reading from front to back; `fd` is an open descriptor to use."""
+    """A file that is open for reading from start to end; `fd` is an open descriptor to use."""
 
     def __init__(self, url: str, fd: int | None = None) -> None:
         self._url = url

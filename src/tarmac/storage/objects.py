@@ -54,7 +54,7 @@ def _guarded(url: str) -> bool:
 
 
 def open_read(url: str, storage: StorageOptions) -> Source:
-    """Open an object for reading from front to back."""
+    """Open an object for reading from start to end."""
     if _guarded(url):
         return web.WebSource(url, storage)
     if _forked():

@@ -98,7 +98,7 @@ def is_local(url: str) -> bool:
 
 
 def is_stream(url: str) -> bool:
-    """Return whether the URL can be read only once, from front to back: standard input or a command."""
+    """Return whether the URL can be read only once, from start to end: standard input or a command."""
     store = _find_store(scheme_of(url))
     return store is not None and store.is_stream
 
@@ -177,7 +177,7 @@ def _check_rewritten(url: str, result: str) -> None:
 
 
 def open_read(url: str, storage: StorageOptions = DEFAULT_STORAGE) -> Source:
-    """Open a URL for reading from front to back."""
+    """Open a URL for reading from start to end."""
     store, url = _resolve(url)
     return store.open_read(url, storage)
 

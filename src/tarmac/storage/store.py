@@ -29,11 +29,11 @@ class Store(ABC):
     """
 
     is_stream: ClassVar[bool] = False
-    """Whether a URL names a stream that can be read only once, from front to back."""
+    """Whether a URL names a stream that can be read only once, from start to end."""
 
     @abstractmethod
     def open_read(self, url: str, storage: StorageOptions, /) -> Source:
-        """Open an object for reading from front to back."""
+        """Open an object for reading from start to end."""
 
     def stat(self, url: str, storage: StorageOptions, /) -> ObjectInfo:
         """Return the size and version of an object without reading it."""
@@ -50,7 +50,7 @@ class Store(ABC):
         Raise `ObjectChanged` if `version` is given and the object has another version.
         """
         raise UnsupportedScheme(
-            "the store can only be read from front to back.",
+            "the store can only be read from start to end.",
             url=url,
             hint="a `cache`, which downloads whole shards.",
         )
@@ -157,7 +157,7 @@ class FileSource(Source):
         try:
             return self._file.seek(offset, whence)
         except (AttributeError, io.UnsupportedOperation):
-            raise TransferError("the file object can only be read from front to back.", url=url) from None
+            raise TransferError("the file object can only be read from start to end.", url=url) from None
 
     def close(self) -> None:
         self._file.close()

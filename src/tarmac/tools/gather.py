@@ -71,8 +71,8 @@ def gather(
         return _indexed(urls[number], f"{directory}/shards/{number:06d}", options)
 
     numbers = range(len(urls))
-    near = all(is_local(url) or scheme_of(url) in ("-", "pipe") for url in urls)
-    results = map(indexed, numbers) if near else in_threads(indexed, numbers, REQUESTS)
+    local = all(is_local(url) or scheme_of(url) in ("-", "pipe") for url in urls)
+    results = map(indexed, numbers) if local else in_threads(indexed, numbers, REQUESTS)
     shards: list[Shard] = []
     origins: dict[str, str] = {}
     versions: list[str] = []

@@ -1,8 +1,8 @@
 """Find what can be trusted in a damaged archive.
 
-A header is known by its checksum, so reading can go on at the next one behind the damage. What lies next to
-the damage is in doubt: a member whose end is not certain, a name that an extended header may have changed, a
-sample that may lack fields. Of those only what is beyond doubt is kept; nothing is guessed.
+Headers are recognised by their checksum, so reading continues at the next one after the damage. What is adjacent
+to the damage is in doubt: a member whose end is uncertain, a name that an extended header may have changed, a
+sample that may lack fields. Only what is beyond doubt is kept; nothing is guessed.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from tarmac.samples.naming import first_dot, is_metadata, is_reserved
 from tarmac.tar import TarOptions, read_members
 from tarmac.tar.header import BLOCK, UNKNOWN_FORMAT, ZERO_BLOCK, classify, octal, padded, verify
 
-__all__ = ["Buffer", "Found", "layout_of", "Loss", "runs_of", "SampleRun", "scan", "Stretch"]
+__all__ = ["Buffer", "layout_of", "Loss", "MemberSpan", "runs_of", "SampleRun", "scan", "Stretch"]
 
 Buffer = bytes | mmap.mmap
-Found = tuple[bytes, int, int]
-"""The name of a member, where its bytes are, and how many."""
+MemberSpan = tuple[bytes, int, int]
+"""Name, offset and size of a member."""
 
 _MAGIC_AT = 257
 WITNESSES = 2
-"""So many samples beyond doubt must agree on their fields before one in doubt is whole with the same."""
-_MAYBE = "what may be an archive inside a field"
+"""Number of samples beyond doubt that must agree on their fields before one in doubt counts as complete."""
+_MAYBE = "possibly an archive inside a field"
 _ZEROS = "zeros between members; if archives were joined here, nothing is lost."
 _NUMBERS = ((100, 108), (108, 116), (116, 124), (124, 136), (136, 148), (148, 156))
-"""Where a header has numbers: mode, owner, group, size, time, checksum."""
+"""Ranges of the numbers in a header: mode, owner, group, size, time, checksum."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Something that is in a damaged shard and not in its clean copy."""
+    """A part of a damaged shard that its clean copy lacks."""
 
     what: str
-    """A `sample`, `bytes` in which there is nothing that can be read, or a `tail` that may be missing."""
+    """A `sample`, unreadable `bytes`, or a `tail` that may be missing."""
     reason: str
     key: str | None = None
     start: int | None = None
@@ -47,20 +47,20 @@ class Loss:
 
 @dataclass(slots=True)
 class Stretch:
-    """Members that follow each other without damage between them."""
+    """Consecutive members without damage between them."""
 
     start: int
-    members: list[Found] = field(default_factory=list)
+    members: list[MemberSpan] = field(default_factory=list)
     torn_before: bool = False
     torn_after: bool = False
     certain: bool = True
-    """Whether its last member ends where it should."""
+    """Whether its last member certainly ends where its header says."""
     stop: int = 0
-    """Where what follows begins, damaged or not."""
+    """Where the following data begins, damaged or not."""
 
 
 class _From:
-    """A buffer from some place on, as a stream."""
+    """A buffer from a position on, as a stream."""
 
     def __init__(self, buffer: Buffer, position: int) -> None:
         self._buffer, self._position = buffer, position
@@ -72,10 +72,10 @@ class _From:
 
 
 def scan(buffer: Buffer, options: TarOptions, *, deep: bool = False) -> tuple[list[Stretch], list[Loss]]:
-    """All stretches of members that can be read, and the bytes between them.
+    """Return all stretches of readable members, and the bytes between them.
 
-    `deep` also looks inside of members that are in doubt, which finds more, but also headers of archives
-    that are the content of a field; it is for those who know what they are looking for.
+    `deep` also searches inside members that are in doubt. It finds more, including the headers of archives
+    inside fields, so it is only for callers that verify what it finds.
     """
     stretches: list[Stretch] = []
     losses: list[Loss] = []
@@ -101,7 +101,7 @@ def scan(buffer: Buffer, options: TarOptions, *, deep: bool = False) -> tuple[li
         unsure = bool(stretch.members) and not stretch.certain
         inside = unsure and (deep or _misjudged(buffer, stretch, options))
         behind = max(stretch.members, key=_offset)[1] if inside else end + 1
-        payload = end + BLOCK  # where the bytes of a member would begin whose header is destroyed
+        payload = end + BLOCK  # where the bytes of a member with a destroyed header would begin
         start = _next_header(buffer, behind if stretch.members else stretch.start + 1)
         stop = len(buffer) if start is None else start
         empty = not buffer[end:stop].strip(b"\0")
@@ -132,12 +132,12 @@ def _end_of(stretch: Stretch) -> int:
 
 
 def _offset(member: tuple[bytes, int, int]) -> int:
-    """Where a file is; of hard links, which come last and lie before, that is nowhere near the end."""
+    """Return the offset of a member; that of a hard link is the offset of its target."""
     return member[1]
 
 
 def _judge(buffer: Buffer, stretch: Stretch, end: int) -> None:
-    """Say whether the last member of a stretch ends where it should: what follows it must be a header."""
+    """Set whether the last member of a stretch certainly ends there: a header must follow it."""
     if not stretch.members:
         return
     _, offset, size = max(stretch.members, key=_offset)
@@ -146,18 +146,18 @@ def _judge(buffer: Buffer, stretch: Stretch, end: int) -> None:
         return
     block = buffer[end : end + BLOCK]
     if len(block) < BLOCK:
-        return  # the file was cut behind this member
+        return  # the file was truncated after this member
     if block == ZERO_BLOCK:
-        # Zeros that were written over the archive would have reached into the member from behind.
+        # Zeros written over the archive would also cover the end of the member.
         stretch.certain = size == 0 or buffer[offset + size - 1] != 0
     else:
         stretch.certain = _is_header(block) or _resembles_header(block)
 
 
 def _misjudged(buffer: Buffer, stretch: Stretch, options: TarOptions) -> bool:
-    """Whether the last member says that it reaches beyond the end, and an archive goes on to its end in it.
+    """Return whether the last member claims to extend beyond the file, and contains a complete archive.
 
-    Either its size is wrong, or the shard was cut inside a field that is an archive: `scan` tells them apart.
+    Either its size is wrong, or the shard was truncated inside a field that is an archive; `scan` decides which.
     """
     _, offset, size = max(stretch.members, key=_offset)
     start = _next_header(buffer, offset) if offset + size > len(buffer) else None
@@ -176,7 +176,7 @@ def _is_header(block: bytes) -> bool:
 
 
 def _resembles_header(block: bytes) -> bool:
-    """Whether a block was a header before something happened to a few of its bytes."""
+    """Return whether a block is a header of which a few bytes are damaged."""
     if block[_MAGIC_AT : _MAGIC_AT + 5] != b"ustar":
         return False
     return sum(_is_number(block[begin:end]) for begin, end in _NUMBERS) >= len(_NUMBERS) - 2
@@ -187,7 +187,7 @@ def _is_number(text: bytes) -> bool:
 
 
 def _is_inner(buffer: Buffer, stretch: Stretch, end: int, before: list[Stretch]) -> bool:
-    """Whether a stretch behind damage is an archive inside a field: it ends, and the outer one goes on."""
+    """Return whether a stretch after damage is an archive inside a field: it ends, and the outer one continues."""
     if not stretch.torn_before or _joined(buffer, stretch, before):
         return False
     behind = end
@@ -197,27 +197,27 @@ def _is_inner(buffer: Buffer, stretch: Stretch, end: int, before: list[Stretch])
 
 
 def _holds_archives(buffer: Buffer, stretch: Stretch) -> bool:
-    """Whether a field of a stretch is itself an archive."""
+    """Return whether a field of a stretch is an archive."""
     return any(
         size > BLOCK and _is_header(buffer[offset : offset + BLOCK]) for _, offset, size in stretch.members
     )
 
 
 def _alike(stretches: list[Stretch]) -> bool:
-    """Whether a sample of the last stretch has the fields that all samples beyond doubt before it have."""
+    """Return whether a sample of the last stretch has the same fields as all samples beyond doubt before it."""
     *before, last = stretches
     layout = layout_of(list(runs_of(before)))
     return layout is not None and any(tuple(run.fields) == layout for run in runs_of([last]))
 
 
 def layout_of(runs: list[SampleRun]) -> tuple[str, ...] | None:
-    """The fields that all samples beyond doubt have, if they agree."""
-    found = Counter(tuple(run.fields) for run in runs if not run.doubt and not run.broken)
-    return next(iter(found)) if len(found) == 1 and found.total() >= WITNESSES else None
+    """Return the fields of all samples beyond doubt, if they agree."""
+    layouts = Counter(tuple(run.fields) for run in runs if not run.doubt and not run.broken)
+    return next(iter(layouts)) if len(layouts) == 1 and layouts.total() >= WITNESSES else None
 
 
 def _joined(buffer: Buffer, stretch: Stretch, before: list[Stretch]) -> bool:
-    """Whether a stretch follows the end mark of an archive before it."""
+    """Return whether a stretch follows the end-of-archive marker of another archive."""
     if len(before) < 2:
         return False
     end = _end_of(before[-2])
@@ -226,8 +226,8 @@ def _joined(buffer: Buffer, stretch: Stretch, before: list[Stretch]) -> bool:
 
 
 def _next_header(buffer: Buffer, position: int) -> int | None:
-    """Where the next header is, block by block or between two blocks."""
-    position = min(position, len(buffer))  # a size may lead anywhere
+    """Return the offset of the next header, which may be unaligned."""
+    position = min(position, len(buffer))  # a size may be wrong
     while True:
         magic = buffer.find(b"ustar", position + _MAGIC_AT)
         if magic < 0:
@@ -240,20 +240,20 @@ def _next_header(buffer: Buffer, position: int) -> int | None:
 
 @dataclass(slots=True)
 class SampleRun:
-    """Members next to each other that share a key."""
+    """Contiguous members that share a key."""
 
     key: str
     fields: dict[str, tuple[int, int]] = field(default_factory=dict)
     doubt: bool = False
     """Whether fields may be missing."""
     broken: str = ""
-    """Why it cannot be a whole sample."""
+    """Why it cannot be a complete sample."""
     start: int = 0
     stop: int = 0
 
 
 def runs_of(stretches: list[Stretch]) -> Iterator[SampleRun]:
-    """The samples of the stretches, or parts of them."""
+    """Yield the samples of the stretches, or parts of them."""
     extended = _has_extensions(stretches)
     for stretch in stretches:
         run: SampleRun | None = None
@@ -267,20 +267,20 @@ def runs_of(stretches: list[Stretch]) -> Iterator[SampleRun]:
                     yield run
                 run = SampleRun(key, doubt=run is None and stretch.torn_before, start=offset - BLOCK)
             if fieldname in run.fields:
-                run.broken = run.broken or f'the field "{fieldname}" comes twice'
+                run.broken = run.broken or f'the field "{fieldname}" is repeated'
             run.fields[fieldname] = offset, size
             run.stop = offset + padded(size)
             if number == 0 and stretch.torn_before and (extended or len(name) >= 100):
-                run.broken = "its name may have been in an extended header that is damaged"
+                run.broken = "its name may have been in a damaged extended header"
             if number == last and not stretch.certain:
-                run.broken = f'where "{fieldname}" ends is not certain'
+                run.broken = f'the end of "{fieldname}" is uncertain'
         if run is not None:
             run.doubt = run.doubt or stretch.torn_after
             yield run
 
 
 def _named(name: bytes) -> tuple[str, str]:
-    """The key and the field of a member; a name that belongs to no sample has neither."""
+    """Return the key and the field of a member; both are empty if it belongs to no sample."""
     named = None if is_metadata(name) else first_dot(name.decode("utf-8", "surrogateescape"))
     if named is None or is_reserved(named[1]):
         return "", ""
@@ -288,7 +288,7 @@ def _named(name: bytes) -> tuple[str, str]:
 
 
 def _has_extensions(stretches: list[Stretch]) -> bool:
-    """Whether something other than members is between members, as extended headers are."""
+    """Return whether there is other data between members, such as extended headers."""
     for stretch in stretches:
         end = stretch.start
         for _, offset, size in stretch.members:

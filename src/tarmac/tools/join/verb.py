@@ -91,10 +91,12 @@ def join(
     splits = selects_by_split(select, target)
     if not isinstance(columns, Mapping):
         columns = {name: name for name in columns or ()}
-    chosen = Columns(key or "", columns)
+    layout = Columns(key or "", columns)
     inputs, others = access.inputs(sources), access.inputs(other)
     with work_directory("join", tmp) as directory:
-        right = open_source(others, f"{directory}/with", chosen, rows, prefix, access, progress=run.progress)
+        right = open_source(
+            others, f"{directory}/with", layout, rows, prefix, access, progress=run.progress
+        )
         left = gather(inputs, directory, select, access, progress=run.progress)
         used, unmatched, selected = np.zeros(right.size, bool), 0, 0
         joined: dict[str, IndexedSamples] = {}

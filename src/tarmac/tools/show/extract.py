@@ -141,10 +141,10 @@ class Extractor:
     @property
     def some(self) -> dict[str, int]:
         """Return the first and the last files with their sizes, to check later that they still exist."""
-        found = (
+        paths = (
             (os.path.join(self._directory, name), size) for name, size in [*self._first.items(), *self._last]
         )
-        return {path: size for path, size in found if len(os.fsencode(path)) < _LONGEST_PATH}
+        return {path: size for path, size in paths if len(os.fsencode(path)) < _LONGEST_PATH}
 
     def _link(self, folder: int, part: str, name: str, data: bytes) -> None:
         """Name the file if the name is free, which a hard link does atomically."""
@@ -170,23 +170,23 @@ class Extractor:
         It is opened one step at a time from the nearest open directory, by descriptors alone, so a
         directory that is swapped for a link meanwhile leads nowhere, and any depth works.
         """
-        found = self._open.get(folders, -1) if folders else self._root
-        if found >= 0:
-            return found
+        folder = self._open.get(folders, -1) if folders else self._root
+        if folder >= 0:
+            return folder
         known = max((each for each in self._open if folders[: len(each)] == each), key=len, default=())
         above, begun, kept = self._open.get(known, self._root), len(known), len(folders) - 2
         for depth in range(begun, len(folders)):
             try:
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(folders[depth], dir_fd=above)
-                found = os.open(folders[depth], _DIRECTORY, dir_fd=above)
+                folder = os.open(folders[depth], _DIRECTORY, dir_fd=above)
             finally:
                 if begun < depth <= kept:
                     os.close(above)
             if depth >= kept:  # it and its parent are likely to be needed again
-                self._keep(folders[: depth + 1], found)
-            above = found
-        return found
+                self._keep(folders[: depth + 1], folder)
+            above = folder
+        return folder
 
     def _keep(self, folders: tuple[str, ...], fd: int) -> None:
         if len(self._open) >= _OPEN_DIRECTORIES:
@@ -276,8 +276,8 @@ def _holds(folder: int, name: str, data: bytes) -> bool:
     except OSError:
         return False
     try:
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode) or found.st_size != len(data):
+        info = os.fstat(fd)
+        if not stat.S_ISREG(info.st_mode) or info.st_size != len(data):
             return False
         with open(fd, "rb", closefd=False) as file:
             return file.read(len(data) + 1) == data
