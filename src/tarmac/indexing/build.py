@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import pickle
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -104,8 +105,10 @@ def find_or_make_index(url: str, options: IndexOptions, *, beside: bool = True) 
     A new index is written `beside` a local shard if that directory is writable, else to the cache directory of
     tarmac. Nothing is written to a store.
     """
-    sidecar, cached = sidecar_url(url), _cached_index(url)
-    for index in (sidecar, cached):
+    rules = _reading_rules(options)
+    sidecar, cached = sidecar_url(url), _cached_index(url, rules)
+    # An index beside the shard may follow other rules; one in the cache directory is named after its rules.
+    for index in (sidecar, cached) if beside or not rules else (cached,):
         existing = usable_index(url, index, options)
         if existing is not None:
             return existing, index
@@ -129,12 +132,27 @@ def find_or_make_index(url: str, options: IndexOptions, *, beside: bool = True) 
     return open_sidecar(cached), cached
 
 
-def _cached_index(url: str) -> str:
-    """Return the path of a shard's index in the cache directory, named after the whole URL."""
+def _cached_index(url: str, rules: bytes) -> str:
+    """Return the path of a shard's index in the cache directory, named after the whole URL and the reading rules."""
     location = url if not is_local(url) else os.path.abspath(local_path(url))
     name = re.sub(r"[^A-Za-z0-9._-]+", "_", display_url(location).partition("?")[0].rpartition("/")[2])[-80:]
-    digest = hashlib.sha256(location.encode("utf-8", "surrogateescape")).hexdigest()[:32]
+    digest = hashlib.sha256(location.encode("utf-8", "surrogateescape") + rules).hexdigest()[:32]
     return str(environment.cache_home() / "index" / f"{digest}-{name}.arrow")
+
+
+def _reading_rules(options: IndexOptions) -> bytes:
+    """Return what tells the naming rule and the strictness of these options from others; nothing for the defaults."""
+    tar = replace(options.tar, limits=DEFAULT_OPTIONS.limits)
+    rules = b"" if tar == DEFAULT_OPTIONS else repr(tar).encode()
+    split_name = options.split_name
+    if split_name is first_dot:
+        return rules
+    try:
+        return rules + pickle.dumps(split_name)
+    except Exception:  # a local function
+        code, cells = getattr(split_name, "__code__", None), getattr(split_name, "__closure__", None) or ()
+        parts = (code.co_code, code.co_consts, code.co_names) if code else split_name
+        return rules + repr((parts, [cell.cell_contents for cell in cells])).encode()
 
 
 def usable_index(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from tarmac.errors import BadName
 
@@ -47,15 +48,15 @@ def last_dot(name: str) -> tuple[str, str] | None:
 def known_fields(fields: Iterable[str]) -> Splitter:
     """Return a rule that splits before the longest of the given fields: for dots in keys and fields."""
     suffixes = sorted(("." + field.lower() for field in fields), key=len, reverse=True)
+    return partial(_split_before, tuple(suffixes))  # which pickles, as jobs require
 
-    def split(name: str) -> tuple[str, str] | None:
-        lowered = name.lower()
-        for suffix in suffixes:
-            if lowered.endswith(suffix):
-                return _split_at(name, len(name) - len(suffix))
-        return None
 
-    return split
+def _split_before(suffixes: tuple[str, ...], name: str) -> tuple[str, str] | None:
+    lowered = name.lower()
+    for suffix in suffixes:
+        if lowered.endswith(suffix):
+            return _split_at(name, len(name) - len(suffix))
+    return None
 
 
 def _split_at(name: str, dot: int) -> tuple[str, str] | None:
@@ -91,7 +92,10 @@ def check_key(key: object, split_name: Splitter = first_dot) -> str:
             "a key must be a relative path without empty, . or .. parts, control characters or backslashes.",
             key=key,
         )
-    if split_name(f"{key}.x") != (key, "x"):
+    pair = split_name(f"{key}.x")
+    if pair != (key, "x") and (
+        pair or split_name in (first_dot, last_dot)
+    ):  # other rules may not know the field x
         raise BadName(
             "the base name of the key contains a dot, so it would read back as another key.",
             key=key,

@@ -21,6 +21,7 @@ from tarmac.jobs.claims import Names
 from tarmac.jobs.outputs import UNKNOWN_SIZE, existing_sizes
 from tarmac.jobs.task import Outcome
 from tarmac.samples.grouping import Sample
+from tarmac.samples.naming import Splitter, first_dot
 from tarmac.samples.writer import TarWriter
 from tarmac.storage import StorageOptions, WriteOptions, is_local, scheme_of, stat
 from tarmac.storage.local import local_path
@@ -55,6 +56,7 @@ class Output:
     delete_after: bool = False
     overwrite: bool = False
     storage: StorageOptions = DEFAULT_STORAGE
+    split_name: Splitter = first_dot
 
     def __post_init__(self) -> None:
         for name in ("max_samples", "max_bytes"):
@@ -340,6 +342,7 @@ def _writer(output: Output, name: str) -> TarWriter:
         # A file that another program writes meanwhile is not replaced; in stores, a check costs requests.
         write=_REPLACE if output.overwrite or not is_local(name) else DEFAULT_WRITE,
         index=output.index or bool(output.manifest),
+        split_name=output.split_name,
         _watched=False,
     )
 

@@ -38,7 +38,7 @@ from tarmac.errors import (
 )
 from tarmac.limits import DEFAULT_LIMITS
 from tarmac.samples.grouping import Sample
-from tarmac.samples.naming import check_field, check_key, is_reserved
+from tarmac.samples.naming import Splitter, check_field, check_key, first_dot, is_reserved
 
 __all__ = ["Command", "Running"]
 
@@ -131,6 +131,7 @@ class Command:
     timeout: float | None = None
     log_field: str = ""
     keep_dir: str = ""
+    split_name: Splitter = first_dot
 
     def __post_init__(self) -> None:
         if not self.command and not self.script:
@@ -208,6 +209,12 @@ class Command:
             how = f"was killed by signal {-status}" if status < 0 else f"exited with status {status}"
             raise TransformFailed(f"the command {how}.{_tail(log)}")
 
+    def _checked(self, fields: Sample, key: str) -> Sample:
+        check_key(key, self.split_name)
+        for field in fields:
+            check_field(field, key, self.split_name)
+        return fields
+
     def _pack(self, sample: Sample, work: str) -> list[Sample]:
         """Return the samples that the files of a directory form."""
         groups: dict[str, Sample] = {}
@@ -231,7 +238,7 @@ class Command:
             if new_key is not None:
                 key = new_key.removesuffix(b"\n").decode("utf-8", "surrogateescape")
             if fields:
-                samples.append({KEY: key, "__url__": sample.get("__url__")} | _checked(fields, key))
+                samples.append({KEY: key, "__url__": sample.get("__url__")} | self._checked(fields, key))
             elif number:
                 raise TransformFailed("the command wrote a key without fields.", key=key)
         return samples
@@ -255,13 +262,6 @@ def _write_error(error: OSError) -> WriteError:
     cls = DiskFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else WriteError
     what = f"cannot write the files for the command: {error.strerror}."
     return cls(what, url=tempfile.gettempdir(), hint="set TMPDIR to a directory with free space.")
-
-
-def _checked(fields: Sample, key: str) -> Sample:
-    check_key(key)
-    for field in fields:
-        check_field(field, key)
-    return fields
 
 
 def _unpack(sample: Sample, work: str) -> None:

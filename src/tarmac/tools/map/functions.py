@@ -21,7 +21,7 @@ from tarmac.codecs import Decoder, encode_field, find_encoder, imagehandler, ima
 from tarmac.errors import NotPicklable, TarmacError, TransformFailed, UsageError
 from tarmac.extras import MissingExtra
 from tarmac.samples.grouping import Sample
-from tarmac.samples.naming import check_field, check_key, is_reserved
+from tarmac.samples.naming import Splitter, check_field, check_key, first_dot, is_reserved
 
 __all__ = ["Function", "load_function"]
 
@@ -42,6 +42,7 @@ class Function:
     """A callable, `module:function` or `file.py:function`."""
     decode: str = ""
     """How images are decoded, such as rgb8; `basic` decodes everything else. Without it, fields are bytes."""
+    split_name: Splitter = first_dot
 
     def __post_init__(self) -> None:
         if self.decode and self.decode != BASIC and self.decode not in imagespecs:
@@ -55,7 +56,7 @@ class Function:
                 pickle.dumps(self.source)
             except Exception as error:
                 raise NotPicklable(f"cannot send `function` to a worker process: {error}.") from error
-        return {"source": self.source, "decode": self.decode}
+        return {"source": self.source, "decode": self.decode, "split_name": self.split_name}
 
     @cached_property
     def function(self) -> Callable[[Sample], Any]:
@@ -117,12 +118,13 @@ class Function:
         return samples
 
     def _encoded(self, result: Mapping[str, Any], key: str, sample: Sample, before: dict[str, Any]) -> Sample:
-        key = check_key(result.get(KEY, key) if result.get(KEY, sample[KEY]) != sample[KEY] else key)
+        key = result.get(KEY, key) if result.get(KEY, sample[KEY]) != sample[KEY] else key
+        check_key(key, self.split_name)
         encoded: Sample = {KEY: key, "__url__": sample.get("__url__")}
         for field, value in result.items():
             if is_reserved(str(field)):
                 continue
-            check_field(field, key)
+            check_field(field, key, self.split_name)
             if type(value) is bytes and not (self.decode and field.lower().endswith(".gz")):
                 encoded[field] = value
             elif field in before and before[field][0] is value and _equal(before[field][1], _snapshot(value)):

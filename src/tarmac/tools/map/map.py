@@ -77,12 +77,13 @@ def map(  # noqa: A001 - the name of the verb
         raise UsageError("expected one of `function`, `command` and `script`.")
     if interpreter != "bash" and script is None:
         raise UsageError("`interpreter` needs `script`.", field="interpreter")
+    access = bundle(Access, options)
     work: Function | Command
     if function is not None:
         for name, value in for_commands.items():
             if value:
                 raise UsageError(f"`{name}` needs `command` or `script`.", field=name)
-        work = Function(function, decode or "")
+        work = Function(function, decode or "", access.split_name)
     else:
         if decode:
             raise UsageError("`decode` needs `function`; commands get files.", field="decode")
@@ -94,8 +95,9 @@ def map(  # noqa: A001 - the name of the verb
             timeout,
             log_field or "",
             "" if keep_dir is None else os.fspath(keep_dir),
+            access.split_name,
         )
-    select, run, access = bundle(Select, options), bundle(Run, options), bundle(Access, options)
+    select, run = bundle(Select, options), bundle(Run, options)
     target = bundle(Output, {"pattern": output, **options})
     planned = plan([access.inputs(sources)], select, target, access, progress=run.progress)
     transform = Transform(work, run, ordered)
