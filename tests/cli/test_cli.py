@@ -12,7 +12,7 @@ import pytest
 
 from cli.running import PROGRAM, program, run, shell
 from harness.shards import plain
-from harness.waiting import PATIENCE
+from harness.waiting import TIMEOUT
 from tarmac.cli import VERBS, exit_code
 from tarmac.errors import BadHeader, HookFailed, JobMismatch, NotFound, ShortRead, TooManyShards, UsageError
 
@@ -91,7 +91,7 @@ def test_interrupt(tmp_path):
     process = subprocess.Popen(command, stderr=subprocess.PIPE)
     with open(fifo, "wb"):  # opens when the command reads
         process.send_signal(signal.SIGINT)
-        _, stderr = process.communicate(timeout=PATIENCE)
+        _, stderr = process.communicate(timeout=TIMEOUT)
     assert process.returncode == 130
     assert b"Traceback" not in stderr
 

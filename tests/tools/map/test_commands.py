@@ -12,7 +12,7 @@ import threading
 import psutil
 import pytest
 
-from harness.waiting import FOREVER, PATIENCE, until
+from harness.waiting import FOREVER, TIMEOUT, until
 from tarmac.errors import BadName, DiskFull, TimedOut, TransformFailed, UsageError, WriteError
 from tarmac.tools.map.commands import Command, Running
 
@@ -196,7 +196,7 @@ def test_stopping_ends_what_runs_and_lets_nothing_begin():
     thread.start()
     assert until(lambda: running._commands)
     running.stop()
-    thread.join(PATIENCE)
+    thread.join(TIMEOUT)
     assert not thread.is_alive()
     assert "signal 9" in str(problems[0])
     with pytest.raises(TransformFailed, match="stopped"):

@@ -11,7 +11,7 @@ import pytest
 
 import tarmac
 from harness.faultfs import Fault, faulty
-from harness.waiting import PATIENCE
+from harness.waiting import TIMEOUT
 from tarmac import TarWriter, read
 from tarmac.errors import (
     ErrorBudgetExceeded,
@@ -64,7 +64,7 @@ def test_samples_of_one_shard_in_parallel(shards, tmp_path):
     """Each command waits for nine others."""
     (tmp_path / "here").mkdir()
     together = f"cd {tmp_path}/here; touch $TARMAC_KEY; until [ $(ls | wc -l) = 10 ]; do sleep 0.02; done"
-    report = mapped(shards[:1], {"command": together, "timeout": PATIENCE}, f"{tmp_path}/out/", jobs=10)
+    report = mapped(shards[:1], {"command": together, "timeout": TIMEOUT}, f"{tmp_path}/out/", jobs=10)
     assert report.written == 10
 
 
@@ -77,7 +77,7 @@ def test_unordered_results(shards, tmp_path, monkeypatch, work):
         wait = f"until [ -e {mark} ]; do sleep 0.05; done"
         how = {
             "command": f"case $(cat sample.cls) in 9) touch {mark};; 0) {wait};; esac",
-            "timeout": PATIENCE,
+            "timeout": TIMEOUT,
         }
     else:
         (tmp_path / "f.py").write_text(WAITING.format(str(mark)))

@@ -15,7 +15,7 @@ import pytest
 
 import tarmac
 from harness.faultfs import Fault, descriptors, faulty
-from harness.waiting import PATIENCE
+from harness.waiting import TIMEOUT
 from tarmac.cli import main
 from tarmac.errors import BadName, CommitFailed, DiskFull
 from tarmac.tools.show import extract
@@ -176,16 +176,16 @@ def test_two_writers_of_one_name(tmp_path, monkeypatch, overwrite):
         if data == b"first":
             write(fd, data)
             begun.set()
-            assert halfway.wait(PATIENCE)
+            assert halfway.wait(TIMEOUT)
         else:
-            assert begun.wait(PATIENCE)
+            assert begun.wait(TIMEOUT)
             write(fd, data[:3])
             halfway.set()
-            assert published.wait(PATIENCE)
+            assert published.wait(TIMEOUT)
             write(fd, data[3:])
 
     def second():
-        assert begun.wait(PATIENCE)
+        assert begun.wait(TIMEOUT)
         put(tmp_path, "a", overwrite, txt=b"second")
 
     monkeypatch.setattr(extract, "_write", slow)
@@ -197,10 +197,10 @@ def test_two_writers_of_one_name(tmp_path, monkeypatch, overwrite):
         finally:
             published.set()
         if overwrite:
-            other.result(PATIENCE)
+            other.result(TIMEOUT)
         else:
             with pytest.raises(CommitFailed, match="other content"):
-                other.result(PATIENCE)
+                other.result(TIMEOUT)
     assert (tmp_path / "a.txt").read_bytes() == (b"second" if overwrite else b"first")
     assert os.listdir(tmp_path) == ["a.txt"]
 
