@@ -18,9 +18,7 @@ PRINTED = {
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_examples_run(path, tmp_path):
-    done = subprocess.run(
-        [sys.executable, path], capture_output=True, text=True, check=False, cwd=tmp_path
-    )
+    done = subprocess.run([sys.executable, path], capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert all(line in done.stdout for line in PRINTED.get(path.stem, ())), done.stdout
 

@@ -41,9 +41,9 @@ def small_shards(site: Site) -> list[str]:
             with TarWriter(path) as writer:
                 for _ in range(count):
                     writer.write(next(samples))
-        from tarmac.tools.index import index
+        from tarmac import index
 
-        index([str(path) for path in paths], str(manifest(site)), show=False)
+        index([str(path) for path in paths], str(manifest(site)), progress=False)
     return [str(path) for path in paths]
 
 
@@ -191,11 +191,10 @@ def indexing(side: str, places: list[str], samples: int, jobs: int) -> Work:
             create(options)
             os.unlink("/tmp/shard.tar")  # to which it copies each shard
     else:
-        from tarmac.indexing.build import IndexOptions
-        from tarmac.tools.index import index
+        from tarmac import index
 
         def make() -> None:
-            index(shards, f"{target}/index.json", options=IndexOptions(digests=True), jobs=jobs, show=False)
+            index(shards, f"{target}/index.json", digests=True, jobs=jobs, progress=False)
 
     def work() -> Done:
         target.mkdir()

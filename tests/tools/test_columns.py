@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import datetime
+import json
 from decimal import Decimal
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+import tarmac
 from tarmac.errors import DecodeFailed, EncodeFailed, MissingField, UsageError
 from tarmac.tools.columns import Columns, encode_json, row_key
 
@@ -102,3 +106,34 @@ def test_the_key_column_is_found_by_its_name():
 def test_binary_data_is_not_json():
     with pytest.raises(EncodeFailed):
         encode_json({"a": b"x"})
+
+
+ROW = {
+    "key": "a",
+    "n": 1,
+    "score": 2.5,
+    "t": "é",
+    "label.cls": 3,
+    "o": {"x": [1]},
+    "json": [None],
+    "none": None,
+}
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+def test_pack_and_join_agree_on_what_a_column_becomes(tmp_path, suffix):
+    path = tmp_path / f"t.{suffix}"
+    if suffix == "parquet":
+        pq.write_table(pa.Table.from_pylist([ROW | {"b": b"\0\xff"}]), path)
+    elif suffix == "jsonl":
+        path.write_text(json.dumps(ROW))
+    else:
+        path.write_text('key,n,score,t,json\na,007,,é,"{""x"": 1}"\n')
+    tarmac.pack(path, str(tmp_path / "packed.tar"), key="key")
+    with tarmac.TarWriter(str(tmp_path / "in.tar")) as writer:
+        writer.write({"__key__": "a", "old": b""})
+    tarmac.join(str(tmp_path / "in.tar"), str(path), str(tmp_path / "joined.tar"))
+    (packed,), (joined,) = (list(tarmac.read(f"{tmp_path}/{name}.tar")) for name in ("packed", "joined"))
+    assert joined.pop("old") == b""
+    assert {**joined, "__url__": ""} == {**packed, "__url__": ""}
+    assert packed["n"] == (b"007" if suffix == "csv" else b"1")

@@ -8,7 +8,7 @@ import os
 import pytest
 
 from tarmac.errors import NotFound, ObjectChanged, UnsafeUrl
-from tarmac.storage import register_scheme, schemes
+from tarmac.storage import FileStore, register_scheme, schemes
 from tarmac.tools.localcopy import ensure_local, resolve_name
 
 
@@ -30,7 +30,7 @@ def test_copies(tmp_path, monkeypatch):
     with open(local.path, "rb") as file:
         assert file.read() == b"content"
     monkeypatch.setattr(schemes, "_registered", {})
-    register_scheme("mem", lambda url: open(tmp_path / "a.csv.gz", "rb"))
+    register_scheme("mem", FileStore(lambda url: open(tmp_path / "a.csv.gz", "rb")))
     again = ensure_local("mem://a.csv.gz", copies)
     assert again.path != local.path
     assert again.version == local.version

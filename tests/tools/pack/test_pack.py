@@ -174,8 +174,9 @@ def test_splits_are_those_of_a_dataset(tree, tmp_path):
     assert sorted(written["train"]) == sorted(s["__key__"] for s in split.train)
     assert sorted(written["val"]) == sorted(s["__key__"] for s in split.val)
     assert (packed.read, packed.left_out, packed.skipped) == (100, 0, {})
-    with pytest.raises(UsageError, match=r"\{split\}"):
-        pack(tree, tmp_path, split=shares)
+    for name, options in ((NAME, {"split": shares}), ("x/{split}-{i}.tar", {})):
+        with pytest.raises(UsageError, match=r"\{split\}"):
+            pack(tree, tmp_path, name, **options)
     job = pack(tree, tmp_path, "v/x-{i}.tar", split=shares, only="val")
     assert (job.read, job.left_out, job.written) == (100, len(written["train"]), len(written["val"]))
     assert sorted(keys(tmp_path / "v")) == sorted(written["val"])
@@ -321,6 +322,23 @@ def test_nothing_to_pack(tmp_path):
         tarmac.pack(tmp_path / "tree", f"{tmp_path}/out/")
     with pytest.raises(UsageError, match="`sources`"):
         pack([], tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("require", "jpg"),
+        ("columns", "txt"),
+        ("files", "jpg"),
+        ("task", (1, 1)),
+        ("on_error", "ignore"),
+        ("jobs", 0),
+    ],
+)
+def test_invalid_arguments(tree, tmp_path, name, value):
+    with pytest.raises(UsageError) as caught:
+        pack(tree, tmp_path, **{name: value})
+    assert caught.value.field == name
 
 
 def test_post_cmd_index_manifest_and_compression(tree, tmp_path):

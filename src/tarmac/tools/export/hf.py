@@ -14,7 +14,7 @@ from typing import Any
 
 from tarmac.errors import NotFound, UsageError
 from tarmac.jobs.task import Unit
-from tarmac.storage import StorageOptions, open_read, scheme_of
+from tarmac.storage import StorageOptions, is_stream, read_all
 from tarmac.tools.export.destination import Destination, Target
 from tarmac.tools.export.formats import Format, RowOptions, register_format
 from tarmac.tools.export.parquet import features_of, open_parquet
@@ -56,7 +56,7 @@ class HubDestination(Destination):
         return f"{self._root}/README.md"
 
     def check(self) -> None:
-        if scheme_of(self.output) in ("-", "pipe"):
+        if is_stream(self.output):
             raise UsageError(
                 "hf cannot be written to a stream.", url=self.output, hint="a directory as the output."
             )
@@ -113,9 +113,7 @@ class HubDestination(Destination):
         import yaml
 
         try:
-            with open_read(self.card, storage) as source:
-                text = b"".join(iter(lambda: source.read(1 << 20), b""))
-            card = yaml.safe_load(text.decode().split("---\n")[1])
+            card = yaml.safe_load(read_all(self.card, storage).decode().split("---\n")[1])
             return list(card["configs"][0]["data_files"]), list(card["dataset_info"]["features"])
         except (NotFound, UnicodeDecodeError, LookupError, TypeError, yaml.YAMLError):
             return [], []  # none, or one that tarmac did not write

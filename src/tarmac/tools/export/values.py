@@ -40,7 +40,8 @@ class Kinds:
     """New and old names of renamed fields: the old extension counts where the new one is unknown."""
 
     @cached_property
-    def _given(self) -> dict[str, Kind]:
+    def _known(self) -> dict[str, Kind]:
+        """The kinds of the fields seen so far."""
         return dict(self.given)
 
     @cached_property
@@ -49,8 +50,11 @@ class Kinds:
 
     def of(self, field: str) -> Kind:
         """Return what a field holds."""
-        kind = kind_of(self.original(field))
-        return self._given.get(field) or (cast("Kind", kind) if kind in get_args(Kind) else "bytes")
+        kind = self._known.get(field)
+        if kind is None:
+            by_codec = kind_of(self.original(field))
+            kind = self._known[field] = cast("Kind", by_codec) if by_codec in get_args(Kind) else "bytes"
+        return kind
 
     def is_image(self, field: str) -> bool:
         """Return whether a field holds images."""

@@ -12,7 +12,7 @@ from tarmac.jobs.ledger import ledger_url
 from tarmac.jobs.report import Report
 from tarmac.jobs.run import run_job
 from tarmac.jobs.task import Unit
-from tarmac.storage import scheme_of
+from tarmac.storage import is_stream
 from tarmac.storage.urls import Shards
 from tarmac.tools.export.columns import ReadOnce, first_columns, indexed_columns
 from tarmac.tools.export.destination import Destination, Target
@@ -66,7 +66,7 @@ def export(
     if select.shares and not select.only:
         destination = destination.with_splits()
     inputs = access.inputs(sources)
-    unnamed = any(scheme_of(url) in ("-", "pipe") for url in inputs.urls)
+    unnamed = any(map(is_stream, inputs.urls))
     target = Target(
         destination.pattern,
         max_samples,

@@ -19,7 +19,7 @@ from tarmac.jobs.task import Outcome, Task, Unit
 from tarmac.samples.grouping import Sample
 from tarmac.samples.naming import check_field, check_key
 from tarmac.samples.splits import key_hasher, split_bounds
-from tarmac.storage import WriteOptions, is_local, open_write
+from tarmac.storage import WriteOptions, is_local, write_all
 from tarmac.storage.local import local_path
 from tarmac.tools.output import Output, fields_of, same_name, write_shard
 from tarmac.tools.pack.sources import Location, Skipped, Source
@@ -50,9 +50,8 @@ class PackOptions:
     def __post_init__(self) -> None:
         if isinstance(self.require, str):
             raise UsageError("expected a list of field names, got a string.", field="require")
-        index, count = self.task
-        if not 0 <= index < count:
-            raise UsageError(f"expected a number from 0 to {count - 1}, got {index}.", field="task")
+        if not 0 <= self.task[0] < self.task[1]:
+            raise UsageError(f"expected (i, n) with i from 0 to n - 1, got {self.task!r}.", field="task")
 
     @cached_property
     def required(self) -> frozenset[str]:
@@ -104,8 +103,11 @@ class PackJob(Task):
             raise UsageError(
                 "{name} needs input shards, and sources are not shards.", url=pattern, hint="x-{i:06d}.tar"
             )
-        if self.pack.select.shares and not self.pack.select.only and "{split" not in pattern:
-            raise UsageError("the output needs {split}.", url=pattern, hint="{split}-{i:06d}.tar")
+        splits, named = self.pack.select.shares, "{split" in pattern
+        if (named and not splits) or (splits and not named and not self.pack.select.only):
+            raise UsageError(
+                "`split` and {split} in the output need each other.", url=pattern, hint="{split}-{i:06d}.tar"
+            )
         if several and self.output.stream:
             raise UsageError("a stream cannot be divided among tasks.", field="task", hint="x-{i:06d}.tar")
         if several and self.output.manifest:
@@ -276,9 +278,7 @@ class PackJob(Task):
         self.output.finish(outcomes)
         url, text = self._classes()
         if text:
-            sink = open_write(url, self.output.storage, WriteOptions(overwrite=True))
-            sink.write(text)
-            sink.commit()
+            write_all(url, text, self.output.storage, WriteOptions(overwrite=True))
 
     def _classes(self) -> tuple[str, bytes]:
         """Return the location and the content of the list of class names; no content without classes."""

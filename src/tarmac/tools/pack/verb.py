@@ -39,7 +39,7 @@ class PackArgs(WriteArgs, RunArgs, ErrorArgs, total=False):
     """The shared keyword arguments of `pack`."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class PackReport(Report):
     """The report of `pack`."""
 
@@ -91,7 +91,7 @@ def pack(
     target = _with_default_size(bundle(Output, {"pattern": output, "storage": storage, **options}))
     run, select = bundle(Run, options), Select(split=split, only=only)
     packing = PackOptions(shuffle, seed, select, require, run.on_error, task)
-    table = Columns(key or "", _mapping(columns), _mapping(files))
+    table = Columns(key or "", _mapping(columns, "columns"), _mapping(files, "files"))
     base = os.fspath(base or "")
     if function is not None or not _are_paths(sources):
         if format or base or table != Columns():
@@ -148,9 +148,9 @@ def _listed(sources: Any) -> list[str]:
     return list(map(os.fspath, [sources] if one else sources))
 
 
-def _mapping(names: Mapping[str, str] | Sequence[str] | None) -> dict[str, str]:
+def _mapping(names: Mapping[str, str] | Sequence[str] | None, argument: str) -> dict[str, str]:
     if isinstance(names, str):
-        raise UsageError(f"expected a list or a mapping of columns, got {names!r}.")
+        raise UsageError(f"expected a list or a mapping, got {names!r}.", field=argument)
     return dict(names) if isinstance(names, Mapping) else {name: name for name in names or ()}
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from tarmac.codecs import find_codec
 from tarmac.codecs.basic import json_loads
 from tarmac.codecs.handlers import extension_of
-from tarmac.codecs.images import IMAGE_EXTENSIONS, open_image_field
+from tarmac.codecs.images import open_image_field
 from tarmac.display import visible
 
 __all__ = ["describe"]
@@ -26,20 +27,19 @@ def describe(field: str, data: bytes) -> str:
 
 
 def _describe(field: str, data: bytes) -> str:
-    extension = extension_of(field)
-    if extension in IMAGE_EXTENSIONS:
+    codec = find_codec(field)
+    kind = "bytes" if codec is None else codec.kind
+    if kind == "image":
         image = open_image_field(field, data)
-        return f"{image.format} image, {image.width}x{image.height}, {image.mode}"
-    if extension in ("json", "jsn"):
-        return _shortened(json.dumps(json_loads(data), indent=2, ensure_ascii=False))
-    if extension == "npy":
-        from tarmac.codecs.arrays import npy_loads
-
-        return _summary(npy_loads(data))
-    if extension == "npz":
-        from tarmac.codecs.arrays import npz_loads
-
-        return "\n".join(f"{name}: {_summary(array)}" for name, array in npz_loads(data).items())
+        return f"{image.format or extension_of(field)} image, {image.width}x{image.height}, {image.mode}"
+    decode = None if codec is None else codec.decode
+    if kind == "json":
+        return _shortened(json.dumps((decode or json_loads)(data), indent=2, ensure_ascii=False))
+    if kind == "array" and decode is not None:
+        value = decode(data)
+        if isinstance(value, dict):
+            return "\n".join(f"{name}: {_summary(array)}" for name, array in value.items())
+        return "\n".join(map(_summary, value if isinstance(value, list) else [value]))
     return _text(data)
 
 

@@ -8,8 +8,8 @@ import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from tarmac.codecs.handlers import extension_of
-from tarmac.codecs.images import IMAGE_EXTENSIONS, open_image_field
+from tarmac.codecs import kind_of
+from tarmac.codecs.images import open_image_field
 from tarmac.errors import NoSamples, UsageError
 from tarmac.storage import StorageOptions, WriteOptions, open_write
 from tarmac.storage.types import DEFAULT_STORAGE
@@ -24,7 +24,6 @@ IMAGES = 64
 """Default number of images on a sheet."""
 MAX_IMAGES = 1024
 SIDE, GAP, LINE = 160, 8, 12
-_CAPTIONS = ("txt", "text", "caption", "cls", "class")
 _FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
 
 
@@ -59,7 +58,7 @@ def contact_sheet(samples: Iterable[SampleView], images: int = IMAGES) -> tuple[
     tiles: list[tuple[Any, str, str]] = []
     for sample in samples:
         for name, data in sample.fields.items():
-            if extension_of(name) in IMAGE_EXTENSIONS:
+            if kind_of(name) == "image":
                 tiles.append((_thumbnail(name, data), f"{sample.key}.{name}", _caption(sample)))
         if len(tiles) >= min(images, MAX_IMAGES):
             break
@@ -79,7 +78,7 @@ def _thumbnail(name: str, data: bytes) -> Any:
 
 def _caption(sample: SampleView) -> str:
     for name, data in sample.fields.items():
-        if extension_of(name) in _CAPTIONS:
+        if kind_of(name) in ("text", "int"):
             lines = bytes(data).decode("utf-8", "replace").splitlines()
             return lines[0] if lines else ""
     return ""

@@ -12,8 +12,7 @@ from typing import Any, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from tarmac.codecs.handlers import extension_of
-from tarmac.codecs.images import IMAGE_EXTENSIONS
+from tarmac.codecs import kind_of
 from tarmac.display import visible
 from tarmac.exact.dataset import Dataset
 from tarmac.indexing.attributes import read_field
@@ -117,7 +116,7 @@ def _from_samples(samples: Iterable[SampleView], *, images: bool) -> Statistics:
     for sample in samples:
         for name, data in sample.fields.items():
             result.fields.setdefault(name, array("q")).append(len(data))
-            if images and extension_of(name) in IMAGE_EXTENSIONS:
+            if images and kind_of(name) == "image":
                 _add_image(result, name, data)
         result.samples.append(sum(sample.sizes.values()))
         result.shards[sample.url] += 1

@@ -116,7 +116,9 @@ def read_file(file: File, storage: StorageOptions) -> bytes:
             chunks.append(chunk)
             length += len(chunk)
             if scheme_of(location) == "pipe" and time.monotonic() - started > storage.command_timeout:
-                raise Stalled(f"the command took more than {storage.command_timeout:g} seconds.", url=location)
+                raise Stalled(
+                    f"the command took more than {storage.command_timeout:g} seconds.", url=location
+                )
     if size not in (-1, length):
         raise ObjectChanged(f"expected {size} bytes, got {length}.", url=location)
     return b"".join(chunks)
