@@ -145,7 +145,9 @@ def check(
     entries = entries_of(described, urls) if described is not None else [None] * len(urls)
     report = CheckReport()
     with contextlib.ExitStack() as stack:
-        keys = SharedKeys(f"{stack.enter_context(tempfile.TemporaryDirectory())}/keys") if duplicates else None
+        keys = (
+            SharedKeys(f"{stack.enter_context(tempfile.TemporaryDirectory())}/keys") if duplicates else None
+        )
         task = _CheckTask(urls, checks, entries, keys, versions=ledger is not None)
         results = _run(task, _engine(run, urls), ledger)
         for result in track(results, len(urls), "checking", progress=run.progress):

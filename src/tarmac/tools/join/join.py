@@ -94,9 +94,7 @@ def join(
     chosen = Columns(key or "", columns)
     inputs, others = access.inputs(sources), access.inputs(other)
     with work_directory("join", tmp) as directory:
-        right = open_source(
-            others, f"{directory}/with", chosen, rows, prefix, access, progress=run.progress
-        )
+        right = open_source(others, f"{directory}/with", chosen, rows, prefix, access, progress=run.progress)
         left = gather(inputs, directory, select, access, progress=run.progress)
         used, unmatched, selected = np.zeros(right.size, bool), 0, 0
         joined: dict[str, IndexedSamples] = {}
