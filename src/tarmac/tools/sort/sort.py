@@ -169,11 +169,16 @@ def _check_keys(plan: Plan, output: Output, shards: Gathered) -> None:
     for split, source in plan.sources.items():
         assert isinstance(source, IndexedSamples)
         for shard in [source.everything] if output.stream else source.shards(output, split):
-            hashes = array("q", (hash(key) for _, key in _keys(source, shard)))
+            hashes = array("q")
+            for _, keys in _keys(source, shard):
+                hashes.extend(map(hash, keys))
             ordered = np.sort(np.array(hashes, np.int64))
             repeated = set(ordered[1:][ordered[1:] == ordered[:-1]].tolist())
             seen: dict[str, int] = {}
-            for number, key in _keys(source, shard) if repeated else ():
+            pairs = (
+                (number, key) for batch in _keys(source, shard) for number, key in zip(*batch, strict=True)
+            )
+            for number, key in pairs if repeated else ():
                 if hash(key) not in repeated:
                     continue
                 if key in seen:
@@ -187,7 +192,9 @@ def _check_keys(plan: Plan, output: Output, shards: Gathered) -> None:
                 seen[key] = number
 
 
-def _keys(source: IndexedSamples, shard: OutputShard) -> Iterator[tuple[int, str]]:
+def _keys(source: IndexedSamples, shard: OutputShard) -> Iterator[tuple[list[int], list[str]]]:
+    """Yield the numbers and the normalised keys of the samples of a shard, in batches."""
     for start in range(shard.start, shard.stop, BATCH):
         numbers = source.indices(start, min(start + BATCH, shard.stop))
-        yield from zip(numbers.tolist(), map(plain_key, source.dataset.keys(numbers)), strict=True)
+        keys = source.dataset.keys(numbers)
+        yield numbers.tolist(), [key if key[:2] != "./" else plain_key(key) for key in keys]
