@@ -18,17 +18,7 @@ from tarmac.jobs.task import Outcome
 from tarmac.samples.naming import plain_key
 from tarmac.storage.urls import Shards
 from tarmac.tools.gather import Gathered, gather
-from tarmac.tools.options import (
-    Access,
-    AccessArgs,
-    ErrorArgs,
-    Run,
-    RunArgs,
-    SelectArgs,
-    WriteArgs,
-    bundle,
-    verb,
-)
+from tarmac.tools.options import Access, RewriteArgs, Run, bundle, verb
 from tarmac.tools.output import Output
 from tarmac.tools.permutations import Listed, Shuffled
 from tarmac.tools.plan import IndexedSamples, OutputShard, Plan, selects_by_split
@@ -38,15 +28,11 @@ from tarmac.tools.sort.runs import Runs
 from tarmac.tools.sort.sort_key import SortKey
 from tarmac.tools.workdir import disk_errors, work_directory, write_integers
 
-__all__ = ["sort", "SortArgs"]
+__all__ = ["sort"]
 
 MIN_MEMORY = 1 << 20
 BATCH = 8192
 """Samples fetched at a time: more of them visit each shard less often."""
-
-
-class SortArgs(SelectArgs, WriteArgs, RunArgs, ErrorArgs, AccessArgs, total=False):
-    """The keyword arguments that `sort` shares with other verbs."""
 
 
 @dataclass
@@ -57,7 +43,7 @@ class _Losses(Outcome):
     duplicates: int = 0
 
 
-@verb(SortArgs, Select, Output, Run, Access)
+@verb(RewriteArgs, Select, Output, Run, Access)
 def sort(
     sources: Shards | Manifest,
     output: str,
@@ -69,7 +55,7 @@ def sort(
     seed: int = 0,
     memory: int = 256 << 20,
     tmp: str | os.PathLike[str] | None = None,
-    **options: Unpack[SortArgs],
+    **options: Unpack[RewriteArgs],
 ) -> Report:
     """Write the samples to new shards in sorted order.
 
