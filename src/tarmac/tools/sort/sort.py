@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, Unpack
 
@@ -76,19 +76,14 @@ def sort(
     inputs, losses = access.inputs(sources), _Losses()
     with work_directory("sort", tmp) as directory:
         shards = gather(inputs, directory, select, access, progress=run.progress)
-        plan = Plan(
-            {
-                name: _sorted(shards, each, order, f"{directory}/order-{number}", memory, run, losses)
-                for number, (name, each) in enumerate(splits.items())
-            },
-            one_pass=target.stream,
-        )
-        selected = sum(
-            len(each.dataset) for each in plan.sources.values() if isinstance(each, IndexedSamples)
-        )
-        plan.balance = select.balance(shards.dataset(), selected)
+        samples = {
+            name: _sorted(shards, each, order, f"{directory}/order-{number}", memory, run, losses)
+            for number, (name, each) in enumerate(splits.items())
+        }
+        balance = select.balance(shards.dataset(), sum(len(each.dataset) for each in samples.values()))
+        plan = Plan(dict(samples), one_pass=target.stream, balance=balance)
         if not target.rekey:
-            _check_keys(plan, target, shards)
+            _check_keys(samples, target, shards)
         facts = {"select": select.options(), "sort": order.options(), "on_error": run.on_error}
         report = rewrite("sort", plan, target, run, options=facts, also_read=inputs.urls)
     if not run.dry_run:
@@ -150,10 +145,9 @@ def _unique(runs: Runs, order: SortKey, dataset: Dataset, shards: Gathered, loss
             )
 
 
-def _check_keys(plan: Plan, output: Output, shards: Gathered) -> None:
+def _check_keys(sources: Mapping[str, IndexedSamples], output: Output, shards: Gathered) -> None:
     """Raise if two samples of an output shard have the same key, before anything is written."""
-    for split, source in plan.sources.items():
-        assert isinstance(source, IndexedSamples)
+    for split, source in sources.items():
         for shard in [source.everything] if output.stream else source.shards(output, split):
             hashes = array("q")
             for _, keys in _keys(source, shard):
