@@ -11,7 +11,7 @@ from tarmac.cli.command import Group, flag
 from tarmac.cli.command import command as build
 from tarmac.cli.flags import ACCESS, RUN, SHARDS
 from tarmac.cli.output import say, say_json
-from tarmac.cli.types import NAMES
+from tarmac.cli.types import NAMES, manifest_url
 from tarmac.display import display_url
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def _print_stale(manifests: tuple[str, ...], as_json: bool) -> None:
 
     stale = 0
     for manifest in manifests:
-        for shard in stale_shards(manifest):
+        for shard in stale_shards(manifest_url(manifest)):
             stale += 1
             if as_json:
                 kind = type(shard.error).__name__

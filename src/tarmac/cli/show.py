@@ -13,6 +13,7 @@ from tarmac.cli.command import Group, flag
 from tarmac.cli.command import command as build
 from tarmac.cli.flags import ACCESS, JSON, SELECT, SHARDS
 from tarmac.cli.output import say, say_json
+from tarmac.cli.types import manifest_url
 from tarmac.display import display_url, visible
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ def _print_stats(result: Statistics, mode: str, as_json: bool) -> None:
 def _print_info(url: str, as_json: bool) -> None:
     from tarmac import read_manifest
 
-    manifest = read_manifest(url)
+    manifest = read_manifest(manifest_url(url))
     facts = {
         "name": manifest.name,
         "shards": len(manifest.shards),

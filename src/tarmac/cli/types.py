@@ -12,6 +12,7 @@ __all__ = [
     "COLUMNS",
     "COUNT",
     "FIELDS",
+    "manifest_url",
     "NAMES",
     "NUMBER",
     "PAIRS",
@@ -238,3 +239,10 @@ def _setting(name: str, value: str, hint: str) -> Any:
 COUNT, SIZE, NUMBER, SECONDS = _Number("count"), _Number("size"), _Number("number", 0), _Seconds()
 SLICE, NAMES, FIELDS, PAIRS, COLUMNS = _Slice(), _Names(), _Fields(), _Pairs(), _Columns()
 SPLIT, SPLITTER, TASK = _Split(), _Splitter(), _Task()
+
+
+def manifest_url(url: str) -> str:
+    """Return the URL of a manifest; raise if it would run a command."""
+    if url.lower().startswith("pipe:"):
+        raise click.UsageError(f"a manifest is a file or an object, not a command: {url!r}.")
+    return url

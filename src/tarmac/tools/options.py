@@ -41,6 +41,7 @@ __all__ = [
     "ErrorArgs",
     "Inputs",
     "OrderArgs",
+    "RewriteArgs",
     "Run",
     "RunArgs",
     "SelectArgs",
@@ -156,6 +157,10 @@ class AccessArgs(TypedDict, total=False):
     """Cache for remote shards, or its directory."""
     allow_exec: bool
     """Allow `pipe:` inputs, which run commands."""
+
+
+class RewriteArgs(SelectArgs, WriteArgs, RunArgs, ErrorArgs, AccessArgs, total=False):
+    """The keyword arguments that `sort`, `map` and `join` share."""
 
 
 @dataclass(frozen=True)

@@ -120,11 +120,13 @@ class ShardCheck:
         if self.error is not None:
             more = self.problems - len(self.errors)
             lines = [f"BAD   {error}" for error in self.errors]
-            return "\n".join([*lines, f"BAD   {display_url(self.url)}: and {more} more"] if more else lines)
+            return "\n".join(
+                [*lines, f"BAD   {visible(display_url(self.url))}: and {more} more"] if more else lines
+            )
         fields = " ".join(f"{visible(name)}:{count}" for name, count in sorted(self.fields.items()))
         skipped = "".join(f", {count} x {reason} skipped" for reason, count in sorted(self.skipped.items()))
         counts = f"{self.samples} samples, {self.payload} bytes"
-        return f"ok    {display_url(self.url)}: {counts}, {fields}{skipped}"
+        return f"ok    {visible(display_url(self.url))}: {counts}, {fields}{skipped}"
 
 
 def _error_dict(error: TarmacError) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """Join samples with the fields of a table or of other shards."""
 
-from tarmac.tools.join.verb import JoinArgs as JoinArgs
 from tarmac.tools.join.verb import join as join
 
-__all__ = ["join", "JoinArgs"]
+__all__ = ["join"]

@@ -23,17 +23,7 @@ from tarmac.tools.columns import Columns
 from tarmac.tools.gather import gather
 from tarmac.tools.join.sources import Source, open_source
 from tarmac.tools.keystore import KeyNumbers
-from tarmac.tools.options import (
-    Access,
-    AccessArgs,
-    ErrorArgs,
-    Run,
-    RunArgs,
-    SelectArgs,
-    WriteArgs,
-    bundle,
-    verb,
-)
+from tarmac.tools.options import Access, RewriteArgs, Run, bundle, verb
 from tarmac.tools.output import Output
 from tarmac.tools.plan import IndexedSamples, OutputShard, Plan, selects_by_split
 from tarmac.tools.rewrite import rewrite
@@ -41,17 +31,13 @@ from tarmac.tools.select import Select
 from tarmac.tools.tally import Tally
 from tarmac.tools.workdir import work_directory, write_integers
 
-__all__ = ["join", "JoinArgs"]
+__all__ = ["join"]
 
 _EXAMPLES = 3
 """Keys of either side that an error shows if none match."""
 
 
-class JoinArgs(SelectArgs, WriteArgs, RunArgs, ErrorArgs, AccessArgs, total=False):
-    """The keyword arguments that `join` shares with other verbs."""
-
-
-@verb(JoinArgs, Select, Output, Run, Access)
+@verb(RewriteArgs, Select, Output, Run, Access)
 def join(
     sources: Shards | Manifest,
     other: Shards | Manifest,
@@ -65,7 +51,7 @@ def join(
     replace: bool = False,
     on_duplicate: Literal["error", "first"] = "error",
     tmp: str | os.PathLike[str] | None = None,
-    **options: Unpack[JoinArgs],
+    **options: Unpack[RewriteArgs],
 ) -> Report:
     """Add the fields that `other` has for the same key, and write the samples to new shards.
 
@@ -94,9 +80,7 @@ def join(
     layout = Columns(key or "", columns)
     inputs, others = access.inputs(sources), access.inputs(other)
     with work_directory("join", tmp) as directory:
-        right = open_source(
-            others, f"{directory}/with", layout, rows, prefix, access, progress=run.progress
-        )
+        right = open_source(others, f"{directory}/with", layout, rows, prefix, access, progress=run.progress)
         left = gather(inputs, directory, select, access, progress=run.progress)
         used, unmatched, selected = np.zeros(right.size, bool), 0, 0
         joined: dict[str, IndexedSamples] = {}

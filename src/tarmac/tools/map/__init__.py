@@ -1,6 +1,5 @@
 """Transform samples with a command or a Python function."""
 
-from tarmac.tools.map.verb import MapArgs as MapArgs
 from tarmac.tools.map.verb import map as map
 
-__all__ = ["map", "MapArgs"]
+__all__ = ["map"]

@@ -12,12 +12,12 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import xxhash
 
-import tarmac
 from tarmac.codecs import Decoder, encode_field, find_encoder, imagehandler, imagespecs
 from tarmac.errors import NotPicklable, TarmacError, TransformFailed, UsageError
 from tarmac.extras import MissingExtra
@@ -27,7 +27,7 @@ from tarmac.samples.naming import Splitter, check_field, check_key, first_dot, i
 __all__ = ["Function", "load_function"]
 
 KEY = "__key__"
-_PACKAGE = os.path.dirname(tarmac.__file__) + os.sep
+_PACKAGE = str(Path(__file__).parents[2]) + os.sep
 BASIC = "basic"
 """Decodes everything but images."""
 

@@ -15,30 +15,16 @@ from tarmac.storage.urls import Shards
 from tarmac.tools.map.commands import Command
 from tarmac.tools.map.functions import Function
 from tarmac.tools.map.transform import Transform
-from tarmac.tools.options import (
-    Access,
-    AccessArgs,
-    ErrorArgs,
-    Run,
-    RunArgs,
-    SelectArgs,
-    WriteArgs,
-    bundle,
-    verb,
-)
+from tarmac.tools.options import Access, RewriteArgs, Run, bundle, verb
 from tarmac.tools.output import Output
 from tarmac.tools.plan import plan
 from tarmac.tools.rewrite import rewrite
 from tarmac.tools.select import Select
 
-__all__ = ["map", "MapArgs"]
+__all__ = ["map"]
 
 
-class MapArgs(SelectArgs, WriteArgs, RunArgs, ErrorArgs, AccessArgs, total=False):
-    """The keyword arguments that `map` shares with other verbs."""
-
-
-@verb(MapArgs, Select, Output, Run, Access)
+@verb(RewriteArgs, Select, Output, Run, Access)
 def map(  # noqa: A001 - the name of the verb
     sources: Shards | Manifest,
     output: str,
@@ -53,7 +39,7 @@ def map(  # noqa: A001 - the name of the verb
     log_field: str | None = None,
     keep_dir: str | os.PathLike[str] | None = None,
     ordered: bool = True,
-    **options: Unpack[MapArgs],
+    **options: Unpack[RewriteArgs],
 ) -> Report:
     """Transform samples and write the results to new shards, in parallel.
 

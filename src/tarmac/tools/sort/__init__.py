@@ -1,6 +1,5 @@
 """Sort samples in bounded memory."""
 
-from tarmac.tools.sort.verb import SortArgs as SortArgs
 from tarmac.tools.sort.verb import sort as sort
 
-__all__ = ["sort", "SortArgs"]
+__all__ = ["sort"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, Unpack
 
@@ -18,17 +18,7 @@ from tarmac.jobs.task import Outcome
 from tarmac.samples.naming import plain_key
 from tarmac.storage.urls import Shards
 from tarmac.tools.gather import Gathered, gather
-from tarmac.tools.options import (
-    Access,
-    AccessArgs,
-    ErrorArgs,
-    Run,
-    RunArgs,
-    SelectArgs,
-    WriteArgs,
-    bundle,
-    verb,
-)
+from tarmac.tools.options import Access, RewriteArgs, Run, bundle, verb
 from tarmac.tools.output import Output
 from tarmac.tools.permutations import Listed, Shuffled
 from tarmac.tools.plan import IndexedSamples, OutputShard, Plan, selects_by_split
@@ -38,15 +28,11 @@ from tarmac.tools.sort.runs import Runs
 from tarmac.tools.sort.sort_key import SortKey
 from tarmac.tools.workdir import disk_errors, work_directory, write_integers
 
-__all__ = ["sort", "SortArgs"]
+__all__ = ["sort"]
 
 MIN_MEMORY = 1 << 20
 BATCH = 8192
 """Samples fetched at a time: more of them visit each shard less often."""
-
-
-class SortArgs(SelectArgs, WriteArgs, RunArgs, ErrorArgs, AccessArgs, total=False):
-    """The keyword arguments that `sort` shares with other verbs."""
 
 
 @dataclass
@@ -57,7 +43,7 @@ class _Losses(Outcome):
     duplicates: int = 0
 
 
-@verb(SortArgs, Select, Output, Run, Access)
+@verb(RewriteArgs, Select, Output, Run, Access)
 def sort(
     sources: Shards | Manifest,
     output: str,
@@ -69,7 +55,7 @@ def sort(
     seed: int = 0,
     memory: int = 256 << 20,
     tmp: str | os.PathLike[str] | None = None,
-    **options: Unpack[SortArgs],
+    **options: Unpack[RewriteArgs],
 ) -> Report:
     """Write the samples to new shards in sorted order.
 
@@ -90,19 +76,14 @@ def sort(
     inputs, losses = access.inputs(sources), _Losses()
     with work_directory("sort", tmp) as directory:
         shards = gather(inputs, directory, select, access, progress=run.progress)
-        plan = Plan(
-            {
-                name: _sorted(shards, each, order, f"{directory}/order-{number}", memory, run, losses)
-                for number, (name, each) in enumerate(splits.items())
-            },
-            one_pass=target.stream,
-        )
-        selected = sum(
-            len(each.dataset) for each in plan.sources.values() if isinstance(each, IndexedSamples)
-        )
-        plan.balance = select.balance(shards.dataset(), selected)
+        samples = {
+            name: _sorted(shards, each, order, f"{directory}/order-{number}", memory, run, losses)
+            for number, (name, each) in enumerate(splits.items())
+        }
+        balance = select.balance(shards.dataset(), sum(len(each.dataset) for each in samples.values()))
+        plan = Plan(dict(samples), one_pass=target.stream, balance=balance)
         if not target.rekey:
-            _check_keys(plan, target, shards)
+            _check_keys(samples, target, shards)
         facts = {"select": select.options(), "sort": order.options(), "on_error": run.on_error}
         report = rewrite("sort", plan, target, run, options=facts, also_read=inputs.urls)
     if not run.dry_run:
@@ -164,16 +145,20 @@ def _unique(runs: Runs, order: SortKey, dataset: Dataset, shards: Gathered, loss
             )
 
 
-def _check_keys(plan: Plan, output: Output, shards: Gathered) -> None:
+def _check_keys(sources: Mapping[str, IndexedSamples], output: Output, shards: Gathered) -> None:
     """Raise if two samples of an output shard have the same key, before anything is written."""
-    for split, source in plan.sources.items():
-        assert isinstance(source, IndexedSamples)
+    for split, source in sources.items():
         for shard in [source.everything] if output.stream else source.shards(output, split):
-            hashes = array("q", (hash(key) for _, key in _keys(source, shard)))
+            hashes = array("q")
+            for _, keys in _keys(source, shard):
+                hashes.extend(map(hash, keys))
             ordered = np.sort(np.array(hashes, np.int64))
             repeated = set(ordered[1:][ordered[1:] == ordered[:-1]].tolist())
             seen: dict[str, int] = {}
-            for number, key in _keys(source, shard) if repeated else ():
+            pairs = (
+                (number, key) for batch in _keys(source, shard) for number, key in zip(*batch, strict=True)
+            )
+            for number, key in pairs if repeated else ():
                 if hash(key) not in repeated:
                     continue
                 if key in seen:
@@ -187,7 +172,9 @@ def _check_keys(plan: Plan, output: Output, shards: Gathered) -> None:
                 seen[key] = number
 
 
-def _keys(source: IndexedSamples, shard: OutputShard) -> Iterator[tuple[int, str]]:
+def _keys(source: IndexedSamples, shard: OutputShard) -> Iterator[tuple[list[int], list[str]]]:
+    """Yield the numbers and the normalised keys of the samples of a shard, in batches."""
     for start in range(shard.start, shard.stop, BATCH):
         numbers = source.indices(start, min(start + BATCH, shard.stop))
-        yield from zip(numbers.tolist(), map(plain_key, source.dataset.keys(numbers)), strict=True)
+        keys = source.dataset.keys(numbers)
+        yield numbers.tolist(), [key if key[:2] != "./" else plain_key(key) for key in keys]
