@@ -16,7 +16,7 @@ from tarmac.extras import MissingExtra, import_extra
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
-DEVELOPMENT = {"test", "fuzz", "bench"}
+DEVELOPMENT = {"quick", "test", "fuzz", "bench"}
 DOCUMENTS = [path for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")] if path.name != "CHANGELOG.md"]
 # The distribution that has a library, where the names differ.
 DISTRIBUTIONS = {

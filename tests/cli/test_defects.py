@@ -44,7 +44,7 @@ def test_unexpected_errors_are_one_line(tmp_path, monkeypatch, capfd, point, err
     assert "report" in line
     assert line.isprintable()
     if "check_shard" in point:
-        assert "tools/check/check.py:" in line
+        assert "tools/check/verb.py:" in line
     monkeypatch.setenv("TARMAC_DEBUG", "1")
     assert run("check", *shards, "-j", "1") == 70
     assert "Traceback (most recent call last)" in capfd.readouterr().err

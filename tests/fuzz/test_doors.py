@@ -15,7 +15,7 @@ import tarmac.webdataset as wds
 from harness import rounds
 from harness.damage import pax_header, sized, structural
 from harness.shards import KINDS, plain, with_hard_links
-from tarmac.cli import app
+from tarmac.cli import program
 from tarmac.errors import LimitExceeded, TarmacError, Truncated
 from tarmac.tar import read_members
 
@@ -35,7 +35,7 @@ DOORS = {
 VERBS = {
     "check": "check {}",
     "repair": "check {} --repair -o {}.repaired/",
-    "index": "index {} -o {}.json --digest",
+    "index": "index {} -o {}.json --digests",
     "show": "show {} --json",
     "show --at": "show {} --at 0",
     "copy": "copy {} -o {}.copy.tar",
@@ -45,9 +45,9 @@ VERBS = {
 
 
 def run(verb, path):
-    """Run a verb without the net that catches what nobody expected."""
+    """Run a verb without the handler of unexpected errors."""
     with contextlib.suppress(SystemExit, Exit):
-        app(VERBS[verb].replace("{}", str(path)).split(), standalone_mode=False)
+        program(VERBS[verb].replace("{}", str(path)).split(), standalone_mode=False)
 
 
 def typed(door, path):

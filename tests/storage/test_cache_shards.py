@@ -97,7 +97,7 @@ def by_unchecked_steps(url, directory):
 
 def after_warming(url, directory):
     cache = Cache(directory)
-    for error in warm(cache, url, storage=FAST, show=False).failed.values():
+    for error in warm(cache, url, storage=FAST, progress=False).failed.values():
         raise error
     return keys(tarmac.read(url, cache=cache, storage=FAST))
 
@@ -184,9 +184,9 @@ def test_invalid_entries_of_earlier_versions_are_downloaded_again(tmp_path):
         server.script([Action(body=NOT_SHARDS["long page"])])
         with Cache(tmp_path, check=None).open_read(server.url, FAST) as source:
             assert source.read(9) == b"<!DOCTYPE"
-        assert verify(Cache(tmp_path), keep=True, show=False).damaged
+        assert verify(Cache(tmp_path), keep=True, progress=False).damaged
         assert by_read(server.url, tmp_path) == KEYS
-        assert not verify(Cache(tmp_path), show=False).damaged
+        assert not verify(Cache(tmp_path), progress=False).damaged
 
 
 def test_any_file_is_cached_without_a_check(tmp_path):

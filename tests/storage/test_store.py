@@ -94,7 +94,7 @@ def memory():
 
 
 def write_shards(pattern="mem://d/x-%d.tar", samples=10):
-    with tarmac.ShardWriter(pattern, maxcount=4) as writer:
+    with tarmac.ShardWriter(pattern, max_samples=4) as writer:
         for number in range(samples):
             writer.write({"__key__": f"{number:03d}", "txt": str(number)})
 

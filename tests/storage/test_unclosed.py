@@ -24,7 +24,7 @@ def fill(sink, n=1000):
 """
 ONE = "sink = fill(wds.TarWriter('x.tar'))\n"
 MANY = "sink = fill(wds.ShardWriter('x-%03d.tar', maxcount=400, verbose=0))\n"
-GOPEN = "from tarmac.compat.gopen import gopen; f = gopen('x.tar', 'wb'); sink = fill(wds.TarWriter(f))\n"
+GOPEN = "from tarmac.webdataset import gopen; f = gopen('x.tar', 'wb'); sink = fill(wds.TarWriter(f))\n"
 LOCAL = "def main():\n    sink = fill(wds.TarWriter('x.tar'))\n    {}\nmain()\n"
 
 

@@ -100,7 +100,7 @@ def test_key_is_the_inverse_of_step(source, options, request):
             for slot, sample in enumerate(audit.step(step, rank)):
                 occurrence = Occurrence(options.get("epoch", 0), sample.position, step, rank, slot)
                 expected[sample.key].add(occurrence)
-    keys = list(data.together.keys() if source == "mix" else data.keys())
+    keys = list(data._concatenated.keys() if source == "mix" else data.keys())
     for key in keys[::7]:
         assert {each for each in audit.key(key) if each.step is not None} == expected[key]
 
