@@ -137,4 +137,4 @@ def test_the_last_field_is_an_archive_without_its_header(tmp_path):
     data[at : at + 512] = b"\xa5" * 512
     kept, losses = saved(bytes(data))
     assert kept.keys() <= {"a", "b", "c"}
-    assert "what may be an archive inside a field" in {loss.reason for loss in losses}
+    assert "possibly an archive inside a field" in {loss.reason for loss in losses}
