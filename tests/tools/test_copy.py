@@ -383,3 +383,31 @@ def test_a_shard_is_deleted_only_after_its_command(urls, tmp_path):
     )
     assert sorted(files(tmp_path)) == ["kept.tar"]
     assert keys(f"{tmp_path}/kept.tar") == keys(urls[0])
+
+
+def test_paths_are_accepted_wherever_urls_are(tmp_path):
+    make(tmp_path, 3)
+    report = tarmac.copy(tmp_path / "in-0.tar", tmp_path / "out.tar", manifest=str(tmp_path / "m.json"))
+    assert report.outputs == [str(tmp_path / "out.tar")]
+    assert tarmac.export(tmp_path / "m.json", tmp_path / "out.jsonl", fields=["txt"]).written == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [
+        ({"split": "train=0.9,val=0.1"}, "split"),
+        ({"fields": "txt"}, "fields"),
+        ({"slice": (0, 3)}, "slice"),
+        ({"jobs": 0}, "jobs"),
+    ],
+)
+def test_arguments_of_the_wrong_type_are_usage_errors(tmp_path, arguments, field):
+    make(tmp_path, 3)
+    with pytest.raises(UsageError, match=f"`{field}`"):
+        tarmac.copy(f"{tmp_path}/in-*.tar", f"{tmp_path}/{{split}}-{{i}}.tar", **arguments)
+
+
+def test_a_dataset_is_not_a_source_of_shards(tmp_path):
+    make(tmp_path, 3)
+    with pytest.raises(UsageError, match="`sources`"):
+        tarmac.copy(tarmac.Dataset(f"{tmp_path}/in-*.tar"), f"{tmp_path}/out.tar")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any, Unpack, cast
 
@@ -36,7 +37,9 @@ class CopyArgs(SelectArgs, OrderArgs, WriteArgs, RunArgs, AccessArgs, total=Fals
 
 @verb(CopyArgs, Select, Order, Output, Run, Access)
 def copy(
-    sources: Shards | Manifest | Sequence[Shards | Manifest], output: str, **options: Unpack[CopyArgs]
+    sources: Shards | Manifest | Sequence[Shards | Manifest],
+    output: str | os.PathLike[str],
+    **options: Unpack[CopyArgs],
 ) -> Report:
     """Copy the selected samples to new shards, in the requested order.
 
@@ -45,7 +48,7 @@ def copy(
     """
     select, order = bundle(Select, options), bundle(Order, options)
     access, run = bundle(Access, options), bundle(Run, options)
-    target = bundle(Output, {"pattern": output, **options})
+    target = bundle(Output, {"pattern": os.fspath(output), **options})
     planned = plan(
         _inputs(sources, order, select, access),
         select,

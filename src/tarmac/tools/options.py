@@ -198,6 +198,11 @@ class Access:
             sources = read_manifest(os.fspath(sources), self.storage)  # type: ignore[arg-type]
         if isinstance(sources, Manifest):
             return Inputs([ShardUrl(shard.url) for shard in sources.shards], sources)
+        if hasattr(sources, "fingerprint"):
+            what = f"expected shards, a pattern or a manifest, got a {type(sources).__name__}."
+            raise UsageError(
+                what, field="sources", hint="its shards, and `where`, `keys` or `slice` to select samples."
+            )
         limits = self.tar.limits
         return Inputs(expand(sources, limits=limits, storage=self.storage, allow_exec=self.allow_exec))
 

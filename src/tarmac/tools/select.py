@@ -101,6 +101,10 @@ def _checked_slice(value: slice | None, field: str) -> None:
 def _checked_shares(split: Mapping[str, float] | None) -> dict[str, float]:
     if split is None:
         return {}
+    if not isinstance(split, Mapping):
+        raise UsageError(
+            f'expected a mapping such as {{"train": 0.9, "val": 0.1}}, got {split!r}.', field="split"
+        )
     for name in split:
         if not name.isidentifier():
             raise UsageError(

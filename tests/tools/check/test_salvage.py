@@ -52,7 +52,7 @@ def test_bytes_that_were_put_in_or_taken_out_shift_what_follows():
     # Taken out of the middle of a member: where it ends is not certain any more.
     stretches, _ = scan(data[: headers[4] + 600] + data[headers[4] + 700 :], OPTIONS)
     assert not stretches[0].certain
-    assert "not certain" in next(run.broken for run in runs_of(stretches) if run.key == "s2")
+    assert "uncertain" in next(run.broken for run in runs_of(stretches) if run.key == "s2")
 
 
 def test_a_header_of_zeros_is_no_end():

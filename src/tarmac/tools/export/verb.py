@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Unpack
@@ -34,7 +35,7 @@ class ExportArgs(SelectArgs, RunArgs, ErrorArgs, AccessArgs, total=False):
 @verb(ExportArgs, Select, Run, Access)
 def export(
     sources: Shards | Manifest,
-    output: str,
+    output: str | os.PathLike[str],
     format: str | None = None,
     *,
     kinds: Mapping[str, Kind] | None = None,
@@ -56,6 +57,7 @@ def export(
     The extension of a field tells whether it holds "text", an "int", "json" or "bytes"; `kinds` overrides that.
     `key` and `header` include the key and the column names. `hf_split` names the split of hf, if `split` does not.
     """
+    output = os.fspath(output)
     select, access, run = bundle(Select, options), bundle(Access, options), bundle(Run, options)
     name = format or guess_format(output)
     if name not in FORMATS:

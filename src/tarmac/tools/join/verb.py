@@ -41,7 +41,7 @@ _EXAMPLES = 3
 def join(
     sources: Shards | Manifest,
     other: Shards | Manifest,
-    output: str,
+    output: str | os.PathLike[str],
     *,
     how: Literal["left", "inner"] = "left",
     key: str | None = None,
@@ -73,7 +73,7 @@ def join(
         if value not in known:
             raise UsageError(f"expected one of {', '.join(map(repr, known))}, got {value!r}.", field=name)
     select, run, access = bundle(Select, options), bundle(Run, options), bundle(Access, options)
-    target = bundle(Output, {"pattern": output, **options})
+    target = bundle(Output, {"pattern": os.fspath(output), **options})
     splits = selects_by_split(select, target)
     if not isinstance(columns, Mapping):
         columns = {name: name for name in columns or ()}

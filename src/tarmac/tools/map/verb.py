@@ -27,7 +27,7 @@ __all__ = ["map"]
 @verb(RewriteArgs, Select, Output, Run, Access)
 def map(  # noqa: A001 - the name of the verb
     sources: Shards | Manifest,
-    output: str,
+    output: str | os.PathLike[str],
     function: Callable[[Sample], Any] | str | None = None,
     *,
     decode: bool | str = False,
@@ -84,7 +84,7 @@ def map(  # noqa: A001 - the name of the verb
             access.split_name,
         )
     select, run = bundle(Select, options), bundle(Run, options)
-    target = bundle(Output, {"pattern": output, **options})
+    target = bundle(Output, {"pattern": os.fspath(output), **options})
     planned = plan([access.inputs(sources)], select, target, access, progress=run.progress)
     transform = Transform(work, run, ordered)
     if planned.one_pass:

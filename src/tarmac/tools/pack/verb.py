@@ -54,7 +54,7 @@ class PackReport(Report):
 @verb(PackArgs, Output, Run)
 def pack(
     sources: Path | Sequence[Path] | Samples | Callable[..., Samples],
-    output: str,
+    output: str | os.PathLike[str],
     *,
     format: str | None = None,
     key: str | None = None,
@@ -88,7 +88,7 @@ def pack(
     shard, from i on, so that n machines can share a job. `timeout` limits the seconds of each command in a recipe,
     which `allow_exec` allows.
     """
-    target = _with_default_size(bundle(Output, {"pattern": output, "storage": storage, **options}))
+    target = _with_default_size(bundle(Output, {"pattern": os.fspath(output), "storage": storage, **options}))
     run, select = bundle(Run, options), Select(split=split, only=only)
     packing = PackOptions(shuffle, seed, select, require, run.on_error, task)
     table = Columns(key or "", _mapping(columns, "columns"), _mapping(files, "files"))

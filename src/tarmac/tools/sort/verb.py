@@ -46,7 +46,7 @@ class _Losses(Outcome):
 @verb(RewriteArgs, Select, Output, Run, Access)
 def sort(
     sources: Shards | Manifest,
-    output: str,
+    output: str | os.PathLike[str],
     *,
     by: str = "key",
     type: Literal["bytes", "int", "float"] | None = None,
@@ -71,7 +71,7 @@ def sort(
     if memory < MIN_MEMORY:
         raise UsageError(f"expected at least {MIN_MEMORY} bytes, got {memory}.", field="memory")
     select, run, access = bundle(Select, options), bundle(Run, options), bundle(Access, options)
-    target = bundle(Output, {"pattern": output, **options})
+    target = bundle(Output, {"pattern": os.fspath(output), **options})
     splits = selects_by_split(select, target)
     inputs, losses = access.inputs(sources), _Losses()
     with work_directory("sort", tmp) as directory:
