@@ -53,10 +53,11 @@ def test_pyright():
 _TORCH = r"metaclass|base class|\b(?:Dataset|Mix|DataPipeline|WebDataset|WebLoader|Loader|BatchSampler|EpochAudit)\b"
 
 
-def test_public_names_have_complete_types():
+def test_public_names_have_complete_types(monkeypatch):
     """Every name of `tarmac.__all__`, and every public attribute of it, has a complete type."""
     pytest.importorskip("torch")
     pytest.importorskip("pyright")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))  # pyright looks there for py.typed
     command = ["pyright", "--pythonpath", sys.executable, "--verifytypes", "tarmac", "--ignoreexternal"]
     done = subprocess.run(
         [sys.executable, "-m", *command, "--outputjson"],

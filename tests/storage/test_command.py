@@ -167,7 +167,7 @@ def test_abort_kills_the_command_before_the_end_of_its_input(tmp_path):
 def test_unsupported_operations():
     with pytest.raises(UnsupportedScheme, match="size"):
         stat("pipe:true")
-    with pytest.raises(UnsupportedScheme, match="front to back"):
+    with pytest.raises(UnsupportedScheme, match="pipe:true"):
         read_range("pipe:true", 0, 5)
     with pytest.raises(CommandFailed, match="started"):
         open_read("pipe:a\0b")
@@ -211,7 +211,7 @@ def test_descriptors_stay_constant():
         else:
             with open_read("pipe:yes", OPTIONS) as source:
                 source.read(10)
-    assert descriptors() == before
+    assert descriptors() <= before
 
 
 def test_descriptors_above_1024():

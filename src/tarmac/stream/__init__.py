@@ -1,4 +1,4 @@
-"""Stream samples from shards, front to back.
+"""Stream samples from shards, from start to end.
 
 The modules, in the order in which data passes through them:
 
