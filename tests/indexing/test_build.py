@@ -29,6 +29,8 @@ from tarmac.errors import (
     SplitSample,
     TransferError,
     Truncated,
+    TruncatedTail,
+    UsageError,
 )
 from tarmac.indexing import build as indexing
 from tarmac.indexing.build import IndexOptions, index_shard, manifest_of, usable_index
@@ -306,3 +308,18 @@ def test_progress_can_be_switched_off(tmp_path, capsys):
     urls = write_shards(tmp_path, [1, 1])
     manifest_of(urls, progress=False)
     assert capsys.readouterr().err == ""
+
+
+def test_lenient_indexes_stay_away_from_strict_readers(tmp_path, monkeypatch):
+    """A lenient dataset has the complete samples of a truncated shard; a strict one raises, before and after."""
+    monkeypatch.setenv("TARMAC_HOME", str(tmp_path / "home"))
+    shard, lenient = tmp_path / "cut.tar", tarmac.TarOptions(end="lenient")
+    shard.write_bytes(plain([(f"{number}.txt", b"x" * 600) for number in range(5)])[: -1024 - 700])
+    with pytest.warns(TruncatedTail):
+        assert list(tarmac.Dataset(shard, tar=lenient).keys()) == ["0", "1", "2", "3"]
+    assert not (tmp_path / "cut.tar.arrow").exists()
+    with pytest.raises(Truncated):
+        tarmac.Dataset(shard)
+    assert tarmac.copy(shard, tmp_path / "whole.tar", tar=lenient).written == 4
+    with pytest.raises(UsageError, match="`tar`"):
+        tarmac.index(shard, tar=lenient)

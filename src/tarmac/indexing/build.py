@@ -103,7 +103,8 @@ def find_or_make_index(url: str, options: IndexOptions, *, beside: bool = True) 
     """Return the index of a shard and its URL, building it if there is none.
 
     A new index is written `beside` a local shard if that directory is writable, else to the cache directory of
-    tarmac. Nothing is written to a store.
+    tarmac. Nothing is written to a store. An index of a lenient read lacks what the shard lost, so it is written
+    only to the cache directory, where strict readers do not find it.
     """
     rules = _reading_rules(options)
     sidecar, cached = sidecar_url(url), _cached_index(url, rules)
@@ -113,7 +114,7 @@ def find_or_make_index(url: str, options: IndexOptions, *, beside: bool = True) 
         if existing is not None:
             return existing, index
     content = index_shard(url, with_existing_columns(options, sidecar, cached))
-    if beside and is_local(url):
+    if beside and is_local(url) and options.tar.end == "strict":
         try:
             write_sidecar(sidecar, content)
             return open_sidecar(sidecar), sidecar
@@ -207,7 +208,7 @@ def _merged_plan(plan: MetaPlan | None, sidecar: Sidecar, index: str) -> MetaPla
 
 
 def index_shard(url: str, options: IndexOptions = DEFAULT_INDEXING) -> bytes:
-    """Read a shard and return the content of its sidecar. Any damage raises; no index is partial."""
+    """Read a shard and return the content of its sidecar. Any damage raises, unless `tar` is lenient."""
     before = stat(url, options.storage)
     entries, columns = Entries(), None if options.meta is None else MetaColumns(options.meta)
     try:
@@ -243,7 +244,12 @@ def _read_shard(
     # Of a mapped shard only the needed pages are read; a stream delivers all bytes anyway.
     payload = options.digests or (columns is not None and not mapped)
     members = read_members(mapped or stream, options.tar, url=url, payload=payload)
-    grouping = Grouping(options.split_name, options.lower, tracked_keys=options.tar.limits.tracked_keys)
+    grouping = Grouping(
+        options.split_name,
+        options.lower,
+        lenient=options.tar.end == "lenient",
+        tracked_keys=options.tar.limits.tracked_keys,
+    )
     kept: dict[int, bytes] = {}
     located = _located(members, options.digests, None if columns is None or mapped else kept)
     for sample in group_members(located, url, grouping):

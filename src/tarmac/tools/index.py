@@ -106,6 +106,9 @@ def index(
     target = None if output is None else os.fspath(output)
     if dali and (digests or meta):
         raise UsageError("`dali` files have neither digests nor metadata.")
+    if access.tar.end == "lenient":
+        what = "an index of a lenient read would hide what the shard has lost."
+        raise UsageError(what, field="tar", hint="tarmac check SHARD --repair -o DIR/, and index the copy.")
     if add and target is None:
         raise UsageError("`add` needs the manifest to add to, as the output.")
     plan = meta_plan(list(meta), on_bad="null" if on_bad_meta == "null" else "raise") if meta else None
