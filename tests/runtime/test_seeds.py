@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tarmac.runtime.seeds import chosen_seed, drawn_seed, make_seed
+from tarmac.runtime.seeds import make_seed, random_seed, seed_or_default
 
 ATOMS = st.one_of(st.integers(), st.text(max_size=5), st.binary(max_size=5), st.none())
 PARTS = st.lists(st.recursive(ATOMS, lambda inner: st.lists(inner, max_size=3).map(tuple)), max_size=4).map(
@@ -66,12 +66,12 @@ def test_numpy_integers():
 
 
 def test_the_default_seed(monkeypatch):
-    assert chosen_seed(None) == 0
-    assert chosen_seed(3) == 3
+    assert seed_or_default(None) == 0
+    assert seed_or_default(3) == 3
     monkeypatch.setenv("WDS_SEED", "9")
-    assert chosen_seed(None) == 9
-    assert chosen_seed(0) == 0
+    assert seed_or_default(None) == 9
+    assert seed_or_default(0) == 0
 
 
 def test_random_seeds():
-    assert len({drawn_seed() for _ in range(100)}) == 100
+    assert len({random_seed() for _ in range(100)}) == 100

@@ -53,7 +53,7 @@ class Site:
         if epoch is not None:
             self._check_turn("", info, {"epoch": epoch})
 
-    def check_pass(self, info: WorkerInfo, facts: dict[str, Any]) -> None:
+    def check_epoch(self, info: WorkerInfo, facts: dict[str, Any]) -> None:
         """Compare the facts of this iteration with those of the same iteration on other ranks.
 
         Iterations are counted as their facts change, for the whole program and for the lines that iterate: a

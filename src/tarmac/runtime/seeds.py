@@ -12,7 +12,7 @@ from typing import Any
 from tarmac import environment
 from tarmac.errors import StateMismatch
 
-__all__ = ["all_seeds", "chosen_seed", "drawn_seed", "load_all_seeds", "make_seed", "Seed", "SeedPart"]
+__all__ = ["all_seeds", "load_all_seeds", "make_seed", "random_seed", "Seed", "seed_or_default", "SeedPart"]
 
 Seed = int | float | str | bytes
 """A seed that users give."""
@@ -30,12 +30,12 @@ def make_seed(*parts: SeedPart) -> int:
     return int.from_bytes(digest, "big") >> 1
 
 
-def chosen_seed(seed: int | None) -> int:
+def seed_or_default(seed: int | None) -> int:
     """Return the seed given, else the one from the environment, else 0."""
     return environment.default_seed() if seed is None else seed
 
 
-def drawn_seed() -> int:
+def random_seed() -> int:
     """Return a random seed from the operating system."""
     return int.from_bytes(os.urandom(8), "big") >> 1
 

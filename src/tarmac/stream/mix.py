@@ -17,7 +17,7 @@ from itertools import accumulate, islice
 from typing import Any, Protocol
 
 from tarmac.errors import NotResumable, StateMismatch, UsageError
-from tarmac.runtime.seeds import all_seeds, chosen_seed, load_all_seeds, make_seed
+from tarmac.runtime.seeds import all_seeds, load_all_seeds, make_seed, seed_or_default
 from tarmac.runtime.worker_info import WorkerInfo, current_worker_info
 from tarmac.steps.stage import as_stage
 from tarmac.stream.epochs import Epoch, StreamSource
@@ -248,7 +248,7 @@ class RandomMix(_Mix):
             [1.0] * len(self.datasets) if probs is None else [float(prob) for prob in probs]
         )
         _check_weights(self.probs, len(self.datasets))
-        self.seed: int = chosen_seed(seed)
+        self.seed: int = seed_or_default(seed)
 
     def _choices(self, epoch: Epoch) -> _Choices:
         info = WorkerInfo() if epoch.shared else current_worker_info()

@@ -8,7 +8,7 @@ from itertools import chain, islice
 from typing import Any, ClassVar, TypeVar
 
 from tarmac.errors import UsageError
-from tarmac.runtime.seeds import Seed, chosen_seed, make_seed
+from tarmac.runtime.seeds import Seed, make_seed, seed_or_default
 from tarmac.runtime.worker_info import WorkerInfo, current_worker_info
 from tarmac.stream.epochs import Epoch, EpochAware, EpochCounter
 from tarmac.stream.shards.split import is_claimed
@@ -147,7 +147,7 @@ class Shuffle(EpochAware):
         self.initial = initial
         self.rng = rng
         # Before a split all readers must agree, however often each has iterated, so take the current state of `rng`.
-        self.seed: int = chosen_seed(seed) if rng is None else make_seed("rng", repr(rng.getstate()))
+        self.seed: int = seed_or_default(seed) if rng is None else make_seed("rng", repr(rng.getstate()))
         self.handler = handler
         self.max_bytes = max_bytes
 
@@ -262,7 +262,7 @@ class Rsample(EpochAware):
         if not 0 <= p <= 1:
             raise UsageError(f"expected a probability from 0 to 1, got {p}.", field="p")
         self.p = p
-        self.seed: int = chosen_seed(seed)
+        self.seed: int = seed_or_default(seed)
 
     def run(self, source: Iterable[T]) -> Iterator[T]:
         rng = _rng("rsample", self.seed, self._next_epoch())

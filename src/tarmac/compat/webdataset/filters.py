@@ -14,7 +14,7 @@ from typing import Any
 
 from tarmac.codecs.unsafe import pickle_loads
 from tarmac.compat.webdataset.utils import identity
-from tarmac.runtime.seeds import drawn_seed
+from tarmac.runtime.seeds import random_seed
 from tarmac.steps.fields import X_DECODERS as default_decoders
 from tarmac.steps.fields import Associate as associate
 from tarmac.steps.fields import Decode as decode
@@ -182,13 +182,13 @@ def _shuffle(
     if rng is not None and seed is not None:
         raise ValueError("`rng` and `seed` are mutually exclusive")
     if rng is None:
-        rng = random.Random(drawn_seed() if seed is None else seed)
+        rng = random.Random(random_seed() if seed is None else seed)
     return shuffle(bufsize, initial, rng, handler=handler).run(data)
 
 
 def _rsample(data: Iterable[Any], p: float = 0.5) -> Iterator[Any]:
     """Keep each item with probability `p`; each call selects other items."""
-    return rsample(p, drawn_seed()).run(data)
+    return rsample(p, random_seed()).run(data)
 
 
 def parse_field_spec(fields: str | Iterable[str]) -> list[list[str]]:

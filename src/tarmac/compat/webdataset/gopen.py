@@ -206,7 +206,7 @@ class _Schemes(MutableMapping[str, Opener]):
 
     def __init__(self) -> None:
         self.registered: dict[str, Opener] = {}
-        self._before: dict[str, Any] = {}
+        self._previous: dict[str, Any] = {}
 
     def __getitem__(self, scheme: str) -> Opener:
         if scheme in self.registered:
@@ -219,19 +219,19 @@ class _Schemes(MutableMapping[str, Opener]):
 
     def __setitem__(self, scheme: str, opener: Opener) -> None:
         scheme = scheme.lower()
-        before = schemes._registered.get(scheme)
+        previous = schemes._registered.get(scheme)
         store = FileStore(partial(_opened, opener, mode="rb"), partial(_opened, opener, mode="wb"))
         schemes.register_scheme(scheme, store)
-        self._before.setdefault(scheme, before)
+        self._previous.setdefault(scheme, previous)
         self.registered[scheme] = opener
 
     def __delitem__(self, scheme: str) -> None:
         del self.registered[scheme]
-        before = self._before.pop(scheme)
-        if before is None:
+        previous = self._previous.pop(scheme)
+        if previous is None:
             schemes._registered.pop(scheme, None)
         else:
-            schemes._registered[scheme] = before
+            schemes._registered[scheme] = previous
 
     def __iter__(self) -> Iterator[str]:
         names = {*schemes.known_schemes(), "__default__"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from tarmac.runtime.seeds import drawn_seed
+from tarmac.runtime.seeds import random_seed
 from tarmac.stream.mix import RandomMix, RoundRobin
 
 __all__ = ["random_samples", "RandomMix", "round_robin_longest", "round_robin_shortest", "RoundRobin"]
@@ -15,7 +15,7 @@ def random_samples(
     sources: Iterable[Iterable[Any]], probs: Iterable[float] | None = None, longest: bool = False
 ) -> Iterator[Any]:
     """Yield items from randomly selected sources, in a new order for each call."""
-    return iter(RandomMix(sources, probs, longest, seed=drawn_seed()))
+    return iter(RandomMix(sources, probs, longest, seed=random_seed()))
 
 
 def round_robin_shortest(*sources: Iterable[Any]) -> Iterator[Any]:

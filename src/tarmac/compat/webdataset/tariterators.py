@@ -16,7 +16,7 @@ from typing import IO, Any
 from tarmac.compat.webdataset.gopen import ReadFile, gopen
 from tarmac.errors import ArchiveError, SplitSample
 from tarmac.limits import DEFAULT_LIMITS
-from tarmac.runtime.seeds import drawn_seed
+from tarmac.runtime.seeds import random_seed
 from tarmac.samples.grouping import Grouping, group_members
 from tarmac.samples.naming import first_dot
 from tarmac.steps.handlers import Handler, reraise_exception
@@ -73,7 +73,7 @@ def shardlist(urls: str | Iterable[str], *, shuffle: bool = False) -> Iterator[d
     """Yield the shards of a pattern or list; with `shuffle`, in a new random order for each call."""
     names = list(expand_braces(urls, DEFAULT_LIMITS)) if isinstance(urls, str) else list(urls)
     if shuffle:
-        random.Random(drawn_seed()).shuffle(names)
+        random.Random(random_seed()).shuffle(names)
     return ({"url": name} for name in names)
 
 

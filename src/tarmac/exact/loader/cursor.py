@@ -298,7 +298,7 @@ class EpochCursor:
         if not iteration.compared and self._current is iteration:
             iteration.compared = True
             start = iteration.start
-            self._site.check_pass(iteration.worker, {"epoch": start.epoch, "position": start.position})
+            self._site.check_epoch(iteration.worker, {"epoch": start.epoch, "position": start.position})
 
     def _requests(self, iteration: Iteration) -> Iterator[Request]:
         """Yield the batches of this rank from the start of the iteration to the end of the epoch."""

@@ -19,7 +19,7 @@ from typing import Any
 
 from tarmac.errors import NotFound, UsageError
 from tarmac.limits import DEFAULT_LIMITS
-from tarmac.runtime.seeds import chosen_seed, make_seed
+from tarmac.runtime.seeds import make_seed, seed_or_default
 from tarmac.runtime.worker_info import current_worker_info
 from tarmac.storage.braces import expand_braces
 from tarmac.storage.local import local_path
@@ -85,7 +85,7 @@ class DirectoryShardList(StreamSource):
     def __iter__(self) -> Iterator[dict[str, Any]]:
         info = current_worker_info()
         epoch = self._next_epoch().number
-        seed = make_seed("directory", chosen_seed(None), epoch, info.rank, info.worker)
+        seed = make_seed("directory", seed_or_default(None), epoch, info.rank, info.worker)
         return self._run(random.Random(seed))
 
     def _run(self, rng: random.Random) -> Iterator[dict[str, Any]]:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from tarmac import environment
 from tarmac.errors import NoSamples, NotFound
 from tarmac.limits import DEFAULT_LIMITS, Limits
-from tarmac.runtime.seeds import Seed, SeedPart, drawn_seed, make_seed
+from tarmac.runtime.seeds import Seed, SeedPart, make_seed, random_seed
 from tarmac.runtime.worker_info import current_worker_info
 from tarmac.storage import StorageOptions
 from tarmac.storage.types import DEFAULT_STORAGE
@@ -72,7 +72,7 @@ class SimpleShardList(_SavesDrawnSeed, StreamSource):
     ) -> None:
         super().__init__()
         self.urls: list[ShardUrl] = expand(urls, limits=limits, storage=storage)
-        self.seed: Seed | None = drawn_seed() if seed is True else seed
+        self.seed: Seed | None = random_seed() if seed is True else seed
         self._drawn = seed is True
 
     def __len__(self) -> int:
@@ -117,7 +117,7 @@ class ResampledShards(StreamSource):
         self.seed = seed
         self.worker_seed = worker_seed
         self.deterministic = deterministic
-        self._seed = seed if deterministic else make_seed(seed, drawn_seed())
+        self._seed = seed if deterministic else make_seed(seed, random_seed())
         self._epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
@@ -170,7 +170,7 @@ class Resample(_SavesDrawnSeed):
     def __init__(self, n: int = sys.maxsize, seed: Seed | None = None) -> None:
         super().__init__()
         self.n = n
-        self.seed: Seed | None = drawn_seed() if seed is None else seed
+        self.seed: Seed | None = random_seed() if seed is None else seed
         self._drawn = seed is None
 
     def run(self, source: Iterable[T]) -> Iterator[T]:
