@@ -9,6 +9,7 @@ import os
 import random
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -102,7 +103,7 @@ def test_memory_is_bounded(tmp_path):
             writer.write(
                 {"__key__": f"{number:07d}", "txt": rng.randbytes(100).hex().encode()[:100], "cls": b"1"}
             )
-    tests = os.path.dirname(os.path.dirname(__file__))
+    tests = str(Path(__file__).parents[2])
     command = [sys.executable, "-c", MEMORY, str(tmp_path / "in.tar"), str(tmp_path), tests]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=800)
     written, peak = map(int, done.stdout.split())
