@@ -105,7 +105,12 @@ _LONG = frozenset(
         "test_resume_law.py",
         "test_share_law.py",
         "test_docs.py",
+        "test_doors.py",
         "test_earlier_jobs.py",
+        "test_hostile_lists.py",
+        "test_objects.py",
+        "test_secrets.py",
+        "test_tally.py",
         "test_translations.py",
     )
 )

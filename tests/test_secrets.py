@@ -6,6 +6,7 @@ next to characters at which a regular expression over finished text would stop.
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import stat
@@ -211,6 +212,7 @@ def test_warnings_of_unclosed_writers_contain_no_secrets(host):
         writer = tarmac.TarWriter(f"http://{host}/open.tar?a=b {SECRET}")
         writer.write({"__key__": "a", "txt": "b"})
         del writer
+        gc.collect()
     assert SECRET not in str(caught[0].message)
 
 
