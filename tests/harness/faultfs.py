@@ -6,6 +6,7 @@ failing, then its second, and so on, until it succeeds because there was no call
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import gc
 import os
@@ -82,10 +83,17 @@ def every_fault(kind: int | str, calls: tuple[str, ...] = CALLS, most: int = 100
     raise AssertionError(f"still failing at call {most}")
 
 
-def descriptors() -> int:
-    """Return the number of open files of this process."""
-    gc.collect()  # files of earlier tests that are garbage must not close in the middle of a count
-    return len(os.listdir("/proc/self/fd"))
+def descriptors() -> set[tuple[str, str]]:
+    """Return the open files of this process: each descriptor with what it refers to.
+
+    Compare with `descriptors() - before`: a connection that an earlier test left idle may close at any time.
+    """
+    gc.collect()  # nor must files that are garbage close in the middle of a listing
+    files = set()
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # the descriptor of the listing itself
+            files.add((fd, os.readlink(f"/proc/self/fd/{fd}")))
+    return files
 
 
 BOUNDARIES = (
