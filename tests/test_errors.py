@@ -7,7 +7,8 @@ import pickle
 import pytest
 
 from tarmac import errors
-from tarmac.errors import TarmacError, TarmacWarning, redact
+from tarmac.display import redact
+from tarmac.errors import TarmacError, TarmacWarning
 
 KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, TarmacError)]
 

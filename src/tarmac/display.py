@@ -7,8 +7,6 @@ import html
 import re
 from collections.abc import Mapping
 
-__all__ = ["display_url", "holds_secret", "html_table", "identity", "redact", "visible"]
-
 _SCHEME = re.compile(r"@?[a-zA-Z][a-zA-Z0-9+.-]*://")
 _COMMAND = re.compile(r"pipe:\s*([\w./+-]*)(?![\w./+=-])")
 _IN_TEXT = (

@@ -10,33 +10,6 @@ from pathlib import Path
 
 from tarmac.errors import BadSetting
 
-__all__ = [
-    "aistore_endpoint",
-    "aistore_schemes",
-    "cache_dir",
-    "cache_size",
-    "checks_ranks",
-    "completion",
-    "debug",
-    "default_seed",
-    "expandvars",
-    "hub_endpoint",
-    "hub_token",
-    "environ_copy",
-    "cache_home",
-    "rank_and_world",
-    "rendezvous",
-    "restarts",
-    "rewrite_rules",
-    "s3_endpoint",
-    "secure",
-    "show_seed",
-    "store_settings",
-    "substitution",
-    "wids_cache",
-    "worker_and_workers",
-]
-
 _TRUE = frozenset(("1", "true", "yes", "on"))
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-__all__ = ["import_extra", "MissingExtra"]
-
 
 class MissingExtra(ImportError):
     """An optional library is not installed.

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
-__all__ = ["DEFAULT_LIMITS", "Limits", "changed_fields"]
-
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
 

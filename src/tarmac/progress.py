@@ -7,8 +7,6 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
-__all__ = ["track"]
-
 T = TypeVar("T")
 DELAY = 0.5
 """Seconds before the bar appears, so that short operations show none."""

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from unittest import mock
 
 from tarmac.runtime.worker_info import WorkerInfo, current_worker_info
-from tarmac.stream.epochs import Epoch, StreamSource
+from tarmac.steps.stage import Epoch
+from tarmac.stream.epochs import StreamSource
 
 
 @contextmanager

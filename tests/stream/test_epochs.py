@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 from harness.waiting import until
 from harness.workers import Numbered, Resuming
 from tarmac.errors import UsageError
+from tarmac.steps.stage import Epoch
 from tarmac.stream import epochs
-from tarmac.stream.epochs import Epoch, EpochCounter
+from tarmac.stream.epochs import EpochCounter
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 

@@ -12,8 +12,6 @@ import click
 
 from tarmac.cli.output import say, say_json
 
-__all__ = ["argument", "command", "DataOnly", "flag", "Group", "help_groups", "with_flags"]
-
 GROUPS = ("Arguments", "Options", "Select", "Order", "Write", "Run", "Access")
 Function = Callable[..., Any]
 Group = list[Callable[[Function], Function]]

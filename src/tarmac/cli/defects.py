@@ -10,8 +10,6 @@ from types import TracebackType
 import tarmac
 from tarmac.display import display_url
 
-__all__ = ["unexpected"]
-
 _PACKAGE = os.path.dirname(tarmac.__file__) + os.sep
 
 

@@ -9,24 +9,6 @@ import click
 from tarmac.cli.command import Group, argument, flag
 from tarmac.cli.types import COUNT, FIELDS, NAMES, NUMBER, SIZE, SLICE, SPLIT, SPLITTER, Settings
 
-__all__ = [
-    "ACCESS",
-    "ERRORS",
-    "JSON",
-    "ORDER",
-    "OUTPUT",
-    "OVERWRITE",
-    "RUN",
-    "SELECT",
-    "SHARDS",
-    "SHUFFLE",
-    "SIZES",
-    "SPLITS",
-    "STORAGE",
-    "TMP",
-    "WRITE",
-]
-
 _select, _order, _write, _run, _access = (
     partial(flag, group=name) for name in ("Select", "Order", "Write", "Run", "Access")
 )

@@ -9,8 +9,6 @@ import click
 
 from tarmac.display import redact, visible
 
-__all__ = ["json_line", "say", "say_json"]
-
 
 def say(line: str, *, err: bool = False) -> None:
     """Print one line. On standard error, text that looks like a secret is hidden."""

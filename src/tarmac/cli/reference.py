@@ -11,8 +11,6 @@ import click
 from tarmac.cli import VERBS, program
 from tarmac.cli.command import help_groups
 
-__all__ = ["reference"]
-
 _HEAD = """\
 # The command line
 

@@ -10,8 +10,6 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["interrupt_on_signals"]
-
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _RETRY_DELAY = 0.01
 """Seconds before a signal is sent again that arrived where nothing can be raised."""

@@ -8,23 +8,6 @@ from typing import Any
 
 import click
 
-__all__ = [
-    "COLUMNS",
-    "COUNT",
-    "FIELDS",
-    "manifest_url",
-    "NAMES",
-    "NUMBER",
-    "PAIRS",
-    "SECONDS",
-    "SIZE",
-    "SLICE",
-    "SPLIT",
-    "SPLITTER",
-    "TASK",
-    "Settings",
-]
-
 _UNITS = {"": 1, "B": 1} | {
     f"{letter}{suffix}": base**power
     for power, letter in enumerate("KMGTP", 1)

@@ -28,15 +28,6 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-__all__ = [
-    "encode_npy",
-    "encode_npz",
-    "encode_torch",
-    "npy_loads",
-    "npz_loads",
-    "torch_loads",
-]
-
 _MAGIC = b"\x93NUMPY"
 _LENGTH = struct.Struct("<H")
 _COMMON_HEADER = re.compile(

@@ -9,15 +9,6 @@ from tarmac.codecs.registry import Codec, register_codec
 from tarmac.errors import EncodeFailed
 from tarmac.extras import import_extra
 
-__all__ = [
-    "cbor_dumps",
-    "cbor_loads",
-    "json_loads",
-    "msgpack_dumps",
-    "msgpack_loads",
-    "text_loads",
-]
-
 _scan: Any = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 
 

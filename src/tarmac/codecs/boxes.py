@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     Array = NDArray[np.uint8]
 
-__all__ = ["Box", "mirror", "OpenImage"]
-
 Box = tuple[int, int, int, int]
 """Left, top, right, bottom, in pixels; right and bottom are exclusive."""
 _FAST = True

@@ -9,8 +9,6 @@ from functools import partial
 from tarmac.codecs.handlers import SAFE, DecodeFunction, DecodeOptions, FieldHandler
 from tarmac.errors import DecodeFailed, DecompressionBomb
 
-__all__ = ["gunzip", "gzfilter", "gzip"]
-
 _INPUT_CHUNK = 1 << 16
 _OUTPUT_CHUNK = 1 << 20
 _ZEROS = re.compile(rb"\0*")

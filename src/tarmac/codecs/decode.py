@@ -22,8 +22,6 @@ from tarmac.errors import CodecError, DecodeFailed
 from tarmac.extras import MissingExtra
 from tarmac.limits import DEFAULT_LIMITS, Limits
 
-__all__ = ["Decoder", "DecodingError"]
-
 DecodingError = DecodeFailed
 """The name that the webdataset library uses."""
 

@@ -13,8 +13,6 @@ from tarmac.codecs.handlers import extension_of
 from tarmac.codecs.registry import find_codec
 from tarmac.errors import CodecError, EncodeFailed, NoCodec, TarmacError
 
-__all__ = ["Encoder", "encode_field", "find_encoder"]
-
 Encoder = Callable[[Any], bytes]
 
 

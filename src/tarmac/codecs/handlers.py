@@ -12,17 +12,6 @@ from typing import Any
 
 from tarmac.limits import DEFAULT_LIMITS, Limits
 
-__all__ = [
-    "SAFE",
-    "Continue",
-    "DecodeFunction",
-    "DecodeOptions",
-    "FieldHandler",
-    "Handler",
-    "extension_of",
-    "handle_extension",
-]
-
 DecodeFunction = Callable[[bytes], Any]
 Handler = Callable[[str, bytes], Any]
 

@@ -25,18 +25,6 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-__all__ = [
-    "FORMATS",
-    "IMAGE_EXTENSIONS",
-    "ImageHandler",
-    "decode_image",
-    "image_encoder",
-    "imagehandler",
-    "imagespecs",
-    "open_image",
-    "open_image_field",
-]
-
 _OPTIONS: dict[str, dict[str, Any]] = {
     "JPEG": {"quality": 100},
     "TIFF": {"compression": "raw"},

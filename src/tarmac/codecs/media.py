@@ -17,8 +17,6 @@ from tarmac.errors import DecodeFailed, DecompressionBomb
 from tarmac.extras import import_extra
 from tarmac.limits import MIB, Limits
 
-__all__ = ["torch_audio", "torch_video"]
-
 _VIDEO = Codec[Any]("mp4 ogv mjpeg avi mov h264 mpg webm wmv", kind="video")
 _AUDIO = Codec[Any]("flac mp3 sox wav m4a ogg wma", kind="audio")
 _SOUNDFILE = frozenset(("flac", "mp3", "wav", "ogg"))

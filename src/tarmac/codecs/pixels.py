@@ -7,8 +7,6 @@ import struct
 
 from tarmac.errors import DecompressionBomb
 
-__all__ = ["check_pixels", "peek_size"]
-
 _PNG = b"\x89PNG\r\n\x1a\n"
 _ICONS = (b"\0\0\1\0", b"\0\0\2\0", b"icns")
 _INSIDE_ICONS = re.compile(

@@ -16,16 +16,6 @@ from tarmac.codecs.handlers import SAFE, DecodeFunction, DecodeOptions, FieldHan
 from tarmac.errors import UsageError
 from tarmac.limits import Limits
 
-__all__ = [
-    "basichandlers",
-    "Codec",
-    "find_codec",
-    "Kind",
-    "kind_of",
-    "register_codec",
-    "registered_codecs",
-]
-
 T = TypeVar("T")
 Kind = Literal["bytes", "int", "text", "json", "array", "image", "audio", "video"]
 _EXTENSION = re.compile(r"[^./\\\x00-\x20\x7f]+")

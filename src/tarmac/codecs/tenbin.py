@@ -20,18 +20,6 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-__all__ = [
-    "ALIGNMENT",
-    "PREFIX",
-    "chunk_length",
-    "decode_chunks",
-    "encode_chunks",
-    "encode_tenbin",
-    "plain_array",
-    "split_chunks",
-    "tenbin_loads",
-]
-
 MAGIC = b"~TenBin~"
 ALIGNMENT = 64
 MAX_DIMENSIONS = 10

@@ -15,16 +15,6 @@ from tarmac.errors import UnsafeCodec
 from tarmac.extras import import_extra
 from tarmac.storage.security import is_secure
 
-__all__ = [
-    "full_torch_loads",
-    "object_array_loads",
-    "objects_handler",
-    "pickle_handler",
-    "pickle_loads",
-    "require_allowed",
-    "torch_handler",
-]
-
 
 def require_allowed(what: str, options: DecodeOptions, handler: str) -> None:
     """Raise `UnsafeCodec` unless the caller allowed pickles and secure mode is off."""

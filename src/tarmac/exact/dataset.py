@@ -19,12 +19,13 @@ from tarmac.exact.fetch import Fetcher
 from tarmac.exact.selection import Part, by_condition, by_key_hash, by_keys, by_numbers, whole
 from tarmac.exact.shardset import OpenOptions, ShardSet
 from tarmac.exact.steps import Steps, apply_steps, describe_step, map_step
-from tarmac.exact.types import Integers, MapStyle, T_co, U
+from tarmac.exact.types import MapStyle, T_co, U
 from tarmac.indexing.build import manifest_of
 from tarmac.indexing.manifest import Manifest
 from tarmac.indexing.meta import meta_plan
 from tarmac.indexing.where import parse_where
 from tarmac.limits import Limits
+from tarmac.runtime.types import Integers
 from tarmac.samples.naming import Splitter
 from tarmac.samples.splits import split_bounds
 from tarmac.steps.fields import ToTuple
@@ -37,8 +38,6 @@ from tarmac.tar.reader import DEFAULT_OPTIONS
 
 if TYPE_CHECKING:
     from tarmac.exact.mix import Mix
-
-__all__ = ["Dataset", "SeededIndex", "Splits"]
 
 
 class SeededIndex(int):

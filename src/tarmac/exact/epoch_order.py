@@ -13,10 +13,8 @@ from tarmac.exact.dataset import Dataset
 from tarmac.exact.mix import Mix
 from tarmac.exact.order.exact import ExactOrder
 from tarmac.exact.order.mixture import MixedOrder
-from tarmac.exact.types import Integers
 from tarmac.runtime.seeds import Seed, make_seed
-
-__all__ = ["EpochOrder"]
+from tarmac.runtime.types import Integers
 
 
 class EpochOrder:

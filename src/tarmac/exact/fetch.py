@@ -13,14 +13,13 @@ from numpy.typing import ArrayLike
 
 from tarmac.exact.selection import Part
 from tarmac.exact.table import Table
-from tarmac.exact.types import Integers, Rows
+from tarmac.exact.types import Rows
 from tarmac.indexing.build import REQUESTS
 from tarmac.runtime.lookahead import in_threads
+from tarmac.runtime.types import Integers
 from tarmac.samples.grouping import Sample
 from tarmac.steps.stage import Each
 from tarmac.storage import is_local
-
-__all__ = ["Fetcher"]
 
 _Group = tuple[Part, int, Integers, Integers]
 _Fetched = tuple[list[Sample], list[tuple[Each, ...]]]

@@ -25,8 +25,6 @@ from tarmac.storage import Source, StorageOptions, read_range
 from tarmac.storage.local import LocalSource
 from tarmac.storage.types import DEFAULT_STORAGE
 
-__all__ = ["cut_out", "IndexedShard"]
-
 Rows = NDArray[np.int64]
 
 CHUNK = 4096

@@ -21,8 +21,6 @@ from tarmac.limits import Limits
 from tarmac.steps.fields import ToTuple
 from tarmac.steps.stage import Each
 
-__all__ = ["Mix"]
-
 
 class Mix(Steps, MapStyle[T_co]):
     """An epoch that draws from several datasets, evenly spread, each in its own order.

@@ -14,14 +14,13 @@ from numpy.typing import NDArray
 
 from tarmac.errors import IndexingError, TarmacError
 from tarmac.exact.shardset import ShardSet
-from tarmac.exact.types import Integers, Rows
+from tarmac.exact.types import Rows
 from tarmac.indexing.meta import names_in
 from tarmac.indexing.promote import common_types
 from tarmac.indexing.where import Condition
+from tarmac.runtime.types import Integers
 from tarmac.samples.splits import key_hasher
 from tarmac.steps.stage import Each
-
-__all__ = ["by_condition", "by_key_hash", "by_keys", "by_numbers", "Part", "whole"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

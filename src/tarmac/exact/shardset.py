@@ -23,8 +23,6 @@ from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.tar import TarOptions
 from tarmac.tar.reader import DEFAULT_OPTIONS
 
-__all__ = ["OpenOptions", "ShardSet"]
-
 T = TypeVar("T")
 
 

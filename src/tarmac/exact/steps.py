@@ -16,8 +16,6 @@ from tarmac.steps.fields import Associate, Decode, Map, MapDict, MapTuple, Renam
 from tarmac.steps.handlers import reraise_exception
 from tarmac.steps.stage import Each
 
-__all__ = ["apply_steps", "describe_step", "map_step", "MapRandomly", "seeded_generator", "Steps"]
-
 FieldDecoder = Callable[[str, bytes], Any]
 """A function of field name and data, as `decode` takes them; None from it means: not mine."""
 

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from tarmac.exact.indexed import LARGE, IndexedShard, cut_out
-from tarmac.exact.types import Integers, Rows
+from tarmac.exact.types import Rows
+from tarmac.runtime.types import Integers
 from tarmac.samples.grouping import Sample
-
-__all__ = ["Table"]
 
 
 class Table:

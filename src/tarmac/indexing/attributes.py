@@ -16,8 +16,6 @@ from tarmac.errors import NoCodec
 from tarmac.indexing.promote import as_text
 from tarmac.limits import DEFAULT_LIMITS, Limits
 
-__all__ = ["attributes_of", "is_json", "read_field"]
-
 Lookup = Callable[[str], Any]
 """From an attribute to its value, None where there is none. The attribute "" is the field itself."""
 

@@ -33,17 +33,6 @@ from tarmac.tar import Member, TarOptions, read_members
 from tarmac.tar.compression import HEAD, detect
 from tarmac.tar.reader import DEFAULT_OPTIONS
 
-__all__ = [
-    "DEFAULT_INDEXING",
-    "find_or_make_index",
-    "index_shard",
-    "IndexOptions",
-    "manifest_of",
-    "REQUESTS",
-    "usable_index",
-    "with_existing_columns",
-]
-
 CHUNK = 1 << 20
 REQUESTS = 16
 """Remote shards handled concurrently."""

@@ -14,8 +14,6 @@ from tarmac.indexing.sidecar import make_sidecar
 from tarmac.storage import StorageOptions, is_local, read_all, stat
 from tarmac.storage.types import DEFAULT_STORAGE
 
-__all__ = ["dali_url", "read_dali"]
-
 
 def dali_url(shard: str) -> str:
     """Return the URL of DALI's index of a shard: `train-0.idx` for `train-0.tar`."""

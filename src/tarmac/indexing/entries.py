@@ -8,8 +8,6 @@ from typing import Any, TypeAlias
 
 from tarmac.errors import BadName
 
-__all__ = ["Entries", "Extent"]
-
 Extent: TypeAlias = tuple[int, int, int]
 """Offset, size and xxh3-64 digest (or 0) of one field in the shard."""
 BUFFERED = 300

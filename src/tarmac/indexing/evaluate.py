@@ -27,8 +27,6 @@ from tarmac.indexing.grammar import (
 )
 from tarmac.indexing.promote import promote
 
-__all__ = ["evaluate"]
-
 Type: TypeAlias = Literal["number", "text", "truth", "null"]
 
 _TYPES = {"number": pa.int64(), "text": pa.string(), "truth": pa.bool_()}

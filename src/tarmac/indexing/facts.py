@@ -10,8 +10,6 @@ from tarmac.errors import IndexDamaged, IndexStale
 from tarmac.indexing.sampled_digests import SampledDigest, find_difference, parse_digests
 from tarmac.storage import ObjectInfo, StorageOptions, is_local
 
-__all__ = ["Facts", "facts_to_json", "parse_facts"]
-
 VERSION = 1
 MAX_NUMBER = (1 << 63) - 1
 

@@ -14,20 +14,6 @@ from typing import NamedTuple, NoReturn
 
 from tarmac.errors import BadCondition
 
-__all__ = [
-    "Between",
-    "Chain",
-    "Column",
-    "Comparison",
-    "condition_error",
-    "Constant",
-    "In",
-    "Like",
-    "Node",
-    "parse",
-    "Unary",
-]
-
 _MAX_LENGTH, _MAX_DEPTH = 10_000, 32
 _SHOWN = 40
 """Characters shown on each side of an error."""

@@ -34,8 +34,6 @@ from tarmac.storage.local import local_path
 from tarmac.storage.types import DEFAULT_STORAGE, WriteOptions
 from tarmac.storage.urls import ShardUrl, allowed_name, manifest_shards, parse_manifest, read_list
 
-__all__ = ["existing_shards", "Manifest", "read_manifest", "Shard", "write_manifest"]
-
 KIND = "wids-shard-index-v1"
 VERSION = 1
 MAX_SAMPLES = 1 << 31

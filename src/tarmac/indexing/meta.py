@@ -22,8 +22,6 @@ from tarmac.indexing.attributes import Lookup, attributes_of, is_json, read_fiel
 from tarmac.indexing.promote import as_array
 from tarmac.limits import DEFAULT_LIMITS, Limits
 
-__all__ = ["Columns", "meta_plan", "MetaColumn", "MetaPlan", "names_in", "parse_meta"]
-
 _MAX_NAME = 1_000
 _MAX_REASON = 200
 _MAX_PATHS = 1_000

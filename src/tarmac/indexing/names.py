@@ -21,8 +21,6 @@ from tarmac.storage.local import LocalSource, local_path
 from tarmac.tar import TarOptions, read_members
 from tarmac.tar.header import BLOCK, classify
 
-__all__ = ["check_all_names", "check_headers", "hard_links", "HEADER_BYTES"]
-
 HEADER_BYTES = BLOCK
 """Bytes before a payload that hold its header."""
 MAX_NAME = 100

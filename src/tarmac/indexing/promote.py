@@ -10,8 +10,6 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-__all__ = ["as_array", "as_text", "common_types", "promote"]
-
 _MIN_INT, _MAX_INT = -(1 << 63), (1 << 63) - 1
 
 

@@ -12,8 +12,6 @@ from tarmac.errors import TransferError
 from tarmac.storage import ObjectInfo, StorageOptions, is_local, read_range
 from tarmac.storage.local import LocalSource
 
-__all__ = ["digest_at", "find_difference", "parse_digests", "sample_digests", "SampledDigest"]
-
 T = TypeVar("T")
 MEMBERS = 32
 """Members whose headers are sampled: the first, the last, and others evenly between them."""

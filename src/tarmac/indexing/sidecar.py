@@ -33,8 +33,6 @@ from tarmac.storage import (
 from tarmac.storage.local import local_path
 from tarmac.storage.types import DEFAULT_STORAGE
 
-__all__ = ["Sidecar", "make_sidecar", "open_sidecar", "read_sidecar", "sidecar_url", "write_sidecar"]
-
 SUFFIX = ".arrow"
 _METADATA = b"tarmac"
 _SCANS = 8

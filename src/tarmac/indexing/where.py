@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["Condition", "parse_where", "resolve"]
-
 _INTERNAL = "members"
 _HAS = "has:"
 _LISTED = 20

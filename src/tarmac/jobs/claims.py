@@ -22,8 +22,6 @@ from tarmac.storage.local import local_path
 from tarmac.storage.locks import FileLock, claim, forget_in_children
 from tarmac.storage.types import DEFAULT_STORAGE
 
-__all__ = ["Claims", "Names", "overlap"]
-
 Names = tuple[str, ...]
 """A name in pieces with a number between each two: `("c-", ".tar")` matches every `c-{i}.tar`."""
 _DIRECTORY = ".tarmac/claims"

@@ -25,8 +25,6 @@ from tarmac.storage.local import local_path
 from tarmac.storage.locks import claim, forget_in_children
 from tarmac.storage.types import DEFAULT_STORAGE, WriteOptions
 
-__all__ = ["Entry", "Ledger", "ledger_url", "open_ledger", "written_by_others"]
-
 FORMAT = "tarmac-ledger-1"
 Entry: TypeAlias = tuple[str, Outcome]
 """The fingerprint of a unit's inputs, and its outcome."""

@@ -12,8 +12,6 @@ from tarmac.storage import StorageOptions, is_local, stat
 from tarmac.storage.local import LocalSource, local_path
 from tarmac.storage.types import DEFAULT_STORAGE
 
-__all__ = ["existing_sizes", "sampled_digests", "UNKNOWN_SIZE"]
-
 REQUESTS = 16
 """Concurrent requests to a store."""
 SPANS, SPAN_BYTES = 16, 4096

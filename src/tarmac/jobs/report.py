@@ -9,8 +9,6 @@ from typing import Any
 from tarmac.display import display_url
 from tarmac.jobs.task import Outcome
 
-__all__ = ["Report"]
-
 DROPPED = ("doubles_left_out", "without_a_partner_dropped")
 """Notes that say why samples were dropped; they are part of `dropped`."""
 _COUNTS = ("read", "left_out", "added", "written", "failed", "dropped", "bytes")

@@ -20,8 +20,6 @@ from tarmac.storage import StorageOptions, is_local
 from tarmac.storage.local import local_path
 from tarmac.storage.types import DEFAULT_STORAGE
 
-__all__ = ["completed_outcome", "reject_foreign_outputs", "run_job"]
-
 
 def run_job(
     task: Task,

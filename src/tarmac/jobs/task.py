@@ -11,8 +11,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Outcome", "Task", "Unit"]
-
 MAX_REASONS = 20
 """Errors kept per unit; all are counted."""
 

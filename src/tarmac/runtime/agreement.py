@@ -20,8 +20,6 @@ from tarmac import environment
 from tarmac.errors import RanksDisagree
 from tarmac.runtime.worker_info import WorkerInfo, loader_token
 
-__all__ = ["Site", "check_agreement"]
-
 _FRAMES = 60
 _TIMEOUT = timedelta(seconds=20)
 _created: Counter[str] = Counter()

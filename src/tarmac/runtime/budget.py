@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from tarmac.errors import ErrorBudgetExceeded
 
-__all__ = ["ErrorBudget"]
-
 
 @dataclass(slots=True)
 class ErrorBudget:

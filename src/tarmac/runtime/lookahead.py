@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import TypeVar
 
-__all__ = ["in_threads", "look_ahead", "PER_WORKER", "run_ahead"]
-
 T = TypeVar("T")
 R = TypeVar("R")
 PER_WORKER = 2

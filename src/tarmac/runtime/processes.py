@@ -25,17 +25,6 @@ from typing import Any, TypeVar
 
 from tarmac.errors import WorkerDied, WorkerFailed
 
-__all__ = [
-    "close_parent_ends",
-    "exit_reason",
-    "keep_in_parent",
-    "result_of",
-    "sendable_error",
-    "usable_cores",
-    "wait_for_exit",
-    "worker_pool",
-]
-
 T = TypeVar("T")
 R = TypeVar("R")
 

@@ -12,8 +12,6 @@ from typing import Any
 from tarmac import environment
 from tarmac.errors import StateMismatch
 
-__all__ = ["all_seeds", "load_all_seeds", "make_seed", "random_seed", "Seed", "seed_or_default", "SeedPart"]
-
 Seed = int | float | str | bytes
 """A seed that users give."""
 SeedPart = Seed | None | tuple["SeedPart", ...]

@@ -7,7 +7,5 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Integers"]
-
 Integers: TypeAlias = NDArray[np.int64]
 """Numbers of samples, rows, positions or sizes."""

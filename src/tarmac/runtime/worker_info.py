@@ -12,18 +12,6 @@ from typing import Any
 
 from tarmac import environment
 
-__all__ = [
-    "assume_worker",
-    "become_worker",
-    "current_worker_info",
-    "loader_token",
-    "WorkerInfo",
-    "pytorch_worker_info",
-    "pytorch_worker_seed",
-    "rank_and_world",
-    "remember_rank",
-]
-
 # State of this process; empty in most programs.
 _rank_of_parent: list[tuple[int, int]] = []
 _assumed: list[int] = []

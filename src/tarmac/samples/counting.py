@@ -8,8 +8,6 @@ from tarmac.samples.grouping import Grouping, group_members
 from tarmac.samples.reader import SampleReader
 from tarmac.tar import read_members
 
-__all__ = ["count_samples"]
-
 
 def count_samples(urls: Iterable[str], reader: SampleReader | None = None) -> int:
     """Return the number of samples in shards. Payload of local shards is not read; remote ones are streamed."""

@@ -17,8 +17,6 @@ from tarmac.limits import DEFAULT_LIMITS
 from tarmac.samples.naming import Splitter, first_dot, is_metadata, is_reserved
 from tarmac.tar import Member
 
-__all__ = ["Grouping", "Sample", "group_members"]
-
 Sample = dict[str, Any]
 """One sample: `__key__`, `__url__` and its fields, which are bytes until they are decoded."""
 

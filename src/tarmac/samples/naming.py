@@ -13,18 +13,6 @@ from functools import partial
 
 from tarmac.errors import BadName
 
-__all__ = [
-    "Splitter",
-    "check_field",
-    "check_key",
-    "first_dot",
-    "is_metadata",
-    "is_reserved",
-    "known_fields",
-    "last_dot",
-    "plain_key",
-]
-
 Splitter = Callable[[str], tuple[str, str] | None]
 
 _METADATA = re.compile(rb"__[^/]*__(?:$|/)")

@@ -6,8 +6,6 @@ import re
 
 from tarmac.errors import UrlError
 
-__all__ = ["fill_pattern", "is_numbered", "pattern_parts"]
-
 _PERCENT = re.compile(r"%(?:0\d+)?d(?![0-9a-fA-F])")
 """`%d` and `%06d` are numbers; `%20`, `%6d` and `%d0` are escaped characters of a URL."""
 _BRACES = re.compile(r"\{i[^}]*\}")

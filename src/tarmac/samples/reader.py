@@ -21,8 +21,6 @@ from tarmac.tar import Member, TarOptions, read_members
 from tarmac.tar.compression import HEAD, detect
 from tarmac.tar.reader import DEFAULT_OPTIONS
 
-__all__ = ["ReadReport", "SampleReader", "read", "read_shard"]
-
 
 @dataclass(slots=True)
 class ReadReport:

@@ -21,8 +21,6 @@ from tarmac.tar.writer import TarFormat
 if TYPE_CHECKING:
     from tarmac.indexing.manifest import Shard
 
-__all__ = ["ShardWriter"]
-
 _log = logging.getLogger("tarmac")
 
 

@@ -9,8 +9,6 @@ import xxhash
 
 from tarmac.errors import UsageError
 
-__all__ = ["key_hasher", "split_bounds"]
-
 _END = 1 << 64
 _ROUNDING = 1e-9
 

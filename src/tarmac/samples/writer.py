@@ -23,8 +23,6 @@ from tarmac.tar.compression import FORMATS, compressing, format_of_name
 from tarmac.tar.header import BLOCK, padded
 from tarmac.tar.writer import END_MARKER, PADDING, HeaderBuilder, Owner, TarFormat
 
-__all__ = ["SampleEncoder", "TarWriter"]
-
 SampleEncoder = bool | Mapping[str, Encoder] | Callable[[Sample], Sample]
 
 # Set by readers; stored in a shard they would contradict the next reader.

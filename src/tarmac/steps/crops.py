@@ -17,8 +17,6 @@ from tarmac.limits import DEFAULT_LIMITS, Limits
 from tarmac.samples.grouping import Sample
 from tarmac.steps.fields import getfirst
 
-__all__ = ["RandomResizedCrop", "random_box"]
-
 Image = NDArray[np.uint8]
 _ATTEMPTS = 10
 

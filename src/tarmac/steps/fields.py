@@ -17,22 +17,6 @@ from tarmac.limits import DEFAULT_LIMITS, Limits
 from tarmac.steps.handlers import Handler, reraise_exception
 from tarmac.steps.stage import Each, located
 
-__all__ = [
-    "Associate",
-    "Decode",
-    "ExtractKeys",
-    "Map",
-    "MapDict",
-    "MapTuple",
-    "Rename",
-    "RenameKeys",
-    "Select",
-    "ToTuple",
-    "XDecode",
-    "getfirst",
-    "transform_with",
-]
-
 Function = Callable[[Any], Any]
 
 

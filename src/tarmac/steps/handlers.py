@@ -10,17 +10,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tarmac.errors import redact
-
-__all__ = [
-    "Drops",
-    "Handler",
-    "ignore_and_continue",
-    "ignore_and_stop",
-    "reraise_exception",
-    "warn_and_continue",
-    "warn_and_stop",
-]
+from tarmac.display import redact
 
 Handler = Callable[[Exception], bool]
 MAX_EXAMPLES = 10

@@ -17,17 +17,6 @@ from tarmac.errors import TarmacError, UsageError
 from tarmac.runtime.lookahead import in_threads
 from tarmac.steps.handlers import Drops, Handler, reraise_exception
 
-__all__ = [
-    "Each",
-    "Epoch",
-    "FilterFunction",
-    "PipelineStage",
-    "RestCurried",
-    "as_stage",
-    "located",
-    "pipelinefilter",
-]
-
 
 def located(error: TarmacError, sample: Any) -> TarmacError:
     """Add the URL and key of a sample to an error."""

@@ -12,8 +12,6 @@ from typing import Any
 
 from tarmac.errors import UnsafeUrl
 
-__all__ = ["Guard", "network_of"]
-
 _CARRIER = ipaddress.ip_network("100.64.0.0/10")
 _TRANSLATED = ipaddress.ip_network("64:ff9b::/96")
 _LOW_BITS = (1 << 32) - 1

@@ -12,8 +12,6 @@ from tarmac.errors import UrlError
 from tarmac.storage.objects import WebStore
 from tarmac.storage.types import StorageOptions
 
-__all__ = ["AIStore"]
-
 _PROVIDERS = {
     "ais": "ais",
     "aws": "aws",

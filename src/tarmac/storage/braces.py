@@ -8,8 +8,6 @@ from collections.abc import Iterator, Sequence
 from tarmac.errors import TooManyShards, UrlError
 from tarmac.limits import Limits
 
-__all__ = ["expand_braces"]
-
 _RANGE = re.compile(r"\{(?P<first>-?[0-9]+)\.\.(?P<last>-?[0-9]+)(?:\.\.(?P<step>-?[0-9]+))?\}")
 MAX_DIGITS = 18
 """Largest number of digits of a number in braces."""

@@ -44,9 +44,6 @@ from tarmac.storage.locks import FileLock, try_lock
 from tarmac.storage.notes import Note, check_shard, digest_of, key_of, read_note, write_fully, write_note
 from tarmac.storage.types import DEFAULT_STORAGE, Source, StorageOptions
 
-__all__ = ["Cache", "CacheEntry"]
-
-
 _IF_EXISTS = contextlib.suppress(FileNotFoundError, NotADirectoryError)
 
 

@@ -15,8 +15,6 @@ from tarmac.storage.folder import Folder
 from tarmac.storage.locks import FileLock, try_lock
 from tarmac.storage.security import is_secure
 
-__all__ = ["BUDGET", "CacheDirs", "open_cache_dirs"]
-
 BUDGET = "budget"
 """The lock that a process holds briefly to add or remove entries."""
 _CLOCK = "clock"

@@ -17,8 +17,6 @@ from tarmac.storage.types import StorageOptions
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, ObjectStore, RetryConfig
 
-__all__ = ["is_web", "locate", "login_of"]
-
 _PLAIN_PATH = re.compile(r"(?:/[A-Za-z0-9._~-]+)+")
 
 

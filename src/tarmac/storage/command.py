@@ -14,12 +14,11 @@ import subprocess
 import tempfile
 from typing import IO
 
-from tarmac.errors import CommandFailed, Stalled, UnsafeUrl, UnsupportedScheme, redact
+from tarmac.display import redact
+from tarmac.errors import CommandFailed, Stalled, UnsafeUrl, UnsupportedScheme
 from tarmac.storage.security import is_secure
 from tarmac.storage.store import Store
 from tarmac.storage.types import ObjectInfo, Source, StorageOptions, WriteOptions
-
-__all__ = ["CommandSink", "CommandSource", "CommandStore"]
 
 STDERR_BYTES = 500
 """The number of bytes at the end of standard error that an error message shows."""

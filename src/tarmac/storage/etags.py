@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from tarmac.errors import ObjectChanged
 
-__all__ = ["check_version", "if_match"]
-
 
 def if_match(version: str | None) -> str | None:
     """Return the value for If-Match. Weak tags never match there (RFC 9110), so they are only compared."""

@@ -14,8 +14,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-__all__ = ["Folder"]
-
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 # Without O_NONBLOCK, opening a named pipe would wait for a writer.
 _EXISTING = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK

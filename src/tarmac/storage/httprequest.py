@@ -26,8 +26,6 @@ from tarmac.storage.obstore_errors import status_error
 from tarmac.storage.security import is_secure
 from tarmac.storage.types import StorageOptions
 
-__all__ = ["Budget", "Exchange", "network_errors", "request"]
-
 REDIRECTS = frozenset((301, 302, 303, 307, 308))
 MAX_REDIRECTS = 10
 CONTINUE_TIMEOUT = 1.0

@@ -11,8 +11,6 @@ from tarmac.errors import UnsupportedScheme, UrlError
 from tarmac.storage.objects import WebStore
 from tarmac.storage.types import Sink, StorageOptions, WriteOptions
 
-__all__ = ["HubStore"]
-
 _FORM = re.compile(
     r"hf://(?P<type>(?:datasets|models|spaces)/)?"
     r"(?P<repo>(?!(?:datasets|models|spaces)/)[^/@]+/[^/@]+)(?:@(?P<revision>[^/]+))?/(?P<path>.+)"

@@ -30,8 +30,6 @@ from tarmac.storage.locks import try_lock
 from tarmac.storage.store import Store
 from tarmac.storage.types import DEFAULT_WRITE, ObjectInfo, Source, StorageOptions, WriteOptions
 
-__all__ = ["LocalSink", "LocalSource", "LocalStore", "local_path"]
-
 LOCK_ATTEMPTS = 3
 BUFFER = MIB // 4
 """Bytes per write call: few enough to stay in the processor's cache and in the allocator's free lists. The

@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from tarmac.storage.folder import Folder
 
-__all__ = ["FileLock", "claim", "forget_in_children", "try_lock"]
-
 if sys.platform == "win32":  # pragma: no cover - the same calls through msvcrt, which has no shared locks
     import msvcrt
 

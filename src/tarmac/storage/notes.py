@@ -13,8 +13,6 @@ from tarmac.storage.folder import Folder
 from tarmac.storage.local import LocalSource
 from tarmac.tar import check_beginning
 
-__all__ = ["Note", "check_shard", "digest_of", "key_of", "read_note", "write_fully", "write_note"]
-
 MAX_NOTE = 64 * KIB
 
 

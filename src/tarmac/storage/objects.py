@@ -32,8 +32,6 @@ from tarmac.storage.types import ObjectInfo, Source, StorageOptions
 if TYPE_CHECKING:
     from obstore import GetOptions
 
-__all__ = ["BucketStore", "ObjectSource", "WebStore", "list_pages", "open_read", "put", "read_range", "stat"]
-
 Listing = list[tuple[str, ObjectInfo]]
 CHUNK = MIB // 4
 UPLOAD_CHUNK = 8 * MIB

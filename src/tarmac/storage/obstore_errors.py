@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from http import HTTPStatus
 
+from tarmac.display import redact
 from tarmac.errors import (
     AccessDenied,
     CommitFailed,
@@ -22,10 +23,7 @@ from tarmac.errors import (
     TarmacError,
     TransferError,
     UrlError,
-    redact,
 )
-
-__all__ = ["no_ranges", "status_error", "translate", "translating"]
 
 _STATUS = re.compile(r"\bstatus: (\d{3}),")
 _KIND = re.compile(r"HttpError \{\s+kind: (\w+),")

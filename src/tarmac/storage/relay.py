@@ -23,8 +23,6 @@ from tarmac.errors import TarmacError, TransferError
 from tarmac.limits import MIB
 from tarmac.storage.types import ObjectInfo, Source, StorageOptions
 
-__all__ = ["RelaySource", "call", "list_pages", "open_read", "put"]
-
 MAX_READ = 4 * MIB
 _relay: Relay | None = None
 _starting = threading.Lock()

@@ -28,24 +28,6 @@ from tarmac.storage.types import (
     WriteOptions,
 )
 
-__all__ = [
-    "can_list",
-    "is_local",
-    "is_stream",
-    "known_schemes",
-    "list_objects",
-    "open_read",
-    "open_write",
-    "read_all",
-    "read_range",
-    "register_scheme",
-    "rewrite_url",
-    "scheme_of",
-    "stat",
-    "store_of",
-    "write_all",
-]
-
 _BUILT_IN = {
     "": "local.LocalStore",
     "file": "local.LocalStore",

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from tarmac import environment
 
-__all__ = ["enforce_security", "is_secure"]
-
 _enforced = False
 
 

@@ -11,8 +11,6 @@ from tarmac.errors import TransferError, UnsupportedScheme, WriteError
 from tarmac.storage.store import Store
 from tarmac.storage.types import ObjectInfo, Source, StorageOptions, WriteOptions
 
-__all__ = ["StandardStreams"]
-
 
 class StandardStreams(Store):
     """Standard input and standard output."""

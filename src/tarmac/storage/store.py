@@ -11,8 +11,6 @@ from typing import IO, Any, ClassVar
 from tarmac.errors import TransferError, UnsupportedScheme, WriteError
 from tarmac.storage.types import ObjectInfo, Sink, Source, StorageOptions, WriteOptions
 
-__all__ = ["FileSink", "FileSource", "FileStore", "Store"]
-
 _GLOB = re.compile(r"[*?\[]")
 _GLOB_PARTS = re.compile(r"\*\*/?|\*|\?|\[(!?)(\]?[^\]]*)\]|.", re.DOTALL)
 

@@ -11,8 +11,6 @@ from typing import Protocol, Self
 from tarmac.errors import TarmacError, UsageError
 from tarmac.limits import GIB, changed_fields
 
-__all__ = ["DEFAULT_STORAGE", "ObjectInfo", "Sink", "Source", "StorageOptions", "WriteOptions"]
-
 
 class Source:
     """An open stream of bytes. `read` returns b"" only after every byte has arrived."""

@@ -24,8 +24,6 @@ from typing import Any, Protocol
 from tarmac.display import display_url, redact
 from tarmac.errors import UnclosedWriter
 
-__all__ = ["Watch"]
-
 
 class Writer(Protocol):
     """An object that publishes its data in `close` and discards it in `abort`."""

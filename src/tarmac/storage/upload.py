@@ -14,8 +14,6 @@ from tarmac.storage.types import StorageOptions, WriteOptions
 if TYPE_CHECKING:
     from tarmac.storage.store import Store
 
-__all__ = ["UploadSink"]
-
 _ABSENT = object()
 _UNKNOWN = object()
 

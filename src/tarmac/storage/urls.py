@@ -29,19 +29,6 @@ from tarmac.storage.local import local_path
 from tarmac.storage.schemes import can_list, is_local, open_read, scheme_of, store_of
 from tarmac.storage.types import DEFAULT_STORAGE, StorageOptions
 
-__all__ = [
-    "ShardUrl",
-    "Shards",
-    "allowed_name",
-    "expand",
-    "expand_glob",
-    "iter_urls",
-    "manifest_shards",
-    "parse_manifest",
-    "read_list",
-    "substituted",
-]
-
 Shards = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 Parser = Callable[[str, Limits], Iterator[str]]

@@ -28,8 +28,6 @@ from tarmac.storage.httprequest import Budget, Exchange, network_errors, request
 from tarmac.storage.obstore_errors import no_ranges
 from tarmac.storage.types import ObjectInfo, Source, StorageOptions
 
-__all__ = ["WebSource", "put", "read_range", "stat"]
-
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)")
 T = TypeVar("T")
 

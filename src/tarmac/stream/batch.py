@@ -12,8 +12,6 @@ from tarmac.steps.stage import PipelineStage, located, pipelinefilter
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["Batched", "default_collation_fn", "slice_stage", "unbatched", "unlisted"]
-
 _SHAPE_HINT = "resize or pad before batched(), or make lists with batched(collation_fn=None)."
 Collate = Callable[[list[Any]], Any]
 

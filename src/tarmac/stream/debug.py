@@ -10,8 +10,6 @@ from typing import IO, Any
 from tarmac.runtime.worker_info import current_worker_info
 from tarmac.steps.stage import pipelinefilter
 
-__all__ = ["info", "log_keys"]
-
 
 @pipelinefilter
 def info(

@@ -14,8 +14,6 @@ from tarmac.stream.shuffle import MAX_LIST
 if TYPE_CHECKING:
     from tarmac.stream.pipeline import DataPipeline
 
-__all__ = ["html_table", "one_line"]
-
 # fmt: off
 _OPTIONS = ("bufsize", "size", "batchsize", "threads", "nshards", "n", "p", "tail", "probs", "longest", "seed")
 # fmt: on

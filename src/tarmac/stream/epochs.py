@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 else:
     _IterableDataset = object
 
-__all__ = ["Epoch", "EpochAware", "EpochCounter", "StreamSource"]
-
 _MAX_FILE_BYTES = 1 << 20
 _LOCK_TIMEOUT = 10.0
 _MAX_RUNS = 16

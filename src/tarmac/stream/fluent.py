@@ -16,8 +16,6 @@ from tarmac.stream import batch, debug, sample_cache
 from tarmac.stream.batch import Batched, default_collation_fn
 from tarmac.stream.shuffle import Rsample, Shuffle
 
-__all__ = ["FluidInterface"]
-
 Function = Callable[[Any], Any]
 
 

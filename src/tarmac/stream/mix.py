@@ -19,10 +19,8 @@ from typing import Any, Protocol
 from tarmac.errors import NotResumable, StateMismatch, UsageError
 from tarmac.runtime.seeds import all_seeds, load_all_seeds, make_seed, seed_or_default
 from tarmac.runtime.worker_info import WorkerInfo, current_worker_info
-from tarmac.steps.stage import as_stage
-from tarmac.stream.epochs import Epoch, StreamSource
-
-__all__ = ["RandomMix", "RoundRobin"]
+from tarmac.steps.stage import Epoch, as_stage
+from tarmac.stream.epochs import StreamSource
 
 _END = object()
 

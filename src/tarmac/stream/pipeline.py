@@ -24,8 +24,6 @@ from tarmac.stream.epochs import EpochCounter, StreamSource
 from tarmac.stream.shards.split import is_foreign, is_splitter, splits_nodes, with_parts
 from tarmac.stream.state import Progress, check_state, identity_of, skip
 
-__all__ = ["DataPipeline"]
-
 COMPARED_AFTER = 4
 """The number of items after which ranks compare their epochs, so that a rank may look at the first few alone."""
 MAX_EMPTY_EPOCHS = 100

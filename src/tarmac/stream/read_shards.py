@@ -19,8 +19,6 @@ from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.tar import TarOptions
 from tarmac.tar.reader import DEFAULT_OPTIONS
 
-__all__ = ["TarSamples", "check_empty", "tarfile_samples", "tarfile_to_samples"]
-
 _log = logging.getLogger("tarmac")
 
 

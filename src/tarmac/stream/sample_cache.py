@@ -27,8 +27,6 @@ from tarmac.storage import is_secure
 from tarmac.storage.locks import FileLock
 from tarmac.stream.signing import Signer, check_owner
 
-__all__ = ["Cached", "DBCache", "LMDBCached"]
-
 
 class Cached(PipelineStage):
     """Keep samples in memory. Later stages get copies, which they may change."""

@@ -12,8 +12,6 @@ from typing import Any
 
 from tarmac.errors import LoaderError
 
-__all__ = ["to_shared_memory"]
-
 _DIRECTORY = "/dev/shm"  # noqa: S108 - where torch puts tensors
 _TIMEOUT = 60.0
 _RETRY_SECONDS = 0.02

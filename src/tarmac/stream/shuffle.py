@@ -10,18 +10,9 @@ from typing import Any, ClassVar, TypeVar
 from tarmac.errors import UsageError
 from tarmac.runtime.seeds import Seed, make_seed, seed_or_default
 from tarmac.runtime.worker_info import WorkerInfo, current_worker_info
-from tarmac.stream.epochs import Epoch, EpochAware, EpochCounter
+from tarmac.steps.stage import Epoch
+from tarmac.stream.epochs import EpochAware, EpochCounter
 from tarmac.stream.shards.split import is_claimed
-
-__all__ = [
-    "buffer_shuffle",
-    "detshuffle",
-    "PermuteShards",
-    "Rsample",
-    "sample_bytes",
-    "ShardShuffle",
-    "Shuffle",
-]
 
 T = TypeVar("T")
 

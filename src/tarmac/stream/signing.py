@@ -16,8 +16,6 @@ from pathlib import Path
 from tarmac import environment
 from tarmac.errors import UnsafeCodec, WriteError
 
-__all__ = ["check_owner", "Signer"]
-
 KEY_BYTES = 32
 DIGEST_BYTES = 16
 _UNTRUSTED = "it was written by another user, or changed; loading it could run any code."

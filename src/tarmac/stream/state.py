@@ -17,9 +17,7 @@ import xxhash
 
 from tarmac.errors import StateMismatch
 from tarmac.runtime.worker_info import WorkerInfo
-from tarmac.stream.epochs import Epoch
-
-__all__ = ["Position", "Progress", "check_state", "identity_of", "skip"]
+from tarmac.steps.stage import Epoch
 
 STATE_VERSION = 2
 _MAX_INT = 2**63

@@ -35,8 +35,6 @@ from tarmac.stream.shuffle import PermuteShards, ShardShuffle
 from tarmac.tar import TarOptions
 from tarmac.tar.reader import DEFAULT_OPTIONS
 
-__all__ = ["FluidWrapper", "WebDataset"]
-
 ShardStage = Callable[[Iterable[Any]], Iterable[Any]]
 
 

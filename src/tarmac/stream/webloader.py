@@ -16,8 +16,6 @@ from tarmac.stream.pipeline import COMPARED_AFTER, DataPipeline
 from tarmac.stream.sample_cache import Cached
 from tarmac.stream.shared_memory import to_shared_memory
 
-__all__ = ["LoaderSource", "WebLoader"]
-
 
 class WebLoader(DataPipeline, FluidInterface):
     """A torch DataLoader with the fluent interface; it takes the arguments of DataLoader.

@@ -20,8 +20,6 @@ from tarmac.limits import MIB, Limits
 if TYPE_CHECKING:
     from tarmac.tar.reader import Readable
 
-__all__ = ["FORMATS", "HEAD", "Decompressing", "compressing", "detect", "format_of_name"]
-
 CHUNK = 1 * MIB
 XZ_MEMORY = 1 << 30
 

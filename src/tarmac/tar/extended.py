@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from tarmac.errors import BadHeader, LimitExceeded, UnsupportedMember
 from tarmac.limits import Limits
 
-__all__ = ["EXTENSIONS", "Overrides", "parse_pax"]
-
 GNU_NAME, GNU_LINK = b"L", b"K"
 PAX, PAX_GLOBAL, PAX_SOLARIS = b"x", b"g", b"X"
 _OF_ONE_MEMBER = frozenset((b"path", b"size", b"linkpath"))

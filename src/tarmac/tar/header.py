@@ -10,8 +10,6 @@ from typing import NamedTuple
 
 from tarmac.errors import BadChecksum, BadHeader
 
-__all__ = ["BLOCK", "UNKNOWN_FORMAT", "Kind", "checksum_key", "classify", "octal", "padded", "verify"]
-
 BLOCK = 512
 ZERO_BLOCK = bytes(BLOCK)
 UNKNOWN_FORMAT = b""  # the type for unknown magic bytes, which leave even the name ambiguous

@@ -10,8 +10,6 @@ import posixpath
 
 from tarmac.errors import UnsupportedMember
 
-__all__ = ["Files", "unreadable_link"]
-
 Extent = tuple[int, int]
 """Offset and size."""
 

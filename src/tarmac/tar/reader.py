@@ -46,8 +46,6 @@ from tarmac.tar.header import (
 )
 from tarmac.tar.links import Files, unreadable_link
 
-__all__ = ["Member", "Readable", "TarOptions", "check_beginning", "read_members"]
-
 Member = tuple[bytes, int, int, bytes]
 """Name, offset of the payload in the archive, its size, and its bytes (empty if they were not requested)."""
 

@@ -13,8 +13,6 @@ from zlib import adler32
 from tarmac.errors import BadName, UsageError, WriteError
 from tarmac.tar.header import BLOCK, padded
 
-__all__ = ["END_MARKER", "HeaderBuilder", "PADDING", "TarFormat", "member_block"]
-
 TarFormat = Literal["auto", "ustar", "gnu", "pax"]
 END_MARKER = bytes(2 * BLOCK)
 OCTAL_SIZE_LIMIT = 8**11

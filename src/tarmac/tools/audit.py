@@ -24,8 +24,6 @@ from tarmac.storage import StorageOptions
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.storage.urls import Shards
 
-__all__ = ["audit", "EpochAudit", "EpochSummary", "Occurrence", "ReadSample", "Verification"]
-
 Integers = NDArray[np.int64]
 
 _MOMENTS = 5

@@ -13,8 +13,6 @@ from tarmac.storage.cache import CacheEntry
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.storage.urls import Shards, expand
 
-__all__ = ["evict", "EvictReport", "verify", "VerifyReport", "warm", "WarmReport"]
-
 
 @dataclass(slots=True)
 class WarmReport:

@@ -6,8 +6,6 @@ from collections.abc import Iterable, Iterator
 
 from tarmac.samples.grouping import Sample
 
-__all__ = ["chunks"]
-
 
 def chunks(samples: Iterable[Sample], max_samples: int, max_bytes: int) -> Iterator[list[Sample]]:
     """Yield lists of at most `max_samples` samples; a list ends with the sample that reaches `max_bytes`."""

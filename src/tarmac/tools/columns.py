@@ -22,8 +22,6 @@ from tarmac.errors import BadName, DecodeFailed, EncodeFailed, MissingField, Usa
 from tarmac.samples.naming import check_field
 from tarmac.tools.tables import Row
 
-__all__ = ["Columns", "encode_json", "Layout", "row_key"]
-
 _KEYS = ("key", "__key__")
 _JSON_TYPES = (bool, int, float, list, dict)
 

@@ -28,8 +28,6 @@ from tarmac.tools.plan import plan
 from tarmac.tools.rewrite import rewrite
 from tarmac.tools.select import Select
 
-__all__ = ["copy", "CopyArgs"]
-
 
 class CopyArgs(SelectArgs, OrderArgs, WriteArgs, RunArgs, AccessArgs, total=False):
     """The keyword arguments of `copy`."""

@@ -30,8 +30,6 @@ from tarmac.tools.regroup import index_scattered
 from tarmac.tools.select import Select
 from tarmac.tools.workdir import disk_errors
 
-__all__ = ["gather", "Gathered", "unpack"]
-
 _CHUNK = 1 << 20
 
 

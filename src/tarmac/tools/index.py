@@ -22,8 +22,6 @@ from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.storage.urls import Shards
 from tarmac.tools.options import Access, AccessArgs, Run, RunArgs, bundle, verb
 
-__all__ = ["index", "IndexArgs", "IndexReport", "stale_shards", "StaleShard"]
-
 
 class IndexArgs(RunArgs, AccessArgs, total=False):
     """The shared keyword arguments of `index`."""

@@ -17,8 +17,6 @@ from typing import Any, Literal, NoReturn, Self
 from tarmac.errors import DiskFull, SampleError, WriteError
 from tarmac.samples.naming import plain_key
 
-__all__ = ["KeyNumbers", "RowStore", "SharedKeys", "UniqueNames"]
-
 TIMEOUT = 600.0
 """Seconds to wait for other processes, each of which needs microseconds."""
 _LOOKUP_BATCH = 500

@@ -17,8 +17,6 @@ from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.storage.urls import allowed_name
 from tarmac.tar.compression import HEAD, Decompressing, detect, format_of_name
 
-__all__ = ["ensure_local", "LocalCopy", "resolve_name"]
-
 _CHUNK = 1 << 20
 
 

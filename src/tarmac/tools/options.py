@@ -34,21 +34,6 @@ if TYPE_CHECKING:
     from tarmac.exact.shardset import OpenOptions
     from tarmac.indexing.build import IndexOptions
 
-__all__ = [
-    "Access",
-    "AccessArgs",
-    "bundle",
-    "ErrorArgs",
-    "Inputs",
-    "OrderArgs",
-    "RewriteArgs",
-    "Run",
-    "RunArgs",
-    "SelectArgs",
-    "verb",
-    "WriteArgs",
-]
-
 Slice = slice
 P = ParamSpec("P")
 R = TypeVar("R")

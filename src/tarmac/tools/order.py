@@ -15,8 +15,6 @@ from tarmac.samples.grouping import Sample
 from tarmac.stream.shuffle import buffer_shuffle
 from tarmac.tools.permutations import Interleaved, Mixed, Permutation, Shuffled
 
-__all__ = ["AS_IS", "Order"]
-
 
 @dataclass(frozen=True)
 class Order:

@@ -28,8 +28,6 @@ from tarmac.storage.local import local_path
 from tarmac.storage.types import DEFAULT_STORAGE, DEFAULT_WRITE
 from tarmac.tar.compression import FORMATS, format_of_name
 
-__all__ = ["fields_of", "make_directory", "Output", "same_name", "Sources", "write_shard"]
-
 _REPLACE = WriteOptions(overwrite=True)
 _PERCENT = re.compile(r"%(?:0\d+)?d(?![0-9a-fA-F])")
 """`%06d` is a number, but `%20` and `%d0` are escaped characters of a URL."""

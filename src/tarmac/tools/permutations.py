@@ -13,8 +13,6 @@ from tarmac.exact.order.bijection import permute
 from tarmac.runtime.seeds import make_seed
 from tarmac.runtime.types import Integers
 
-__all__ = ["Interleaved", "Listed", "Mixed", "Permutation", "permutation_text", "Shuffled"]
-
 
 class Permutation(Protocol):
     """Maps positions to sample numbers."""

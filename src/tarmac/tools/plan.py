@@ -35,22 +35,6 @@ from tarmac.tools.permutations import Permutation, permutation_text
 from tarmac.tools.select import Select
 from tarmac.tools.tally import Balance, Tally
 
-__all__ = [
-    "any_remote",
-    "balance",
-    "can_index",
-    "IndexedSamples",
-    "OnePass",
-    "open_indexed",
-    "OutputShard",
-    "plan",
-    "Plan",
-    "SampleSource",
-    "selects_by_split",
-    "shard_stem",
-    "StreamedShards",
-]
-
 BATCH = 1024
 """Samples that are fetched together, ..."""
 BATCH_BYTES = 32 << 20

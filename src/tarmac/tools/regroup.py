@@ -23,8 +23,6 @@ from tarmac.storage import stat
 from tarmac.storage.local import LocalSource
 from tarmac.tar import read_members
 
-__all__ = ["index_scattered"]
-
 
 class _Members:
     """All members of a shard: sample, field, offset and size, compact enough for millions."""

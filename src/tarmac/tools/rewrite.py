@@ -17,8 +17,6 @@ from tarmac.tools.output import Output, Sources, write_shard
 from tarmac.tools.plan import IndexedSamples, Plan, SampleSource
 from tarmac.tools.tally import Tally, remarks_on_outcomes
 
-__all__ = ["Change", "close_change", "counted", "rewrite", "RewriteJob", "run_writing"]
-
 Change = Callable[[Iterator[Sample], Outcome], Iterable[Sample]]
 """A transformation of the samples of a shard. It counts its losses in the outcome, and must pickle."""
 

@@ -27,8 +27,6 @@ from tarmac.tools.plan import IndexedSamples, OutputShard, Plan
 from tarmac.tools.rewrite import Change, close_change, counted
 from tarmac.tools.tally import Tally
 
-__all__ = ["rewrite_samples", "rewrite_stream"]
-
 
 def rewrite_stream(
     verb: str,

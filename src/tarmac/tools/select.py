@@ -26,8 +26,6 @@ from tarmac.storage.urls import read_list
 from tarmac.tools.chunks import chunks
 from tarmac.tools.tally import Balance, Tally, examples
 
-__all__ = ["FieldRule", "Fields", "read_keys", "Select", "slice_text"]
-
 Slice = slice
 Fields = Sequence[str] | Mapping[str, str | Sequence[str]]
 _CHUNK = 1000

@@ -24,8 +24,6 @@ from tarmac.storage import is_local
 from tarmac.tar.compression import format_of_name
 from tarmac.tools.localcopy import LocalCopy
 
-__all__ = ["Position", "Row", "Table", "table_format", "TABLES"]
-
 Row = Mapping[str, Any]
 Position = tuple[int, ...]
 """Where a row is: its number, and what else its table needs to find it."""

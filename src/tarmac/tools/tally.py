@@ -12,8 +12,6 @@ from tarmac.jobs.report import Report
 from tarmac.jobs.task import Outcome
 from tarmac.samples.grouping import Sample
 
-__all__ = ["Balance", "examples", "remarks_on_outcomes", "Tally"]
-
 _SHOWN = 5
 _MAX_NAMES = 200
 _KEYS, _COLUMNS, _EXAMPLE = "keys_found", "columns_found", "example"

@@ -13,8 +13,6 @@ import numpy as np
 
 from tarmac.errors import DiskFull, TarmacError, UsageError, WriteError
 
-__all__ = ["disk_errors", "work_directory", "write_integers"]
-
 _HINT = "`tmp`, a directory that is writable and has free space."
 _BATCH = 1 << 16
 

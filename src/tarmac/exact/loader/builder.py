@@ -18,8 +18,6 @@ from tarmac.exact.mix import Mix
 from tarmac.exact.steps import apply_steps
 from tarmac.steps.stage import Each
 
-__all__ = ["BadSample", "BatchBuilder", "Result"]
-
 CHUNK = 32
 """Largest number of samples that a thread works on at a time: handing over costs, and waits for the GIL."""
 

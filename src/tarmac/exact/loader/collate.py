@@ -10,8 +10,6 @@ import numpy as np
 
 from tarmac.errors import MismatchedBatch
 
-__all__ = ["BatchBuffer"]
-
 _SAME_SHAPE = "resize, crop or pad to one shape in a map(), or use Loader(collate=list)."
 
 

@@ -19,12 +19,10 @@ from tarmac.exact.loader.state import LoaderState
 from tarmac.exact.mix import Mix
 from tarmac.exact.order.bijection import MAX_SIZE, mix_key
 from tarmac.exact.order.epochs import Tail, check_rank, first_and_size, steps_left
-from tarmac.exact.types import Integers
 from tarmac.runtime.agreement import Site
 from tarmac.runtime.seeds import make_seed
+from tarmac.runtime.types import Integers
 from tarmac.runtime.worker_info import WorkerInfo, rank_and_world
-
-__all__ = ["EpochCursor", "explain_torch_arguments", "Iteration", "Request", "seeds_of"]
 
 P = ParamSpec("P")
 _TORCH_ARGUMENTS = {

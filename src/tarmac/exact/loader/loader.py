@@ -23,8 +23,6 @@ from tarmac.runtime.budget import ErrorBudget
 from tarmac.runtime.lookahead import PER_WORKER, look_ahead
 from tarmac.runtime.processes import usable_cores
 
-__all__ = ["Loader"]
-
 
 class Loader(EpochCursor, Generic[Batch_co]):
     """Batches for training: every sample exactly once per epoch, the same number of steps on every rank.

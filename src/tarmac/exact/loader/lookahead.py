@@ -18,8 +18,6 @@ from tarmac.exact.epoch_order import EpochOrder
 from tarmac.exact.loader.cursor import Request
 from tarmac.storage import Cache, is_local
 
-__all__ = ["LookAhead"]
-
 HORIZON = 32
 """Number of batches whose shards are fetched ahead."""
 DOWNLOADS = 4

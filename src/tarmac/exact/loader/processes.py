@@ -26,8 +26,6 @@ from tarmac.exact.steps import describe_step
 from tarmac.runtime.lookahead import look_ahead
 from tarmac.runtime.processes import close_parent_ends, exit_reason, keep_in_parent
 
-__all__ = ["Processes"]
-
 SHUTDOWN_TIMEOUT = 2.0
 """Seconds until workers that do not exit are killed."""
 STALL = 1800.0

@@ -10,8 +10,6 @@ from tarmac.exact.loader.cursor import EpochCursor, Iteration, explain_torch_arg
 from tarmac.exact.mix import Mix
 from tarmac.exact.order.epochs import Tail
 
-__all__ = ["BatchSampler"]
-
 
 class BatchSampler(EpochCursor):
     """Yield the sample numbers of each batch of this rank.

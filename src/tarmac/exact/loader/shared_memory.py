@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 
 from tarmac.errors import LoaderError
 
-__all__ = ["create_segment", "map_segment", "required_size", "Segment", "watched"]
-
 ALIGNMENT = 64
 """Alignment of arrays, for vector instructions."""
 

@@ -8,8 +8,6 @@ from typing import Any
 from tarmac.errors import StateMismatch
 from tarmac.exact.order.bijection import MAX_SIZE
 
-__all__ = ["LoaderState"]
-
 VERSION = 1
 
 

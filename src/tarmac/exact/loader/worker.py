@@ -18,8 +18,6 @@ from tarmac.exact.loader.lookahead import LookAhead
 from tarmac.exact.loader.shared_memory import Segment, required_size
 from tarmac.runtime.processes import sendable_error
 
-__all__ = ["SentBatch", "work"]
-
 
 class SentBatch(NamedTuple):
     """A pickled batch, with its arrays in a segment of shared memory."""

@@ -16,8 +16,6 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["MAX_SIZE", "mix_key", "permute", "unpermute", "Words"]
-
 MAX_SIZE = 1 << 62
 """The largest size: its digits fit into 32 bits, and their products into 64."""
 

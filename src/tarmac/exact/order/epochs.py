@@ -15,9 +15,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from tarmac.errors import UsageError
-from tarmac.exact.types import Integers
-
-__all__ = ["batch_positions", "check_rank", "first_and_size", "steps_left", "Tail"]
+from tarmac.runtime.types import Integers
 
 Tail = Literal["drop", "pad", "short"]
 """What happens to a last batch that is not full: dropped, filled up from the start of the epoch, or short."""

@@ -24,10 +24,8 @@ from numpy.typing import ArrayLike
 
 from tarmac.errors import UsageError
 from tarmac.exact.order.bijection import MAX_SIZE, Words, mix_key, permute, unpermute
-from tarmac.exact.types import Integers
 from tarmac.runtime.seeds import Seed, make_seed
-
-__all__ = ["check_option", "check_positions", "ExactOrder", "MAX_STREAMS"]
+from tarmac.runtime.types import Integers
 
 MAX_STREAMS = 1 << 20
 """More streams than ranks anywhere; each stream takes a little memory."""

@@ -27,10 +27,8 @@ from numpy.typing import ArrayLike
 from tarmac.errors import UsageError
 from tarmac.exact.order.bijection import Words, mix_key, permute, unpermute
 from tarmac.exact.order.exact import MAX_STREAMS, ExactOrder, check_option, check_positions
-from tarmac.exact.types import Integers
 from tarmac.runtime.seeds import Seed, make_seed
-
-__all__ = ["counts_of", "MixedOrder", "Quotas"]
+from tarmac.runtime.types import Integers
 
 _MAX_SLOTS = 1 << 31
 """Largest number of slots of a stream: the product of two such numbers stays below 2**63."""

@@ -11,8 +11,6 @@ from tarmac.jobs.task import Outcome, Unit
 from tarmac.runtime.lookahead import run_ahead
 from tarmac.runtime.processes import result_of, worker_pool
 
-__all__ = ["LocalEngine"]
-
 
 class LocalEngine:
     """Run units in worker processes of this machine, or in this process if `jobs` is 1."""

@@ -26,8 +26,6 @@ from tarmac.storage.local import local_path
 from tarmac.storage.locks import try_lock
 from tarmac.stream.epochs import StreamSource
 
-__all__ = ["DirectoryShardList"]
-
 _CLAIM = re.compile(r"(?P<name>.+)\._(?P<pid>\d+)_", re.DOTALL)
 _DONE = "._done_"
 _MODES = ("resample", "unlink", "keep")

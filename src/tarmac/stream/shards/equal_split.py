@@ -15,8 +15,6 @@ from tarmac.errors import UsageError
 from tarmac.runtime.worker_info import current_worker_info
 from tarmac.steps.stage import PipelineStage
 
-__all__ = ["EqualSplit", "Tail"]
-
 Tail = Literal["pad", "drop"]
 
 

@@ -25,18 +25,6 @@ from tarmac.storage.urls import Shards, ShardUrl, expand, iter_urls
 from tarmac.stream.epochs import EpochAware, StreamSource
 from tarmac.stream.shards.specs import MultiShardSample
 
-__all__ = [
-    "expand_source",
-    "expand_urls",
-    "non_empty",
-    "Resample",
-    "resampled",
-    "ResampledShardList",
-    "ResampledShards",
-    "shardspec",
-    "SimpleShardList",
-]
-
 _log = logging.getLogger("tarmac")
 
 T = TypeVar("T")

@@ -20,8 +20,6 @@ from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.storage.urls import allowed_name, expand, expand_glob, read_list, substituted
 from tarmac.stream.epochs import StreamSource
 
-__all__ = ["MultiShardSample", "SpecDataset"]
-
 _log = logging.getLogger("tarmac")
 _TOP_KEYS = frozenset(("prefix", "datasets", "buckets"))
 _DATASET_KEYS = frozenset(("buckets", "name", "shards", "resample", "choose"))

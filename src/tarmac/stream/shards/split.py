@@ -17,18 +17,6 @@ from tarmac.errors import UsageError
 from tarmac.runtime.worker_info import WorkerInfo, current_worker_info
 from tarmac.steps.stage import as_stage
 
-__all__ = [
-    "is_claimed",
-    "is_foreign",
-    "is_splitter",
-    "single_node_only",
-    "split_all",
-    "split_by_node",
-    "split_by_worker",
-    "splits_nodes",
-    "with_parts",
-]
-
 T = TypeVar("T")
 
 

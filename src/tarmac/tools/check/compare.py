@@ -14,8 +14,6 @@ from tarmac.indexing.sidecar import Sidecar, open_sidecar, sidecar_url
 from tarmac.storage import StorageOptions, is_local, stat
 from tarmac.storage.local import local_path
 
-__all__ = ["Comparison", "entries_of", "LocatedField"]
-
 LocatedField = tuple[int, int, bytes]
 """Offset, size and bytes of a field."""
 

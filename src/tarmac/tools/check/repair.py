@@ -31,8 +31,6 @@ from tarmac.tools.options import Run
 from tarmac.tools.output import Output, Sources, same_name, write_shard
 from tarmac.tools.plan import shard_stem
 
-__all__ = ["repair", "salvaged"]
-
 CHUNK = 1 << 20
 _EMPTY = Loss("tail", "the shard is empty.", None, 0, 0)
 Spans = dict[str, tuple[int, int]]

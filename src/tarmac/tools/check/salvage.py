@@ -18,8 +18,6 @@ from tarmac.samples.naming import first_dot, is_metadata, is_reserved
 from tarmac.tar import TarOptions, read_members
 from tarmac.tar.header import BLOCK, UNKNOWN_FORMAT, ZERO_BLOCK, classify, octal, padded, verify
 
-__all__ = ["Buffer", "layout_of", "Loss", "MemberSpan", "runs_of", "SampleRun", "scan", "Stretch"]
-
 Buffer = bytes | mmap.mmap
 MemberSpan = tuple[bytes, int, int]
 """Name, offset and size of a member."""

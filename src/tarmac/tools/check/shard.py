@@ -30,8 +30,6 @@ from tarmac.tar import Member, TarOptions, read_members
 from tarmac.tar.reader import DEFAULT_OPTIONS
 from tarmac.tools.check.compare import Comparison, LocatedField
 
-__all__ = ["check_shard", "CheckOptions", "sample_problems", "ShardCheck"]
-
 MAX_ERRORS = 1000
 """Errors of one shard that are kept; all are counted."""
 

@@ -28,8 +28,6 @@ from tarmac.tools.keystore import SharedKeys
 from tarmac.tools.options import Access, AccessArgs, Run, RunArgs, bundle, verb
 from tarmac.tools.output import Output
 
-__all__ = ["check", "CheckArgs", "CheckReport"]
-
 
 class CheckArgs(RunArgs, AccessArgs, total=False):
     """The shared keyword arguments of `check`."""

@@ -13,8 +13,6 @@ from tarmac.tools.plan import IndexedSamples, OutputShard, SampleSource
 from tarmac.tools.select import Select
 from tarmac.tools.tally import Tally
 
-__all__ = ["first_columns", "indexed_columns", "ReadOnce"]
-
 MAX_SAMPLES = 1000
 """Samples of a stream that determine its columns."""
 MAX_BYTES = 64 << 20

@@ -17,8 +17,6 @@ from tarmac.tools.export.formats import Format, RowOptions, Writer
 from tarmac.tools.export.publish import published_path, published_stream
 from tarmac.tools.output import Output
 
-__all__ = ["Destination", "Fill", "Target"]
-
 Fill = Callable[[Writer], None]
 """Writes all samples of a unit to a writer and closes it."""
 

@@ -18,8 +18,6 @@ from tarmac.tools.export.destination import Destination, Fill, Target
 from tarmac.tools.export.formats import Format, RowOptions, Writer, register_format
 from tarmac.tools.show.extract import Extractor, File, files_of
 
-__all__ = ["DirectoryDestination"]
-
 MAX_FILES = 1_000
 """Files per batch: checking whether names are taken is slow one by one."""
 MAX_BYTES = 16 << 20

@@ -15,18 +15,6 @@ from tarmac.tools.export.values import Kinds, text_key, value_of
 if TYPE_CHECKING:
     from tarmac.tools.export.destination import Destination
 
-__all__ = [
-    "Format",
-    "FORMATS",
-    "guess_format",
-    "KEY",
-    "payload",
-    "register_format",
-    "RowOptions",
-    "SinkFile",
-    "Writer",
-]
-
 KEY = "__key__"
 _DEFAULT_KINDS = Kinds()
 

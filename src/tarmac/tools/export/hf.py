@@ -20,8 +20,6 @@ from tarmac.tools.export.formats import Format, RowOptions, register_format
 from tarmac.tools.export.parquet import features_of, open_parquet
 from tarmac.tools.export.publish import published_stream
 
-__all__ = ["HubDestination"]
-
 _SPLIT = re.compile(r"\w+(\.\w+)*")
 Features = list[dict[str, str]]
 

@@ -16,8 +16,6 @@ from tarmac.tools.options import Run
 from tarmac.tools.plan import OutputShard, SampleSource
 from tarmac.tools.tally import Tally
 
-__all__ = ["ExportJob"]
-
 
 @dataclass
 class ExportJob(Task):

@@ -13,8 +13,6 @@ from tarmac.samples.grouping import Sample
 from tarmac.tools.export.formats import Format, RowOptions, SinkFile, Writer, payload, register_format
 from tarmac.tools.export.values import Json
 
-__all__: list[str] = []
-
 
 class _Lines(Writer):
     def __init__(self, file: SinkFile, row: RowOptions) -> None:

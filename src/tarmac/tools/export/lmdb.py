@@ -14,8 +14,6 @@ from tarmac.extras import import_extra
 from tarmac.samples.grouping import Sample
 from tarmac.tools.export.formats import Format, RowOptions, Writer, payload, register_format
 
-__all__: list[str] = []
-
 MAX_SAMPLES = 1_000
 """Samples per transaction."""
 MAX_BYTES = 64 << 20

@@ -14,8 +14,6 @@ from tarmac.errors import EncodeFailed
 from tarmac.samples.grouping import Sample
 from tarmac.tools.export.formats import KEY, Format, RowOptions, SinkFile, Writer, payload, register_format
 
-__all__ = ["features_of", "open_parquet"]
-
 MAX_ROWS = 10_000
 """Rows per group."""
 MAX_BYTES = 64 << 20

@@ -14,8 +14,6 @@ from tarmac.storage.local import LocalSink
 from tarmac.tools.export.formats import SinkFile
 from tarmac.tools.output import make_directory
 
-__all__ = ["published_path", "published_stream"]
-
 _REPLACE = WriteOptions(overwrite=True)
 
 

@@ -12,8 +12,6 @@ from tarmac.errors import EncodeFailed, UsageError, WriteError
 from tarmac.samples.grouping import Sample
 from tarmac.tools.export.formats import Format, RowOptions, Writer, payload, register_format
 
-__all__: list[str] = []
-
 TRANSACTION = 10_000
 """Samples per transaction."""
 _TYPES = {"int": "INTEGER", "text": "TEXT", "json": "TEXT", "bytes": "BLOB"}

@@ -15,8 +15,6 @@ from tarmac.samples.grouping import Sample
 from tarmac.tools.export.formats import KEY, Format, RowOptions, SinkFile, Writer, payload, register_format
 from tarmac.tools.export.values import value_of
 
-__all__ = ["encode_example", "masked_crc"]
-
 _MAX_BYTES = (1 << 31) - 1
 """Maximum size of a protobuf message."""
 _MASK = 0xA282EAD8

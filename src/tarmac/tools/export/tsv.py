@@ -15,8 +15,6 @@ from tarmac.errors import UsageError
 from tarmac.samples.grouping import Sample
 from tarmac.tools.export.formats import KEY, Format, RowOptions, SinkFile, Writer, payload, register_format
 
-__all__: list[str] = []
-
 _ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 Line = Callable[[list[str]], str]
 

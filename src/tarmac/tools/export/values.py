@@ -16,8 +16,6 @@ from tarmac.errors import BadName, DecodeFailed, TarmacError, UsageError
 from tarmac.samples.grouping import Sample
 from tarmac.tools.select import FieldRule
 
-__all__ = ["Json", "Kind", "Kinds", "make_kinds", "text_key", "value_of"]
-
 Kind = Literal["int", "text", "json", "bytes"]
 
 

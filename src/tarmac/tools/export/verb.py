@@ -25,8 +25,6 @@ from tarmac.tools.plan import OnePass, OutputShard, Plan, StreamedShards, can_in
 from tarmac.tools.select import Select
 from tarmac.tools.tally import Tally, remarks_on_outcomes
 
-__all__ = ["export", "ExportArgs"]
-
 
 class ExportArgs(SelectArgs, RunArgs, ErrorArgs, AccessArgs, total=False):
     """The shared keyword arguments of `export`."""

@@ -26,8 +26,6 @@ from tarmac.tools.select import Select
 from tarmac.tools.tables import TABLES, Table, table_format
 from tarmac.tools.workdir import disk_errors
 
-__all__ = ["open_source", "Source", "TableRows"]
-
 Fields = dict[str, bytes]
 
 

@@ -31,8 +31,6 @@ from tarmac.tools.select import Select
 from tarmac.tools.tally import Tally
 from tarmac.tools.workdir import work_directory, write_integers
 
-__all__ = ["join"]
-
 _EXAMPLES = 3
 """Keys of either side that an error shows if none match."""
 

@@ -26,7 +26,7 @@ from typing import IO, Any
 import xxhash
 
 from tarmac import environment
-from tarmac.display import identity
+from tarmac.display import identity, redact
 from tarmac.errors import (
     DiskFull,
     SampleError,
@@ -34,13 +34,10 @@ from tarmac.errors import (
     TransformFailed,
     UsageError,
     WriteError,
-    redact,
 )
 from tarmac.limits import DEFAULT_LIMITS
 from tarmac.samples.grouping import Sample
 from tarmac.samples.naming import Splitter, check_field, check_key, first_dot, is_reserved
-
-__all__ = ["Command", "Running"]
 
 SHOWN = 500
 """Bytes of a command's output that an error message shows."""

@@ -24,8 +24,6 @@ from tarmac.extras import MissingExtra
 from tarmac.samples.grouping import Sample
 from tarmac.samples.naming import Splitter, check_field, check_key, first_dot, is_reserved
 
-__all__ = ["Function", "load_function"]
-
 KEY = "__key__"
 _PACKAGE = str(Path(__file__).parents[2]) + os.sep
 BASIC = "basic"

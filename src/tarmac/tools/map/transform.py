@@ -19,8 +19,6 @@ from tarmac.tools.map.commands import Command, Running
 from tarmac.tools.map.functions import Function
 from tarmac.tools.options import Run
 
-__all__ = ["Transform"]
-
 CHUNK = 64
 """Samples sent to a worker process at a time, ..."""
 CHUNK_BYTES = MIB

@@ -21,8 +21,6 @@ from tarmac.tools.plan import plan
 from tarmac.tools.rewrite import rewrite
 from tarmac.tools.select import Select
 
-__all__ = ["map"]
-
 
 @verb(RewriteArgs, Select, Output, Run, Access)
 def map(  # noqa: A001 - the name of the verb

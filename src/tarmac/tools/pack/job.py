@@ -27,8 +27,6 @@ from tarmac.tools.pack.sources.files import file_stat
 from tarmac.tools.pack.sources.source import UNKNOWN, FileStats, load_each
 from tarmac.tools.select import Select
 
-__all__ = ["check_sample", "PackJob", "PackOptions"]
-
 Row = tuple[int, str, Location]
 """A planned sample: the number of its source, its key, and its location in the source."""
 

@@ -18,8 +18,6 @@ from tarmac.tools.output import Output, fields_of
 from tarmac.tools.pack.job import PackOptions, check_sample, lacks_fields
 from tarmac.tools.rewrite_stream import rewrite_samples
 
-__all__ = ["pack_samples"]
-
 Samples = Iterable[Mapping[str, Any]]
 
 

@@ -28,8 +28,6 @@ from tarmac.tools.rewrite_stream import rewrite_samples
 from tarmac.tools.select import Select
 from tarmac.tools.tally import Balance
 
-__all__ = ["pack", "PackArgs", "PackReport"]
-
 MAX_SAMPLES = 10_000
 """Samples per shard, unless a maximum is given."""
 Path = str | os.PathLike[str]

@@ -11,8 +11,6 @@ from tarmac.codecs.handlers import extension_of
 from tarmac.codecs.images import open_image_field
 from tarmac.display import visible
 
-__all__ = ["describe"]
-
 MAX_TEXT = 4000
 """Characters of a text that are shown."""
 

@@ -24,8 +24,6 @@ from tarmac.storage.locks import claim, try_lock
 from tarmac.tools.keystore import UniqueNames
 from tarmac.tools.show.verb import SampleView
 
-__all__ = ["extract", "Extractor", "File", "files_of", "safe_parts"]
-
 File = tuple[list[str], bytes]
 """Directories and name of a file, and its content."""
 

@@ -18,8 +18,6 @@ from tarmac.tools.show.verb import SampleView
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["contact_sheet", "write_sheet"]
-
 IMAGES = 64
 """Default number of images on a sheet."""
 MAX_IMAGES = 1024

@@ -23,8 +23,6 @@ from tarmac.tools.plan import can_index, open_indexed
 from tarmac.tools.select import Select
 from tarmac.tools.show.verb import SampleView, ShowArgs, show
 
-__all__ = ["Statistics", "stats"]
-
 BINS = 12
 WIDTH = 40
 MAX_RESOLUTIONS = 100_000

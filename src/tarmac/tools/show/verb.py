@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from tarmac.exact.dataset import Dataset
     from tarmac.tools.select import Select
 
-__all__ = ["SampleView", "show", "ShowArgs"]
-
 
 class ShowArgs(SelectArgs, AccessArgs, total=False):
     """The keyword arguments of `show` and `stats`."""

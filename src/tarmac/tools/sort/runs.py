@@ -11,8 +11,6 @@ from operator import itemgetter
 
 from tarmac.tools.workdir import disk_errors
 
-__all__ = ["Runs"]
-
 Row = tuple[bytes, int]
 _HEAD = struct.Struct("<IQ")
 _OVERHEAD = 110

@@ -30,8 +30,6 @@ from tarmac.indexing.meta import MetaPlan, meta_plan
 from tarmac.indexing.promote import as_text
 from tarmac.samples.grouping import Sample
 
-__all__ = ["number_bytes", "SortKey"]
-
 _INTEGER = re.compile(r"\s*[+-]?[0-9]+\s*", re.ASCII)
 _FLOAT = re.compile(
     r"\s*[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?\s*|\s*[+-]?inf(?:inity)?\s*", re.I

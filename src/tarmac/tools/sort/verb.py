@@ -28,8 +28,6 @@ from tarmac.tools.sort.runs import Runs
 from tarmac.tools.sort.sort_key import SortKey
 from tarmac.tools.workdir import disk_errors, work_directory, write_integers
 
-__all__ = ["sort"]
-
 MIN_MEMORY = 1 << 20
 BATCH = 8192
 """Samples fetched at a time: more of them visit each shard less often."""

@@ -17,8 +17,6 @@ from tarmac.tools.pack.sources.files import FileSource, file_stat
 from tarmac.tools.pack.sources.registry import SourceFormat, register_source
 from tarmac.tools.pack.sources.source import UNKNOWN, File, Item, Skipped, SourceOptions
 
-__all__ = ["check_directory", "Directory"]
-
 HIDDEN, NO_EXTENSION, SPECIAL = "hidden", "without an extension", "not plain files"
 LOOP, HIDDEN_FOLDER = "links that form a loop", "hidden folders"
 

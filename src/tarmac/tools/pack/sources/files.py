@@ -15,8 +15,6 @@ from tarmac.storage import StorageOptions, is_local, open_read, scheme_of, stat
 from tarmac.storage.local import local_path
 from tarmac.tools.pack.sources.source import UNKNOWN, File, FileStats, Load, Location, Source
 
-__all__ = ["FileSource", "file_loader", "file_stat", "locate_file", "read_file"]
-
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 """OpenOptions a named pipe must not block; it is an error anyway."""
 _CHUNK = 1 << 20

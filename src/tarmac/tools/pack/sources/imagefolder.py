@@ -15,8 +15,6 @@ from tarmac.tools.pack.sources.files import FileSource
 from tarmac.tools.pack.sources.registry import SourceFormat, register_source
 from tarmac.tools.pack.sources.source import Item, Skipped, SourceOptions
 
-__all__ = ["ImageFolder"]
-
 NO_CLASS = "outside of class folders"
 
 

@@ -14,8 +14,6 @@ from tarmac.tools.pack.sources.files import FileSource, file_loader, locate_file
 from tarmac.tools.pack.sources.registry import SourceFormat, register_source
 from tarmac.tools.pack.sources.source import File, FileStats, Item, Load, Location, Skipped, SourceOptions
 
-__all__ = ["Recipe"]
-
 
 @dataclass
 class Recipe(FileSource):

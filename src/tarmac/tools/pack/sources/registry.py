@@ -12,8 +12,6 @@ from tarmac.storage.local import local_path
 from tarmac.tar.compression import format_of_name
 from tarmac.tools.pack.sources.source import Source, SourceOptions
 
-__all__ = ["guess_format", "open_source", "register_source", "SourceFormat", "SOURCES"]
-
 
 @dataclass(frozen=True)
 class SourceFormat:

@@ -13,19 +13,6 @@ from tarmac.storage import StorageOptions
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.tools.columns import Columns
 
-__all__ = [
-    "File",
-    "FileStats",
-    "Item",
-    "Load",
-    "load_each",
-    "Location",
-    "Skipped",
-    "Source",
-    "SourceOptions",
-    "UNKNOWN",
-]
-
 File = tuple[str, "str | bytes", int, "int | str | None"]
 """The content of a field: field name, location, size, version.
 

@@ -25,8 +25,6 @@ from tarmac.tools.pack.sources.source import (
 )
 from tarmac.tools.tables import TABLES, Row, Table
 
-__all__ = ["TableSource"]
-
 
 @dataclass
 class TableSource(Source):
