@@ -113,9 +113,12 @@ import os, subprocess, sys
 from tarmac.jobs.claims import Claims
 mine = Claims("copy", "a")
 mine.hold([("{tmp_path}/c.tar",)])
+ready, forked = os.pipe()
 if os.fork() == 0:
+    os.write(forked, b"1")
     sys.stdin.read()
     os._exit(0)
+os.read(ready, 1)  # the child has run its hooks
 print("held", flush=True)
 sys.stdin.read()
 """
