@@ -134,10 +134,10 @@ def test_seeding_torch_before_each_run():
 
 def test_a_terminated_worker_does_not_fall_behind():
     counter = EpochCounter()
-    assert counter.next(0, token=11) == 0  # worker 1 was terminated before it began
-    assert counter.next(1, token=12) == 1
-    assert counter.next(0, token=12) == 1
-    assert counter.next(2, token=12) == 1
+    assert counter.begin(0, token=11).number == 0  # worker 1 was terminated before it began
+    assert counter.begin(1, token=12).number == 1
+    assert counter.begin(0, token=12).number == 1
+    assert counter.begin(2, token=12).number == 1
 
 
 @settings(deadline=None, derandomize=True)
@@ -148,7 +148,7 @@ def test_workers_of_one_run_get_the_same_numbers(runs):
     for token, workers in enumerate(runs):
         begun: dict[int, list[int]] = {}
         for worker in workers:
-            begun.setdefault(worker, []).append(counter.next(worker, token))
+            begun.setdefault(worker, []).append(counter.begin(worker, token).number)
         first = largest + 1
         for numbers in begun.values():
             assert numbers == list(range(first, first + len(numbers)))
@@ -172,20 +172,20 @@ def test_other_processes_count_on_their_own():
 
 def test_a_single_process_needs_no_file():
     counter = EpochCounter()
-    assert [counter.next(0) for _ in range(3)] == [0, 1, 2]
+    assert [counter.begin(0).number for _ in range(3)] == [0, 1, 2]
     assert files() == []
 
 
 def test_the_file_is_removed_and_not_required(monkeypatch):
     counter = EpochCounter()
-    counter.next(0, token=1)
+    counter.begin(0, token=1)
     [path] = files()
     assert os.stat(path).st_mode & 0o777 == 0o600
     os.unlink(path)
-    assert counter.next(0, token=2) == 1
+    assert counter.begin(0, token=2).number == 1
     monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
-    assert counter.next(0, token=3) == 2
-    assert counter.next(1, token=3) == 2
+    assert counter.begin(0, token=3).number == 2
+    assert counter.begin(1, token=3).number == 2
     monkeypatch.undo()
     del counter
     gc.collect()
@@ -196,7 +196,11 @@ def test_counting_without_a_lock(monkeypatch):
     monkeypatch.setattr(epochs, "try_lock", lambda fd: False)
     monkeypatch.setattr(epochs, "_LOCK_TIMEOUT", 0.01)
     counter = EpochCounter()
-    assert [counter.next(0, token=1), counter.next(1, token=1), counter.next(0, token=2)] == [0, 0, 1]
+    assert [
+        counter.begin(0, token=1).number,
+        counter.begin(1, token=1).number,
+        counter.begin(0, token=2).number,
+    ] == [0, 0, 1]
 
 
 def test_copies_count_on_their_own():
@@ -211,23 +215,23 @@ def test_copies_count_on_their_own():
 
 def test_pickled_copies_in_one_process_count_on_their_own():
     counter = EpochCounter()
-    counter.next(0, token=1)
+    counter.begin(0, token=1)
     other = pickle.loads(pickle.dumps(counter))
     del other
     gc.collect()
-    assert counter.next(0, token=2) == 1
+    assert counter.begin(0, token=2).number == 1
 
 
 def test_set_and_last():
     counter = EpochCounter(3)
     assert counter.last == 2
-    assert counter.next(0) == 3
+    assert counter.begin(0).number == 3
     counter.set(10)
     assert counter.last == 9
-    assert counter.next(0) == counter.last == 10
+    assert counter.begin(0).number == counter.last == 10
     counter.resume(Epoch(4, None), worker=0)
-    assert counter.next(0) == 4
-    assert counter.next(0) == 5
+    assert counter.begin(0).number == 4
+    assert counter.begin(0).number == 5
     with pytest.raises(UsageError, match="`epoch`"):
         counter.set(-1)
 
@@ -258,7 +262,7 @@ def test_a_foreign_file_is_neither_read_nor_written(tmp_path, kind):
             file.write(before)
         os.chown(path, 60_001, 60_001)
     try:
-        assert [counter.next(0, token=5) for _ in range(3)] == [0, 1, 2]
+        assert [counter.begin(0, token=5).number for _ in range(3)] == [0, 1, 2]
         assert precious.read_bytes() == before
         assert os.listdir(tmp_path) == ["precious"]
         if kind == "another user's":

@@ -124,7 +124,7 @@ def test_rounding_stays_in_range():
             return 1 - 2**-53
 
     for weights in ([0.1] * 10, [1e-300, 1e-300], [1, 0, 0], [0.7, 0.1, 0.2, 0.0], [5e-324]):
-        index = mix_module._AtRandom(weights, Highest()).choose()
+        index = mix_module._AtRandom(weights, Highest()).choose(range(len(weights)))
         assert weights[index] > 0
 
 
@@ -135,7 +135,7 @@ def test_only_datasets_with_weight_are_chosen(weights, number):
         def random(self):
             return number
 
-    index = mix_module._AtRandom(weights, Fixed()).choose()
+    index = mix_module._AtRandom(weights, Fixed()).choose(range(len(weights)))
     assert weights[index] > 0
 
 

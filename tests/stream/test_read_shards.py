@@ -10,7 +10,7 @@ import tarmac
 from harness.shards import plain
 from tarmac.errors import NoSamples
 from tarmac.steps.handlers import ignore_and_continue, ignore_and_stop
-from tarmac.stream.read_shards import TarSamples, check_empty, tarfile_samples, tarfile_to_samples
+from tarmac.stream.read_shards import TarSamples, check_empty, tarfile_samples
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def keys(samples):
 
 def test_urls_and_dictionaries(shard):
     assert keys(tarfile_samples([shard, {"url": shard}])) == [*range(10), *range(10)]
-    assert keys(tarfile_to_samples()(iter([{"url": shard}]))) == list(range(10))
+    assert keys(TarSamples()(iter([{"url": shard}]))) == list(range(10))
     pickle.loads(pickle.dumps(TarSamples()))
 
 

@@ -80,6 +80,25 @@ def test_equal_batches_count_by_split_name(tmp_path):
     assert [len(batch) for batch in dataset.with_equal_batches()] == [2, 2, 2]
 
 
+def test_equal_batches_count_selected_and_complete_samples(tmp_path):
+    """Both were counted as if every file was read, strictly."""
+    options = {"split_name": tarmac.last_dot, "tar": tarmac.TarOptions(end="lenient")}
+    all_but_one = tarmac.WebDataset(
+        shard(tmp_path, DOTTED), select_files=lambda name: name != "v1.0.cls", **options
+    )
+    batches = list(all_but_one.listed(2).with_equal_batches(tail="drop"))
+    assert fields(sample for batch in batches for sample in batch) == [
+        (f"v1.{n}", "cls") for n in range(1, 5)
+    ]
+    cut = (
+        tarmac.WebDataset(shard(tmp_path, DOTTED[:-1024]), **options)
+        .listed(2)
+        .with_equal_batches(tail="drop")
+    )
+    with pytest.warns(tarmac.errors.TruncatedTail):
+        assert len(list(cut)) == 3
+
+
 def test_limits_of_shard_lists(tmp_path):
     for urls in ("x-{0..9}.tar", {"datasets": [{"shards": "x-{0..9}.tar"}]}):
         with pytest.raises(tarmac.errors.TooManyShards):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from mmap import mmap
 from typing import Any
@@ -112,28 +112,19 @@ def read_shard(
     then read first, so that non-contiguous samples are dropped whole. In a stream such a sample is detected
     at its second part; the rest of the shard is dropped, because other samples may be non-contiguous, too.
     """
-    grouping = Grouping(
-        split_name=reader.split_name,
-        lower=reader.lower,
-        lenient=reader.tar.end == "lenient",
-        tracked_keys=reader.tar.limits.tracked_keys,
-    )
-    skipped = reader.report.skipped
+    grouping, skipped = _grouping(reader), reader.report.skipped
     with reader.open(url) as source:
         mapped = source.map() if reader.mmap else None
         options: dict[str, Any] = {}
         if on_error is not None:
             if mapped is not None and detect(mapped[:HEAD]) is None:
                 options["on_error"] = on_error
-                options["split_keys"] = _find_split_keys(reader, url, mapped, grouping)
+                options["split_keys"] = _find_split_keys(reader, url, mapped)
             else:
                 options["on_error"] = _stop_at_split_sample(on_error)
-        members = read_members(
-            mapped or source, reader.tar, url=url, wanted=_selection(reader), skipped=skipped
-        )
-        named = members if reader.rename is None else _renamed(members, reader.rename)
+        members = _members(reader, url, mapped or source, skipped=skipped)
         try:
-            yield from group_members(named, url, grouping, skipped=skipped, **options)
+            yield from group_members(members, url, grouping, skipped=skipped, **options)
         except (ArchiveError, SampleError) as error:
             error.at(url=url)
             source.blame(error)
@@ -142,6 +133,13 @@ def read_shard(
             return
         finally:
             members.close()
+
+
+def count_samples(reader: SampleReader, url: str) -> int:
+    """Return the number of samples in a shard. Payload of a local shard is not read; a remote one is streamed."""
+    with reader.open(url) as source:
+        members = _members(reader, url, source.map() or source, payload=False)
+        return sum(1 for _ in group_members(members, url, _grouping(reader)))
 
 
 class _RestDropped(Exception):
@@ -157,7 +155,7 @@ def _stop_at_split_sample(on_error: Callable[[SampleError], None]) -> Callable[[
     return handle
 
 
-def _find_split_keys(reader: SampleReader, url: str, mapped: mmap, grouping: Grouping) -> frozenset[str]:
+def _find_split_keys(reader: SampleReader, url: str, mapped: mmap) -> frozenset[str]:
     """Return the keys of non-contiguous samples, reading only headers."""
     keys = set()
 
@@ -165,16 +163,28 @@ def _find_split_keys(reader: SampleReader, url: str, mapped: mmap, grouping: Gro
         if isinstance(error, SplitSample) and error.key is not None:
             keys.add(error.key)
 
-    members = read_members(mapped, reader.tar, url=url, wanted=_selection(reader), payload=False)
-    named = members if reader.rename is None else _renamed(members, reader.rename)
+    members = _members(reader, url, mapped, payload=False)
     with contextlib.suppress(ArchiveError), warnings.catch_warnings():  # the real reading reports these
         warnings.simplefilter("ignore", TarmacWarning)
-        for _ in group_members(named, url, grouping, on_error=collect):
+        for _ in group_members(members, url, _grouping(reader), on_error=collect):
             pass
     return frozenset(keys)
 
 
-def _renamed(members: Iterator[Member], rename: Callable[[str], str]) -> Iterator[Member]:
+def _grouping(reader: SampleReader) -> Grouping:
+    lenient, tracked_keys = reader.tar.end == "lenient", reader.tar.limits.tracked_keys
+    return Grouping(reader.split_name, reader.lower, lenient, tracked_keys)
+
+
+def _members(
+    reader: SampleReader, url: str, data: mmap | Source, **options: Any
+) -> Generator[Member, None, None]:
+    """Return the selected members of a shard, renamed."""
+    members = read_members(data, reader.tar, url=url, wanted=_selection(reader), **options)
+    return members if reader.rename is None else _renamed(members, reader.rename)
+
+
+def _renamed(members: Iterator[Member], rename: Callable[[str], str]) -> Generator[Member, None, None]:
     for name, offset, size, data in members:
         renamed = rename(name.decode("utf-8", "surrogateescape"))
         yield renamed.encode("utf-8", "surrogateescape"), offset, size, data

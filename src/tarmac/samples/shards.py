@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from tarmac.display import display_url
 from tarmac.errors import UrlError, UsageError
 from tarmac.samples.naming import Splitter, first_dot
-from tarmac.samples.patterns import fill_pattern
 from tarmac.samples.writer import SampleEncoder, TarWriter
 from tarmac.storage import StorageOptions, WriteOptions
 from tarmac.storage.types import DEFAULT_STORAGE, DEFAULT_WRITE
@@ -22,6 +21,8 @@ if TYPE_CHECKING:
     from tarmac.indexing.manifest import Shard
 
 _log = logging.getLogger("tarmac")
+_PERCENT = re.compile(r"%(?:0\d+)?d(?![0-9a-fA-F])")
+"""`%d` and `%06d` are numbers; `%20`, `%6d` and `%d0` are escaped characters of a URL."""
 
 
 class ShardWriter:
@@ -160,9 +161,7 @@ class ShardWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         if kind is None:
             self.close()
             return
@@ -176,3 +175,15 @@ class ShardWriter:
     def __del__(self) -> None:
         if hasattr(self, "_watch") and self._holds_data():
             self._watch.dropped(self)
+
+
+def fill_pattern(pattern: str, number: int) -> str:
+    """Return a shard name: the pattern with a number for `{i}` or `%d`."""
+    try:
+        if "{" not in pattern:
+            return _PERCENT.sub(lambda match: match[0] % number, pattern)
+        return pattern.format(number, i=number)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise UrlError(
+            f"invalid pattern ({type(error).__name__}: {error}).", url=pattern, hint="use {i:06d}."
+        ) from None

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from mmap import mmap
-from types import TracebackType
 from typing import IO, Any, Self, get_args
 
 from tarmac.codecs import Encoder, encode_field, find_encoder
@@ -166,18 +165,11 @@ class TarWriter:
         self._position = position
         return total
 
-    def _plan(self, sample: Mapping[str, Any], key: str) -> _Plan:
+    def _plan(self, sample: Mapping[Any, Any], key: str) -> _Plan:
         """Return which fields of a sample are written, in which order, by which encoder."""
-        names = tuple(sample)
-        plan = self._make_plan(names, key)
-        if len(self._plans) < _MAX_PLANS:
-            self._plans[names] = plan
-        return plan
-
-    def _make_plan(self, names: Iterable[Any], key: str) -> _Plan:
         plan: _Plan = []
         seen = set()
-        for field in sorted(names, key=str):
+        for field in sorted(sample, key=str):
             if field in _SET_BY_READERS:
                 continue
             if isinstance(field, str) and is_reserved(field):
@@ -190,6 +182,8 @@ class TarWriter:
             seen.add(field.lower())
             suffix = b"." + field.encode("utf-8", "surrogateescape")
             plan.append((field, suffix, self._find_encoder(field), suffix.endswith(b".gz")))
+        if len(self._plans) < _MAX_PLANS:
+            self._plans[tuple(sample)] = plan
         return plan
 
     def close(self) -> None:
@@ -247,9 +241,7 @@ class TarWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         if kind is None:
             self.close()
             return

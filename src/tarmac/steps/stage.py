@@ -204,15 +204,11 @@ class Each(PipelineStage):
 
 
 def _push_positions(source: Iterable[Any], position: Callable[[], Any], pending: deque[Any]) -> Iterator[Any]:
-    items = iter(source)
-    while True:
+    before = position()
+    for item in source:
+        pending.append(before)
+        yield item
         before = position()
-        for item in items:
-            pending.append(before)
-            yield item
-            break
-        else:
-            return
 
 
 def _pop_positions(results: Iterable[Any], pending: deque[Any]) -> Iterator[Any]:
@@ -228,26 +224,18 @@ class FilterFunction:
         self.f: Callable[..., Iterable[Any]] = f
         self.args: tuple[Any, ...] = args
         self.kw: dict[str, Any] = kw
+        self.keeps_parts: bool = getattr(f, "keeps_parts", False)
+        self.reads_parts: bool = getattr(f, "reads_parts", False)
 
     def __call__(self, source: Iterable[Any]) -> Iterable[Any]:
         return self.f(source, *self.args, **self.kw)
-
-    @property
-    def keeps_parts(self) -> bool:
-        """Whether the function hands on parts of shards unchanged."""
-        return getattr(self.f, "keeps_parts", False)
-
-    @property
-    def reads_parts(self) -> bool:
-        """Whether the function reads parts of shards."""
-        return getattr(self.f, "reads_parts", False)
 
     def __repr__(self) -> str:
         return f"<{self.f.__name__} {self.args} {self.kw}>"
 
 
 class RestCurried:
-    """Turn `f(source, …)` into `stage(…)(source)`."""
+    """Make a stage out of a generator function: `f(source, …)` becomes `stage(…)(source)`."""
 
     def __init__(self, f: Callable[..., Iterable[Any]]) -> None:
         self.f: Callable[..., Iterable[Any]] = f
@@ -260,6 +248,4 @@ class RestCurried:
         return RestCurried, (self.f,)
 
 
-def pipelinefilter(f: Callable[..., Iterable[Any]]) -> RestCurried:
-    """Make a stage out of a generator function whose first argument is the source."""
-    return RestCurried(f)
+pipelinefilter = RestCurried

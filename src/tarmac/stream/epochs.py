@@ -26,7 +26,7 @@ import tempfile
 import time
 import weakref
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from tarmac.errors import UsageError
@@ -128,10 +128,6 @@ class EpochCounter:
                 return Epoch(number, counts.user_epoch, explicit=True)
             return Epoch(number, None if run is None else counts.base(run))
 
-    def next(self, worker: int, token: int | None = None) -> int:
-        """Begin an epoch as the given worker, and return its number."""
-        return self.begin(worker, token).number
-
     def set(self, epoch: int) -> None:
         """Make `epoch` the number of the next epoch, and what the split of shards follows from.
 
@@ -193,11 +189,12 @@ class EpochCounter:
             yield self._counts
             return
         try:
-            self._counts.load(os.read(fd, _MAX_FILE_BYTES))
+            if data := os.read(fd, _MAX_FILE_BYTES):  # a new file is empty
+                vars(self._counts).update(json.loads(data))
             yield self._counts
             with contextlib.suppress(OSError):  # the disk is full: the counts still hold in this process
                 os.lseek(fd, 0, os.SEEK_SET)
-                os.ftruncate(fd, os.write(fd, self._counts.to_bytes()))
+                os.ftruncate(fd, os.write(fd, json.dumps(vars(self._counts)).encode()))
         finally:
             os.close(fd)
 
@@ -223,7 +220,8 @@ class _Counts:
     def __init__(self, first: int) -> None:
         self.last = first - 1
         self.user_epoch: int | None = None
-        self.runs: dict[int, _Run] = {}
+        # By token, as a string: the first epoch of the run, and the next one of each worker.
+        self.runs: dict[str, list[int]] = {}
         self.compared: list[int] = [0, -1]  # the number of epochs compared with other ranks, and the last one
 
     def compare(self, epoch: int) -> int:
@@ -241,49 +239,30 @@ class _Counts:
 
         A new run begins after the last epoch of all workers, including those that were terminated early.
         """
-        number = self.last + 1 if run is None else self._run(run, self.last + 1).next(worker)
+        number = self.last + 1
+        if run is not None:
+            epochs = self._run(run, number, worker)
+            number = epochs[worker + 1]
+            epochs[worker + 1] += 1
         self.last = max(self.last, number)
         return number
 
     def restart_worker(self, worker: int, run: int, first: int, user_epoch: int | None) -> None:
         """Make `first` the number of a worker's next epoch; of all workers, if it is the first of its run."""
-        current = self._run(run, first)
-        current.begun.extend([0] * (worker + 1 - len(current.begun)))
-        current.begun[worker] = first - current.base
+        self._run(run, first, worker)[worker + 1] = first
         self.last, self.user_epoch = max(self.last, first - 1), user_epoch
 
     def base(self, run: int) -> int:
         """Return the number of the first epoch of a run."""
-        return self.runs[run].base
+        return self.runs[str(run)][0]
 
-    def _run(self, run: int, first: int) -> _Run:
-        if run not in self.runs:
-            self.runs[run] = _Run(first, [])
-            for oldest in list(self.runs)[:-_MAX_RUNS]:
-                del self.runs[oldest]
-        return self.runs[run]
-
-    def to_bytes(self) -> bytes:
-        runs = [[token, run.base, run.begun] for token, run in self.runs.items()]
-        return json.dumps([self.last, self.user_epoch, runs, self.compared]).encode()
-
-    def load(self, data: bytes) -> None:
-        if data:  # a new file is empty
-            self.last, self.user_epoch, runs, self.compared = json.loads(data)
-            self.runs = {token: _Run(base, begun) for token, base, begun in runs}
-
-
-@dataclass(slots=True)
-class _Run:
-    """One run of a loader: its first epoch, and the number of epochs that each worker has begun."""
-
-    base: int
-    begun: list[int]
-
-    def next(self, worker: int) -> int:
-        self.begun.extend([0] * (worker + 1 - len(self.begun)))
-        self.begun[worker] += 1
-        return self.base + self.begun[worker] - 1
+    def _run(self, run: int, first: int, worker: int) -> list[int]:
+        """Return the epochs of a run, which begins with `first` if it is new, including those of a worker."""
+        epochs = self.runs.setdefault(str(run), [first])
+        epochs += epochs[:1] * (worker + 2 - len(epochs))
+        for oldest in list(self.runs)[:-_MAX_RUNS]:
+            del self.runs[oldest]
+        return epochs
 
 
 def _main_process() -> int:
@@ -300,7 +279,7 @@ def _path(name: str, process: int) -> str:
 
 def _open_locked(path: str, *, create: bool) -> int:
     """Open and lock the file. Raise OSError for a file that another user may have put there."""
-    flags = os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+    flags = os.O_RDWR | getattr(os, "O_NOFOLLOW", 0)
     fd = os.open(path, flags | (os.O_CREAT if create else 0), 0o600)
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1 or status.st_uid != os.geteuid():

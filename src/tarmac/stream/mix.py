@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 import random
 from abc import ABC, abstractmethod
-from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, islice
-from typing import Any, Protocol
+from typing import Any
 
 from tarmac.errors import NotResumable, StateMismatch, UsageError
 from tarmac.runtime.seeds import all_seeds, load_all_seeds, make_seed, seed_or_default
@@ -25,57 +25,39 @@ from tarmac.stream.epochs import StreamSource
 _END = object()
 
 
-class _Choices(Protocol):
-    """A sequence of choices among the datasets that have not ended."""
-
-    def choose(self) -> int | None:
-        """Return the index of the next dataset among those left; None if none can be chosen."""
-
-    def drop(self, index: int) -> None:
-        """Remove the dataset that was chosen last: it has ended."""
+_Choose = Callable[[Sequence[int]], int | None]
+"""Return which of the numbers of the datasets left comes next, as an index; None if none can be chosen."""
 
 
 class _InTurn:
     """Choose one dataset after the other."""
 
-    def __init__(self, count: int) -> None:
-        self._left = count
-        self._next = 0
+    _last = -1
 
-    def choose(self) -> int | None:
-        if not self._left:
+    def choose(self, left: Sequence[int]) -> int | None:
+        if not left:
             return None
-        index = self._next % self._left
-        self._next = index + 1
+        index = bisect_right(left, self._last) % len(left)
+        self._last = left[index]
         return index
-
-    def drop(self, index: int) -> None:
-        self._left -= 1
-        self._next = index
 
 
 class _AtRandom:
     """Choose by weights, whose sum need not be one."""
 
     def __init__(self, weights: Sequence[float], rng: random.Random) -> None:
-        self._weights = list(weights)
-        self._rng = rng
-        self._add_up()
+        self._weights, self._rng = weights, rng
+        self._sums: list[float] = []
+        self._last = 0
 
-    def _add_up(self) -> None:
-        self._sums = list(accumulate(self._weights))
-        possible = [index for index, weight in enumerate(self._weights) if weight > 0]
-        self._last = possible[-1] if possible else None
-
-    def choose(self) -> int | None:
-        if self._last is None:
+    def choose(self, left: Sequence[int]) -> int | None:
+        if len(self._sums) != len(left):  # the first choice, or a dataset has ended
+            self._sums = list(accumulate(self._weights[number] for number in left))
+            self._last = bisect_left(self._sums, max(self._sums, default=0))
+        if not left or not self._sums[-1]:
             return None
-        # Rounding may make the product equal to the sum, which is behind the last dataset.
+        # Rounding may make the product equal to the sum, which is behind the last dataset that has a weight.
         return bisect_right(self._sums, self._rng.random() * self._sums[-1], hi=self._last)
-
-    def drop(self, index: int) -> None:
-        del self._weights[index]
-        self._add_up()
 
 
 class _Mix(StreamSource, ABC):
@@ -83,7 +65,7 @@ class _Mix(StreamSource, ABC):
 
     resumes_itself = True
 
-    def __init__(self, datasets: Iterable[Iterable[Any]], longest: bool) -> None:
+    def __init__(self, datasets: Iterable[Iterable[Any]], longest: bool = False) -> None:
         super().__init__()
         self.datasets: list[Any] = list(datasets)
         if not self.datasets:
@@ -93,8 +75,8 @@ class _Mix(StreamSource, ABC):
         self._resume: dict[str, Any] | None = None
 
     @abstractmethod
-    def _choices(self, epoch: Epoch) -> _Choices:
-        """Return the choices of an epoch."""
+    def _choices(self, epoch: Epoch) -> _Choose:
+        """Return how the datasets of an epoch are chosen."""
 
     @property
     def not_resumable(self) -> str | None:  # type: ignore[override]
@@ -159,14 +141,14 @@ class _Mix(StreamSource, ABC):
         if resume is not None:
             progress.emitted, progress.ended = resume["emitted"], [list(end) for end in resume["ended"]]
             states = resume["datasets"]
-        choices = self._choices(progress.epoch)
-        counts, left = _replay(choices, len(self.datasets), progress.emitted, progress.ended)
-        return self._run(progress, choices, left, counts, states)
+        choose = self._choices(progress.epoch)
+        counts, left = _replay(choose, len(self.datasets), progress.emitted, progress.ended)
+        return self._run(progress, choose, left, counts, states)
 
     def _run(
         self,
         progress: _Progress,
-        choices: _Choices,
+        choose: _Choose,
         left: list[int],
         counts: Sequence[int],
         states: Sequence[Any],
@@ -176,11 +158,10 @@ class _Mix(StreamSource, ABC):
             for number in left:
                 dataset, taken = self.datasets[number], counts[number]
                 sources[number] = _begin(dataset, progress.epoch, taken, states[number] if taken else None)
-            while (self.longest or not progress.ended) and (index := choices.choose()) is not None:
+            while (self.longest or not progress.ended) and (index := choose(left)) is not None:
                 item = next(sources[left[index]], _END)
                 if item is _END:
                     progress.ended.append([progress.emitted, left.pop(index)])
-                    choices.drop(index)
                 else:
                     progress.emitted += 1
                     yield item
@@ -220,11 +201,8 @@ def _check_state(state: object, datasets: int) -> dict[str, Any]:
 class RoundRobin(_Mix):
     """Take one item of each dataset in turn, until the first one ends; with `longest`, until all have ended."""
 
-    def __init__(self, datasets: Iterable[Iterable[Any]], longest: bool = False) -> None:
-        super().__init__(datasets, longest)
-
-    def _choices(self, epoch: Epoch) -> _Choices:
-        return _InTurn(len(self.datasets))
+    def _choices(self, epoch: Epoch) -> _Choose:
+        return _InTurn().choose
 
 
 class RandomMix(_Mix):
@@ -248,28 +226,27 @@ class RandomMix(_Mix):
         _check_weights(self.probs, len(self.datasets))
         self.seed: int = seed_or_default(seed)
 
-    def _choices(self, epoch: Epoch) -> _Choices:
+    def _choices(self, epoch: Epoch) -> _Choose:
         info = WorkerInfo() if epoch.shared else current_worker_info()
         seed = make_seed("mix", self.seed, epoch.number, info.rank, info.worker)
-        return _AtRandom(self.probs, random.Random(seed))
+        return _AtRandom(self.probs, random.Random(seed)).choose
 
 
 def _replay(
-    choices: _Choices, count: int, skipped: int, ended: Sequence[Sequence[int]]
+    choose: _Choose, count: int, skipped: int, ended: Sequence[Sequence[int]]
 ) -> tuple[list[int], list[int]]:
     """Replay choices without reading; return the number of items taken from each dataset, and which are left."""
     counts = [0] * count
     left = list(range(count))
-    ends = [(at, number) for at, number in ended]
+    ends = list(ended)
     emitted = 0
     while emitted < skipped or ends:
         ends_now = bool(ends) and ends[0][0] == emitted
-        index = choices.choose()
+        index = choose(left)
         if index is None or (left[index] != ends[0][1] if ends_now else emitted >= skipped):
             raise StateMismatch("the state belongs to a mixture with other weights or another seed.")
         if ends_now:
             del ends[0], left[index]
-            choices.drop(index)
         else:
             counts[left[index]] += 1
             emitted += 1

@@ -48,12 +48,8 @@ class DataPipeline(StreamSource):
         super().__init__()
         if kwargs:
             raise TypeError(f"DataPipeline takes stages, not {', '.join(kwargs)}")
-        self.pipeline: list[Any] = []
-        for arg in args:
-            if isinstance(arg, list):
-                self.pipeline.extend(stage for stage in arg if stage is not None)
-            elif arg is not None:
-                self.pipeline.append(arg)
+        stages = (stage for arg in args for stage in (arg if isinstance(arg, list) else [arg]))
+        self.pipeline: list[Any] = [stage for stage in stages if stage is not None]
         self.length: int | None = None
         self.repetitions: int = 1
         self.nsamples: int = -1

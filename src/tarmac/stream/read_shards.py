@@ -114,17 +114,6 @@ def tarfile_samples(
     return TarSamples(handler, select_files, rename_files, tar=tar).run(src)
 
 
-def tarfile_to_samples(
-    handler: Handler = reraise_exception,
-    select_files: Callable[[str], bool] | None = None,
-    rename_files: Callable[[str], str] | None = None,
-    *,
-    tar: TarOptions | None = None,
-) -> TarSamples:
-    """Return the stage that reads the samples of shards; `tar` sets how strictly."""
-    return TarSamples(handler, select_files, rename_files, tar=tar)
-
-
 def check_empty(source: Iterable[Any]) -> Iterator[Any]:
     """Yield all samples, and raise if there are none."""
     empty = True

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from typing import Any, ClassVar, TypeVar
 
 from tarmac.errors import UsageError
 from tarmac.runtime.seeds import Seed, make_seed, seed_or_default
 from tarmac.runtime.worker_info import WorkerInfo, current_worker_info
+from tarmac.steps.handlers import Handler
 from tarmac.steps.stage import Epoch
 from tarmac.stream.epochs import EpochAware, EpochCounter
 from tarmac.stream.shards.split import is_claimed
 
 T = TypeVar("T")
-
-Handler = Callable[[Exception], bool]
 
 MAX_LIST = 10_000_000
 """The longest list of shards that is permuted as a whole, in memory."""

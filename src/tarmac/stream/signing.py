@@ -11,6 +11,7 @@ import hmac
 import os
 import secrets
 import stat
+import tempfile
 from pathlib import Path
 
 from tarmac import environment
@@ -53,24 +54,18 @@ class Signer:
 
 
 def check_owner(path: str) -> bool:
-    """Return whether a file or directory exists; raise if other users own it or may write to it."""
-    try:
-        status = os.lstat(path)
-    except FileNotFoundError:
-        return False
-    if stat.S_ISLNK(status.st_mode):
-        _check(status, path, mode=False)
+    """Return whether a file or directory exists; raise if other users own it, or a link to it, or may write to it."""
+    for follow in (False, True):
         try:
-            status = os.stat(path)
+            status = os.stat(path, follow_symlinks=follow)
         except FileNotFoundError:
             return False
-    _check(status, path, mode=True)
+        writable = follow and status.st_mode & stat.S_IWOTH  # the mode of a link itself means nothing
+        if status.st_uid not in (_user(), 0) or writable:
+            raise UnsafeCodec(
+                "it belongs to another user, or any user may write to it.", url=path, hint=_HINT
+            )
     return True
-
-
-def _check(status: os.stat_result, path: str, *, mode: bool) -> None:
-    if status.st_uid not in (_user(), 0) or (mode and status.st_mode & stat.S_IWOTH):
-        raise UnsafeCodec("it belongs to another user, or any user may write to it.", url=path, hint=_HINT)
 
 
 def _own_key() -> bytes:
@@ -78,8 +73,6 @@ def _own_key() -> bytes:
     try:
         return _read(path) if path.exists() else _create(path)
     except OSError as error:
-        if isinstance(error, WriteError):
-            raise
         raise WriteError(
             f"the key of sample caches cannot be stored: {error.strerror}.",
             url=str(path),
@@ -89,12 +82,9 @@ def _own_key() -> bytes:
 
 def _create(path: Path) -> bytes:
     os.makedirs(path.parent, exist_ok=True)
-    part = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        os.write(fd, secrets.token_bytes(KEY_BYTES))
-    finally:
-        os.close(fd)
+    fd, part = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # for this user only
+    with open(fd, "wb") as file:
+        file.write(secrets.token_bytes(KEY_BYTES))
     try:
         os.link(part, path)  # fails if another process was faster: use its key
     except FileExistsError:
@@ -105,12 +95,8 @@ def _create(path: Path) -> bytes:
 
 
 def _read(path: Path) -> bytes:
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        status = os.fstat(fd)
-        key = os.read(fd, KEY_BYTES + 1)
-    finally:
-        os.close(fd)
+    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
+        status, key = os.fstat(file.fileno()), file.read(KEY_BYTES + 1)
     if status.st_uid != _user() or status.st_mode & 0o077 or len(key) != KEY_BYTES:
         raise UnsafeCodec(
             "the key of sample caches is invalid, or other users may read it.",

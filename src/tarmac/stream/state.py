@@ -25,13 +25,8 @@ _ORDER_OPTIONS = ("bufsize", "initial", "max_bytes", "size", "p", "n", "nshards"
 _COUNTS = ("epoch", "pass", "emitted", "consumed", "shared")
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
-    """A position between two items that the stateless stages take."""
-
-    consumed: int
-    source: Any = None
-    """The state of a source that restores its own position."""
+Position = tuple[int, Any]
+"""How many items the stateless stages have taken, and the state of a source that restores its own position."""
 
 
 @dataclass(slots=True)
@@ -104,11 +99,11 @@ class Progress:
         for positions in reversed(self.pending[:stages]):
             if positions:
                 return positions[0]
-        return Position(self.consumed, None if self.source is None else self.source())
+        return self.consumed, None if self.source is None else self.source()
 
     def to_state(self, info: WorkerInfo, seeds: list[Any]) -> dict[str, Any]:
         """Return the position after the last item that was yielded, as JSON."""
-        position = self.position()
+        consumed, source = self.position()
         return {
             "version": STATE_VERSION,
             "epoch": self.epoch,
@@ -116,11 +111,11 @@ class Progress:
             "shared": self.shared,
             "user_epoch": self.user_epoch,
             "emitted": self.emitted,
-            "consumed": position.consumed,
+            "consumed": consumed,
             "place": [info.rank, info.world_size, info.worker, info.workers],
             "pipeline": self.identity,
             "stages": seeds if self.seeds is None else self.seeds,
-            "source": position.source,
+            "source": source,
         }
 
 

@@ -7,14 +7,13 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from types import TracebackType
 from typing import Any, Self
 
 from tarmac import environment
 from tarmac.errors import UsageError
 from tarmac.limits import Limits
-from tarmac.samples.counting import count_samples
 from tarmac.samples.naming import Splitter, first_dot
+from tarmac.samples.reader import count_samples
 from tarmac.steps.handlers import Handler, reraise_exception
 from tarmac.steps.stage import Each
 from tarmac.storage import Cache, StorageOptions, is_local
@@ -145,7 +144,7 @@ class WebDataset(DataPipeline, FluidInterface):
             )
         size = _batch_size(self.pipeline, batchsize)
         reader = next(stage.reader for stage in self.pipeline if isinstance(stage, TarSamples))
-        counts: dict[str, int] = {url: count_samples([url], reader) for url in dict.fromkeys(source.urls)}
+        counts: dict[str, int] = {url: count_samples(reader, url) for url in dict.fromkeys(source.urls)}
         group = next((s.keywords.get("group") for s in splitters if isinstance(s, functools.partial)), None)
         split = EqualSplit(counts, size, tail, any(map(splits_nodes, splitters)), group)
         result = self.compose()
@@ -169,9 +168,7 @@ class WebDataset(DataPipeline, FluidInterface):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 

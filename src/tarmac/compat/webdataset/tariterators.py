@@ -21,7 +21,8 @@ from tarmac.samples.grouping import Grouping, group_members
 from tarmac.samples.naming import first_dot
 from tarmac.steps.handlers import Handler, reraise_exception
 from tarmac.storage.braces import expand_braces
-from tarmac.stream.read_shards import tarfile_samples, tarfile_to_samples
+from tarmac.stream.read_shards import TarSamples as tarfile_to_samples  # noqa: N813 - its name in the library
+from tarmac.stream.read_shards import tarfile_samples
 from tarmac.tar import Member, read_members
 
 __all__ = [

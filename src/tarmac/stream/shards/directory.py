@@ -98,13 +98,11 @@ class DirectoryShardList(StreamSource):
                     return
                 time.sleep(min(_RETRY_SECONDS if self.poll is None else self.poll, self.timeout))
                 continue
-            finished = False
             try:
                 yield {"url": claim.path, "claimed": True}
-                finished = True
-            finally:
-                if not finished:  # closed while the shard was being read
-                    claim.put_back()
+            except BaseException:  # closed while the shard was being read
+                claim.put_back()
+                raise
             with contextlib.closing(claim):
                 self._finish(claim)
             last = time.monotonic()
@@ -131,11 +129,7 @@ class DirectoryShardList(StreamSource):
             candidates.sort(key=_modified)
         else:
             rng.shuffle(candidates)
-        for path in candidates:
-            claim = _claim(path, locks=locks)
-            if claim is not None:
-                return claim
-        return None
+        return next(filter(None, (_claim(path, locks=locks) for path in candidates)), None)
 
     def _finish(self, claim: _Claim) -> None:
         if self.fate is not None:
@@ -160,13 +154,9 @@ class DirectoryShardList(StreamSource):
                 if not _is_running(int(match["pid"])):
                     _move_back(path, match["name"])
                 continue
-            with contextlib.suppress(OSError):
-                fd = _open(path)
-                try:
-                    if try_lock(fd):
-                        _move_back(path, match["name"])
-                finally:
-                    os.close(fd)
+            with contextlib.suppress(OSError), open(_open(path), "rb") as file:
+                if try_lock(file.fileno()):
+                    _move_back(path, match["name"])
 
 
 @dataclass(slots=True)
@@ -224,11 +214,10 @@ def _claimed_name(path: str) -> str:
 
 def _open(path: str) -> int:
     """Open a file for locking, if possible for writing: network file systems lock only such files."""
-    flags = getattr(os, "O_CLOEXEC", 0)
     try:
-        return os.open(path, os.O_RDWR | flags)
+        return os.open(path, os.O_RDWR)
     except PermissionError:
-        return os.open(path, os.O_RDONLY | flags)
+        return os.open(path, os.O_RDONLY)
 
 
 def _move_back(path: str, name: str) -> None:

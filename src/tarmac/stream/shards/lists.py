@@ -174,9 +174,7 @@ class Resample(_SavesDrawnSeed):
             yield rng.choice(items)
 
 
-def resampled(n: int = sys.maxsize, seed: Seed | None = None) -> Resample:
-    """Return a stage that draws `n` items with replacement."""
-    return Resample(n, seed)
+resampled = Resample
 
 
 def non_empty(src: Iterable[T]) -> Iterator[T]:

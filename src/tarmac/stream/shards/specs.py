@@ -88,16 +88,12 @@ class MultiShardSample(StreamSource):
         """The shards of all datasets."""
         return [url for source in self.sources for url in source.urls]
 
-    def shards_of(self, epoch: int) -> list[str]:
-        """Return the shards of an epoch, in order."""
-        rng = random.Random(make_seed("shardspec", self.seed, epoch))
+    def get_shards_for_epoch(self) -> list[str]:
+        """Begin an epoch and return its shards, in order."""
+        rng = random.Random(make_seed("shardspec", self.seed, self._next_epoch().number))
         urls = [url for source in self.sources for url in source.draw(rng)]
         rng.shuffle(urls)
         return urls
-
-    def get_shards_for_epoch(self) -> list[str]:
-        """Begin an epoch and return its shards, in order."""
-        return self.shards_of(self._next_epoch().number)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return ({"url": url} for url in self.get_shards_for_epoch())
