@@ -137,7 +137,7 @@ def open_source(
 
 
 def _rows(table: Table, columns: Columns, prefix: str) -> Iterator[tuple[str, Fields]]:
-    layout = columns.layout(table.names(), table.url, find_key=True)
+    layout = columns.layout(table.names, table.url, find_key=True)
     names = {name: _checked(f"{prefix}{name}".lower()) for name in layout.fields.values()}
     for position, row in table.rows(layout.columns):
         key = str(layout.key_of(row, table.label(position)))
@@ -150,7 +150,7 @@ def _rows(table: Table, columns: Columns, prefix: str) -> Iterator[tuple[str, Fi
 
 def _whole_rows(table: Table, columns: Columns, prefix: str) -> Iterator[tuple[str, Fields]]:
     """Yield each row as one field of JSON."""
-    column = columns.key_column(table.names(), table.url)
+    column = columns.key_column(table.names, table.url)
     name = _checked(f"{prefix}json".lower())
     for position, row in table.rows():
         key = row_key(row, column, table.label(position), table.url)

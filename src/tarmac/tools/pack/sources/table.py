@@ -38,7 +38,7 @@ class TableSource(Source):
     @cached_property
     def layout(self) -> Layout:
         """What each column becomes."""
-        return self.options.columns.layout(self.table.names(), self.url)
+        return self.options.columns.layout(self.table.names, self.url)
 
     @property
     def unique_keys(self) -> bool:  # type: ignore[override]
