@@ -13,7 +13,7 @@ import pytest
 import tarmac
 from harness.waiting import TIMEOUT, until
 from tarmac.cli import main
-from tarmac.tools.pack.sources import SOURCES
+from tarmac.tools.pack.sources.source import SOURCES
 from tools.pack.trees import write_tree
 
 TARMAC = [sys.executable, "-m", "tarmac", "pack"]

@@ -24,7 +24,7 @@ def table(path, content=None, format=None):
 
 def read(source, order=None, columns=None):
     """Read the rows of a table again, in some order, in another process as it were."""
-    columns = source.names() if columns is None else columns
+    columns = source.names if columns is None else columns
     positions = [position for position, _ in source.rows(columns)]
     positions = positions if order is None else [positions[number] for number in order]
     with pickle.loads(pickle.dumps(source)).reader(positions, columns) as read_row:
@@ -47,7 +47,7 @@ def test_tsv_has_no_quotes(tmp_path):
 
 def test_json_objects_may_differ(tmp_path):
     source = table(tmp_path / "t.ndjson", '{"id": 7, "a": [1, null]}\n\n{"id": "b", "B": "é"}')
-    assert source.names() == ["id", "a", "B"]
+    assert source.names == ["id", "a", "B"]
     assert read(source, [1, 0]) == [{"id": "b", "B": "é"}, {"id": 7, "a": [1, None]}]
 
 
@@ -93,7 +93,7 @@ def test_invalid_rows(tmp_path, name, content, where):
 @pytest.mark.parametrize(("name", "content"), [("t.csv", ""), ("t.jsonl", "\n")])
 def test_empty_tables(tmp_path, name, content):
     with pytest.raises(UrlError, match=name):
-        table(tmp_path / name, content).names()
+        _ = table(tmp_path / name, content).names
 
 
 def rewrite(path, data):

@@ -118,9 +118,6 @@ class Layout:
     def _encoders(self) -> dict[str, Callable[[Any], bytes]]:
         return {name: _encoder(new) for name, new in self.fields.items()}
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_encoders"}
-
     @property
     def columns(self) -> list[str]:
         """The columns to read."""

@@ -21,16 +21,14 @@ from tarmac.indexing.manifest import Manifest, Shard
 from tarmac.indexing.sidecar import open_sidecar, sidecar_url, write_sidecar
 from tarmac.progress import track
 from tarmac.runtime.lookahead import in_threads
-from tarmac.storage import is_local, open_read, scheme_of, stat
+from tarmac.storage import is_local, scheme_of, stat
 from tarmac.storage.types import DEFAULT_STORAGE
-from tarmac.tar.compression import HEAD, Decompressing, detect
+from tarmac.tools.localcopy import decompressed
 from tarmac.tools.options import Access, Inputs
 from tarmac.tools.plan import can_index, shard_stem
 from tarmac.tools.regroup import index_scattered
 from tarmac.tools.select import Select
 from tarmac.tools.workdir import disk_errors
-
-_CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -139,18 +137,10 @@ def _unpacked(url: str, directory: str, options: IndexOptions) -> tuple[Shard, s
 def unpack(url: str, path: str, options: IndexOptions) -> str:
     """Write the decompressed bytes of a URL to a local file, and return their digest."""
     digest = xxhash.xxh3_128()
-    with open_read(url, options.storage) as source:
-        head = b""
-        while len(head) < HEAD and (more := source.read(_CHUNK)):
-            head += more
-        packed = detect(head)
-        stream = source if packed is None else Decompressing(source, packed, options.tar.limits, head)
-        with disk_errors(path):
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            with open(path, "wb") as file:
-                chunk = head if packed is None else stream.read(_CHUNK)
-                while chunk:
-                    digest.update(chunk)
-                    file.write(chunk)
-                    chunk = stream.read(_CHUNK)
+    with disk_errors(path):
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as file:
+            for chunk in decompressed(url, options.storage, options.tar.limits):
+                digest.update(chunk)
+                file.write(chunk)
     return digest.hexdigest()

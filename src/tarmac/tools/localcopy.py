@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import xxhash
 
 from tarmac.errors import NotFound, ObjectChanged, UnsafeUrl
-from tarmac.limits import DEFAULT_LIMITS
+from tarmac.limits import DEFAULT_LIMITS, Limits
 from tarmac.storage import StorageOptions, is_local, open_read, scheme_of, stat
 from tarmac.storage.local import local_path
 from tarmac.storage.types import DEFAULT_STORAGE
@@ -79,13 +79,16 @@ def ensure_local(
     path = os.path.join(directory, f"{len(os.listdir(directory))}")
     digest = xxhash.xxh3_64()
     with open(path, "wb") as copy:
-        for chunk in _chunks(url, compression, storage):
+        for chunk in decompressed(url, storage, compression=compression):
             copy.write(chunk)
             digest.update(chunk)
     return LocalCopy(path, digest.hexdigest())
 
 
-def _chunks(url: str, compression: str | None, storage: StorageOptions) -> Iterator[bytes]:
+def decompressed(
+    url: str, storage: StorageOptions, limits: Limits = DEFAULT_LIMITS, *, compression: str | None = None
+) -> Iterator[bytes]:
+    """Yield the bytes of a URL, decompressed if it is known or seen to be compressed."""
     with open_read(url, storage) as source:
         head = b""
         while len(head) < HEAD and (more := source.read(_CHUNK)):
@@ -95,7 +98,7 @@ def _chunks(url: str, compression: str | None, storage: StorageOptions) -> Itera
         if compression is None:
             yield head
         else:
-            stream = Decompressing(source, compression, DEFAULT_LIMITS, head)  # type: ignore[assignment]
+            stream = Decompressing(source, compression, limits, head)  # type: ignore[assignment]
         while chunk := stream.read(_CHUNK):
             yield chunk
 

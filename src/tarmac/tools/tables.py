@@ -42,16 +42,14 @@ class Table(ABC):
     extensions: ClassVar[tuple[str, ...]] = ()
     row_name: ClassVar[str] = "row"
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"url": self.url, "local": self.local}  # without cached properties
-
     def label(self, position: Position) -> str:
         """Return the name of a row for messages: `row 3`, `line 3`."""
         return f"{self.row_name} {position[0]}"
 
+    @property
     @abstractmethod
     def names(self) -> list[str]:
-        """Return the names of all columns."""
+        """The names of all columns."""
 
     @abstractmethod
     def rows(self, columns: Sequence[str] | None = None) -> Iterator[tuple[Position, Row]]:
@@ -70,9 +68,20 @@ class Table(ABC):
 class _TextTable(Table):
     """A text file. A position is the number of the row, its offset and its length in bytes."""
 
+    row_name = "line"
+
     @abstractmethod
-    def parse(self, text: bytes, number: int) -> Row:
-        """Parse the bytes of one row."""
+    def parse(self, text: bytes, number: int) -> Row | None:
+        """Parse the bytes of one row; None if they hold none."""
+
+    def rows(self, columns: Sequence[str] | None = None) -> Iterator[tuple[Position, Row]]:
+        """Yield a row for each line that holds one."""
+        offset = 0
+        with open(self.local.path, "rb") as file:
+            for number, line in enumerate(file, 1):
+                if (row := self.parse(line, number)) is not None:
+                    yield (number, offset, len(line)), row
+                offset += len(line)
 
     @contextlib.contextmanager
     def reader(
@@ -83,9 +92,10 @@ class _TextTable(Table):
             def read(position: Position) -> Row:
                 number, offset, length = position
                 text = os.pread(fd, length, offset)
-                if len(text) != length:
+                row = self.parse(text, number) if len(text) == length else None
+                if row is None:
                     raise self._changed()
-                return self.parse(text, number)
+                return row
 
             yield read
 
@@ -94,17 +104,15 @@ class Csv(_TextTable):
     """Comma-separated values with quotes. Cells are text and stay as written: `007` is not a number."""
 
     extensions = (".csv",)
+    row_name = "row"
     style: ClassVar[Mapping[str, Any]] = {"delimiter": ","}
 
     @cached_property
-    def _header(self) -> list[str]:
+    def names(self) -> list[str]:
         first = next(self._scan(), None)
         if first is None:
             raise UrlError("the table is empty: expected a first row with column names.", url=self.url)
         return first[1]
-
-    def names(self) -> list[str]:
-        return self._header
 
     def rows(self, columns: Sequence[str] | None = None) -> Iterator[tuple[Position, Row]]:
         scanned = self._scan()
@@ -112,10 +120,10 @@ class Csv(_TextTable):
         for position, cells, line in scanned:
             yield position, self._row(cells, f"line {line}")
 
-    def parse(self, text: bytes, number: int) -> Row:
+    def parse(self, text: bytes, number: int) -> Row | None:
         for _, cells, _ in self._split(io.BytesIO(text), number):
             return self._row(cells, f"row {number}")
-        raise DecodeFailed(f"row {number} is empty.", url=self.url)
+        return None
 
     def _scan(self) -> Iterator[tuple[Position, list[str], int]]:
         with open(self.local.path, "rb") as file:
@@ -148,10 +156,10 @@ class Csv(_TextTable):
             offset = end
 
     def _row(self, cells: list[str], label: str) -> Row:
-        if len(cells) != len(self._header):
-            what = f"{label}: expected {len(self._header)} cells, got {len(cells)}."
+        if len(cells) != len(self.names):
+            what = f"{label}: expected {len(self.names)} cells, got {len(cells)}."
             raise DecodeFailed(what, url=self.url)
-        return dict(zip(self._header, cells, strict=True))
+        return dict(zip(self.names, cells, strict=True))
 
 
 class Tsv(Csv):
@@ -165,10 +173,9 @@ class JsonLines(_TextTable):
     """One JSON object per line. Objects may have different members."""
 
     extensions = (".jsonl", ".ndjson")
-    row_name = "line"
 
     @cached_property
-    def _names(self) -> list[str]:
+    def names(self) -> list[str]:
         names: dict[str, None] = {}
         for _, row in self.rows():
             names.update(dict.fromkeys(row))
@@ -176,20 +183,12 @@ class JsonLines(_TextTable):
             raise UrlError("the table is empty: expected JSON objects.", url=self.url)
         return list(names)
 
-    def names(self) -> list[str]:
-        return self._names
-
-    def rows(self, columns: Sequence[str] | None = None) -> Iterator[tuple[Position, Row]]:
-        offset = 0
-        with open(self.local.path, "rb") as file:
-            for number, line in enumerate(file, 1):
-                if line.strip():
-                    yield (number, offset, len(line)), self.parse(line, number)
-                offset += len(line)
-
-    def parse(self, text: bytes, number: int) -> Row:
+    def parse(self, text: bytes, number: int) -> Row | None:
+        content = text.strip()
+        if not content:
+            return None
         try:
-            row = json_loads(text.strip())
+            row = json_loads(content)
         except (ValueError, RecursionError) as error:
             raise DecodeFailed(f"line {number}: invalid JSON: {error}.", url=self.url) from None
         if not isinstance(row, dict):
@@ -201,17 +200,7 @@ class JsonLines(_TextTable):
 class Lines(_TextTable):
     """Lines of text, including blank ones, without their line ends, in the one column `txt`."""
 
-    row_name = "line"
-
-    def names(self) -> list[str]:
-        return ["txt"]
-
-    def rows(self, columns: Sequence[str] | None = None) -> Iterator[tuple[Position, Row]]:
-        offset = 0
-        with open(self.local.path, "rb") as file:
-            for number, line in enumerate(file, 1):
-                yield (number, offset, len(line)), self.parse(line, number)
-                offset += len(line)
+    names: ClassVar[list[str]] = ["txt"]
 
     def parse(self, text: bytes, number: int) -> Row:
         return {"txt": text.removesuffix(b"\n").removesuffix(b"\r")}
@@ -239,13 +228,10 @@ class Parquet(Table):
             raise DecodeFailed(f"invalid Parquet file: {error}.", url=self.url) from None
 
     @cached_property
-    def _names(self) -> list[str]:
+    def names(self) -> list[str]:
         with self._file() as file:
             names: list[str] = file.schema_arrow.names
             return names
-
-    def names(self) -> list[str]:
-        return self._names
 
     def rows(self, columns: Sequence[str] | None = None) -> Iterator[tuple[Position, Row]]:
         with self._file() as file:

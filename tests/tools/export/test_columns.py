@@ -10,24 +10,29 @@ import pytest
 
 from tarmac.errors import SampleError
 from tarmac.tools.export import columns
-from tarmac.tools.export.destination import Target
+from tarmac.tools.export.destination import Destination
+from tarmac.tools.export.formats import FORMATS
 from tools.export.samples import odd, run, write
+
+
+def to(output, **options):
+    return Destination.to(output, format=FORMATS["csv"], **options)
 
 
 @pytest.mark.parametrize(
     ("target", "by_shard"),
     [
-        (Target("x.csv"), False),
-        (Target("x-{i}.csv"), True),
-        (Target("x-{i}.csv", joined=True), False),
-        (Target("x-{i}.csv", max_samples=5), False),
-        (Target("{name}.csv"), True),
-        (Target("dir/", extension=".csv"), True),
+        (to("x.csv"), False),
+        (to("x-{i}.csv"), True),
+        (to("x-{i}.csv", joined=True), False),
+        (to("x-{i}.csv", max_samples=5), False),
+        (to("{name}.csv"), True),
+        (to("dir/"), True),
     ],
 )
 def test_a_file_for_each_shard(target, by_shard):
     assert target.by_shard is by_shard
-    assert Target("dir/", extension=".csv").name(0, "a") == "dir/a.csv"
+    assert to("dir/").name(0, "a") == "dir/a.csv"
 
 
 def header(path):

@@ -13,7 +13,7 @@ import pytest
 from harness.faultfs import Fault, faulty
 from tarmac.errors import CommitFailed, DiskFull
 from tarmac.storage.types import DEFAULT_STORAGE
-from tarmac.tools.export.publish import published_path, published_stream
+from tarmac.tools.export.destination import published_path, published_stream
 
 
 @pytest.mark.parametrize("publish", [published_path, published_stream])
@@ -42,7 +42,7 @@ def test_files_appear_at_the_end(publish, tmp_path):
 
 def test_the_part_file_of_a_killed_writer_is_removed(tmp_path):
     script = (
-        "import os, sys\nfrom tarmac.tools.export.publish import published_path\n"
+        "import os, sys\nfrom tarmac.tools.export.destination import published_path\n"
         "from tarmac.storage.types import DEFAULT_STORAGE\n"
         "with published_path(sys.argv[1], DEFAULT_STORAGE) as path:\n    os.kill(os.getpid(), 9)\n"
     )

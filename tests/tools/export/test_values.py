@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tarmac.errors import BadName, DecodeFailed, UsageError
-from tarmac.tools.export.values import Json, Kinds, make_kinds, text_key, value_of
+from tarmac.tools.export.values import Json, Kinds, text_key, value_of
 from tarmac.tools.select import Select
 
 
@@ -18,7 +18,7 @@ def test_kinds_by_extension_or_as_given():
         "bytes",
         "bytes",
     ]
-    given = make_kinds({"x": "text", "a.json": "bytes"})
+    given = Kinds({"x": "text", "a.json": "bytes"})
     assert (given.of("x"), given.of("a.json"), given.of("json")) == ("text", "bytes", "json")
 
 
@@ -37,7 +37,7 @@ def test_a_renamed_field_holds_what_it_held():
 
 def test_invalid_kinds():
     with pytest.raises(UsageError, match=r"`kinds`.*'float'"):
-        make_kinds({"x": "float"})
+        Kinds({"x": "float"})
 
 
 def test_values():

@@ -71,7 +71,7 @@ def test_samples_of_one_shard_in_parallel(shards, tmp_path):
 @pytest.mark.parametrize("work", ["command", "function"])
 def test_unordered_results(shards, tmp_path, monkeypatch, work):
     """The first one waits until the last one is there, which it would not be if order were kept."""
-    monkeypatch.setattr("tarmac.tools.map.transform.CHUNK", 1)
+    monkeypatch.setattr("tarmac.tools.map.verb.CHUNK", 1)
     mark = tmp_path / "done"
     if work == "command":
         wait = f"until [ -e {mark} ]; do sleep 0.05; done"
@@ -282,7 +282,7 @@ def g(sample):
 
 
 def test_a_function_works_on_one_shard_in_several_processes(shards, tmp_path, monkeypatch):
-    monkeypatch.setattr("tarmac.tools.map.transform.CHUNK", 2)
+    monkeypatch.setattr("tarmac.tools.map.verb.CHUNK", 2)
     (tmp_path / "pids").mkdir()
     (tmp_path / "f.py").write_text(f"PLACE = {str(tmp_path / 'pids')!r}\n{PIDS}")
     work = {"function": f"{tmp_path}/f.py:f"}

@@ -30,8 +30,7 @@ from tarmac.errors import (
 from tarmac.storage import StorageOptions, open_write
 from tarmac.tools.output import Output
 from tarmac.tools.pack.job import PackJob, PackOptions
-from tarmac.tools.pack.sources.directory import Directory
-from tools.pack.trees import write_tree
+from tools.pack.trees import source, write_tree
 
 NAME = "out/x-{i:03d}.tar"
 
@@ -225,8 +224,9 @@ def test_a_file_that_cannot_be_read(tree, tmp_path):
 
 
 def job(tree, folder, options=None, **more):
-    source = Directory(str(tree), **more)
-    return PackJob([source], Output(str(folder / NAME), max_samples=9), options or PackOptions())
+    return PackJob(
+        [source(tree, **more)], Output(str(folder / NAME), max_samples=9), options or PackOptions()
+    )
 
 
 def test_a_file_that_changes_after_planning(tree, tmp_path):

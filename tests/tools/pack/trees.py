@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from tarmac.tools.columns import Columns
-from tarmac.tools.pack.sources import Skipped, SourceOptions, open_source
+from tarmac.tools.pack.sources.source import Skipped, SourceOptions, open_source
 
 
 def write_tree(root: Path, files: dict[str, bytes]) -> Path:

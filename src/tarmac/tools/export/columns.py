@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 from tarmac.samples.grouping import Sample
 from tarmac.tools.export.formats import payload
 from tarmac.tools.output import Output
-from tarmac.tools.plan import IndexedSamples, OutputShard, SampleSource
+from tarmac.tools.plan import IndexedSamples, OnePass, OutputShard, Plan, StreamedShards
 from tarmac.tools.select import Select
 from tarmac.tools.tally import Tally
 
@@ -19,14 +19,13 @@ MAX_BYTES = 64 << 20
 """Approximate bytes of them."""
 
 
-@dataclass(frozen=True)
-class ReadOnce:
-    """Samples that cannot be read again."""
+@dataclass(frozen=True, kw_only=True)
+class _ReadOnce(OnePass):
+    """Samples that cannot be read again, of which some were read to determine the columns."""
 
     rest: Iterator[Sample]
-    tally: Tally = field(default_factory=Tally)
+    tally: Tally
     """What counts them."""
-    everything = OutputShard("")
 
     def shards(self, output: Output, split: str = "") -> Iterator[OutputShard]:
         yield self.everything
@@ -36,32 +35,28 @@ class ReadOnce:
         if tally is not None:
             tally.add(self.tally)
 
-    def urls(self) -> Sequence[str]:
-        return ()
 
-    def fingerprint(self) -> str:
-        return ""
-
-
-def indexed_columns(sources: Iterable[SampleSource], select: Select) -> tuple[str, ...]:
-    """Return the selected fields of indexed shards, in the order of their first occurrence."""
+def find_columns(planned: Plan, select: Select, *, once: bool) -> tuple[str, ...]:
+    """Return the columns of a table; with `once`, the plan keeps the samples that were read for that."""
     names: dict[str, None] = {}
-    for source in sources:
-        for part in source.dataset._parts if isinstance(source, IndexedSamples) else ():
-            for sidecar in part.shards.sidecars(part.numbers.tolist()):
-                names |= dict.fromkeys(sidecar.fields)
-    dropped = frozenset() if select.rule is None else select.rule.dropped
-    return tuple(name for name in names if name not in dropped)
-
-
-def first_columns(samples: Iterator[Sample]) -> tuple[Iterator[Sample], tuple[str, ...]]:
-    """Return all samples of a stream, and the fields of the first ones."""
-    first: list[Sample] = []
-    size, names = 0, dict[str, None]()
+    (source, *_) = planned.sources.values()
+    if not isinstance(source, StreamedShards):
+        for each in planned.sources.values():
+            for part in each.dataset._parts if isinstance(each, IndexedSamples) else ():
+                for sidecar in part.shards.sidecars(part.numbers.tolist()):
+                    names |= dict.fromkeys(sidecar.fields)
+        dropped = frozenset() if select.rule is None else select.rule.dropped
+        return tuple(name for name in names if name not in dropped)
+    tally, first, size = Tally(), list[Sample](), 0
+    samples = OnePass(source.inputs, source.select, source.access).samples(OutputShard(""), tally)
     for sample in samples:
         first.append(sample)
         names |= dict.fromkeys(name for name in sample if name[:2] != "__")
         size += payload(sample)
         if len(first) == MAX_SAMPLES or size > MAX_BYTES:
             break
-    return itertools.chain(first, samples), tuple(names)
+    if once:
+        rest = itertools.chain(first, samples)
+        stream = _ReadOnce(source.inputs, source.select, source.access, rest=rest, tally=tally)
+        planned.sources = {"": stream}
+    return tuple(names)

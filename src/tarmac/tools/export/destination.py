@@ -1,33 +1,60 @@
-"""Where exported files go. Formats that write directories override what differs."""
+"""Where exported files go. They appear under their names only when they are complete.
+
+Formats that write directories override what differs.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from tarmac.errors import UsageError, WriteError
-from tarmac.jobs.task import Unit
-from tarmac.storage import is_local, scheme_of
-from tarmac.storage.local import local_path
+from tarmac.jobs.ledger import ledger_url
+from tarmac.jobs.task import Outcome, Unit
+from tarmac.limits import MIB
+from tarmac.storage import StorageOptions, WriteOptions, is_local, open_write, scheme_of
+from tarmac.storage.local import LocalSink, local_path
 from tarmac.tar.compression import format_of_name
-from tarmac.tools.export.formats import Format, RowOptions, Writer
-from tarmac.tools.export.publish import published_path, published_stream
-from tarmac.tools.output import Output
+from tarmac.tools.export.formats import Format, RowOptions, SinkFile, Writer
+from tarmac.tools.output import Output, make_directory
 
-Fill = Callable[[Writer], None]
-"""Writes all samples of a unit to a writer and closes it."""
+_REPLACE = WriteOptions(overwrite=True)
 
 
-@dataclass(frozen=True)
-class Target(Output):
-    """The output pattern. With `{i}` and no maximum size, each input shard makes one file."""
+@dataclass(frozen=True, kw_only=True)
+class Destination(Output):
+    """Files that are named by a pattern. With `{i}` and no maximum size, each input shard makes one file."""
 
-    extension: str = ""
+    format: Format
+    directory: str = ""
+    """The output, if it is one directory, whose files have names that users do not choose."""
+    hf_split: str = "train"
+    several: bool = False
+    """Whether several splits are exported together."""
     joined: bool = False
     """Whether one unit takes all samples, because the inputs have no names."""
+
+    @classmethod
+    def to(cls, output: str, **options: Any) -> Self:
+        """Return the destination for an output as users give it."""
+        return cls(output, **options)
+
+    def __post_init__(self) -> None:
+        scheme = scheme_of(self.pattern)
+        if scheme == "pipe":
+            raise UsageError("exports cannot be written to a command.", url=self.pattern)
+        if scheme == "-" and not self.format.text:
+            raise UsageError(
+                f"{self.format.name} cannot be written to a stream.", hint="a file as the output."
+            )
+        if format_of_name(self.pattern):
+            hint = "a name without the compression extension."
+            raise UsageError("exports are not compressed.", url=self.pattern, hint=hint)
+        super().__post_init__()
 
     @property
     def cut(self) -> bool:
@@ -41,78 +68,101 @@ class Target(Output):
 
     @property
     def _full_pattern(self) -> str:
-        return f"{self.pattern}{{name}}{self.extension}" if self.pattern.endswith("/") else self.pattern
-
-
-@dataclass
-class Destination:
-    """Files that are named by a pattern."""
-
-    format: Format
-    output: str
-    hf_split: str = "train"
-    directory = False
-    """Whether the output is one directory, whose files have names that users do not choose."""
+        return (
+            f"{self.pattern}{{name}}{self.format.extension}" if self.pattern.endswith("/") else self.pattern
+        )
 
     @property
-    def pattern(self) -> str:
-        """The pattern of the names of units."""
-        return self.output
-
-    def with_splits(self) -> Destination:
-        """Return the destination of several splits."""
-        return self
+    def _root(self) -> str:
+        return self.directory.rstrip("/") or "/"
 
     @property
-    def ledger(self) -> tuple[str, str]:
-        """The path that the ledger is beside, and its name."""
-        return self.output, "export"
-
-    def check(self) -> None:
-        """Raise if the format cannot be written to the output."""
-        scheme = scheme_of(self.output)
-        if scheme == "pipe":
-            raise UsageError("exports cannot be written to a command.", url=self.output)
-        if scheme == "-" and not self.format.text:
-            raise UsageError(
-                f"{self.format.name} cannot be written to a stream.", hint="a file as the output."
-            )
-        if format_of_name(self.output):
-            hint = "a name without the compression extension."
-            raise UsageError("exports are not compressed.", url=self.output, hint=hint)
-
-    def options(self) -> dict[str, Any]:
-        """Return what else the result depends on, for the ledger."""
-        return {}
+    def ledger(self) -> str:
+        """The URL of the ledger."""
+        return ledger_url(self.pattern, "export")
 
     def unit_name(self, name: str, split: str, number: int, count: int) -> str:
         """Return the name of a file that the pattern calls `name`, the given one of `count` files."""
         return name
 
-    def begin(self, target: Target, units: Sequence[Unit], row: RowOptions, splits: Sequence[str]) -> None:
+    def begin(self, units: Sequence[Unit], row: RowOptions, splits: Sequence[str]) -> None:
         """Raise if a new job would replace files."""
-        target.check_new(unit.name for unit in units)
+        self.check_new(unit.name for unit in units)
 
     def writes(self, units: Sequence[Unit]) -> Iterator[str]:
         """Yield the names of all files."""
         return (unit.name for unit in units)
 
-    def prepared(self, target: Target) -> AbstractContextManager[Any]:
-        """Return a context in which all units are written."""
-        return nullcontext()
+    def prepared(self) -> AbstractContextManager[Destination]:
+        """Return a context with the destination that all units are written to."""
+        return nullcontext(self)
 
-    def write(self, name: str, target: Target, row: RowOptions, fill: Fill) -> dict[str, int]:
-        """Write one unit, which appears complete or not at all; return its files and their sizes."""
+    @contextmanager
+    def opened(self, name: str, row: RowOptions, outcome: Outcome) -> Iterator[Writer]:
+        """Open one unit, which appears complete or not at all; add its files and their sizes to the outcome."""
         publish: Any = published_path if self.format.by_path else published_stream
         try:
-            with publish(name, target.storage) as file:
-                fill(self.format.open(file, row))
+            with publish(name, self.storage) as file, closing(self.format.open(file, row)) as writer:
+                yield writer
+                writer.finish()
         except WriteError as error:
             error.at(url=name)
             raise
-        if target.stream:
-            return {}
-        return {name: os.stat(local_path(name)).st_size if is_local(name) else -1}
+        if not self.stream:
+            outcome.outputs[name] = os.stat(local_path(name)).st_size if is_local(name) else -1
 
-    def finish(self, target: Target, row: RowOptions, splits: Sequence[str]) -> None:
+    def complete(self, row: RowOptions, splits: Sequence[str]) -> None:
         """Write what belongs to all units."""
+
+
+@contextmanager
+def published_stream(url: str, storage: StorageOptions) -> Iterator[SinkFile]:
+    """Yield a file that is written from start to end, and publish it unless an error occurs."""
+    if is_local(url):
+        make_directory(url)
+    try:
+        sink = open_write(url, storage, _REPLACE)
+        try:
+            yield SinkFile(sink)
+        except BaseException:
+            sink.abort()
+            raise
+        sink.commit()
+    except WriteError as error:
+        if scheme_of(url) == "-" and isinstance(error.__cause__, BrokenPipeError):
+            raise error.__cause__ from None  # the reader has read enough
+        raise
+
+
+@contextmanager
+def published_path(url: str, storage: StorageOptions) -> Iterator[str]:
+    """Yield the path of a hidden file beside the target, or of a temporary one, and publish it."""
+    if not is_local(url):
+        with tempfile.TemporaryDirectory(prefix="tarmac-") as folder:
+            path = os.path.join(folder, "export")
+            yield path
+            with published_stream(url, storage) as file, open(path, "rb") as written:
+                while chunk := written.read(MIB):
+                    file.write(chunk)
+        return
+    make_directory(url)
+    sink = _PathSink(url, _REPLACE)
+    try:
+        yield sink.path
+    except BaseException:
+        sink.abort()
+        raise
+    sink.commit()
+
+
+class _PathSink(LocalSink):
+    """A part file that a library writes to, by its path."""
+
+    @property
+    def path(self) -> str:
+        """Return the path of the incomplete file."""
+        return str(self._part)
+
+    def commit(self) -> None:
+        self._written = os.fstat(self._fd).st_size  # the sink has not seen the writes
+        super().commit()

@@ -6,16 +6,17 @@ import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 from tarmac.errors import UsageError
-from tarmac.jobs.task import Unit
+from tarmac.jobs.ledger import ledger_url
+from tarmac.jobs.task import Outcome, Unit
 from tarmac.samples.grouping import Sample
 from tarmac.storage import is_local
 from tarmac.storage.local import local_path
-from tarmac.tools.export.destination import Destination, Fill, Target
-from tarmac.tools.export.formats import Format, RowOptions, Writer, register_format
+from tarmac.tools.export.destination import Destination
+from tarmac.tools.export.formats import RowOptions, Writer
 from tarmac.tools.show.extract import Extractor, File, files_of
 
 MAX_FILES = 1_000
@@ -24,8 +25,10 @@ MAX_BYTES = 16 << 20
 """Approximate bytes per batch."""
 
 
-class _DirectoryWriter(Writer):
-    def __init__(self, extractor: Extractor) -> None:
+class DirectoryWriter(Writer):
+    """Writes the fields of samples as files, in batches."""
+
+    def __init__(self, extractor: Extractor, row: RowOptions) -> None:
         self._extractor = extractor
         self._files: list[File] = []
         self._bytes = 0
@@ -43,57 +46,50 @@ class _DirectoryWriter(Writer):
         files, self._files, self._bytes = self._files, [], 0
         self._extractor.put(files)
 
-    def close(self) -> None:
-        self._extractor.close()
 
-
-@dataclass
+@dataclass(frozen=True, kw_only=True)
 class DirectoryDestination(Destination):
     """A local directory of plain files."""
 
     claims: str = ""
     """The file by which units that may replace files share the names they have written."""
-    directory = True
+
+    @classmethod
+    def to(cls, output: str, **options: Any) -> Self:
+        return cls("{i:06d}", directory=output, **options)
+
+    def __post_init__(self) -> None:
+        if not is_local(self.directory):
+            raise UsageError("a directory of files must be local.", url=self.directory)
+        super().__post_init__()
 
     @property
-    def pattern(self) -> str:
-        return "{i:06d}"
-
-    @property
-    def ledger(self) -> tuple[str, str]:
-        return self.output.rstrip("/") or "/", "export"
-
-    def check(self) -> None:
-        if not is_local(self.output):
-            raise UsageError("a directory of files must be local.", url=self.output)
+    def ledger(self) -> str:
+        return ledger_url(self._root, "export")
 
     def options(self) -> dict[str, Any]:
-        return {"directory": self.output}
+        return super().options() | {"directory": self.directory}
 
-    def begin(self, target: Target, units: Sequence[Unit], row: RowOptions, splits: Sequence[str]) -> None:
+    def begin(self, units: Sequence[Unit], row: RowOptions, splits: Sequence[str]) -> None:
         """Do nothing: each file is checked when it is written, and equal files may exist."""
 
     def writes(self, units: Sequence[Unit]) -> Iterator[str]:
-        yield self.ledger[0]  # the files are claimed one by one, by their names on the disk
+        yield self._root  # the files are claimed one by one, by their names on the disk
 
     @contextmanager
-    def prepared(self, target: Target) -> Iterator[None]:
-        if not target.overwrite:
-            yield
+    def prepared(self) -> Iterator[Destination]:
+        if not self.overwrite:
+            yield self
             return
         with tempfile.TemporaryDirectory(prefix="tarmac-export-") as directory:
-            self.claims = os.path.join(directory, "names")
-            yield
+            yield replace(self, claims=os.path.join(directory, "names"))
 
-    def write(self, name: str, target: Target, row: RowOptions, fill: Fill) -> dict[str, int]:
-        extractor = Extractor(local_path(self.output), overwrite=target.overwrite, claims=self.claims)
-        fill(_DirectoryWriter(extractor))
+    @contextmanager
+    def opened(self, name: str, row: RowOptions, outcome: Outcome) -> Iterator[Writer]:
+        path = local_path(self.directory)
+        with Extractor(path, overwrite=self.overwrite, claims=self.claims) as extractor:
+            writer = self.format.open(extractor, row)
+            yield writer
+            writer.finish()
         os.sync()  # the ledger must not list files that are not on the disk
-        return extractor.some
-
-
-def _open(file: Any, row: RowOptions) -> Writer:
-    raise NotImplementedError("a directory is not one file")
-
-
-register_format(Format("dir", _open, destination=DirectoryDestination))
+        outcome.outputs |= extractor.some

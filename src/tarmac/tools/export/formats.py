@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tarmac.errors import SampleError, UsageError
@@ -16,14 +16,13 @@ if TYPE_CHECKING:
     from tarmac.tools.export.destination import Destination
 
 KEY = "__key__"
-_DEFAULT_KINDS = Kinds()
 
 
 @dataclass(frozen=True)
 class RowOptions:
     """How a sample becomes a row."""
 
-    kinds: Kinds = _DEFAULT_KINDS
+    kinds: Kinds = field(default_factory=Kinds)
     columns: tuple[str, ...] | None = None
     """The fields that have a column, in tables; other formats take each sample as it is."""
     key: bool = True
@@ -32,9 +31,9 @@ class RowOptions:
     def values(self, sample: Sample) -> dict[str, Any]:
         """Return the value of each field by name, with the key first if it is wanted."""
         values: dict[str, Any] = {KEY: text_key(sample)} if self.key else {}
-        for field, data in sample.items():
-            if field[:2] != "__":
-                values[field] = value_of(self.kinds, field, data)
+        for name, data in sample.items():
+            if name[:2] != "__":
+                values[name] = value_of(self.kinds, name, data)
         return values
 
     def row(self, sample: Sample) -> list[Any]:

@@ -12,7 +12,7 @@ from typing import Any
 from tarmac.errors import BadName, DuplicateField, WriteError
 from tarmac.extras import import_extra
 from tarmac.samples.grouping import Sample
-from tarmac.tools.export.formats import Format, RowOptions, Writer, payload, register_format
+from tarmac.tools.export.formats import RowOptions, Writer, payload
 
 MAX_SAMPLES = 1_000
 """Samples per transaction."""
@@ -22,7 +22,9 @@ MAP = 256 << 20
 """Initial size of the memory map, which grows."""
 
 
-class _Database(Writer):
+class LmdbWriter(Writer):
+    """Writes a database, in transactions of several samples."""
+
     def __init__(self, path: str, row: RowOptions) -> None:
         self._lmdb = import_extra("lmdb", "lmdb", "LMDB files")
         # No other process uses the file yet, so it needs neither locks nor syncs.
@@ -84,6 +86,3 @@ class _Database(Writer):
 
     def close(self) -> None:
         self._database.close()
-
-
-register_format(Format("lmdb", _Database, (".lmdb", ".mdb"), by_path=True))

@@ -12,7 +12,7 @@ from typing import Any
 
 from tarmac.errors import EncodeFailed
 from tarmac.samples.grouping import Sample
-from tarmac.tools.export.formats import KEY, Format, RowOptions, SinkFile, Writer, payload, register_format
+from tarmac.tools.export.formats import KEY, RowOptions, SinkFile, Writer, payload
 
 MAX_ROWS = 10_000
 """Rows per group."""
@@ -20,11 +20,6 @@ MAX_BYTES = 64 << 20
 """Approximate bytes per group."""
 _MAX_VALUE = (1 << 31) - 1
 _TYPES = {"int": "int64", "text": "string", "json": "string", "bytes": "binary"}
-
-
-def open_parquet(file: SinkFile, row: RowOptions, *, images: bool = False) -> Writer:
-    """Open a Parquet file; `images` declares images for Hugging Face."""
-    return _Groups(file, row, images=images)
 
 
 def features_of(row: RowOptions, *, images: bool) -> dict[str, str]:
@@ -52,8 +47,10 @@ def _schema(features: dict[str, str], *, images: bool) -> Any:
     return schema.with_metadata({"huggingface": json.dumps({"info": {"features": declared}})})
 
 
-class _Groups(Writer):
-    def __init__(self, file: SinkFile, row: RowOptions, *, images: bool) -> None:
+class ParquetWriter(Writer):
+    """Writes row groups; `images` declares images for Hugging Face."""
+
+    def __init__(self, file: SinkFile, row: RowOptions, *, images: bool = False) -> None:
         import pyarrow.parquet as pq
 
         self._row = row
@@ -102,6 +99,3 @@ class _Groups(Writer):
         self._rows.clear()
         with contextlib.suppress(Exception):  # the end of an abandoned file does not matter
             self._file.close()
-
-
-register_format(Format("parquet", open_parquet, (".parquet",), table=True))

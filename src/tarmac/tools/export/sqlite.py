@@ -10,35 +10,32 @@ from typing import Any
 
 from tarmac.errors import EncodeFailed, UsageError, WriteError
 from tarmac.samples.grouping import Sample
-from tarmac.tools.export.formats import Format, RowOptions, Writer, payload, register_format
+from tarmac.tools.export.formats import RowOptions, Writer, payload
 
 TRANSACTION = 10_000
 """Samples per transaction."""
 _TYPES = {"int": "INTEGER", "text": "TEXT", "json": "TEXT", "bytes": "BLOB"}
 
 
-def _open(path: str, row: RowOptions) -> Writer:
-    taken = {"number", "key"} if row.key else {"number"}
-    for column in row.columns or ():
-        if column.lower() in taken:
-            hint = f"`fields` other={column}, to rename it."
-            raise UsageError(f'the table already has a column "{column}".', hint=hint)
-        taken.add(column.lower())
-    return _Database(path, row)
+class SqliteWriter(Writer):
+    """Writes a database, in transactions of several samples."""
 
-
-class _Database(Writer):
     def __init__(self, path: str, row: RowOptions) -> None:
+        taken = {"number", "key"} if row.key else {"number"}
+        for column in row.columns or ():
+            if column.lower() in taken:
+                hint = f"`fields` other={column}, to rename it."
+                raise UsageError(f'the table already has a column "{column}".', hint=hint)
+            taken.add(column.lower())
         self._row, self._pending = row, 0
-        columns = [(_quoted(name), _TYPES[row.kinds.of(name)]) for name in row.columns or ()]
+        columns = [f"{_quoted(name)} {_TYPES[row.kinds.of(name)]}" for name in row.columns or ()]
         if row.key:
-            columns.insert(0, ('"key"', "TEXT NOT NULL"))
+            columns.insert(0, '"key" TEXT NOT NULL')
         self._database = sqlite3.connect(path, isolation_level=None)
         # The file gets its name only when it is complete, so nothing has to be undone.
         self._run("PRAGMA journal_mode = OFF")
         self._run("PRAGMA synchronous = OFF")
-        listed = "".join(f", {name} {kind}" for name, kind in columns)
-        self._run(f"CREATE TABLE samples (number INTEGER PRIMARY KEY{listed})")
+        self._run(f"CREATE TABLE samples ({', '.join(['number INTEGER PRIMARY KEY', *columns])})")
         self._insert = f"INSERT INTO samples VALUES (NULL{', ?' * len(columns)})"  # noqa: S608 - placeholders only
 
     def add(self, sample: Sample) -> int:
@@ -77,6 +74,3 @@ class _Database(Writer):
 
 def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
-
-
-register_format(Format("sqlite", _open, (".sqlite", ".db", ".sqlite3"), table=True, by_path=True))

@@ -12,7 +12,7 @@ import struct
 from tarmac.errors import EncodeFailed
 from tarmac.extras import import_extra
 from tarmac.samples.grouping import Sample
-from tarmac.tools.export.formats import KEY, Format, RowOptions, SinkFile, Writer, payload, register_format
+from tarmac.tools.export.formats import KEY, RowOptions, SinkFile, Writer, payload
 from tarmac.tools.export.values import value_of
 
 _MAX_BYTES = (1 << 31) - 1
@@ -21,7 +21,9 @@ _MASK = 0xA282EAD8
 _BYTES_LIST, _INT64_LIST = 1, 3
 
 
-class _Records(Writer):
+class TfrecordWriter(Writer):
+    """Writes a record for each sample."""
+
     def __init__(self, file: SinkFile, row: RowOptions) -> None:
         self._file, self._row = file, row
         self._crc = import_extra("google_crc32c", "tfrecord", "checksums of TFRecord files").value
@@ -77,6 +79,3 @@ def _varint(number: int) -> bytes:
         number >>= 7
     encoded.append(number)
     return bytes(encoded)
-
-
-register_format(Format("tfrecord", _Records, (".tfrecord",)))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, NoReturn, cast, get_args
 
@@ -33,18 +33,20 @@ class Json(str):
 class Kinds:
     """What each field holds: as given for its name, or by its extension."""
 
-    given: tuple[tuple[str, Kind], ...] = ()
-    renamed: tuple[tuple[str, str], ...] = ()
+    given: Mapping[str, Kind] = field(default_factory=dict)
+    renamed: Mapping[str, str] = field(default_factory=dict)
     """New and old names of renamed fields: the old extension counts where the new one is unknown."""
+
+    def __post_init__(self) -> None:
+        for name, kind in self.given.items():
+            if kind not in get_args(Kind):
+                expected = ", ".join(get_args(Kind))
+                raise UsageError(f"{name}: expected one of {expected}, got {kind!r}.", field="kinds")
 
     @cached_property
     def _known(self) -> dict[str, Kind]:
         """The kinds of the fields seen so far."""
         return dict(self.given)
-
-    @cached_property
-    def _renamed(self) -> dict[str, str]:
-        return dict(self.renamed)
 
     def of(self, field: str) -> Kind:
         """Return what a field holds."""
@@ -60,74 +62,46 @@ class Kinds:
 
     def original(self, field: str) -> str:
         """Return the field, or its name before it was renamed if only that has a known extension."""
-        return field if find_codec(field) is not None else self._renamed.get(field, field)
+        return field if find_codec(field) is not None else self.renamed.get(field, field)
 
     def after(self, rule: FieldRule | None) -> Kinds:
         """Return the same for fields that a rule renames."""
         kept = () if rule is None else rule.kept
-        return replace(self, renamed=tuple((new, old[0]) for new, old in kept))
-
-
-def make_kinds(given: Mapping[str, Kind]) -> Kinds:
-    """Return the kinds of fields with these exceptions."""
-    for field, kind in given.items():
-        if kind not in get_args(Kind):
-            expected = ", ".join(get_args(Kind))
-            raise UsageError(f"{field}: expected one of {expected}, got {kind!r}.", field="kinds")
-    return Kinds(tuple(sorted(given.items())))
+        return replace(self, renamed={new: old[0] for new, old in kept})
 
 
 def value_of(kinds: Kinds, field: str, data: bytes) -> Any:
     """Return a field as an integer, text, JSON text or bytes; an error names the field."""
-    return _READERS[kinds.of(field)](field, data)
-
-
-def _integer(field: str, data: bytes) -> int:
+    kind = kinds.of(field)
     try:
-        number = int(data)
-    except ValueError:
-        raise _not(field, "an integer", data) from None
-    if not -(1 << 63) <= number < 1 << 63:
-        raise _not(field, "a 64-bit integer", data)
-    return number
-
-
-def _text(field: str, data: bytes) -> str:
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        raise _not(field, "UTF-8 text", data) from None
-
-
-def _json(field: str, data: bytes) -> Json:
-    """Return the JSON as written, so that no digit and no repeated name is lost, but in one line."""
-    try:
-        text = data.decode("utf-8-sig")
-        json.loads(text, parse_constant=_reject_constant)
+        value = _READERS[kind](data)
     except (ValueError, RecursionError):
-        raise _not(field, "JSON", data) from None
+        raise _not(field, _NAMES[kind], data) from None
+    if kind == "int" and not -(1 << 63) <= value < 1 << 63:
+        raise _not(field, "a 64-bit integer", data)
+    return value
+
+
+def _json(data: bytes) -> Json:
+    """Return the JSON as written, so that no digit and no repeated name is lost, but in one line."""
+    text = data.decode("utf-8-sig")
+    json.loads(text, parse_constant=_reject_constant)
     # Line breaks inside strings are always escaped, so these are insignificant.
     return Json(text.translate(_ONE_LINE).strip())
-
-
-_ONE_LINE = {ord("\n"): " ", ord("\r"): " ", ord("\t"): " "}
 
 
 def _reject_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-def _bytes(field: str, data: bytes) -> bytes:
-    del field
-    return bytes(data)
-
-
-_READERS: dict[Kind, Callable[[str, bytes], Any]] = {
-    "int": _integer,
-    "text": _text,
+_ONE_LINE = {ord("\n"): " ", ord("\r"): " ", ord("\t"): " "}
+_READERS: dict[Kind, Callable[[bytes], Any]] = {
+    "int": int,
+    "text": bytes.decode,
     "json": _json,
-    "bytes": _bytes,
+    "bytes": bytes,
 }
+_NAMES = {"int": "an integer", "text": "UTF-8 text", "json": "JSON"}
 
 
 def _not(field: str, what: str, data: bytes) -> TarmacError:

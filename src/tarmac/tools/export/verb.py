@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import Unpack
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Unpack
 
-from tarmac.errors import UsageError
+from tarmac.errors import CodecError, SampleError, UsageError
 from tarmac.indexing.manifest import Manifest
-from tarmac.jobs.ledger import ledger_url
 from tarmac.jobs.report import Report
 from tarmac.jobs.run import run_job
-from tarmac.jobs.task import Unit
+from tarmac.jobs.task import Outcome, Task, Unit
 from tarmac.storage import is_stream
 from tarmac.storage.urls import Shards
-from tarmac.tools.export.columns import ReadOnce, first_columns, indexed_columns
-from tarmac.tools.export.destination import Destination, Target
+from tarmac.tools.export.columns import find_columns
+from tarmac.tools.export.destination import Destination
 from tarmac.tools.export.formats import FORMATS, RowOptions, guess_format
-from tarmac.tools.export.job import ExportJob
-from tarmac.tools.export.values import Kind, make_kinds
+from tarmac.tools.export.values import Kind, Kinds
 from tarmac.tools.options import Access, AccessArgs, ErrorArgs, Run, RunArgs, SelectArgs, bundle, verb
-from tarmac.tools.plan import OnePass, OutputShard, Plan, StreamedShards, can_index, plan
+from tarmac.tools.plan import OnePass, OutputShard, SampleSource, StreamedShards, can_index, plan
 from tarmac.tools.select import Select
 from tarmac.tools.tally import Tally, remarks_on_outcomes
 
@@ -61,52 +59,43 @@ def export(
     if name not in FORMATS:
         raise UsageError(f"expected one of {', '.join(FORMATS)}, got {name!r}.", field="format")
     kind = FORMATS[name]
-    destination = (kind.destination or Destination)(kind, output, hf_split)
-    destination.check()
-    if select.shares and not select.only:
-        destination = destination.with_splits()
-    inputs = access.inputs(sources)
-    unnamed = any(map(is_stream, inputs.urls))
-    target = Target(
-        destination.pattern,
-        max_samples,
-        max_bytes,
+    destination = (kind.destination or Destination).to(
+        output,
+        format=kind,
+        hf_split=hf_split,
+        several=bool(select.shares and not select.only),
+        max_samples=max_samples,
+        max_bytes=max_bytes,
         overwrite=overwrite,
         storage=access.storage,
-        extension=kind.extension,
     )
-    row = RowOptions(make_kinds(kinds or {}).after(select.rule), None, key, header)
+    inputs = access.inputs(sources)
+    unnamed = any(map(is_stream, inputs.urls))
+    row = RowOptions(Kinds(kinds or {}).after(select.rule), None, key, header)
     if kind.table and select.rule is not None and select.rule.kept:
         row = replace(row, columns=tuple(new for new, _ in select.rule.kept))
     if destination.directory and (unnamed or (select.slice and not can_index(inputs.urls))):
-        target = replace(target, joined=True)
+        destination = replace(destination, joined=True)
     planned = plan(
         [inputs],
         select,
-        target,
+        destination,
         access,
         progress=run.progress,
-        stream_remote=_can_stream(select, target) and not (kind.table and row.columns is None),
+        stream_remote=_can_stream(select, destination) and not (kind.table and row.columns is None),
     )
     (source, *_) = planned.sources.values()
-    if isinstance(source, StreamedShards) and target.cut:
+    if isinstance(source, StreamedShards) and destination.cut:
         raise UsageError(
             "standard input, commands and compressed shards can be read only once, so `max_samples` and `max_bytes` "
             "do not apply.",
             hint="tarmac copy, to plain shards.",
         )
-    joined = target.stream or isinstance(source, OnePass)
+    joined = destination.stream or isinstance(source, OnePass)
     if kind.table and row.columns is None:
-        row = replace(row, columns=_columns(planned, select, unnamed))
-    job = ExportJob(
-        destination,
-        target,
-        row,
-        replace(run, engine=None),
-        planned.sources,
-        joined,
-        {"select": select.options()},
-    )
+        row = replace(row, columns=find_columns(planned, select, once=unnamed))
+    facts = {"select": select.options()}
+    job = ExportJob(destination, row, replace(run, engine=None), planned.sources, joined, facts)
     report = _run(job, run, remembered=not unnamed)
     if not run.dry_run:
         planned.balance.add_to(report)
@@ -114,7 +103,66 @@ def export(
     return report
 
 
-def _can_stream(select: Select, target: Target) -> bool:
+@dataclass
+class ExportJob(Task):
+    """Each unit is a file, or what one shard adds to a directory."""
+
+    destination: Destination
+    row: RowOptions
+    run_options: Run
+    sources: dict[str, SampleSource]
+    """The samples of each split; one without a name if there are no splits."""
+    joined: bool = False
+    """Whether all samples make one unit."""
+    facts: dict[str, Any] = field(default_factory=dict)
+    """What else the result depends on, for the ledger."""
+
+    verb = "export"
+
+    def options(self) -> dict[str, Any]:
+        inputs = {split: source.fingerprint() for split, source in self.sources.items()}
+        options = {"inputs": inputs, "to": self.destination.format.name} | self.destination.options()
+        skip = {"on_error": "skip"} if self.run_options.on_error == "skip" else {}
+        return options | self.row.options() | self.facts | skip
+
+    def begin(self, units: Sequence[Unit]) -> None:
+        self.destination.begin(units, self.row, list(self.sources))
+
+    def plan(self) -> Iterator[Unit]:
+        for split, source in self.sources.items():
+            # No samples make a file, too: an empty one.
+            first = OutputShard(self.destination.name(0, split=split))
+            if self.joined:
+                shards = [OutputShard(first.name, 0, getattr(source, "size", 0))]
+            else:
+                shards = list(source.shards(self.destination, split)) or [first]
+            for number, shard in enumerate(shards):
+                name = self.destination.unit_name(shard.name, split, number, len(shards))
+                yield Unit(name, (split, shard))
+
+    def writes(self, units: Sequence[Unit]) -> Iterator[str]:
+        return self.destination.writes(units)
+
+    def run(self, unit: Unit) -> Outcome:
+        split, shard = unit.content
+        outcome, tally = Outcome(), Tally()
+        with self.destination.opened(unit.name, self.row, outcome) as writer:
+            for sample in self.sources[split].samples(shard, tally):
+                try:
+                    outcome.bytes += writer.add(sample)
+                except (CodecError, SampleError) as error:
+                    error.at(url=sample.get("__url__"), key=sample["__key__"])
+                    self.run_options.handle(error, outcome)
+                else:
+                    outcome.written += 1
+        tally.add_to(outcome)
+        return outcome
+
+    def finish(self, outcomes: Sequence[Outcome]) -> None:
+        self.destination.complete(self.row, list(self.sources))
+
+
+def _can_stream(select: Select, destination: Destination) -> bool:
     """Return whether reading the shards once, without an index, is enough: remote ones are fetched only once."""
     negative = any(
         (number or 0) < 0
@@ -122,40 +170,25 @@ def _can_stream(select: Select, target: Target) -> bool:
         if each
         for number in (each.start, each.stop)
     )
-    sliced = negative or (select.slice is not None and target.by_shard)
-    return not (target.cut or sliced or (select.shares and not select.only))
-
-
-def _columns(planned: Plan, select: Select, unnamed: bool) -> tuple[str, ...]:
-    """Return the columns of a table; samples that were read for that and cannot be read again are kept."""
-    (source, *_) = planned.sources.values()
-    if not isinstance(source, StreamedShards):
-        return indexed_columns(planned.sources.values(), select)
-    stream = source if isinstance(source, OnePass) else OnePass(source.inputs, source.select, source.access)
-    tally = Tally()
-    samples, columns = first_columns(stream.samples(OutputShard(""), tally))
-    if unnamed:
-        planned.sources = {"": ReadOnce(samples, tally)}
-    return columns
+    sliced = negative or (select.slice is not None and destination.by_shard)
+    return not (destination.cut or sliced or destination.several)
 
 
 def _run(job: ExportJob, run: Run, *, remembered: bool) -> Report:
     """Run the job; inputs that cannot be recognised again have no ledger."""
-    target = job.target
-    if target.stream and not run.dry_run:
+    if job.destination.stream and not run.dry_run:
         return _write_stream(job)
-    if not remembered and not target.overwrite:
+    if not remembered and not job.destination.overwrite:
         job.begin(list(job.plan()))
-    path, name = job.destination.ledger
-    with job.destination.prepared(target):
+    with job.destination.prepared() as destination:
         return run_job(
-            job,
+            replace(job, destination=destination),
             run.make_engine(),
-            ledger=ledger_url(path, name) if remembered else None,
-            overwrite=target.overwrite,
+            ledger=destination.ledger if remembered else None,
+            overwrite=destination.overwrite,
             max_errors=run.max_errors,
             dry_run=run.dry_run,
-            storage=target.storage,
+            storage=destination.storage,
             progress=run.progress,
         )
 
@@ -163,7 +196,7 @@ def _run(job: ExportJob, run: Run, *, remembered: bool) -> Report:
 def _write_stream(job: ExportJob) -> Report:
     """Write to standard output, in this process, without a ledger."""
     (unit,) = job.plan()
-    outcome = job.run(Unit(job.target.pattern, unit.content))
+    outcome = job.run(Unit(job.destination.pattern, unit.content))
     report = Report(job.verb, 1, 1, outcomes=[outcome])
     report.add(outcome)
     return report

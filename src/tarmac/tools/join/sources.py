@@ -6,7 +6,7 @@ import itertools
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 import xxhash
@@ -29,29 +29,9 @@ from tarmac.tools.workdir import disk_errors
 Fields = dict[str, bytes]
 
 
-class Source(Protocol):
-    """Rows with fields, by number. It must pickle."""
-
-    @property
-    def size(self) -> int:
-        """Return the number of rows."""
-
-    def keys(self) -> Iterator[str]:
-        """Yield the key of each row."""
-
-    def fields(self, numbers: Integers) -> list[Fields]:
-        """Return the fields of these rows."""
-
-    def sizes(self, numbers: Integers) -> Integers:
-        """Return the number of bytes of each of these rows."""
-
-    def fingerprint(self) -> str:
-        """Return a text that changes with the rows."""
-
-
 @dataclass(frozen=True)
 class ShardRows:
-    """The samples of other shards."""
+    """The samples of other shards, by number."""
 
     dataset: Dataset
     prefix: str = ""
@@ -78,11 +58,12 @@ class ShardRows:
 
 @dataclass(frozen=True)
 class TableRows:
-    """The rows of a table, encoded, on disk."""
+    """The rows of tables, encoded, on disk, by number."""
 
     path: str
     size: int
     digest: str
+    """A hash of the tables."""
 
     def keys(self) -> Iterator[str]:
         with RowStore(self.path) as store:
@@ -98,6 +79,10 @@ class TableRows:
 
     def fingerprint(self) -> str:
         return self.digest
+
+
+Source = ShardRows | TableRows
+"""Rows with fields, by number."""
 
 
 def open_source(
@@ -129,35 +114,29 @@ def open_source(
         )
         for url in urls
     ]
-    encode = _whole_rows if rows == "json" else _rows
     path = f"{directory}/rows.sqlite"
     with RowStore(path) as store:
-        count = store.fill(itertools.chain.from_iterable(encode(table, columns, prefix) for table in tables))
+        encoded = (_rows(table, columns, prefix, whole=rows == "json") for table in tables)
+        count = store.fill(itertools.chain.from_iterable(encoded))
     return TableRows(path, count, _digest(tables))
 
 
-def _rows(table: Table, columns: Columns, prefix: str) -> Iterator[tuple[str, Fields]]:
-    layout = columns.layout(table.names(), table.url, find_key=True)
-    names = {name: _checked(f"{prefix}{name}".lower()) for name in layout.fields.values()}
-    for position, row in table.rows(layout.columns):
-        key = str(layout.key_of(row, table.label(position)))
+def _rows(table: Table, columns: Columns, prefix: str, *, whole: bool) -> Iterator[tuple[str, Fields]]:
+    """Yield the key and the fields of each row; with `whole`, the row is one field of JSON."""
+    layout = None if whole else columns.layout(table.names, table.url, find_key=True)
+    key_column = columns.key_column(table.names, table.url)
+    names = ["json"] if layout is None else layout.fields.values()
+    prefixed = {name: _checked(f"{prefix}{name}".lower()) for name in names}
+    for position, row in table.rows(None if layout is None else layout.columns):
+        key = row_key(row, key_column, table.label(position), table.url)
         try:
-            fields = layout.values(row, key)
+            if layout is None:
+                fields = {"json": encode_field(prefixed["json"], row, encode_json, key)}
+            else:
+                fields = layout.values(row, key)
         except TarmacError as error:
             raise error.at(url=table.url) from error.__cause__
-        yield key, {names[name]: data for name, data in fields.items()}
-
-
-def _whole_rows(table: Table, columns: Columns, prefix: str) -> Iterator[tuple[str, Fields]]:
-    """Yield each row as one field of JSON."""
-    column = columns.key_column(table.names(), table.url)
-    name = _checked(f"{prefix}json".lower())
-    for position, row in table.rows():
-        key = row_key(row, column, table.label(position), table.url)
-        try:
-            yield key, {name: encode_field(name, row, encode_json, key)}
-        except TarmacError as error:
-            raise error.at(url=table.url) from error.__cause__
+        yield key, {prefixed[name]: data for name, data in fields.items()}
 
 
 def _checked(name: str) -> str:

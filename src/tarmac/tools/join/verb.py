@@ -126,14 +126,14 @@ def join(
     return report
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Joined(IndexedSamples):
     """Samples with the fields of their matches."""
 
-    right: Source | None = None
-    matches: str = ""
+    right: Source
+    matches: str
     """A file with the number of the match of each sample; -1 for none."""
-    replace: bool = False
+    replace: bool
 
     @cached_property
     def _matches(self) -> Integers:
@@ -144,21 +144,25 @@ class _Joined(IndexedSamples):
         return {name: value for name, value in self.__dict__.items() if name != "_matches"}
 
     def sizes(self, indices: Integers) -> Integers:
-        assert self.right is not None
         sizes, numbers = super().sizes(indices), np.array(self._matches[indices])
         sizes[numbers >= 0] += self.right.sizes(numbers[numbers >= 0])
         return sizes
 
     def fetch(self, indices: Integers) -> list[Sample]:
         """Return samples with the fields of their matches; a sample in conflict holds `__error__`."""
-        assert self.right is not None
         samples, numbers = super().fetch(indices), np.array(self._matches[indices])
         positions = np.flatnonzero(numbers >= 0)
         for position, fields in zip(positions.tolist(), self.right.fields(numbers[positions]), strict=True):
             sample = samples[position]
             conflicts = [] if self.replace else sorted(fields.keys() & sample.keys())
             if conflicts:
-                samples[position] = sample | {"__error__": _conflict(sample, conflicts[0])}
+                error = DuplicateField(
+                    f'both sides have the field "{conflicts[0]}".',
+                    url=sample["__url__"],
+                    key=sample["__key__"],
+                    hint="`replace` takes the new field; `prefix` renames the new fields.",
+                )
+                samples[position] = sample | {"__error__": error}
             else:
                 sample.update(fields)
         return samples
@@ -171,15 +175,6 @@ class _Joined(IndexedSamples):
     def _cut(self, samples: Iterator[Sample]) -> Iterator[Sample]:
         for sample in samples:
             yield from [sample] if "__error__" in sample else self.select.cut([sample])
-
-
-def _conflict(sample: Sample, name: str) -> DuplicateField:
-    return DuplicateField(
-        f'both sides have the field "{name}".',
-        url=sample["__url__"],
-        key=sample["__key__"],
-        hint="`replace` takes the new field; `prefix` renames the new fields.",
-    )
 
 
 def _without_conflicts(run: Run, samples: Iterator[Sample], outcome: Outcome) -> Iterator[Sample]:

@@ -27,22 +27,13 @@ import xxhash
 
 from tarmac import environment
 from tarmac.display import identity, redact
-from tarmac.errors import (
-    DiskFull,
-    SampleError,
-    TimedOut,
-    TransformFailed,
-    UsageError,
-    WriteError,
-)
+from tarmac.errors import DiskFull, SampleError, TimedOut, TransformFailed, UsageError, WriteError
 from tarmac.limits import DEFAULT_LIMITS
 from tarmac.samples.grouping import Sample
 from tarmac.samples.naming import Splitter, check_field, check_key, first_dot, is_reserved
 
 SHOWN = 500
 """Bytes of a command's output that an error message shows."""
-STOP_TIMEOUT = 10.0
-"""Seconds to wait for threads whose commands were killed."""
 KEY = "__key__"
 _FILE = re.compile(r"sample(?:-(\d+))?\.(.+)", re.DOTALL)
 
@@ -51,29 +42,14 @@ class Running:
     """The running commands, so that they can all be killed; thread-safe."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         self._commands: set[subprocess.Popen[bytes]] = set()
-        self._samples = 0
         self.stopped = False
-
-    @contextlib.contextmanager
-    def sample(self) -> Iterator[None]:
-        """Register work on a sample: `stop` waits until its files are removed."""
-        with self._changed:
-            if self.stopped:
-                raise TransformFailed("the job was stopped.")
-            self._samples += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._samples -= 1
-                self._changed.notify_all()
 
     @contextlib.contextmanager
     def start(self, command: list[str], **options: Any) -> Iterator[subprocess.Popen[bytes]]:
         """Run a command; all processes that it started are killed at the end."""
-        with self._changed:
+        with self._lock:
             if self.stopped:
                 raise TransformFailed("the job was stopped.")
             # In a session of its own, all its processes can be killed, not only the shell.
@@ -82,18 +58,17 @@ class Running:
         try:
             yield process
         finally:
-            with self._changed:
+            with self._lock:
                 self._commands.discard(process)
                 _kill_group(process)
                 process.wait()
 
     def stop(self) -> None:
-        """Kill all commands, start no more, and wait until their files are removed."""
-        with self._changed:
+        """Kill all commands, and start no more."""
+        with self._lock:
             self.stopped = True
             for process in self._commands:
                 _kill_group(process)
-            self._changed.wait_for(lambda: not self._samples, STOP_TIMEOUT)
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
@@ -169,7 +144,7 @@ class Command:
         """Run the command on a sample and return the new samples."""
         running = Running() if running is None else running
         key, url = sample[KEY], sample.get("__url__")
-        with running.sample(), _work_directory() as (work, log):
+        with _work_directory() as (work, log):
             try:
                 _unpack(sample, work)
                 self._run(sample, work, log, running)
@@ -179,11 +154,12 @@ class Command:
                     kept = _keep(work, log, self.keep_dir, key, url)
                     error.hint = f"see its files in {kept}."
                 raise error.at(url=url, key=key) from None
-            if self.log_field:
-                output = _read_log(log)
-                return [one | {self.log_field: output} for one in samples]
-            _forward(log)
-            return samples
+            log.seek(0)
+            output = log.read()
+        if self.log_field:
+            return [one | {self.log_field: output} for one in samples]
+        _forward(output)
+        return samples
 
     def _run(self, sample: Sample, work: str, log: IO[bytes], running: Running) -> None:
         names = {"TARMAC_KEY": sample[KEY], "TARMAC_URL": str(sample.get("__url__") or "")}
@@ -205,12 +181,6 @@ class Command:
         if status:
             how = f"was killed by signal {-status}" if status < 0 else f"exited with status {status}"
             raise TransformFailed(f"the command {how}.{_tail(log)}")
-
-    def _checked(self, fields: Sample, key: str) -> Sample:
-        check_key(key, self.split_name)
-        for field in fields:
-            check_field(field, key, self.split_name)
-        return fields
 
     def _pack(self, sample: Sample, work: str) -> list[Sample]:
         """Return the samples that the files of a directory form."""
@@ -235,7 +205,10 @@ class Command:
             if new_key is not None:
                 key = new_key.removesuffix(b"\n").decode("utf-8", "surrogateescape")
             if fields:
-                samples.append({KEY: key, "__url__": sample.get("__url__")} | self._checked(fields, key))
+                check_key(key, self.split_name)
+                for field in fields:
+                    check_field(field, key, self.split_name)
+                samples.append({KEY: key, "__url__": sample.get("__url__")} | fields)
             elif number:
                 raise TransformFailed("the command wrote a key without fields.", key=key)
         return samples
@@ -296,11 +269,6 @@ def _content(path: str, name: str) -> bytes:
         return file.read()
 
 
-def _read_log(log: IO[bytes]) -> bytes:
-    log.seek(0)
-    return log.read()
-
-
 def _tail(log: IO[bytes]) -> str:
     size = log.seek(0, os.SEEK_END)
     log.seek(max(0, size - SHOWN))
@@ -308,9 +276,8 @@ def _tail(log: IO[bytes]) -> str:
     return f" Its output: {output}" if output else ""
 
 
-def _forward(log: IO[bytes]) -> None:
+def _forward(output: bytes) -> None:
     """Write the output of a command to standard error at once, so that commands do not mix."""
-    output = _read_log(log)
     with contextlib.suppress(OSError):  # standard error is closed
         while output:
             output = output[os.write(2, output) :]
@@ -328,8 +295,9 @@ def _keep(work: str, log: IO[bytes], keep_dir: str, key: str, url: str | None) -
             repeat += 1
             path = f"{base}-{repeat}"
         shutil.copytree(work, path, symlinks=True)
+        log.seek(0)
         with open(os.path.join(path, "output.txt"), "wb") as file:
-            file.write(_read_log(log))
+            shutil.copyfileobj(log, file)
     except (OSError, shutil.Error) as error:
         raise UsageError(f"cannot keep the files of a sample: {error}.", field="keep_dir", url=path) from None
     return path

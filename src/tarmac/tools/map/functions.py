@@ -76,7 +76,7 @@ class Function:
         while isinstance(inner, partial):  # defined in the standard library
             inner = inner.func
         name = self.source if isinstance(self.source, str) else _qualified_name(inner)
-        hashes = [_file_hash(path) for path in self._files(inner)]
+        hashes = [xxhash.xxh3_64_hexdigest(Path(path).read_bytes()) for path in self._files(inner)]
         if not hashes and hasattr(inner, "__code__"):  # defined in a notebook or console
             code = inner.__code__
             hashes = [xxhash.xxh3_64_hexdigest(f"{code.co_code!r} {code.co_consts} {code.co_names}".encode())]
@@ -97,9 +97,7 @@ class Function:
         try:
             result = self.function(given)
             several = None if result is None or isinstance(result, Mapping) else list(_items(result))
-        except (TarmacError, ImportError) as error:
-            if isinstance(error, ImportError) and not isinstance(error, MissingExtra):
-                raise _failed(error) from error
+        except (TarmacError, MissingExtra):
             raise
         except (Exception, SystemExit) as error:  # fails the sample, not the program
             raise _failed(error) from error
@@ -150,11 +148,6 @@ def _items(result: Any) -> Iterable[Mapping[str, Any]]:
         if not isinstance(one, Mapping):
             raise TransformFailed(f"the function returned {type(one).__name__} among samples.")
         yield one
-
-
-def _file_hash(path: str) -> str:
-    with open(path, "rb") as file:
-        return xxhash.xxh3_64_hexdigest(file.read())
 
 
 def _failed(error: BaseException) -> TransformFailed:

@@ -22,9 +22,8 @@ from tarmac.samples.splits import key_hasher, split_bounds
 from tarmac.storage import WriteOptions, is_local, write_all
 from tarmac.storage.local import local_path
 from tarmac.tools.output import Output, fields_of, same_name, write_shard
-from tarmac.tools.pack.sources import Location, Skipped, Source
 from tarmac.tools.pack.sources.files import file_stat
-from tarmac.tools.pack.sources.source import UNKNOWN, FileStats, load_each
+from tarmac.tools.pack.sources.source import UNKNOWN, FileStats, Location, Skipped, Source, load_each
 from tarmac.tools.select import Select
 
 Row = tuple[int, str, Location]

@@ -10,8 +10,7 @@ from harness import required
 from harness.servers import seaweed_s3
 from tarmac.errors import AccessDenied, NotFound, UrlError
 from tarmac.storage import StorageOptions, open_write
-from tarmac.tools.pack.sources.directory import Directory
-from tools.pack.trees import read_all, write_tree
+from tools.pack.trees import read_all, source, write_tree
 
 TREE = {
     "b/2.jpg": b"J2", "b/2.cls": b"2", "a/1.seg.png": b"P", "a/1.jpg": b"J1", "10.txt": b"t", "9.txt": b"u",
@@ -19,7 +18,7 @@ TREE = {
 
 
 def test_samples_are_sorted_by_key(tmp_path):
-    samples, skipped = read_all(Directory(str(write_tree(tmp_path, TREE))))
+    samples, skipped = read_all(source(write_tree(tmp_path, TREE)))
     assert samples == [
         {"__key__": "10", "txt": b"t"},
         {"__key__": "9", "txt": b"u"},
@@ -27,7 +26,7 @@ def test_samples_are_sorted_by_key(tmp_path):
         {"__key__": "b/2", "cls": b"2", "jpg": b"J2"},
     ]
     assert not skipped
-    assert [item[1] for item in Directory(str(tmp_path), needs_sizes=True).items(skipped)] == [1, 1, 3, 3]
+    assert [item[1] for item in source(tmp_path, needs_sizes=True).items(skipped)] == [1, 1, 3, 3]
 
 
 def test_odd_names(tmp_path):
@@ -45,7 +44,7 @@ def test_odd_names(tmp_path):
     os.mkfifo(tmp_path / "pipe.txt")
     with open(os.fsencode(tmp_path) + b"/\xff.txt", "wb"):
         pass
-    samples, skipped = read_all(Directory(f"{tmp_path}/"))
+    samples, skipped = read_all(source(f"{tmp_path}/"))
     assert {sample["__key__"] for sample in samples} == {"grüße 1", "ein bild", "d.1/x", "\udcff"}
     assert skipped.counts == {
         "hidden": 2, "without an extension": 2, "hidden folders": 1, "not plain files": 1,
@@ -59,7 +58,7 @@ def test_links(tmp_path):
     os.symlink(tmp_path, root / "b" / "above")
     os.symlink(tmp_path / "other", root / "c")
     os.symlink("1.txt", root / "a" / "4.txt")
-    samples, skipped = read_all(Directory(str(root)))
+    samples, skipped = read_all(source(root))
     assert [sample["__key__"] for sample in samples] == ["a/1", "a/4", "b/2", "b/above/other/3", "c/3"]
     assert skipped.counts == {"links that form a loop": 2}
 
@@ -67,24 +66,27 @@ def test_links(tmp_path):
 def test_a_broken_link_is_an_error(tmp_path):
     os.symlink("nothing", tmp_path / "a.txt")
     with pytest.raises(NotFound, match=r"a\.txt"):
-        read_all(Directory(str(tmp_path)))
+        read_all(source(tmp_path))
 
 
 def test_folders_that_cannot_be_listed(tmp_path, monkeypatch):
+    (tmp_path / "absent").mkdir()
+    opened = source(tmp_path / "absent")
+    (tmp_path / "absent").rmdir()
     with pytest.raises(NotFound, match="absent"):
-        read_all(Directory(str(tmp_path / "absent")))
+        read_all(opened)
 
     def deny(_):
         raise PermissionError(13, "no")
 
     monkeypatch.setattr(os, "scandir", deny)
     with pytest.raises(AccessDenied):
-        read_all(Directory(str(tmp_path)))
+        read_all(source(tmp_path))
 
 
 def test_a_store_that_cannot_be_listed():
     with pytest.raises(UrlError, match="http://localhost/x/"):
-        read_all(Directory("http://localhost/x/"))
+        read_all(source("http://localhost/x/"))
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +102,7 @@ def test_a_bucket(s3):
         sink = open_write(f"s3://data/tree/{name}", storage)
         sink.write(data)
         sink.commit()
-    samples, skipped = read_all(Directory("s3://data/tree/", storage))
+    samples, skipped = read_all(source("s3://data/tree/", storage=storage))
     assert [sample["__key__"] for sample in samples] == ["10", "9", "a/1", "b/2"]
     assert samples[3] == {"__key__": "b/2", "cls": b"2", "jpg": b"J2"}
     assert skipped.counts == {"hidden": 1, "without an extension": 1}

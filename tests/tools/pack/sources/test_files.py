@@ -11,7 +11,7 @@ from tarmac.errors import AccessDenied, CommandFailed, NotFound, ObjectChanged, 
 from tarmac.storage import StorageOptions
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.tools.pack.sources import files
-from tarmac.tools.pack.sources.files import file_loader, file_stat, locate_file, read_file
+from tarmac.tools.pack.sources.files import file_loader, file_stat, locate_file, read_object
 from tarmac.tools.pack.sources.source import UNKNOWN
 
 
@@ -27,7 +27,6 @@ def test_a_file(tmp_path, size, sized):
     file = locate_file("bin", str(tmp_path / "a.bin"), DEFAULT_STORAGE, sized)
     assert file[2:] == (file_stat(file[1]) if sized else (-1, UNKNOWN))
     assert load(file) == {"__key__": "k", "bin": (tmp_path / "a.bin").read_bytes()}
-    assert read_file(file, DEFAULT_STORAGE) == (tmp_path / "a.bin").read_bytes()
 
 
 def test_several_fields_and_literals():
@@ -124,13 +123,13 @@ def test_a_large_file_comes_in_several_reads(tmp_path, monkeypatch):
 
 def test_commands(monkeypatch):
     storage = StorageOptions(command_timeout=TIMEOUT)
-    assert read_file(("txt", "pipe:printf abc", -1, None), storage) == b"abc"
+    assert read_object("pipe:printf abc", -1, None, storage) == b"abc"
     with pytest.raises(CommandFailed, match="status 3"):
-        read_file(("txt", "pipe:echo abc; exit 3", -1, None), storage)
+        read_object("pipe:echo abc; exit 3", -1, None, storage)
     with pytest.raises(Stalled):
-        read_file(("txt", f"pipe:sleep {FOREVER}", -1, None), StorageOptions(command_timeout=0.2))
+        read_object(f"pipe:sleep {FOREVER}", -1, None, StorageOptions(command_timeout=0.2))
     clock = FakeClock(tick=1)  # a second for each piece
     monkeypatch.setattr(files, "time", clock)
     with pytest.raises(Stalled, match="120 seconds"):
-        read_file(("txt", "pipe:while echo; do true; done", -1, None), storage)
+        read_object("pipe:while echo; do true; done", -1, None, storage)
     assert clock.now == 1122

@@ -7,8 +7,7 @@ import pickle
 import pytest
 
 from tarmac.errors import NotFound, UrlError, UsageError
-from tarmac.tools.pack.sources import SOURCES
-from tarmac.tools.pack.sources.registry import guess_format
+from tarmac.tools.pack.sources.source import SOURCES, guess_format
 from tools.pack.trees import read_all, source, write_tree
 
 

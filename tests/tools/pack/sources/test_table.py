@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tarmac.errors import NotFound, UsageError
-from tarmac.tools.pack.sources import Skipped
+from tarmac.tools.pack.sources.source import Skipped
 from tools.pack.trees import read_all, source, write_tree
 
 ROWS = [{"id": "a", "img": "1.jpg", "cls": 1}, {"id": "b", "img": "2.jpg", "cls": 22}]

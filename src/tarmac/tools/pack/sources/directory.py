@@ -1,33 +1,41 @@
-"""A tree of files: those whose paths agree up to the first dot of the file name form a sample."""
+"""A tree of files: those whose paths agree up to the first dot of the file name form a sample.
+
+In an image folder, the number of the class, which is a folder, becomes a field of every sample in it.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from operator import itemgetter
 from sys import intern
 
-from tarmac.errors import AccessDenied, NotFound, TransferError, UrlError
+from tarmac.errors import AccessDenied, DuplicateField, NotFound, TransferError, UrlError
 from tarmac.samples.naming import first_dot
-from tarmac.storage import StorageOptions, can_list, is_local, list_objects
+from tarmac.storage import can_list, is_local, list_objects
 from tarmac.storage.local import local_path
-from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.tools.pack.sources.files import FileSource, file_stat
-from tarmac.tools.pack.sources.registry import SourceFormat, register_source
-from tarmac.tools.pack.sources.source import UNKNOWN, File, Item, Skipped, SourceOptions
+from tarmac.tools.pack.sources.source import (
+    UNKNOWN,
+    File,
+    Item,
+    Skipped,
+    SourceFormat,
+    SourceOptions,
+    register_source,
+)
 
 HIDDEN, NO_EXTENSION, SPECIAL = "hidden", "without an extension", "not plain files"
 LOOP, HIDDEN_FOLDER = "links that form a loop", "hidden folders"
+NO_CLASS = "outside of class folders"
 
 
 @dataclass
 class Directory(FileSource):
     """A directory, or a prefix of a bucket; keys are paths relative to it."""
 
-    url: str
-    storage: StorageOptions = DEFAULT_STORAGE
-    needs_sizes: bool = False
     format = "dir"
 
     def items(self, skipped: Skipped) -> Iterator[Item]:
@@ -41,7 +49,7 @@ class Directory(FileSource):
         items: list[Item] = []
         while pending:
             path, prefix, behind_link = pending.pop()
-            for folder, linked in _list_folder(path, prefix, self.needs_sizes, items, skipped):
+            for folder, linked in _list_folder(path, prefix, self.options.needs_sizes, items, skipped):
                 linked = linked or behind_link
                 # Only a link can lead back to a folder that contains it.
                 if linked and _identity(folder) in _ancestors(path, root):
@@ -57,7 +65,7 @@ class Directory(FileSource):
             )
         base = f"{self.url.rstrip('/')}/"
         samples: dict[str, list[File]] = {}
-        for url, info in list_objects(base, self.storage):
+        for url, info in list_objects(base, self.options.storage):
             name = url.removeprefix(base)
             halves = first_dot(name)
             if "/." in f"/{name}":
@@ -69,9 +77,42 @@ class Directory(FileSource):
         return [(key, sum(file[2] for file in files), tuple(files)) for key, files in samples.items()]
 
 
+@dataclass
+class ImageFolder(Directory):
+    """`cat/001.jpg` is a sample of the class `cat`, whose number is its position among the sorted names."""
+
+    classes: list[str] = field(default_factory=list)
+    format = "imagefolder"
+
+    def items(self, skipped: Skipped) -> Iterator[Item]:
+        inside: list[Item] = []
+        for item in super().items(skipped):
+            if "/" in str(item[0]):
+                inside.append(item)
+            else:
+                skipped.add(NO_CLASS, str(item[0]))
+        self.classes = self._folders(inside)
+        if not self.classes:
+            hint = '`format` "dir" for files without classes.'
+            raise UrlError("the directory has no class folders.", url=self.url, hint=hint)
+        numbers = {name: str(number).encode() for number, name in enumerate(self.classes)}
+        for key, size, files in inside:
+            number = numbers[str(key).partition("/")[0]]
+            if any(file[0].lower() == "cls" for file in files):
+                raise DuplicateField("the sample also has a file for the field cls.", url=self.url, key=key)
+            yield key, size + len(number), (*files, ("cls", number, len(number), None))
+
+    def _folders(self, items: list[Item]) -> list[str]:
+        names = {str(key).partition("/")[0] for key, _, _ in items}
+        if is_local(self.url):  # empty folders count, too: the numbers must not depend on the images
+            with os.scandir(local_path(self.url)) as entries:
+                names |= {entry.name for entry in entries if entry.is_dir() and entry.name[0] != "."}
+        return sorted(names)
+
+
 def _list_folder(
     path: str, prefix: str, needs_sizes: bool, items: list[Item], skipped: Skipped
-) -> Iterator[tuple[str, bool]]:
+) -> list[tuple[str, bool]]:
     """Add the samples of one folder; return its folders and whether each is a link."""
     samples: dict[str, list[File]] = {}
     folders: list[tuple[str, bool]] = []
@@ -111,7 +152,7 @@ def _list_folder(
             files.sort()
         size = sum(file[2] for file in files) if needs_sizes else 0
         items.append((prefix + stem, size, tuple(files)))
-    return iter(folders)
+    return folders
 
 
 def _identity(path: str) -> tuple[int, int] | None:
@@ -131,15 +172,11 @@ def _ancestors(path: str, root: str) -> list[tuple[int, int] | None]:
     return identities
 
 
-def check_directory(url: str) -> None:
-    """Raise if a local URL is not a directory."""
+def _open(cls: type[Directory], url: str, options: SourceOptions) -> Directory:
     if is_local(url) and not os.path.isdir(local_path(url)):
         raise NotFound("no such directory.", url=url)
+    return cls(url, options)
 
 
-def _open(url: str, options: SourceOptions) -> Directory:
-    check_directory(url)
-    return Directory(url, options.storage, options.needs_sizes)
-
-
-register_source(SourceFormat("dir", _open))
+register_source(SourceFormat("dir", partial(_open, Directory)))
+register_source(SourceFormat("imagefolder", partial(_open, ImageFolder)))

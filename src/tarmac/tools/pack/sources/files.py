@@ -8,18 +8,25 @@ import stat as modes
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 
 from tarmac.errors import AccessDenied, NotFound, ObjectChanged, Stalled, TarmacError, TransferError
 from tarmac.samples.grouping import Sample
 from tarmac.storage import StorageOptions, is_local, open_read, scheme_of, stat
 from tarmac.storage.local import local_path
-from tarmac.tools.pack.sources.source import UNKNOWN, File, FileStats, Load, Location, Source
+from tarmac.tools.pack.sources.source import (
+    UNKNOWN,
+    File,
+    FileStats,
+    Load,
+    Location,
+    Source,
+    SourceOptions,
+)
 
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
-"""OpenOptions a named pipe must not block; it is an error anyway."""
+"""Opening a named pipe must not block; it is an error anyway."""
 _CHUNK = 1 << 20
-_TYPE_BITS = 0o170000
-"""The bits of a mode that hold the file type."""
 NOT_A_FILE = -1
 """The version of anything but a regular file when planning: reading it raises."""
 
@@ -44,14 +51,16 @@ def file_stat(path: str | bytes) -> tuple[int, int]:
     return (info.st_size, info.st_mtime_ns) if modes.S_ISREG(info.st_mode) else (0, NOT_A_FILE)
 
 
+@dataclass
 class FileSource(Source):
     """A source whose locations are files."""
 
-    storage: StorageOptions
+    url: str
+    options: SourceOptions
     unique_keys = True
 
     def opened(self, locations: Sequence[Location], stats: FileStats) -> AbstractContextManager[Load]:
-        return file_loader(self.storage, stats)
+        return file_loader(replace(self.options.storage, command_timeout=self.options.timeout), stats)
 
     def files(self, location: Location) -> tuple[File, ...]:
         return location
@@ -69,7 +78,8 @@ def file_loader(storage: StorageOptions, stats: FileStats) -> Iterator[Load]:
         sample: Sample = {"__key__": key}
         for field, location, size, version in files:
             if type(version) is not int:
-                sample[field] = read_file((field, location, size, version), storage)
+                is_content = isinstance(location, bytes)
+                sample[field] = location if is_content else read_object(location, size, version, storage)
                 continue
             # Inlined for speed: there are many small files.
             try:
@@ -81,7 +91,7 @@ def file_loader(storage: StorageOptions, stats: FileStats) -> Iterator[Load]:
                     info = fstat(fd)
                     size, version = stats[location] = info.st_size, info.st_mtime_ns
                     data = read(fd, size + 1)
-                    if len(data) != size or info.st_mode & _TYPE_BITS != modes.S_IFREG:
+                    if len(data) != size or not modes.S_ISREG(info.st_mode):
                         data = _read_rest(fd, data, location, size, version)
                 else:
                     data = read(fd, size + 1)
@@ -97,15 +107,8 @@ def file_loader(storage: StorageOptions, stats: FileStats) -> Iterator[Load]:
     yield load
 
 
-def read_file(file: File, storage: StorageOptions) -> bytes:
-    """Return the content of a file; raise if it changed since it was planned."""
-    field, location, size, version = file
-    if isinstance(location, bytes):
-        return location
-    if isinstance(version, int):
-        with file_loader(storage, {}) as read:
-            data: bytes = read("", (file,))[field]
-            return data
+def read_object(location: str, size: int, version: str | None, storage: StorageOptions) -> bytes:
+    """Return the bytes of an object or a command; raise if they changed after they were planned."""
     started, chunks, length = time.monotonic(), [], 0
     with open_read(location, storage) as source:
         if (version is not None and source.version not in (version, None)) or size not in (-1, source.length):

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 from tarmac.errors import DuplicateField, UnsafeUrl, UsageError
 from tarmac.samples.naming import first_dot
-from tarmac.storage import StorageOptions, scheme_of
+from tarmac.storage import scheme_of
 from tarmac.tools.localcopy import LocalCopy, ensure_local, resolve_name
-from tarmac.tools.pack.sources.files import FileSource, file_loader, locate_file
-from tarmac.tools.pack.sources.registry import SourceFormat, register_source
-from tarmac.tools.pack.sources.source import File, FileStats, Item, Load, Location, Skipped, SourceOptions
+from tarmac.tools.pack.sources.files import FileSource, locate_file
+from tarmac.tools.pack.sources.source import File, Item, Skipped, SourceFormat, SourceOptions, register_source
 
 
 @dataclass
@@ -22,14 +20,8 @@ class Recipe(FileSource):
     Blank lines and those that begin with # are ignored. The lines of a sample need not be adjacent.
     """
 
-    url: str
     local: LocalCopy
-    options: SourceOptions
     format = "recipe"
-
-    @property
-    def storage(self) -> StorageOptions:  # type: ignore[override]
-        return self.options.storage
 
     def items(self, skipped: Skipped) -> Iterator[Item]:
         samples: dict[str, dict[str, File]] = {}
@@ -71,14 +63,11 @@ class Recipe(FileSource):
             raise UsageError(f"line {number}: standard input cannot be a member.", url=self.url)
         name = source.removeprefix("file:") if "://" not in source else source
         url = resolve_name(name, self.options.base, self.url)
-        return key, locate_file(field, url, self.storage, self.options.needs_sizes)
-
-    def opened(self, locations: Sequence[Location], stats: FileStats) -> AbstractContextManager[Load]:
-        return file_loader(replace(self.storage, command_timeout=self.options.timeout), stats)
+        return key, locate_file(field, url, self.options.storage, self.options.needs_sizes)
 
 
 def _open(url: str, options: SourceOptions) -> Recipe:
-    return Recipe(url, ensure_local(url, options.directory, options.storage), options)
+    return Recipe(url, options, ensure_local(url, options.directory, options.storage))
 
 
 register_source(SourceFormat("recipe", _open, (".recipe",), lists_files=True))

@@ -12,7 +12,6 @@ from tarmac.samples.grouping import Sample
 from tarmac.tools.columns import Layout
 from tarmac.tools.localcopy import ensure_local, resolve_name
 from tarmac.tools.pack.sources.files import file_loader, locate_file
-from tarmac.tools.pack.sources.registry import SourceFormat, register_source
 from tarmac.tools.pack.sources.source import (
     File,
     FileStats,
@@ -21,7 +20,9 @@ from tarmac.tools.pack.sources.source import (
     Location,
     Skipped,
     Source,
+    SourceFormat,
     SourceOptions,
+    register_source,
 )
 from tarmac.tools.tables import TABLES, Row, Table
 
@@ -38,7 +39,7 @@ class TableSource(Source):
     @cached_property
     def layout(self) -> Layout:
         """What each column becomes."""
-        return self.options.columns.layout(self.table.names(), self.url)
+        return self.options.columns.layout(self.table.names, self.url)
 
     @property
     def unique_keys(self) -> bool:  # type: ignore[override]
