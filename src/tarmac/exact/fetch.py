@@ -168,11 +168,9 @@ def _read_groups(groups: list[_Group]) -> Iterator[list[Sample]]:
 class Table:
     """The offsets of key and fields of every selected sample, shard after shard."""
 
-    def __init__(
-        self, names: Sequence[str], shards: Sequence[IndexedShard], rows: Sequence[Rows | None]
-    ) -> None:
-        self._names = names
+    def __init__(self, shards: Sequence[IndexedShard], rows: Sequence[Rows | None]) -> None:
         self._shards = shards  # keeps them open
+        self._names = shards[0].names or ()
         self._urls = [shard.url for shard in shards]
         self._texts = [shard.sidecar.text or "" for shard in shards]
         self._contents = [shard.content for shard in shards]
@@ -191,7 +189,7 @@ class Table:
         names = shards[0].names if shards else None
         uniform = all(shard.names == names and shard.sidecar.text is not None for shard in shards)
         small = all(shard.sidecar.sizes.max(initial=0) < LARGE for shard in shards)
-        return cls(names, shards, rows) if names and uniform and small else None
+        return cls(shards, rows) if names and uniform and small else None
 
     def samples(self, numbers: Integers) -> list[Sample]:
         """Return the samples with these numbers, in this order."""
