@@ -37,7 +37,6 @@ from tarmac.errors import (
     UsageError,
 )
 from tarmac.exact.dataset import Dataset
-from tarmac.exact.epoch_order import EpochOrder
 from tarmac.exact.fetch import FEW
 from tarmac.indexing.build import IndexOptions, manifest_of
 from tarmac.indexing.manifest import Manifest, Shard, write_manifest
@@ -482,6 +481,6 @@ def test_a_hundred_thousand_shards(tmp_path):
     assert len(ds) == 10**9
     assert peak() - baseline < 300 << 20
     assert calls(lambda: Dataset(tmp_path / "m.json")) < 20 * len(shards)
-    assert calls(lambda: EpochOrder(ds, seed=1).at(0, np.arange(1000) * 999_983)) < len(shards)
+    assert calls(lambda: ds._order(1).at(0, np.arange(1000) * 999_983)) < len(shards)
     assert calls(lambda: ds[5:-5]) < 10 * len(shards)
     assert len(ds[5:-5]) == 10**9 - 10

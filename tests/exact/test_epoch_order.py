@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from harness import rounds
 from tarmac.exact.dataset import Dataset
-from tarmac.exact.epoch_order import EpochOrder
 from tarmac.exact.mix import Mix
+from tarmac.exact.order.mixture import substitutes
 from tarmac.indexing.manifest import Manifest, Shard
 
 
@@ -32,7 +32,7 @@ LENGTHS = st.lists(st.integers(0, 30), min_size=1, max_size=8).filter(any)
 )
 def test_every_sample_once(lengths, shuffle, epoch, streams, window):
     ds = of_lengths(lengths)
-    order = EpochOrder(ds, seed=3, shuffle=shuffle, streams=streams, window=window)
+    order = ds._order(3, shuffle=shuffle, streams=streams, window=window)
     numbers = order.at(epoch, np.arange(len(ds)))
     assert sorted(numbers.tolist()) == list(range(len(ds)))
     assert order.samples == len(ds)
@@ -52,7 +52,7 @@ def test_mixes_have_their_counts(items, shuffle, epoch):
     )
     if not len(mix):
         return
-    order = EpochOrder(mix, seed="s", shuffle=shuffle)
+    order = mix._order("s", shuffle=shuffle)
     numbers = order.at(epoch, np.arange(len(mix)))
     ends = np.cumsum([len(ds) for ds in mix.datasets])
     owners = np.searchsorted(ends, numbers, side="right")
@@ -69,11 +69,11 @@ def test_mixes_have_their_counts(items, shuffle, epoch):
 def test_substitutes_come_from_the_window_first(mixed):
     ds = of_lengths([5, 0, 6])
     mix = Mix([ds, of_lengths([4], "b").repeat(2)]) if mixed else ds
-    order = EpochOrder(mix, seed=1, streams=1, window=4)
+    order = mix._order(1, streams=1, window=4)
     epoch = order.at(0, np.arange(order.samples)).tolist()
     neighbours = 0
     for position, index in enumerate(epoch):
-        others = list(order.substitutes(0, position))
+        others = list(substitutes(order, 0, position))
         window = others[: 1 - order.samples]  # then come all other positions of the epoch
         neighbours += len(window)
         assert index not in window
@@ -83,33 +83,33 @@ def test_substitutes_come_from_the_window_first(mixed):
 
 
 def test_last_position_of_a_shard():
-    order = EpochOrder(of_lengths([5, 6]), seed=1)
+    order = of_lengths([5, 6])._order(1)
     epoch = order.at(2, np.arange(11))
     assert order.last_position(2, 0) == max(np.flatnonzero(epoch < 5))
     assert order.last_position(2, 1) == max(np.flatnonzero(epoch >= 5))
-    assert EpochOrder(Mix([of_lengths([5, 6])]), seed=1).last_position(2, 0) is None
+    assert Mix([of_lengths([5, 6])])._order(1).last_position(2, 0) is None
 
 
 def test_seeds_epochs_and_datasets_differ():
     ds = of_lengths([50] * 4)
     positions = np.arange(200)
-    orders = [EpochOrder(ds, seed=seed).at(epoch, positions).tolist() for seed in (0, 1) for epoch in (0, 1)]
+    orders = [ds._order(seed).at(epoch, positions).tolist() for seed in (0, 1) for epoch in (0, 1)]
     assert len(set(map(tuple, orders))) == 4
-    mixed = EpochOrder(Mix([ds, of_lengths([50] * 4, "b")]), seed=0)._order
-    first, second = (np.stack(order.at(0, positions)) for order in mixed.orders)
+    mixed = Mix([ds, of_lengths([50] * 4, "b")])._order(0)
+    first, second = (order.at(0, positions) for order in mixed.orders)
     assert (first != second).any()
-    assert (EpochOrder(ds, seed=0).at(0, positions) == orders[0]).all()
+    assert (ds._order(0).at(0, positions) == orders[0]).all()
 
 
 def test_selected_samples_only():
     ds = of_lengths([10, 10])
     part = replace(ds._parts[0], lengths=np.array([3, 4]), rows=[np.arange(3), np.arange(4)])
-    order = EpochOrder(Dataset._of_parts([part]), seed=0)
+    order = Dataset._of_parts([part])._order(0)
     assert sorted(order.at(0, np.arange(7)).tolist()) == list(range(7))
 
 
 def test_an_empty_dataset():
-    order = EpochOrder(of_lengths([0]))
+    order = of_lengths([0])._order()
     assert order.samples == 0
     with pytest.raises(IndexError):
         order.at(0, [0])

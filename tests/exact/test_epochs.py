@@ -8,9 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tarmac.errors import UsageError
-from tarmac.exact.order.epochs import batch_positions, check_rank, first_and_size, steps_left
+from tarmac.exact.order.epochs import check_rank, request_at, steps_left
 
 SHAPES = st.lists(st.tuples(st.integers(1, 5), st.integers(1, 17), st.integers(0, 4)), min_size=1, max_size=6)
+
+
+def batch_positions(samples, position, step, *, batch_size, world_size, **options):
+    start = position + step * batch_size * world_size
+    return request_at(0, samples, start, batch_size=batch_size, world_size=world_size, **options).positions
 
 
 def batches_of(samples, shapes, tail):
@@ -79,15 +84,14 @@ def test_a_rank_owns_its_remainder_in_order(samples, position, batch_size, world
 
 @settings(deadline=None, derandomize=True)
 @given(st.integers(1, 60), st.integers(0, 59), st.sampled_from(["pad", "short"]), st.sampled_from([1, 2, 3]))
-def test_first_and_size_describe_the_positions(samples, start, tail, world_size):
+def test_a_request_describes_its_positions(samples, start, tail, world_size):
     start %= samples
     for rank in range(world_size):
         shape = {"batch_size": 4, "rank": rank, "world_size": world_size, "tail": tail}
-        first, size = first_and_size(samples, start, **shape)
-        numbers = range(first, first + size * world_size, world_size)
-        assert [number % samples for number in numbers] == batch_positions(
-            samples, start, 0, **shape
-        ).tolist()
+        request = request_at(3, samples, start, **shape)
+        assert (request.epoch, request.stride, request.samples) == (3, world_size, samples)
+        numbers = range(request.first, request.first + request.size * world_size, world_size)
+        assert [number % samples for number in numbers] == request.positions.tolist()
         assert all(
             start <= number < start + 4 * world_size and number % world_size == rank for number in numbers
         )
@@ -107,14 +111,6 @@ def test_steps():
         assert steps_left(samples, position, 16, "pad") == steps_left(samples, position, 16, "short") == other
     for tail in ("drop", "pad", "short"):
         assert steps_left(100, 164, 16, tail) == 0  # a padded batch, larger than the current ones, was last
-
-
-def test_steps_beyond_the_end_raise():
-    for step in (-1, 6):
-        with pytest.raises(IndexError, match=f"step {step} .* 6 steps"):
-            batch_positions(100, 0, step, batch_size=8, rank=0, world_size=2, tail="drop")
-    with pytest.raises(UsageError, match="`rank`"):
-        batch_positions(100, 0, 0, batch_size=8, rank=2, world_size=2, tail="drop")
 
 
 @pytest.mark.parametrize(("samples", "position", "batch"), [(-1, 0, 1), (1, -1, 1), (1, 0, 0)])

@@ -14,14 +14,14 @@ from tarmac.exact.loader.shared_memory import Segment, create_segment, map_segme
 def buffers_of(*arrays):
     buffers = []
     pickle.dumps(arrays, protocol=5, buffer_callback=buffers.append)
-    return buffers
+    return [buffer.raw() for buffer in buffers]
 
 
 def test_arrays_are_shared_without_a_copy():
     arrays = [np.arange(10), np.full((3, 5), 7, np.uint8), np.zeros((2, 2))]
     buffers = buffers_of(*arrays)
     segment = Segment(0, required_size(buffers))
-    ranges = [segment.write(buffer.raw()) for buffer in buffers]
+    ranges = segment.write(buffers)
     memory = map_segment(os.dup(segment.fd))
     segment.close_descriptor()
     whole = np.frombuffer(memory, np.uint8)
@@ -71,7 +71,7 @@ def test_no_memory_for_a_batch(monkeypatch):
 def test_memory_without_memfd(monkeypatch):
     monkeypatch.delattr(os, "memfd_create", raising=False)
     segment = Segment(0, 100)
-    assert segment.write(memoryview(b"abc")) == (0, 3)
+    assert segment.write([memoryview(b"abc")]) == [(0, 3)]
     memory = map_segment(os.dup(segment.fd))
     assert memory[:3] == b"abc"
     memory.close()

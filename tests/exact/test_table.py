@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from harness.shards import plain
+from tarmac.exact.fetch import Table
 from tarmac.exact.indexed import LARGE, IndexedShard
-from tarmac.exact.table import Table
 from tarmac.indexing.build import IndexOptions, index_shard
 from tarmac.indexing.sidecar import read_sidecar
 from tarmac.storage import open_read

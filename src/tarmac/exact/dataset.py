@@ -16,19 +16,21 @@ from numpy.typing import ArrayLike
 from tarmac.display import html_table
 from tarmac.errors import TarmacError, UsageError
 from tarmac.exact.fetch import Fetcher
+from tarmac.exact.order.exact import ExactOrder
 from tarmac.exact.selection import Part, by_condition, by_key_hash, by_keys, by_numbers, whole
 from tarmac.exact.shardset import OpenOptions, ShardSet
-from tarmac.exact.steps import Steps, apply_steps, describe_step, map_step
+from tarmac.exact.steps import MapRandomly, Steps, apply_steps, describe_step
 from tarmac.exact.types import MapStyle, T_co, U
 from tarmac.indexing.build import manifest_of
 from tarmac.indexing.manifest import Manifest
 from tarmac.indexing.meta import meta_plan
 from tarmac.indexing.where import parse_where
 from tarmac.limits import Limits
+from tarmac.runtime.seeds import Seed
 from tarmac.runtime.types import Integers
 from tarmac.samples.naming import Splitter
 from tarmac.samples.splits import split_bounds
-from tarmac.steps.fields import ToTuple
+from tarmac.steps.fields import Map, ToTuple
 from tarmac.steps.stage import Each
 from tarmac.storage import Cache, StorageOptions, is_local
 from tarmac.storage.types import DEFAULT_STORAGE
@@ -165,8 +167,7 @@ class Dataset(Steps, MapStyle[T_co]):
 
     def _all_keys(self) -> Iterator[str]:
         for part in self._parts:
-            sidecars = part.shards.sidecars(part.numbers.tolist())
-            for sidecar, rows in zip(sidecars, part.rows, strict=True):
+            for _, sidecar, rows in part.indexes():
                 yield from sidecar.keys(None if rows is None else rows.astype(np.int64))
 
     def key(self, index: int) -> str:
@@ -244,9 +245,7 @@ class Dataset(Steps, MapStyle[T_co]):
     def get(self, key: str) -> T_co:
         """Return the sample with this key, or raise KeyError."""
         for part in self._parts:
-            numbers = part.numbers.tolist()
-            sidecars = part.shards.sidecars(numbers)
-            for number, sidecar, rows in zip(numbers, sidecars, part.rows, strict=True):
+            for number, sidecar, rows in part.indexes():
                 row = sidecar.find(key)
                 if row is not None and (rows is None or row in rows):
                     return apply_steps(part.steps, part.shards.open(number).sample(row), None)  # type: ignore[no-any-return]
@@ -255,8 +254,7 @@ class Dataset(Steps, MapStyle[T_co]):
     def __iter__(self) -> Iterator[T_co]:
         for part in self._parts:
             for number, rows in zip(part.numbers.tolist(), part.rows, strict=True):
-                shard = part.shards.open(number)
-                samples = iter(shard) if rows is None else shard.some(rows)
+                samples = part.shards.open(number).some(rows)
                 yield from (apply_steps(part.steps, s, None) for s in samples) if part.steps else samples  # type: ignore[misc]
 
     # Steps that change the type of a sample
@@ -271,7 +269,7 @@ class Dataset(Steps, MapStyle[T_co]):
         With `random`, call `f(sample, rng)`. In a Loader, the numpy generator depends only on seed, epoch and
         position, so a resumed epoch draws the same numbers with any number of workers.
         """
-        return self._then(map_step(f, random=random))
+        return self._then(MapRandomly(f) if random else Map(f))
 
     def to_tuple(self, *fields: str) -> Dataset[tuple[Any, ...]]:
         """Pick fields into a tuple; `"jpg;png"` takes the first that the sample has."""
@@ -336,6 +334,12 @@ class Dataset(Steps, MapStyle[T_co]):
             parts.append(by_numbers(part, start - first, stop - first, step))
             first += part.samples
         return self._of_parts(parts)
+
+    def _order(
+        self, seed: Seed = 0, *, shuffle: bool = True, streams: int = 64, window: int = 16_384
+    ) -> ExactOrder:
+        """Return the order of the samples in an epoch."""
+        return ExactOrder(self.lengths, seed=seed, shuffle=shuffle, streams=streams, window=window)
 
     # Resources
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import bisect
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from tarmac.exact.indexed import LARGE, IndexedShard, cut_out
 from tarmac.exact.selection import Part
-from tarmac.exact.table import Table
 from tarmac.exact.types import Rows
 from tarmac.indexing.build import REQUESTS
 from tarmac.runtime.lookahead import in_threads
@@ -143,7 +143,7 @@ class Fetcher:
             if segment not in readers:
                 part, number, rows, begin = segments[segment]
                 shard = part.shards.open(number)
-                if not shard.local:
+                if shard.content is None:
                     return None
                 readers[segment] = shard.sample, rows, begin, part.steps
             read, rows, begin, todo = readers[segment]
@@ -163,3 +163,39 @@ def _read_groups(groups: list[_Group]) -> Iterator[list[Sample]]:
     if len(groups) < 2 or all(is_local(part.shards.url(shard)) for part, shard, _, _ in groups):
         return map(read, groups)
     return in_threads(read, groups, REQUESTS)
+
+
+class Table:
+    """The offsets of key and fields of every selected sample, shard after shard."""
+
+    def __init__(self, shards: Sequence[IndexedShard], rows: Sequence[Rows | None]) -> None:
+        self._shards = shards  # keeps them open
+        self._names = shards[0].names or ()
+        self._urls = [shard.url for shard in shards]
+        self._texts = [shard.sidecar.text or "" for shard in shards]
+        self._contents = [shard.content for shard in shards]
+        pieces = []
+        for shard, some in zip(shards, rows, strict=True):
+            selected = slice(None) if some is None else some.astype(np.int64)
+            pieces.append(
+                np.concatenate([shard.sidecar.text_bounds(selected), shard.bounds(selected)], axis=1)
+            )
+        self._ends = np.cumsum([len(piece) for piece in pieces])
+        self._bounds = np.concatenate(pieces)
+
+    @classmethod
+    def of(cls, shards: Sequence[IndexedShard], rows: Sequence[Rows | None]) -> Table | None:
+        """Build a table, or return None unless all samples have the same fields, all small and in memory."""
+        names = shards[0].names if shards else None
+        uniform = all(shard.names == names and shard.sidecar.text is not None for shard in shards)
+        small = all(shard.sidecar.sizes.max(initial=0) < LARGE for shard in shards)
+        return cls(shards, rows) if names and uniform and small else None
+
+    def samples(self, numbers: Integers) -> list[Sample]:
+        """Return the samples with these numbers, in this order."""
+        shards = np.searchsorted(self._ends, numbers, side="right").tolist()
+        starts, stops, *bounds = self._bounds.take(numbers, axis=0).T.tolist()
+        texts = self._texts
+        keys = [texts[shard][start:stop] for shard, start, stop in zip(shards, starts, stops, strict=True)]
+        urls, contents = map(self._urls.__getitem__, shards), map(self._contents.__getitem__, shards)
+        return list(cut_out(self._names, keys, urls, contents, bounds))

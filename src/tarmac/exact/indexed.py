@@ -10,7 +10,6 @@ import itertools
 import mmap
 import weakref
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -18,14 +17,16 @@ import xxhash
 from numpy.typing import NDArray
 
 from tarmac.errors import DigestMismatch, IndexingError, IndexStale
+from tarmac.exact.types import Rows
+from tarmac.indexing.build import REQUESTS
 from tarmac.indexing.names import HEADER_BYTES, check_headers, hard_links
 from tarmac.indexing.sidecar import Sidecar
+from tarmac.runtime.lookahead import in_threads
+from tarmac.runtime.types import Integers
 from tarmac.samples.grouping import Sample
 from tarmac.storage import Source, StorageOptions, read_range
 from tarmac.storage.local import LocalSource
 from tarmac.storage.types import DEFAULT_STORAGE
-
-Rows = NDArray[np.int64]
 
 CHUNK = 4096
 """Samples read at a time when a whole shard is read, ..."""
@@ -39,8 +40,6 @@ LOCAL_GAP = 4 << 10
 """The same for local files that are not mapped."""
 SPAN = 8 << 20
 """Largest request, in bytes; longer ranges are read in parallel."""
-REQUESTS = 16
-"""Parallel requests per call."""
 
 
 class IndexedShard:
@@ -67,31 +66,36 @@ class IndexedShard:
         views: bool = False,
         compare_names: bool = False,
     ) -> None:
-        self.url = url
-        self._version = version
-        self.sidecar = sidecar
-        self._storage = storage
-        self._map: mmap.mmap | bytes | memoryview | None = None
+        self.url, self.sidecar = url, sidecar
+        self._storage, self._version, self._verify = storage, version, verify
+        self._wanted = None if fields is None else frozenset(fields)
         self._file = source if isinstance(source, LocalSource) else None
+        self.content: Any = None
+        """The bytes of the shard, if it is mapped or in memory."""
         self.damaged: bool = False
         """Whether the bytes differ from those indexed, so that the shard must be opened again."""
         if source is not None:
             # Other threads may read after this shard was dropped, so the source is closed with the last reference.
             closing = weakref.finalize(self, source.close)
-            if mapped or self._file is None or self._file.length is None:
-                self._map = _addressable(source, sidecar, url)
-                if self._map is None:
-                    self._file = None
-                    closing()  # a stream cannot be addressed
-            else:
-                _check_length(self._file.length, sidecar, url)
-        if views and self._map is not None:
-            self._map = memoryview(self._map)
-        self._wanted = None if fields is None else frozenset(fields)
-        self._verify = verify
+            length = source.length if self._file is not None and not mapped else None
+            if length is None:
+                self.content = source.map() or source.content()
+            if self.content is not None:
+                length = len(self.content)
+            elif length is None:
+                self._file = None
+                closing()  # a stream cannot be addressed
+            if length not in (None, sidecar.facts.size):
+                raise IndexStale(
+                    f"expected {sidecar.facts.size} bytes as when it was indexed, got {length}.", url=url
+                )
+            if isinstance(self.content, mmap.mmap):
+                self.content.madvise(mmap.MADV_NORMAL)  # rows come in any order
+        if views and self.content is not None:
+            self.content = memoryview(self.content)
         self._links: NDArray[np.bool_] | None = None
         """Which members are hard links; only needed to compare names."""
-        if compare_names and self._map is None and self._file is None:
+        if compare_names and self.content is None and self._file is None:
             self._links = hard_links(sidecar.offsets, url)
         if verify and sidecar.digests is None:
             raise IndexingError("the index has no digests.", url=url, hint="tarmac index --digest SHARDS")
@@ -100,30 +104,21 @@ class IndexedShard:
         self._field_of = sidecar.field_of.data
         self._offsets = sidecar.offsets.data
         self._sizes = sidecar.sizes.data
-        # The fast path: all samples have the same fields, and all fields are wanted.
-        layout = sidecar.facts.layout if fields is None else None
-        uniform = self._map, url, sidecar.key, layout, self._offsets, self._sizes
-        self._uniform: tuple[Any, ...] | None = uniform if layout else None
-        self.names: list[str] | None = self._names()
+        layout = sidecar.facts.layout
+        self.names: list[str] | None = None
         """The fields of each sample, if all samples have the same fields and `content` is in memory."""
+        if layout is not None and self.content is not None and not verify:
+            self.names = [name for name in layout if self._wanted is None or name in self._wanted]
+        # The fast path: all samples have the same fields, and all fields are wanted.
+        uniform = self.content, url, sidecar.key, layout, self._offsets, self._sizes
+        self._uniform: tuple[Any, ...] | None = uniform if self.names and fields is None else None
 
     def __len__(self) -> int:
         return len(self.sidecar)
 
-    @property
-    def content(self) -> Any:
-        """The bytes of the shard, if it is mapped or in memory."""
-        return self._map
-
-    def _names(self) -> list[str] | None:
-        layout = self.sidecar.facts.layout
-        if self._map is None or self._verify or layout is None:
-            return None
-        return [name for name in layout if self._wanted is None or name in self._wanted]
-
     def sample(self, row: int) -> Sample:
         """Return one sample: its key, its URL, and the bytes of each field."""
-        if self._map is None or self._verify:
+        if self.content is None or self._verify:
             return self.samples(np.array([row]))[0]
         sample: Sample
         if self._uniform is not None:
@@ -135,7 +130,7 @@ class IndexedShard:
                 sample[name] = data[start : start + size] if size < LARGE else self._large(start, size)
                 member += 1
             return sample
-        data, fields, wanted = self._map, self.sidecar.fields, self._wanted
+        data, fields, wanted = self.content, self.sidecar.fields, self._wanted
         sample = {"__key__": self.sidecar.key(row), "__url__": self.url}
         for member in range(self._starts[row], self._starts[row + 1]):
             name = fields[self._field_of[member]]
@@ -146,15 +141,14 @@ class IndexedShard:
 
     def _large(self, start: int, size: int) -> Any:
         """Read a large field from the file, which releases the GIL."""
-        if self._file is None or isinstance(self._map, memoryview):
-            assert self._map is not None
-            return self._map[start : start + size]
+        if self._file is None or isinstance(self.content, memoryview):
+            return self.content[start : start + size]
         data = self._file.read_at(start, size)
         if len(data) != size:
             raise IndexStale("the shard was truncated while it was read.", url=self.url)
         return data
 
-    def samples(self, rows: Rows | slice) -> list[Sample]:
+    def samples(self, rows: Integers | slice) -> list[Sample]:
         """Return several samples, in the order of `rows`."""
         if self.names is not None:
             return list(self._cut_out(rows))
@@ -163,22 +157,16 @@ class IndexedShard:
         self._fill(samples, rows)
         return samples
 
-    @property
-    def local(self) -> bool:
-        """Whether samples are read from memory, without requests or system calls."""
-        return self._map is not None
-
-    def some(self, rows: NDArray[np.int32]) -> Iterator[Sample]:
-        """Yield the samples of these rows."""
-        for start, stop in self._chunks(rows):
-            yield from self.samples(rows[start:stop].astype(np.int64))
+    def some(self, rows: Rows | None) -> Iterator[Sample]:
+        """Yield the samples of these rows; None yields all."""
+        for start, stop in self._chunks(slice(None) if rows is None else rows):
+            chunk = slice(start, stop) if rows is None else rows[start:stop].astype(np.int64)
+            yield from self.samples(chunk) if self.names is None else self._cut_out(chunk)
 
     def __iter__(self) -> Iterator[Sample]:
-        for start, stop in self._chunks(slice(None)):
-            rows = slice(start, stop)
-            yield from self.samples(rows) if self.names is None else self._cut_out(rows)
+        return self.some(None)
 
-    def _chunks(self, rows: NDArray[np.int32] | slice) -> Iterator[tuple[int, int]]:
+    def _chunks(self, rows: Rows | slice) -> Iterator[tuple[int, int]]:
         """Yield ranges of rows, each of a bounded number of samples and bytes."""
         sidecar = self.sidecar
         if not len(sidecar):
@@ -192,7 +180,7 @@ class IndexedShard:
             yield start, stop
             start = stop
 
-    def bounds(self, rows: Rows | slice) -> Rows:
+    def bounds(self, rows: Integers | slice) -> Integers:
         """Return begin and end of each of `names`, for each sample."""
         layout = self.sidecar.facts.layout
         assert layout is not None
@@ -202,13 +190,13 @@ class IndexedShard:
         sizes = self.sidecar.sizes.reshape(-1, len(layout))[rows][:, wanted]
         return np.stack([starts, starts + sizes], axis=2).reshape(len(starts), 2 * len(wanted))
 
-    def _cut_out(self, rows: Rows | slice) -> Iterator[Sample]:
+    def _cut_out(self, rows: Integers | slice) -> Iterator[Sample]:
         assert self.names is not None
         keys = self.sidecar.keys(rows)
         urls, contents = itertools.repeat(self.url, len(keys)), itertools.repeat(self.content, len(keys))
         return cut_out(self.names, keys, urls, contents, self.bounds(rows).T.tolist())
 
-    def _fill(self, samples: list[Sample], rows: Rows | slice) -> None:
+    def _fill(self, samples: list[Sample], rows: Integers | slice) -> None:
         sidecar = self.sidecar
         numbers = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
         firsts, lasts = sidecar.starts[numbers], sidecar.starts[numbers + 1]
@@ -236,7 +224,9 @@ class IndexedShard:
         if self._verify:
             self._check_digests(samples, owners, members, names)
 
-    def _check_digests(self, samples: list[Sample], owners: Rows, members: Rows, names: list[str]) -> None:
+    def _check_digests(
+        self, samples: list[Sample], owners: Integers, members: Integers, names: list[str]
+    ) -> None:
         assert self.sidecar.digests is not None
         expected = self.sidecar.digests[members].tolist()
         for owner, name, digest in zip(owners.tolist(), names, expected, strict=True):
@@ -252,28 +242,23 @@ class IndexedShard:
                 raise error
 
     def _bytes(self, starts: list[int], ends: list[int]) -> list[Any]:
-        data = self._map
+        data = self.content
         if data is not None:
             return [data[start:end] for start, end in zip(starts, ends, strict=True)]
         spans = coalesce(starts, ends, GAP if self._file is None else LOCAL_GAP)
-        fetched = self._fetch([span[:2] for span in spans])
+        threads = min(REQUESTS, len(spans)) if self._file is None else 1
+        pieces = in_threads(self._read, spans, threads) if threads > 1 else map(self._read, spans)
         payloads = [b""] * len(starts)
-        for (base, _, numbers), piece in zip(spans, fetched, strict=True):
+        for (base, _, numbers), piece in zip(spans, pieces, strict=True):
             for number in numbers:
                 payloads[number] = piece[starts[number] - base : ends[number] - base]
         return payloads
 
-    def _fetch(self, spans: Sequence[tuple[int, int]]) -> list[bytes]:
+    def _read(self, span: tuple[int, int, Any]) -> bytes:
+        start, stop, _ = span
         if self._file is not None:
-            return [self._large(start, stop - start) for start, stop in spans]
-
-        def one(span: tuple[int, int]) -> bytes:
-            return read_range(self.url, *span, self._storage, self._version)
-
-        if len(spans) == 1:
-            return [one(spans[0])]
-        with ThreadPoolExecutor(min(REQUESTS, len(spans) or 1)) as pool:
-            return list(pool.map(one, spans))
+            return self._large(start, stop - start)  # type: ignore[no-any-return]
+        return read_range(self.url, start, stop, self._storage, self._version)
 
 
 def cut_out(
@@ -316,21 +301,3 @@ def coalesce(starts: Sequence[int], ends: Sequence[int], gap: int = GAP) -> list
         else:
             spans.append((start, end, [number]))
     return spans
-
-
-def _addressable(source: Source, sidecar: Sidecar, url: str) -> mmap.mmap | bytes | None:
-    """Return the bytes of a local shard, mapped or in memory; None for a stream."""
-    content = source.map() or source.content()
-    if content is None:
-        return None
-    _check_length(len(content), sidecar, url)
-    if isinstance(content, mmap.mmap):
-        content.madvise(mmap.MADV_NORMAL)  # rows come in any order
-    return content
-
-
-def _check_length(length: int, sidecar: Sidecar, url: str) -> None:
-    if length != sidecar.facts.size:
-        raise IndexStale(
-            f"expected {sidecar.facts.size} bytes as when it was indexed, got {length}.", url=url
-        )

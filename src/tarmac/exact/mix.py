@@ -14,11 +14,12 @@ from numpy.typing import ArrayLike
 from tarmac.display import html_table
 from tarmac.errors import UsageError
 from tarmac.exact.dataset import Dataset
-from tarmac.exact.order.mixture import counts_of
-from tarmac.exact.steps import Steps, describe_step, map_step
+from tarmac.exact.order.mixture import MixedOrder, counts_of
+from tarmac.exact.steps import MapRandomly, Steps, describe_step
 from tarmac.exact.types import MapStyle, T_co, U
 from tarmac.limits import Limits
-from tarmac.steps.fields import ToTuple
+from tarmac.runtime.seeds import Seed, make_seed
+from tarmac.steps.fields import Map, ToTuple
 from tarmac.steps.stage import Each
 
 
@@ -108,7 +109,7 @@ class Mix(Steps, MapStyle[T_co]):
     def map(self, f: Callable[[T_co, np.random.Generator], U], *, random: Literal[True]) -> Mix[U]: ...
     def map(self, f: Callable[..., U], *, random: bool = False) -> Mix[U]:
         """Replace each sample with `f(sample)`, or with `f(sample, rng)` if `random`, as `Dataset.map` does."""
-        return self._then(map_step(f, random=random))
+        return self._then(MapRandomly(f) if random else Map(f))
 
     def to_tuple(self, *fields: str) -> Mix[tuple[Any, ...]]:
         """Pick fields into a tuple; `"jpg;png"` takes the first that the sample has."""
@@ -120,6 +121,19 @@ class Mix(Steps, MapStyle[T_co]):
     @property
     def _limits(self) -> Limits:
         return self.datasets[0]._limits
+
+    def _order(
+        self, seed: Seed = 0, *, shuffle: bool = True, streams: int = 64, window: int = 16_384
+    ) -> MixedOrder:
+        """Return the order of the samples in an epoch, by their numbers in the concatenated datasets."""
+        orders = [
+            # Each has its own seed; otherwise datasets of equal lengths would be shuffled alike.
+            dataset._order(
+                make_seed(seed, number) if number else seed, shuffle=shuffle, streams=streams, window=window
+            )
+            for number, dataset in enumerate(self.datasets)
+        ]
+        return MixedOrder(orders, self.counts, seed=seed, shuffle=shuffle, streams=streams)
 
     def close(self) -> None:
         """Close the open shards of all datasets; they are opened again on access."""

@@ -17,6 +17,7 @@ from tarmac.exact.shardset import ShardSet
 from tarmac.exact.types import Rows
 from tarmac.indexing.meta import names_in
 from tarmac.indexing.promote import common_types
+from tarmac.indexing.sidecar import Sidecar
 from tarmac.indexing.where import Condition
 from tarmac.runtime.types import Integers
 from tarmac.samples.splits import key_hasher
@@ -35,6 +36,11 @@ class Part:
     rows: Sequence[Rows | None]
     """The selected rows of each shard; None for all."""
     steps: tuple[Each, ...] = ()
+
+    def indexes(self) -> Iterator[tuple[int, Sidecar, Rows | None]]:
+        """Yield the number, the index and the selected rows of each shard."""
+        numbers = self.numbers.tolist()
+        return zip(numbers, self.shards.sidecars(numbers), self.rows, strict=True)
 
     @property
     def samples(self) -> int:
@@ -102,7 +108,7 @@ def by_condition(parts: Sequence[Part], condition: Condition) -> list[Part]:
     if samples and not any(part.samples for part in matches):
         values, names = Counter[str](), dict[str, None]()
         for part in parts:
-            for (_, table), rows in zip(_tables(part, condition), part.rows, strict=True):
+            for _, table, rows in _tables(part, condition):
                 resolved = condition.resolve(table.schema.names)
                 for name in condition.compared:
                     column = table.column(resolved[name])
@@ -126,11 +132,11 @@ def _names(part: Part) -> Iterator[str]:
 
 def _matching(part: Part, condition: Condition) -> Part:
     # A column can have been indexed as integers in one shard and as text in another.
-    types = common_types(table for _, table in _tables(part, condition))
+    types = common_types(table for _, table, _ in _tables(part, condition))
     types.pop("key", None)  # text or bytes; conditions see both as text
 
     def selected() -> Iterator[Rows]:
-        for (url, table), old in zip(_tables(part, condition), part.rows, strict=True):
+        for url, table, old in _tables(part, condition):
             try:
                 mask = condition.mask(table, types)
             except IndexingError as error:
@@ -141,12 +147,11 @@ def _matching(part: Part, condition: Condition) -> Part:
     return _narrowed(part, selected())
 
 
-def _tables(part: Part, condition: Condition) -> Iterator[tuple[str, Any]]:
-    """Yield the URL of each shard and a record batch of the columns of a condition."""
+def _tables(part: Part, condition: Condition) -> Iterator[tuple[str, Any, Rows | None]]:
+    """Yield the URL of each shard, a record batch of the columns of a condition, and the selected rows."""
     import pyarrow as pa
 
-    numbers = part.numbers.tolist()
-    for number, sidecar in zip(numbers, part.shards.sidecars(numbers), strict=True):
+    for number, sidecar, rows in part.indexes():
         url = part.shards.url(number)
         fields = [name for name in condition.columns if name.startswith("has:")]
         columns = {name: pa.array(sidecar.has(name[4:])) for name in fields}
@@ -157,7 +162,7 @@ def _tables(part: Part, condition: Condition) -> Iterator[tuple[str, Any]]:
         except IndexingError as error:
             error.at(url=url)
             raise
-        yield url, pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
+        yield url, pa.RecordBatch.from_arrays(list(columns.values()), list(columns)), rows
 
 
 def by_key_hash(part: Part, bounds: Sequence[tuple[int, int]], salt: str) -> list[Part]:
@@ -167,7 +172,7 @@ def by_key_hash(part: Part, bounds: Sequence[tuple[int, int]], salt: str) -> lis
     """
     hash_key = key_hasher(salt)
     selected: list[list[Rows]] = [[] for _ in bounds]
-    for sidecar, old in zip(part.shards.sidecars(part.numbers.tolist()), part.rows, strict=True):
+    for _, sidecar, old in part.indexes():
         hashes = np.array([hash_key(key) for key in sidecar.keys(None)], np.uint64)
         for rows, (low, high) in zip(selected, bounds, strict=True):
             rows.append(_masked(old, (hashes >= low) & (hashes <= high - 1)))
@@ -182,7 +187,7 @@ def by_keys(part: Part, keys: Collection[str]) -> Part:
     """Return the samples with these keys."""
 
     def selected() -> Iterator[Rows]:
-        for sidecar, old in zip(part.shards.sidecars(part.numbers.tolist()), part.rows, strict=True):
+        for _, sidecar, old in part.indexes():
             mask = np.fromiter((key in keys for key in sidecar.keys(None)), np.bool_, len(sidecar))
             yield _masked(old, mask)
 

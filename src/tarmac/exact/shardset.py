@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +18,7 @@ from tarmac.indexing.sidecar import Sidecar, open_sidecar, sidecar_url
 from tarmac.runtime.lookahead import in_threads
 from tarmac.samples.naming import Splitter, first_dot
 from tarmac.storage import Cache, Source, StorageOptions, is_local, open_read, stat
+from tarmac.storage.locks import forget_in_children
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.tar import TarOptions
 from tarmac.tar.reader import DEFAULT_OPTIONS
@@ -105,8 +105,10 @@ class ShardSet:
         return shards
 
     def release(self, number: int) -> None:
-        """Close a shard once no thread reads from it."""
+        """Close a shard once no thread reads from it, and let the cache evict it first."""
         self._open.drop(number)
+        if self.options.cache is not None:
+            self.options.cache.retire(self.url(number))
 
     def sidecar(self, number: int) -> Sidecar:
         """Return the index of a shard, without opening the shard."""
@@ -237,10 +239,10 @@ class _Pool(Generic[T]):
     def __init__(self, limit: int | None) -> None:
         self._limit = limit
         self._items: dict[int, T] = {}
-        self.renew_locks()
-        _pools.add(self)
+        self.forget()
+        forget_in_children(self)
 
-    def renew_locks(self) -> None:
+    def forget(self) -> None:
         """Replace the locks: a forked process has none of the threads that would release them."""
         self._lock = threading.Lock()
         self._creating: dict[int, threading.Lock] = {}
@@ -262,32 +264,17 @@ class _Pool(Generic[T]):
                 item = self._items.get(number)
                 if item is None:
                     item = create(number)
-                    self._keep(number, item)
+                    with self._lock:
+                        self._creating.pop(number, None)
+                        self._items[number] = item
+                        if self._limit is not None and len(self._items) > self._limit:
+                            del self._items[next(iter(self._items))]
         return item
 
     def drop(self, number: int) -> None:
         """Remove an object."""
         with self._lock:
             self._items.pop(number, None)
-
-    def _keep(self, number: int, item: T) -> None:
-        with self._lock:
-            self._creating.pop(number, None)
-            self._items[number] = item
-            if self._limit is not None and len(self._items) > self._limit:
-                del self._items[next(iter(self._items))]
-
-
-_pools: weakref.WeakSet[_Pool[Any]] = weakref.WeakSet()
-
-
-def _renew_all_locks() -> None:
-    for pool in _pools:
-        pool.renew_locks()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_all_locks)
 
 
 class _InMemory(Source):

@@ -9,15 +9,13 @@ from typing import Any, Self
 
 import numpy as np
 
+from tarmac.codecs.handlers import Handler as FieldDecoder
 from tarmac.display import display_url
 from tarmac.errors import TarmacError, TransformFailed
 from tarmac.limits import Limits
-from tarmac.steps.fields import Associate, Decode, Map, MapDict, MapTuple, Rename
+from tarmac.steps.fields import Associate, Decode, MapDict, MapTuple, Rename
 from tarmac.steps.handlers import reraise_exception
 from tarmac.steps.stage import Each
-
-FieldDecoder = Callable[[str, bytes], Any]
-"""A function of field name and data, as `decode` takes them; None from it means: not mine."""
 
 
 class MapRandomly(Each):
@@ -30,11 +28,6 @@ class MapRandomly(Each):
     def apply(self, item: Any) -> Any:
         """Apply `f` with an unseeded generator: outside of a Loader there is no epoch to derive one from."""
         return self.f(item, np.random.default_rng())
-
-
-def map_step(f: Callable[..., Any], *, random: bool) -> Each:
-    """Return the step that `map` adds."""
-    return MapRandomly(f) if random else Map(f)
 
 
 class Steps(ABC):

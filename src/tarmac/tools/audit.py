@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from tarmac.errors import UsageError
 from tarmac.exact.dataset import Dataset
-from tarmac.exact.epoch_order import EpochOrder
 from tarmac.exact.mix import Mix
-from tarmac.exact.order.epochs import Tail, batch_positions, steps_left
+from tarmac.exact.order.epochs import Tail, request_at, steps_left
 from tarmac.exact.order.exact import ExactOrder
+from tarmac.exact.order.mixture import EpochOrder
 from tarmac.storage import StorageOptions
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.storage.urls import Shards
@@ -140,7 +140,7 @@ def audit(
         if value < least:
             raise UsageError(f"expected at least {least}, got {value}.", field=name)
     try:
-        order = EpochOrder(dataset, seed=seed, shuffle=shuffle, streams=streams, window=window)
+        order = dataset._order(seed, shuffle=shuffle, streams=streams, window=window)
         steps_left(0, position, batch_size * world_size, tail)
     except ValueError as error:
         raise UsageError(f"{error}.") from None
@@ -192,15 +192,15 @@ class EpochAudit:
                 yield ReadSample(step, each, position, key)
 
     def _positions(self, step: int, rank: int) -> Integers:
-        return batch_positions(
+        return request_at(
+            self.epoch,
             self.order.samples,
-            self.position,
-            step,
+            self.position + step * self._global_batch,
             batch_size=self.batch_size,
             rank=rank,
             world_size=self.world_size,
             tail=self.tail,
-        )
+        ).positions
 
     def key(self, key: str, epochs: int = 1) -> list[Occurrence]:
         """Return when the samples with this key come, in this epoch and the following ones."""
@@ -314,16 +314,13 @@ class EpochAudit:
         for dataset, taken in parts:
             if not taken:
                 continue
-            order = ExactOrder(
-                dataset.lengths,
-                seed=self.seed,
-                shuffle=self.shuffle,
-                streams=self.streams,
-                window=self.window,
-            )
+            order = dataset._order(self.seed, shuffle=self.shuffle, streams=self.streams, window=self.window)
             for moment in range(_MOMENTS):
                 drawn = self.epoch * taken + taken * (2 * moment + 1) // (2 * _MOMENTS)
-                counts[moment] += _shards_around(order, *divmod(drawn, order.samples), self.world_size)
+                windows = _windows_at(order, *divmod(drawn, order.samples), self.world_size)
+                # Streams are pieces of one sequence, and so may their windows be: a shard counts once.
+                shards = [np.unique(dataset._fetcher.shard_numbers(numbers)) for numbers in windows]
+                counts[moment] += len(np.unique(np.concatenate(shards)))
         return int(counts.max())
 
 
@@ -343,14 +340,10 @@ def _outside(counts: NDArray[np.uint16], expected: list[tuple[int, int, int]]) -
     return np.concatenate(few), np.concatenate(many)
 
 
-def _shards_around(order: ExactOrder, epoch: int, position: int, world_size: int) -> int:
-    """Count the shards in the windows of all streams of rank 0 at a position."""
+def _windows_at(order: ExactOrder, epoch: int, position: int, world_size: int) -> Iterator[Integers]:
+    """Yield the samples of the window of each stream of rank 0 at a position."""
     begin = position - position % order.streams
     turn = np.arange(begin, min(begin + order.streams, order.samples), world_size)
     starts, _, sizes, _ = order.windows(epoch, turn)
-    # Streams are pieces of one sequence, and so may their windows be: a shard counts once.
-    shards = [
-        np.unique(order.on_line(epoch, np.arange(start, start + size))[0])
-        for start, size in zip(starts.tolist(), sizes.tolist(), strict=True)
-    ]
-    return len(np.unique(np.concatenate(shards)))
+    for start, size in zip(starts.tolist(), sizes.tolist(), strict=True):
+        yield order.on_line(epoch, np.arange(start, start + size))

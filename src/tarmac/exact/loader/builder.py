@@ -10,13 +10,12 @@ from typing import Any
 
 from tarmac.errors import ErrorBudgetExceeded
 from tarmac.exact.dataset import Dataset
-from tarmac.exact.epoch_order import EpochOrder
 from tarmac.exact.loader.collate import BatchBuffer
-from tarmac.exact.loader.cursor import Request, seeds_of
+from tarmac.exact.loader.cursor import seeds_of
 from tarmac.exact.loader.stats import Stats
-from tarmac.exact.mix import Mix
+from tarmac.exact.order.epochs import Request
+from tarmac.exact.order.mixture import EpochOrder, substitutes
 from tarmac.exact.steps import apply_steps
-from tarmac.steps.stage import Each
 
 CHUNK = 32
 """Largest number of samples that a thread works on at a time: handing over costs, and waits for the GIL."""
@@ -44,23 +43,15 @@ class Result:
     stats: Stats = field(default_factory=Stats)
 
 
+@dataclass(eq=False, slots=True)
 class BatchBuilder:
     """Builds batches. It keeps nothing between two batches, so any thread or process can build any batch."""
 
-    def __init__(
-        self,
-        dataset: Dataset[Any] | Mix[Any],
-        order: EpochOrder,
-        *,
-        seed: int | str,
-        collate: Callable[[list[Any]], Any] | None,
-        max_bad_samples: int,
-    ) -> None:
-        self.samples: Dataset[Any] = dataset._concatenated if isinstance(dataset, Mix) else dataset
-        self.order = order
-        self.seed = seed
-        self.collate = collate
-        self.max_bad_samples = max_bad_samples
+    samples: Dataset[Any]
+    order: EpochOrder
+    seed: int | str
+    collate: Callable[[list[Any]], Any] | None
+    max_bad_samples: int
 
     def begin(
         self, request: Request, pool: ThreadPoolExecutor | None = None, threads: int = 1
@@ -71,14 +62,6 @@ class BatchBuilder:
             return lambda: batch.finish([batch.fill(chunk) for chunk in _chunks(request.size, 1)])
         futures = [pool.submit(batch.fill, chunk) for chunk in _chunks(request.size, threads)]
         return lambda: batch.finish(_results(futures))
-
-    def steps(self) -> list[Each]:
-        """Return all steps that are applied to samples."""
-        return [step for part in self.samples._parts for step in part.steps]
-
-    def after_fork(self) -> None:
-        """Release what a forked process must not share with its parent."""
-        self.samples._after_fork()
 
 
 def _chunks(size: int, threads: int) -> list[range]:
@@ -106,10 +89,11 @@ class _Batch:
         self.bad: list[BadSample] = []
         self.buffer = BatchBuffer(request.size)
         self.items: list[Any] = [None] * request.size
+        self.put = self.buffer.put if builder.collate is None else self.items.__setitem__
 
     def fill(self, slots: range) -> Stats:
         """Build the items of some slots of the batch."""
-        stats, put = Stats(), self._put
+        stats = Stats()
         began = time.perf_counter()
         fetched = self.builder.samples._fetcher.fetch(self.indices[slots.start : slots.stop])
         stats.read += time.perf_counter() - began
@@ -120,16 +104,10 @@ class _Batch:
             except Exception as error:
                 item = self._substitute(slot, sample, error)
             built = time.perf_counter()
-            put(slot, item)
+            self.put(slot, item)
             stats.steps += built - began
             stats.collate += time.perf_counter() - built
         return stats
-
-    def _put(self, slot: int, item: Any) -> None:
-        if self.builder.collate is None:
-            self.buffer.put(slot, item)
-        else:
-            self.items[slot] = item
 
     def _substitute(self, slot: int, sample: Any, error: Exception) -> Any:
         """Return the next good item of the window, so that every rank keeps its number of samples."""
@@ -137,7 +115,7 @@ class _Batch:
         if not builder.max_bad_samples:
             raise error
         position = int(self.positions[slot])
-        for index in builder.order.substitutes(self.request.epoch, position):
+        for index in substitutes(builder.order, self.request.epoch, position):
             (other,), (steps,) = builder.samples._fetcher.fetch([index])
             try:
                 item = apply_steps(steps, other, self.seeds[slot])

@@ -29,13 +29,14 @@ class BatchBuffer:
 
     def put(self, slot: int, item: Any) -> None:
         """Write an item into its slot."""
+        kind, values = _fields(item)
         if self._columns is None:
             with self._lock:
                 if self._columns is None:
-                    self._type = _type(item)
-                    self._columns = {name: self._column(value) for name, value in _values(item).items()}
-        columns, values = self._columns, _values(item)
-        if _type(item) is not self._type or values.keys() != columns.keys():
+                    self._type = kind
+                    self._columns = {name: self._column(value) for name, value in values.items()}
+        columns = self._columns
+        if kind is not self._type or values.keys() != columns.keys():
             odd = ", ".join(sorted(map(str, values.keys() ^ columns.keys()))) or type(item).__name__
             raise MismatchedBatch(f"the samples of a batch have different fields: {odd}.")
         for name, value in values.items():
@@ -75,16 +76,11 @@ def _write(column: np.ndarray[Any, Any], slot: int, value: np.ndarray[Any, Any])
         column[slot].view(pixel)[...] = value.view(pixel)
 
 
-def _type(item: Any) -> type:
+def _fields(item: Any) -> tuple[type, Mapping[Any, Any]]:
+    """Return the kind of an item (dict, tuple or object), and its values by field."""
     if isinstance(item, Mapping):
-        return dict
-    return tuple if isinstance(item, tuple | list) else object
-
-
-def _values(item: Any) -> Mapping[Any, Any]:
-    if isinstance(item, Mapping):
-        return item
-    return dict(enumerate(item)) if isinstance(item, tuple | list) else {0: item}
+        return dict, item
+    return (tuple, dict(enumerate(item))) if isinstance(item, tuple | list) else (object, {0: item})
 
 
 def _finished(column: Any, name: object) -> Any:

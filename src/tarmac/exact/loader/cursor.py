@@ -7,18 +7,16 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, ParamSpec
-
-import numpy as np
+from typing import Any, ParamSpec
 
 from tarmac.display import html_table
 from tarmac.errors import LoaderError, TarmacWarning, UsageError
 from tarmac.exact.dataset import Dataset
-from tarmac.exact.epoch_order import EpochOrder
 from tarmac.exact.loader.state import LoaderState
 from tarmac.exact.mix import Mix
 from tarmac.exact.order.bijection import MAX_SIZE, mix_key
-from tarmac.exact.order.epochs import Tail, check_rank, first_and_size, steps_left
+from tarmac.exact.order.epochs import Request, Tail, check_rank, request_at, steps_left
+from tarmac.exact.order.mixture import EpochOrder
 from tarmac.runtime.agreement import Site
 from tarmac.runtime.seeds import make_seed
 from tarmac.runtime.types import Integers
@@ -55,24 +53,6 @@ def explain_torch_arguments(init: Callable[P, None]) -> Callable[P, None]:
     return checked
 
 
-class Request(NamedTuple):
-    """A batch: every `stride`-th position of an epoch from `first` on, wrapping around at the end.
-
-    A few integers whatever the batch size, so that sending it to a worker never blocks.
-    """
-
-    epoch: int
-    first: int
-    size: int
-    stride: int
-    samples: int
-
-    @property
-    def positions(self) -> Integers:
-        """The positions, in order."""
-        return (self.first + self.stride * np.arange(self.size)) % self.samples
-
-
 def seeds_of(seed: int | str, epoch: int, positions: Integers) -> list[int]:
     """Return the seed of the random steps at each position; it does not depend on worker or batch."""
     return mix_key(make_seed("sample", seed, epoch), positions).tolist()  # type: ignore[no-any-return]
@@ -80,10 +60,9 @@ def seeds_of(seed: int | str, epoch: int, positions: Integers) -> list[int]:
 
 @dataclass(eq=False, slots=True)
 class Iteration:
-    """One iteration of an epoch: its start, its current state, and its rank."""
+    """One iteration of an epoch: its start, its rank, and how many batches it yielded."""
 
     start: LoaderState
-    state: LoaderState
     worker: WorkerInfo
     yielded: int = 0
     compared: bool = False
@@ -96,18 +75,19 @@ class EpochCursor:
     loader was created. An iteration keeps the rank with which it started.
     """
 
+    @explain_torch_arguments
     def __init__(
         self,
         dataset: Dataset[Any] | Mix[Any],
         batch_size: int,
         *,
-        seed: int | str,
-        shuffle: bool,
-        rank: int | None,
-        world_size: int | None,
-        tail: Tail,
-        streams: int,
-        window: int,
+        seed: int | str = 0,
+        shuffle: bool = True,
+        rank: int | None = None,
+        world_size: int | None = None,
+        tail: Tail = "drop",
+        streams: int = 64,
+        window: int = 16_384,
     ) -> None:
         if not isinstance(dataset, Dataset | Mix):
             raise UsageError(f"expected a Dataset or a Mix, got {type(dataset).__name__}.", field="dataset")
@@ -119,7 +99,8 @@ class EpochCursor:
         self.dataset: Dataset[Any] | Mix[Any] = dataset
         self.batch_size: int = batch_size
         self.tail: Tail = tail
-        shards = len(dataset._concatenated.lengths if isinstance(dataset, Mix) else dataset.lengths)
+        self._samples: Dataset[Any] = dataset._concatenated if isinstance(dataset, Mix) else dataset
+        shards = len(self._samples.lengths)
         self._state = LoaderState(
             seed, 0, 0, shuffle, streams, window, len(dataset), shards, dataset.fingerprint, 0
         )
@@ -132,8 +113,8 @@ class EpochCursor:
 
     def _new_order(self) -> EpochOrder:
         state = self._state
-        return EpochOrder(
-            self.dataset, seed=state.seed, shuffle=state.shuffle, streams=state.streams, window=state.window
+        return self.dataset._order(
+            state.seed, shuffle=state.shuffle, streams=state.streams, window=state.window
         )
 
     @property
@@ -275,7 +256,7 @@ class EpochCursor:
             self._go_to(self._state.epoch + 1)
         self._compare_ranks(worker)
         self._state = self._start
-        iteration = self._current = Iteration(self._start, self._start, worker)
+        iteration = self._current = Iteration(self._start, worker)
         try:
             yield iteration
         finally:
@@ -302,7 +283,8 @@ class EpochCursor:
         """Yield the batches of this rank from the start of the iteration to the end of the epoch."""
         state, worker, batch = iteration.start, iteration.worker, self.batch_size
         for step in range(self._steps_left(state.position, worker.world_size)):
-            first, size = first_and_size(
+            request = request_at(
+                state.epoch,
                 state.samples,
                 state.position + step * batch * worker.world_size,
                 batch_size=batch,
@@ -310,22 +292,22 @@ class EpochCursor:
                 world_size=worker.world_size,
                 tail=self.tail,
             )
-            if size:  # with tail="short" some ranks have no samples in the last step
-                yield Request(state.epoch, first, size, worker.world_size, state.samples)
+            if request.size:  # with tail="short" some ranks have no samples in the last step
+                yield request
 
     def _advance(self, iteration: Iteration) -> None:
         """Count one more batch, on every rank."""
-        state = self._after(iteration, 1, iteration.state)
+        state = self._after(iteration, iteration.yielded + 1)
         finished = not self._steps_left(state.position, iteration.worker.world_size)
         if iteration.yielded or finished:  # a single batch may be a look at the data, on one rank only
             self._compare_epoch(iteration)
         iteration.yielded += 1
-        iteration.state = state
         if self._current is iteration:
             self._state, self._finished = state, finished
 
-    def _after(self, iteration: Iteration, batches: int, state: LoaderState) -> LoaderState:
-        """Return the state after more batches of an iteration."""
+    def _after(self, iteration: Iteration, batches: int) -> LoaderState:
+        """Return the state after some batches of an iteration."""
+        state = iteration.start
         position = state.position + batches * self.batch_size * iteration.worker.world_size
         step = None if state.step is None else state.step + batches
         return replace(state, position=min(position, state.samples), step=step)

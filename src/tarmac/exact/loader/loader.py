@@ -7,17 +7,18 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import asdict
 from typing import Any, Generic
 
 from tarmac.errors import UsageError
 from tarmac.exact.dataset import Dataset
 from tarmac.exact.loader.builder import BadSample, BatchBuilder, Result
-from tarmac.exact.loader.cursor import EpochCursor, Request, explain_torch_arguments
+from tarmac.exact.loader.cursor import EpochCursor, explain_torch_arguments
 from tarmac.exact.loader.lookahead import LookAhead
 from tarmac.exact.loader.processes import STALL, Processes
 from tarmac.exact.loader.stats import Stats
 from tarmac.exact.mix import Mix
-from tarmac.exact.order.epochs import Tail
+from tarmac.exact.order.epochs import Request, Tail
 from tarmac.exact.types import Batch_co, T_co
 from tarmac.runtime.budget import ErrorBudget
 from tarmac.runtime.lookahead import PER_WORKER, look_ahead
@@ -93,11 +94,9 @@ class Loader(EpochCursor, Generic[Batch_co]):
         )
         self._threads = usable_cores() if threads is None else threads
         self._prefetch = prefetch
-        self._builder = BatchBuilder(
-            dataset, self._order, seed=seed, collate=collate, max_bad_samples=max_bad_samples
-        )
+        self._builder = BatchBuilder(self._samples, self._order, seed, collate, max_bad_samples)
         self._processes = Processes(self._builder, processes, self._threads, start_method, stall)
-        self._look_ahead = LookAhead(self._builder.samples, self._order)
+        self._look_ahead = LookAhead(self._samples, self._order)
         self._stats = Stats()
         self.bad_samples: list[BadSample] = []
 
@@ -107,11 +106,11 @@ class Loader(EpochCursor, Generic[Batch_co]):
         if self._builder.seed != self._state.seed:
             self.close()  # workers have the order of the previous seed
             self._builder.seed, self._builder.order = self._state.seed, self._order
-            self._look_ahead = LookAhead(self._builder.samples, self._order)
+            self._look_ahead = LookAhead(self._samples, self._order)
 
     def stats(self) -> dict[str, Any]:
         """Return where the time went since the loader was created; `"verdict"` names the bottleneck."""
-        return self._stats.as_dict()
+        return asdict(self._stats) | {"verdict": self._stats.verdict()}
 
     def _facts(self) -> dict[str, str]:
         return super()._facts() | {"threads": str(self._threads), "processes": str(self._processes.count)}
@@ -138,14 +137,13 @@ class Loader(EpochCursor, Generic[Batch_co]):
         result.stats.waiting = waited
         self._stats += result.stats
         self.bad_samples += result.bad
-        bad = len({(sample.url, sample.key) for sample in self.bad_samples}) if result.bad else 0
-        if bad:
-            last = self.bad_samples[-1]
+        if result.bad:
+            bad, last = len({(one.url, one.key) for one in self.bad_samples}), self.bad_samples[-1]
             budget = ErrorBudget(self._builder.max_bad_samples, "max_bad_samples")
             budget.check(bad, last.error, url=last.url, key=last.key)
 
     def _results(self, requests: Iterator[Request]) -> Generator[Result, None, None]:
-        if self._processes:
+        if self._processes.count:
             return self._processes.results(requests, self._prefetch)
         return in_order(self._builder, requests, self._threads, self._prefetch)
 
@@ -164,14 +162,14 @@ def in_order(
     builder: BatchBuilder, requests: Iterator[Request], threads: int, prefetch: int
 ) -> Generator[Result, None, None]:
     """Build batches in this process, with threads if `threads` is positive, `prefetch` batches ahead."""
-    if not threads:
-        for request in requests:
-            yield builder.begin(request)()
-        return
-    pool = ThreadPoolExecutor(threads, thread_name_prefix="tarmac-loader")
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="tarmac-loader") if threads else None
+    # One more than `prefetch`: the batch that is waited for. Without threads, nothing is built ahead.
+    depth = prefetch + 1 if pool else 1
     try:
-        # One more than `prefetch`: the batch that is waited for. `map` keeps no reference to a yielded batch.
-        started = look_ahead(lambda one: builder.begin(one, pool, threads), requests, prefetch + 1)
-        yield from map(operator.call, started)
+        # `map` keeps no reference to a yielded batch.
+        yield from map(
+            operator.call, look_ahead(lambda one: builder.begin(one, pool, threads), requests, depth)
+        )
     finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+        if pool is not None:
+            pool.shutdown(wait=True, cancel_futures=True)

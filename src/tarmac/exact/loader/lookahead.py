@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from tarmac.exact.dataset import Dataset
-from tarmac.exact.epoch_order import EpochOrder
-from tarmac.exact.loader.cursor import Request
-from tarmac.storage import Cache, is_local
+from tarmac.exact.order.epochs import Request
+from tarmac.exact.order.mixture import EpochOrder
+from tarmac.storage import is_local
 
 HORIZON = 32
 """Number of batches whose shards are fetched ahead."""
@@ -88,7 +88,8 @@ class LookAhead:
             part, number = self._dataset._fetcher.shard(shard)
             cache = part.shards.options.cache
             if id(cache) not in room:
-                room[id(cache)] = _room(cache, sum(map(self._size, held)))
+                limit = None if cache is None else cache.max_bytes
+                room[id(cache)] = float("inf") if limit is None else limit - sum(map(self._size, held))
             room[id(cache)] -= self._size(shard)
             if room[id(cache)] < 0:
                 return  # it is fetched on access, or when another shard is done
@@ -106,9 +107,3 @@ class LookAhead:
     def _retire(self, shard: int) -> None:
         part, number = self._dataset._fetcher.shard(shard)
         part.shards.release(number)
-        if part.shards.options.cache is not None:
-            part.shards.options.cache.retire(part.shards.url(number))
-
-
-def _room(cache: Cache | None, held: int) -> float:
-    return float("inf") if cache is None or cache.max_bytes is None else cache.max_bytes - held

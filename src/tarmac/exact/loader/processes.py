@@ -19,12 +19,12 @@ from typing import Any
 
 from tarmac.errors import NotPicklable, WorkerDied, WorkerFailed
 from tarmac.exact.loader.builder import BatchBuilder, Result
-from tarmac.exact.loader.cursor import Request
 from tarmac.exact.loader.shared_memory import map_segment, watched
 from tarmac.exact.loader.worker import SentBatch, work
+from tarmac.exact.order.epochs import Request
 from tarmac.exact.steps import describe_step
 from tarmac.runtime.lookahead import look_ahead
-from tarmac.runtime.processes import close_parent_ends, exit_reason, keep_in_parent
+from tarmac.runtime.processes import exit_reason, keep_in_parent
 
 SHUTDOWN_TIMEOUT = 2.0
 """Seconds until workers that do not exit are killed."""
@@ -47,9 +47,6 @@ class Processes:
         self._context: Any = multiprocessing.get_context(start_method)
         self._workers: list[_Worker] = []
         self._requested = 0
-
-    def __bool__(self) -> bool:
-        return self.count > 0
 
     def results(self, requests: Iterator[Request], prefetch: int) -> Generator[Result, None, None]:
         """Yield batches in order; each worker prepares `prefetch` batches ahead."""
@@ -100,7 +97,7 @@ class _Worker:
         self._connection: Connection = ours
         keep_in_parent(ours)
         self._process = context.Process(
-            target=_main, args=(theirs, builder, threads, os.getpid()), daemon=True
+            target=work, args=(theirs, builder, threads, os.getpid()), daemon=True
         )
         self._process.start()
         theirs.close()
@@ -117,38 +114,33 @@ class _Worker:
     def take(self, number: int) -> Result:
         """Wait for a batch; batches of an abandoned iteration are discarded."""
         while True:
-            kind, received, value = self._receive()
-            if kind == "error":
-                if received == number:
-                    raise value
-                continue
-            try:
-                result = self._unpack(*value)
-            except NotPicklable:
-                if received == number:
-                    raise
-            else:
-                if received == number:
-                    return result
+            received, value = self._receive()
+            result = self._unpack(value) if isinstance(value, SentBatch) else value
+            if received == number:
+                if isinstance(result, Exception):
+                    raise result
+                return result
 
     def _send(self, message: Any) -> None:
-        try:
+        with self._connected():
             self._connection.send(message)
-        except BlockingIOError:
-            raise self._stalled(min(self._stall, STOPPED)) from None
-        except OSError:
-            raise self._died() from None
 
     def _receive(self) -> Any:
         ready = self._wait()
-        try:
+        with self._connected():
             if self._connection in ready or self._connection.poll():
                 return self._connection.recv()
+        raise self._died()
+
+    @contextlib.contextmanager
+    def _connected(self) -> Iterator[None]:
+        """Raise WorkerFailed or WorkerDied instead of the errors of the connection."""
+        try:
+            yield
         except BlockingIOError:
             raise self._stalled(min(self._stall, STOPPED)) from None
-        except (EOFError, OSError):
-            pass
-        raise self._died()
+        except (EOFError, OSError, RuntimeError):  # RuntimeError: killed between a batch and its descriptor
+            raise self._died() from None
 
     def _wait(self) -> list[Any]:
         """Wait until the worker has sent something or exited, or raise on timeout."""
@@ -172,14 +164,16 @@ class _Worker:
         self._process.kill()
         return WorkerFailed(f"worker process {pid} {what}.", hint=hint)
 
-    def _unpack(self, sent: SentBatch, took: float) -> Result:
+    def _unpack(self, sent: SentBatch) -> Result | NotPicklable:
         began = time.perf_counter()
         buffers: list[Any] = []
         for number in sent.dropped:
             del self._memory[number]
         if sent.segment is not None:
             if sent.segment not in self._memory:
-                self._memory[sent.segment] = map_segment(self._receive_handle())
+                with self._connected():
+                    descriptor = recv_handle(self._connection)
+                self._memory[sent.segment] = map_segment(descriptor)
             # Not self: a batch must not keep the process alive.
             free = functools.partial(self._freed.append, sent.segment)
             whole = watched(self._memory[sent.segment], free)
@@ -187,20 +181,14 @@ class _Worker:
         try:
             result: Result = pickle.loads(sent.content, buffers=buffers)  # noqa: S301 - from our own child
         except Exception as error:
-            raise NotPicklable(
+            problem = NotPicklable(
                 f"a batch from a worker process cannot be read: {type(error).__name__}: {error}.",
                 hint="convert its fields to arrays, numbers or text in a map(), or use threads instead of processes.",
-            ) from error
-        result.stats.transfer += took + time.perf_counter() - began
+            )
+            problem.__cause__ = error
+            return problem
+        result.stats.transfer += sent.seconds + time.perf_counter() - began
         return result
-
-    def _receive_handle(self) -> int:
-        try:
-            return recv_handle(self._connection)
-        except BlockingIOError:
-            raise self._stalled(min(self._stall, STOPPED)) from None
-        except (EOFError, OSError, RuntimeError):  # killed between the batch and its descriptor
-            raise self._died() from None
 
     def _died(self) -> WorkerDied:
         return WorkerDied(f"worker process {self._process.pid} {exit_reason(self._process)}.")
@@ -238,11 +226,6 @@ def is_stopped(pid: int | None) -> bool:
         return False
 
 
-def _main(connection: Connection, builder: BatchBuilder, threads: int, parent: int) -> None:
-    close_parent_ends()
-    work(connection, builder, threads, parent)
-
-
 def _terminate(connection: Connection, process: Any) -> None:
     """Terminate a worker process, whatever it is doing."""
     connection.close()
@@ -255,16 +238,9 @@ def _terminate(connection: Connection, process: Any) -> None:
 
 def _check_picklable(builder: BatchBuilder) -> None:
     """Raise an error that names the step that cannot be pickled."""
-    try:
-        pickle.dumps(builder)
-    except Exception as error:
-        problem = error
-    else:
-        return
-    for step in builder.steps():
+    steps = [step for part in builder.samples._parts for step in part.steps]
+    for what, value in [*((f"step {describe_step(step)}", step) for step in steps), ("loader", builder)]:
         try:
-            pickle.dumps(step)
+            pickle.dumps(value)
         except Exception as error:
-            what = f"the step {describe_step(step)} cannot be sent to a worker: {error}."
-            raise NotPicklable(what) from None
-    raise NotPicklable(f"the loader cannot be sent to a worker: {problem}.") from problem
+            raise NotPicklable(f"the {what} cannot be sent to a worker: {error}.") from error

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tarmac.exact.dataset import Dataset, SeededIndex
-from tarmac.exact.loader.cursor import EpochCursor, Iteration, explain_torch_arguments, seeds_of
-from tarmac.exact.mix import Mix
-from tarmac.exact.order.epochs import Tail
+from tarmac.exact.dataset import SeededIndex
+from tarmac.exact.loader.cursor import EpochCursor, Iteration, seeds_of
 
 
 class BatchSampler(EpochCursor):
@@ -23,32 +21,7 @@ class BatchSampler(EpochCursor):
     abandoned may have finished the epoch of the sampler: call `set_epoch(n)`.
     """
 
-    @explain_torch_arguments
-    def __init__(
-        self,
-        dataset: Dataset[Any] | Mix[Any],
-        batch_size: int,
-        *,
-        seed: int | str = 0,
-        shuffle: bool = True,
-        rank: int | None = None,
-        world_size: int | None = None,
-        tail: Tail = "drop",
-        streams: int = 64,
-        window: int = 16_384,
-    ) -> None:
-        super().__init__(
-            dataset,
-            batch_size,
-            seed=seed,
-            shuffle=shuffle,
-            rank=rank,
-            world_size=world_size,
-            tail=tail,
-            streams=streams,
-            window=window,
-        )
-        self._last: Iteration | None = None
+    _last: Iteration | None = None
 
     def __iter__(self) -> Iterator[list[SeededIndex]]:
         with self._iteration() as iteration:
@@ -68,5 +41,4 @@ class BatchSampler(EpochCursor):
 
     def state_after(self, batches: int) -> dict[str, Any]:
         """Return the state after `batches` batches of this iteration, however many were yielded."""
-        last = self._last or Iteration(self._start, self._start, self._find_worker())
-        return self._after(last, batches, last.start).as_dict()
+        return self._after(self._last or Iteration(self._start, self._find_worker()), batches).as_dict()

@@ -12,7 +12,6 @@ import os
 import tempfile
 import weakref
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,23 +60,21 @@ class Segment:
         self.number, self.size = number, size
         self.fd = create_segment(size)
         self._bytes = np.frombuffer(mmap.mmap(self.fd, size), np.uint8)
-        self._used = 0
 
     def close_descriptor(self) -> None:
         """Close the descriptor; the parent has its own, and the memory stays mapped."""
         os.close(self.fd)
         self.fd = -1
 
-    def clear(self) -> None:
-        """Discard the contents."""
-        self._used = 0
-
-    def write(self, data: memoryview) -> tuple[int, int]:
-        """Copy bytes into the segment and return their begin and end."""
-        start, end = self._used, self._used + data.nbytes
-        self._bytes[start:end] = np.frombuffer(data, np.uint8)
-        self._used = -(-end // ALIGNMENT) * ALIGNMENT
-        return start, end
+    def write(self, buffers: list[memoryview]) -> list[tuple[int, int]]:
+        """Copy buffers into the segment and return the begin and the end of each."""
+        ranges, end = [], 0
+        for buffer in buffers:
+            start = _aligned(end)
+            end = start + buffer.nbytes
+            self._bytes[start:end] = np.frombuffer(buffer, np.uint8)
+            ranges.append((start, end))
+        return ranges
 
 
 def watched(memory: mmap.mmap, on_release: Callable[[], None]) -> NDArray[np.uint8]:
@@ -87,6 +84,10 @@ def watched(memory: mmap.mmap, on_release: Callable[[], None]) -> NDArray[np.uin
     return whole
 
 
-def required_size(buffers: list[Any]) -> int:
+def required_size(buffers: list[memoryview]) -> int:
     """Return the size of a segment that holds all buffers."""
-    return sum(-(-buffer.raw().nbytes // ALIGNMENT) * ALIGNMENT for buffer in buffers)
+    return sum(_aligned(buffer.nbytes) for buffer in buffers)
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+import operator
+from dataclasses import astuple, dataclass
 
 
 @dataclass(slots=True)
@@ -26,14 +26,7 @@ class Stats:
     """The training loop works on a batch."""
 
     def __add__(self, other: Stats) -> Stats:
-        return Stats(*[mine + theirs for mine, theirs in zip(self._all(), other._all(), strict=True)])
-
-    def _all(self) -> list[Any]:
-        return list(asdict(self).values())
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the numbers by name, and the verdict."""
-        return asdict(self) | {"verdict": self.verdict()}
+        return Stats(*map(operator.add, astuple(self), astuple(other)))
 
     def verdict(self) -> str:
         """Name the bottleneck in one line."""
@@ -44,16 +37,15 @@ class Stats:
         rate = f"{self.samples / total:,.0f} samples/s"
         if share < 0.05:
             return f"{rate}: the training loop is the bottleneck; it waits {share:.0%} of the time"
-        work = {"reading": self.read, "decoding and mapping": self.steps, "collating": self.collate}
-        work["transfer"] = self.transfer
-        slowest = max(work, key=work.__getitem__)
-        part = work[slowest] / (sum(work.values()) or 1)
-        advice = {
-            "reading": "a cache, faster storage, or larger shards",
-            "decoding and mapping": "more threads; processes if a step holds the GIL",
-            "collating": "smaller items",
-            "transfer": "threads instead of processes",
-        }[slowest]
+        work = {
+            "reading": (self.read, "a cache, faster storage, or larger shards"),
+            "decoding and mapping": (self.steps, "more threads; processes if a step holds the GIL"),
+            "collating": (self.collate, "smaller items"),
+            "transfer": (self.transfer, "threads instead of processes"),
+        }
+        slowest = max(work, key=lambda name: work[name][0])
+        seconds, advice = work[slowest]
+        part = seconds / (sum(spent for spent, _ in work.values()) or 1)
         return (
             f"{rate}: the training loop waits {share:.0%} of the time, mostly for {slowest} "
             f"({part:.0%} of the work); try {advice}"

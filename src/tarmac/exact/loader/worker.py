@@ -6,7 +6,7 @@ import pickle
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import send_handle
@@ -16,7 +16,7 @@ from tarmac.errors import NotPicklable
 from tarmac.exact.loader.builder import BatchBuilder, Result
 from tarmac.exact.loader.lookahead import LookAhead
 from tarmac.exact.loader.shared_memory import Segment, required_size
-from tarmac.runtime.processes import sendable_error
+from tarmac.runtime.processes import close_parent_ends, sendable_error
 
 
 class SentBatch(NamedTuple):
@@ -28,6 +28,8 @@ class SentBatch(NamedTuple):
     """Begin and end of each array in the segment."""
     dropped: list[int]
     """Segments that are not used any more."""
+    seconds: float
+    """The time that packing took."""
 
 
 SPARE = 1.25
@@ -38,7 +40,8 @@ def work(connection: Connection, builder: BatchBuilder, threads: int, parent: in
     """Serve requests until the parent closes the connection. This is the main function of the process."""
     # Ctrl-C is for the parent, which then stops the workers; their tracebacks would only hide its own.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    builder.after_fork()
+    close_parent_ends()
+    builder.samples._after_fork()
     pool = ThreadPoolExecutor(threads, thread_name_prefix="tarmac-loader") if threads else None
     pending: deque[tuple[int, Callable[[], Result]]] = deque()
     segments = _Segments(connection, parent)
@@ -61,7 +64,7 @@ def work(connection: Connection, builder: BatchBuilder, threads: int, parent: in
                 look_ahead.batch_done(result.request)
                 segments.send(number, result)
             except Exception as error:
-                connection.send(("error", number, sendable_error(error)))
+                connection.send((number, sendable_error(error)))
     except (EOFError, OSError):  # the parent has exited or closed its end
         pass
     finally:
@@ -71,25 +74,21 @@ def work(connection: Connection, builder: BatchBuilder, threads: int, parent: in
 
 def _not_picklable(batch: Any, error: Exception) -> NotPicklable:
     """Return an error that names the field of the batch that cannot be pickled, and its type."""
-    fields = batch.items() if isinstance(batch, Mapping) else enumerate(batch) if _is_tuple(batch) else ()
+    what, culprit = "the batch", batch
+    fields = batch.items() if isinstance(batch, Mapping) else enumerate(_elements(batch))
     for name, value in fields:
         if not _can_be_pickled(value):
-            culprit = (
-                next((one for one in value if not _can_be_pickled(one)), value) if _is_tuple(value) else value
-            )
-            return _cannot_be_sent(f'field "{name}" of the batch', culprit, error)
-    return _cannot_be_sent("the batch", batch, error)
-
-
-def _cannot_be_sent(what: str, value: Any, error: Exception) -> NotPicklable:
+            what = f'field "{name}" of the batch'
+            culprit = next((one for one in _elements(value) if not _can_be_pickled(one)), value)
+            break
     return NotPicklable(
-        f"{what}, of type {type(value).__qualname__}, cannot be sent from a worker process: {error}.",
+        f"{what}, of type {type(culprit).__qualname__}, cannot be sent from a worker process: {error}.",
         hint="convert it to arrays, numbers or text in a map(), or use threads instead of processes.",
     )
 
 
-def _is_tuple(value: Any) -> bool:
-    return isinstance(value, tuple | list)
+def _elements(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, tuple | list) else ()
 
 
 def _can_be_pickled(value: Any) -> bool:
@@ -116,20 +115,20 @@ class _Segments:
     def send(self, number: int, result: Result) -> None:
         """Send a batch: its arrays in a segment, the rest in the message."""
         began = time.perf_counter()
-        buffers: list[Any] = []
+        buffers: list[pickle.PickleBuffer] = []
         try:
             content = pickle.dumps(result, protocol=5, buffer_callback=buffers.append)
         except Exception as error:
             raise _not_picklable(result.batch, error) from error
-        segment, ranges, dropped = self._store(buffers)
-        sent = SentBatch(content, None if segment is None else segment.number, ranges, dropped)
-        result_time = time.perf_counter() - began
-        self._connection.send(("batch", number, (sent, result_time)))
+        segment, ranges, dropped = self._store([buffer.raw() for buffer in buffers])
+        name = None if segment is None else segment.number
+        sent = SentBatch(content, name, ranges, dropped, time.perf_counter() - began)
+        self._connection.send((number, sent))
         if segment is not None and segment.fd >= 0:
             send_handle(self._connection, segment.fd, self._parent)
             segment.close_descriptor()
 
-    def _store(self, buffers: list[Any]) -> tuple[Segment | None, list[tuple[int, int]], list[int]]:
+    def _store(self, buffers: list[memoryview]) -> tuple[Segment | None, list[tuple[int, int]], list[int]]:
         if not buffers:
             return None, [], []
         size, dropped = required_size(buffers), []
@@ -137,7 +136,6 @@ class _Segments:
         if fitting:
             segment = min(fitting, key=lambda one: one.size)
             self._free.remove(segment)
-            segment.clear()
         else:
             # The free segments are too small for the current batches.
             dropped = [old.number for old in self._free]
@@ -146,4 +144,4 @@ class _Segments:
             self._free.clear()
             segment = self._all[self._created] = Segment(self._created, int(size * SPARE))
             self._created += 1
-        return segment, [segment.write(buffer.raw()) for buffer in buffers], dropped
+        return segment, segment.write(buffers), dropped

@@ -10,7 +10,7 @@ the fewest shards; otherwise every rank reads parts of more streams.
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -36,36 +36,36 @@ def steps_left(samples: int, position: int, global_batch: int, tail: Tail) -> in
     return left // global_batch if tail == "drop" else -(-left // global_batch)
 
 
-def batch_positions(
-    samples: int, position: int, step: int, *, batch_size: int, rank: int, world_size: int, tail: Tail
-) -> Integers:
-    """Return the positions of the rank's batch, `step` global batches after the position.
+class Request(NamedTuple):
+    """A batch: every `stride`-th position of an epoch from `first` on, wrapping around at the end.
 
+    A few integers whatever the batch size, so that sending it to a worker never blocks.
+    """
+
+    epoch: int
+    first: int
+    size: int
+    stride: int
+    samples: int
+
+    @property
+    def positions(self) -> Integers:
+        """The positions, in order."""
+        return (self.first + self.stride * np.arange(self.size)) % self.samples
+
+
+def request_at(
+    epoch: int, samples: int, start: int, *, batch_size: int, rank: int, world_size: int, tail: Tail
+) -> Request:
+    """Return the rank's part of the global batch that begins at `start`.
+
+    Any batch_size · world_size consecutive positions hold batch_size of each remainder, wherever they start.
     With "pad" they wrap around at the end of the epoch. With "short" a rank can get fewer than others, or
     none.
     """
-    steps = steps_left(samples, position, batch_size * world_size, tail)
-    if not 0 <= step < steps:
-        raise IndexError(f"step {step} is out of range: the epoch has {steps} steps from position {position}")
-    check_rank(world_size, rank)
-    start = position + step * batch_size * world_size
-    first, size = first_and_size(
-        samples, start, batch_size=batch_size, rank=rank, world_size=world_size, tail=tail
-    )
-    return (first + world_size * np.arange(size, dtype=np.int64)) % samples
-
-
-def first_and_size(
-    samples: int, start: int, *, batch_size: int, rank: int, world_size: int, tail: Tail
-) -> tuple[int, int]:
-    """Return the first position of the rank in the global batch that begins at `start`, and their number.
-
-    Any batch_size · world_size consecutive positions hold batch_size of each remainder, wherever they start.
-    """
     first = start + (rank - start) % world_size
-    if tail == "pad":
-        return first, batch_size
-    return first, min(batch_size, max(-(-(samples - first) // world_size), 0))
+    left = max(-(-(samples - first) // world_size), 0)
+    return Request(epoch, first, batch_size if tail == "pad" else min(batch_size, left), world_size, samples)
 
 
 def _check(samples: int, position: int, global_batch: int, tail: Tail) -> None:

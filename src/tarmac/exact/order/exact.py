@@ -16,7 +16,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,6 @@ MAX_STREAMS = 1 << 20
 
 # Several epochs, because a mixture alternates between them; many for a small dataset, where they are short.
 _EPOCHS_KEPT, _SHARDS_KEPT = 4, 1 << 16
-_CACHES = {"_cuts", "_epoch", "_sizes"}
 _CHUNK = 64
 """Number of substitutes to compute at a time."""
 
@@ -41,9 +40,9 @@ _CHUNK = 64
 class _Epoch:
     """Computed once per epoch: a few numbers for each shard and each stream."""
 
-    shards: Integers  # which shard is n-th in the line
-    ends: Integers  # where the n-th ends in the line
-    starts: Integers  # where a shard starts in the line, by its own number
+    ends: Integers  # where the n-th shard ends in the line
+    shifts: Integers  # from the line to sample numbers, for the n-th shard in the line
+    moves: Integers  # from sample numbers to the line, by the shard's own number
     keys: Words  # of each stream
     rotation: np.uint64  # of the line, or the key that permutes all of it
     leads: Integers  # how much of a stream's first window is cut off, so that window borders differ between epochs
@@ -74,32 +73,51 @@ class ExactOrder:
         if self.samples > MAX_SIZE:
             raise ValueError(f"expected at most 2**62 samples, got {self.samples}")
         make_seed(seed)  # raises for an invalid seed now, not at the first batch
-        self._prepare()
+        self._ends = np.cumsum(self._lengths)
+        bounds = np.arange(self.streams + 1, dtype=np.int64)
+        shorter, longer_ones = divmod(self.samples, self.streams)
+        self._cuts = bounds * shorter + np.minimum(bounds, longer_ones)  # where streams start
+        self._sizes = np.diff(self._cuts)
+        kept = _SHARDS_KEPT // (len(self._lengths) + self.streams)
+        self._epoch: Callable[[int], _Epoch] = lru_cache(max(kept, _EPOCHS_KEPT))(self._set_up)
 
-    def at(self, epoch: int, positions: ArrayLike) -> tuple[Integers, Integers]:
-        """Return the shard and the row in it of the sample at each position."""
-        positions = check_positions(positions, self.samples)
+    def __reduce__(self) -> tuple[Any, ...]:
+        options = {name: getattr(self, name) for name in ("seed", "shuffle", "streams", "window")}
+        return partial(ExactOrder, **options), (self._lengths,)
+
+    def at(self, epoch: int, positions: ArrayLike) -> Integers:
+        """Return the number of the sample at each position."""
+        positions = check_numbers(positions, self.samples, "position")
         if not self.shuffle:
-            return self.on_line(epoch, positions)
+            return positions
         start, offset, size, key = self.windows(epoch, positions)
         return self.on_line(epoch, start + permute(offset, size, key))
 
-    def position_of(self, epoch: int, shard: ArrayLike, row: ArrayLike) -> Integers:
+    def position_of(self, epoch: int, numbers: ArrayLike) -> Integers:
         """Return the position of each sample in the epoch: the inverse of `at`."""
-        shard, row = self._checked_samples(shard, row)
-        plan = self._epoch(epoch)
-        line = plan.starts[shard] + row
+        numbers = check_numbers(numbers, self.samples, "sample")
         if not self.shuffle:
-            return line
-        line = self._rotated(plan, line, back=True)
+            return numbers
+        plan = self._epoch(epoch)
+        shard = np.searchsorted(self._ends, numbers, side="right")
+        line = self._rotated(plan, numbers + plan.moves[shard], back=True)
         stream = np.searchsorted(self._cuts, line, side="right") - 1
         index = line - self._cuts[stream]
         first, size, key = self._windows(plan, stream, index)
         return (unpermute(index - first, size, key) + first) * self.streams + stream
 
+    def positions_of(self, epoch: int, number: int) -> list[int]:
+        """Return the position of a sample, as a list of one."""
+        return self.position_of(epoch, number).tolist()  # type: ignore[no-any-return]
+
+    def last_position(self, epoch: int, shard: int) -> int:
+        """Return the last position of an epoch with a sample of this shard."""
+        end = self._ends[shard]
+        return int(self.position_of(epoch, np.arange(end - self._lengths[shard], end)).max())
+
     def window_at(self, epoch: int, position: int) -> range:
         """Return all positions of the window that holds this position, in order."""
-        (position,) = check_positions([position], self.samples).tolist()
+        (position,) = check_numbers([position], self.samples, "position").tolist()
         if not self.shuffle:
             first = position - position % self.window
             return range(first, min(first + self.window, self.samples))
@@ -107,17 +125,13 @@ class ExactOrder:
         first = position - int(offset) * self.streams
         return range(first, first + int(size) * self.streams, self.streams)
 
-    def substitutes(self, epoch: int, position: int) -> Iterator[tuple[int, int]]:
-        """Yield the other samples (shard, row) of the window, from the next position on, wrapping around.
-
-        So the replacement of a bad sample is the same on every machine, and close to it.
-        """
+    def neighbours(self, epoch: int, position: int) -> Iterator[int]:
+        """Yield the other samples of the window, from the next position on, wrapping around."""
         window = self.window_at(epoch, position)
         index = window.index(position)
         for part in (window[index + 1 :], window[:index]):
             for begin in range(0, len(part), _CHUNK):
-                shards, rows = self.at(epoch, np.array(part[begin : begin + _CHUNK]))
-                yield from zip(shards.tolist(), rows.tolist(), strict=True)
+                yield from self.at(epoch, part[begin : begin + _CHUNK]).tolist()
 
     def windows(self, epoch: int, positions: Integers) -> tuple[Integers, Integers, Integers, Words]:
         """Return for each position the start of its window in the line, the offset in it, its size and key.
@@ -131,13 +145,13 @@ class ExactOrder:
         first, size, key = self._windows(self._epoch(epoch), stream, index)
         return self._cuts[stream] + first, index - first, size, key
 
-    def on_line(self, epoch: int, line: Integers) -> tuple[Integers, Integers]:
-        """Return the shard and the row of samples by their index in the line: the second half of `at`."""
+    def on_line(self, epoch: int, line: Integers) -> Integers:
+        """Return the numbers of samples by their index in the line: the second half of `at`."""
+        if not self.shuffle:
+            return line
         plan = self._epoch(epoch)
-        if self.shuffle:
-            line = self._rotated(plan, line)
-        shard = plan.shards[np.searchsorted(plan.ends, line, side="right")]  # right: skips empty shards
-        return shard, line - plan.starts[shard]
+        line = self._rotated(plan, line)
+        return line + plan.shifts[np.searchsorted(plan.ends, line, side="right")]  # right: skips empty shards
 
     def _windows(self, plan: _Epoch, stream: Integers, index: Integers) -> tuple[Integers, Integers, Words]:
         """Return first index, size and key of the window that holds each index of a stream."""
@@ -164,43 +178,15 @@ class ExactOrder:
         if operator.index(epoch) < 0:
             raise ValueError(f"expected an epoch of 0 or more, got {epoch}")
         key = make_seed("exact order", self.seed, epoch)
-        shards = np.arange(len(self._lengths), dtype=np.int64)
-        if self.shuffle:
-            shards = np.argsort(mix_key(mix_key(key, 0), shards), kind="stable")
+        shards = np.argsort(mix_key(mix_key(key, 0), np.arange(len(self._lengths))), kind="stable")
         ends = np.cumsum(self._lengths[shards])
-        starts = np.empty_like(ends)
-        starts[shards] = ends - self._lengths[shards]
+        shifts = self._ends[shards] - ends
+        moves = np.empty_like(ends)
+        moves[shards] = -shifts
         streams = np.arange(self.streams)
         leads = (mix_key(mix_key(key, 1), streams) % np.uint64(self.window)).astype(np.int64)
         rotation = mix_key(key, 3)[0]
-        return _Epoch(shards, ends, starts, mix_key(mix_key(key, 2), streams), rotation, leads)
-
-    def _checked_samples(self, shard: ArrayLike, row: ArrayLike) -> tuple[Integers, Integers]:
-        shard, row = np.broadcast_arrays(np.atleast_1d(_integers(shard)), np.atleast_1d(_integers(row)))
-        if shard.size and not 0 <= shard.min() <= shard.max() < len(self._lengths):
-            raise IndexError(f"shard number out of range: there are {len(self._lengths)} shards, got {shard}")
-        if ((row < 0) | (row >= self._lengths[shard])).any():
-            raise IndexError(f"row number out of range for its shard: {row}")
-        return shard, row
-
-    def _prepare(self) -> None:
-        """Compute what is not pickled."""
-        bounds = np.arange(self.streams + 1, dtype=np.int64)
-        shorter, longer_ones = divmod(self.samples, self.streams)
-        self._cuts = bounds * shorter + np.minimum(bounds, longer_ones)  # where streams start
-        self._sizes = np.diff(self._cuts)
-        kept = _SHARDS_KEPT // (len(self._lengths) + self.streams)
-        self._epoch: Callable[[int], _Epoch] = lru_cache(max(kept, _EPOCHS_KEPT))(self._set_up)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in _CACHES}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._prepare()
-
-    def __len__(self) -> int:
-        return self.samples
+        return _Epoch(ends, shifts, moves, mix_key(mix_key(key, 2), streams), rotation, leads)
 
 
 def check_option(name: str, value: int, most: int) -> int:
@@ -210,16 +196,16 @@ def check_option(name: str, value: int, most: int) -> int:
     return operator.index(value)
 
 
-def check_positions(positions: ArrayLike, samples: int) -> Integers:
-    """Return positions as a one-dimensional array, or raise if one is outside of the epoch."""
-    numbers = np.atleast_1d(_integers(positions))
-    if numbers.ndim != 1:
-        raise ValueError(f"expected positions in one dimension, got {numbers.ndim} dimensions")
+def check_numbers(numbers: ArrayLike, samples: int, what: str) -> Integers:
+    """Return numbers as a one-dimensional array, or raise if one is outside of the epoch."""
+    array = np.atleast_1d(_integers(numbers))
+    if array.ndim != 1:
+        raise ValueError(f"expected {what}s in one dimension, got {array.ndim} dimensions")
     # Negative numbers are huge as unsigned ones, so one comparison finds both errors.
-    if numbers.size and int(numbers.view(np.uint64).max()) >= samples:
-        wrong = numbers[(numbers < 0) | (numbers >= samples)][0]
-        raise IndexError(f"position {wrong} is out of range: the epoch has {samples} positions")
-    return numbers
+    if array.size and int(array.view(np.uint64).max()) >= samples:
+        wrong = array[(array < 0) | (array >= samples)][0]
+        raise IndexError(f"{what} {wrong} is out of range: the epoch has {samples} {what}s")
+    return array
 
 
 def _integers(numbers: ArrayLike) -> Integers:

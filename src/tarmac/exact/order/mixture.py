@@ -18,7 +18,7 @@ import operator
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike
 
 from tarmac.errors import UsageError
 from tarmac.exact.order.bijection import Words, mix_key, permute, unpermute
-from tarmac.exact.order.exact import MAX_STREAMS, ExactOrder, check_option, check_positions
+from tarmac.exact.order.exact import MAX_STREAMS, ExactOrder, check_numbers, check_option
 from tarmac.runtime.seeds import Seed, make_seed
 from tarmac.runtime.types import Integers
 
@@ -143,50 +143,53 @@ class MixedOrder:
         self.streams = check_option("streams", streams, MAX_STREAMS)
         self.block = check_option("block", block, _MAX_SLOTS)
         self.samples = sum(self.counts)
-        self._check()
+        if self.samples >= self.streams * _MAX_SLOTS:
+            raise ValueError(
+                f"an epoch of {self.samples} samples in {self.streams} streams is too long: a stream holds at "
+                "most 2**31. Use smaller counts or more streams."
+            )
+        self._bases = np.cumsum([0, *(order.samples for order in self.orders)])
         self._quotas = Quotas(self.counts, self.streams)
         # The last block of a stream also takes the remainder.
         self._last_blocks = np.maximum(self._quotas.slots // self.block, 1) - 1
 
-    def at(self, epoch: int, positions: ArrayLike) -> tuple[Integers, Integers, Integers]:
-        """Return dataset, shard and row of the sample at each position."""
-        dataset, number = self._numbers(epoch, check_positions(positions, self.samples))
+    def at(self, epoch: int, positions: ArrayLike) -> Integers:
+        """Return the number of the sample at each position; datasets are numbered one after the other."""
+        dataset, number = self._numbers(epoch, check_numbers(positions, self.samples, "position"))
         start, offset, size = np.empty((3, number.size), np.int64)
         key = np.empty(number.size, np.uint64)
         groups = list(self._groups(epoch, dataset, number))
         for which, round_, inner, at in groups:
-            window = self.orders[which].windows(round_, inner)
-            start[at], offset[at], size[at], key[at] = window
+            start[at], offset[at], size[at], key[at] = self.orders[which].windows(round_, inner)
         line = start + permute(offset, size, key)  # one call for all: it is most of the work
-        shard, row = np.empty((2, number.size), np.int64)
         for which, round_, _, at in groups:
-            shard[at], row[at] = self.orders[which].on_line(round_, line[at])
-        return dataset, shard, row
+            line[at] = self._bases[which] + self.orders[which].on_line(round_, line[at])
+        return line
 
-    def position_of(self, epoch: int, dataset: int, shard: int, row: int) -> list[int]:
+    def positions_of(self, epoch: int, number: int) -> list[int]:
         """Return the positions of a sample in the epoch: none, one, or several."""
-        if not 0 <= dataset < len(self.orders):
-            raise IndexError(
-                f"dataset number out of range: there are {len(self.orders)} datasets, got {dataset}"
-            )
+        check_numbers(number, int(self._bases[-1]), "sample")
+        dataset = int(np.searchsorted(self._bases, number, side="right")) - 1
+        inside = number - int(self._bases[dataset])
         order, count = self.orders[dataset], self.counts[dataset]
         first = operator.index(epoch) * count
         positions = []
-        for round_ in range(first // max(order.samples, 1), -(-(first + count) // max(order.samples, 1))):
-            number = round_ * order.samples + int(order.position_of(round_, shard, row)[0]) - first
-            if 0 <= number < count:
-                positions.append(self._position(epoch, dataset, number))
+        for round_ in range(first // order.samples, -(-(first + count) // order.samples)):
+            drawn = round_ * order.samples + int(order.position_of(round_, inside)[0]) - first
+            if 0 <= drawn < count:
+                positions.append(self._position(epoch, dataset, drawn))
         return sorted(positions)
 
-    def substitutes(self, epoch: int, position: int) -> Iterator[tuple[int, int, int]]:
-        """Yield the samples (dataset, shard, row) that can replace the one at a position.
+    def last_position(self, _epoch: int, _shard: int) -> int | None:
+        """Return None: the samples of a shard may repeat."""
+        return None
 
-        They come from its window in its own dataset, so the mixture keeps its proportions.
-        """
-        dataset, number = self._numbers(epoch, check_positions([position], self.samples))
+    def neighbours(self, epoch: int, position: int) -> Iterator[int]:
+        """Yield the other samples of the window in its own dataset, so the mixture keeps its proportions."""
+        dataset, number = self._numbers(epoch, check_numbers([position], self.samples, "position"))
         ((which, round_, inner, _),) = self._groups(epoch, dataset, number)
-        for shard, row in self.orders[which].substitutes(round_, int(inner[0])):
-            yield which, shard, row
+        for other in self.orders[which].neighbours(round_, int(inner[0])):
+            yield int(self._bases[which]) + other
 
     def _numbers(self, epoch: int, positions: Integers) -> tuple[Integers, Integers]:
         """Return the dataset at each position, and which of its counts[dataset] numbers is there."""
@@ -241,22 +244,16 @@ class MixedOrder:
     def _key(self, epoch: int, stream: ArrayLike, block: ArrayLike) -> Words:
         return mix_key(mix_key(make_seed("mixed order", self.seed, epoch), stream), block)
 
-    def _check(self) -> None:
-        """Raise if the arguments are invalid, now and not at the first batch."""
-        if not self.orders or len(self.orders) != len(self.counts):
-            raise ValueError(
-                f"expected one count per dataset and at least one dataset, "
-                f"got {len(self.counts)} counts for {len(self.orders)} datasets"
-            )
-        for number, (order, count) in enumerate(zip(self.orders, self.counts, strict=True)):
-            if count < 0 or (count and not order.samples):
-                raise ValueError(
-                    f"counts[{number}] is {count} for a dataset of {order.samples} samples: expected 0 or more, "
-                    "and 0 for an empty dataset"
-                )
-        if self.samples >= self.streams * _MAX_SLOTS:
-            raise ValueError(
-                f"an epoch of {self.samples} samples in {self.streams} streams is too long: a stream holds at "
-                "most 2**31. Use smaller counts or more streams."
-            )
-        make_seed(self.seed)
+
+EpochOrder = ExactOrder | MixedOrder
+"""The order of the samples of a dataset or a mix in an epoch."""
+
+
+def substitutes(order: EpochOrder, epoch: int, position: int) -> Iterator[int]:
+    """Yield the replacements for the sample at a position: first its window, then the rest of the epoch.
+
+    So the replacement of a bad sample is the same on every machine, and close to it.
+    """
+    yield from order.neighbours(epoch, position)
+    for other in chain(range(position + 1, order.samples), range(position)):
+        yield int(order.at(epoch, [other])[0])

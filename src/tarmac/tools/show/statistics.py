@@ -135,8 +135,7 @@ def _add_image(result: Statistics, name: str, data: bytes) -> None:
 def _from_index(dataset: Dataset) -> Statistics:
     result = Statistics()
     for part in dataset._parts:
-        numbers = part.numbers.tolist()
-        for number, sidecar, rows in zip(numbers, part.shards.sidecars(numbers), part.rows, strict=True):
+        for number, sidecar, rows in part.indexes():
             selected = np.arange(len(sidecar)) if rows is None else rows.astype(np.int64)
             result.shards[part.shards.url(number)] += len(selected)
             result.samples.frombytes(sidecar.bytes_of(selected).astype(np.int64).tobytes())
