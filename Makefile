@@ -87,6 +87,7 @@ $(VENV)/.servers: | $(VENV)/.test
 
 $(VENV)/.bench: pyproject.toml | $(VENV)/bin/python
 	$(PIP) -e '.[bench]'
+	$(PIP) --no-deps litdata==0.2.76 # its torchvision is not needed
 	$(PIP) --no-deps --upgrade --target .tools/wids webdataset==0.2.111 # wids, which 1.x no longer has
 	$(NATIVE)
 	touch $@
