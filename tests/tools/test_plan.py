@@ -14,9 +14,8 @@ import tarmac
 from tarmac.errors import UsageError
 from tarmac.tools import plan as module
 from tarmac.tools.options import Access, Inputs
-from tarmac.tools.order import Order
+from tarmac.tools.order import Order, Shuffled
 from tarmac.tools.output import Output
-from tarmac.tools.permutations import Shuffled
 from tarmac.tools.plan import (
     BATCH,
     IndexedSamples,

@@ -29,9 +29,8 @@ from tarmac.storage import StorageOptions, is_local, scheme_of, stat
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.tar.compression import format_of_name
 from tarmac.tools.options import Access, Inputs
-from tarmac.tools.order import AS_IS, Order
+from tarmac.tools.order import AS_IS, Order, Permutation, permutation_text
 from tarmac.tools.output import Output, same_name
-from tarmac.tools.permutations import Permutation, permutation_text
 from tarmac.tools.select import Select
 from tarmac.tools.tally import Balance, Tally
 
