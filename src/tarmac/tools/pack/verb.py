@@ -23,8 +23,7 @@ from tarmac.tools.output import Output
 from tarmac.tools.pack.job import PackJob, PackOptions
 from tarmac.tools.pack.samples import Samples, pack_samples
 from tarmac.tools.pack.sources import SourceOptions, open_source
-from tarmac.tools.rewrite import run_writing
-from tarmac.tools.rewrite_stream import rewrite_samples
+from tarmac.tools.rewrite import rewrite_samples, run_writing
 from tarmac.tools.select import Select
 from tarmac.tools.tally import Balance
 
