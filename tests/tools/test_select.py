@@ -25,7 +25,7 @@ def urls(tmp_path_factory):
 def selected(urls, **options):
     """Return the selected keys, on which an index and a stream must agree."""
     select = Select(**options)
-    samples = open_indexed([Inputs(urls)], select, Access())
+    samples = open_indexed(Inputs(urls), select, Access())
     indexed = [each["__key__"] for each in samples.samples(samples.everything)]
     samples.dataset.close()
     streamed = select.cut(select.of_stream(StreamedShards(urls, select).each()))
@@ -61,7 +61,7 @@ def test_slicing_shards_visits_each_shard_once(urls, monkeypatch):
 
 
 def test_negative_slices_need_an_index(urls):
-    samples = open_indexed([Inputs(urls)], Select(slice=slice(-3, None)), Access())
+    samples = open_indexed(Inputs(urls), Select(slice=slice(-3, None)), Access())
     assert list(samples.dataset.keys()) == everything(urls)[-3:]
     for field in ("slice", "slice_shard"):
         with pytest.raises(UsageError, match=field):

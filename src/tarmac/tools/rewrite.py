@@ -25,7 +25,7 @@ from tarmac.samples.naming import plain_key
 from tarmac.tools.options import Run
 from tarmac.tools.output import Output, Sources, fields_of, same_name, write_shard
 from tarmac.tools.plan import IndexedSamples, OutputShard, Plan, SampleSource
-from tarmac.tools.tally import Tally, remarks_on_outcomes
+from tarmac.tools.tally import Tally
 
 Change = Callable[[Iterator[Sample], Outcome], Iterable[Sample]]
 """A transformation of the samples of a shard. It counts its losses in the outcome, and must pickle."""
@@ -123,8 +123,7 @@ def rewrite(
     task = RewriteJob(verb, plan.sources, output, change, options or {}, also_read)
     report = run_writing(task, output, run, verb)
     if not run.dry_run:
-        plan.balance.add_to(report)
-        report.remarks += remarks_on_outcomes(plan.select, report)
+        plan.add_to(report)
     return report
 
 

@@ -26,7 +26,7 @@ class ExportJob(Task):
     row: RowOptions
     run_options: Run
     sources: dict[str, SampleSource]
-    """The samples of each split; one without a name if there are no splits."""
+    """The samples of each split; one without a name if nothing is split."""
     joined: bool = False
     """Whether all samples make one unit."""
     facts: dict[str, Any] = field(default_factory=dict)

@@ -23,7 +23,7 @@ from tarmac.tools.export.values import Kind, make_kinds
 from tarmac.tools.options import Access, AccessArgs, ErrorArgs, Run, RunArgs, SelectArgs, bundle, verb
 from tarmac.tools.plan import OnePass, OutputShard, Plan, StreamedShards, can_index, plan
 from tarmac.tools.select import Select
-from tarmac.tools.tally import Tally, remarks_on_outcomes
+from tarmac.tools.tally import Tally
 
 
 class ExportArgs(SelectArgs, RunArgs, ErrorArgs, AccessArgs, total=False):
@@ -109,8 +109,7 @@ def export(
     )
     report = _run(job, run, remembered=not unnamed)
     if not run.dry_run:
-        planned.balance.add_to(report)
-        report.remarks += remarks_on_outcomes(planned.select, report)
+        planned.add_to(report)
     return report
 
 

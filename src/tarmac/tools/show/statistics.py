@@ -41,7 +41,7 @@ def stats(
     access, select = bundle(Access, options), bundle(Select, options)
     inputs = access.inputs(sources)
     if not images and n is None and select.rule is None and can_index(inputs.urls):
-        return _from_index(open_indexed([inputs], select, access).dataset)
+        return _from_index(open_indexed(inputs, select, access).dataset)
     return _from_samples(show(inputs, n, **options), images=images)  # type: ignore[arg-type]
 
 

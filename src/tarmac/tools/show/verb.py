@@ -95,10 +95,10 @@ def _samples(
     select = bundle(Select, options)
     if can_index(inputs.urls):
         if at:
-            dataset = open_indexed([inputs], select, access).dataset
+            dataset = open_indexed(inputs, select, access).dataset
             return select.cut(_find(dataset, each) for each in at)
         if _counts_from_the_end(select):
-            indexed = open_indexed([inputs], select, access)
+            indexed = open_indexed(inputs, select, access)
             return indexed.samples(indexed.everything)
     return _find_in_stream(inputs, select, access, at) if at else _stream(inputs, select, access)
 
