@@ -20,11 +20,10 @@ from tarmac.exact.epoch_order import EpochOrder
 from tarmac.exact.mix import Mix
 from tarmac.exact.order.epochs import Tail, batch_positions, steps_left
 from tarmac.exact.order.exact import ExactOrder
+from tarmac.runtime.types import Integers
 from tarmac.storage import StorageOptions
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.storage.urls import Shards
-
-Integers = NDArray[np.int64]
 
 _MOMENTS = 5
 """The number of moments of an epoch at which open shards are counted."""
@@ -139,14 +138,13 @@ def audit(
     ):
         if value < least:
             raise UsageError(f"expected at least {least}, got {value}.", field=name)
+    shuffling = {"seed": seed, "shuffle": shuffle, "streams": streams, "window": window}
     try:
-        order = EpochOrder(dataset, seed=seed, shuffle=shuffle, streams=streams, window=window)
+        order = EpochOrder(dataset, **shuffling)  # type: ignore[arg-type]
         steps_left(0, position, batch_size * world_size, tail)
     except ValueError as error:
         raise UsageError(f"{error}.") from None
-    return EpochAudit(
-        dataset, order, batch_size, world_size, epoch, position, tail, seed, shuffle, streams, window
-    )
+    return EpochAudit(dataset, order, batch_size, world_size, epoch, position, tail, shuffling)
 
 
 @dataclass(frozen=True)
@@ -160,10 +158,8 @@ class EpochAudit:
     epoch: int
     position: int
     tail: Tail
-    seed: int | str
-    shuffle: bool
-    streams: int
-    window: int
+    shuffling: dict[str, Any]
+    """The options of the order."""
 
     @property
     def steps(self) -> int:
@@ -240,8 +236,8 @@ class EpochAudit:
             steps=self.steps,
             dropped=max(-beyond, 0),
             padded=max(beyond, 0) if self.steps and self.tail == "pad" else 0,
-            streams=self.streams,
-            window=self.window,
+            streams=self.shuffling["streams"],
+            window=self.shuffling["window"],
             open_shards=self._open_shards(),
             fingerprint=self.dataset.fingerprint,
         )
@@ -314,13 +310,7 @@ class EpochAudit:
         for dataset, taken in parts:
             if not taken:
                 continue
-            order = ExactOrder(
-                dataset.lengths,
-                seed=self.seed,
-                shuffle=self.shuffle,
-                streams=self.streams,
-                window=self.window,
-            )
+            order = ExactOrder(dataset.lengths, **self.shuffling)
             for moment in range(_MOMENTS):
                 drawn = self.epoch * taken + taken * (2 * moment + 1) // (2 * _MOMENTS)
                 counts[moment] += _shards_around(order, *divmod(drawn, order.samples), self.world_size)

@@ -19,7 +19,7 @@ from tarmac.jobs.ledger import open_ledger
 from tarmac.jobs.outputs import existing_sizes
 from tarmac.jobs.task import Outcome, Task, Unit
 from tarmac.progress import track
-from tarmac.storage import StorageOptions, WriteOptions, open_write, scheme_of, stat
+from tarmac.storage import StorageOptions, WriteOptions, scheme_of, stat, write_all
 from tarmac.storage.urls import Shards
 from tarmac.tools.check.compare import entries_of
 from tarmac.tools.check.repair import repair as write_copies
@@ -166,14 +166,8 @@ def check(
         report.copies, report.copied = job.outputs, job.written
         if losses is not None:
             lines = "".join(f"{json.dumps(loss, ensure_ascii=True)}\n" for loss in report.losses)
-            _write(losses, lines.encode(), access.storage)
+            write_all(losses, lines.encode(), access.storage, WriteOptions(overwrite=True))
     return report
-
-
-def _write(url: str, data: bytes, storage: StorageOptions) -> None:
-    sink = open_write(url, storage, WriteOptions(overwrite=True))
-    sink.write(data)
-    sink.commit()
 
 
 def _image_spec(decode: bool | str) -> str:
@@ -255,27 +249,24 @@ def _run(task: _CheckTask, engine: Engine, ledger: str | None) -> Iterator[Shard
         done: dict[int, ShardCheck] = {}
         missing: list[Unit] = []
         for unit in task.plan():
-            inputs, outcome = records.done.get(unit.name, ("", Outcome()))
+            inputs, known = records.done.get(unit.name, ("", Outcome()))
             if unit.inputs and inputs == unit.inputs:
                 done[unit.content] = ShardCheck(
-                    task.urls[unit.content], outcome.read, outcome.bytes, **outcome.details
+                    task.urls[unit.content], known.read, known.bytes, **known.details
                 )
             else:
                 missing.append(unit)
-        following = 0
-        for unit, finished in engine.run(task.run, missing):
-            if isinstance(finished, Exception):
-                raise finished
-            result = finished.details["result"]
-            if result.ok and unit.inputs:
-                details = {"fields": result.fields, "skipped": result.skipped}
-                records.record(unit, replace(finished, details=details))
-            done[unit.content] = result
-            while following in done:
-                yield done.pop(following)
-                following += 1
-        while following in done:
-            yield done.pop(following)
-            following += 1
+        finished = iter(engine.run(task.run, missing))
+        for number in range(len(task.urls)):
+            while number not in done:
+                unit, outcome = next(finished)
+                if isinstance(outcome, Exception):
+                    raise outcome
+                result = outcome.details["result"]
+                if result.ok and unit.inputs:
+                    details = {"fields": result.fields, "skipped": result.skipped}
+                    records.record(unit, replace(outcome, details=details))
+                done[unit.content] = result
+            yield done.pop(number)
     finally:
         records.close()
