@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -130,14 +131,15 @@ def repair(
 def _opened(url: str, checks: CheckOptions, losses: list[Loss]) -> Iterator[Buffer]:
     """Map the bytes of a shard; remote and compressed ones through a temporary file."""
     with open_read(url, checks.storage) as source:
-        whole = source.map()
-        if whole is not None and detect(whole[:HEAD]) is None:
+        whole, head = source.map(), b""
+        while whole is None and len(head) < HEAD and (more := source.read(CHUNK)):
+            head += more
+        form = detect(head if whole is None else whole[:HEAD])
+        if whole is not None and form is None:
             yield whole
             return
         with tempfile.TemporaryFile() as file:
-            head = b"" if whole is not None else _read_head(source, HEAD)
-            loss = _unpack(source, head, detect(head if whole is None else whole[:HEAD]), checks, file)
-            losses.extend([loss] if loss is not None else [])
+            losses += _unpack(source, head, form, checks, file)
             file.flush()
             if not file.seek(0, os.SEEK_END):
                 yield b""
@@ -146,32 +148,21 @@ def _opened(url: str, checks: CheckOptions, losses: list[Loss]) -> Iterator[Buff
                 yield mapped
 
 
-def _read_head(source: Source, size: int) -> bytes:
-    head = b""
-    while len(head) < size and (more := source.read(CHUNK)):
-        head += more
-    return head
-
-
 def _unpack(
     source: Source, head: bytes, form: str | None, checks: CheckOptions, file: IO[bytes]
-) -> Loss | None:
+) -> list[Loss]:
     """Write the archive inside a stream to a file, as far as it can be read and trusted."""
     if form is None:
         file.write(head)
-        for piece in iter(lambda: source.read(CHUNK), b""):
-            file.write(piece)
-        return None
-    stream = Decompressing(source, form, checks.tar.limits, head)
     try:
-        for piece in iter(lambda: stream.read(CHUNK), b""):
-            file.write(piece)
+        stream = source if form is None else Decompressing(source, form, checks.tar.limits, head)
+        shutil.copyfileobj(stream, file, CHUNK)
     except (CompressionDamaged, TrailingData) as error:
         if error.__cause__ is None:  # truncated or followed by other data: what came before is intact
-            return Loss("bytes", f"{error.what} The rest cannot be decompressed.", None, error.offset)
+            return [Loss("bytes", f"{error.what} The rest cannot be decompressed.", None, error.offset)]
         file.truncate(0)
-        return Loss("bytes", f"{error.what} Any byte may be wrong, so nothing can be trusted.", None, 0)
-    return None
+        return [Loss("bytes", f"{error.what} Any byte may be wrong, so nothing can be trusted.", None, 0)]
+    return []
 
 
 def salvaged(
