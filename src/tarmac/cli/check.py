@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tarmac.cli.command import Group, flag, with_flags
-from tarmac.cli.command import command as build
+from tarmac.cli.command import Group, build, flag, with_flags
 from tarmac.cli.flags import ACCESS, RUN, SHARDS
 from tarmac.cli.output import say, say_json
 from tarmac.cli.types import NAMES
@@ -49,7 +48,7 @@ _REPAIR: Group = [
     example="tarmac check 'train-*.tar'",
 )
 def command(
-    shards: tuple[str, ...],
+    sources: tuple[str, ...],
     decode: bool = False,
     decode_as: str | None = None,
     quiet: bool = False,
@@ -77,7 +76,7 @@ def command(
             for line in str(result).split("\n"):
                 say(line, err=repair)
 
-    report = check(list(shards), decode=decode_as or decode, repair=output, on_shard=print_shard, **options)
+    report = check(list(sources), decode=decode_as or decode, repair=output, on_shard=print_shard, **options)
     _print_report(report, as_json, repair, print_losses="losses" not in options)
     bad = [shard for shard in report.bad if not repair or report.losses or shard.unreachable]
     if bad or report.duplicates or report.losses or not report.complete:

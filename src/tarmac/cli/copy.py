@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tarmac.cli.command import argument, flag
-from tarmac.cli.command import command as build
+from tarmac.cli.command import argument, build, flag
 from tarmac.cli.flags import ACCESS, ORDER, RUN, SELECT, WRITE
 
 if TYPE_CHECKING:

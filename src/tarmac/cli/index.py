@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tarmac.cli.command import Group, flag
-from tarmac.cli.command import command as build
+from tarmac.cli.command import Group, build, flag
 from tarmac.cli.flags import ACCESS, RUN, SHARDS
 from tarmac.cli.output import say, say_json
 from tarmac.cli.types import NAMES, manifest_url
@@ -38,7 +37,7 @@ _INDEX: Group = [
 
 @build(SHARDS, _INDEX, RUN, ACCESS, example="tarmac index 'train-*.tar' -o train.json")
 def command(
-    shards: tuple[str, ...],
+    sources: tuple[str, ...],
     stale: bool = False,
     info: str | None = None,
     as_json: bool = False,
@@ -52,10 +51,10 @@ def command(
     from tarmac import index
 
     if stale:
-        _print_stale(shards, as_json)
+        _print_stale(sources, as_json)
         return
     described = None if info is None else _read_info(info)
-    report = index(list(shards), info=described, dry_run=dry_run, **options)
+    report = index(list(sources), info=described, dry_run=dry_run, **options)
     if as_json:
         say_json(report.to_dict())
     else:

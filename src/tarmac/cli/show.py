@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tarmac.cli.command import Group, flag
-from tarmac.cli.command import command as build
+from tarmac.cli.command import Group, build, flag
 from tarmac.cli.flags import ACCESS, JSON, SELECT, SHARDS
 from tarmac.cli.output import say, say_json
 from tarmac.cli.types import manifest_url
@@ -45,7 +44,7 @@ _MODES = ("content", "raw", "total", "stats", "fields_only", "sheet", "extract",
 
 @build(SHARDS, _SHOW, JSON, SELECT, ACCESS, example="tarmac show 'train-{000000..000009}.tar' -n 3")
 def command(
-    shards: tuple[str, ...],
+    sources: tuple[str, ...],
     n: int | None = None,
     at: tuple[str, ...] = (),
     as_json: bool = False,
@@ -61,16 +60,16 @@ def command(
         raise click.UsageError(f"{names} are mutually exclusive.")
     (mode, value), *_ = [*modes.items(), ("", None)]
     if mode == "info":
-        for manifest in shards:
+        for manifest in sources:
             _print_info(manifest, as_json)
         return
     if mode in ("total", "stats", "fields_only") and not at:
-        result = tarmac.stats(list(shards), n, images=mode == "stats", **options)
+        result = tarmac.stats(list(sources), n, images=mode == "stats", **options)
         _print_stats(result, mode, as_json)
         return
     if mode in ("raw", "sheet") and n is None and not at:
         n = 1 if mode == "raw" else 64
-    samples = tarmac.show(list(shards), n, at=[_number_or_key(each) for each in at], **options)
+    samples = tarmac.show(list(sources), n, at=[_number_or_key(each) for each in at], **options)
     if mode == "raw":
         for sample in samples:
             sys.stdout.buffer.write(sample.field(value))
