@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -12,9 +12,6 @@ from tarmac.cli.flags import ACCESS, RUN, SHARDS
 from tarmac.cli.output import say, say_json
 from tarmac.cli.types import NAMES, manifest_url
 from tarmac.display import display_url
-
-if TYPE_CHECKING:
-    from tarmac.tools.index import IndexReport
 
 _INDEX: Group = [
     flag("-o", "--output", metavar="FILE", help="The manifest to write."),
@@ -58,11 +55,8 @@ def command(
     if as_json:
         say_json(report.to_dict())
     else:
-        say(_dry_run_line(report) if dry_run else str(report), err=True)
-
-
-def _dry_run_line(report: IndexReport) -> str:
-    return f"index: {len(report.built)} to do, {len(report.kept)} up to date"
+        planned = f"index: {len(report.built)} to do, {len(report.kept)} up to date"
+        say(planned if dry_run else str(report), err=True)
 
 
 def _print_stale(manifests: tuple[str, ...], as_json: bool) -> None:

@@ -21,9 +21,8 @@ from tarmac.jobs.task import Outcome, Task, Unit
 from tarmac.progress import track
 from tarmac.storage import StorageOptions, WriteOptions, scheme_of, stat, write_all
 from tarmac.storage.urls import Shards
-from tarmac.tools.check.compare import entries_of
 from tarmac.tools.check.repair import repair as write_copies
-from tarmac.tools.check.shard import CheckOptions, ShardCheck, check_shard
+from tarmac.tools.check.shard import CheckOptions, ShardCheck, check_shard, entries_of
 from tarmac.tools.keystore import SharedKeys
 from tarmac.tools.options import Access, AccessArgs, Run, RunArgs, bundle, verb
 from tarmac.tools.output import Output
@@ -124,12 +123,15 @@ def check(
     if (regroup or overwrite or losses) and repair is None:
         raise UsageError("`regroup`, `overwrite` and `losses` need `repair`.")
     inputs = access.inputs(sources)
-    reference, url = _reference(manifest, access)
+    if manifest is None or isinstance(manifest, Manifest):
+        reference = manifest
+    else:
+        reference = read_manifest(os.fspath(manifest), access.storage)
     checks = CheckOptions(
         require=frozenset(name.lower() for name in require),
         digests=digests,
         manifest=reference,
-        manifest_url=url,
+        manifest_url=manifest.name if isinstance(manifest, Manifest) else os.fspath(manifest or ""),
         decode=_image_spec(decode),
         all_errors=all_errors,
         max_errors=max_errors if all_errors else None,
@@ -182,15 +184,6 @@ def _engine(run: Run, urls: Sequence[str]) -> Engine:
     return make_engine(None, 1) if any(scheme_of(url) == "-" for url in urls) else run.make_engine()
 
 
-def _reference(
-    manifest: str | os.PathLike[str] | Manifest | None, access: Access
-) -> tuple[Manifest | None, str]:
-    if manifest is None or isinstance(manifest, Manifest):
-        return manifest, "" if manifest is None else manifest.name
-    url = os.fspath(manifest)
-    return read_manifest(url, access.storage), url
-
-
 def _absent(manifest: Manifest, urls: Sequence[str], storage: StorageOptions) -> list[str]:
     """Return the shards of the manifest that do not exist, which a pattern does not match."""
     listed = [shard.url for shard in entries_of(manifest, urls) if shard is not None]
@@ -225,12 +218,9 @@ class _CheckTask(Task):
             info = stat(self.urls[number], self.checks.storage)
         except TarmacError:
             return ""
-        version, entry = f"{info.size} {info.version}" if info.version else "", self.entries[number]
-        return (
-            version
-            if not version or entry is None
-            else f"{version} {entry.samples} {entry.index} {entry.fingerprint}"
-        )
+        entry, version = self.entries[number], f"{info.size} {info.version}" if info.version else ""
+        described = f" {entry.samples} {entry.index} {entry.fingerprint}" if version and entry else ""
+        return version + described
 
     def run(self, unit: Unit) -> Outcome:
         number = unit.content
