@@ -30,23 +30,14 @@ _CHECK: Group = [
 ]
 _REPAIR: Group = [
     flag("--repair", is_flag=True, help="Write a clean copy of each damaged shard, and print what it lacks."),
-    flag(
-        "-o", "--output", "output", metavar="DIR/", help="With --repair: where the copies go.", sets="repair"
-    ),
+    flag("-o", "--output", sets="repair", metavar="DIR/", help="With --repair: where the copies go."),
     flag("--losses", metavar="FILE", help="With --repair: write what is lost to this file, as JSON lines."),
     flag("--regroup", is_flag=True, help="With --repair: put samples together that are not contiguous."),
     flag("--overwrite", is_flag=True, help="With --repair: replace existing copies."),
 ]
 
 
-@build(
-    SHARDS,
-    _CHECK,
-    _REPAIR,
-    RUN,
-    ACCESS,
-    example="tarmac check 'train-*.tar'",
-)
+@build(SHARDS, _CHECK, _REPAIR, RUN, ACCESS, example="tarmac check 'train-*.tar'")
 def command(
     sources: tuple[str, ...],
     decode: bool = False,

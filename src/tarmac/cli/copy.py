@@ -23,14 +23,9 @@ _SOURCES = [
 
 
 @build(
-    _SOURCES,
-    SELECT,
-    ORDER,
-    WRITE,
-    RUN,
-    ACCESS,
+    _SOURCES, SELECT, ORDER, WRITE, RUN, ACCESS,
     example="tarmac copy a.tar b.tar -o 'x-{i:06d}.tar' --max-samples 1e3",
-)
+)  # fmt: skip
 def command(output: str, shards: tuple[str, ...] = (), mix: tuple[str, ...] = (), **options: Any) -> Report:
     """Copy samples to new shards: all or some, renamed, split, mixed or shuffled."""
     from tarmac import copy

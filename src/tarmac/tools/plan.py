@@ -178,20 +178,20 @@ class StreamedShards:
     inputs: Sequence[str]
     select: Select
     access: Access = field(default_factory=Access)
+    order: Order = AS_IS
 
     def shards(self, output: Output, split: str = "") -> Iterator[OutputShard]:
         for number, url in enumerate(self.inputs):
             yield OutputShard(output.name(number, shard_stem(url), split), source=number)
 
     def samples(self, shard: OutputShard, tally: Tally | None = None) -> Iterator[Sample]:
-        return self.select.cut(self.select.of_stream([self._read(self.inputs[shard.source])], tally), tally)
+        return self._selected([self.inputs[shard.source]], tally or Tally())
 
-    def each(self) -> Iterator[Iterator[Sample]]:
-        """Yield the samples of each shard."""
-        return map(self._read, self.inputs)
-
-    def _read(self, url: str) -> Iterator[Sample]:
-        return read_shard(self.access.reader([url]), url)
+    def _selected(self, urls: Sequence[str], tally: Tally) -> Iterator[Sample]:
+        select = self.select
+        each = select.of_each((read_shard(self.access.reader([url]), url) for url in urls), tally)
+        # Selected before interleaving, as with an index; a slice, which counts all samples, is rejected with it.
+        return select.cut(self.order.of_streams(each, lambda samples: select.of_all(samples, tally)), tally)
 
     def urls(self) -> Sequence[str]:
         return self.inputs
@@ -204,14 +204,10 @@ class StreamedShards:
 class OnePass(StreamedShards):
     """Streamed shards as one sequence of samples, which this process reads once."""
 
-    order: Order = AS_IS
     everything = OutputShard("")
 
     def samples(self, shard: OutputShard, tally: Tally | None = None) -> Iterator[Sample]:
-        select, tally = self.select, Tally() if tally is None else tally
-        each = select.of_each(self.each(), tally)
-        # Selected before interleaving, as with an index; a slice, which counts all samples, is rejected with it.
-        return select.cut(self.order.of_streams(each, lambda samples: select.of_all(samples, tally)), tally)
+        return self._selected(self.inputs, tally or Tally())
 
 
 @dataclass

@@ -109,12 +109,11 @@ def _counts_from_the_end(select: Select) -> bool:
 
 
 def _stream(inputs: Inputs, select: Select, access: Access) -> Iterator[Sample]:
-    from tarmac.tools.plan import StreamedShards
+    from tarmac.tools.plan import OnePass
     from tarmac.tools.tally import Tally
 
     tally = Tally()
-    shards = StreamedShards(inputs.urls, select, access).each()
-    yield from select.cut(select.of_stream(shards, tally), tally)
+    yield from OnePass(inputs.urls, select, access).samples(OnePass.everything, tally)
     select.remarks(tally, empty=True)  # showing an empty selection is not an error
 
 
