@@ -123,10 +123,6 @@ def slice_text(value: slice) -> str:
     return ":".join(numbers if numbers[2] else numbers[:2])
 
 
-def _plain(number: float) -> str:
-    return repr(float(number)).removesuffix(".0")
-
-
 def read_keys(url: str, storage: StorageOptions = DEFAULT_STORAGE) -> frozenset[str]:
     """Read a list of keys, one a line."""
     text = read_list(url, DEFAULT_LIMITS, storage).decode("utf-8", "surrogateescape")
@@ -166,7 +162,9 @@ class Select:
             "keys": self._keys_text() if self.keys is not None else "",
             "slice": slice_text(self.slice) if self.slice else "",
             "slice_shard": slice_text(self.slice_shard) if self.slice_shard else "",
-            "part": ",".join(f"{name}={_plain(share)}" for name, share in self.shares.items()),
+            "part": ",".join(
+                f"{name}={float(share)!r}".removesuffix(".0") for name, share in self.shares.items()
+            ),
             "only": self.only,
         }
         return {name: text for name, text in texts.items() if text}
