@@ -18,12 +18,12 @@ from tarmac.jobs.ledger import Ledger, ledger_url, open_ledger
 from tarmac.jobs.outputs import sampled_digests
 from tarmac.jobs.report import Report
 from tarmac.jobs.run import completed_outcome, reject_foreign_outputs, run_job
-from tarmac.jobs.task import Outcome, Task, Unit
+from tarmac.jobs.task import Outcome, Unit
 from tarmac.runtime.budget import ErrorBudget
 from tarmac.samples.grouping import Sample
 from tarmac.samples.naming import plain_key
 from tarmac.tools.options import Run
-from tarmac.tools.output import Output, Sources, fields_of, same_name, write_shard
+from tarmac.tools.output import Output, ShardTask, Sources, fields_of, same_name, write_shard
 from tarmac.tools.plan import IndexedSamples, OutputShard, Plan, SampleSource
 from tarmac.tools.tally import Tally
 
@@ -32,7 +32,7 @@ Change = Callable[[Iterator[Sample], Outcome], Iterable[Sample]]
 
 
 @dataclass
-class RewriteJob(Task):
+class RewriteJob(ShardTask):
     """Write samples to shards, each shard by itself."""
 
     verb: str
@@ -49,9 +49,6 @@ class RewriteJob(Task):
         inputs = {split: source.fingerprint() for split, source in self.sources.items()}
         return {"inputs": inputs} | self.output.options() | self.facts
 
-    def begin(self, units: Sequence[Unit]) -> None:
-        self.output.check_new(self.writes(units))
-
     def plan(self) -> Iterator[Unit]:
         read = [url for source in self.sources.values() for url in source.urls()]
         inputs = Sources([*read, *self.also_read])
@@ -59,9 +56,6 @@ class RewriteJob(Task):
             for shard in source.shards(self.output, split):
                 inputs.check(shard.name)
                 yield Unit(shard.name, (split, shard))
-
-    def writes(self, units: Sequence[Unit]) -> Iterator[str]:
-        return self.output.names(unit.name for unit in units)
 
     def run(self, unit: Unit) -> Outcome:
         split, shard = unit.content
@@ -75,12 +69,6 @@ class RewriteJob(Task):
             _close(changed)
         tally.add_to(outcome)
         return outcome
-
-    def commit(self, unit: Unit, outcome: Outcome) -> None:
-        self.output.run_post_cmd(outcome)
-
-    def finish(self, outcomes: Sequence[Outcome]) -> None:
-        self.output.finish(outcomes)
 
 
 def _close(samples: Iterable[Sample]) -> None:
@@ -121,14 +109,15 @@ def rewrite(
             report.remarks += plan.select.remarks(tally)
         return report
     task = RewriteJob(verb, plan.sources, output, change, options or {}, also_read)
-    report = run_writing(task, output, run, verb)
+    report = run_writing(task, run, verb)
     if not run.dry_run:
         plan.add_to(report)
     return report
 
 
-def run_writing(task: Task, output: Output, run: Run, name: str) -> Report:
+def run_writing(task: ShardTask, run: Run, name: str) -> Report:
     """Run a job that writes shards; `name` is that of its ledger, beside them."""
+    output = task.output
     return run_job(
         task,
         run.make_engine(),

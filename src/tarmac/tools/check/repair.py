@@ -21,7 +21,7 @@ from tarmac.indexing.sidecar import Sidecar, open_sidecar, sidecar_url
 from tarmac.jobs.ledger import ledger_url
 from tarmac.jobs.report import Report
 from tarmac.jobs.run import run_job
-from tarmac.jobs.task import Outcome, Task, Unit
+from tarmac.jobs.task import Outcome, Unit
 from tarmac.samples.grouping import Sample
 from tarmac.samples.naming import plain_key
 from tarmac.storage import Source, open_read, stat
@@ -29,7 +29,7 @@ from tarmac.tar.compression import HEAD, Decompressing, detect
 from tarmac.tools.check.salvage import Buffer, Loss, SampleRun, Stretch, layout_of, runs_of, scan
 from tarmac.tools.check.shard import CheckOptions, sample_problems
 from tarmac.tools.options import Run
-from tarmac.tools.output import Output, Sources, same_name, write_shard
+from tarmac.tools.output import Output, ShardTask, Sources, same_name, write_shard
 from tarmac.tools.plan import shard_stem
 
 CHUNK = 1 << 20
@@ -40,7 +40,7 @@ Kept = tuple[str, Spans]
 
 
 @dataclass
-class _RepairTask(Task):
+class _RepairTask(ShardTask):
     """Repair each damaged shard as a unit; its losses are in the details of its outcome."""
 
     urls: Sequence[str]
@@ -54,9 +54,6 @@ class _RepairTask(Task):
     def options(self) -> dict[str, Any]:
         return self.checks.ledger_options() | self.output.options() | {"regroup": self.regroup}
 
-    def begin(self, units: Sequence[Unit]) -> None:
-        self.output.check_new(unit.name for unit in units)
-
     def plan(self) -> Iterator[Unit]:
         names = set()
         sources = Sources(self.urls)
@@ -68,9 +65,6 @@ class _RepairTask(Task):
             names.add(name)
             info = stat(url, self.checks.storage)
             yield Unit(name, number, f"{info.size} {info.version}")
-
-    def writes(self, units: Sequence[Unit]) -> Iterator[str]:
-        return self.output.names(unit.name for unit in units)
 
     def run(self, unit: Unit) -> Outcome:
         url, outcome = self.urls[unit.content], Outcome()
@@ -93,9 +87,6 @@ class _RepairTask(Task):
         except IndexingError:
             return None
         return sidecar if sidecar.digests is not None else None
-
-    def commit(self, unit: Unit, outcome: Outcome) -> None:
-        self.output.run_post_cmd(outcome)
 
 
 def _as_json(url: str, loss: Loss) -> dict[str, Any]:

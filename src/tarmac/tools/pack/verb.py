@@ -119,7 +119,7 @@ def _run(job: PackJob, run: Run) -> PackReport:
             "pack", iter(()), job.output, run, lambda _, outcome: job.samples(rows, outcome, {})
         )
     else:
-        report = run_writing(job, job.output, run, job.pack.ledger)
+        report = run_writing(job, run, job.pack.ledger)
     plan = job.planned
     if not run.dry_run:
         Balance(plan.left_out).add_to(report)
