@@ -17,8 +17,7 @@ _INDEX: Group = [
     flag("-o", "--output", metavar="FILE", help="The manifest to write."),
     flag("--meta", type=NAMES, help="Metadata columns: jpg.width,json.caption,cls."),
     flag(
-        "--on-bad-meta",
-        type=click.Choice(["error", "null"]),
+        "--on-bad-meta", type=click.Choice(["error", "null"]),
         help="What a damaged field gives. [default: error]",
     ),
     flag("--digests", is_flag=True, help="Also store a digest of every field."),
@@ -29,7 +28,7 @@ _INDEX: Group = [
     flag("--name", help="Name of the dataset."),
     flag("--info", metavar="FILE", help="A text or JSON file that describes the dataset."),
     flag("--stale", is_flag=True, help="Only check the indexes of a manifest; write nothing."),
-]
+]  # fmt: skip
 
 
 @build(SHARDS, _INDEX, RUN, ACCESS, example="tarmac index 'train-*.tar' -o train.json")

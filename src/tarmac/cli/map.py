@@ -8,9 +8,7 @@ from tarmac.cli.types import SECONDS
 
 _MAP = [
     flag(
-        "-c",
-        "--command",
-        metavar="COMMAND",
+        "-c", "--command", metavar="COMMAND",
         help="Shell command; the fields are files: sample.jpg, sample.cls.",
     ),
     flag("--script", metavar="FILE", help="A script in place of a command."),
@@ -22,7 +20,7 @@ _MAP = [
     flag("--timeout", type=SECONDS, help="Time limit of the command for a sample."),
     flag("--log-field", metavar="FIELD", help="Field for the output of the command."),
     flag("--keep-dir", metavar="DIR", help="Directory for the files of failed samples."),
-]
+]  # fmt: skip
 
 command = build_verb(
     "map", SHARDS, _MAP, SELECT, WRITE, RUN, ERRORS, ACCESS,

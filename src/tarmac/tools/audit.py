@@ -138,9 +138,9 @@ def audit(
     ):
         if value < least:
             raise UsageError(f"expected at least {least}, got {value}.", field=name)
-    shuffling = {"seed": seed, "shuffle": shuffle, "streams": streams, "window": window}
+    shuffling: dict[str, Any] = {"seed": seed, "shuffle": shuffle, "streams": streams, "window": window}
     try:
-        order = EpochOrder(dataset, **shuffling)  # type: ignore[arg-type]
+        order = EpochOrder(dataset, **shuffling)
         steps_left(0, position, batch_size * world_size, tail)
     except ValueError as error:
         raise UsageError(f"{error}.") from None
