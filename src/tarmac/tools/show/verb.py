@@ -86,9 +86,8 @@ def _samples(
     inputs: Inputs, access: Access, at: Sequence[int | str], options: Mapping[str, Any]
 ) -> Iterator[Sample]:
     if not at and not (options.keys() & SelectArgs.__annotations__.keys()):
-        return iter(
-            access.reader(inputs.urls)
-        )  # without numpy and pyarrow, which take longer than a small shard
+        # Without numpy and pyarrow, which take longer than a small shard.
+        return iter(access.reader(inputs.urls))
     from tarmac.tools.plan import can_index, open_indexed
     from tarmac.tools.select import Select
 
