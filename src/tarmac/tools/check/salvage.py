@@ -53,8 +53,6 @@ class Stretch:
     torn_after: bool = False
     certain: bool = True
     """Whether its last member certainly ends where its header says."""
-    stop: int = 0
-    """Where the following data begins, damaged or not."""
 
 
 class _From:
