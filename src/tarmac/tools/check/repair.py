@@ -74,7 +74,10 @@ class _RepairTask(ShardTask):
             named = (sample | {"__key__": plain_key(sample["__key__"])} for sample in samples)
             write_shard(self.output, unit.name, named, outcome=outcome)
         outcome.failed = len(losses)
-        outcome.details["losses"] = [_as_json(url, loss) for loss in losses]
+        facts = [{"shard": display_url(url)} | asdict(loss) for loss in losses]
+        outcome.details["losses"] = [
+            {name: each[name] for name in each if each[name] is not None} for each in facts
+        ]
         return outcome
 
     def _index(self, number: int) -> Sidecar | None:
@@ -87,11 +90,6 @@ class _RepairTask(ShardTask):
         except IndexingError:
             return None
         return sidecar if sidecar.digests is not None else None
-
-
-def _as_json(url: str, loss: Loss) -> dict[str, Any]:
-    facts = {"shard": display_url(url)} | asdict(loss)
-    return {name: value for name, value in facts.items() if value is not None}
 
 
 def repair(
@@ -238,7 +236,7 @@ def _settled(buffer: Buffer, runs: list[SampleRun], regroup: bool) -> tuple[Span
         return None, runs[0].broken
     if len(runs) == 1:
         return runs[0].fields, ""
-    contents = [{name: _bytes(buffer, span) for name, span in run.fields.items()} for run in runs]
+    contents = [{name: buffer[at : at + size] for name, (at, size) in run.fields.items()} for run in runs]
     for run, content in zip(runs, contents, strict=True):
         # Parts that are repeated with the same bytes add nothing.
         if not run.broken and all(other.items() <= content.items() for other in contents):
@@ -251,7 +249,3 @@ def _settled(buffer: Buffer, runs: list[SampleRun], regroup: bool) -> tuple[Span
             merged |= run.fields
         return merged, ""
     return None, "its members are not contiguous"
-
-
-def _bytes(buffer: Buffer, span: tuple[int, int]) -> bytes:
-    return buffer[span[0] : sum(span)]

@@ -149,7 +149,9 @@ def check(
             SharedKeys(f"{stack.enter_context(tempfile.TemporaryDirectory())}/keys") if duplicates else None
         )
         task = _CheckTask(urls, checks, entries, keys, versions=ledger is not None)
-        results = _run(task, _engine(run, urls), ledger)
+        # The standard input of worker processes is empty.
+        engine = make_engine(None, 1) if "-" in map(scheme_of, urls) else run.make_engine()
+        results = _run(task, engine, ledger)
         for result in track(results, len(urls), "checking", progress=run.progress):
             report.shards.append(result)
             if on_shard is not None:
@@ -177,11 +179,6 @@ def _image_spec(decode: bool | str) -> str:
     if spec and spec not in imagespecs:
         raise UsageError(f"expected one of {', '.join(imagespecs)}, got {spec!r}.", field="decode")
     return spec
-
-
-def _engine(run: Run, urls: Sequence[str]) -> Engine:
-    # The standard input of worker processes is empty.
-    return make_engine(None, 1) if any(scheme_of(url) == "-" for url in urls) else run.make_engine()
 
 
 def _absent(manifest: Manifest, urls: Sequence[str], storage: StorageOptions) -> list[str]:
