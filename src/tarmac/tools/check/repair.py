@@ -144,7 +144,7 @@ def _unpack(
     if form is None:
         file.write(head)
     try:
-        stream = source if form is None else Decompressing(source, form, checks.tar.limits, head)
+        stream: Any = source if form is None else Decompressing(source, form, checks.tar.limits, head)
         shutil.copyfileobj(stream, file, CHUNK)
     except (CompressionDamaged, TrailingData) as error:
         if error.__cause__ is None:  # truncated or followed by other data: what came before is intact

@@ -190,7 +190,7 @@ def _samples(
     with open_read(url, options.storage) as source:
         members = read_members(source.map() or source, tar, url=url, skipped=skipped)
         try:
-            located = ((name, offset, size, (offset, size, data)) for name, offset, size, data in members)
+            located: Iterator[Any] = ((name, at, size, (at, size, data)) for name, at, size, data in members)
             for sample in group_members(located, url, grouping, skipped=skipped, on_error=record):
                 key = sample.pop("__key__")
                 del sample["__url__"]
