@@ -62,7 +62,7 @@ ALLOWED = {
     ("cli/index.py", "json.loads"),
     ("jobs/ledger.py", "json.loads"),
     ("tools/join/verb.py", "np.load"),  # without pickles, as are those of permutations
-    ("tools/permutations.py", "np.load"),
+    ("tools/order.py", "np.load"),
     ("tools/output.py", "shell=True"),  # the user's own --then
     ("indexing/facts.py", "json.loads"),
     ("runtime/agreement.py", "json.loads"),

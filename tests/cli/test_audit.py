@@ -75,7 +75,7 @@ def test_verification(audit, monkeypatch):
     _, (line,), _ = audit("--verify", "--json", "--position", 4)
     result = json.loads(line)
     assert (result["ok"], result["skipped"], result["read"], result["dropped"]) == (True, 4, 56, 0)
-    monkeypatch.setattr("tarmac.tools.audit.EpochAudit._expected_counts", lambda self: [(60, 2, 2)])
+    monkeypatch.setattr("tarmac.tools.audit.EpochAudit._count", lambda *_: None)
     code, lines, _ = audit("--verify")
     assert code == 1
     assert lines[0].startswith("WRONG: 0 samples are repeated, 60 are missing: k00, ")

@@ -102,11 +102,11 @@ def test_invalid_values(parser, text):
 
 
 def test_settings():
-    limits = flag_types.Settings("Limits")
+    limits = flag_types.settings("Limits")
     assert limits.convert("member_bytes=4GiB,shards=1e3", None, None) == Limits(
         member_bytes=4 << 30, shards=1000
     )
-    assert flag_types.Settings("TarOptions").convert("concatenated=true", None, None).concatenated
+    assert flag_types.settings("TarOptions").convert("concatenated=true", None, None).concatenated
     for text in ("nope=1", "member_bytes=x", "member_bytes"):
         with pytest.raises(click.BadParameter):
             limits.convert(text, None, None)

@@ -14,9 +14,8 @@ import tarmac
 from tarmac.errors import UsageError
 from tarmac.tools import plan as module
 from tarmac.tools.options import Access, Inputs
-from tarmac.tools.order import Order
+from tarmac.tools.order import Order, Shuffled
 from tarmac.tools.output import Output
-from tarmac.tools.permutations import Shuffled
 from tarmac.tools.plan import (
     BATCH,
     IndexedSamples,
@@ -41,7 +40,7 @@ def urls(tmp_path_factory):
 
 @pytest.fixture
 def indexed(urls):
-    samples = open_indexed([Inputs(urls)], ALL, Access())
+    samples = open_indexed(Inputs(urls), ALL, Access())
     yield samples
     samples.dataset.close()
 
@@ -60,7 +59,7 @@ def test_shards_by_samples(indexed):
 
 @given(st.integers(1, 700), st.integers(1, 30))
 def test_shards_by_bytes(urls, most_bytes, most):
-    samples = open_indexed([Inputs(urls)], ALL, Access())
+    samples = open_indexed(Inputs(urls), ALL, Access())
     every = [sum(map(len, list(each.values())[2:])) for each in tarmac.read(urls)]
     shards = list(samples.shards(Output("x-{i}.tar", max_bytes=most_bytes, max_samples=most)))
     assert sum(sizes(shards)) == 19
@@ -112,7 +111,7 @@ def test_batches_are_bounded_by_samples_and_by_bytes(indexed, urls, order, batch
 
 def test_a_shard_of_several_batches(tmp_path):
     count = 2 * BATCH + 7
-    samples = open_indexed([Inputs(make(tmp_path, count))], ALL, Access())
+    samples = open_indexed(Inputs(make(tmp_path, count)), ALL, Access())
     every = list(samples.samples(OutputShard("x", 0, count)))
     assert [each["__key__"] for each in every] == [f"s0/{number:03d}" for number in range(count)]
     samples.dataset.close()
@@ -145,7 +144,8 @@ def test_streams_shard_by_shard(urls):
     shards = list(streams.shards(Output("out/")))
     assert [shard.name for shard in shards] == ["out/in-0.tar", "out/in-1.tar", "out/in-2.tar"]
     assert [each["__key__"] for each in streams.samples(shards[2])] == ["s2/000", "s2/001"]
-    assert [len(list(shard)) for shard in streams.each()] == [7, 0, 12]
+    everything = StreamedShards(urls, ALL)
+    assert [len(list(everything.samples(shard))) for shard in shards] == [7, 0, 12]
 
 
 def test_fingerprints_change_with_the_samples(urls, tmp_path, indexed):
@@ -156,12 +156,12 @@ def test_fingerprints_change_with_the_samples(urls, tmp_path, indexed):
     assert StreamedShards(copies, ALL).fingerprint() != before
     assert StreamedShards(["-"], ALL).fingerprint() == StreamedShards(["-"], ALL).fingerprint()
     assert indexed.fingerprint() != type(indexed)(indexed.dataset, ALL, Shuffled(19, 1)).fingerprint()
-    assert open_indexed([Inputs(urls[:1])], ALL, Access()).fingerprint() != indexed.fingerprint()
+    assert open_indexed(Inputs(urls[:1]), ALL, Access()).fingerprint() != indexed.fingerprint()
 
 
 def test_no_index_is_left_beside_the_shards(tmp_path):
     urls = make(tmp_path, 3)
-    open_indexed([Inputs(urls)], ALL, Access()).dataset.close()
+    open_indexed(Inputs(urls), ALL, Access()).dataset.close()
     assert [path.name for path in tmp_path.iterdir()] == ["in-0.tar"]
 
 

@@ -12,8 +12,9 @@ import tarmac
 from tarmac.errors import IndexingError, MissingField, UsageError
 from tarmac.exact.selection import by_numbers
 from tarmac.tools.options import Access, Inputs
-from tarmac.tools.plan import StreamedShards, open_indexed
+from tarmac.tools.plan import OnePass, open_indexed
 from tarmac.tools.select import FieldRule, Select, read_keys
+from tarmac.tools.tally import Tally
 from tools.shards import make
 
 
@@ -25,10 +26,10 @@ def urls(tmp_path_factory):
 def selected(urls, **options):
     """Return the selected keys, on which an index and a stream must agree."""
     select = Select(**options)
-    samples = open_indexed([Inputs(urls)], select, Access())
+    samples = open_indexed(Inputs(urls), select, Access())
     indexed = [each["__key__"] for each in samples.samples(samples.everything)]
     samples.dataset.close()
-    streamed = select.cut(select.of_stream(StreamedShards(urls, select).each()))
+    streamed = OnePass(urls, select).samples(OnePass.everything)
     assert indexed == [each["__key__"] for each in streamed]
     return indexed
 
@@ -61,11 +62,11 @@ def test_slicing_shards_visits_each_shard_once(urls, monkeypatch):
 
 
 def test_negative_slices_need_an_index(urls):
-    samples = open_indexed([Inputs(urls)], Select(slice=slice(-3, None)), Access())
+    samples = open_indexed(Inputs(urls), Select(slice=slice(-3, None)), Access())
     assert list(samples.dataset.keys()) == everything(urls)[-3:]
     for field in ("slice", "slice_shard"):
         with pytest.raises(UsageError, match=field):
-            list(Select(**{field: slice(-3, None)}).of_stream([[]]))
+            list(OnePass(urls, Select(**{field: slice(-3, None)})).samples(OnePass.everything))
 
 
 @pytest.mark.parametrize("value", ["1:2", slice(1, 2, 0), slice(1, 2, -1)])
@@ -128,7 +129,7 @@ def test_a_condition_on_a_stream_holds_few_large_samples():
 
     for data, limit in ((bytes(1 << 20), 5), (b"", 1000)):
         taken.clear()
-        samples = Select(where="cls = 1").of_stream([stream(data)])
+        samples = Select(where="cls = 1").of_all(stream(data), Tally())
         assert next(samples)["__key__"] == "0"
         assert len(taken) <= limit
         assert [each["__key__"] for each in samples] == [str(number) for number in range(1, 1500)]

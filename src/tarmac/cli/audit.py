@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tarmac.cli.command import Group, argument, flag
-from tarmac.cli.command import command as build
+from tarmac.cli.command import Group, argument, build, flag
 from tarmac.cli.flags import JSON
 from tarmac.cli.output import say, say_json
 from tarmac.cli.types import COUNT

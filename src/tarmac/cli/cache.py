@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tarmac.cli.command import Group, argument, flag
-from tarmac.cli.command import command as build
+from tarmac.cli.command import Group, argument, build, flag
 from tarmac.cli.flags import JSON, SHARDS
 from tarmac.cli.output import say, say_json
 from tarmac.cli.types import COUNT, SIZE
@@ -36,7 +35,7 @@ command = click.Group("cache", help="Manage the cache of remote shards.", no_arg
 
 @build(SHARDS, _DIRECTORY, _MAX_BYTES, _WARM, JSON, example="tarmac cache warm 's3://b/x-{000..099}.tar'")
 def warm(
-    shards: tuple[str, ...],
+    sources: tuple[str, ...],
     directory: str | None = None,
     max_bytes: int | None = None,
     jobs: int = 8,
@@ -47,7 +46,7 @@ def warm(
     from tarmac.cli import exit_code
     from tarmac.tools.cache import warm as fill
 
-    report = fill(_cache(directory, max_bytes), list(shards), threads=jobs, allow_exec=allow_exec)
+    report = fill(_cache(directory, max_bytes), list(sources), threads=jobs, allow_exec=allow_exec)
     counts = {name: len(getattr(report, name)) for name in ("fetched", "present", "not_kept", "failed")}
     if as_json:
         say_json(counts | {"errors": [str(error) for error in report.failed.values()]})

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tarmac.cli.command import Group, flag, with_flags
-from tarmac.cli.command import command as build
+from tarmac.cli.command import Group, build, flag, with_flags
 from tarmac.cli.flags import ACCESS, RUN, SHARDS
 from tarmac.cli.output import say, say_json
 from tarmac.cli.types import NAMES
@@ -31,25 +30,16 @@ _CHECK: Group = [
 ]
 _REPAIR: Group = [
     flag("--repair", is_flag=True, help="Write a clean copy of each damaged shard, and print what it lacks."),
-    flag(
-        "-o", "--output", "output", metavar="DIR/", help="With --repair: where the copies go.", sets="repair"
-    ),
+    flag("-o", "--output", sets="repair", metavar="DIR/", help="With --repair: where the copies go."),
     flag("--losses", metavar="FILE", help="With --repair: write what is lost to this file, as JSON lines."),
     flag("--regroup", is_flag=True, help="With --repair: put samples together that are not contiguous."),
     flag("--overwrite", is_flag=True, help="With --repair: replace existing copies."),
 ]
 
 
-@build(
-    SHARDS,
-    _CHECK,
-    _REPAIR,
-    RUN,
-    ACCESS,
-    example="tarmac check 'train-*.tar'",
-)
+@build(SHARDS, _CHECK, _REPAIR, RUN, ACCESS, example="tarmac check 'train-*.tar'")
 def command(
-    shards: tuple[str, ...],
+    sources: tuple[str, ...],
     decode: bool = False,
     decode_as: str | None = None,
     quiet: bool = False,
@@ -77,7 +67,7 @@ def command(
             for line in str(result).split("\n"):
                 say(line, err=repair)
 
-    report = check(list(shards), decode=decode_as or decode, repair=output, on_shard=print_shard, **options)
+    report = check(list(sources), decode=decode_as or decode, repair=output, on_shard=print_shard, **options)
     _print_report(report, as_json, repair, print_losses="losses" not in options)
     bad = [shard for shard in report.bad if not repair or report.losses or shard.unreachable]
     if bad or report.duplicates or report.losses or not report.complete:

@@ -80,7 +80,7 @@ def argument(name: str, metavar: str, help: str, **more: Any) -> Callable[[Funct
     return click.argument(name, metavar=metavar, cls=Argument, help=help, **more)
 
 
-def command(*groups: Group, example: str = "") -> Callable[[Function], click.Command]:
+def build(*groups: Group, example: str = "") -> Callable[[Function], click.Command]:
     """Turn a function into a command.
 
     The function gets the arguments that were given, calls a verb and returns its report, which is printed. A
@@ -107,6 +107,18 @@ def command(*groups: Group, example: str = "") -> Callable[[Function], click.Com
         return click.command(cls=Command, context_settings={"max_content_width": 110})(run)
 
     return decorate
+
+
+def build_verb(verb: str, *groups: Group, help: str, example: str) -> click.Command:
+    """Build the command of a verb whose flags are named after its arguments."""
+
+    def function(**arguments: Any) -> Any:
+        import tarmac
+
+        return getattr(tarmac, verb)(**{"sources": ()} | arguments)
+
+    function.__doc__ = help
+    return build(*groups, example=example)(function)
 
 
 def with_flags(text: str) -> str:

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tarmac.cli.command import argument, flag
-from tarmac.cli.command import command as build
+from tarmac.cli.command import argument, build, flag
 from tarmac.cli.flags import ACCESS, ORDER, RUN, SELECT, WRITE
 
 if TYPE_CHECKING:
@@ -24,14 +23,9 @@ _SOURCES = [
 
 
 @build(
-    _SOURCES,
-    SELECT,
-    ORDER,
-    WRITE,
-    RUN,
-    ACCESS,
+    _SOURCES, SELECT, ORDER, WRITE, RUN, ACCESS,
     example="tarmac copy a.tar b.tar -o 'x-{i:06d}.tar' --max-samples 1e3",
-)
+)  # fmt: skip
 def command(output: str, shards: tuple[str, ...] = (), mix: tuple[str, ...] = (), **options: Any) -> Report:
     """Copy samples to new shards: all or some, renamed, split, mixed or shuffled."""
     from tarmac import copy

@@ -7,7 +7,7 @@ from functools import partial
 import click
 
 from tarmac.cli.command import Group, argument, flag
-from tarmac.cli.types import COUNT, FIELDS, NAMES, NUMBER, SIZE, SLICE, SPLIT, SPLITTER, Settings
+from tarmac.cli.types import COUNT, FIELDS, NAMES, NUMBER, SIZE, SLICE, SPLIT, SPLITTER, settings
 
 _select, _order, _write, _run, _access = (
     partial(flag, group=name) for name in ("Select", "Order", "Write", "Run", "Access")
@@ -16,7 +16,7 @@ _select, _order, _write, _run, _access = (
 
 SHARDS: Group = [
     argument(
-        "shards", "SHARDS...", "Files, URLs, patterns, @list files, a manifest, or - for standard input.",
+        "sources", "SHARDS...", "Files, URLs, patterns, @list files, a manifest, or - for standard input.",
         nargs=-1, required=True,
     )
 ]  # fmt: skip
@@ -86,14 +86,14 @@ ERRORS: Group = [
 STORAGE: Group = [
     _access("--allow-exec", is_flag=True, default=False, help="Allow pipe: inputs, which run commands."),
     _access(
-        "--storage", type=Settings("StorageOptions"), help="Storage settings, such as idle=60,retries=20."
+        "--storage", type=settings("StorageOptions"), help="Storage settings, such as idle=60,retries=20."
     ),
 ]
 ACCESS: Group = [
     _access("--cache", metavar="DIR", help="Cache directory for remote shards."),
     *STORAGE,
-    _access("--limits", type=Settings("Limits"), help="Limits against hostile data, such as member_bytes=4GiB."),
-    _access("--tar", type=Settings("TarOptions"), help="Strictness, such as end=lenient or concatenated=true."),
+    _access("--limits", type=settings("Limits"), help="Limits against hostile data, such as member_bytes=4GiB."),
+    _access("--tar", type=settings("TarOptions"), help="Strictness, such as end=lenient or concatenated=true."),
     _access(
         "--split-name", type=SPLITTER,
         help="Where a member name splits into key and field. [default: first-dot]",

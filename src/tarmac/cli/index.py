@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from tarmac.cli.command import Group, flag
-from tarmac.cli.command import command as build
+from tarmac.cli.command import Group, build, flag
 from tarmac.cli.flags import ACCESS, RUN, SHARDS
 from tarmac.cli.output import say, say_json
 from tarmac.cli.types import NAMES, manifest_url
 from tarmac.display import display_url
 
-if TYPE_CHECKING:
-    from tarmac.tools.index import IndexReport
-
 _INDEX: Group = [
     flag("-o", "--output", metavar="FILE", help="The manifest to write."),
     flag("--meta", type=NAMES, help="Metadata columns: jpg.width,json.caption,cls."),
     flag(
-        "--on-bad-meta",
-        type=click.Choice(["error", "null"]),
+        "--on-bad-meta", type=click.Choice(["error", "null"]),
         help="What a damaged field gives. [default: error]",
     ),
     flag("--digests", is_flag=True, help="Also store a digest of every field."),
@@ -33,12 +28,12 @@ _INDEX: Group = [
     flag("--name", help="Name of the dataset."),
     flag("--info", metavar="FILE", help="A text or JSON file that describes the dataset."),
     flag("--stale", is_flag=True, help="Only check the indexes of a manifest; write nothing."),
-]
+]  # fmt: skip
 
 
 @build(SHARDS, _INDEX, RUN, ACCESS, example="tarmac index 'train-*.tar' -o train.json")
 def command(
-    shards: tuple[str, ...],
+    sources: tuple[str, ...],
     stale: bool = False,
     info: str | None = None,
     as_json: bool = False,
@@ -52,18 +47,15 @@ def command(
     from tarmac import index
 
     if stale:
-        _print_stale(shards, as_json)
+        _print_stale(sources, as_json)
         return
     described = None if info is None else _read_info(info)
-    report = index(list(shards), info=described, dry_run=dry_run, **options)
+    report = index(list(sources), info=described, dry_run=dry_run, **options)
     if as_json:
         say_json(report.to_dict())
     else:
-        say(_dry_run_line(report) if dry_run else str(report), err=True)
-
-
-def _dry_run_line(report: IndexReport) -> str:
-    return f"index: {len(report.built)} to do, {len(report.kept)} up to date"
+        planned = f"index: {len(report.built)} to do, {len(report.kept)} up to date"
+        say(planned if dry_run else str(report), err=True)
 
 
 def _print_stale(manifests: tuple[str, ...], as_json: bool) -> None:

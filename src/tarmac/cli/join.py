@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 import click
 
-from tarmac.cli.command import command as build
-from tarmac.cli.command import flag
+from tarmac.cli.command import build_verb, flag
 from tarmac.cli.flags import ACCESS, ERRORS, RUN, SELECT, SHARDS, TMP, WRITE
 from tarmac.cli.types import COLUMNS
-
-if TYPE_CHECKING:
-    from tarmac import Report
 
 _JOIN = [
     flag(
@@ -38,16 +32,11 @@ _JOIN = [
     TMP,
 ]  # fmt: skip
 
-
-@build(
-    SHARDS, _JOIN, SELECT, WRITE, RUN, ERRORS, ACCESS,
-    example="tarmac join 'train-*.tar' --with captions.csv --key name -o joined/",
-)  # fmt: skip
-def command(shards: tuple[str, ...], other: tuple[str, ...], output: str, **options: Any) -> Report:
-    """Add fields from a table or from other shards to the samples with the same key.
+command = build_verb(
+    "join", SHARDS, _JOIN, SELECT, WRITE, RUN, ERRORS, ACCESS,
+    help="""Add fields from a table or from other shards to the samples with the same key.
 
     --fields selects from the joined fields.
-    """
-    from tarmac import join
-
-    return join(shards, other, output, **options)
+    """,
+    example="tarmac join 'train-*.tar' --with captions.csv --key name -o joined/",
+)  # fmt: skip

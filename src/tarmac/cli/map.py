@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-from tarmac.cli.command import command as build
-from tarmac.cli.command import flag
+from tarmac.cli.command import build_verb, flag
 from tarmac.cli.flags import ACCESS, ERRORS, RUN, SELECT, SHARDS, WRITE
 from tarmac.cli.types import SECONDS
 
-if TYPE_CHECKING:
-    from tarmac import Report
-
 _MAP = [
     flag(
-        "-c",
-        "--command",
-        metavar="COMMAND",
+        "-c", "--command", metavar="COMMAND",
         help="Shell command; the fields are files: sample.jpg, sample.cls.",
     ),
     flag("--script", metavar="FILE", help="A script in place of a command."),
@@ -24,28 +16,17 @@ _MAP = [
     flag("--py", "function", metavar="NAME", help="A Python function: module:function or file.py:function."),
     flag("--decode", metavar="SPEC", help="Decode fields for --py, images as rgb8, pil, torchrgb and so on."),
     flag("--multi", is_flag=True, help="The command writes several samples: sample-0.jpg, sample-1.jpg."),
-    flag("--unordered", is_flag=True, sets="ordered", help="Write samples as they are ready, not in order."),
+    flag("--unordered", "ordered", flag_value=False, help="Write samples as they are ready, not in order."),
     flag("--timeout", type=SECONDS, help="Time limit of the command for a sample."),
     flag("--log-field", metavar="FIELD", help="Field for the output of the command."),
     flag("--keep-dir", metavar="DIR", help="Directory for the files of failed samples."),
-]
+]  # fmt: skip
 
-
-@build(
-    SHARDS, _MAP, SELECT, WRITE, RUN, ERRORS, ACCESS,
-    example="tarmac map 'in-*.tar' -c 'convert sample.jpg -resize 256 sample.jpg' -o out/",
-)  # fmt: skip
-def command(
-    shards: tuple[str, ...],
-    output: str,
-    function: str | None = None,
-    unordered: bool = False,
-    **options: Any,
-) -> Report:
-    """Transform samples with a command or a Python function, in parallel.
+command = build_verb(
+    "map", SHARDS, _MAP, SELECT, WRITE, RUN, ERRORS, ACCESS,
+    help="""Transform samples with a command or a Python function, in parallel.
 
     A command that removes all sample.* files drops the sample.
-    """
-    from tarmac import map
-
-    return map(shards, output, function, ordered=not unordered, **options)
+    """,
+    example="tarmac map 'in-*.tar' -c 'convert sample.jpg -resize 256 sample.jpg' -o out/",
+)  # fmt: skip

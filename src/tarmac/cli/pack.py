@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-from tarmac.cli.command import argument, flag
-from tarmac.cli.command import command as build
+from tarmac.cli.command import argument, build_verb, flag
 from tarmac.cli.flags import ERRORS, RUN, SHUFFLE, SPLITS, STORAGE, WRITE
 from tarmac.cli.types import COLUMNS, NAMES, SECONDS, TASK
-
-if TYPE_CHECKING:
-    from tarmac import Report
 
 _SOURCES = [
     argument("sources", "[SOURCE...]", "Directories, recipes, tables, URLs; with --py, its arguments.", nargs=-1),
@@ -30,16 +24,11 @@ _TASK = [
     flag("--timeout", group="Run", type=SECONDS, help="Seconds for each pipe: command."),
 ]  # fmt: skip
 
-
-@build(
-    _SOURCES, SPLITS, SHUFFLE, WRITE, _TASK, RUN, ERRORS, STORAGE,
-    example="tarmac pack photos/ -o 'x-{i:06d}.tar'",
-)  # fmt: skip
-def command(output: str, sources: tuple[str, ...] = (), **options: Any) -> Report:
-    """Pack files, tables or generated samples into shards of 10,000 samples, or as --max-… require.
+command = build_verb(
+    "pack", _SOURCES, SPLITS, SHUFFLE, WRITE, _TASK, RUN, ERRORS, STORAGE,
+    help="""Pack files, tables or generated samples into shards of 10,000 samples, or as --max-… require.
 
     Running the same command again writes only what is missing.
-    """
-    from tarmac import pack
-
-    return pack(list(sources), output, **options)
+    """,
+    example="tarmac pack photos/ -o 'x-{i:06d}.tar'",
+)  # fmt: skip

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from tarmac.cli.command import Group, flag
-from tarmac.cli.command import command as build
+from tarmac.cli.command import Group, build, flag
 from tarmac.cli.flags import ACCESS, JSON, SELECT, SHARDS
 from tarmac.cli.output import say, say_json
 from tarmac.cli.types import manifest_url
@@ -23,14 +21,10 @@ if TYPE_CHECKING:
 _SHOW: Group = [
     flag("-n", "--count", "n", type=click.IntRange(0), help="Stop after this many samples."),
     flag(
-        "--at",
-        multiple=True,
-        metavar="NUMBER|KEY",
+        "--at", multiple=True, metavar="NUMBER|KEY",
         help="Only this sample; -1 is the last, =17 is the key 17.",
     ),
-    flag(
-        "-c", "--content", is_flag=True, help="Describe the content of fields: text, JSON, sizes of images."
-    ),
+    flag("-c", "--content", is_flag=True, help="Describe the content of fields: text, JSON, sizes of images."),
     flag("--raw", metavar="FIELD", help="Write only the bytes of this field."),
     flag("--total", is_flag=True, help="Print only the number of shards, samples and bytes."),
     flag("--stats", is_flag=True, help="Print statistics of sizes, fields and images."),
@@ -39,13 +33,13 @@ _SHOW: Group = [
     flag("--extract", metavar="DIR", help="Write the fields to files of this directory."),
     flag("--overwrite", is_flag=True, help="With --extract: replace existing files."),
     flag("--info", is_flag=True, help="Print only what a manifest says about the dataset."),
-]
+]  # fmt: skip
 _MODES = ("content", "raw", "total", "stats", "fields_only", "sheet", "extract", "info")
 
 
 @build(SHARDS, _SHOW, JSON, SELECT, ACCESS, example="tarmac show 'train-{000000..000009}.tar' -n 3")
 def command(
-    shards: tuple[str, ...],
+    sources: tuple[str, ...],
     n: int | None = None,
     at: tuple[str, ...] = (),
     as_json: bool = False,
@@ -61,16 +55,15 @@ def command(
         raise click.UsageError(f"{names} are mutually exclusive.")
     (mode, value), *_ = [*modes.items(), ("", None)]
     if mode == "info":
-        for manifest in shards:
+        for manifest in sources:
             _print_info(manifest, as_json)
         return
     if mode in ("total", "stats", "fields_only") and not at:
-        result = tarmac.stats(list(shards), n, images=mode == "stats", **options)
-        _print_stats(result, mode, as_json)
+        _print_stats(tarmac.stats(list(sources), n, images=mode == "stats", **options), mode, as_json)
         return
     if mode in ("raw", "sheet") and n is None and not at:
         n = 1 if mode == "raw" else 64
-    samples = tarmac.show(list(shards), n, at=[_number_or_key(each) for each in at], **options)
+    samples = tarmac.show(list(sources), n, at=[_number_or_key(each) for each in at], **options)
     if mode == "raw":
         for sample in samples:
             sys.stdout.buffer.write(sample.field(value))
@@ -80,7 +73,13 @@ def command(
 
         say(f"{write_sheet(samples, value, images=n or 64)} images -> {value}", err=True)
     elif mode == "extract":
-        _extract(samples, value, overwrite, as_json)
+        from tarmac.tools.show.extract import extract
+
+        count, files = extract(samples, value, overwrite=overwrite)
+        if as_json:
+            say_json({"samples": count, "files": files, "directory": value})
+        else:
+            say(f"{count} samples, {files} files -> {value}", err=True)
     else:
         for sample in samples:
             _print_sample(sample, as_json, content=mode == "content")
@@ -104,16 +103,6 @@ def _print_sample(sample: SampleView, as_json: bool, *, content: bool) -> None:
         say(f"  {visible(name)}: {first}")
         for line in more:
             say(f"    {line}")
-
-
-def _extract(samples: Iterator[SampleView], directory: str, overwrite: bool, as_json: bool) -> None:
-    from tarmac.tools.show.extract import extract
-
-    count, files = extract(samples, directory, overwrite=overwrite)
-    if as_json:
-        say_json({"samples": count, "files": files, "directory": directory})
-    else:
-        say(f"{count} samples, {files} files -> {directory}", err=True)
 
 
 def _print_stats(result: Statistics, mode: str, as_json: bool) -> None:

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 import click
 
-from tarmac.cli.command import command as build
-from tarmac.cli.command import flag
+from tarmac.cli.command import build_verb, flag
 from tarmac.cli.flags import ACCESS, ERRORS, RUN, SELECT, SHARDS, TMP, WRITE
 from tarmac.cli.types import SIZE
-
-if TYPE_CHECKING:
-    from tarmac import Report
 
 _SORT = [
     flag("--by", metavar="NAME", help="key, random, a field (cls) or a column (json.score). [default: key]"),
@@ -27,16 +21,11 @@ _SORT = [
     TMP,
 ]  # fmt: skip
 
-
-@build(
-    SHARDS, _SORT, SELECT, WRITE, RUN, ERRORS, ACCESS,
-    example="tarmac sort a.tar b.tar --by cls --type int -o 'x-{i:06d}.tar' --max-samples 1e3",
-)  # fmt: skip
-def command(shards: tuple[str, ...], output: str, **options: Any) -> Report:
-    """Sort samples by key, by a value, or at random; equal values keep their order.
+command = build_verb(
+    "sort", SHARDS, _SORT, SELECT, WRITE, RUN, ERRORS, ACCESS,
+    help="""Sort samples by key, by a value, or at random; equal values keep their order.
 
     Samples whose members are not contiguous are put together.
-    """
-    from tarmac import sort
-
-    return sort(shards, output, **options)
+    """,
+    example="tarmac sort a.tar b.tar --by cls --type int -o 'x-{i:06d}.tar' --max-samples 1e3",
+)  # fmt: skip

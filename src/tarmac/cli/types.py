@@ -3,225 +3,195 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import click
 
-_UNITS = {"": 1, "B": 1} | {
+_UNITS = {"": 1, "b": 1} | {
     f"{letter}{suffix}": base**power
-    for power, letter in enumerate("KMGTP", 1)
-    for suffix, base in (("", 1000), ("B", 1000), ("iB", 1024))
+    for power, letter in enumerate("kmgtp", 1)
+    for suffix, base in (("", 1000), ("b", 1000), ("ib", 1024))
 }
 _NUMBER = re.compile(r"\s*([0-9][0-9_]*(?:\.[0-9]+)?(?:e[0-9]+)?)\s*([a-z]*)\s*", re.IGNORECASE)
-_UNITS_BY_LOWER = {unit.lower(): size for unit, size in _UNITS.items()}
+_SLICE = re.compile(r"\s*(-?\d*)\s*:\s*(-?\d*)\s*(?::\s*(-?\d*)\s*)?")
+
+
+class _InvalidError(ValueError):
+    """Says more than what was expected."""
 
 
 class _Type(click.ParamType):  # type: ignore[type-arg,unused-ignore]
-    """A value that `parse` understands; a ValueError says what was expected."""
+    """A value that a function parses; it raises ValueError for all others."""
 
-    expected = ""
+    def __init__(self, name: str, expected: str, parse: Callable[[str], Any], metavar: str = "") -> None:
+        self.name, self._expected, self._parse = name, expected, parse
+        self._metavar = metavar or name.upper()
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not isinstance(value, str):
             return value
         try:
-            return self.parse(value)
+            return self._parse(value)
         except ValueError as error:
-            self.fail(
-                f"invalid {self.name} {value!r}: {str(error) or f'expected {self.expected}'}.", param, ctx
-            )
-
-    def parse(self, text: str) -> Any:
-        raise NotImplementedError
+            reason = error if isinstance(error, _InvalidError) else f"expected {self._expected}"
+            self.fail(f"invalid {self.name} {value!r}: {reason}.", param, ctx)
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
-        return self.name.upper()
+        return self._metavar
 
 
-class _Number(_Type):
-    """A whole number, with an optional unit: `1e4`, `100MB`, `2GiB`."""
+def _number(text: str, minimum: int = 0) -> int:
+    """Parse a whole number, with an optional unit: `1e4`, `100MB`, `2GiB`."""
+    match = _NUMBER.fullmatch(text)
+    size = _UNITS.get(match[2].lower()) if match else None
+    if match is None or size is None:
+        raise ValueError
+    number = float(match[1]) * size if not match[1].isdigit() else int(match[1]) * size
+    if number != int(number):
+        raise ValueError
+    if number < minimum:
+        raise _InvalidError(f"expected at least {minimum}")
+    return int(number)
 
-    expected = "a number such as 1000, 1e4, 100MB or 2GiB"
 
-    def __init__(self, name: str, minimum: int = 1) -> None:
-        self.name, self.minimum = name, minimum
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not seconds > 0:
+        raise ValueError
+    return seconds
 
-    def parse(self, text: str) -> int:
-        match = _NUMBER.fullmatch(text)
-        size = _UNITS_BY_LOWER.get(match[2].lower()) if match else None
-        if match is None or size is None:
+
+def _slice(text: str) -> slice:
+    if re.fullmatch(r"-?\d+", text.strip()):
+        number = int(text)
+        return slice(number, number + 1 or None)
+    match = _SLICE.fullmatch(text)
+    if match is None:
+        raise ValueError
+    return slice(*(int(number) if number else None for number in match.groups()))
+
+
+def _names(text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",")]
+    if not all(names):
+        raise ValueError
+    return names
+
+
+def _renamed(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the sides of `a=b,c`; without an equals sign they are the same."""
+    for item in text.split(","):
+        left, equal, right = (part.strip() for part in item.partition("="))
+        if not left or (equal and not right):
             raise ValueError
-        number = float(match[1]) * size if not match[1].isdigit() else int(match[1]) * size
-        if number != int(number):
+        yield left, right or left
+
+
+def _fields(text: str) -> Mapping[str, Sequence[str]]:
+    """Parse fields to keep: `cls,jpg`; with new names: `img=jpg|png,cls`."""
+    fields: dict[str, Sequence[str]] = {}
+    for new, old in _renamed(text):
+        names = [name.strip() for name in old.split("|")]
+        if not all(names) or (new == old and len(names) > 1):
             raise ValueError
-        if number < self.minimum:
-            raise ValueError(f"expected at least {self.minimum}")
-        return int(number)
+        if new in fields:
+            raise _InvalidError(f"two fields are named {new!r}")
+        fields[new] = names
+    return fields
 
 
-class _Seconds(_Type):
-    name, expected = "seconds", "a positive number"
+def _columns(text: str) -> dict[str, str]:
+    """Parse columns of a table and the names of their fields: `img=jpg,cls`."""
+    columns: dict[str, str] = {}
+    for column, field in _renamed(text):
+        if column in columns:
+            raise _InvalidError(f"{column!r} is named twice")
+        columns[column] = field
+    return columns
 
-    def parse(self, text: str) -> float:
-        try:
-            seconds = float(text)
-        except ValueError:
-            raise ValueError from None
-        if not seconds > 0:
+
+def _pairs(text: str) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for item in filter(None, (part.strip() for part in text.split(","))):
+        name, equal, value = (part.strip() for part in item.partition("="))
+        if not (name and equal):
             raise ValueError
-        return seconds
+        pairs[name] = value
+    return pairs
 
 
-class _Slice(_Type):
-    name, expected = "slice", "START:STOP[:STEP], such as 100:200 or ::10"
-    _pattern = re.compile(r"\s*(-?\d*)\s*:\s*(-?\d*)\s*(?::\s*(-?\d*)\s*)?")
-
-    def parse(self, text: str) -> slice:
-        if re.fullmatch(r"-?\d+", text.strip()):
-            number = int(text)
-            return slice(number, number + 1 or None)
-        match = self._pattern.fullmatch(text)
-        if match is None:
-            raise ValueError
-        return slice(*(int(number) if number else None for number in match.groups()))
+def _task(text: str) -> tuple[int, int]:
+    index, _, count = text.partition("/")
+    if not (index.isdigit() and count.isdigit() and int(index) < int(count)):
+        raise ValueError
+    return int(index), int(count)
 
 
-class _Names(_Type):
-    name, expected = "names", "NAME[,NAME...]"
+def _splitter(text: str) -> Any:
+    import tarmac
 
-    def parse(self, text: str) -> list[str]:
-        names = [name.strip() for name in text.split(",")]
-        if not all(names):
-            raise ValueError
-        return names
+    if text not in ("first-dot", "last-dot"):
+        raise ValueError
+    return getattr(tarmac, text.replace("-", "_"))
 
 
-class _Fields(_Type):
-    """Fields to keep: `cls,jpg`; with new names: `img=jpg|png,cls`."""
+def _settings(class_name: str, text: str) -> Any:
+    """Parse fields of an options class of tarmac, as `NAME=VALUE,...`."""
+    import dataclasses
+    import typing
 
-    name, expected = "fields", "FIELD or NEW=OLD[|OLD...], separated by commas"
+    import tarmac
 
-    def parse(self, text: str) -> Mapping[str, Sequence[str]]:
-        fields: dict[str, Sequence[str]] = {}
-        for item in text.split(","):
-            new, equal, old = (part.strip() for part in item.partition("="))
-            names = [name.strip() for name in (old if equal else new).split("|")]
-            if not new or not all(names) or (not equal and len(names) > 1):
-                raise ValueError
-            if new in fields:
-                raise ValueError(f"two fields are named {new!r}")
-            fields[new] = names
-        return fields
-
-
-class _Pairs(_Type):
-    name, expected = "pairs", "NAME=VALUE[,NAME=VALUE...]"
-
-    def parse(self, text: str) -> dict[str, str]:
-        pairs: dict[str, str] = {}
-        for item in filter(None, (part.strip() for part in text.split(","))):
-            name, equal, value = (part.strip() for part in item.partition("="))
-            if not (name and equal):
-                raise ValueError
-            pairs[name] = value
-        return pairs
-
-
-class _Columns(_Type):
-    """Columns of a table and the names of their fields: `img=jpg,cls`."""
-
-    name, expected = "columns", "COLUMN[=FIELD], separated by commas"
-
-    def parse(self, text: str) -> dict[str, str]:
-        columns: dict[str, str] = {}
-        for item in text.split(","):
-            column, equal, field = (part.strip() for part in item.partition("="))
-            if not column or (equal and not field):
-                raise ValueError
-            if column in columns:
-                raise ValueError(f"{column!r} is named twice")
-            columns[column] = field or column
-        return columns
-
-
-class _Split(_Type):
-    name, expected = "split", "NAME=SHARE[,NAME=SHARE...], such as train=0.9,val=0.1"
-
-    def parse(self, text: str) -> dict[str, float]:
-        try:
-            return {name: float(share) for name, share in PAIRS.parse(text).items()}
-        except ValueError:
-            raise ValueError from None
-
-
-class _Task(_Type):
-    name, expected = "task", "I/N, such as 0/8, with I from 0 to N - 1"
-
-    def parse(self, text: str) -> tuple[int, int]:
-        index, _, count = text.partition("/")
-        if not (index.isdigit() and count.isdigit() and int(index) < int(count)):
-            raise ValueError
-        return int(index), int(count)
-
-
-class _Splitter(_Type):
-    name, expected = "split-name", "first-dot or last-dot"
-
-    def parse(self, text: str) -> Any:
-        import tarmac
-
-        if text not in ("first-dot", "last-dot"):
-            raise ValueError
-        return getattr(tarmac, text.replace("-", "_"))
-
-    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
-        return "[first-dot|last-dot]"
-
-
-class Settings(_Type):
-    """Fields of an options class of tarmac, as `NAME=VALUE,...`."""
-
-    name, expected = "settings", "NAME=VALUE[,NAME=VALUE...]"
-
-    def __init__(self, class_name: str) -> None:
-        self._class_name = class_name
-
-    def parse(self, text: str) -> Any:
-        import dataclasses
-        import typing
-
-        import tarmac
-
-        options_class = getattr(tarmac, self._class_name)
-        hints = typing.get_type_hints(options_class)
-        known = {field.name for field in dataclasses.fields(options_class)}
-        values = {}
-        for name, value in PAIRS.parse(text).items():
-            if name not in known:
-                raise ValueError(f"unknown setting {name!r}, expected one of {', '.join(sorted(known))}")
-            values[name] = _setting(name, value, str(hints[name]))
-        return options_class(**values)
+    options_class = getattr(tarmac, class_name)
+    hints = typing.get_type_hints(options_class)
+    known = {field.name for field in dataclasses.fields(options_class)}
+    values = {}
+    for name, value in _pairs(text).items():
+        if name not in known:
+            raise _InvalidError(f"unknown setting {name!r}, expected one of {', '.join(sorted(known))}")
+        values[name] = _setting(name, value, str(hints[name]))
+    return options_class(**values)
 
 
 def _setting(name: str, value: str, hint: str) -> Any:
     if "bool" in hint:
         if value.lower() not in ("true", "false"):
-            raise ValueError(f"{name}: expected true or false, got {value!r}")
+            raise _InvalidError(f"{name}: expected true or false, got {value!r}")
         return value.lower() == "true"
     if "int" in hint and "float" not in hint:
-        return _Number("number", 0).parse(value)
+        return _number(value)
     if "float" in hint:
         try:
             return float(value)
         except ValueError:
-            raise ValueError(f"{name}: expected a number, got {value!r}") from None
+            raise _InvalidError(f"{name}: expected a number, got {value!r}") from None
     return value
 
 
-COUNT, SIZE, NUMBER, SECONDS = _Number("count"), _Number("size"), _Number("number", 0), _Seconds()
-SLICE, NAMES, FIELDS, PAIRS, COLUMNS = _Slice(), _Names(), _Fields(), _Pairs(), _Columns()
-SPLIT, SPLITTER, TASK = _Split(), _Splitter(), _Task()
+_A_NUMBER = "a number such as 1000, 1e4, 100MB or 2GiB"
+COUNT = _Type("count", _A_NUMBER, partial(_number, minimum=1))
+SIZE = _Type("size", _A_NUMBER, partial(_number, minimum=1))
+NUMBER = _Type("number", _A_NUMBER, _number)
+SECONDS = _Type("seconds", "a positive number", _seconds)
+SLICE = _Type("slice", "START:STOP[:STEP], such as 100:200 or ::10", _slice)
+NAMES = _Type("names", "NAME[,NAME...]", _names)
+FIELDS = _Type("fields", "FIELD or NEW=OLD[|OLD...], separated by commas", _fields)
+COLUMNS = _Type("columns", "COLUMN[=FIELD], separated by commas", _columns)
+PAIRS = _Type("pairs", "NAME=VALUE[,NAME=VALUE...]", _pairs)
+SPLIT = _Type(
+    "split",
+    "NAME=SHARE[,NAME=SHARE...], such as train=0.9,val=0.1",
+    lambda text: {name: float(share) for name, share in _pairs(text).items()},
+)
+TASK = _Type("task", "I/N, such as 0/8, with I from 0 to N - 1", _task)
+SPLITTER = _Type("split-name", "first-dot or last-dot", _splitter, "[first-dot|last-dot]")
+
+
+def settings(class_name: str) -> _Type:
+    """Return the type of an options class of tarmac, given as `NAME=VALUE,...`."""
+    return _Type("settings", "NAME=VALUE[,NAME=VALUE...]", partial(_settings, class_name))
 
 
 def manifest_url(url: str) -> str:

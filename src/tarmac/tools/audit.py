@@ -20,11 +20,10 @@ from tarmac.exact.mix import Mix
 from tarmac.exact.order.epochs import Tail, request_at, steps_left
 from tarmac.exact.order.exact import ExactOrder
 from tarmac.exact.order.mixture import EpochOrder
+from tarmac.runtime.types import Integers
 from tarmac.storage import StorageOptions
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.storage.urls import Shards
-
-Integers = NDArray[np.int64]
 
 _MOMENTS = 5
 """The number of moments of an epoch at which open shards are counted."""
@@ -139,14 +138,13 @@ def audit(
     ):
         if value < least:
             raise UsageError(f"expected at least {least}, got {value}.", field=name)
+    shuffling: dict[str, Any] = {"seed": seed, "shuffle": shuffle, "streams": streams, "window": window}
     try:
-        order = dataset._order(seed, shuffle=shuffle, streams=streams, window=window)
+        order = dataset._order(**shuffling)
         steps_left(0, position, batch_size * world_size, tail)
     except ValueError as error:
         raise UsageError(f"{error}.") from None
-    return EpochAudit(
-        dataset, order, batch_size, world_size, epoch, position, tail, seed, shuffle, streams, window
-    )
+    return EpochAudit(dataset, order, batch_size, world_size, epoch, position, tail, shuffling)
 
 
 @dataclass(frozen=True)
@@ -160,10 +158,8 @@ class EpochAudit:
     epoch: int
     position: int
     tail: Tail
-    seed: int | str
-    shuffle: bool
-    streams: int
-    window: int
+    shuffling: dict[str, Any]
+    """The options of the order."""
 
     @property
     def steps(self) -> int:
@@ -240,8 +236,8 @@ class EpochAudit:
             steps=self.steps,
             dropped=max(-beyond, 0),
             padded=max(beyond, 0) if self.steps and self.tail == "pad" else 0,
-            streams=self.streams,
-            window=self.window,
+            streams=self.shuffling["streams"],
+            window=self.shuffling["window"],
             open_shards=self._open_shards(),
             fingerprint=self.dataset.fingerprint,
         )
@@ -253,10 +249,8 @@ class EpochAudit:
         """
         samples, counts = self.order.samples, np.zeros(len(self._everything), np.uint16)
         read, padded = np.zeros(self.world_size, np.int64), 0
-        first, last = (
-            min(self.position, samples),
-            min(self.position + self.steps * self._global_batch, samples),
-        )
+        first = min(self.position, samples)
+        last = min(self.position + self.steps * self._global_batch, samples)
         for positions in (*_chunks(first), *_chunks(samples, last)):
             self._count(counts, positions)
         for step in range(self.steps):
@@ -268,7 +262,7 @@ class EpochAudit:
                 again = len(positions) - len(range((rank - start) % self.world_size, fresh, self.world_size))
                 padded += again
                 self._count(counts, positions[: len(positions) - again])
-        few, many = _outside(counts, self._expected_counts())
+        few, many = self._outside(counts)
         examples = np.concatenate([many[:_EXAMPLES], few[:_EXAMPLES]])
         return Verification(
             samples=samples,
@@ -286,35 +280,37 @@ class EpochAudit:
         numbers = self.order.at(self.epoch, positions)
         np.add.at(counts, numbers[(numbers >= 0) & (numbers < len(counts))], np.uint16(1))
 
-    def _expected_counts(self) -> list[tuple[int, int, int]]:
-        """Return, for each dataset, its length and how often its samples come at least and at most.
+    @property
+    def _parts(self) -> list[tuple[Dataset, int]]:
+        """Return each dataset, and how many of its samples an epoch takes."""
+        if isinstance(self.dataset, Mix):
+            return list(zip(self.dataset.datasets, self.dataset.counts, strict=True))
+        return [(self.dataset, len(self.dataset))]
+
+    def _outside(self, counts: NDArray[np.uint16]) -> tuple[Integers, Integers]:
+        """Return the samples that come too seldom, and those that come too often.
 
         An epoch of a mix continues where the last one stopped. A sample comes once in each iteration over its
         dataset that lies inside the epoch, and may come in the two that lie there partly.
         """
-        if not isinstance(self.dataset, Mix):
-            return [(self.order.samples, 1, 1)]
-        expected = []
-        for dataset, count in zip(self.dataset.datasets, self.dataset.counts, strict=True):
-            length, first, end = len(dataset), self.epoch * count, (self.epoch + 1) * count
-            if not count:
-                expected.append((length, 0, 0))
-            else:
-                inside = max(end // length - -(-first // length), 0)
-                expected.append((length, inside, -(-end // length) - first // length))
-        return expected
+        few, many, base = [], [], 0
+        for dataset, taken in self._parts:
+            length, first, end = len(dataset), self.epoch * taken, (self.epoch + 1) * taken
+            least = max(end // length - -(-first // length), 0) if taken else 0
+            most = -(-end // length) - first // length if taken else 0
+            some = counts[base : base + length]
+            few.append(base + np.flatnonzero(some < least))
+            many.append(base + np.flatnonzero(some > most))
+            base += length
+        return np.concatenate(few), np.concatenate(many)
 
     def _open_shards(self) -> int:
         """Count the shards in the windows that a rank reads from, at some moments of the epoch."""
-        if isinstance(self.dataset, Mix):
-            parts = list(zip(self.dataset.datasets, self.dataset.counts, strict=True))
-        else:
-            parts = [(self.dataset, len(self.dataset))]
         counts = np.zeros(_MOMENTS, np.int64)
-        for dataset, taken in parts:
+        for dataset, taken in self._parts:
             if not taken:
                 continue
-            order = dataset._order(self.seed, shuffle=self.shuffle, streams=self.streams, window=self.window)
+            order = dataset._order(**self.shuffling)
             for moment in range(_MOMENTS):
                 drawn = self.epoch * taken + taken * (2 * moment + 1) // (2 * _MOMENTS)
                 windows = _windows_at(order, *divmod(drawn, order.samples), self.world_size)
@@ -327,17 +323,6 @@ class EpochAudit:
 def _chunks(stop: int, start: int = 0) -> Iterator[Integers]:
     for begin in range(start, stop, _CHUNK):
         yield np.arange(begin, min(begin + _CHUNK, stop))
-
-
-def _outside(counts: NDArray[np.uint16], expected: list[tuple[int, int, int]]) -> tuple[Integers, Integers]:
-    """Return the samples that come too seldom, and those that come too often."""
-    few, many, base = [], [], 0
-    for length, least, most in expected:
-        some = counts[base : base + length]
-        few.append(base + np.flatnonzero(some < least))
-        many.append(base + np.flatnonzero(some > most))
-        base += length
-    return np.concatenate(few), np.concatenate(many)
 
 
 def _windows_at(order: ExactOrder, epoch: int, position: int, world_size: int) -> Iterator[Integers]:

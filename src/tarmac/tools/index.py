@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Unpack
 
@@ -16,7 +16,7 @@ from tarmac.indexing.meta import meta_plan
 from tarmac.indexing.sidecar import Sidecar, open_sidecar, sidecar_url, write_sidecar
 from tarmac.jobs.run import run_job
 from tarmac.jobs.task import Outcome, Task, Unit
-from tarmac.storage import StorageOptions, is_local, scheme_of, stat
+from tarmac.storage import StorageOptions, is_local, is_stream, stat
 from tarmac.storage.local import local_path
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.storage.urls import Shards
@@ -122,7 +122,7 @@ def index(
     if target is not None:
         existing_shards(target, access.storage)  # raises if it is another kind of file
     inputs = access.inputs(sources)
-    for url in (url for url in inputs.urls if scheme_of(url) in ("-", "pipe")):
+    for url in filter(is_stream, inputs.urls):
         raise UsageError(
             "standard input and commands cannot be indexed.", url=url, hint="a file or an object."
         )
@@ -134,16 +134,14 @@ def index(
             (report.kept if _usable(shard, indexing) else report.built).append(shard.url)
         return report
     job = run_job(_IndexTask(planned, indexing, dali), run.make_engine(), progress=run.progress)
-    described = previous or inputs.manifest or Manifest([], name=_dataset_name(target))
-    shards = [
-        replace(shard, **outcome.details["shard"])
-        for shard, outcome in zip(planned, job.outcomes, strict=True)
-    ]
+    title = os.path.basename(target or "").partition(".")[0]
+    described = previous or inputs.manifest or Manifest([], name=title)
     manifest = Manifest(
-        shards, described.name if name is None else name, described.info if info is None else info
+        [], described.name if name is None else name, described.info if info is None else info
     )
     report = IndexReport(manifest, target)
     for shard, outcome in zip(planned, job.outcomes, strict=True):
+        manifest.shards.append(replace(shard, **outcome.details["shard"]))
         (report.built if outcome.details["built"] else report.kept).append(shard.url)
     if target is not None:
         write_manifest(manifest, target, access.storage)
@@ -194,17 +192,12 @@ def _usable(shard: Shard, options: IndexOptions) -> Sidecar | None:
 
 def _planned(previous: list[Shard], given: Sequence[str | Shard], sidecars: str | None) -> list[Shard]:
     """Return the shards to index, those of the manifest first; a shard that is given twice is an error."""
-    known = _by_identity([shard.url for shard in previous])
-    shards = {
-        shard.url: shard
-        for shard in (
-            each if isinstance(each, Shard) else Shard(each, 0, index=_sidecar_in(each, sidecars))
-            for each in given
-        )
-    }
-    urls = [each.url if isinstance(each, Shard) else each for each in given]
-    new = [url for name, url in _by_identity(urls).items() if name not in known]
-    planned = [*previous, *(shards[url] for url in new)]
+    known = _by_identity(previous)
+    shards = _by_identity(
+        each if isinstance(each, Shard) else Shard(each, 0, index=_sidecar_in(each, sidecars))
+        for each in given
+    )
+    planned = [*previous, *(shard for name, shard in shards.items() if name not in known)]
     owners: dict[str, str] = {}
     for shard in planned:
         if shard.index is not None and owners.setdefault(shard.index, shard.url) != shard.url:
@@ -217,14 +210,14 @@ def _planned(previous: list[Shard], given: Sequence[str | Shard], sidecars: str 
     return planned
 
 
-def _by_identity(urls: Sequence[str]) -> dict[str, str]:
-    """Return the URLs by what identifies them, however they are written."""
-    result: dict[str, str] = {}
-    for url in urls:
-        name = os.path.abspath(local_path(url)) if is_local(url) else url
+def _by_identity(shards: Iterable[Shard]) -> dict[str, Shard]:
+    """Return the shards by what identifies them, however their URLs are written."""
+    result: dict[str, Shard] = {}
+    for shard in shards:
+        name = os.path.abspath(local_path(shard.url)) if is_local(shard.url) else shard.url
         if name in result:
-            raise UsageError("the shard is given twice, so its samples would be too.", url=url)
-        result[name] = url
+            raise UsageError("the shard is given twice, so its samples would be too.", url=shard.url)
+        result[name] = shard
     return result
 
 
@@ -240,10 +233,6 @@ def _existing(manifest: str | None, storage: StorageOptions) -> Manifest | None:
         return None if manifest is None else read_manifest(manifest, storage)
     except FileNotFoundError:
         return None
-
-
-def _dataset_name(manifest: str | None) -> str:
-    return "" if manifest is None else os.path.basename(manifest).partition(".")[0]
 
 
 def _write(url: str, content: bytes, storage: StorageOptions) -> None:

@@ -12,7 +12,7 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypedDict, TypeVar
 
 from tarmac.errors import TarmacError, UsageError
@@ -260,22 +260,15 @@ class Run:
 
 
 def bundle(group: Callable[..., T], options: Mapping[str, Any]) -> T:
-    """Return an object of a dataclass, made from those of the options that it has."""
-    return group(**{each.name: options[each.name] for each in _fields(group) if each.name in options})
-
-
-def _fields(group: Any) -> tuple[Field[Any], ...]:
-    return tuple(each for each in fields(group) if each.init)
+    """Return an object of a class, made from those of the options that it takes."""
+    return group(**{name: options[name] for name in inspect.signature(group).parameters if name in options})
 
 
 def verb(arguments: type, *groups: type) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Show the keyword arguments of a verb in its signature, and reject unknown ones."""
     defaults = {
-        each.name: None if each.default is MISSING else each.default
-        for group in groups
-        for each in _fields(group)
+        each.name: each.default for group in groups for each in inspect.signature(group).parameters.values()
     }
-    declared = {name: defaults.get(name) for name in arguments.__annotations__}
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         signature = inspect.signature(function)
@@ -284,10 +277,10 @@ def verb(arguments: type, *groups: type) -> Callable[[Callable[P, R]], Callable[
             inspect.Parameter(
                 name,
                 inspect.Parameter.KEYWORD_ONLY,
-                default=default,
-                annotation=arguments.__annotations__[name].__forward_arg__,
+                default=defaults.get(name),
+                annotation=hint.__forward_arg__,
             )
-            for name, default in declared.items()
+            for name, hint in arguments.__annotations__.items()
         ]
         known = {each.name for each in (*own, *shared)}
 

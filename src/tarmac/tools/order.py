@@ -1,19 +1,138 @@
-"""Reorder samples: what the Order arguments mean."""
+"""Reorder samples: what the Order arguments mean, as permutations that are computed in pieces."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import cached_property
 from itertools import chain, islice
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import xxhash
 
 from tarmac.errors import UsageError
 from tarmac.exact.dataset import Dataset
+from tarmac.exact.order.bijection import permute
 from tarmac.runtime.seeds import make_seed
+from tarmac.runtime.types import Integers
 from tarmac.samples.grouping import Sample
 from tarmac.stream.shuffle import buffer_shuffle
-from tarmac.tools.permutations import Interleaved, Mixed, Permutation, Shuffled
+
+
+class Permutation(Protocol):
+    """Maps positions to sample numbers."""
+
+    @property
+    def size(self) -> int:
+        """Return the number of positions."""
+
+    def at(self, start: int, stop: int) -> Integers:
+        """Return the sample numbers at the positions from `start` to `stop`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shuffled:
+    """A random permutation that is computed, not stored."""
+
+    size: int
+    seed: int | str
+
+    def at(self, start: int, stop: int) -> Integers:
+        return permute(np.arange(start, stop), max(self.size, 1), make_seed("copy", self.seed))
+
+
+class _Stored:
+    """A permutation whose numbers are computed once in each process; `_all` returns them."""
+
+    _all: Any
+
+    @property
+    def size(self) -> int:
+        return len(self._all)
+
+    def at(self, start: int, stop: int) -> Integers:
+        return np.array(self._all[start:stop], np.int64)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {each.name: getattr(self, each.name) for each in fields(self)}  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Interleaved(_Stored):
+    """One sample of each of `ways` shards in turn; the next shard replaces one that is exhausted."""
+
+    lengths: tuple[int, ...]
+    ways: int
+
+    @cached_property
+    def _all(self) -> Integers:
+        starts = np.concatenate([[0], np.cumsum(self.lengths)]).astype(np.int64)
+        waiting = list(range(len(self.lengths)))[::-1]
+        active: list[list[int]] = []  # the next sample and the end of each shard
+        runs: list[Integers] = []
+        while waiting or active:
+            while waiting and len(active) < self.ways:
+                shard = waiting.pop()
+                if self.lengths[shard]:
+                    active.append([int(starts[shard]), int(starts[shard + 1])])
+            if not active:
+                break
+            turns = min(stop - start for start, stop in active)
+            heads = np.array([start for start, _ in active], np.int64)
+            runs.append((heads + np.arange(turns)[:, None]).ravel())
+            active = [[start + turns, stop] for start, stop in active if start + turns < stop]
+        return np.concatenate(runs) if runs else np.empty(0, np.int64)
+
+
+@dataclass(frozen=True)
+class Listed(_Stored):
+    """A permutation in an .npy file."""
+
+    path: str
+
+    @cached_property
+    def _all(self) -> Any:
+        return np.load(self.path, mmap_mode="r")
+
+
+@dataclass(frozen=True)
+class Mixed(_Stored):
+    """Several datasets, numbered consecutively and mixed by weights; each keeps its own order.
+
+    A sample of a dataset is due about every 1 / weight, and samples are in the order in which they are due.
+    When a dataset is exhausted, the others continue with their weights, or all end with the first.
+    """
+
+    lengths: tuple[int, ...]
+    weights: tuple[float, ...]
+    seed: int
+    until: Literal["first", "all"] = "all"
+
+    @cached_property
+    def _all(self) -> Integers:
+        rng = np.random.default_rng(make_seed("mix", self.seed))
+        due = [
+            (np.arange(length) + rng.random(length)) / weight
+            for length, weight in zip(self.lengths, self.weights, strict=True)
+        ]
+        order = np.argsort(np.concatenate(due), kind="stable")
+        if self.until == "first":
+            end = min(length / weight for length, weight in zip(self.lengths, self.weights, strict=True))
+            order = order[: int(sum((times < end).sum() for times in due))]
+        return order
+
+
+def permutation_text(permutation: Permutation | None) -> str:
+    """Return a text that identifies a permutation, for a ledger."""
+    if isinstance(permutation, Listed):
+        digest = xxhash.xxh3_64()
+        with open(permutation.path, "rb") as file:
+            while chunk := file.read(1 << 24):
+                digest.update(chunk)
+        return digest.hexdigest()
+    return repr(permutation)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from tarmac.indexing.manifest import Manifest, Shard, existing_shards, write_man
 from tarmac.indexing.sidecar import open_sidecar, sidecar_url
 from tarmac.jobs.claims import Names
 from tarmac.jobs.outputs import UNKNOWN_SIZE, existing_sizes
-from tarmac.jobs.task import Outcome
+from tarmac.jobs.task import Outcome, Task, Unit
 from tarmac.samples.grouping import Sample
 from tarmac.samples.naming import Splitter, first_dot
 from tarmac.samples.writer import TarWriter
@@ -232,6 +232,24 @@ class Output:
                 raise _exists(self.manifest)
         title = os.path.basename(self.manifest).partition(".")[0]
         write_manifest(Manifest(shards, title), self.manifest, self.storage)
+
+
+class ShardTask(Task):
+    """A job whose units are the shards of an output."""
+
+    output: Output
+
+    def begin(self, units: Sequence[Unit]) -> None:
+        self.output.check_new(self.writes(units))
+
+    def writes(self, units: Sequence[Unit]) -> Iterator[str]:
+        return self.output.names(unit.name for unit in units)
+
+    def commit(self, unit: Unit, outcome: Outcome) -> None:
+        self.output.run_post_cmd(outcome)
+
+    def finish(self, outcomes: Sequence[Outcome]) -> None:
+        self.output.finish(outcomes)
 
 
 def _exists(name: str) -> UsageError:

@@ -22,16 +22,16 @@ from tarmac.exact.dataset import Dataset
 from tarmac.exact.selection import whole
 from tarmac.exact.shardset import ShardSet
 from tarmac.indexing.build import manifest_of
+from tarmac.jobs.report import Report
 from tarmac.runtime.types import Integers
 from tarmac.samples.grouping import Sample
 from tarmac.samples.reader import read_shard
-from tarmac.storage import StorageOptions, is_local, scheme_of, stat
+from tarmac.storage import StorageOptions, is_local, is_stream, scheme_of, stat
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.tar.compression import format_of_name
 from tarmac.tools.options import Access, Inputs
-from tarmac.tools.order import AS_IS, Order
+from tarmac.tools.order import AS_IS, Order, Permutation, permutation_text
 from tarmac.tools.output import Output, same_name
-from tarmac.tools.permutations import Permutation, permutation_text
 from tarmac.tools.select import Select
 from tarmac.tools.tally import Balance, Tally
 
@@ -78,8 +78,6 @@ class IndexedSamples:
     select: Select
     permutation: Permutation | None = None
     batch: int = BATCH
-    whole: Dataset | None = None
-    """All samples before the selection."""
     versions: str | None = None
     """A hash that changes with the bytes of the shards, if it is known already."""
 
@@ -180,20 +178,20 @@ class StreamedShards:
     inputs: Sequence[str]
     select: Select
     access: Access = field(default_factory=Access)
+    order: Order = AS_IS
 
     def shards(self, output: Output, split: str = "") -> Iterator[OutputShard]:
         for number, url in enumerate(self.inputs):
             yield OutputShard(output.name(number, shard_stem(url), split), source=number)
 
     def samples(self, shard: OutputShard, tally: Tally | None = None) -> Iterator[Sample]:
-        return self.select.cut(self.select.of_stream([self._read(self.inputs[shard.source])], tally), tally)
+        return self._selected([self.inputs[shard.source]], tally or Tally())
 
-    def each(self) -> Iterator[Iterator[Sample]]:
-        """Yield the samples of each shard."""
-        return map(self._read, self.inputs)
-
-    def _read(self, url: str) -> Iterator[Sample]:
-        return read_shard(self.access.reader([url]), url)
+    def _selected(self, urls: Sequence[str], tally: Tally) -> Iterator[Sample]:
+        select = self.select
+        each = select.of_each((read_shard(self.access.reader([url]), url) for url in urls), tally)
+        # Selected before interleaving, as with an index; a slice, which counts all samples, is rejected with it.
+        return select.cut(self.order.of_streams(each, lambda samples: select.of_all(samples, tally)), tally)
 
     def urls(self) -> Sequence[str]:
         return self.inputs
@@ -206,14 +204,10 @@ class StreamedShards:
 class OnePass(StreamedShards):
     """Streamed shards as one sequence of samples, which this process reads once."""
 
-    order: Order = AS_IS
     everything = OutputShard("")
 
     def samples(self, shard: OutputShard, tally: Tally | None = None) -> Iterator[Sample]:
-        select, tally = self.select, Tally() if tally is None else tally
-        each = select.of_each(self.each(), tally)
-        # Selected before interleaving, as with an index; a slice, which counts all samples, is rejected with it.
-        return select.cut(self.order.of_streams(each, lambda samples: select.of_all(samples, tally)), tally)
+        return self._selected(self.inputs, tally or Tally())
 
 
 @dataclass
@@ -221,12 +215,18 @@ class Plan:
     """Where the samples of a job come from."""
 
     sources: dict[str, SampleSource]
-    """The samples of each split; one without a name if there are no splits."""
+    """The samples of each split; one without a name if nothing is split."""
     one_pass: bool = False
     """Whether this process reads the samples once, in order, and writes them as they come."""
     select: Select | None = None
     """The selection, where its result is known only after reading."""
     balance: Balance = field(default_factory=Balance)
+
+    def add_to(self, report: Report) -> None:
+        """Add what the selection left out to the report of a finished job, and remarks on it."""
+        self.balance.add_to(report)
+        if self.select is not None:
+            report.remarks += self.select.remarks(Tally.of_report(report))
 
 
 def plan(
@@ -257,11 +257,14 @@ def plan(
             return Plan({"": StreamedShards(urls, select, access)}, select=select)
         _check_one_pass(select, output, order)
         return Plan({"": OnePass(urls, select, access, order)}, one_pass=True, select=select)
-    sources = {
-        name: open_indexed(inputs, each, access, order=order, views=views, progress=progress)
-        for name, each in selects_by_split(select, output).items()
-    }
-    return Plan(dict(sources), one_pass=output.stream, balance=balance(select, list(sources.values())))
+    selects = selects_by_split(select, output)
+    datasets = _open_datasets(inputs, select, access, views=views, progress=progress)
+    sources = {name: _indexed(datasets, each, order) for name, each in selects.items()}
+    balance = select.balance(_joined(datasets), sum(source.size for source in sources.values()))
+    if any(map(len, datasets)):
+        empty = [source.select.only for source in sources.values() if not source.size]
+        balance.remarks += [f"the split {name} has no samples" for name in empty]
+    return Plan(dict(sources), one_pass=output.stream, balance=balance)
 
 
 def _check_one_to_one(urls: Sequence[str], output: Output) -> None:
@@ -289,7 +292,7 @@ def _check_one_pass(select: Select, output: Output, order: Order) -> None:
 
 
 def selects_by_split(select: Select, output: Output) -> dict[str, Select]:
-    """Return the selection of each split to write, by name; one without a name if there are no splits."""
+    """Return the selection of each split to write, by name; one without a name if nothing is split."""
     named = "{split" in output.pattern
     names = [select.only] * named if select.only else list(select.shares)
     if bool(names) != named:
@@ -301,52 +304,49 @@ def selects_by_split(select: Select, output: Output) -> dict[str, Select]:
     return {name: replace(select, only=name) for name in names} or {"": select}
 
 
-def open_indexed(
+def open_indexed(inputs: Inputs, select: Select, access: Access) -> IndexedSamples:
+    """Open shards by their indexes, which are built if necessary, and select samples."""
+    return _indexed(_open_datasets([inputs], select, access), select, AS_IS)
+
+
+def _open_datasets(
     inputs: Sequence[Inputs],
     select: Select,
     access: Access,
     *,
-    order: Order = AS_IS,
     views: bool = False,
     progress: bool | None = None,
-) -> IndexedSamples:
-    """Open shards by their indexes, which are built if necessary, and select samples."""
-    opening = access.opening(views=views)
-    everything = []
+) -> list[Dataset]:
+    opening, indexing = access.opening(views=views), replace(access.indexing, meta=select.meta)
+    datasets = []
     for group in inputs:
         source = group.urls if group.manifest is None else group.manifest
-        options = replace(access.indexing, meta=select.meta)
-        manifest = manifest_of(source, options, beside=False, progress=progress)
-        everything.append(Dataset._of_parts([whole(ShardSet(manifest, opening))]))
-    selected = [select.of_dataset(each) for each in everything]
-    return IndexedSamples(_joined(selected), select, order.of(selected), whole=_joined(everything))
+        manifest = manifest_of(source, indexing, beside=False, progress=progress)
+        datasets.append(Dataset._of_parts([whole(ShardSet(manifest, opening))]))
+    return datasets
+
+
+def _indexed(datasets: Sequence[Dataset], select: Select, order: Order) -> IndexedSamples:
+    selected = [select.of_dataset(each) for each in datasets]
+    return IndexedSamples(_joined(selected), select, order.of(selected))
 
 
 def _joined(datasets: Sequence[Dataset]) -> Dataset:
     return Dataset._of_parts([part for dataset in datasets for part in dataset._parts])
 
 
-def balance(select: Select, sources: Sequence[IndexedSamples]) -> Balance:
-    """Return what the selection leaves out; an empty selection is an error."""
-    everything = sources[0].whole
-    assert everything is not None
-    result = select.balance(everything, sum(each.size for each in sources))
-    empty = [each.select.only for each in sources if not each.size and len(everything)]
-    return replace(result, remarks=[*result.remarks, *(f"the split {name} has no samples" for name in empty)])
-
-
 def _versions(urls: Sequence[str], storage: StorageOptions) -> str:
     """Return a hash of the sizes and versions that stores report; streams have none."""
     digest = xxhash.xxh3_64()
     for url in urls:
-        info = None if scheme_of(url) in ("-", "pipe") else stat(url, storage)
+        info = None if is_stream(url) else stat(url, storage)
         digest.update(f"{url} {info}\n".encode("utf-8", "surrogateescape"))
     return digest.hexdigest()
 
 
 def shard_stem(url: str) -> str:
     """Return the name of a shard without directory, `.tar` and further extensions."""
-    name = PurePosixPath(url.partition("?")[0] if not is_local(url) else url).name
+    name = PurePosixPath(_path(url)).name
     match = re.match(r"(?is)(.*)\.tar", name)
     return match[1] if match else name
 
@@ -358,7 +358,7 @@ def any_remote(urls: Sequence[str]) -> bool:
 
 def can_index(urls: Sequence[str]) -> bool:
     """Return whether every shard can be indexed: it is neither a stream, nor a command, nor compressed."""
-    return not any(scheme_of(url) in ("-", "pipe") or format_of_name(_path(url)) for url in urls)
+    return not any(is_stream(url) or format_of_name(_path(url)) for url in urls)
 
 
 def _path(url: str) -> str:

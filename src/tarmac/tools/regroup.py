@@ -10,7 +10,6 @@ from array import array
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tarmac.errors import DuplicateField, TarmacError
 from tarmac.indexing.build import DEFAULT_INDEXING, IndexOptions
@@ -49,7 +48,7 @@ class _Members:
 
     def samples(self) -> Iterator[tuple[str, dict[str, Extent]]]:
         """Yield each key with the locations of its fields, in the order in which keys first occur."""
-        numbers = _array(self.sample_numbers)
+        numbers = np.asarray(self.sample_numbers)
         order = np.argsort(numbers, kind="stable")
         ends = np.cumsum(np.bincount(numbers, minlength=len(self.keys))).tolist()
         names, start = list(self.fields), 0
@@ -62,10 +61,6 @@ class _Members:
                 locations[field] = self.offsets[member], self.sizes[member], 0
             yield key, locations
             start = end
-
-
-def _array(values: array[int]) -> NDArray[np.int64]:
-    return np.frombuffer(values, np.int64) if values else np.empty(0, np.int64)
 
 
 def index_scattered(url: str, options: IndexOptions = DEFAULT_INDEXING) -> bytes:

@@ -24,6 +24,7 @@ from tarmac.storage import StorageOptions
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.storage.urls import read_list
 from tarmac.tools.chunks import chunks
+from tarmac.tools.output import fields_of
 from tarmac.tools.tally import Balance, Tally, examples
 
 Slice = slice
@@ -122,10 +123,6 @@ def slice_text(value: slice) -> str:
     return ":".join(numbers if numbers[2] else numbers[:2])
 
 
-def _plain(number: float) -> str:
-    return repr(float(number)).removesuffix(".0")
-
-
 def read_keys(url: str, storage: StorageOptions = DEFAULT_STORAGE) -> frozenset[str]:
     """Read a list of keys, one a line."""
     text = read_list(url, DEFAULT_LIMITS, storage).decode("utf-8", "surrogateescape")
@@ -165,7 +162,9 @@ class Select:
             "keys": self._keys_text() if self.keys is not None else "",
             "slice": slice_text(self.slice) if self.slice else "",
             "slice_shard": slice_text(self.slice_shard) if self.slice_shard else "",
-            "part": ",".join(f"{name}={_plain(share)}" for name, share in self.shares.items()),
+            "part": ",".join(
+                f"{name}={float(share)!r}".removesuffix(".0") for name, share in self.shares.items()
+            ),
             "only": self.only,
         }
         return {name: text for name, text in texts.items() if text}
@@ -236,33 +235,25 @@ class Select:
 
     # Streams
 
-    def of_each(
-        self, shards: Iterable[Iterable[Sample]], tally: Tally | None = None
-    ) -> Iterator[Iterator[Sample]]:
+    def of_each(self, shards: Iterable[Iterable[Sample]], tally: Tally) -> Iterator[Iterator[Sample]]:
         """Yield the samples of each shard that `slice_shard` selects."""
-        shards = shards if tally is None else map(tally.see, shards)
+        seen = map(tally.see, shards)
         if not self.slice_shard:
-            return map(iter, shards)
+            return seen
         bounds = _forward(self.slice_shard, "slice_shard")
-        return (itertools.islice(shard, *bounds) for shard in shards)
+        return (itertools.islice(shard, *bounds) for shard in seen)
 
-    def of_stream(self, shards: Iterable[Iterable[Sample]], tally: Tally | None = None) -> Iterator[Sample]:
-        """Yield the selected samples, shard after shard, with all their fields."""
-        return self.of_all(itertools.chain.from_iterable(self.of_each(shards, tally)), tally)
-
-    def of_all(self, samples: Iterable[Sample], tally: Tally | None = None) -> Iterator[Sample]:
+    def of_all(self, samples: Iterable[Sample], tally: Tally) -> Iterator[Sample]:
         """Yield the selected ones of the samples of all shards, with all their fields."""
-        tally = Tally() if tally is None else tally
-        return tally.select(self._of_all(samples, tally))
-
-    def _of_all(self, samples: Iterable[Sample], tally: Tally) -> Iterator[Sample]:
         if self.keys is not None:
             samples = _with_keys(samples, self.listed, tally)
         if self.condition is not None:
             samples = _matching(samples, self.condition, self.meta, tally)
         if self.bounds is not None:
             samples = _in_split(samples, self.bounds)
-        return itertools.islice(samples, *_forward(self.slice, "slice")) if self.slice else iter(samples)
+        if self.slice:
+            samples = itertools.islice(samples, *_forward(self.slice, "slice"))
+        return tally.select(samples)
 
     def cut(self, samples: Iterable[Sample], tally: Tally | None = None) -> Iterator[Sample]:
         """Yield the samples with the selected fields."""
@@ -340,9 +331,7 @@ def _matching(
     for chunk in chunks(samples, _CHUNK, _CHUNK_BYTES):
         columns = Columns(plan or MetaPlan())
         for sample in chunk:
-            columns.add(
-                {name: value for name, value in sample.items() if name[:2] != "__"}, sample["__key__"]
-            )
+            columns.add(fields_of(sample), sample["__key__"])
         arrays = columns.arrays() | {"key": pa.array([_readable(sample["__key__"]) for sample in chunk])}
         for name in condition.columns:
             if name.startswith("has:"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from tarmac.indexing.meta import names_in
 from tarmac.jobs.report import Report
@@ -16,12 +15,6 @@ _SHOWN = 5
 _MAX_NAMES = 200
 _KEYS, _COLUMNS, _EXAMPLE = "keys_found", "columns_found", "example"
 """Details of an outcome that are evaluated when all units are done."""
-
-
-class Judge(Protocol):
-    """A selection that can evaluate a tally."""
-
-    def remarks(self, tally: Tally) -> list[str]: ...
 
 
 @dataclass
@@ -73,7 +66,7 @@ class Tally:
         self.example, self.names = self.example or other.example, self.names or other.names
 
     def add_to(self, outcome: Outcome) -> None:
-        """Set the counts of an outcome, and store what `remarks_on_outcomes` needs."""
+        """Set the counts of an outcome, and store what `of_report` needs."""
         outcome.read = self.seen
         outcome.left_out = self.seen - self.selected
         outcome.dropped += self.selected - self.complete
@@ -83,6 +76,17 @@ class Tally:
             outcome.details[_COLUMNS] = dict(self.columns)
         if self.example and not self.selected:
             outcome.details[_EXAMPLE] = [self.example, *self.names[:_MAX_NAMES]]
+
+    @classmethod
+    def of_report(cls, report: Report) -> Tally:
+        """Return the counts of all units of a job."""
+        tally = cls(report.read, report.read - report.left_out)
+        for outcome in report.outcomes:
+            tally.columns.update(outcome.details.get(_COLUMNS, {}))
+            tally.keys.update(outcome.details.get(_KEYS, ()))
+            if _EXAMPLE in outcome.details:
+                tally.example, *tally.names = outcome.details[_EXAMPLE]
+        return tally
 
 
 @dataclass
@@ -96,19 +100,6 @@ class Balance:
         report.read += self.left_out
         report.left_out += self.left_out
         report.remarks += self.remarks
-
-
-def remarks_on_outcomes(select: Judge | None, report: Report) -> list[str]:
-    """Return remarks on a selection from shards that were read one by one."""
-    if select is None:
-        return []
-    tally = Tally(report.read, report.read - report.left_out)
-    for outcome in report.outcomes:
-        tally.columns.update(outcome.details.get(_COLUMNS, {}))
-        tally.keys.update(outcome.details.get(_KEYS, ()))
-        if _EXAMPLE in outcome.details:
-            tally.example, *tally.names = outcome.details[_EXAMPLE]
-    return select.remarks(tally)
 
 
 def examples(names: Iterable[str]) -> str:

@@ -9,7 +9,7 @@ import pytest
 import tarmac
 from harness.shards import plain
 from tarmac.errors import DigestMismatch, IndexDamaged, IndexMissing, IndexStale
-from tarmac.tools.check.compare import entries_of
+from tarmac.tools.check.shard import entries_of
 
 FILES = [(f"s{n}.{field}", f"{field} {n}".encode()) for n in range(4) for field in ("cls", "txt")]
 

@@ -29,7 +29,6 @@ def test_many_runs_are_merged_in_between(tmp_path, monkeypatch):
     runs = Runs(str(tmp_path), 500)
     for number, value in enumerate(values):
         runs.add(value, number)
-    assert 0 < runs.spilled < 4
-    assert len(os.listdir(tmp_path)) == runs.spilled
+    assert 0 < len(os.listdir(tmp_path)) < 4
     rows = list(runs)
     assert [number for _, number in rows] == sorted(range(200), key=values.__getitem__)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -20,7 +21,7 @@ from tarmac.indexing.sidecar import Sidecar, open_sidecar, sidecar_url
 from tarmac.jobs.ledger import ledger_url
 from tarmac.jobs.report import Report
 from tarmac.jobs.run import run_job
-from tarmac.jobs.task import Outcome, Task, Unit
+from tarmac.jobs.task import Outcome, Unit
 from tarmac.samples.grouping import Sample
 from tarmac.samples.naming import plain_key
 from tarmac.storage import Source, open_read, stat
@@ -28,7 +29,7 @@ from tarmac.tar.compression import HEAD, Decompressing, detect
 from tarmac.tools.check.salvage import Buffer, Loss, SampleRun, Stretch, layout_of, runs_of, scan
 from tarmac.tools.check.shard import CheckOptions, sample_problems
 from tarmac.tools.options import Run
-from tarmac.tools.output import Output, Sources, same_name, write_shard
+from tarmac.tools.output import Output, ShardTask, Sources, same_name, write_shard
 from tarmac.tools.plan import shard_stem
 
 CHUNK = 1 << 20
@@ -39,7 +40,7 @@ Kept = tuple[str, Spans]
 
 
 @dataclass
-class _RepairTask(Task):
+class _RepairTask(ShardTask):
     """Repair each damaged shard as a unit; its losses are in the details of its outcome."""
 
     urls: Sequence[str]
@@ -53,9 +54,6 @@ class _RepairTask(Task):
     def options(self) -> dict[str, Any]:
         return self.checks.ledger_options() | self.output.options() | {"regroup": self.regroup}
 
-    def begin(self, units: Sequence[Unit]) -> None:
-        self.output.check_new(unit.name for unit in units)
-
     def plan(self) -> Iterator[Unit]:
         names = set()
         sources = Sources(self.urls)
@@ -68,9 +66,6 @@ class _RepairTask(Task):
             info = stat(url, self.checks.storage)
             yield Unit(name, number, f"{info.size} {info.version}")
 
-    def writes(self, units: Sequence[Unit]) -> Iterator[str]:
-        return self.output.names(unit.name for unit in units)
-
     def run(self, unit: Unit) -> Outcome:
         url, outcome = self.urls[unit.content], Outcome()
         losses: list[Loss] = []
@@ -79,7 +74,10 @@ class _RepairTask(Task):
             named = (sample | {"__key__": plain_key(sample["__key__"])} for sample in samples)
             write_shard(self.output, unit.name, named, outcome=outcome)
         outcome.failed = len(losses)
-        outcome.details["losses"] = [_as_json(url, loss) for loss in losses]
+        facts = [{"shard": display_url(url)} | asdict(loss) for loss in losses]
+        outcome.details["losses"] = [
+            {name: each[name] for name in each if each[name] is not None} for each in facts
+        ]
         return outcome
 
     def _index(self, number: int) -> Sidecar | None:
@@ -92,14 +90,6 @@ class _RepairTask(Task):
         except IndexingError:
             return None
         return sidecar if sidecar.digests is not None else None
-
-    def commit(self, unit: Unit, outcome: Outcome) -> None:
-        self.output.run_post_cmd(outcome)
-
-
-def _as_json(url: str, loss: Loss) -> dict[str, Any]:
-    facts = {"shard": display_url(url)} | asdict(loss)
-    return {name: value for name, value in facts.items() if value is not None}
 
 
 def repair(
@@ -130,14 +120,15 @@ def repair(
 def _opened(url: str, checks: CheckOptions, losses: list[Loss]) -> Iterator[Buffer]:
     """Map the bytes of a shard; remote and compressed ones through a temporary file."""
     with open_read(url, checks.storage) as source:
-        whole = source.map()
-        if whole is not None and detect(whole[:HEAD]) is None:
+        whole, head = source.map(), b""
+        while whole is None and len(head) < HEAD and (more := source.read(CHUNK)):
+            head += more
+        form = detect(head if whole is None else whole[:HEAD])
+        if whole is not None and form is None:
             yield whole
             return
         with tempfile.TemporaryFile() as file:
-            head = b"" if whole is not None else _read_head(source, HEAD)
-            loss = _unpack(source, head, detect(head if whole is None else whole[:HEAD]), checks, file)
-            losses.extend([loss] if loss is not None else [])
+            losses += _unpack(source, head, form, checks, file)
             file.flush()
             if not file.seek(0, os.SEEK_END):
                 yield b""
@@ -146,32 +137,21 @@ def _opened(url: str, checks: CheckOptions, losses: list[Loss]) -> Iterator[Buff
                 yield mapped
 
 
-def _read_head(source: Source, size: int) -> bytes:
-    head = b""
-    while len(head) < size and (more := source.read(CHUNK)):
-        head += more
-    return head
-
-
 def _unpack(
     source: Source, head: bytes, form: str | None, checks: CheckOptions, file: IO[bytes]
-) -> Loss | None:
+) -> list[Loss]:
     """Write the archive inside a stream to a file, as far as it can be read and trusted."""
     if form is None:
         file.write(head)
-        for piece in iter(lambda: source.read(CHUNK), b""):
-            file.write(piece)
-        return None
-    stream = Decompressing(source, form, checks.tar.limits, head)
     try:
-        for piece in iter(lambda: stream.read(CHUNK), b""):
-            file.write(piece)
+        stream: Any = source if form is None else Decompressing(source, form, checks.tar.limits, head)
+        shutil.copyfileobj(stream, file, CHUNK)
     except (CompressionDamaged, TrailingData) as error:
         if error.__cause__ is None:  # truncated or followed by other data: what came before is intact
-            return Loss("bytes", f"{error.what} The rest cannot be decompressed.", None, error.offset)
+            return [Loss("bytes", f"{error.what} The rest cannot be decompressed.", None, error.offset)]
         file.truncate(0)
-        return Loss("bytes", f"{error.what} Any byte may be wrong, so nothing can be trusted.", None, 0)
-    return None
+        return [Loss("bytes", f"{error.what} Any byte may be wrong, so nothing can be trusted.", None, 0)]
+    return []
 
 
 def salvaged(
@@ -256,7 +236,7 @@ def _settled(buffer: Buffer, runs: list[SampleRun], regroup: bool) -> tuple[Span
         return None, runs[0].broken
     if len(runs) == 1:
         return runs[0].fields, ""
-    contents = [{name: _bytes(buffer, span) for name, span in run.fields.items()} for run in runs]
+    contents = [{name: buffer[at : at + size] for name, (at, size) in run.fields.items()} for run in runs]
     for run, content in zip(runs, contents, strict=True):
         # Parts that are repeated with the same bytes add nothing.
         if not run.broken and all(other.items() <= content.items() for other in contents):
@@ -269,7 +249,3 @@ def _settled(buffer: Buffer, runs: list[SampleRun], regroup: bool) -> tuple[Span
             merged |= run.fields
         return merged, ""
     return None, "its members are not contiguous"
-
-
-def _bytes(buffer: Buffer, span: tuple[int, int]) -> bytes:
-    return buffer[span[0] : sum(span)]

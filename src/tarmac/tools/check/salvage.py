@@ -53,8 +53,6 @@ class Stretch:
     torn_after: bool = False
     certain: bool = True
     """Whether its last member certainly ends where its header says."""
-    stop: int = 0
-    """Where the following data begins, damaged or not."""
 
 
 class _From:
@@ -177,11 +175,8 @@ def _resembles_header(block: bytes) -> bool:
     """Return whether a block is a header of which a few bytes are damaged."""
     if block[_MAGIC_AT : _MAGIC_AT + 5] != b"ustar":
         return False
-    return sum(_is_number(block[begin:end]) for begin, end in _NUMBERS) >= len(_NUMBERS) - 2
-
-
-def _is_number(text: bytes) -> bool:
-    return bool(text.strip(b"\0 ")) and text.strip(b"\0 ").isdigit()
+    intact = sum(block[begin:end].strip(b"\0 ").isdigit() for begin, end in _NUMBERS)
+    return intact >= len(_NUMBERS) - 2
 
 
 def _is_inner(buffer: Buffer, stretch: Stretch, end: int, before: list[Stretch]) -> bool:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+import xxhash
+
 from tarmac.codecs import Decoder, imagehandler
 from tarmac.display import display_url, identity, visible
 from tarmac.errors import (
+    DigestMismatch,
+    IndexDamaged,
     IndexMissing,
+    IndexStale,
     MissingField,
     NoCodec,
     SampleError,
@@ -22,14 +28,17 @@ from tarmac.errors import (
     UsageError,
 )
 from tarmac.indexing.manifest import Manifest, Shard
+from tarmac.indexing.sidecar import Sidecar, open_sidecar, sidecar_url
 from tarmac.limits import Limits
 from tarmac.samples.grouping import Grouping, group_members
-from tarmac.storage import StorageOptions, open_read
+from tarmac.storage import StorageOptions, is_local, open_read, stat
+from tarmac.storage.local import local_path
 from tarmac.storage.types import DEFAULT_STORAGE
-from tarmac.tar import Member, TarOptions, read_members
+from tarmac.tar import TarOptions, read_members
 from tarmac.tar.reader import DEFAULT_OPTIONS
-from tarmac.tools.check.compare import Comparison, LocatedField
 
+LocatedField = tuple[int, int, bytes]
+"""Offset, size and bytes of a field."""
 MAX_ERRORS = 1000
 """Errors of one shard that are kept; all are counted."""
 
@@ -103,16 +112,11 @@ class ShardCheck:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result, for JSON."""
-        names = ("samples", "payload", "fields", "skipped", "problems")
-        return (
-            {"url": display_url(self.url)}
-            | {name: getattr(self, name) for name in names}
-            | {
-                "ok": self.ok,
-                "error": None if self.error is None else _error_dict(self.error),
-                "errors": [_error_dict(error) for error in self.errors],
-            }
-        )
+        names = ("samples", "payload", "fields", "skipped", "problems", "ok")
+        errors = [_error_dict(error) for error in self.errors]
+        facts: dict[str, Any] = {name: getattr(self, name) for name in names}
+        first = None if self.error is None else _error_dict(self.error)
+        return {"url": display_url(self.url)} | facts | {"error": first, "errors": errors}
 
     def __str__(self) -> str:
         if self.error is not None:
@@ -151,7 +155,9 @@ def check_shard(
             raise _GiveUpError
 
     try:
-        comparison = _comparison(url, options, entry)
+        if options.manifest is not None and entry is None:
+            raise IndexMissing("the manifest does not list this shard.", url=url)
+        comparison = _Comparison(url, entry, need_digests=options.digests, storage=options.storage)
         for error in comparison.begin():
             record(error)
         for key, fields in _samples(url, options, skipped, record):
@@ -175,12 +181,6 @@ def check_shard(
     return result
 
 
-def _comparison(url: str, options: CheckOptions, entry: Shard | None) -> Comparison:
-    if options.manifest is not None and entry is None:
-        raise IndexMissing("the manifest does not list this shard.", url=url)
-    return Comparison(url, entry, need_digests=options.digests, storage=options.storage)
-
-
 def _samples(
     url: str, options: CheckOptions, skipped: Counter[str], record: Callable[[SampleError], None]
 ) -> Iterator[tuple[str, Mapping[str, LocatedField]]]:
@@ -190,18 +190,13 @@ def _samples(
     with open_read(url, options.storage) as source:
         members = read_members(source.map() or source, tar, url=url, skipped=skipped)
         try:
-            located = _located(members)
+            located: Iterator[Any] = ((name, at, size, (at, size, data)) for name, at, size, data in members)
             for sample in group_members(located, url, grouping, skipped=skipped, on_error=record):
                 key = sample.pop("__key__")
                 del sample["__url__"]
                 yield key, sample
         finally:
             members.close()
-
-
-def _located(members: Iterable[Member]) -> Iterator[Any]:
-    for name, offset, size, data in members:
-        yield name, offset, size, (offset, size, data)
 
 
 def sample_problems(
@@ -232,3 +227,86 @@ def sample_problems(
 @lru_cache
 def _decoder(spec: str, limits: Limits) -> Decoder:
     return Decoder([imagehandler(spec)], limits=limits)
+
+
+def entries_of(manifest: Manifest, urls: Sequence[str]) -> list[Shard | None]:
+    """Return the entry of each of these shards in the manifest."""
+    known = {_identity(shard.url): shard for shard in manifest.shards}
+    return [known.get(_identity(url)) for url in urls]
+
+
+def _identity(url: str) -> str:
+    return os.path.abspath(local_path(url)) if is_local(url) else url
+
+
+class _Comparison:
+    """Compare sample by sample; the index of another shard is reported at the first difference."""
+
+    def __init__(self, url: str, entry: Shard | None, *, need_digests: bool, storage: StorageOptions) -> None:
+        self._url, self._entry, self._storage = url, entry, storage
+        self._need_digests = need_digests
+        self._sidecar: Sidecar | None = None
+        self._row = 0
+
+    def begin(self) -> Iterator[TarmacError]:
+        """Open the index, and yield an error if it obviously belongs to another shard."""
+        entry = self._entry
+        if not (self._need_digests or (entry and (entry.index or entry.fingerprint))):
+            return
+        url = (entry.index if entry else None) or sidecar_url(self._url)
+        try:
+            sidecar = open_sidecar(url, self._storage)
+        except TarmacError as error:
+            yield error
+            return
+        if entry is not None and entry.fingerprint not in (None, sidecar.facts.fingerprint):
+            yield IndexDamaged("the index is not the one that the manifest describes.", url=url)
+        if self._need_digests and sidecar.digests is None:
+            yield IndexMissing("the index has no digests.", url=url, hint="tarmac index --digests SHARDS")
+        try:
+            sidecar.check_shard(stat(self._url, self._storage), self._url, self._storage)
+        except IndexStale as error:
+            yield error
+        self._sidecar = sidecar
+
+    def sample(self, key: str, fields: Mapping[str, LocatedField]) -> Iterator[TarmacError]:
+        """Yield the differences of one sample."""
+        sidecar, row = self._sidecar, self._row
+        self._row += 1
+        if sidecar is None:
+            return
+        if row >= len(sidecar) or sidecar.key(row) != key:
+            self._sidecar = None
+            expected = f'"{sidecar.key(row)}"' if row < len(sidecar) else "no sample"
+            yield IndexStale(f"the index has {expected} at row {row}.", url=self._url, key=key)
+            return
+        begin, end = int(sidecar.starts[row]), int(sidecar.starts[row + 1])
+        indexed = {sidecar.fields[sidecar.field_of[member]]: member for member in range(begin, end)}
+        for name in sorted(indexed.keys() ^ fields.keys()):
+            what = f'the index and the shard disagree on the field "{name}".'
+            yield IndexStale(what, url=self._url, key=key)
+        for name in indexed.keys() & fields.keys():
+            yield from self._field(sidecar, indexed[name], key, name, fields[name])
+
+    def _field(
+        self, sidecar: Sidecar, member: int, key: str, name: str, located: LocatedField
+    ) -> Iterator[TarmacError]:
+        offset, size, data = located
+        if (offset, size) != (int(sidecar.offsets[member]), int(sidecar.sizes[member])):
+            what = f'"{name}" is {size} bytes at {offset}, the index has '
+            what += f"{sidecar.sizes[member]} at {sidecar.offsets[member]}."
+            yield IndexStale(what, url=self._url, key=key)
+        elif sidecar.digests is not None and xxhash.xxh3_64_intdigest(data) != int(sidecar.digests[member]):
+            what = f'the bytes of "{name}" differ from those that were indexed.'
+            yield DigestMismatch(
+                what, url=self._url, key=key, offset=offset, hint="download or write the shard again."
+            )
+
+    def end(self, samples: int) -> Iterator[TarmacError]:
+        """Yield what is missing at the end."""
+        entry = self._entry
+        if entry is not None and entry.samples != samples:
+            yield IndexStale(f"the manifest has {entry.samples} samples, the shard {samples}.", url=self._url)
+        if self._sidecar is not None and len(self._sidecar) > samples:
+            what = f"the index has {len(self._sidecar)} samples, the shard {samples}."
+            yield IndexStale(what, url=self._url)

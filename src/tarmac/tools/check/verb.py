@@ -19,11 +19,10 @@ from tarmac.jobs.ledger import open_ledger
 from tarmac.jobs.outputs import existing_sizes
 from tarmac.jobs.task import Outcome, Task, Unit
 from tarmac.progress import track
-from tarmac.storage import StorageOptions, WriteOptions, open_write, scheme_of, stat
+from tarmac.storage import StorageOptions, WriteOptions, scheme_of, stat, write_all
 from tarmac.storage.urls import Shards
-from tarmac.tools.check.compare import entries_of
 from tarmac.tools.check.repair import repair as write_copies
-from tarmac.tools.check.shard import CheckOptions, ShardCheck, check_shard
+from tarmac.tools.check.shard import CheckOptions, ShardCheck, check_shard, entries_of
 from tarmac.tools.keystore import SharedKeys
 from tarmac.tools.options import Access, AccessArgs, Run, RunArgs, bundle, verb
 from tarmac.tools.output import Output
@@ -124,12 +123,15 @@ def check(
     if (regroup or overwrite or losses) and repair is None:
         raise UsageError("`regroup`, `overwrite` and `losses` need `repair`.")
     inputs = access.inputs(sources)
-    reference, url = _reference(manifest, access)
+    if manifest is None or isinstance(manifest, Manifest):
+        reference = manifest
+    else:
+        reference = read_manifest(os.fspath(manifest), access.storage)
     checks = CheckOptions(
         require=frozenset(name.lower() for name in require),
         digests=digests,
         manifest=reference,
-        manifest_url=url,
+        manifest_url=manifest.name if isinstance(manifest, Manifest) else os.fspath(manifest or ""),
         decode=_image_spec(decode),
         all_errors=all_errors,
         max_errors=max_errors if all_errors else None,
@@ -147,7 +149,9 @@ def check(
             SharedKeys(f"{stack.enter_context(tempfile.TemporaryDirectory())}/keys") if duplicates else None
         )
         task = _CheckTask(urls, checks, entries, keys, versions=ledger is not None)
-        results = _run(task, _engine(run, urls), ledger)
+        # The standard input of worker processes is empty.
+        engine = make_engine(None, 1) if "-" in map(scheme_of, urls) else run.make_engine()
+        results = _run(task, engine, ledger)
         for result in track(results, len(urls), "checking", progress=run.progress):
             report.shards.append(result)
             if on_shard is not None:
@@ -166,14 +170,8 @@ def check(
         report.copies, report.copied = job.outputs, job.written
         if losses is not None:
             lines = "".join(f"{json.dumps(loss, ensure_ascii=True)}\n" for loss in report.losses)
-            _write(losses, lines.encode(), access.storage)
+            write_all(losses, lines.encode(), access.storage, WriteOptions(overwrite=True))
     return report
-
-
-def _write(url: str, data: bytes, storage: StorageOptions) -> None:
-    sink = open_write(url, storage, WriteOptions(overwrite=True))
-    sink.write(data)
-    sink.commit()
 
 
 def _image_spec(decode: bool | str) -> str:
@@ -181,20 +179,6 @@ def _image_spec(decode: bool | str) -> str:
     if spec and spec not in imagespecs:
         raise UsageError(f"expected one of {', '.join(imagespecs)}, got {spec!r}.", field="decode")
     return spec
-
-
-def _engine(run: Run, urls: Sequence[str]) -> Engine:
-    # The standard input of worker processes is empty.
-    return make_engine(None, 1) if any(scheme_of(url) == "-" for url in urls) else run.make_engine()
-
-
-def _reference(
-    manifest: str | os.PathLike[str] | Manifest | None, access: Access
-) -> tuple[Manifest | None, str]:
-    if manifest is None or isinstance(manifest, Manifest):
-        return manifest, "" if manifest is None else manifest.name
-    url = os.fspath(manifest)
-    return read_manifest(url, access.storage), url
 
 
 def _absent(manifest: Manifest, urls: Sequence[str], storage: StorageOptions) -> list[str]:
@@ -231,12 +215,9 @@ class _CheckTask(Task):
             info = stat(self.urls[number], self.checks.storage)
         except TarmacError:
             return ""
-        version, entry = f"{info.size} {info.version}" if info.version else "", self.entries[number]
-        return (
-            version
-            if not version or entry is None
-            else f"{version} {entry.samples} {entry.index} {entry.fingerprint}"
-        )
+        entry, version = self.entries[number], f"{info.size} {info.version}" if info.version else ""
+        described = f" {entry.samples} {entry.index} {entry.fingerprint}" if version and entry else ""
+        return version + described
 
     def run(self, unit: Unit) -> Outcome:
         number = unit.content
@@ -255,27 +236,24 @@ def _run(task: _CheckTask, engine: Engine, ledger: str | None) -> Iterator[Shard
         done: dict[int, ShardCheck] = {}
         missing: list[Unit] = []
         for unit in task.plan():
-            inputs, outcome = records.done.get(unit.name, ("", Outcome()))
+            inputs, known = records.done.get(unit.name, ("", Outcome()))
             if unit.inputs and inputs == unit.inputs:
                 done[unit.content] = ShardCheck(
-                    task.urls[unit.content], outcome.read, outcome.bytes, **outcome.details
+                    task.urls[unit.content], known.read, known.bytes, **known.details
                 )
             else:
                 missing.append(unit)
-        following = 0
-        for unit, finished in engine.run(task.run, missing):
-            if isinstance(finished, Exception):
-                raise finished
-            result = finished.details["result"]
-            if result.ok and unit.inputs:
-                details = {"fields": result.fields, "skipped": result.skipped}
-                records.record(unit, replace(finished, details=details))
-            done[unit.content] = result
-            while following in done:
-                yield done.pop(following)
-                following += 1
-        while following in done:
-            yield done.pop(following)
-            following += 1
+        finished = iter(engine.run(task.run, missing))
+        for number in range(len(task.urls)):
+            while number not in done:
+                unit, outcome = next(finished)
+                if isinstance(outcome, Exception):
+                    raise outcome
+                result = outcome.details["result"]
+                if result.ok and unit.inputs:
+                    details = {"fields": result.fields, "skipped": result.skipped}
+                    records.record(unit, replace(outcome, details=details))
+                done[unit.content] = result
+            yield done.pop(number)
     finally:
         records.close()

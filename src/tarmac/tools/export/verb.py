@@ -21,7 +21,7 @@ from tarmac.tools.export.values import Kind, Kinds
 from tarmac.tools.options import Access, AccessArgs, ErrorArgs, Run, RunArgs, SelectArgs, bundle, verb
 from tarmac.tools.plan import OnePass, OutputShard, SampleSource, StreamedShards, can_index, plan
 from tarmac.tools.select import Select
-from tarmac.tools.tally import Tally, remarks_on_outcomes
+from tarmac.tools.tally import Tally
 
 
 class ExportArgs(SelectArgs, RunArgs, ErrorArgs, AccessArgs, total=False):
@@ -98,8 +98,7 @@ def export(
     job = ExportJob(destination, row, replace(run, engine=None), planned.sources, joined, facts)
     report = _run(job, run, remembered=not unnamed)
     if not run.dry_run:
-        planned.balance.add_to(report)
-        report.remarks += remarks_on_outcomes(planned.select, report)
+        planned.add_to(report)
     return report
 
 

@@ -15,13 +15,13 @@ import xxhash
 
 from tarmac.display import identity
 from tarmac.errors import BadName, DuplicateField, JobError, MissingField, TarmacError, UrlError, UsageError
-from tarmac.jobs.task import Outcome, Task, Unit
+from tarmac.jobs.task import Outcome, Unit
 from tarmac.samples.grouping import Sample
 from tarmac.samples.naming import check_field, check_key
 from tarmac.samples.splits import key_hasher, split_bounds
 from tarmac.storage import WriteOptions, is_local, write_all
 from tarmac.storage.local import local_path
-from tarmac.tools.output import Output, fields_of, same_name, write_shard
+from tarmac.tools.output import Output, ShardTask, fields_of, same_name, write_shard
 from tarmac.tools.pack.sources.files import file_stat
 from tarmac.tools.pack.sources.source import UNKNOWN, FileStats, Location, Skipped, Source, load_each
 from tarmac.tools.select import Select
@@ -86,7 +86,7 @@ class _Plan:
 
 
 @dataclass
-class PackJob(Task):
+class PackJob(ShardTask):
     """Each unit is a shard, with the list of its samples."""
 
     sources: list[Source]
@@ -225,9 +225,6 @@ class PackJob(Task):
         files = (file for number, _, location in rows for file in self.sources[number].files(location))
         return {file[1]: file_stat(file[1]) for file in files if file[3] == UNKNOWN}
 
-    def writes(self, units: Sequence[Unit]) -> Iterator[str]:
-        return self.output.names(unit.name for unit in units)
-
     def run(self, unit: Unit) -> Outcome:
         start, rows = unit.content
         outcome, stats = Outcome(), FileStats()
@@ -267,9 +264,6 @@ class PackJob(Task):
                     outcome.fail(str(error.at(key=key)))
                 else:
                     yield sample
-
-    def commit(self, unit: Unit, outcome: Outcome) -> None:
-        self.output.run_post_cmd(outcome)
 
     def finish(self, outcomes: Sequence[Outcome]) -> None:
         self.output.finish(outcomes)

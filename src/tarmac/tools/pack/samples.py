@@ -16,7 +16,7 @@ from tarmac.tools.map.functions import load_function
 from tarmac.tools.options import Run
 from tarmac.tools.output import Output, fields_of
 from tarmac.tools.pack.job import PackOptions, check_sample, lacks_fields
-from tarmac.tools.rewrite_stream import rewrite_samples
+from tarmac.tools.rewrite import rewrite_samples
 
 Samples = Iterable[Mapping[str, Any]]
 

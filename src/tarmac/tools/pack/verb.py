@@ -23,8 +23,7 @@ from tarmac.tools.output import Output
 from tarmac.tools.pack.job import PackJob, PackOptions
 from tarmac.tools.pack.samples import Samples, pack_samples
 from tarmac.tools.pack.sources.source import SourceOptions, open_source
-from tarmac.tools.rewrite import run_writing
-from tarmac.tools.rewrite_stream import rewrite_samples
+from tarmac.tools.rewrite import rewrite_samples, run_writing
 from tarmac.tools.select import Select
 from tarmac.tools.tally import Balance
 
@@ -120,7 +119,7 @@ def _run(job: PackJob, run: Run) -> PackReport:
             "pack", iter(()), job.output, run, lambda _, outcome: job.samples(rows, outcome, {})
         )
     else:
-        report = run_writing(job, job.output, run, job.pack.ledger)
+        report = run_writing(job, run, job.pack.ledger)
     plan = job.planned
     if not run.dry_run:
         Balance(plan.left_out).add_to(report)

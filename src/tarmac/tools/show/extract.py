@@ -15,13 +15,13 @@ import stat
 import uuid
 from collections import deque
 from collections.abc import Iterable, Sequence
-from types import TracebackType
 from typing import Self
 
 from tarmac.errors import BadName, CommitFailed, DiskFull, WriteError
 from tarmac.samples.grouping import Sample
 from tarmac.storage.locks import claim, try_lock
 from tarmac.tools.keystore import UniqueNames
+from tarmac.tools.output import fields_of
 from tarmac.tools.show.verb import SampleView
 
 File = tuple[list[str], bytes]
@@ -57,7 +57,7 @@ def safe_parts(name: str) -> list[str]:
 def files_of(sample: Sample) -> list[File]:
     """Return the files of a sample; raise if a name is unsafe."""
     key = sample["__key__"]
-    return [(safe_parts(f"{key}.{field}"), data) for field, data in sample.items() if field[:2] != "__"]
+    return [(safe_parts(f"{key}.{field}"), data) for field, data in fields_of(sample).items()]
 
 
 class Extractor:
@@ -214,9 +214,7 @@ class Extractor:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tarmac.codecs import kind_of
 from tarmac.codecs.images import open_image_field
 from tarmac.errors import NoSamples, UsageError
-from tarmac.storage import StorageOptions, WriteOptions, open_write
+from tarmac.storage import StorageOptions, WriteOptions, write_all
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.tools.show.verb import SampleView
 
@@ -41,13 +41,7 @@ def write_sheet(
         raise NoSamples("there are no images to show.", hint="tarmac show --fields-only lists the fields.")
     stream = io.BytesIO()
     page.save(stream, format=image_format)
-    sink = open_write(url, storage, WriteOptions(overwrite=True))
-    try:
-        sink.write(stream.getvalue())
-    except BaseException:
-        sink.abort()
-        raise
-    sink.commit()
+    write_all(url, stream.getvalue(), storage, WriteOptions(overwrite=True))
     return count
 
 

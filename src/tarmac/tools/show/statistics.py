@@ -41,7 +41,7 @@ def stats(
     access, select = bundle(Access, options), bundle(Select, options)
     inputs = access.inputs(sources)
     if not images and n is None and select.rule is None and can_index(inputs.urls):
-        return _from_index(open_indexed([inputs], select, access).dataset)
+        return _from_index(open_indexed(inputs, select, access).dataset)
     return _from_samples(show(inputs, n, **options), images=images)  # type: ignore[arg-type]
 
 
@@ -169,17 +169,14 @@ def bars(sizes: Iterable[int], width: int = WIDTH) -> Iterator[str]:
         yield f"{begin:>{digits}} .. {end - 1:>{digits}}  {bar:<{width}} {count}".rstrip()
 
 
-def _short(number: float) -> str:
-    return f"{number:.1f}".removesuffix(".0")
-
-
 def _table(statistics: Statistics) -> list[list[str]]:
     facts = statistics.to_dict(images=False)
     rows = [["", "samples", *_NUMBERS]]
     numbers = {"samples per shard": facts["per_shard"] | {"samples": ""}}
     numbers |= {"bytes per sample": facts["per_sample"] | {"samples": facts["samples"]}}
     for label, each in (numbers | facts["fields"]).items():
-        rows.append([visible(label), str(each["samples"]), *(_short(each[name]) for name in _NUMBERS)])
+        shown = [f"{each[name]:.1f}".removesuffix(".0") for name in _NUMBERS]
+        rows.append([visible(label), str(each["samples"]), *shown])
     return rows
 
 

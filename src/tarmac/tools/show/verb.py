@@ -86,19 +86,18 @@ def _samples(
     inputs: Inputs, access: Access, at: Sequence[int | str], options: Mapping[str, Any]
 ) -> Iterator[Sample]:
     if not at and not (options.keys() & SelectArgs.__annotations__.keys()):
-        return iter(
-            access.reader(inputs.urls)
-        )  # without numpy and pyarrow, which take longer than a small shard
+        # Without numpy and pyarrow, which take longer than a small shard.
+        return iter(access.reader(inputs.urls))
     from tarmac.tools.plan import can_index, open_indexed
     from tarmac.tools.select import Select
 
     select = bundle(Select, options)
     if can_index(inputs.urls):
         if at:
-            dataset = open_indexed([inputs], select, access).dataset
+            dataset = open_indexed(inputs, select, access).dataset
             return select.cut(_find(dataset, each) for each in at)
         if _counts_from_the_end(select):
-            indexed = open_indexed([inputs], select, access)
+            indexed = open_indexed(inputs, select, access)
             return indexed.samples(indexed.everything)
     return _find_in_stream(inputs, select, access, at) if at else _stream(inputs, select, access)
 
@@ -109,12 +108,11 @@ def _counts_from_the_end(select: Select) -> bool:
 
 
 def _stream(inputs: Inputs, select: Select, access: Access) -> Iterator[Sample]:
-    from tarmac.tools.plan import StreamedShards
+    from tarmac.tools.plan import OnePass
     from tarmac.tools.tally import Tally
 
     tally = Tally()
-    shards = StreamedShards(inputs.urls, select, access).each()
-    yield from select.cut(select.of_stream(shards, tally), tally)
+    yield from OnePass(inputs.urls, select, access).samples(OnePass.everything, tally)
     select.remarks(tally, empty=True)  # showing an empty selection is not an error
 
 

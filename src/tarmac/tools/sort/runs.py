@@ -44,11 +44,6 @@ class Runs:
                     os.unlink(path)
                 self._files = [merged]
 
-    @property
-    def spilled(self) -> int:
-        """Return the number of files."""
-        return len(self._files)
-
     def __iter__(self) -> Iterator[Row]:
         if not self._files:
             return self._held_rows()

@@ -87,18 +87,13 @@ class SortKey:
 
     def values(self, dataset: Dataset) -> Iterator[bytes | TarmacError]:
         """Yield the value of each sample, or the error of reading it; only the needed fields are read."""
-        if self.by == "key":
-            for key in dataset.keys():  # noqa: SIM118 - no dictionary
-                yield self._encode(key, key)
-            return
-        for sample in _only(dataset, self._fields):
+        by_key = self.by == "key"
+        keys: Iterator[Sample] = ({"__key__": key} for key in dataset.keys())  # noqa: SIM118 - no dictionary
+        for sample in keys if by_key else _only(dataset, self._fields):
             try:
-                value = self._value(sample)
+                yield self._encode(sample["__key__"] if by_key else self._value(sample))
             except TarmacError as error:
-                yield error.at(url=sample["__url__"], key=sample["__key__"])
-                continue
-            encoded = self._encode(value, sample["__key__"])
-            yield encoded.at(url=sample["__url__"]) if isinstance(encoded, TarmacError) else encoded
+                yield error.at(url=sample.get("__url__"), key=sample["__key__"])
 
     def _value(self, sample: Sample) -> Any:
         """Return the bytes of the field, or the value of the column."""
@@ -120,7 +115,7 @@ class SortKey:
             f'the sample has no "{self.by}" to sort by.', hint='`missing` "skip" leaves such samples out.'
         )
 
-    def _encode(self, value: Any, key: str) -> bytes | TarmacError:
+    def _encode(self, value: Any) -> bytes:
         if self.type is None:
             if isinstance(value, bytes):
                 return _TEXT + value
@@ -140,9 +135,8 @@ class SortKey:
             pass
         shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
         expected = "an integer" if self.type == "int" else "a number"
-        return SampleError(
+        raise SampleError(
             f"{self.by}: expected {expected}, got {shown!r}.",
-            key=key,
             hint='`on_error` "skip" leaves such samples out; `type` "bytes" accepts any value.',
         )
 

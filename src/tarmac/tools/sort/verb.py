@@ -19,8 +19,8 @@ from tarmac.samples.naming import plain_key
 from tarmac.storage.urls import Shards
 from tarmac.tools.gather import Gathered, gather
 from tarmac.tools.options import Access, RewriteArgs, Run, bundle, verb
+from tarmac.tools.order import Listed, Shuffled
 from tarmac.tools.output import Output
-from tarmac.tools.permutations import Listed, Shuffled
 from tarmac.tools.plan import IndexedSamples, OutputShard, Plan, selects_by_split
 from tarmac.tools.rewrite import rewrite
 from tarmac.tools.select import Select

@@ -11,7 +11,7 @@ from tarmac import copy
 from tarmac.errors import ErrorBudgetExceeded, JobMismatch, UsageError
 from tarmac.tools.options import Run
 from tarmac.tools.output import Output
-from tarmac.tools.rewrite_stream import rewrite_samples
+from tarmac.tools.rewrite import rewrite_samples
 from tools.shards import content, files, keys, make
 
 RUN = Run(jobs=1)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tarmac.tools.permutations import Interleaved, Listed, Mixed, Shuffled, permutation_text
+from tarmac.tools.order import Interleaved, Listed, Mixed, Shuffled, permutation_text
 
 
 def whole(order):
