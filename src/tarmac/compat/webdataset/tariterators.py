@@ -11,7 +11,7 @@ import contextlib
 import random
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator
-from itertools import groupby, islice
+from itertools import chain, groupby, islice
 from typing import IO, Any
 
 from tarmac.compat.webdataset.gopen import ReadFile, gopen
@@ -199,8 +199,10 @@ def _complete_samples(
     """Hold the files of a sample until it is complete; keep one sample out of `count`."""
     samples = groupby(files, lambda file: (first_dot(file[0]) or file)[0])  # by key; by name without a dot
     for _, sample in islice(samples, index, None, count):
-        while held := list(islice(sample, MAX_HELD_FILES)):
+        while held := [*islice(sample, MAX_HELD_FILES)]:
             yield from held
+            if len(held) < MAX_HELD_FILES:
+                break
 
 
 def group_by_keys(
@@ -234,12 +236,17 @@ def group_by_keys(
 
     grouping = Grouping(split_name=first_dot if keys is base_plus_ext else split, lower=lcase)
     try:
-        for shard, files in groupby(data, _shard_of):
-            if shard is None:
+        for url, files in groupby(data, _shard_of):
+            if url is None:
                 continue
-            url, local_path = shard
+            first = next(files)
+            local_path = first.get("__local_path__")
+            members: Iterator[Member] = (
+                (file["fname"].encode("utf-8", "surrogateescape"), 0, len(file["data"]), file["data"])
+                for file in chain([first], files)
+            )
             with contextlib.suppress(_SkipShard):
-                for sample in group_members(map(_as_member, files), url, grouping, on_error=on_error):
+                for sample in group_members(members, url, grouping, on_error=on_error):
                     if selected is not None:
                         sample = {name: value for name, value in sample.items() if name in selected}
                     if local_path is not None:
@@ -250,10 +257,6 @@ def group_by_keys(
         return
 
 
-def _shard_of(file: dict[str, Any]) -> tuple[str, str | None] | None:
-    """Return the URL and path of the shard of a file; None for the empty dictionary between two shards."""
-    return (file.get("__url__", ""), file.get("__local_path__")) if file else None
-
-
-def _as_member(file: dict[str, Any]) -> Member:
-    return file["fname"].encode("utf-8", "surrogateescape"), 0, len(file["data"]), file["data"]
+def _shard_of(file: dict[str, Any]) -> str | None:
+    """Return the URL of the shard of a file; None for the empty dictionary between two shards."""
+    return file.get("__url__", "") if file else None
