@@ -4,11 +4,10 @@ Submodules can be imported, too (`from tarmac.webdataset.filters import shuffle`
 run under `python -m tarmac.compat` instead.
 """
 
-import sys
+import sys as _sys
 
-from tarmac.compat import alias_modules
+from tarmac.compat import alias_modules as _alias_modules
 from tarmac.compat.webdataset import *  # noqa: F403 - the names are listed there
-from tarmac.compat.webdataset import __all__ as __all__
 from tarmac.compat.webdataset import __version__ as __version__
 
-sys.modules.update(alias_modules("webdataset", __name__))
+_sys.modules.update(_alias_modules("webdataset", __name__))

@@ -102,6 +102,23 @@ def test_submodules_are_attributes_and_can_be_imported(name):
         assert getattr(wds, name) is module
 
 
+def exported(module):
+    """Return the names that `from module import *` binds."""
+    bound = {}
+    exec(f"from {module} import *", bound)
+    return set(bound) - {"__builtins__"}
+
+
+def test_star_imports():
+    assert names(webdataset).keys() - exported("tarmac.webdataset") <= {"__version__"}
+    assert {"sys", "alias_modules", "annotations"} & exported("tarmac.webdataset") == set()
+    missing = set()
+    for name in MODULES:
+        theirs = {item for module, item, _ in CASES if module == name and not item.startswith("_")}
+        missing |= {f"{name}.{item}" for item in theirs - exported(f"tarmac.webdataset.{name}")}
+    assert missing == set(MISSING)
+
+
 def test_import_statements_of_programs():
     code = """if True:
         import tarmac.webdataset as wds

@@ -10,7 +10,7 @@ import pytest
 
 from compat.conftest import contents
 from harness.shards import COMPRESSED_KINDS, PLAIN_KINDS, plain
-from tarmac.compat.wids.indexed import IndexedTarSamples, compute_file_md5sum, compute_num_samples
+from tarmac.compat.wids.wids import IndexedTarSamples, compute_file_md5sum, compute_num_samples
 from tarmac.errors import (
     BadManifest,
     DigestMismatch,

@@ -1,185 +1,94 @@
 """The names of the webdataset library 1.0.2, implemented by tarmac. `tarmac.webdataset` exports them."""
 
-from __future__ import annotations
-
-from tarmac.compat.webdataset import (
-    autodecode,
-    cache,
-    compat,
-    extradatasets,
-    filters,
-    handlers,
-    mix,
-    multi,
-    pipeline,
-    pytorch,
-    shardlists,
-    tariterators,
-    tenbin,
-    utils,
-    writer,
-)
-from tarmac.compat.webdataset.autodecode import (
-    Continue,
-    Decoder,
-    DecodingError,
-    gzfilter,
-    handle_extension,
-    imagehandler,
-    pytorch_weights_only,
-    torch_audio,
-    torch_loads,
-    torch_video,
-)
-from tarmac.compat.webdataset.cache import LRUCleanup, pipe_cleaner
-from tarmac.compat.webdataset.compat import FluidInterface, FluidWrapper, WebDataset, WebLoader
-from tarmac.compat.webdataset.extradatasets import MockDataset, with_epoch, with_length
-from tarmac.compat.webdataset.filters import (
-    Cached,
-    DBCache,
-    LMDBCached,
-    associate,
-    batched,
-    decode,
-    default_collation_fn,
-    detshuffle,
-    extract_keys,
-    getfirst,
-    info,
-    log_keys,
-    map,
-    map_dict,
-    map_tuple,
-    pipelinefilter,
-    rename,
-    rename_keys,
-    rsample,
-    select,
-    shuffle,
-    slice,
-    to_tuple,
-    transform_with,
-    unbatched,
-    unlisted,
-    xdecode,
-)
-from tarmac.compat.webdataset.gopen import gopen, gopen_schemes
-from tarmac.compat.webdataset.handlers import (
-    ignore_and_continue,
-    ignore_and_stop,
-    reraise_exception,
-    warn_and_continue,
-    warn_and_stop,
-)
-from tarmac.compat.webdataset.mix import RandomMix, RoundRobin
-from tarmac.compat.webdataset.pipeline import DataPipeline
-from tarmac.compat.webdataset.shardlists import (
-    DirectoryShardList,
-    MultiShardSample,
-    ResampledShards,
-    SimpleShardList,
-    non_empty,
-    resampled,
-    shardspec,
-    single_node_only,
-    split_by_node,
-    split_by_worker,
-)
-from tarmac.compat.webdataset.tariterators import tarfile_samples, tarfile_to_samples
-from tarmac.compat.webdataset.utils import PipelineStage, repeatedly
-from tarmac.compat.webdataset.writer import ShardWriter, TarWriter, numpy_dumps, torch_dumps
+# `X as X` is how type checkers know that a name is exported.
+from tarmac.compat.webdataset import autodecode as autodecode
+from tarmac.compat.webdataset import cache as cache
+from tarmac.compat.webdataset import compat as compat
+from tarmac.compat.webdataset import extradatasets as extradatasets
+from tarmac.compat.webdataset import filters as filters
+from tarmac.compat.webdataset import handlers as handlers
+from tarmac.compat.webdataset import mix as mix
+from tarmac.compat.webdataset import multi as multi
+from tarmac.compat.webdataset import pipeline as pipeline
+from tarmac.compat.webdataset import pytorch as pytorch
+from tarmac.compat.webdataset import shardlists as shardlists
+from tarmac.compat.webdataset import tariterators as tariterators
+from tarmac.compat.webdataset import tenbin as tenbin
+from tarmac.compat.webdataset import utils as utils
+from tarmac.compat.webdataset import writer as writer
+from tarmac.compat.webdataset.autodecode import Continue as Continue
+from tarmac.compat.webdataset.autodecode import Decoder as Decoder
+from tarmac.compat.webdataset.autodecode import DecodingError as DecodingError
+from tarmac.compat.webdataset.autodecode import gzfilter as gzfilter
+from tarmac.compat.webdataset.autodecode import handle_extension as handle_extension
+from tarmac.compat.webdataset.autodecode import imagehandler as imagehandler
+from tarmac.compat.webdataset.autodecode import pytorch_weights_only as pytorch_weights_only
+from tarmac.compat.webdataset.autodecode import torch_audio as torch_audio
+from tarmac.compat.webdataset.autodecode import torch_loads as torch_loads
+from tarmac.compat.webdataset.autodecode import torch_video as torch_video
+from tarmac.compat.webdataset.cache import LRUCleanup as LRUCleanup
+from tarmac.compat.webdataset.cache import pipe_cleaner as pipe_cleaner
+from tarmac.compat.webdataset.compat import FluidInterface as FluidInterface
+from tarmac.compat.webdataset.compat import FluidWrapper as FluidWrapper
+from tarmac.compat.webdataset.compat import WebDataset as WebDataset
+from tarmac.compat.webdataset.compat import WebLoader as WebLoader
+from tarmac.compat.webdataset.extradatasets import MockDataset as MockDataset
+from tarmac.compat.webdataset.extradatasets import with_epoch as with_epoch
+from tarmac.compat.webdataset.extradatasets import with_length as with_length
+from tarmac.compat.webdataset.filters import Cached as Cached
+from tarmac.compat.webdataset.filters import DBCache as DBCache
+from tarmac.compat.webdataset.filters import LMDBCached as LMDBCached
+from tarmac.compat.webdataset.filters import associate as associate
+from tarmac.compat.webdataset.filters import batched as batched
+from tarmac.compat.webdataset.filters import decode as decode
+from tarmac.compat.webdataset.filters import default_collation_fn as default_collation_fn
+from tarmac.compat.webdataset.filters import detshuffle as detshuffle
+from tarmac.compat.webdataset.filters import extract_keys as extract_keys
+from tarmac.compat.webdataset.filters import getfirst as getfirst
+from tarmac.compat.webdataset.filters import info as info
+from tarmac.compat.webdataset.filters import log_keys as log_keys
+from tarmac.compat.webdataset.filters import map as map
+from tarmac.compat.webdataset.filters import map_dict as map_dict
+from tarmac.compat.webdataset.filters import map_tuple as map_tuple
+from tarmac.compat.webdataset.filters import pipelinefilter as pipelinefilter
+from tarmac.compat.webdataset.filters import rename as rename
+from tarmac.compat.webdataset.filters import rename_keys as rename_keys
+from tarmac.compat.webdataset.filters import rsample as rsample
+from tarmac.compat.webdataset.filters import select as select
+from tarmac.compat.webdataset.filters import shuffle as shuffle
+from tarmac.compat.webdataset.filters import slice as slice
+from tarmac.compat.webdataset.filters import to_tuple as to_tuple
+from tarmac.compat.webdataset.filters import transform_with as transform_with
+from tarmac.compat.webdataset.filters import unbatched as unbatched
+from tarmac.compat.webdataset.filters import unlisted as unlisted
+from tarmac.compat.webdataset.filters import xdecode as xdecode
+from tarmac.compat.webdataset.gopen import gopen as gopen
+from tarmac.compat.webdataset.gopen import gopen_schemes as gopen_schemes
+from tarmac.compat.webdataset.handlers import ignore_and_continue as ignore_and_continue
+from tarmac.compat.webdataset.handlers import ignore_and_stop as ignore_and_stop
+from tarmac.compat.webdataset.handlers import reraise_exception as reraise_exception
+from tarmac.compat.webdataset.handlers import warn_and_continue as warn_and_continue
+from tarmac.compat.webdataset.handlers import warn_and_stop as warn_and_stop
+from tarmac.compat.webdataset.mix import RandomMix as RandomMix
+from tarmac.compat.webdataset.mix import RoundRobin as RoundRobin
+from tarmac.compat.webdataset.pipeline import DataPipeline as DataPipeline
+from tarmac.compat.webdataset.shardlists import DirectoryShardList as DirectoryShardList
+from tarmac.compat.webdataset.shardlists import MultiShardSample as MultiShardSample
+from tarmac.compat.webdataset.shardlists import ResampledShards as ResampledShards
+from tarmac.compat.webdataset.shardlists import SimpleShardList as SimpleShardList
+from tarmac.compat.webdataset.shardlists import non_empty as non_empty
+from tarmac.compat.webdataset.shardlists import resampled as resampled
+from tarmac.compat.webdataset.shardlists import shardspec as shardspec
+from tarmac.compat.webdataset.shardlists import single_node_only as single_node_only
+from tarmac.compat.webdataset.shardlists import split_by_node as split_by_node
+from tarmac.compat.webdataset.shardlists import split_by_worker as split_by_worker
+from tarmac.compat.webdataset.tariterators import tarfile_samples as tarfile_samples
+from tarmac.compat.webdataset.tariterators import tarfile_to_samples as tarfile_to_samples
+from tarmac.compat.webdataset.utils import PipelineStage as PipelineStage
+from tarmac.compat.webdataset.utils import repeatedly as repeatedly
+from tarmac.compat.webdataset.writer import ShardWriter as ShardWriter
+from tarmac.compat.webdataset.writer import TarWriter as TarWriter
+from tarmac.compat.webdataset.writer import numpy_dumps as numpy_dumps
+from tarmac.compat.webdataset.writer import torch_dumps as torch_dumps
 
 __version__ = "1.0.2"
-
-__all__ = [
-    "__version__",
-    "associate",
-    "autodecode",
-    "batched",
-    "cache",
-    "Cached",
-    "compat",
-    "Continue",
-    "DataPipeline",
-    "DBCache",
-    "decode",
-    "Decoder",
-    "DecodingError",
-    "default_collation_fn",
-    "detshuffle",
-    "DirectoryShardList",
-    "extract_keys",
-    "extradatasets",
-    "filters",
-    "FluidInterface",
-    "FluidWrapper",
-    "getfirst",
-    "gopen",
-    "gopen_schemes",
-    "gzfilter",
-    "handle_extension",
-    "handlers",
-    "ignore_and_continue",
-    "ignore_and_stop",
-    "imagehandler",
-    "info",
-    "LMDBCached",
-    "log_keys",
-    "LRUCleanup",
-    "map",
-    "map_dict",
-    "map_tuple",
-    "mix",
-    "MockDataset",
-    "multi",
-    "MultiShardSample",
-    "non_empty",
-    "numpy_dumps",
-    "pipe_cleaner",
-    "pipeline",
-    "pipelinefilter",
-    "PipelineStage",
-    "pytorch",
-    "pytorch_weights_only",
-    "RandomMix",
-    "rename",
-    "rename_keys",
-    "repeatedly",
-    "reraise_exception",
-    "resampled",
-    "ResampledShards",
-    "RoundRobin",
-    "rsample",
-    "select",
-    "shardlists",
-    "shardspec",
-    "ShardWriter",
-    "shuffle",
-    "SimpleShardList",
-    "single_node_only",
-    "slice",
-    "split_by_node",
-    "split_by_worker",
-    "tarfile_samples",
-    "tarfile_to_samples",
-    "tariterators",
-    "TarWriter",
-    "tenbin",
-    "to_tuple",
-    "torch_audio",
-    "torch_dumps",
-    "torch_loads",
-    "torch_video",
-    "transform_with",
-    "unbatched",
-    "unlisted",
-    "utils",
-    "warn_and_continue",
-    "warn_and_stop",
-    "WebDataset",
-    "WebLoader",
-    "with_epoch",
-    "with_length",
-    "writer",
-    "xdecode",
-]

@@ -8,38 +8,24 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 from tarmac import environment
-from tarmac.compat.webdataset.gopen import ReadFile, gopen, pipe_cleaner
+from tarmac.compat.webdataset.gopen import ReadFile, gopen
+from tarmac.compat.webdataset.gopen import pipe_cleaner as pipe_cleaner
 from tarmac.compat.webdataset.tariterators import open_each
 from tarmac.display import display_url
 from tarmac.errors import NotATar
 from tarmac.steps.handlers import Handler, reraise_exception
 from tarmac.storage import Cache, is_local, open_read
-from tarmac.storage import is_local as islocal
 from tarmac.storage.local import LocalSource, local_path
-
-__all__ = [
-    "check_tar_format",
-    "default_cache_dir",
-    "default_cache_size",
-    "download",
-    "FileCache",
-    "get_filetype",
-    "islocal",
-    "last_used",
-    "LRUCleanup",
-    "magic_filetype",
-    "pipe_cleaner",
-    "StreamingOpen",
-    "url_to_cache_name",
-]
 
 _log = logging.getLogger("tarmac")
 
+islocal = is_local
 default_cache_dir: str = environment.cache_dir() or "./_cache"
 default_cache_size: float = float(environment.cache_size()) if environment.cache_size() >= 0 else 1e18
 
@@ -52,12 +38,12 @@ _MAGIC = {
 }
 
 
+@dataclass(eq=False)
 class StreamingOpen:
     """Open shards where they are; `local_path` is set for local shards."""
 
-    def __init__(self, verbose: bool = False, handler: Handler = reraise_exception) -> None:
-        self.verbose = verbose
-        self.handler = handler
+    verbose: bool = False
+    handler: Handler = reraise_exception
 
     def __call__(self, urls: Iterable[Any]) -> Iterator[dict[str, Any]]:
         return open_each(urls, self.handler, self._open)
@@ -169,6 +155,7 @@ def last_used(path: str | os.PathLike[str]) -> float:
     return max(stat.st_atime, stat.st_mtime)
 
 
+@dataclass(eq=False)
 class LRUCleanup:
     """Keep a directory below `cache_size` bytes by removing the files with the smallest `keyfn(path)`.
 
@@ -177,20 +164,12 @@ class LRUCleanup:
     cache.
     """
 
-    def __init__(
-        self,
-        cache_dir: str | os.PathLike[str] | None = None,
-        cache_size: int = 10**12,
-        keyfn: Callable[[str], float] = last_used,
-        verbose: bool = False,
-        interval: float | None = 30,
-    ) -> None:
-        self.cache_dir = cache_dir
-        self.cache_size = cache_size
-        self.keyfn = keyfn
-        self.verbose = verbose
-        self.interval = interval
-        self.last_run: float = -float("inf")
+    cache_dir: str | os.PathLike[str] | None = None
+    cache_size: int = 10**12
+    keyfn: Callable[[str], float] = last_used
+    verbose: bool = False
+    interval: float | None = 30
+    last_run: float = field(default=-float("inf"), init=False)
 
     def set_cache_dir(self, cache_dir: str | os.PathLike[str]) -> None:
         """Set the directory."""

@@ -1,10 +1,7 @@
 """`webdataset.compat`: the fluent classes."""
 
-from __future__ import annotations
-
-from tarmac.stream.fluent import FluidInterface
-from tarmac.stream.read_shards import check_empty
-from tarmac.stream.webdataset import FluidWrapper, WebDataset
-from tarmac.stream.webloader import WebLoader
-
-__all__ = ["check_empty", "FluidInterface", "FluidWrapper", "WebDataset", "WebLoader"]
+from tarmac.stream.fluent import FluidInterface as FluidInterface
+from tarmac.stream.read_shards import check_empty as check_empty
+from tarmac.stream.webdataset import FluidWrapper as FluidWrapper
+from tarmac.stream.webdataset import WebDataset as WebDataset
+from tarmac.stream.webloader import WebLoader as WebLoader

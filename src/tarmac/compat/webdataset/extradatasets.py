@@ -12,7 +12,7 @@ from tarmac.compat.webdataset.utils import repeatedly as repeat_items
 from tarmac.steps.stage import Epoch, as_stage
 from tarmac.stream.epochs import StreamSource
 
-__all__ = ["MockDataset", "repeatedly", "with_epoch", "with_length"]
+_END = object()
 
 
 class MockDataset(StreamSource):
@@ -56,25 +56,20 @@ class with_epoch(with_length):
 
     def __init__(self, dataset: Iterable[Any], length: int) -> None:
         super().__init__(dataset, length)
-        self._items: Iterator[Any] | None = None
+        self._items: Iterator[Any] = iter(())
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_items": None}
+        return {**self.__dict__, "_items": iter(())}
 
     def __iter__(self) -> Iterator[Any]:
         for _ in range(self.length):
-            try:
-                item = next(self._items) if self._items is not None else self._restart()
-            except StopIteration:
-                try:
-                    item = self._restart()
-                except StopIteration:
-                    return  # the dataset is empty
+            item = next(self._items, _END)
+            if item is _END:
+                self._items = iter(self.dataset)
+                item = next(self._items, _END)
+            if item is _END:  # the dataset is empty
+                return
             yield item
-
-    def _restart(self) -> Any:
-        self._items = iter(self.dataset)
-        return next(self._items)
 
 
 class repeatedly(StreamSource):

@@ -1,8 +1,5 @@
 """`webdataset.filters`: stages, and under `_names` the same as functions of data."""
 
-# The names are those of the webdataset library.
-# ruff: noqa: N811, N813
-
 from __future__ import annotations
 
 import fnmatch
@@ -13,101 +10,48 @@ from functools import reduce
 from typing import Any
 
 from tarmac.codecs.unsafe import pickle_loads
-from tarmac.compat.webdataset.utils import identity
+from tarmac.compat.webdataset.utils import identity as identity
 from tarmac.runtime.seeds import random_seed
-from tarmac.steps.fields import X_DECODERS as default_decoders
-from tarmac.steps.fields import Associate as associate
-from tarmac.steps.fields import Decode as decode
-from tarmac.steps.fields import ExtractKeys as extract_keys
-from tarmac.steps.fields import Map as map
-from tarmac.steps.fields import MapDict as map_dict
-from tarmac.steps.fields import MapTuple as map_tuple
-from tarmac.steps.fields import Rename as rename
-from tarmac.steps.fields import RenameKeys as rename_keys
-from tarmac.steps.fields import Select as select
-from tarmac.steps.fields import ToTuple as to_tuple
-from tarmac.steps.fields import XDecode as xdecode
-from tarmac.steps.fields import getfirst, transform_with
-from tarmac.steps.fields import read_bytes as decode_bin
-from tarmac.steps.fields import read_text as decode_text
-from tarmac.steps.handlers import Handler, reraise_exception
-from tarmac.steps.stage import FilterFunction, PipelineStage, RestCurried, pipelinefilter
-from tarmac.stream.batch import Batched as batched
-from tarmac.stream.batch import default_collation_fn, unbatched, unlisted
-from tarmac.stream.batch import slice_stage as slice
-from tarmac.stream.debug import info, log_keys
-from tarmac.stream.sample_cache import Cached, DBCache, LMDBCached
-from tarmac.stream.shuffle import Rsample as rsample
-from tarmac.stream.shuffle import Shuffle as shuffle
-from tarmac.stream.shuffle import _pick as pick
-from tarmac.stream.shuffle import detshuffle
+from tarmac.steps import fields
+from tarmac.steps.fields import getfirst as getfirst
+from tarmac.steps.fields import transform_with as transform_with
+from tarmac.steps.handlers import Handler
+from tarmac.steps.handlers import reraise_exception as reraise_exception
+from tarmac.steps.stage import FilterFunction as FilterFunction
+from tarmac.steps.stage import PipelineStage as PipelineStage
+from tarmac.steps.stage import RestCurried as RestCurried
+from tarmac.steps.stage import pipelinefilter as pipelinefilter
+from tarmac.stream import batch
+from tarmac.stream import shuffle as shuffling
+from tarmac.stream.batch import default_collation_fn as default_collation_fn
+from tarmac.stream.batch import unbatched as unbatched
+from tarmac.stream.batch import unlisted as unlisted
+from tarmac.stream.debug import info as info
+from tarmac.stream.debug import log_keys as log_keys
+from tarmac.stream.sample_cache import Cached as Cached
+from tarmac.stream.sample_cache import DBCache as DBCache
+from tarmac.stream.sample_cache import LMDBCached as LMDBCached
+from tarmac.stream.shuffle import detshuffle as detshuffle
 
-__all__ = [
-    "_associate",
-    "_batched",
-    "_decode",
-    "_extract_keys",
-    "_info",
-    "_log_keys",
-    "_map",
-    "_map_dict",
-    "_map_tuple",
-    "_rename",
-    "_rename_keys",
-    "_rsample",
-    "_select",
-    "_shuffle",
-    "_to_tuple",
-    "_unbatched",
-    "_unlisted",
-    "_xdecode",
-    "associate",
-    "batched",
-    "Cached",
-    "combine_values",
-    "compose",
-    "compose2",
-    "DBCache",
-    "decode",
-    "decode_bin",
-    "decode_pickle",
-    "decode_text",
-    "default_collation_fn",
-    "default_decoders",
-    "detshuffle",
-    "dict2tuple",
-    "extract_keys",
-    "FilterFunction",
-    "find_decoder",
-    "getfirst",
-    "identity",
-    "info",
-    "LMDBCached",
-    "log_keys",
-    "map",
-    "map_dict",
-    "map_tuple",
-    "parse_field_spec",
-    "pick",
-    "pipeline",
-    "pipelinefilter",
-    "PipelineStage",
-    "rename",
-    "rename_keys",
-    "reraise_exception",
-    "RestCurried",
-    "rsample",
-    "select",
-    "shuffle",
-    "slice",
-    "to_tuple",
-    "transform_with",
-    "tuple2dict",
-    "unbatched",
-    "Uncurried",
-    "unlisted",
-    "xdecode",
-]
+associate = fields.Associate
+batched = batch.Batched
+decode = fields.Decode
+decode_bin = fields.read_bytes
+decode_text = fields.read_text
+default_decoders = fields.X_DECODERS
+extract_keys = fields.ExtractKeys
+map = fields.Map  # noqa: A001 - as in the webdataset library
+map_dict = fields.MapDict
+map_tuple = fields.MapTuple
+pick = shuffling._pick
+rename = fields.Rename
+rename_keys = fields.RenameKeys
+rsample = shuffling.Rsample
+select = fields.Select
+shuffle = shuffling.Shuffle
+slice = batch.slice_stage  # noqa: A001
+to_tuple = fields.ToTuple
+xdecode = fields.XDecode
 
 Function = Callable[[Any], Any]
 

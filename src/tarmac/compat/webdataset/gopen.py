@@ -13,37 +13,15 @@ import re
 import subprocess
 from collections.abc import Callable, Iterator, MutableMapping
 from dataclasses import replace
-from functools import partial
 from types import TracebackType
 from typing import IO, Any, NoReturn
 
 from tarmac.errors import CommandFailed, UnsafeUrl, UnsupportedScheme, WriteError
 from tarmac.storage import FileStore, schemes
-from tarmac.storage.schemes import rewrite_url
+from tarmac.storage.schemes import rewrite_url as rewrite_url
 from tarmac.storage.security import is_secure
 from tarmac.storage.types import DEFAULT_STORAGE, Sink, Source
 from tarmac.storage.unclosed import Watch
-
-__all__ = [
-    "Pipe",
-    "ReadFile",
-    "WriteFile",
-    "gopen",
-    "gopen_ais",
-    "gopen_curl",
-    "gopen_error",
-    "gopen_file",
-    "gopen_gsutil",
-    "gopen_hf",
-    "gopen_htgs",
-    "gopen_pipe",
-    "gopen_schemes",
-    "open_url",
-    "pipe_cleaner",
-    "reader",
-    "rewrite_url",
-    "set_options",
-]
 
 Opener = Callable[..., Any]
 BUFFER = 8192
@@ -159,13 +137,7 @@ def open_url(url: str, mode: str = "rb", bufsize: int = BUFFER, **kw: Any) -> IO
     raise ValueError(f'mode must be "rb" or "wb", got {mode!r}')
 
 
-gopen_ais: Opener = open_url
-gopen_curl: Opener = open_url
-gopen_file: Opener = open_url
-gopen_gsutil: Opener = open_url
-gopen_hf: Opener = open_url
-gopen_htgs: Opener = open_url
-gopen_pipe: Opener = open_url
+gopen_ais = gopen_curl = gopen_file = gopen_gsutil = gopen_hf = gopen_htgs = gopen_pipe = open_url
 
 
 def gopen(url: str, mode: str = "rb", bufsize: int = BUFFER, **kw: Any) -> IO[bytes]:
@@ -220,8 +192,10 @@ class _Schemes(MutableMapping[str, Opener]):
     def __setitem__(self, scheme: str, opener: Opener) -> None:
         scheme = scheme.lower()
         previous = schemes._registered.get(scheme)
-        store = FileStore(partial(_opened, opener, mode="rb"), partial(_opened, opener, mode="wb"))
-        schemes.register_scheme(scheme, store)
+        schemes.register_scheme(
+            scheme,
+            FileStore(lambda url: opener(url, "rb", BUFFER), lambda url: opener(url, "wb", BUFFER)),
+        )
         self._previous.setdefault(scheme, previous)
         self.registered[scheme] = opener
 
@@ -239,11 +213,6 @@ class _Schemes(MutableMapping[str, Opener]):
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
-
-
-def _opened(opener: Opener, url: str, mode: str) -> IO[bytes]:
-    file: IO[bytes] = opener(url, mode, BUFFER)
-    return file
 
 
 gopen_schemes: _Schemes = _Schemes()
@@ -286,8 +255,7 @@ class Pipe:
         kw["stdout" if mode[0] == "r" else "stdin"] = subprocess.PIPE
         self.proc: subprocess.Popen[bytes] = subprocess.Popen(*args, **kw)
         stream = self.proc.stdout if mode[0] == "r" else self.proc.stdin
-        if stream is None:
-            raise CommandFailed("the command has no stream.")
+        assert stream is not None
         self.stream: IO[bytes] = stream
         self._reads = mode[0] == "r"
 

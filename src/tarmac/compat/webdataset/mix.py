@@ -6,9 +6,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from tarmac.runtime.seeds import random_seed
-from tarmac.stream.mix import RandomMix, RoundRobin
-
-__all__ = ["random_samples", "RandomMix", "round_robin_longest", "round_robin_shortest", "RoundRobin"]
+from tarmac.stream.mix import RandomMix as RandomMix
+from tarmac.stream.mix import RoundRobin as RoundRobin
 
 
 def random_samples(

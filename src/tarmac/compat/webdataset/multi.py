@@ -7,7 +7,6 @@ its death is noticed immediately. A worker waits while its pipe is full, which b
 from __future__ import annotations
 
 import contextlib
-import copy
 import logging
 import multiprocessing
 import pickle
@@ -15,28 +14,22 @@ import random
 import secrets
 import signal
 import sys
-import time
-import traceback
-import weakref
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from tarmac.errors import WorkerFailed
+from tarmac.runtime.processes import close_parent_ends, keep_in_parent, sendable_error, wait_for_exit
 from tarmac.runtime.seeds import make_seed
 from tarmac.runtime.worker_info import become_worker
-
-__all__ = ["MultiLoader"]
 
 _log = logging.getLogger("tarmac")
 _GRACE = 2.0
 """Seconds in which a worker may exit by itself before it is terminated."""
 
-# Forked workers close these: a worker does not see that the loader closed a pipe while another copy is open.
-_receivers: weakref.WeakSet[Connection[Any, Any]] = weakref.WeakSet()
 
-
+@dataclass(eq=False, repr=False)
 class MultiLoader:
     """Iterate over a dataset in several processes; a loader for programs without torch.
 
@@ -51,24 +44,18 @@ class MultiLoader:
     this process.
     """
 
-    def __init__(
-        self,
-        dataset: Iterable[Any],
-        workers: int = 4,
-        verbose: bool = False,
-        nokill: bool = False,
-        prefix: str = "",
-        *,
-        start_method: str | None = None,
-    ) -> None:
-        if workers < 1:
-            raise ValueError(f"`workers` must be at least 1, got {workers}")
-        self.dataset = dataset
-        self.workers = workers
-        self.verbose = verbose
-        self.nokill = nokill
-        self.prefix = prefix
-        self._context: Any = multiprocessing.get_context(start_method)
+    dataset: Iterable[Any]
+    workers: int = 4
+    verbose: bool = False
+    nokill: bool = False
+    prefix: str = ""
+    _: KW_ONLY
+    start_method: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.workers < 1:
+            raise ValueError(f"`workers` must be at least 1, got {self.workers}")
+        self._context: Any = multiprocessing.get_context(self.start_method)
         self._runs: list[_Run] = []
 
     @property
@@ -83,9 +70,8 @@ class MultiLoader:
 
     def kill(self) -> None:
         """Terminate all workers."""
-        for run in list(self._runs):
-            run.close()
-            self._runs.remove(run)
+        while self._runs:
+            self._runs.pop().close()
 
     def __iter__(self) -> Iterator[Any]:
         if not self.nokill:
@@ -120,18 +106,6 @@ class _Worker:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Failure:
-    """An error sent by a worker."""
-
-    error: Exception
-    trace: str
-
-
-class _End:
-    """The last message of a worker."""
-
-
 class _Run:
     """The workers of one iteration."""
 
@@ -145,7 +119,7 @@ class _Run:
         token, seed = secrets.randbits(62), random.getrandbits(62)
         for number in range(count):
             receiver, sender = context.Pipe(duplex=False)
-            _receivers.add(receiver)
+            keep_in_parent(receiver)
             arguments = (dataset, sender, number, count, token, make_seed("worker", seed, number))
             process = context.Process(target=_work, args=arguments, daemon=True)
             try:
@@ -164,18 +138,17 @@ class _Run:
         watched = {worker.process.sentinel: worker for worker in running}
         while running:
             for worker in list(running):
-                item = self._receive(worker, watched)
-                if isinstance(item, _End):
+                kind, value = self._receive(worker, watched)
+                if kind == "item":
+                    yield value
+                elif kind == "error":
+                    raise value
+                else:
                     running.remove(worker)
                     self._log("worker %d has finished", worker.number)
-                elif isinstance(item, _Failure):
-                    item.error.add_note(f"in worker {worker.number}:\n{item.trace}")
-                    raise item.error
-                else:
-                    yield item
 
     def _receive(self, worker: _Worker, watched: dict[Any, _Worker]) -> Any:
-        """Return the next item of a worker. Raise as soon as any worker dies."""
+        """Return the next message of a worker. Raise as soon as any worker dies."""
         while not self._closed:
             ready = wait([worker.pipe, *watched])
             for sentinel in set(ready) & watched.keys():
@@ -199,11 +172,8 @@ class _Run:
         for worker in self.workers:
             worker.pipe.close()
         for stop in ("terminate", "kill"):
-            deadline = time.monotonic() + _GRACE
-            for worker in self.workers:
-                worker.process.join(max(0.0, deadline - time.monotonic()))
-                if worker.process.exitcode is None:
-                    getattr(worker.process, stop)()
+            for process in wait_for_exit((worker.process for worker in self.workers), _GRACE):
+                getattr(process, stop)()
         for worker in self.workers:
             worker.process.join()
             worker.process.close()
@@ -224,20 +194,19 @@ def _work(
     """Run a worker: send its part of the dataset, item by item."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the loader handles Ctrl-C
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # not the handler of the program
-    for receiver in list(_receivers):
-        receiver.close()
+    close_parent_ends()
     become_worker(number, count, token)
     _seed_generators(seed)
     with contextlib.suppress(_Closed):
         try:
             for item in dataset:
-                _send(pipe, item)
+                _send(pipe, "item", item)
         except _Closed:
             raise
         except Exception as error:
-            _send(pipe, _failure(error))
+            _send(pipe, "error", sendable_error(error, f"worker {number}"))
         else:
-            _send(pipe, _End())
+            _send(pipe, "end")
 
 
 def _seed_generators(seed: int) -> None:
@@ -249,21 +218,10 @@ def _seed_generators(seed: int) -> None:
         sys.modules["torch"].manual_seed(seed)
 
 
-def _send(pipe: Connection[Any, Any], item: object) -> None:
+def _send(pipe: Connection[Any, Any], kind: str, value: object = None) -> None:
     # Not pipe.send: torch changes it to send tensors in shared memory, which is freed when the worker exits.
-    data = pickle.dumps(item, pickle.HIGHEST_PROTOCOL)
+    data = pickle.dumps((kind, value), pickle.HIGHEST_PROTOCOL)
     try:
         pipe.send_bytes(data)
     except BrokenPipeError:
         raise _Closed from None
-
-
-def _failure(error: Exception) -> _Failure:
-    """Wrap an error; one that cannot be pickled is replaced by its text."""
-    trace = "".join(traceback.format_exception(error))
-    try:
-        pickle.dumps(error)
-        copy.copy(error)  # reconstructs it as unpickling does
-    except Exception:
-        error = WorkerFailed(f"a worker failed with {type(error).__name__}: {error}")
-    return _Failure(error, trace)

@@ -1,7 +1,3 @@
 """`webdataset.pipeline`: a sequence of stages."""
 
-from __future__ import annotations
-
-from tarmac.stream.pipeline import DataPipeline
-
-__all__ = ["DataPipeline"]
+from tarmac.stream.pipeline import DataPipeline as DataPipeline

@@ -11,6 +11,7 @@ import contextlib
 import random
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator
+from itertools import chain, groupby, islice
 from typing import IO, Any
 
 from tarmac.compat.webdataset.gopen import ReadFile, gopen
@@ -21,23 +22,11 @@ from tarmac.samples.grouping import Grouping, group_members
 from tarmac.samples.naming import first_dot
 from tarmac.steps.handlers import Handler, reraise_exception
 from tarmac.storage.braces import expand_braces
-from tarmac.stream.read_shards import TarSamples as tarfile_to_samples  # noqa: N813 - its name in the library
-from tarmac.stream.read_shards import tarfile_samples
+from tarmac.stream.read_shards import TarSamples
+from tarmac.stream.read_shards import tarfile_samples as tarfile_samples
 from tarmac.tar import Member, read_members
 
-__all__ = [
-    "base_plus_ext",
-    "group_by_keys",
-    "meta_prefix",
-    "meta_suffix",
-    "shardlist",
-    "tar_file_expander",
-    "tar_file_iterator",
-    "tarfile_samples",
-    "tarfile_to_samples",
-    "url_opener",
-    "valid_sample",
-]
+tarfile_to_samples = TarSamples
 
 meta_prefix = meta_suffix = "__"
 
@@ -67,7 +56,7 @@ class _Stop(Exception):
 
 
 class _SkipShard(Exception):
-    """The rest of a shard is skipped after a non-contiguous sample."""
+    """A handler ignored a non-contiguous sample; others of the shard may be non-contiguous, too."""
 
 
 def shardlist(urls: str | Iterable[str], *, shuffle: bool = False) -> Iterator[dict[str, str]]:
@@ -210,20 +199,12 @@ def _complete_samples(
     files: Iterator[tuple[str, bytes]], index: int, count: int
 ) -> Iterator[tuple[str, bytes]]:
     """Hold the files of a sample until it is complete; keep one sample out of `count`."""
-    held: list[tuple[str, bytes]] = []
-    current, number = None, -1
-    for name, content in files:
-        key, _ = first_dot(name) or (name, "")
-        if key != current:
+    samples = groupby(files, lambda file: (first_dot(file[0]) or file)[0])  # by key; by name without a dot
+    for _, sample in islice(samples, index, None, count):
+        while held := [*islice(sample, MAX_HELD_FILES)]:
             yield from held
-            held.clear()
-            current, number = key, number + 1
-        if number % count == index:
-            held.append((name, content))
-        if len(held) >= MAX_HELD_FILES:
-            yield from held
-            held.clear()
-    yield from held
+            if len(held) < MAX_HELD_FILES:
+                break
 
 
 def group_by_keys(
@@ -240,7 +221,6 @@ def group_by_keys(
     them, the sample is dropped, or the rest of the shard.
     """
     selected = None if suffixes is None else {"__key__", "__url__", *suffixes}
-    files = _Shards(data)
 
     def split(name: str) -> tuple[str, str] | None:
         try:
@@ -253,49 +233,32 @@ def group_by_keys(
     def on_error(error: Exception) -> None:
         if not handler(error):
             raise _Stop
-        if isinstance(error, SplitSample):  # other samples of this shard may be non-contiguous, too
+        if isinstance(error, SplitSample):
             raise _SkipShard
 
     grouping = Grouping(split_name=first_dot if keys is base_plus_ext else split, lower=lcase)
     try:
-        while files.next_shard():
-            try:
-                for sample in group_members(files.members(), files.url, grouping, on_error=on_error):
+        for url, files in groupby(data, _shard_of):
+            if url is None:
+                continue
+            first = next(files)
+            local_path = first.get("__local_path__")
+            members: Iterator[Member] = (
+                (file["fname"].encode("utf-8", "surrogateescape"), 0, len(file["data"]), file["data"])
+                for file in chain([first], files)
+            )
+            with contextlib.suppress(_SkipShard):
+                for sample in group_members(members, url, grouping, on_error=on_error):
                     if selected is not None:
                         sample = {name: value for name, value in sample.items() if name in selected}
-                    if files.local_path is not None:
-                        sample["__local_path__"] = files.local_path
+                    if local_path is not None:
+                        sample["__local_path__"] = local_path
                     if valid_sample(sample):
                         yield sample
-            except _SkipShard:
-                for _ in files.members():
-                    pass
     except _Stop:
         return
 
 
-class _Shards:
-    """A stream of files, split into shards at an empty dictionary or where the URL changes."""
-
-    def __init__(self, data: Iterable[dict[str, Any]]) -> None:
-        self._files = iter(data)
-        self._next: dict[str, Any] | None = None
-        self.url = ""
-        self.local_path: str | None = None
-
-    def next_shard(self) -> bool:
-        """Advance to the next shard with files. Return whether there is one."""
-        while not self._next:
-            try:
-                self._next = next(self._files)
-            except StopIteration:
-                return False
-        self.url, self.local_path = self._next.get("__url__", ""), self._next.get("__local_path__")
-        return True
-
-    def members(self) -> Iterator[Member]:
-        """Yield the files of this shard as members."""
-        file = self._next
-        while file and file.get("__url__", "") == self.url:
-            yield file["fname"].encode("utf-8", "surrogateescape"), 0, len(file["data"]), file["data"]
-            file = self._next = next(self._files, None)
+def _shard_of(file: dict[str, Any]) -> str | None:
+    """Return the URL of the shard of a file; None for the empty dictionary between two shards."""
+    return file.get("__url__", "") if file else None

@@ -10,8 +10,6 @@ from tarmac.codecs import tenbin as codec
 from tarmac.errors import DecodeFailed, DecompressionBomb, EncodeFailed
 from tarmac.limits import DEFAULT_LIMITS, MIB
 
-__all__ = ["decode_buffer", "encode_buffer", "load", "read", "save", "write"]
-
 
 def encode_buffer(l: Sequence[Any], infos: Sequence[str] | None = None) -> bytes:  # noqa: E741 (the name in webdataset)
     """Encode a list of arrays, each with its info if given."""

@@ -2,40 +2,126 @@
 
 from __future__ import annotations
 
+import os
+import tarfile
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from functools import partial
+from typing import IO, Any, cast
 
 from tarmac.codecs import encode_field, find_encoder
-from tarmac.codecs.arrays import encode_npy as numpy_dumps
-from tarmac.codecs.arrays import encode_npz as numpy_npz_dumps
-from tarmac.codecs.arrays import encode_torch as torch_dumps
-from tarmac.codecs.basic import cbor_dumps
-from tarmac.codecs.basic import msgpack_dumps as mp_dumps
+from tarmac.codecs.arrays import encode_npy, encode_npz, encode_torch
+from tarmac.codecs.basic import cbor_dumps as cbor_dumps
+from tarmac.codecs.basic import msgpack_dumps
 from tarmac.codecs.images import image_encoder
-from tarmac.codecs.tenbin import encode_tenbin as tenbin_dumps
-from tarmac.compat.webdataset._codec_tables import encoders as default_handlers
-from tarmac.compat.webdataset._shard_writers import ShardWriter, TarWriter
+from tarmac.codecs.tenbin import encode_tenbin
+from tarmac.compat.webdataset.autodecode import encoders
 from tarmac.compat.webdataset.utils import identity
+from tarmac.errors import UsageError
+from tarmac.samples import shards, writer
 from tarmac.samples.writer import SampleEncoder
+from tarmac.tar.writer import TarFormat
 
-__all__ = [
-    "add_handlers",
-    "bytestr",
-    "cbor_dumps",
-    "default_handlers",
-    "encode_based_on_extension",
-    "encode_based_on_extension1",
-    "imageencoder",
-    "make_encoder",
-    "make_handlers",
-    "mp_dumps",
-    "numpy_dumps",
-    "numpy_npz_dumps",
-    "ShardWriter",
-    "TarWriter",
-    "tenbin_dumps",
-    "torch_dumps",
-]
+default_handlers = encoders
+mp_dumps = msgpack_dumps
+numpy_dumps = encode_npy
+numpy_npz_dumps = encode_npz
+tenbin_dumps = encode_tenbin
+torch_dumps = encode_torch
+
+_FORMATS: dict[object, TarFormat] = {
+    None: "auto",
+    tarfile.USTAR_FORMAT: "ustar",
+    tarfile.GNU_FORMAT: "gnu",
+    tarfile.PAX_FORMAT: "pax",
+    "USTAR_FORMAT": "ustar",
+    "GNU_FORMAT": "gnu",
+    "PAX_FORMAT": "pax",
+}
+
+
+def _native(encoder: SampleEncoder | None, mtime: float | None, format: str | int | None) -> dict[str, Any]:
+    """Return the arguments that tarmac spells differently."""
+    return {
+        "encoder": False if encoder is None else encoder,
+        "mtime": mtime or 0,
+        "format": _FORMATS.get(format, cast("TarFormat", format)),
+    }
+
+
+class TarWriter(writer.TarWriter):
+    """`tarmac.TarWriter` with the arguments of the webdataset library."""
+
+    def __init__(
+        self,
+        fileobj: str | os.PathLike[str] | IO[bytes],
+        user: str = "bigdata",
+        group: str = "bigdata",
+        mode: int = 0o444,
+        compress: bool | str | None = None,
+        encoder: SampleEncoder | None = True,
+        keep_meta: bool = False,
+        mtime: float | None = None,
+        format: str | int | None = None,
+        **options: Any,
+    ) -> None:
+        options |= {"user": user, "group": group, "mode": mode, "compress": compress, "keep_meta": keep_meta}
+        super().__init__(fileobj, **_native(encoder, mtime, format), **options)
+
+
+class ShardWriter(shards.ShardWriter):
+    """`tarmac.ShardWriter` with the arguments and attributes of the webdataset library.
+
+    `options` are the other arguments of `TarWriter`, and `index`.
+    """
+
+    def __init__(
+        self,
+        pattern: str,
+        maxcount: int = 100_000,
+        maxsize: float = 3e9,
+        post: Callable[[str], object] | None = None,
+        start_shard: int = 0,
+        verbose: int = 1,
+        opener: Callable[[str], IO[bytes]] | None = None,
+        *,
+        encoder: SampleEncoder | None = True,
+        mtime: float | None = None,
+        format: str | int | None = None,
+        **options: Any,
+    ) -> None:
+        if options.get("index") and opener is not None:
+            raise UsageError("`index` and `opener` are mutually exclusive.", field="index")
+        self.verbose, self.opener = verbose, opener
+        super().__init__(
+            pattern,
+            max_samples=maxcount,
+            max_bytes=maxsize,
+            on_shard=post,
+            start_shard=start_shard,
+            **_native(encoder, mtime, format),
+            **options,
+        )
+
+    def _open(self, name: str) -> writer.TarWriter:
+        if self.opener is None:
+            return super()._open(name)
+        return writer.TarWriter(self.opener(name), **self._options, _name=name, _close=True)
+
+    def _log_shard(self, name: str) -> None:
+        if self.verbose:
+            super()._log_shard(name)
+
+    next_stream = shards.ShardWriter.next_shard
+    finish = shards.ShardWriter.finish_shard
+    maxcount = property(lambda self: self.max_samples)
+    maxsize = property(lambda self: self.max_bytes)
+    post = property(lambda self: self.on_shard)
+    total = property(lambda self: self.samples_written)
+    shard = property(lambda self: self._number)
+    fname = property(lambda self: self._name)
+    tarstream = property(lambda self: self._writer)
+    count = property(lambda self: self._samples)
+    size = property(lambda self: self._bytes)
 
 
 def bytestr(data: Any) -> bytes:
@@ -69,24 +155,12 @@ def encode_based_on_extension(sample: Mapping[str, Any], handlers: Mapping[str, 
     return {name: encode_based_on_extension1(value, name, handlers) for name, value in sample.items()}
 
 
-class _Encoder:
-    """Encode samples with a table of encoders; picklable if the table is."""
-
-    def __init__(self, handlers: Mapping[str, Any]) -> None:
-        self.handlers = handlers
-
-    def __call__(self, sample: Mapping[str, Any]) -> dict[str, Any]:
-        return encode_based_on_extension(sample, self.handlers)
-
-
 def make_encoder(spec: SampleEncoder) -> Callable[[Any], Any]:
     """Return the sample encoder for the `encoder` argument of `TarWriter`."""
     if spec is False or spec is None:
         return identity
-    if spec is True:
-        return _Encoder(default_handlers)
-    if isinstance(spec, Mapping):
-        return _Encoder(spec)
+    if spec is True or isinstance(spec, Mapping):
+        return partial(encode_based_on_extension, handlers=default_handlers if spec is True else spec)
     if not callable(spec):
         raise ValueError(f"encoder must be True, False, a dictionary or a function, got {spec!r}")
     return spec

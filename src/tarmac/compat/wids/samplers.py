@@ -6,24 +6,14 @@ and the epoch. The epoch increases by one when a sampler was exhausted, or is se
 
 from __future__ import annotations
 
+import itertools
 import operator
 import random
 from collections.abc import Iterable, Iterator, Sequence, Sized
+from dataclasses import dataclass
 from typing import Any
 
 from tarmac.runtime.worker_info import WorkerInfo, current_worker_info
-
-__all__ = [
-    "ChunkedSampler",
-    "DistributedChunkedSampler",
-    "DistributedLocalSampler",
-    "intersect_range",
-    "intersect_ranges",
-    "iterate_ranges",
-    "lengths_to_ranges",
-    "ShardedSampler",
-    "ShardListSampler",
-]
 
 Range = tuple[int, int]
 """Start and stop, as in `range`."""
@@ -33,11 +23,7 @@ _EPOCH_STEP = 1289738273  # as in wids, so that the sequences are the same
 
 def lengths_to_ranges(lengths: Iterable[int]) -> list[Range]:
     """Return consecutive ranges with these lengths."""
-    ranges, start = [], 0
-    for length in lengths:
-        ranges.append((start, start + length))
-        start += length
-    return ranges
+    return list(itertools.pairwise(itertools.accumulate(lengths, initial=0)))
 
 
 def intersect_range(a: Range, b: Range) -> Range | None:
@@ -65,15 +51,15 @@ def iterate_ranges(
         yield from indices
 
 
+@dataclass(eq=False, repr=False)
 class _RangeSampler:
     """Ranges of indices, one after the other. Epoch 0 keeps the order of ranges unless `shufflefirst` is set."""
 
-    def __init__(self, ranges: list[Range], seed: int, shuffle: bool, shufflefirst: bool) -> None:
-        self.ranges = ranges
-        self.seed = seed
-        self.shuffle = shuffle
-        self.shufflefirst = shufflefirst
-        self.epoch: int = 0
+    ranges: list[Range]
+    seed: int
+    shuffle: bool
+    shufflefirst: bool
+    epoch: int = 0
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next iteration."""

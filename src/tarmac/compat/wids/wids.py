@@ -1,19 +1,23 @@
-"""`wids.wids`: the dataset of wids as an adapter over `tarmac.Dataset`, and its samplers.
+"""`wids.wids`: the samples of tar files, and of lists of them, by number.
 
-A `Dataset` reads shards through index files. The shards of a wids list need none: each is downloaded whole when one
-of its samples is first read, and indexed in memory. `tarmac index` makes a dataset faster to open.
+A `tarmac.Dataset` reads shards through index files. The shards of a wids list need none: each is downloaded whole when
+one of its samples is first read, and indexed in memory. `tarmac index` makes a dataset faster to open.
 """
 
 from __future__ import annotations
 
 import base64
 import bisect
+import functools
 import hashlib
+import io
 import logging
 import operator
 import os
 import shlex
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import groupby
 from typing import IO, Any, Self
 from urllib.parse import quote
 
@@ -22,64 +26,183 @@ from numpy.typing import NDArray
 
 from tarmac import environment
 from tarmac.compat.webdataset.cache import url_to_cache_name
-from tarmac.compat.wids.indexed import (
-    IndexedTarSamples,
-    compute_file_md5sum,
-    compute_num_samples,
-    group_by_key,
-    index_in_memory,
-    splitname,
-    wids_sample,
-)
-from tarmac.compat.wids.samplers import (
-    ChunkedSampler,
-    DistributedChunkedSampler,
-    DistributedLocalSampler,
-    ShardedSampler,
-    ShardListSampler,
-    intersect_range,
-    intersect_ranges,
-    iterate_ranges,
-    lengths_to_ranges,
-)
-from tarmac.compat.wids.wids_decode import interpret_transformations
+from tarmac.compat.wids.samplers import *  # noqa: F403 - names of this module, too
+from tarmac.compat.wids.wids_decode import interpret_transformations as interpret_transformations
 from tarmac.compat.wids.wids_specs import check_shards, load_dsdesc_and_resolve, urldir, urlmerge
-from tarmac.exact.dataset import Dataset
+from tarmac.errors import BadManifest, DigestMismatch, IndexingError, TarmacError
 from tarmac.exact.indexed import IndexedShard
-from tarmac.exact.selection import whole
 from tarmac.exact.shardset import OpenOptions, ShardSet
+from tarmac.indexing.entries import Entries
 from tarmac.indexing.manifest import Manifest, Shard
-from tarmac.indexing.sidecar import Sidecar
-from tarmac.storage import Cache, Source, is_local, open_read, scheme_of
-
-__all__ = [
-    "CacheLocalname",
-    "ChunkedSampler",
-    "compute_file_md5sum",
-    "compute_num_samples",
-    "DefaultLocalname",
-    "DistributedChunkedSampler",
-    "DistributedLocalSampler",
-    "group_by_key",
-    "hash_dataset_name",
-    "IndexedTarSamples",
-    "interpret_transformations",
-    "intersect_range",
-    "intersect_ranges",
-    "iterate_ranges",
-    "lengths_to_ranges",
-    "LRUShards",
-    "ShardedSampler",
-    "ShardListDataset",
-    "ShardListSampler",
-    "splitname",
-]
+from tarmac.indexing.sidecar import make_sidecar, read_sidecar
+from tarmac.samples.grouping import Grouping, Sample, group_members
+from tarmac.samples.naming import first_dot
+from tarmac.storage import Cache, ObjectInfo, Source, is_local, open_read, scheme_of
+from tarmac.storage.local import LocalSource
+from tarmac.tar import read_members
+from tarmac.tar.compression import HEAD, detect
 
 _log = logging.getLogger("tarmac")
 
 Localname = Callable[[str], str]
 MANY_OPEN_SHARDS = 200
 """Open shards beyond which a process may run out of file descriptors."""
+
+
+def index_in_memory(
+    source: Source, url: str, *, md5sum: str | None = None, samples: int | None = None
+) -> IndexedShard:
+    """Index an open shard, which must have this MD5 sum and number of samples, if given. Damage raises.
+
+    Fields have the case that they have in the file. The shard owns the source, which is closed if this fails.
+    """
+    try:
+        data = source.map() or source.content()
+        if data is None:  # a stream
+            source = _InMemory(source)
+            data = source.data
+        if md5sum is not None and (actual := hashlib.md5(data).hexdigest()) != md5sum:  # noqa: S324
+            raise DigestMismatch(f"expected the MD5 sum {md5sum}, got {actual}.", url=url)
+        if compression := detect(data[:HEAD]):
+            raise IndexingError(
+                f"the shard is compressed ({compression}), which does not allow random access.",
+                url=url,
+                hint="decompress it.",
+            )
+        members: Iterator[Any] = (
+            (name, offset, size, (offset, size, 0))
+            for name, offset, size, _ in read_members(data, url=url, payload=False)
+        )
+        entries = Entries()
+        for fields in group_members(members, url, Grouping(lower=False)):
+            del fields["__url__"]
+            entries.add(fields.pop("__key__"), fields)
+        content = make_sidecar(entries, ObjectInfo(len(data), None), {}, digests=False, local=True)
+        shard = IndexedShard(url, read_sidecar(content, url), source)
+        if samples not in (None, len(shard)):
+            raise BadManifest(
+                f"the list of shards says {samples} samples, the shard has {len(shard)}.",
+                url=url,
+                hint="update the list: tarmac index SHARDS -o FILE.json",
+            )
+    except BaseException as error:
+        if isinstance(error, TarmacError):
+            source.blame(error)
+        source.close()
+        raise
+    return shard
+
+
+class _InMemory(Source):
+    """The content of a stream."""
+
+    def __init__(self, stream: Source | IO[bytes]) -> None:
+        self.data = b"".join(iter(lambda: stream.read(1 << 20), b""))
+        if isinstance(stream, Source):
+            stream.close()
+
+    def content(self) -> bytes:
+        return self.data
+
+
+class IndexedTarSamples:
+    """The samples of a local tar file as a sequence of dictionaries.
+
+    The keys are the extensions with their dot, with open files (`io.BytesIO`) as values, and `__key__`. The file is
+    `path`, or the open file `stream`. A different `md5sum`, or a number of samples other than `expected_size`, is
+    an error. `use_mmap` and `index_file` are accepted for compatibility and have no effect.
+    """
+
+    def __init__(
+        self,
+        *,
+        path: str | os.PathLike[str] | None = None,
+        stream: IO[bytes] | Source | None = None,
+        md5sum: str | None = None,
+        expected_size: int | None = None,
+        use_mmap: bool = True,
+        index_file: Any = None,
+    ) -> None:
+        del use_mmap, index_file
+        if path is None and stream is None:
+            raise TypeError("IndexedTarSamples needs `path` or `stream`")
+        self.path: str | None = None if path is None else os.fspath(path)
+        name = self.path or str(getattr(stream, "name", "a stream"))
+        source = open_read(name) if stream is None else _as_source(stream, name)
+        self._shard: IndexedShard | None = index_in_memory(source, name, md5sum=md5sum, samples=expected_size)
+        self._length = len(self._shard)
+
+    @classmethod
+    def _of(cls, shard: IndexedShard) -> IndexedTarSamples:
+        samples = cls.__new__(cls)
+        samples.path, samples._shard, samples._length = shard.url, shard, len(shard)
+        return samples
+
+    @functools.cached_property
+    def uuid(self) -> str:
+        """A name for this object."""
+        return str(uuid.uuid4())
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, idx: int) -> Sample:
+        if self._shard is None:
+            raise ValueError("the file is closed")
+        if not -self._length <= idx < self._length:
+            raise IndexError(f"index {idx} is out of range for {self._length} samples")
+        sample = self._shard.sample(idx % self._length)
+        key = sample.pop("__key__")
+        del sample["__url__"]
+        return {**{f".{field}": io.BytesIO(data) for field, data in sample.items()}, "__key__": key}
+
+    def close(self) -> None:
+        """Release the file. It is closed when no other thread reads from it."""
+        self._shard = None
+
+    def __repr__(self) -> str:
+        return f"<IndexedTarSamples of {self.path or 'a stream'}>"
+
+
+def _as_source(stream: IO[bytes] | Source, name: str) -> Source:
+    if isinstance(stream, Source):
+        return stream
+    try:
+        return LocalSource(name, os.dup(stream.fileno()))  # the caller may close the stream
+    except (AttributeError, OSError):  # not a file of the system, such as BytesIO
+        stream.seek(0)
+        return _InMemory(stream)
+
+
+def compute_num_samples(fname: str | os.PathLike[str]) -> int:
+    """Return the number of samples in a tar file."""
+    return len(IndexedTarSamples(path=fname))
+
+
+def compute_file_md5sum(fname: str | os.PathLike[str] | IO[bytes], chunksize: int = 1 << 20) -> str:
+    """Return the MD5 sum of a file, or of an open file from its beginning."""
+    if isinstance(fname, str | os.PathLike):
+        with open(fname, "rb") as file:
+            return compute_file_md5sum(file, chunksize)
+    fname.seek(0)
+    digest = hashlib.md5()  # noqa: S324 (the digest that wids writes into its lists)
+    while chunk := fname.read(chunksize):
+        digest.update(chunk)
+    return digest.hexdigest()
+
+
+def splitname(fname: str) -> tuple[str, str]:
+    """Split a file name into the key of its sample and the extension with its dot."""
+    split = first_dot(fname)
+    if split is None:
+        raise ValueError(f"{fname!r} has no extension")
+    return split[0], f".{split[1]}"
+
+
+def group_by_key(names: Iterable[str]) -> list[list[int]]:
+    """Return the positions of the files of each sample. Files without an extension are left out."""
+    files = [(split[0], number) for number, name in enumerate(names) if (split := first_dot(name))]
+    return [[number for _, number in group] for _, group in groupby(files, operator.itemgetter(0))]
 
 
 class CacheLocalname:
@@ -142,9 +265,6 @@ class LRUShards(ShardSet):
             shards.append(Shard(url, -1 if expected_size is None else expected_size))
         self.accesses += 1
         return IndexedTarSamples._of(self.open(number))
-
-    def sidecar(self, number: int) -> Sidecar:
-        return self.open(number).sidecar
 
     def _open_shard(self, number: int) -> IndexedShard:
         self.misses += 1
@@ -221,8 +341,7 @@ class ShardListDataset:
         self.cache: LRUShards = LRUShards(
             lru_size, keep, self.localname, cache_size=cache_size, shards=self.shards
         )
-        self._dataset = Dataset._of_parts([whole(self.cache)])
-        self.total_length: int = len(self._dataset)
+        self.total_length: int = sum(self.lengths)
         self._warned = False
 
     def add_transform(self, transform: Callable[[Any], Any]) -> Self:
@@ -249,23 +368,23 @@ class ShardListDataset:
 
     def get_shard(self, index: int) -> tuple[IndexedTarSamples, int, dict[str, Any]]:
         """Return the shard that has a sample, the position of the sample in it, and its entry in the list."""
-        index = range(self.total_length)[index]
-        number = bisect.bisect_right(self._ends, index)
+        position, length = operator.index(index), self.total_length
+        if not -length <= position < length:
+            raise IndexError(f"sample number out of range: the dataset has {length} samples, got {position}")
+        position %= length
+        number = bisect.bisect_right(self._ends, position)
         self.cache.accesses += 1
         shard = IndexedTarSamples._of(self.cache.open(number))
-        return shard, index - self._ends[number] + self.lengths[number], self.shards[number]
+        return shard, position - self._ends[number] + self.lengths[number], self.shards[number]
 
     def __getitem__(self, index: int) -> Any:
-        self.cache.accesses += 1
-        sample: Any = wids_sample(self._dataset[index])
+        shard, position, entry = self.get_shard(index)
+        sample: Any = shard[position]
         self.check_cache_misses()
-        index = operator.index(index) % self.total_length
-        number = bisect.bisect_right(self._ends, index)
-        shard = self.shards[number]
-        sample["__dataset__"] = shard.get("dataset")
-        sample["__index__"] = index
-        sample["__shard__"] = shard["url"]
-        sample["__shardindex__"] = index - self._ends[number] + self.lengths[number]
+        sample["__dataset__"] = entry.get("dataset")
+        sample["__index__"] = operator.index(index) % self.total_length
+        sample["__shard__"] = entry["url"]
+        sample["__shardindex__"] = position
         for transform in self.transformations:
             sample = transform(sample)
         return sample
@@ -275,7 +394,7 @@ class ShardListDataset:
 
     def close(self) -> None:
         """Close the open shards. They are opened again when they are needed."""
-        self._dataset.close()
+        self.cache.close()
 
     def __repr__(self) -> str:
         return f"<ShardListDataset {self.dataset_name}: {len(self)} samples in {len(self.shards)} shards>"

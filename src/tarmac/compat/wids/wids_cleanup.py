@@ -6,8 +6,6 @@ import contextlib
 import glob
 import os
 
-__all__ = ["keep_most_recent_files"]
-
 
 def keep_most_recent_files(
     pattern: str, maxsize: int = 10**12, maxfiles: int = 1000, debug: bool = False

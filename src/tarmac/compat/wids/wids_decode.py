@@ -15,16 +15,6 @@ from tarmac.codecs.images import FORMATS, open_image
 from tarmac.errors import CodecError, DecodeFailed, TarmacError
 from tarmac.samples.grouping import Sample
 
-__all__ = [
-    "check_keys",
-    "decode_all_gz",
-    "decode_basic",
-    "decode_images_to_numpy",
-    "decode_images_to_pil",
-    "default_decoder",
-    "interpret_transformations",
-]
-
 _BASIC = frozenset(["txt", "text", "cls", "cls2", "json", "npy", "mp", "pt", "pth", "pickle", "pkl"])
 _IMAGES = frozenset(["jpg", "png", "ppm", "pgm", "pbm", "pnm"])
 _PICKLES = DecodeOptions(allow_pickle=True)

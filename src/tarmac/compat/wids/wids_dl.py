@@ -13,8 +13,6 @@ from tarmac.compat.webdataset.cache import download
 from tarmac.storage import scheme_of
 from tarmac.storage.locks import FileLock
 
-__all__ = ["download_and_open", "download_file"]
-
 Handlers = Mapping[str, Callable[[str, str], object]]
 
 

@@ -3,61 +3,35 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import re
 import sys
 import tempfile
-from types import TracebackType
+from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-from tarmac.compat.webdataset.gopen import gopen
-from tarmac.compat.wids.indexed import IndexedTarSamples, compute_file_md5sum
-from tarmac.compat.wids.wids import ShardListDataset
+from tarmac.compat.wids.wids import IndexedTarSamples, ShardListDataset, compute_file_md5sum
 from tarmac.compat.wids.wids_dl import download_file
-from tarmac.compat.wids.wids_specs import load_remote_dsdesc_raw, urldir
-from tarmac.storage import is_local, scheme_of
+from tarmac.compat.wids.wids_specs import load_remote_dsdesc_raw
+from tarmac.compat.wids.wids_specs import urldir as urldir
+from tarmac.storage import is_local, read_all, scheme_of, write_all
 from tarmac.storage.local import local_path
 from tarmac.storage.urls import expand, parse_manifest
-
-__all__ = [
-    "AtomicJsonUpdate",
-    "format_with_suffix",
-    "main",
-    "main_create",
-    "main_info",
-    "main_sample",
-    "main_update",
-    "print_long_info",
-    "shorten_name",
-    "urldir",
-    "urldirbase",
-    "urlfile",
-]
 
 Spec = dict[str, Any]
 
 
-class AtomicJsonUpdate:
+@contextlib.contextmanager
+def AtomicJsonUpdate(filename: str) -> Iterator[Spec]:  # noqa: N802 (the name in wids)
     """Change a JSON file in a `with` block. The previous content is kept as `.bak`; an error changes nothing."""
-
-    def __init__(self, filename: str) -> None:
-        self.filename = filename
-        self.backup_filename: str = f"{filename}.bak"
-
-    def __enter__(self) -> Spec:
-        with open(self.filename, "rb") as file:
-            self._previous = file.read()
-        self.data: dict[str, Any] = parse_manifest(self._previous)
-        return self.data
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            _write(self.backup_filename, self._previous)
-            _write(self.filename, json.dumps(self.data, indent=2).encode())
+    previous = read_all(filename)
+    data = parse_manifest(previous)
+    yield data
+    write_all(f"{filename}.bak", previous)
+    write_all(filename, json.dumps(data, indent=2).encode())
 
 
 def format_with_suffix(num: float) -> str:
@@ -99,7 +73,7 @@ def main_create(args: argparse.Namespace) -> None:
     if args.info is not None:
         with open(args.info) as file:
             spec["info"] = file.read()
-    _write(args.output or "shardindex.json", json.dumps(spec, indent=2).encode())
+    write_all(args.output or "shardindex.json", json.dumps(spec, indent=2).encode())
 
 
 def _describe(url: str) -> Spec:
@@ -188,11 +162,6 @@ def main_sample(args: argparse.Namespace) -> None:
 
 def _read_files(sample: Spec) -> Spec:
     return {key: value.read() if hasattr(value, "read") else value for key, value in sample.items()}
-
-
-def _write(path: str, content: bytes) -> None:
-    with gopen(path, "wb") as file:
-        file.write(content)
 
 
 def _print(*lines: str) -> None:

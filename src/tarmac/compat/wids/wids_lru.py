@@ -6,8 +6,6 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["LRUCache"]
-
 
 class LRUCache(OrderedDict[Any, Any]):
     """A dictionary that removes the least recently used items beyond `capacity`.

@@ -12,8 +12,6 @@ from typing import IO, Any
 
 from tarmac.tar import read_members
 
-__all__ = ["keep_while_reading", "MMIndexedTar"]
-
 
 class MMIndexedTar:
     """The files of a tar file by number or by name. If a name occurs several times, it refers to the last file.

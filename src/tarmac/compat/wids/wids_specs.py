@@ -22,17 +22,6 @@ from tarmac.storage import is_local, scheme_of
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.storage.urls import parse_manifest, read_list
 
-__all__ = [
-    "check_shards",
-    "load_dsdesc_and_resolve",
-    "load_remote_dsdesc_raw",
-    "rebase_shardlist",
-    "resolve_dsdesc",
-    "set_all",
-    "urldir",
-    "urlmerge",
-]
-
 Shard = dict[str, Any]
 Spec = dict[str, Any]
 

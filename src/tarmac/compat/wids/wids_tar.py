@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tarmac.compat.wids.wids_mmtar import MMIndexedTar as TarFileReader
+from tarmac.compat.wids.wids_mmtar import MMIndexedTar
 
-__all__ = ["TarFileReader", "find_index_file"]
+TarFileReader = MMIndexedTar
 
 
 def find_index_file(file: str) -> str:
