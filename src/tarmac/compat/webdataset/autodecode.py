@@ -5,26 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from tarmac.codecs import (
-    IMAGE_EXTENSIONS,
-    Continue,
-    Decoder,
-    DecodingError,
-    ImageHandler,
-    basichandlers,
-    cbor_loads,
-    gzfilter,
-    handle_extension,
-    imagehandler,
-    imagespecs,
-    msgpack_loads,
-    npy_loads,
-    npz_loads,
-    torch_audio,
-    torch_loads,
-    torch_video,
-)
-from tarmac.codecs.handlers import FieldHandler
+from tarmac.codecs import Decoder, imagehandler, imagespecs
+from tarmac.codecs.arrays import npy_loads, npz_loads, torch_loads
+from tarmac.codecs.basic import cbor_loads, msgpack_loads
+from tarmac.codecs.compression import gzfilter
+from tarmac.codecs.decode import DecodingError
+from tarmac.codecs.handlers import Continue, FieldHandler, handle_extension
+from tarmac.codecs.images import IMAGE_EXTENSIONS, ImageHandler
+from tarmac.codecs.media import torch_audio, torch_video
+from tarmac.codecs.registry import basichandlers
 from tarmac.codecs.tenbin import tenbin_loads
 from tarmac.codecs.unsafe import pickle_loads as unpickle_loads
 from tarmac.compat.webdataset._codec_tables import decoders
