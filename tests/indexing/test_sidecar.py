@@ -66,6 +66,7 @@ def test_content_is_read_back(tmp_path, keys):
     assert found.column("w").to_pylist() == list(range(len(keys)))
     assert found.facts.layout == (["cls", "jpg"] if keys else None)
     assert found.fields == (["cls", "jpg"] if keys else [])
+    assert found.fingerprint() == found.facts.fingerprint
     assert found.has("jpg").tolist() == [True] * len(keys)
     assert found.has("nothing").tolist() == [False] * len(keys)
 

@@ -56,8 +56,10 @@ class Sidecar:
         self.facts = facts
         self._batch = batch
         members = batch.column("members").values
-        self.fields = [_text(name) for name in members.field("field").dictionary.to_pylist()]
-        self.field_of: NDArray[np.int16] = members.field("field").indices.to_numpy()
+        field = members.field("field")
+        self._field_names = field.dictionary
+        self.fields = [_text(name) for name in self._field_names.to_pylist()]
+        self.field_of: NDArray[np.int16] = field.indices.to_numpy()
         self.offsets: Integers = members.field("offset").to_numpy()
         self.sizes: Integers = members.field("size").to_numpy()
         self.digests: NDArray[np.uint64] | None = (
@@ -153,6 +155,11 @@ class Sidecar:
         mask[np.searchsorted(self.starts, members, side="right") - 1] = True
         return mask
 
+    def fingerprint(self) -> str:
+        """Compute the hash of all keys, fields, offsets and sizes."""
+        keys = self._batch.column("key")
+        return _fingerprint(keys, self._field_names, self.starts, self.field_of, self.offsets, self.sizes)
+
     def check_shard(
         self,
         info: ObjectInfo,
@@ -190,17 +197,19 @@ def make_sidecar(
 
     arrays = entries.columns() | columns
     batch = pa.RecordBatch.from_arrays(list(arrays.values()), list(arrays))
-    offsets = batch.column("members").values.field("offset").to_numpy()
+    members = arrays["members"]
+    field, offsets, sizes = map(members.values.field, ("field", "offset", "size"))
+    numbers = [each.to_numpy() for each in (members.offsets, field.indices, offsets, sizes)]
     facts = Facts(
         size=info.size,
         version=info.version,
         local=url is None or is_local(url),
         samples=len(entries.keys),
-        fingerprint=_fingerprint(batch),
+        fingerprint=_fingerprint(arrays["key"], field.dictionary, *numbers),
         digests=digests,
         layout=entries.layout(),
         columns=_column_hashes(batch, columns),
-        sampled_digests=() if url is None else tuple(sample_digests(url, info, offsets, storage)),
+        sampled_digests=() if url is None else tuple(sample_digests(url, info, numbers[2], storage)),
         bad_meta=bad_meta,
     )
     schema = batch.schema.with_metadata({_METADATA: facts_to_json(facts)})
@@ -229,18 +238,15 @@ def _column_hash(column: Any) -> str:
     return digest.hexdigest()
 
 
-def _fingerprint(batch: Any) -> str:
-    """Return the hash of all keys, fields, offsets and sizes."""
+def _fingerprint(keys: Any, fields: Any, *numbers: Any) -> str:
     digest = xxhash.xxh3_128()
-    members = batch.column("members")
-    field = members.values.field("field")
-    for texts in (batch.column("key"), field.dictionary):
+    for texts in (keys, fields):
         _, starts, text = texts.buffers()
         bounds = np.frombuffer(starts or bytes(4), np.int32, len(texts) + 1)
         digest.update(np.diff(bounds).astype(np.int64).data)
         digest.update(memoryview(text or b"")[bounds[0] : bounds[-1]])
-    for numbers in (members.offsets, field.indices, *map(members.values.field, ("offset", "size"))):
-        digest.update(numbers.to_numpy())
+    for each in numbers:
+        digest.update(each)
     return digest.hexdigest()
 
 
@@ -274,7 +280,7 @@ def read_sidecar(content: Any, url: str) -> Sidecar:
         batch = file.get_batch(0)
         batch.validate(full=True)
         sidecar = Sidecar(batch, facts)
-        consistent = _is_consistent(sidecar) and _fingerprint(batch) == facts.fingerprint
+        consistent = _is_consistent(sidecar)
     except TarmacError:
         raise
     except (
@@ -309,7 +315,7 @@ def _is_consistent(sidecar: Sidecar) -> bool:
         row = [sidecar.fields.index(name) for name in facts.layout]
         if len(numbers) != len(row) * len(sidecar) or not (numbers.reshape(-1, len(row)) == row).all():
             return False
-    return True
+    return sidecar.fingerprint() == facts.fingerprint
 
 
 def _text(key: str | bytes) -> str:
