@@ -16,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from tarmac.codecs import Decoder, arrays, encode_field, find_encoder, npy_loads, npz_loads, torch_loads
+from tarmac.codecs import Decoder, arrays, encode_field, find_encoder
+from tarmac.codecs.arrays import npy_loads, npz_loads, torch_loads
 from tarmac.errors import CodecError, DecodeFailed, DecompressionBomb, UnsafeCodec
 from tarmac.limits import Limits
 

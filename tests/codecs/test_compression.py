@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.work import calls
-from tarmac.codecs import DecodeOptions, Decoder, gzfilter
-from tarmac.codecs.compression import gunzip
+from tarmac.codecs import Decoder
+from tarmac.codecs.compression import gunzip, gzfilter
+from tarmac.codecs.handlers import DecodeOptions
 from tarmac.errors import DecodeFailed, DecompressionBomb
 from tarmac.limits import Limits
 

@@ -14,19 +14,13 @@ import webdataset.autodecode as theirs
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tarmac.codecs import (
-    Continue,
-    Decoder,
-    DecodingError,
-    ImageHandler,
-    basichandlers,
-    gzfilter,
-    handle_extension,
-    imagehandler,
-    torch_audio,
-    torch_video,
-)
-from tarmac.codecs.decode import _MAX_PLANS
+from tarmac.codecs import Decoder, imagehandler
+from tarmac.codecs.compression import gzfilter
+from tarmac.codecs.decode import _MAX_PLANS, DecodingError
+from tarmac.codecs.handlers import Continue, handle_extension
+from tarmac.codecs.images import ImageHandler
+from tarmac.codecs.media import torch_audio, torch_video
+from tarmac.codecs.registry import basichandlers
 from tarmac.errors import CodecError, DecodeFailed
 
 

@@ -9,8 +9,8 @@ import webdataset.autodecode as theirs
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tarmac.codecs import gzfilter, handle_extension
-from tarmac.codecs.handlers import SAFE, FieldHandler
+from tarmac.codecs.compression import gzfilter
+from tarmac.codecs.handlers import SAFE, FieldHandler, handle_extension
 
 NAMES = st.lists(st.sampled_from(["jpg", "seg", "JPG", "Seg", "a", ""]), min_size=1, max_size=3).map(".".join)
 

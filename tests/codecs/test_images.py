@@ -14,16 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image
 
-from tarmac.codecs import (
-    IMAGE_EXTENSIONS,
-    Decoder,
-    ImageHandler,
-    encode_field,
-    find_encoder,
-    imagehandler,
-    images,
-    imagespecs,
-)
+from tarmac.codecs import Decoder, encode_field, find_encoder, imagehandler, images, imagespecs
+from tarmac.codecs.images import IMAGE_EXTENSIONS, ImageHandler
 from tarmac.errors import DecodeFailed, DecompressionBomb, TarmacWarning
 from tarmac.limits import Limits
 

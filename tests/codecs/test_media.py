@@ -13,7 +13,8 @@ import pytest
 import soundfile
 import torch
 
-from tarmac.codecs import Decoder, torch_audio, torch_video
+from tarmac.codecs import Decoder
+from tarmac.codecs.media import torch_audio, torch_video
 from tarmac.errors import CodecError, DecodeFailed, DecompressionBomb
 from tarmac.limits import Limits
 

@@ -16,9 +16,10 @@ import numpy as np
 import pytest
 import torch
 
-from tarmac.codecs import Decoder, basichandlers, imagehandler, tenbin_loads, torch_loads, unsafe
-from tarmac.codecs.arrays import npy_loads, npz_loads
-from tarmac.codecs.registry import registered_codecs
+from tarmac.codecs import Decoder, imagehandler, unsafe
+from tarmac.codecs.arrays import npy_loads, npz_loads, torch_loads
+from tarmac.codecs.registry import basichandlers, registered_codecs
+from tarmac.codecs.tenbin import tenbin_loads
 from tarmac.errors import UnsafeCodec
 from tarmac.storage.security import enforce_security
 

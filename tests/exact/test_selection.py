@@ -15,10 +15,10 @@ from tarmac.exact import shardset
 from tarmac.exact.dataset import Dataset
 from tarmac.exact.mix import Mix
 from tarmac.indexing.build import IndexOptions, index_shard
-from tarmac.indexing.meta import parse_meta
+from tarmac.indexing.meta import meta_plan
 from tarmac.indexing.sidecar import sidecar_url, write_sidecar
 
-META = IndexOptions(digests=True, meta=parse_meta("json.w,json.lang,txt.size"))
+META = IndexOptions(digests=True, meta=meta_plan(["json.w", "json.lang", "txt.size"]))
 
 
 def write_metadata(folder, *shards, options=META):

@@ -35,7 +35,7 @@ from tarmac.errors import (
 from tarmac.indexing import build as indexing
 from tarmac.indexing.build import IndexOptions, index_shard, manifest_of, usable_index
 from tarmac.indexing.manifest import Manifest, Shard, write_manifest
-from tarmac.indexing.meta import parse_meta
+from tarmac.indexing.meta import meta_plan
 from tarmac.indexing.sidecar import read_sidecar, sidecar_url, write_sidecar
 from tarmac.samples.naming import last_dot
 from tarmac.storage import FileStore, StorageOptions, register_scheme, schemes
@@ -84,7 +84,7 @@ def test_streams_and_files_give_the_same_index(tmp_path, monkeypatch, kind):
     check_extents(str(path), data, read_sidecar(index_shard(str(path), DIGESTS), "x"))
 
     monkeypatch.setattr(schemes, "_registered", {})
-    every = [IndexOptions(), DIGESTS, IndexOptions(meta=parse_meta("txt.size,cls.size"))]
+    every = [IndexOptions(), DIGESTS, IndexOptions(meta=meta_plan(["txt.size", "cls.size"]))]
     for piece, options in itertools.product((1, 700, 1 << 20), every):
         register_scheme("mem", FileStore(lambda _url, piece=piece: Slow(data, piece)))
         streamed = read_sidecar(index_shard("mem://a.tar", options), "x")
@@ -139,7 +139,7 @@ def test_metadata(tmp_path, monkeypatch, mapped, digests):
     monkeypatch.setattr(indexing, "MetaColumns", Watched)
     if not mapped:
         monkeypatch.setattr("tarmac.storage.local.LocalSource.map", lambda self: None)
-    options = IndexOptions(digests=digests, meta=parse_meta("json.w,bin.size"))
+    options = IndexOptions(digests=digests, meta=meta_plan(["json.w", "bin.size"]))
     found = read_sidecar(index_shard(str(path), options), "x")
     assert found.column("json.w").to_pylist() == [3, 4, None]
     assert found.column("bin.size").to_pylist() == [2000, 0, 1]
@@ -150,9 +150,9 @@ def test_damaged_metadata(tmp_path):
     path = tmp_path / "a.tar"
     path.write_bytes(plain([("a.json", b"{")]))
     with pytest.raises(DecodeFailed) as caught:
-        index_shard(str(path), IndexOptions(meta=parse_meta("json.w")))
+        index_shard(str(path), IndexOptions(meta=meta_plan(["json.w"])))
     assert (caught.value.key, caught.value.url) == ("a", str(path))
-    options = IndexOptions(meta=parse_meta("json.w", on_bad="null"))
+    options = IndexOptions(meta=meta_plan(["json.w"], on_bad="null"))
     assert read_sidecar(index_shard(str(path), options), "x").column("json.w").to_pylist() == [None]
 
 
@@ -215,13 +215,15 @@ def test_which_existing_index_is_usable(tmp_path):
     path = tmp_path / "a.tar"
     path.write_bytes(plain())
     url, index = str(path), sidecar_url(str(path))
-    meta = IndexOptions(meta=parse_meta("cls.size"))
+    meta = IndexOptions(meta=meta_plan(["cls.size"]))
     assert usable_index(url, index) is None  # missing
     write_sidecar(index, index_shard(url))
     assert len(usable_index(url, index)) == 3
     assert usable_index(url, index, DIGESTS) is None
     assert usable_index(url, index, meta) is None
-    write_sidecar(index, index_shard(url, IndexOptions(digests=True, meta=parse_meta("cls.size,txt.size"))))
+    write_sidecar(
+        index, index_shard(url, IndexOptions(digests=True, meta=meta_plan(["cls.size", "txt.size"])))
+    )
     assert len(usable_index(url, index, DIGESTS)) == 3
     assert len(usable_index(url, index, meta)) == 3
     os.utime(path, ns=(1, 1))

@@ -7,40 +7,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tarmac.errors import IndexingError
-from tarmac.indexing.grammar import (
-    Between,
-    Chain,
-    Column,
-    Comparison,
-    Constant,
-    In,
-    Like,
-    Unary,
-    condition_error,
-    parse,
-)
+from tarmac.indexing.grammar import condition_error, parse
 
 
 def show(node):
     """Return the tree as text with all parentheses."""
-    match node:
-        case Constant():
-            return repr(node.value)
-        case Column():
-            return node.name
-        case Unary():
-            return f"({node.operator} {show(node.operand)})"
-        case Comparison():
-            return f"({show(node.left)} {node.operator} {show(node.right)})"
-        case Chain():
-            rest = zip(node.operators, map(show, node.operands[1:]), strict=True)
-            return f"({show(node.operands[0])} {' '.join(f'{sign} {part}' for sign, part in rest)})"
-        case Between():
-            return f"({show(node.operand)} between {show(node.low)} {show(node.high)})"
-        case In():
-            return f"({show(node.operand)} in {' '.join(map(show, node.items))})"
-        case Like():
-            return f"({show(node.operand)} {'ilike' if node.ignore_case else 'like'} {node.pattern!r})"
+    operator, operands, value = node.operator, [show(operand) for operand in node.operands], node.value
+    match operator:
+        case "constant":
+            return repr(value)
+        case "column":
+            return value
+        case "between" | "in":
+            return f"({operands[0]} {operator} {' '.join(operands[1:])})"
+        case "like" | "ilike":
+            return f"({operands[0]} {operator} {value!r})"
+        case "arithmetic":
+            rest = zip(value, operands[1:], strict=True)
+            return f"({operands[0]} {' '.join(f'{sign} {part}' for sign, part in rest)})"
+    return f"({f' {operator} '.join(operands)})" if len(operands) > 1 else f"({operator} {operands[0]})"
 
 
 @pytest.mark.parametrize(
@@ -142,7 +127,7 @@ def test_every_text_is_parsed_or_rejected(pieces):
 def test_any_text_and_any_name_can_be_quoted(text):
     assert parse("'" + text.replace("'", "''") + "'")[0].value == text
     if text:
-        assert parse('"' + text.replace('"', '""') + '"')[0].name == text
+        assert parse('"' + text.replace('"', '""') + '"')[0].value == text
 
 
 @pytest.mark.parametrize(

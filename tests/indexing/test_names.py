@@ -160,6 +160,6 @@ def test_headers_are_read_once_and_not_at_all_if_the_version_is_unchanged(data, 
 def test_an_index_with_a_member_without_room_for_its_header():
     entries = Entries()
     entries.add("a", {"txt": (100, 3, 0)})
-    sidecar = read_sidecar(make_sidecar(entries, ObjectInfo(9000, None), {}, digests=False, local=True), "x")
+    sidecar = read_sidecar(make_sidecar(entries, ObjectInfo(9000, None), {}, digests=False), "x")
     with FaultServer(bytes(9000)) as server, pytest.raises(IndexDamaged, match="header"):
         IndexedShard(server.url, sidecar, compare_names=True)

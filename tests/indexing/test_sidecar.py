@@ -32,7 +32,7 @@ def entries_of(keys=KEYS, fields=("cls", "jpg")):
 
 
 def written(path, entries, columns=None, info=INFO, digests=True):
-    content = make_sidecar(entries, info, columns or {}, digests=digests, local=True)
+    content = make_sidecar(entries, info, columns or {}, digests=digests)
     write_sidecar(str(path), content)
     return content
 
@@ -74,7 +74,7 @@ def test_content_is_read_back(tmp_path, keys):
 @settings(max_examples=50, derandomize=True, deadline=None)
 @given(st.lists(st.text(min_size=1) | st.just("\udcfe"), unique=True, max_size=15), st.text())
 def test_finding_keys(keys, other):
-    found = read_sidecar(make_sidecar(entries_of(keys), INFO, {}, digests=False, local=True), "x")
+    found = read_sidecar(make_sidecar(entries_of(keys), INFO, {}, digests=False), "x")
     for _ in range(2):  # first by scanning, then with a table
         for key in [*keys, other] * module._SCANS:
             assert found.find(key) == (keys.index(key) if key in keys else None)
@@ -226,7 +226,7 @@ def indexed(tmp_path_factory):
     entries.add("b", {"cls": (2560, 2, 0), "txt": (3584, 3, 0)})
     info = stat(str(shard))
     columns = {"width": pa.array([640, 480], pa.int64())}
-    good = make_sidecar(entries, info, columns, digests=True, local=True)
+    good = make_sidecar(entries, info, columns, digests=True)
     held = Held(shard.read_bytes())
 
     def read(content):

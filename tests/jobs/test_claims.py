@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -100,7 +101,7 @@ def test_a_rejected_claim_leaves_nothing(claims):
 
 
 def test_released_claims_leave_no_files(tmp_path):
-    with Claims("copy") as mine:
+    with contextlib.closing(Claims("copy")) as mine:
         mine.hold([(f"{tmp_path}/c.tar",), (f"{tmp_path}/deep/d.tar",)])
         assert (tmp_path / ".tarmac" / "claims").is_dir()
     assert list(tmp_path.rglob("*")) == [tmp_path / "deep"]
@@ -125,7 +126,7 @@ sys.stdin.read()
     command = [sys.executable, "-c", code]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout.readline() == b"held\n"
-        with Claims("sort", "b") as other:
+        with contextlib.closing(Claims("sort", "b")) as other:
             with pytest.raises(JobBusy, match=f"process {process.pid} "):
                 other.hold([(f"{tmp_path}/c.tar",)])
             os.kill(process.pid, signal.SIGKILL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import os
 import subprocess
@@ -139,7 +140,7 @@ def test_a_stream_does_not_know_how_far_it_counts(here, capsys):
 def test_tasks_of_one_job_run_at_the_same_time(here, capsys):
     from tarmac.jobs.claims import Claims
 
-    with Claims("pack") as other:
+    with contextlib.closing(Claims("pack")) as other:
         other.hold([("two/x-1.tar",)])  # as --task 1/2 does
         share = "--max-samples", "1", "-o", "two/x-{i}.tar"
         (here / "raw" / "two.txt").write_text("two")

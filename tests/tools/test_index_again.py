@@ -12,7 +12,7 @@ from harness.shards import plain
 from tarmac.errors import BadCondition, CodecError
 from tarmac.indexing.build import IndexOptions, index_shard
 from tarmac.indexing.entries import Entries
-from tarmac.indexing.meta import parse_meta
+from tarmac.indexing.meta import meta_plan
 from tarmac.indexing.sidecar import make_sidecar, open_sidecar, write_sidecar
 from tarmac.storage import ObjectInfo
 
@@ -117,7 +117,7 @@ def test_an_index_among_our_own_files(folder):
     (folder / "s.tar.arrow").mkdir()  # nothing can be written beside the shard
     ds = tarmac.Dataset("s.tar")
     own = ds._parts[0].shards.manifest.shards[0].index
-    write_sidecar(own, index_shard("s.tar", IndexOptions(meta=parse_meta("cls"))))
+    write_sidecar(own, index_shard("s.tar", IndexOptions(meta=meta_plan(["cls"]))))
     (folder / "s.tar").write_bytes(plain(OLD))
     assert len(tarmac.Dataset("s.tar").where("cls = 2")) == 1
 
@@ -126,7 +126,7 @@ def test_unknown_columns(folder):
     entries = Entries()
     entries.add("a", {"cls": (512, 1, 0)})
     info, columns = ObjectInfo(5000, None), {"mine": pa.array([1])}
-    write_sidecar("s.tar.arrow", make_sidecar(entries, info, columns, digests=False, local=True))
+    write_sidecar("s.tar.arrow", make_sidecar(entries, info, columns, digests=False))
     with pytest.raises(BadCondition, match=r'"mine".*--drop'):
         tarmac.Dataset("s.tar")
     index(drop=True)

@@ -15,7 +15,7 @@ from harness.shards import members, plain
 from tarmac.errors import DuplicateField, Truncated
 from tarmac.exact.indexed import IndexedShard
 from tarmac.indexing.build import IndexOptions, index_shard
-from tarmac.indexing.meta import parse_meta
+from tarmac.indexing.meta import meta_plan
 from tarmac.indexing.sidecar import read_sidecar
 from tarmac.storage import open_read
 from tarmac.tools.regroup import index_scattered
@@ -53,7 +53,7 @@ def test_metadata_and_errors(tmp_path):
     files = [("a.cls", b"1"), ("b.cls", b"2"), ("a.json", b'{"w": 3}'), ("b.txt", b"xyz")]
     path.write_bytes(plain(files))
     sidecar = read_sidecar(
-        index_scattered(str(path), IndexOptions(meta=parse_meta("cls,json.w,txt.size"))), "a"
+        index_scattered(str(path), IndexOptions(meta=meta_plan(["cls", "json.w", "txt.size"]))), "a"
     )
     columns = [sidecar.column(name).to_pylist() for name in ("cls", "json.w", "txt.size")]
     assert columns == [[1, 2], [3, None], [None, 3]]

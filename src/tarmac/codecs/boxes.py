@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from tarmac.codecs.images import FORMATS, decode_image
+from tarmac.codecs.images import DIRECT_COLOURS, FORMATS, decode_image, jpeg_header
 from tarmac.codecs.pixels import check_pixels
 from tarmac.limits import DEFAULT_LIMITS, Limits
 
@@ -32,12 +32,12 @@ class OpenImage:
         self._data = data
         self._limits = limits
         self._pixels: Array | None = None
-        header = _jpeg_header(data)
-        if header is None:
+        header = jpeg_header(data) if data.endswith(b"\xff\xd9") else None  # a truncated one is decoded whole
+        if header is None or header[2] not in DIRECT_COLOURS:
             self._pixels = self._decode()
             self.height, self.width = self._pixels.shape[:2]
         else:
-            self.height, self.width = header
+            self.width, self.height, _ = header
             check_pixels(self.width, self.height, limits.pixels)
 
     def pixels(self, box: Box) -> Array:
@@ -53,19 +53,6 @@ class OpenImage:
     def _decode(self) -> Array:
         pixels: Array = decode_image(self._data, "rgb8", FORMATS, self._limits.pixels, fast=True)
         return pixels
-
-
-def _jpeg_header(data: bytes) -> tuple[int, int] | None:
-    """Return height and width of a JPEG that can be decoded in part; a truncated one cannot."""
-    if not (data.startswith(b"\xff\xd8\xff") and data.endswith(b"\xff\xd9")):
-        return None
-    import simplejpeg
-
-    try:
-        height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
-    except ValueError:
-        return None
-    return (height, width) if colours in ("YCbCr", "RGB", "Gray") else None
 
 
 def _decode_box(data: bytes, box: Box) -> Array | None:

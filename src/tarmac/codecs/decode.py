@@ -28,8 +28,8 @@ DecodingError = DecodeFailed
 _MAX_PLANS = 4096
 _MAX_REASON = 300
 
-_UNWRAP, _FINAL, _MAYBE, _ASK = range(4)
-_Step = tuple[int, Any, str, int]
+_UNWRAP, _FINAL, _MAYBE = range(3)
+_Step = tuple[int, DecodeFunction, int]
 
 
 class Decoder:
@@ -120,30 +120,29 @@ class Decoder:
         steps: list[_Step] = []
         for index, handler in enumerate(self.handlers[start:], start):
             if not isinstance(handler, FieldHandler) or type(handler).__call__ is not FieldHandler.__call__:
-                steps.append((_ASK, handler, key, index))
+                steps.append((_MAYBE, bind(handler, key), index))
                 continue
             function = handler.find(key, self.options)
             if function is None:
                 continue
             inner = handler.inner(key)
             if inner is not None:
-                steps.append((_UNWRAP, function, key, index))
+                steps.append((_UNWRAP, function, index))
                 key = inner
                 continue
-            steps.append((_FINAL if handler.final else _MAYBE, function, key, index))
+            steps.append((_FINAL if handler.final else _MAYBE, function, index))
             if handler.final:
                 break
         if len(steps) == 1 and steps[0][0] == _FINAL:
-            only: DecodeFunction = steps[0][1]
-            return only
+            return steps[0][1]
         return bind(self._run, tuple(steps)) if steps else bytes
 
     def _run(self, steps: tuple[_Step, ...], data: bytes) -> Any:
-        for action, function, key, index in steps:
+        for action, function, index in steps:
+            value = function(data)
             if action == _UNWRAP:
-                data = function(data)
+                data = value
                 continue
-            value = function(key, data) if action == _ASK else function(data)
             if isinstance(value, Continue):
                 return self._plan(index + 1, value.key)(value.data)
             if value is not None or action == _FINAL:

@@ -64,27 +64,26 @@ class FieldHandler:
 
 
 class ExtensionHandler(FieldHandler):
-    """Calls a function for keys that end in one of several extensions."""
+    """Decodes fields with certain extensions, such as `"jpg seg.jpg"`, by `f(data)`.
+
+    An extension with a dot matches that many parts: `seg.jpg` matches `a.seg.jpg`, not `a.jpg`. Case does
+    not matter.
+    """
 
     final = False
 
-    def __init__(self, extensions: str | Iterable[str], function: DecodeFunction) -> None:
+    def __init__(self, extensions: str | Iterable[str], f: DecodeFunction) -> None:
         names = extensions.split() if isinstance(extensions, str) else extensions
         self.suffixes = tuple(f".{name.lower()}" for name in names)
-        self.function = function
+        self.function = f
 
     def find(self, key: str, options: DecodeOptions) -> DecodeFunction | None:
         del options
         return self.function if f".{key.lower()}".endswith(self.suffixes) else None
 
 
-def handle_extension(extensions: str | Iterable[str], f: DecodeFunction) -> ExtensionHandler:
-    """Return a handler that decodes fields with these extensions, such as `"jpg seg.jpg"`, by `f(data)`.
-
-    An extension with a dot matches that many parts: `seg.jpg` matches `a.seg.jpg`, not `a.jpg`. Case does
-    not matter.
-    """
-    return ExtensionHandler(extensions, f)
+handle_extension = ExtensionHandler
+"""The name in the webdataset library."""
 
 
 def extension_of(key: str) -> str:

@@ -106,6 +106,8 @@ imagespecs: dict[str, tuple[str, str | None, str]] = {
 """Library, element type and colour mode of each spec."""
 
 _KEEPS_DEPTH = ("pil", "pill")
+DIRECT_COLOURS = ("YCbCr", "RGB", "Gray")
+"""JPEGs that simplejpeg decodes. Of CMYK, Pillow handles the inversions that some programs write."""
 _DEEP = ("I;16", "I;16B", "I;16L", "I;16N", "I", "F")
 
 
@@ -151,11 +153,7 @@ def decode_image(data: bytes, spec: str, formats: str, max_pixels: int, fast: bo
     mode = mode.upper()
     if package == "pil":
         image = open_image(data, formats, max_pixels)
-        if image.mode in _DEEP:
-            if spec in _KEEPS_DEPTH:
-                return image.copy()
-            _warn_if_clipped(image, spec)
-        return image.convert(mode)
+        return image.copy() if image.mode in _DEEP and spec in _KEEPS_DEPTH else _convert(image, mode, spec)
     pixels = _pixels(data, spec, mode, formats, max_pixels, fast)
     import numpy as np
 
@@ -175,34 +173,44 @@ def _pixels(data: bytes, spec: str, mode: str, formats: str, max_pixels: int, fa
     """Return HxW or HxWxC bytes as Pillow's `convert` does; `fast` differs slightly."""
     import numpy as np
 
-    if data.startswith(b"\xff\xd8\xff"):
-        pixels = _jpeg(data, mode, max_pixels, fast)
-        if pixels is not None:
-            return pixels
-    image = open_image(data, formats, max_pixels)
-    if image.mode in _DEEP:
-        _warn_if_clipped(image, spec)
-    return np.asarray(image.convert(mode))
+    pixels = _jpeg(data, mode, max_pixels, fast)
+    if pixels is not None:
+        return pixels
+    return np.asarray(_convert(open_image(data, formats, max_pixels), mode, spec))
 
 
 def _jpeg(data: bytes, mode: str, max_pixels: int, fast: bool) -> Array | None:
     """Decode a JPEG with the same result as Pillow, unless `fast`; None leaves it to Pillow."""
+    header = jpeg_header(data)
+    if header is None:
+        return None
+    import simplejpeg
+
+    width, height, colours = header
+    check_pixels(width, height, max_pixels)
+    if colours not in DIRECT_COLOURS:
+        return None
+    if mode == "L" and colours != "Gray":
+        return None  # simplejpeg rounds grey differently from Pillow
+    wanted = "GRAY" if mode == "L" else mode
+    try:
+        pixels: Array = simplejpeg.decode_jpeg(data, wanted, fastdct=fast, fastupsample=fast)
+    except ValueError:
+        return None  # damaged: Pillow decides whether it is still readable
+    return pixels[:, :, 0] if mode == "L" else pixels
+
+
+def jpeg_header(data: bytes) -> tuple[int, int, str] | None:
+    """Return width, height and colours of a JPEG; None leaves the image to Pillow."""
+    if not data.startswith(b"\xff\xd8\xff"):
+        return None
     import simplejpeg
 
     try:
         height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
-        check_pixels(width, height, max_pixels)
-        if colours not in ("YCbCr", "RGB", "Gray"):
-            return None  # CMYK: Pillow handles the inversions that some programs write
-        if mode == "L" and colours != "Gray":
-            return None  # simplejpeg rounds grey differently from Pillow
-        wanted = "GRAY" if mode == "L" else mode
-        pixels: Array = simplejpeg.decode_jpeg(data, wanted, fastdct=fast, fastupsample=fast)
-    except DecompressionBomb:
-        raise
     except ValueError:
-        return None  # damaged: Pillow decides whether it is still readable
-    return pixels[:, :, 0] if mode == "L" else pixels
+        return None
+    return width, height, colours
 
 
 @lru_cache
@@ -232,17 +240,19 @@ def open_image(data: bytes, formats: str, max_pixels: int) -> Image:
     return image
 
 
-def _warn_if_clipped(image: Image, spec: str) -> None:
-    """Warn if an image has values that 8 bits cannot represent: large, negative or fractional."""
-    extrema: Any = image.getextrema()
-    low, high = extrema
-    if low < 0 or high > 255 or image.mode == "F":
-        warnings.warn(
-            f"{spec} clips an image with values from {low:g} to {high:g} to integers from 0 to 255; "
-            "decode it as pil, or with a custom handler",
-            TarmacWarning,
-            stacklevel=2,
-        )
+def _convert(image: Image, mode: str, spec: str) -> Image:
+    """Convert to 8 bits; warn if they cannot represent its values, which are large, negative or fractional."""
+    if image.mode in _DEEP:
+        extrema: Any = image.getextrema()
+        low, high = extrema
+        if low < 0 or high > 255 or image.mode == "F":
+            warnings.warn(
+                f"{spec} clips an image with values from {low:g} to {high:g} to integers from 0 to 255; "
+                "decode it as pil, or with a custom handler",
+                TarmacWarning,
+                stacklevel=2,
+            )
+    return image.convert(mode)
 
 
 def open_image_field(field: str, data: bytes, limits: Limits = DEFAULT_LIMITS) -> Image:
@@ -253,31 +263,18 @@ def open_image_field(field: str, data: bytes, limits: Limits = DEFAULT_LIMITS) -
     return open_image(data, _FORMATS_BY_EXTENSION.get(extension_of(field), FORMATS), limits.pixels)
 
 
-_CHANNELS = {"Gray": 1, "CMYK": 4, "YCCK": 4}
+_CHANNELS = {"Gray": 1, "CMYK": 4, "YCCK": 4}  # 3 for all others
 
 
 def _image_attributes(data: bytes, limits: Limits, formats: str = FORMATS) -> dict[str, int]:
-    header = _jpeg_attributes(data)
-    if header is None:
-        image = open_image(data, formats, limits.pixels)
-        header = image.width, image.height, len(image.getbands())
-    check_pixels(header[0], header[1], limits.pixels)
-    return dict(zip(_ATTRIBUTES, header, strict=True))
+    if header := jpeg_header(data):
+        width, height, colours = header
+        check_pixels(width, height, limits.pixels)
+        return {"width": width, "height": height, "channels": _CHANNELS.get(colours, 3)}
+    image = open_image(data, formats, limits.pixels)
+    return {"width": image.width, "height": image.height, "channels": len(image.getbands())}
 
 
-def _jpeg_attributes(data: bytes) -> tuple[int, int, int] | None:
-    if not data.startswith(b"\xff\xd8\xff"):
-        return None
-    import simplejpeg
-
-    try:
-        height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
-    except ValueError:
-        return None  # damaged: Pillow decides whether it is still readable
-    return width, height, _CHANNELS.get(colours, 3)
-
-
-_ATTRIBUTES = ("width", "height", "channels")
 _ENCODERS = {
     **dict.fromkeys(("jpg", "jpeg", "img", "image"), image_encoder("JPEG")),
     "ppm": image_encoder("PPM"),
@@ -295,7 +292,7 @@ for _extension in dict.fromkeys((*IMAGE_EXTENSIONS, *_ENCODERS)):
             _extension,
             encode=_ENCODERS.get(_extension),
             kind="image",
-            attributes=_ATTRIBUTES,
+            attributes=("width", "height", "channels"),
             read_attributes=partial(
                 _image_attributes, formats=_FORMATS_BY_EXTENSION.get(_extension, FORMATS)
             ),

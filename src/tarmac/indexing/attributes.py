@@ -10,8 +10,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from tarmac.codecs import find_codec, json_loads, kind_of
-from tarmac.codecs.basic import text_loads
+from tarmac.codecs import find_codec, kind_of
+from tarmac.codecs.basic import json_loads, text_loads
 from tarmac.errors import NoCodec
 from tarmac.indexing.promote import as_text
 from tarmac.limits import DEFAULT_LIMITS, Limits
@@ -48,8 +48,8 @@ def read_field(field: str, data: bytes, limits: Limits = DEFAULT_LIMITS) -> Look
 
 def _follow(value: Any, path: str) -> Any:
     """Walk into JSON along `a.b.0`; a key that has dots itself comes before its parts."""
-    if not path:
-        return _json_text(value)
+    if not path:  # JSON as a whole is always JSON, also where it holds no more than a string
+        return as_text([value])[1:-1]
     parts = path.split(".")
     while parts:
         step = 1
@@ -65,8 +65,3 @@ def _follow(value: Any, path: str) -> Any:
             return None
         parts = parts[step:]
     return as_text(value) if isinstance(value, dict | list) else value
-
-
-def _json_text(value: Any) -> str:
-    # A bare JSON field is always JSON, also where it holds no more than a string.
-    return as_text([value])[1:-1]

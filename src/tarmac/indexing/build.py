@@ -6,7 +6,7 @@ import hashlib
 import os
 import pickle
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,7 +19,6 @@ from tarmac.indexing.entries import Entries
 from tarmac.indexing.manifest import Manifest, Shard, read_manifest
 from tarmac.indexing.meta import Columns as MetaColumns
 from tarmac.indexing.meta import MetaPlan, meta_plan
-from tarmac.indexing.sampled_digests import sample_digests
 from tarmac.indexing.sidecar import Sidecar, make_sidecar, open_sidecar, sidecar_url, write_sidecar
 from tarmac.progress import track
 from tarmac.runtime.lookahead import in_threads
@@ -75,17 +74,14 @@ def manifest_of(
         if name.partition("?")[0].lower().endswith(".json"):
             return read_manifest(name, options.storage, options.tar.limits)
     urls = expand(source, limits=options.tar.limits, storage=options.storage)
-    shards = _indexed(urls, options, beside)
-    return Manifest(list(track(shards, len(urls), "indexing", progress=progress)))
 
-
-def _indexed(urls: Sequence[str], options: IndexOptions, beside: bool) -> Iterator[Shard]:
-    def one(url: str) -> Shard:
+    def indexed(url: str) -> Shard:
         sidecar, index = find_or_make_index(url, options, beside=beside)
         facts = sidecar.facts
         return Shard(url, facts.samples, facts.size, index, facts.fingerprint)
 
-    return map(one, urls) if all(map(is_local, urls)) else in_threads(one, urls, REQUESTS)
+    shards = map(indexed, urls) if all(map(is_local, urls)) else in_threads(indexed, urls, REQUESTS)
+    return Manifest(list(track(shards, len(urls), "indexing", progress=progress)))
 
 
 def find_or_make_index(url: str, options: IndexOptions, *, beside: bool = True) -> tuple[Sidecar, str]:
@@ -174,26 +170,20 @@ def with_existing_columns(options: IndexOptions, *indexes: str) -> IndexOptions:
             sidecar = open_sidecar(index, options.storage)
         except (IndexingError, AccessDenied):
             continue
-        options = replace(
-            options,
-            digests=options.digests or sidecar.facts.digests,
-            meta=_merged_plan(options.meta, sidecar, index),
-        )
+        options = replace(options, digests=options.digests or sidecar.facts.digests)
+        if not sidecar.metadata:
+            continue
+        try:
+            plan = meta_plan(sidecar.metadata, on_bad="null" if sidecar.facts.bad_meta else "raise")
+        except BadCondition as error:
+            error.hint = "tarmac index --drop builds an index without the existing columns."
+            raise error.at(url=index) from None
+        if options.meta is not None:
+            names = {column.name for column in options.meta.columns}
+            new = (column for column in plan.columns if column.name not in names)
+            plan = replace(options.meta, columns=(*options.meta.columns, *new))
+        options = replace(options, meta=plan)
     return options
-
-
-def _merged_plan(plan: MetaPlan | None, sidecar: Sidecar, index: str) -> MetaPlan | None:
-    if not sidecar.metadata:
-        return plan
-    try:
-        existing = meta_plan(sidecar.metadata, on_bad="null" if sidecar.facts.bad_meta else "raise")
-    except BadCondition as error:
-        error.hint = "tarmac index --drop builds an index without the existing columns."
-        raise error.at(url=index) from None
-    if plan is None:
-        return existing
-    names = {column.name for column in plan.columns}
-    return replace(plan, columns=(*plan.columns, *(one for one in existing.columns if one.name not in names)))
 
 
 def index_shard(url: str, options: IndexOptions = DEFAULT_INDEXING) -> bytes:
@@ -203,21 +193,21 @@ def index_shard(url: str, options: IndexOptions = DEFAULT_INDEXING) -> bytes:
     try:
         with open_read(url, options.storage) as source:
             _read_shard(source, url, options, entries, columns)
-        sampled = sample_digests(url, before, entries.offsets, options.storage)
+        content = make_sidecar(
+            entries,
+            before,
+            {} if columns is None else columns.arrays(),
+            digests=options.digests,
+            url=url,
+            storage=options.storage,
+            bad_meta=columns is not None and columns.plan.on_bad == "null",
+        )
     except TarmacError as error:
         error.at(url=url)
         raise
     if stat(url, options.storage) != before:
         raise ObjectChanged("the shard was written while it was being indexed.", url=url)
-    return make_sidecar(
-        entries,
-        before,
-        {} if columns is None else columns.arrays(),
-        digests=options.digests,
-        local=is_local(url),
-        sampled_digests=sampled,
-        bad_meta=columns is not None and columns.plan.on_bad == "null",
-    )
+    return content
 
 
 def _read_shard(
@@ -240,18 +230,17 @@ def _read_shard(
         tracked_keys=options.tar.limits.tracked_keys,
     )
     kept: dict[int, bytes] = {}
+
+    def read(offset: int, size: int) -> bytes:
+        return mapped[offset : offset + size] if mapped else kept[offset]
+
     located = _located(members, options.digests, None if columns is None or mapped else kept)
     for sample in group_members(located, url, grouping):
         key = sample.pop("__key__")
         del sample["__url__"]
         entries.add(key, sample)
         if columns is not None:
-            needed = {
-                name: mapped[offset : offset + size] if mapped else kept[offset]
-                for name, (offset, size, _) in sample.items()
-                if columns.plan.needs(name)
-            }
-            columns.add(needed, key, {name: size for name, (_, size, _) in sample.items()})
+            columns.add_located(sample, key, read)
             # The first member of the next sample has been read already.
             last = max((offset for offset, _, _ in sample.values()), default=0)
             for offset in [offset for offset in kept if offset <= last]:

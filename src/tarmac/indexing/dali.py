@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from tarmac.errors import IndexingError
 from tarmac.indexing.entries import Entries, Extent
-from tarmac.indexing.sampled_digests import sample_digests
 from tarmac.indexing.sidecar import make_sidecar
-from tarmac.storage import StorageOptions, is_local, read_all, stat
+from tarmac.storage import StorageOptions, read_all, stat
 from tarmac.storage.types import DEFAULT_STORAGE
 
 
@@ -47,8 +46,7 @@ def read_dali(shard: str, storage: StorageOptions = DEFAULT_STORAGE) -> bytes:
                 entries.add(key, extents)
         except (ValueError, IndexError, OverflowError) as error:
             raise IndexingError(f"line {number} is invalid: {error}.", url=url) from None
-    sampled = sample_digests(shard, info, entries.offsets, storage)
-    return make_sidecar(entries, info, {}, digests=False, local=is_local(shard), sampled_digests=sampled)
+    return make_sidecar(entries, info, {}, digests=False, url=shard, storage=storage)
 
 
 def _parse_sample(line: str) -> tuple[str, dict[str, Extent]]:

@@ -35,7 +35,9 @@ class Entries:
         names = tuple(extents)
         numbers = self._layouts.get(names)
         if numbers is None:
-            numbers = self._new_layout(names, key)
+            numbers = array("h", [self._number_of(name, key) for name in names])
+            if len(self._layouts) < 1000:
+                self._layouts[names] = numbers
         self.field_of += numbers
         self._buffer += extents.values()
         self._members += len(names)
@@ -52,34 +54,8 @@ class Entries:
             self._digests.extend(digests)
             self._buffer.clear()
 
-    @property
-    def offsets(self) -> array[int]:
-        """The offset of each member."""
-        self._pack()
-        return self._offsets
-
-    @property
-    def sizes(self) -> array[int]:
-        """The size of each member."""
-        self._pack()
-        return self._sizes
-
-    @property
-    def digests(self) -> array[int]:
-        """The digest of each member."""
-        self._pack()
-        return self._digests
-
-    def _new_layout(self, names: tuple[str, ...], key: str) -> array[int]:
-        numbers = array("h", [self._number_of(name, key) for name in names])
-        if len(self._layouts) < 1000:
-            self._layouts[names] = numbers
-        return numbers
-
     def _number_of(self, field: str, key: str) -> int:
-        if field in self.fields:
-            return self.fields[field]
-        number = len(self.fields)
+        number = self.fields.get(field, len(self.fields))
         if number > 32_000:
             raise BadName(
                 "the shard has more than 32,000 different fields; the naming rule is probably wrong.",
@@ -105,14 +81,15 @@ class Entries:
         """Return the keys and members as Arrow arrays."""
         import pyarrow as pa
 
+        self._pack()
         members = pa.StructArray.from_arrays(
             [
                 pa.DictionaryArray.from_arrays(
                     _numbers(self.field_of, pa.int16()), _texts(list(self.fields))
                 ),
-                _numbers(self.offsets, pa.int64()),
-                _numbers(self.sizes, pa.int64()),
-                _numbers(self.digests, pa.uint64()),
+                _numbers(self._offsets, pa.int64()),
+                _numbers(self._sizes, pa.int64()),
+                _numbers(self._digests, pa.uint64()),
             ],
             ["field", "offset", "size", "digest"],
         )

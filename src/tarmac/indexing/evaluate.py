@@ -1,11 +1,15 @@
-"""Evaluate conditions on Arrow tables. Imports pyarrow, so `where` imports it when needed."""
+"""Evaluate conditions on Arrow tables. Imports pyarrow, so `where` imports it when needed.
+
+Every part of a condition becomes a column, or a scalar that stands for one: int64, float64 without NaN, string,
+bool, or a scalar of type null.
+"""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -13,24 +17,22 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tarmac.errors import BadCondition
-from tarmac.indexing.grammar import (
-    Between,
-    Chain,
-    Column,
-    Comparison,
-    Constant,
-    In,
-    Like,
-    Node,
-    Unary,
-    condition_error,
-)
+from tarmac.indexing.grammar import Node, condition_error
 from tarmac.indexing.promote import promote
 
-Type: TypeAlias = Literal["number", "text", "truth", "null"]
-
-_TYPES = {"number": pa.int64(), "text": pa.string(), "truth": pa.bool_()}
-_NAMES = {"number": "a number", "text": "text", "truth": "true or false", "null": "null"}
+_NUMBER, _TEXT, _TRUTH, _NULL = "a number", "text", "true or false", "null"
+_KINDS = {
+    pa.int64(): _NUMBER,
+    pa.float64(): _NUMBER,
+    pa.string(): _TEXT,
+    pa.bool_(): _TRUTH,
+    pa.null(): _NULL,
+}
+_NULLS = {
+    _NUMBER: pa.scalar(None, pa.int64()),
+    _TEXT: pa.scalar(None, pa.string()),
+    _TRUTH: pa.scalar(None, pa.bool_()),
+}
 _COMPARE = {
     "=": pc.equal,
     "!=": pc.not_equal,
@@ -41,16 +43,6 @@ _COMPARE = {
 }
 _SHOWN = 40
 _CHECKED = {"+": pc.add_checked, "-": pc.subtract_checked, "*": pc.multiply_checked}
-
-
-class Value(NamedTuple):
-    """A column, or a scalar in place of one; numbers are int64 or float64, without NaN."""
-
-    type: Type
-    data: Any
-
-
-_Operand: TypeAlias = tuple[Node, Value]
 
 
 class Scope(NamedTuple):
@@ -74,120 +66,92 @@ def evaluate(
     tree: Node, table: Any, text: str, names: Mapping[str, str], types: Mapping[str, Any]
 ) -> NDArray[np.bool_]:
     """Return for each row whether the condition is true; `names` maps its names to columns."""
-    result = _truth(tree, Scope(table, text, names, types))
+    result = _as(_TRUTH, tree, Scope(table, text, names, types))
     if isinstance(result, pa.Scalar):
         return np.full(table.num_rows, bool(result.as_py()))
     return np.asarray(pc.fill_null(result, False), dtype=bool)  # noqa: FBT003
 
 
-def _value(node: Node, scope: Scope) -> Value:
-    match node:
-        case Constant():
-            return _constant(node.value)
-        case Column():
+def _value(node: Node, scope: Scope) -> Any:
+    match node.operator, node.operands:
+        case "constant", _:
+            return pa.scalar(node.value)
+        case "column", _:
             return _column(node, scope)
-        case Unary():
-            return _unary(node, scope)
-        case Chain():
-            return _chain(node, scope)
-        case Comparison():
-            left, right = _value(node.left, scope), _value(node.right, scope)
-            return _compare(node, node.operator, (node.left, left), (node.right, right), scope)
-        case Between():
-            operand = node.operand, _value(node.operand, scope)
-            low = _compare(node, ">=", operand, (node.low, _value(node.low, scope)), scope)
-            high = _compare(node, "<=", operand, (node.high, _value(node.high, scope)), scope)
-            return Value("truth", pc.and_kleene(low.data, high.data))
-        case In():
-            return _in(node, scope)
-        case Like():
-            return _like(node, scope)
-    raise TypeError(f"unexpected {type(node).__name__}")
+        case "not", (operand,):
+            return pc.invert(_as(_TRUTH, operand, scope))
+        case "is null", (operand,):
+            return pc.is_null(_value(operand, scope))
+        case "length", (operand,):
+            return pc.utf8_length(_as(_TEXT, operand, scope)).cast(pa.int64())
+        case "lower", (operand,):
+            return pc.utf8_lower(_as(_TEXT, operand, scope))
+        case "+", (operand,):
+            return _as(_NUMBER, operand, scope)
+        case "-", (operand,):
+            return _arithmetic("-", pa.scalar(0), _as(_NUMBER, operand, scope))
+        case "and" | "or" as operator, (first, *rest):
+            join = pc.and_kleene if operator == "and" else pc.or_kleene
+            result = _as(_TRUTH, first, scope)
+            for operand in rest:
+                result = join(result, _as(_TRUTH, operand, scope))
+            return result
+        case "arithmetic", (first, *rest):
+            result = _as(_NUMBER, first, scope)
+            for sign, operand in zip(node.value, rest, strict=True):
+                result = _arithmetic(sign, result, _as(_NUMBER, operand, scope))
+            return result
+        case "between", (operand, low, high):
+            value = _value(operand, scope)
+            above = _compare(node, ">=", (operand, value), (low, _value(low, scope)), scope)
+            below = _compare(node, "<=", (operand, value), (high, _value(high, scope)), scope)
+            return pc.and_kleene(above, below)
+        case "in", (operand, *items):
+            return _in(node, operand, items, scope)
+        case "like" | "ilike", (operand,):
+            return _like(node, operand, scope)
+        case operator, (left, right):
+            return _compare(node, operator, (left, _value(left, scope)), (right, _value(right, scope)), scope)
+    raise TypeError(f"unexpected {node.operator}")
 
 
-def _as(type_: Type, node: Node, scope: Scope) -> Any:
-    """Return the data of a part that must have this type; null has every type."""
+def _as(kind: str, node: Node, scope: Scope) -> Any:
+    """Return the value of a part that must be of this kind; null is of every kind."""
     value = _value(node, scope)
-    if value.type == type_:
-        return value.data
-    if value.type == "null":
-        return _null(type_)
-    what = f"{scope.source(node)} is {_NAMES[value.type]}, expected {_NAMES[type_]}"
-    raise scope.error(node, what)
+    actual = _KINDS[value.type]
+    if actual == kind:
+        return value
+    if actual == _NULL:
+        return _NULLS[kind]
+    raise scope.error(node, f"{scope.source(node)} is {actual}, expected {kind}")
 
 
-def _truth(node: Node, scope: Scope) -> Any:
-    return _as("truth", node, scope)
-
-
-def _null(type_: Type) -> Any:
-    return pa.scalar(None, _TYPES.get(type_, pa.int64()))
-
-
-def _constant(value: bool | int | float | str | None) -> Value:
-    if value is None:
-        return Value("null", _null("null"))
-    if isinstance(value, bool):
-        return Value("truth", pa.scalar(value))
-    if isinstance(value, str):
-        return Value("text", pa.scalar(value, pa.string()))
-    return Value("number", pa.scalar(value, pa.int64() if isinstance(value, int) else pa.float64()))
-
-
-def _column(node: Column, scope: Scope) -> Value:
-    name = scope.names[node.name]
+def _column(node: Node, scope: Scope) -> Any:
+    name = scope.names[node.value]
     data = scope.table.column(name)
     if data.null_count == len(data):  # shards store columns without values as text
-        return Value("null", _null("null"))
+        return pa.scalar(None)
     if name in scope.types:
         data = promote(data, scope.types[name])
     if pa.types.is_dictionary(data.type):
         data = data.cast(data.type.value_type)
     type_ = data.type
     if pa.types.is_boolean(type_):
-        return Value("truth", data)
+        return data
     if pa.types.is_integer(type_) and type_ != pa.uint64():
-        return Value("number", data.cast(pa.int64()))
+        return data.cast(pa.int64())
     if pa.types.is_integer(type_) or pa.types.is_floating(type_):
-        return Value("number", _without_nan(data.cast(pa.float64(), safe=False)))
+        return _without_nan(data.cast(pa.float64(), safe=False))
     if pa.types.is_string(type_) or pa.types.is_large_string(type_):
-        return Value("text", data.cast(pa.string()))
+        return data.cast(pa.string())
     if pa.types.is_binary(type_):  # keys that are not UTF-8
         texts = [None if v is None else v.decode("utf-8", "backslashreplace") for v in data.to_pylist()]
-        return Value("text", pa.array(texts, pa.string()))
+        return pa.array(texts, pa.string())
     raise scope.error(node, f'the column "{name}" has the type {type_}, which conditions do not support')
 
 
 def _without_nan(data: Any) -> Any:
     return pc.if_else(pc.is_nan(data), pa.scalar(None, pa.float64()), data)
-
-
-def _unary(node: Unary, scope: Scope) -> Value:
-    match node.operator:
-        case "not":
-            return Value("truth", pc.invert(_truth(node.operand, scope)))
-        case "is null":
-            return Value("truth", pc.is_null(_value(node.operand, scope).data))
-        case "length":
-            return Value("number", pc.utf8_length(_as("text", node.operand, scope)).cast(pa.int64()))
-        case "lower":
-            return Value("text", pc.utf8_lower(_as("text", node.operand, scope)))
-        case sign:
-            number = _as("number", node.operand, scope)
-            return Value("number", number if sign == "+" else _arithmetic("-", pa.scalar(0), number))
-
-
-def _chain(node: Chain, scope: Scope) -> Value:
-    if node.operators[0] in ("and", "or"):
-        join = pc.and_kleene if node.operators[0] == "and" else pc.or_kleene
-        result = _truth(node.operands[0], scope)
-        for operand in node.operands[1:]:
-            result = join(result, _truth(operand, scope))
-        return Value("truth", result)
-    result = _as("number", node.operands[0], scope)
-    for operator, operand in zip(node.operators, node.operands[1:], strict=True):
-        result = _arithmetic(operator, result, _as("number", operand, scope))
-    return Value("number", result)
 
 
 def _arithmetic(operator: str, left: Any, right: Any) -> Any:
@@ -208,34 +172,36 @@ def _floats(*values: Any) -> list[Any]:
     return [value.cast(pa.float64(), safe=False) for value in values]
 
 
-def _compare(node: Node, operator: str, left: _Operand, right: _Operand, scope: Scope) -> Value:
-    _check_comparable(node, left, right, scope)
-    one, other = left[1], right[1]
-    if "null" in (one.type, other.type):
-        return Value("truth", _null("truth"))
-    sides = [one.data, other.data] if one.data.type == other.data.type else _floats(one.data, other.data)
-    return Value("truth", _COMPARE[operator](*sides))
+def _compare(node: Node, operator: str, left: tuple[Node, Any], right: tuple[Node, Any], scope: Scope) -> Any:
+    if _NULL in _check_comparable(node, left, right, scope):
+        return _NULLS[_TRUTH]
+    sides = [left[1], right[1]]
+    return _COMPARE[operator](*(sides if sides[0].type == sides[1].type else _floats(*sides)))
 
 
-def _check_comparable(node: Node, left: _Operand, right: _Operand, scope: Scope) -> None:
-    if len({left[1].type, right[1].type} - {"null"}) > 1:
-        sides = (f"{scope.source(side)} ({_NAMES[value.type]})" for side, value in (left, right))
-        raise scope.error(node, f"{' and '.join(sides)} cannot be compared")
+def _check_comparable(
+    node: Node, left: tuple[Node, Any], right: tuple[Node, Any], scope: Scope
+) -> tuple[str, str]:
+    """Return the kinds of two values; raise unless they are equal or one is null."""
+    one, other = _KINDS[left[1].type], _KINDS[right[1].type]
+    if one != other and _NULL not in (one, other):
+        what = f"{scope.source(left[0])} ({one}) and {scope.source(right[0])} ({other}) cannot be compared"
+        raise scope.error(node, what)
+    return one, other
 
 
-def _in(node: In, scope: Scope) -> Value:
-    value = _value(node.operand, scope)
-    items = [(item, _constant(item.value)) for item in node.items if item.value is not None]
+def _in(node: Node, operand: Node, items: list[Node], scope: Scope) -> Any:
+    value = _value(operand, scope)
     for item in items:
-        _check_comparable(node, (node.operand, value), item, scope)
-    if value.type == "null":
-        return Value("truth", _null("truth"))
-    representable = _representable(value.data.type, [item.value for item, _ in items])
-    matches = pc.is_in(value.data, value_set=pa.array(representable, value.data.type))
+        _check_comparable(node, (operand, value), (item, pa.scalar(item.value)), scope)
+    if value.type == pa.null():
+        return _NULLS[_TRUTH]
+    values = [item.value for item in items if item.value is not None]
+    matches = pc.is_in(value, value_set=pa.array(_representable(value.type, values), value.type))
     # As in SQL, a value that is not in a list with a null is neither in it nor not in it.
-    otherwise = pa.scalar(False if len(items) == len(node.items) else None, pa.bool_())
+    otherwise = pa.scalar(False if len(values) == len(items) else None, pa.bool_())
     result = pc.if_else(matches, pa.scalar(True), otherwise)  # noqa: FBT003
-    return Value("truth", pc.if_else(pc.is_valid(value.data), result, _null("truth")))
+    return pc.if_else(pc.is_valid(value), result, _NULLS[_TRUTH])
 
 
 def _representable(type_: Any, items: list[Any]) -> list[Any]:
@@ -246,13 +212,12 @@ def _representable(type_: Any, items: list[Any]) -> list[Any]:
     return [float(item) for item in items] if type_ == pa.float64() else items
 
 
-def _like(node: Like, scope: Scope) -> Value:
-    data = _as("text", node.operand, scope)
+def _like(node: Node, operand: Node, scope: Scope) -> Any:
+    data = _as(_TEXT, operand, scope)
     try:
-        matches = pc.match_substring_regex(data, _regex(node.pattern), ignore_case=node.ignore_case)
+        return pc.match_substring_regex(data, _regex(node.value), ignore_case=node.operator == "ilike")
     except pa.ArrowInvalid as error:
         raise scope.error(node, f"the pattern is too complex ({error})") from None
-    return Value("truth", matches)
 
 
 def _regex(like: str) -> str:

@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from tarmac.errors import BadCondition
 
@@ -34,78 +34,21 @@ _FUNCTIONS = ("length", "lower", "has")
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A part of a condition, with its position in the text."""
+    """A part of a condition, with its position in the text.
+
+    The operators are `constant` and `column`, whose value or name is `value`; `not`, `is null`, `length`, `lower`,
+    `+` and `-`, of one operand; `=`, `!=`, `<`, `<=`, `>` and `>=`, of two; `between`, of a value, the lowest and
+    the highest; `in`, of a value and constants; `like` and `ilike`, with the pattern in `value`; `and` and `or`;
+    and `arithmetic`, with a tuple of the signs between its operands in `value`.
+
+    A long chain of `and`, `or` or signs of equal precedence is one node, so that it does not become a deep tree.
+    """
 
     start: int
     end: int
-
-
-@dataclass(frozen=True, slots=True)
-class Constant(Node):
-    """A number, a text, true, false or null."""
-
-    value: bool | int | float | str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Column(Node):
-    """A column, named as the user wrote it."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Unary(Node):
-    """One of: not, -, +, is null, length, lower."""
-
     operator: str
-    operand: Node
-
-
-@dataclass(frozen=True, slots=True)
-class Chain(Node):
-    """Operands joined by operators of the same precedence, from left to right: and; or; + and -; * and /.
-
-    A long chain is one node, so that it does not become a deep tree.
-    """
-
-    operators: tuple[str, ...]
-    operands: tuple[Node, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison(Node):
-    """One of = != < <= > >=."""
-
-    operator: str
-    left: Node
-    right: Node
-
-
-@dataclass(frozen=True, slots=True)
-class Between(Node):
-    """Whether a value is at least `low` and at most `high`."""
-
-    operand: Node
-    low: Node
-    high: Node
-
-
-@dataclass(frozen=True, slots=True)
-class In(Node):
-    """Whether a value is in a list."""
-
-    operand: Node
-    items: tuple[Constant, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Like(Node):
-    """Whether a text matches a pattern with % (any text) and _ (any character)."""
-
-    operand: Node
-    pattern: str
-    ignore_case: bool
+    operands: tuple[Node, ...] = ()
+    value: Any = None
 
 
 class _Token(NamedTuple):
@@ -213,8 +156,9 @@ class _Parser:
         self._depth -= 1
         return node
 
-    def _end(self) -> int:
-        return self._tokens[self._next - 1].end
+    def _node(self, start: int, operator: str, *operands: Node, value: Any = None) -> Node:
+        """Return a node that ends with the last token taken."""
+        return Node(start, self._tokens[self._next - 1].end, operator, operands, value)
 
     def _chain(self, operators: tuple[str, ...], part: Callable[[], Node]) -> Node:
         operands, taken = [part()], []
@@ -223,67 +167,56 @@ class _Parser:
             operands.append(part())
         if not taken:
             return operands[0]
-        return Chain(operands[0].start, self._end(), tuple(taken), tuple(operands))
+        if taken[0] in ("and", "or"):
+            return self._node(operands[0].start, taken[0], *operands)
+        return self._node(operands[0].start, "arithmetic", *operands, value=tuple(taken))
 
     def _negation(self) -> Node:
         start = self.current.start
         if self._take("not"):
-            operand = self._nested(self._negation)
-            return Unary(start, self._end(), "not", operand)
+            return self._node(start, "not", self._nested(self._negation))
         return self._predicate()
 
     def _predicate(self) -> Node:
         left = self._sum()
         if operator := self._take(*_COMPARISONS):
-            right = self._sum()
-            return Comparison(left.start, self._end(), _COMPARISONS[operator], left, right)
+            return self._node(left.start, _COMPARISONS[operator], left, self._sum())
         if self._take("is"):
             negated = self._take("not")
             self._expect("null")
-            node: Node = Unary(left.start, self._end(), "is null", left)
+            node = self._node(left.start, "is null", left)
         else:
             negated = self._take("not")
-            test = self._membership(left)
-            if test is None:
-                return self.fail("in, like, ilike or between") if negated else left
-            node = test
-        return Unary(node.start, node.end, "not", node) if negated else node
+            node = self._membership(left)
+            if node is left and negated:
+                self.fail("in, like, ilike or between")
+        return self._node(left.start, "not", node) if negated else node
 
-    def _membership(self, left: Node) -> Node | None:
+    def _membership(self, left: Node) -> Node:
         if self._take("in"):
-            items = self._items()
-            return In(left.start, self._end(), left, items)
-        if word := self._take("like", "ilike"):
+            self._expect("(")
+            items = [self._item()]
+            while self._take(","):
+                items.append(self._item())
+            self._expect(")")
+            return self._node(left.start, "in", left, *items)
+        if operator := self._take("like", "ilike"):
             if self.current.type != "string":
                 self.fail("a pattern in single quotes")
-            pattern = _unquote(self._advance().text)
-            return Like(left.start, self._end(), left, pattern, word == "ilike")
+            return self._node(left.start, operator, left, value=_unquote(self._advance().text))
         if self._take("between"):
             low = self._sum()
             self._expect("and")
-            high = self._sum()
-            return Between(left.start, self._end(), left, low, high)
-        return None
+            return self._node(left.start, "between", left, low, self._sum())
+        return left
 
-    def _items(self) -> tuple[Constant, ...]:
-        self._expect("(")
-        items = [self._item()]
-        while self._take(","):
-            items.append(self._item())
-        self._expect(")")
-        return tuple(items)
-
-    def _item(self) -> Constant:
+    def _item(self) -> Node:
         start = self.current.start
         if self._take("-"):
             if self.current.type != "number":
                 self.fail("a number")
-            value = -self._number(self._advance())
-            return Constant(start, self._end(), value)
-        constant = self._constant()
-        if constant is None:
-            self.fail("a number, a text in single quotes, true, false or null")
-        return constant
+            return self._node(start, "constant", value=-self._number(self._advance()))
+        return self._constant() or self.fail("a number, a text in single quotes, true, false or null")
 
     def _sum(self) -> Node:
         return self._chain(("+", "-"), lambda: self._chain(("*", "/"), self._signed))
@@ -291,8 +224,7 @@ class _Parser:
     def _signed(self) -> Node:
         start = self.current.start
         if sign := self._take("-", "+"):
-            operand = self._nested(self._signed)
-            return Unary(start, self._end(), sign, operand)
+            return self._node(start, sign, self._nested(self._signed))
         return self._primary()
 
     def _primary(self) -> Node:
@@ -300,8 +232,7 @@ class _Parser:
             node = self._nested(self.condition)
             self._expect(")")
             return node
-        constant = self._constant()
-        if constant is not None:
+        if constant := self._constant():
             return constant
         token = self.current
         if token.type not in ("name", "quoted"):
@@ -311,7 +242,7 @@ class _Parser:
             return self._call(token)
         return self._column(token.start, _unquote(token.text) if token.type == "quoted" else token.text)
 
-    def _constant(self) -> Constant | None:
+    def _constant(self) -> Node | None:
         token = self.current
         value: bool | int | float | str | None
         if token.type == "number":
@@ -323,7 +254,7 @@ class _Parser:
         else:
             return None
         self._advance()
-        return Constant(token.start, token.end, value)
+        return self._node(token.start, "constant", value=value)
 
     def _number(self, token: _Token) -> int | float:
         if token.text.isdecimal() and len(token.text) < 20 and int(token.text) < 1 << 63:
@@ -333,9 +264,9 @@ class _Parser:
             raise condition_error(self.text, token.start, "number too large")
         return value
 
-    def _column(self, start: int, name: str) -> Column:
+    def _column(self, start: int, name: str) -> Node:
         self.columns.setdefault(name, start)
-        return Column(start, self._end(), name)
+        return self._node(start, "column", value=name)
 
     def _call(self, function: _Token) -> Node:
         name = function.text.lower()
@@ -352,4 +283,4 @@ class _Parser:
             return self._column(function.start, f"has:{field}")
         operand = self._nested(self._sum)
         self._expect(")")
-        return Unary(function.start, self._end(), name, operand)
+        return self._node(function.start, name, operand)

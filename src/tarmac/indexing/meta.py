@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
@@ -19,6 +18,7 @@ from typing import Any, Literal, NamedTuple, NoReturn
 from tarmac.codecs.basic import json_loads
 from tarmac.errors import BadCondition, CodecError, DecodeFailed, UsageError
 from tarmac.indexing.attributes import Lookup, attributes_of, is_json, read_field
+from tarmac.indexing.entries import Extent
 from tarmac.indexing.promote import as_array
 from tarmac.limits import DEFAULT_LIMITS, Limits
 
@@ -92,13 +92,6 @@ def meta_plan(
     return MetaPlan(tuple(map(_column, dict.fromkeys(map(str.strip, names)))), on_bad, limits)
 
 
-def parse_meta(
-    text: str, *, on_bad: Literal["raise", "null"] = "raise", limits: Limits = DEFAULT_LIMITS
-) -> MetaPlan:
-    """Parse names with commas between them, as the command line takes them."""
-    return meta_plan(list(filter(None, map(str.strip, text.split(",")))), on_bad=on_bad, limits=limits)
-
-
 def _column(name: str) -> MetaColumn:
     parts = [part.strip() for part in name.split(";")]
     if not name or len(name) > _MAX_NAME or any(not part or part != part.strip(".") for part in parts):
@@ -168,8 +161,6 @@ class Columns:
 
     def __init__(self, plan: MetaPlan) -> None:
         self.plan = plan
-        self.bad: Counter[str] = Counter()
-        """Number of damaged fields that became null, by column."""
         self._values: dict[str, list[Any]] = {column.name: [] for column in plan.columns}
 
     def add(self, sample: Mapping[str, bytes], key: str, sizes: Mapping[str, int] | None = None) -> None:
@@ -184,6 +175,12 @@ class Columns:
         for column, value in zip(self.plan.columns, row, strict=True):
             self._values[column.name].append(value)
 
+    def add_located(self, extents: Mapping[str, Extent], key: str, read: Callable[[int, int], bytes]) -> None:
+        """Append a sample whose needed fields `read(offset, size)` returns."""
+        located = {field: (offset, size) for field, (offset, size, _) in extents.items()}
+        needed = {field: read(*where) for field, where in located.items() if self.plan.needs(field)}
+        self.add(needed, key, {field: size for field, (_, size) in located.items()})
+
     def arrays(self) -> dict[str, Any]:
         """Return an Arrow array per column; its type is inferred from the values (see `promote`)."""
         return {name: as_array(values) for name, values in self._values.items()}
@@ -196,7 +193,8 @@ class Columns:
         read: dict[str, Lookup],
         key: str,
     ) -> Any:
-        origin = _first(column.origins, sample, sizes)
+        origins = (each for each in column.origins if each.field in (sizes if each.is_size else sample))
+        origin = next(origins, None)
         if origin is None:
             return None
         field, attribute, is_size = origin
@@ -209,14 +207,7 @@ class Columns:
         except Exception as error:
             if self.plan.on_bad == "raise":
                 _fail(error, column.name, field, key)
-            self.bad[column.name] += 1
             return None
-
-
-def _first(
-    origins: Iterable[_Origin], sample: Mapping[str, bytes], sizes: Mapping[str, int]
-) -> _Origin | None:
-    return next((each for each in origins if each.field in (sizes if each.is_size else sample)), None)
 
 
 def _fail(error: Exception, column: str, field: str, key: str) -> NoReturn:

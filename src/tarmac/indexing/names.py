@@ -9,7 +9,7 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Iterable, Iterator
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,9 @@ from tarmac.storage import ObjectInfo, is_local
 from tarmac.storage.local import LocalSource, local_path
 from tarmac.tar import TarOptions, read_members
 from tarmac.tar.header import BLOCK, classify
+
+if TYPE_CHECKING:
+    from tarmac.indexing.sidecar import Sidecar
 
 HEADER_BYTES = BLOCK
 """Bytes before a payload that hold its header."""
@@ -32,27 +35,13 @@ _verified: set[tuple[str, ...]] = set()
 """Versions of shards whose names were compared in this process."""
 
 
-class Names(Protocol):
-    """The part of an index that is compared."""
-
-    fields: list[str]
-    field_of: NDArray[np.int16]
-    offsets: Integers
-    sizes: Integers
-    starts: NDArray[np.int32]
-
-    def key(self, row: int) -> str: ...
-
-
-def check_all_names(
-    index: Names, fingerprint: str, info: ObjectInfo, url: str, content: mmap.mmap | bytes | None
-) -> None:
+def check_all_names(index: Sidecar, info: ObjectInfo, url: str, content: mmap.mmap | bytes | None) -> None:
     """Raise IndexStale if a local shard, or one whose `content` is given, lacks members of its index.
 
     All headers are read, once per process for each version of a shard.
     """
     location = os.path.abspath(local_path(url)) if is_local(url) else url
-    version = location, str(info.size), info.version or "", fingerprint
+    version = location, str(info.size), info.version or "", index.facts.fingerprint
     if version in _verified:
         return
     if content is None:
@@ -69,7 +58,7 @@ def check_all_names(
         _verified.add(version)
 
 
-def _first_missing(index: Names, content: mmap.mmap | bytes) -> tuple[str, int] | None:
+def _first_missing(index: Sidecar, content: mmap.mmap | bytes) -> tuple[str, int] | None:
     """Return name and offset of the first member of the index that the shard lacks."""
     expected = _members(index)
     offset, size, key, field = next(expected, (-1, 0, "", ""))
@@ -86,7 +75,7 @@ def _first_missing(index: Names, content: mmap.mmap | bytes) -> tuple[str, int] 
     return f"{key}.{field}", offset
 
 
-def _members(index: Names) -> Iterator[tuple[int, int, str, str]]:
+def _members(index: Sidecar) -> Iterator[tuple[int, int, str, str]]:
     """Yield offset, size, key and field of each member, in the order of the shard."""
     starts, fields = index.starts.tolist(), index.fields
     for row in range(len(starts) - 1):

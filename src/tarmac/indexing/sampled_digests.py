@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -52,12 +52,10 @@ def sample_digests(
     """
     spans = sampled_spans(offsets, info.size)
     try:
-        digests = list(_digests(spans, url, info, storage))
-    except TransferError as error:
-        if not _lacks_ranges(error, url):
-            raise
+        digests = _digests(spans, url, info, storage)
+    except LookupError:
         return []
-    return [SampledDigest(start, stop, digest) for (start, stop), digest in zip(spans, digests, strict=True)]
+    return [SampledDigest(*span, digest) for span, digest in zip(spans, digests, strict=True)]
 
 
 def find_difference(
@@ -75,20 +73,9 @@ def find_difference(
     if content is None and not is_local(url):
         # The last one covers the end of the archive, the one before it the last header.
         compared = [*_evenly_spaced(expected[:-1], REMOTE - 1), *expected[-1:]]
-    spans = [(each.start, each.stop) for each in compared]
-    try:
-        digests = list(_digests(spans, url, info, storage, content))
-    except TransferError as error:
-        if not _lacks_ranges(error, url):
-            raise
-        raise LookupError("the server does not support ranges") from None
+    digests = _digests([(each.start, each.stop) for each in compared], url, info, storage, content)
     pairs = zip(compared, digests, strict=True)
     return next((each for each, digest in pairs if each.digest != digest), None)
-
-
-def _lacks_ranges(error: TransferError, url: str) -> bool:
-    """Return whether the server rejected the range: failures of the transfer have subclasses."""
-    return type(error) is TransferError and not is_local(url)
 
 
 def sampled_spans(offsets: Sequence[int], size: int) -> list[Span]:
@@ -131,23 +118,23 @@ def _evenly_spaced(items: Sequence[T], most: int) -> list[T]:
 
 def _digests(
     spans: Sequence[Span], url: str, info: ObjectInfo, storage: StorageOptions, content: Any = None
-) -> Iterator[str]:
+) -> list[str]:
     if content is not None:
-        for start, stop in spans:
-            yield xxhash.xxh3_64_hexdigest(content[start:stop])
-        return
+        return [xxhash.xxh3_64_hexdigest(content[start:stop]) for start, stop in spans]
     if is_local(url):
         with LocalSource(url) as source:
-            for span in spans:
-                yield digest_at(source.read_at, [span])
-        return
+            return [digest_at(source.read_at, [span]) for span in spans]
 
     def remote_digest(span: Span) -> str:
         return xxhash.xxh3_64_hexdigest(read_range(url, *span, storage, info.version))
 
     try:
-        with ThreadPoolExecutor(REQUESTS) as pool:
-            digests = list(pool.map(remote_digest, spans))
-    except RuntimeError:  # no thread can be started while the interpreter shuts down
-        digests = [remote_digest(span) for span in spans]
-    yield from digests
+        try:
+            with ThreadPoolExecutor(REQUESTS) as pool:
+                return list(pool.map(remote_digest, spans))
+        except RuntimeError:  # no thread can be started while the interpreter shuts down
+            return [remote_digest(span) for span in spans]
+    except TransferError as error:
+        if type(error) is not TransferError:  # the transfer failed; a rejected range has no class of its own
+            raise
+        raise LookupError("the server does not support ranges") from None

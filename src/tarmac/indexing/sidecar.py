@@ -7,8 +7,7 @@ It has one row per sample: `key`, `members` (a list of field, offset, size, dige
 from __future__ import annotations
 
 import io
-from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from tarmac.errors import IndexDamaged, IndexMissing, NotFound, TarmacError
 from tarmac.indexing.entries import Entries
 from tarmac.indexing.facts import Facts, facts_to_json, parse_facts
 from tarmac.indexing.names import check_all_names
-from tarmac.indexing.sampled_digests import SampledDigest
+from tarmac.indexing.sampled_digests import sample_digests
 from tarmac.runtime.types import Integers
 from tarmac.storage import (
     ObjectInfo,
@@ -57,8 +56,10 @@ class Sidecar:
         self.facts = facts
         self._batch = batch
         members = batch.column("members").values
-        self.fields = [_text(name) for name in members.field("field").dictionary.to_pylist()]
-        self.field_of: NDArray[np.int16] = members.field("field").indices.to_numpy()
+        field = members.field("field")
+        self._field_names = field.dictionary
+        self.fields = [_text(name) for name in self._field_names.to_pylist()]
+        self.field_of: NDArray[np.int16] = field.indices.to_numpy()
         self.offsets: Integers = members.field("offset").to_numpy()
         self.sizes: Integers = members.field("size").to_numpy()
         self.digests: NDArray[np.uint64] | None = (
@@ -72,10 +73,10 @@ class Sidecar:
         self._verified: set[str] = set()
         _, key_starts, key_bytes = batch.column("key").buffers()
         self._key_starts = memoryview(key_starts or bytes(4)).cast("i")
+        self._key_bytes = memoryview(key_bytes or b"").tobytes()
         # Slicing ASCII keys out of one text is several times faster than decoding each.
-        raw = memoryview(key_bytes or b"").tobytes()
-        self._key_bytes = raw
-        self._key_text = raw.decode("ascii") if raw.isascii() else None
+        self.text = self._key_bytes.decode("ascii") if self._key_bytes.isascii() else None
+        """All keys concatenated, if they are ASCII; see `text_bounds`."""
 
     def __len__(self) -> int:
         return self.facts.samples
@@ -83,8 +84,8 @@ class Sidecar:
     def key(self, row: int) -> str:
         """Return the key of a sample."""
         start, end = self._key_starts[row], self._key_starts[row + 1]
-        if self._key_text is not None:
-            return self._key_text[start:end]
+        if self.text is not None:
+            return self.text[start:end]
         return self._key_bytes[start:end].decode("utf-8", "surrogateescape")
 
     def keys(self, rows: slice | Integers | None = None) -> list[str]:
@@ -93,18 +94,13 @@ class Sidecar:
             column = self._batch.column("key")
             column = column if rows is None else column.slice(rows.start, rows.stop - rows.start)
             keys: list[Any] = column.to_numpy(zero_copy_only=False).tolist()  # fastest for a contiguous range
-            return keys if self._key_text is not None else [_text(key) for key in keys]
+            return keys if self.text is not None else [_text(key) for key in keys]
         bounds = np.frombuffer(self._key_starts, np.int32)
         pairs = zip(bounds[:-1][rows].tolist(), bounds[1:][rows].tolist(), strict=True)
-        text, raw = self._key_text, self._key_bytes
+        text, raw = self.text, self._key_bytes
         if text is not None:
             return [text[start:end] for start, end in pairs]
         return [raw[start:end].decode("utf-8", "surrogateescape") for start, end in pairs]
-
-    @property
-    def text(self) -> str | None:
-        """All keys concatenated, if they are ASCII; see `text_bounds`."""
-        return self._key_text
 
     def text_bounds(self, rows: slice | Integers) -> Integers:
         """Return where in `text` the keys of some samples start and stop."""
@@ -161,15 +157,8 @@ class Sidecar:
 
     def fingerprint(self) -> str:
         """Compute the hash of all keys, fields, offsets and sizes."""
-        fields = [name.encode("utf-8", "surrogateescape") for name in self.fields]
-        begins = np.frombuffer(self._key_starts, np.int32, len(self) + 1)
-        return _hashed(
-            np.diff(begins).astype(np.int64),
-            self._key_bytes[begins[0] : begins[-1]],
-            array("q", map(len, fields)),
-            b"".join(fields),
-            *(self.starts, self.field_of, self.offsets, self.sizes),
-        )
+        keys = self._batch.column("key")
+        return _fingerprint(keys, self._field_names, self.starts, self.field_of, self.offsets, self.sizes)
 
     def check_shard(
         self,
@@ -186,7 +175,7 @@ class Sidecar:
             return True
         if content is None and not is_local(url):
             return False
-        check_all_names(self, self.facts.fingerprint, info, url, content)
+        check_all_names(self, info, url, content)
         return True
 
 
@@ -196,25 +185,31 @@ def make_sidecar(
     columns: dict[str, Any],
     *,
     digests: bool,
-    local: bool,
-    sampled_digests: Sequence[SampledDigest] = (),
+    url: str | None = None,
+    storage: StorageOptions = DEFAULT_STORAGE,
     bad_meta: bool = False,
 ) -> bytes:
-    """Return the content of a sidecar; `info` describes its shard."""
+    """Return the content of a sidecar; `info` describes its shard.
+
+    The shard at `url` is read for sampled digests. Without it there are none, and the shard counts as local.
+    """
     import pyarrow as pa
 
     arrays = entries.columns() | columns
     batch = pa.RecordBatch.from_arrays(list(arrays.values()), list(arrays))
+    members = arrays["members"]
+    field, offsets, sizes = map(members.values.field, ("field", "offset", "size"))
+    numbers = [each.to_numpy() for each in (members.offsets, field.indices, offsets, sizes)]
     facts = Facts(
         size=info.size,
         version=info.version,
-        local=local,
+        local=url is None or is_local(url),
         samples=len(entries.keys),
-        fingerprint=_fingerprint(entries),
+        fingerprint=_fingerprint(arrays["key"], field.dictionary, *numbers),
         digests=digests,
         layout=entries.layout(),
         columns=_column_hashes(batch, columns),
-        sampled_digests=tuple(sampled_digests),
+        sampled_digests=() if url is None else tuple(sample_digests(url, info, numbers[2], storage)),
         bad_meta=bad_meta,
     )
     schema = batch.schema.with_metadata({_METADATA: facts_to_json(facts)})
@@ -243,22 +238,15 @@ def _column_hash(column: Any) -> str:
     return digest.hexdigest()
 
 
-def _fingerprint(entries: Entries) -> str:
-    names: list[Any] = []
-    for texts in (entries.keys, list(entries.fields)):
-        lengths, joined = array("q"), bytearray()
-        for start in range(0, len(texts), 10_000):  # encoding all keys at once would double the memory
-            encoded = [text.encode("utf-8", "surrogateescape") for text in texts[start : start + 10_000]]
-            lengths.extend(map(len, encoded))
-            joined += b"".join(encoded)
-        names += [lengths, joined]
-    return _hashed(*names, entries.starts, entries.field_of, entries.offsets, entries.sizes)
-
-
-def _hashed(*parts: Any) -> str:
+def _fingerprint(keys: Any, fields: Any, *numbers: Any) -> str:
     digest = xxhash.xxh3_128()
-    for part in parts:
-        digest.update(part)
+    for texts in (keys, fields):
+        _, starts, text = texts.buffers()
+        bounds = np.frombuffer(starts or bytes(4), np.int32, len(texts) + 1)
+        digest.update(np.diff(bounds).astype(np.int64).data)
+        digest.update(memoryview(text or b"")[bounds[0] : bounds[-1]])
+    for each in numbers:
+        digest.update(each)
     return digest.hexdigest()
 
 

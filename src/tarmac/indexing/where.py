@@ -8,12 +8,12 @@ character.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from tarmac.errors import BadCondition, IndexingError
-from tarmac.indexing.grammar import Column, Node, Unary, condition_error, parse
+from tarmac.indexing.grammar import Node, condition_error, parse
 
 if TYPE_CHECKING:
     import numpy as np
@@ -89,13 +89,11 @@ class Condition:
 
 
 def _compared(node: Node) -> Iterator[str]:
-    if isinstance(node, Column):
-        yield node.name
-    elif not (isinstance(node, Unary) and node.operator == "is null"):
-        for value in (getattr(node, each.name) for each in fields(node)):
-            for child in value if isinstance(value, tuple) else (value,):
-                if isinstance(child, Node):
-                    yield from _compared(child)
+    if node.operator == "column":
+        yield node.value
+    elif node.operator != "is null":
+        for operand in node.operands:
+            yield from _compared(operand)
 
 
 def parse_where(text: str) -> Condition:

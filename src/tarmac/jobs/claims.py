@@ -108,12 +108,6 @@ class Claims:
         for held in self._held.values():
             held.check()
 
-    def __enter__(self) -> Claims:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def close(self) -> None:
         """Release all names."""
         while self._held:
@@ -232,9 +226,7 @@ class _Locked:
         self.forget()
 
     def forget(self) -> None:
-        if self.fd >= 0:
-            fd, self.fd = self.fd, -1
-            os.close(fd)
+        os.close(self.fd)
 
 
 @dataclass

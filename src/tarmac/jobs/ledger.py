@@ -220,12 +220,9 @@ class _File(Ledger):
         if self.new:
             os.ftruncate(self._fd, 0)
             os.lseek(self._fd, 0, os.SEEK_SET)
-            self._append(self._head)
+            self._store("", self._head)
 
     def _store(self, name: str, entry: dict[str, Any]) -> None:
-        self._append(entry)
-
-    def _append(self, entry: dict[str, Any]) -> None:
         line = json.dumps(entry, ensure_ascii=True).encode() + b"\n"
         try:
             written = os.write(self._fd, line)

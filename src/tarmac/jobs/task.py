@@ -28,22 +28,15 @@ class Unit:
 
 @dataclass(slots=True)
 class Outcome:
-    """The result of one unit, as the ledger stores it: read + added = written + failed + dropped + left_out."""
+    """The result of one unit, as the ledger stores it. The numbers count what those of a `Report` count."""
 
     read: int = 0
-    """Samples read."""
     written: int = 0
-    """Samples written."""
     failed: int = 0
-    """Samples lost to errors; the first reasons are in `errors`."""
     dropped: int = 0
-    """Samples removed on request, by a function or for missing fields."""
     left_out: int = 0
-    """Samples that the selection excludes."""
     added: int = 0
-    """Samples created from another sample, beyond the first."""
     bytes: int = 0
-    """Payload bytes written."""
     outputs: dict[str, int] = field(default_factory=dict)
     """Files written, with their sizes."""
     companions: dict[str, int] = field(default_factory=dict)

@@ -52,8 +52,10 @@ def current_worker_info(group: Any = None) -> WorkerInfo:
     `group` is a process group of torch.distributed, for readers that are not the whole world (data parallel
     groups); it has precedence over `RANK` and `WORLD_SIZE`.
     """
-    rank, world_size = _rank_and_world(group)
-    worker, workers = _own_worker() or environment.worker_and_workers() or _torch_worker() or (0, 1)
+    of_group = None if group is None else _torch_rank(group)
+    rank, world_size = of_group or rank_and_world() or (0, 1)
+    own = _become[0][:2] if _become else None
+    worker, workers = own or environment.worker_and_workers() or _torch_worker() or (0, 1)
     return WorkerInfo(rank, world_size, _assumed[0] if _assumed else worker, workers)
 
 
@@ -114,14 +116,6 @@ def loader_token() -> int | None:
     return None if info is None else (int(info.seed or 0) - int(info.id)) & (2**63 - 1)
 
 
-def _rank_and_world(group: Any) -> tuple[int, int]:
-    if group is not None:
-        rank = _torch_rank(group)
-        if rank is not None:
-            return rank
-    return rank_and_world() or (0, 1)
-
-
 def _torch_rank(group: Any) -> tuple[int, int] | None:
     torch = sys.modules.get("torch")
     distributed = getattr(torch, "distributed", None)
@@ -131,10 +125,6 @@ def _torch_rank(group: Any) -> tuple[int, int] | None:
     if rank < 0:
         raise ValueError("this process is not in the given process group")
     return rank, int(distributed.get_world_size(group=group))
-
-
-def _own_worker() -> tuple[int, int] | None:
-    return _become[0][:2] if _become else None
 
 
 def _torch_worker() -> tuple[int, int] | None:

@@ -13,7 +13,7 @@ from tarmac.indexing.entries import Entries, Extent
 from tarmac.limits import DEFAULT_LIMITS
 from tarmac.samples.grouping import Sample
 from tarmac.samples.naming import Splitter, check_field, check_key, first_dot, is_reserved
-from tarmac.storage import Sink, StorageOptions, WriteOptions, is_local, is_stream, open_write, stat
+from tarmac.storage import Sink, StorageOptions, WriteOptions, is_stream, open_write, stat
 from tarmac.storage.local import LocalSink
 from tarmac.storage.store import FileSink
 from tarmac.storage.types import DEFAULT_STORAGE, DEFAULT_WRITE
@@ -208,15 +208,12 @@ class TarWriter:
 
     def _write_index(self, entries: Entries) -> str:
         """Write the index beside the shard. If that fails, the published shard is complete without it."""
-        from tarmac.indexing.sampled_digests import sample_digests
         from tarmac.indexing.sidecar import make_sidecar, sidecar_url, write_sidecar
 
         assert self.name is not None
         url = sidecar_url(self.name)
         info = stat(self.name, self._storage)
-        sampled = sample_digests(self.name, info, entries.offsets, self._storage)
-        local = is_local(self.name)
-        content = make_sidecar(entries, info, {}, digests=True, local=local, sampled_digests=sampled)
+        content = make_sidecar(entries, info, {}, digests=True, url=self.name, storage=self._storage)
         write_sidecar(url, content, self._storage)
         return url
 

@@ -15,7 +15,6 @@ from tarmac.errors import DuplicateField, TarmacError
 from tarmac.indexing.build import DEFAULT_INDEXING, IndexOptions
 from tarmac.indexing.entries import Entries, Extent
 from tarmac.indexing.meta import Columns
-from tarmac.indexing.sampled_digests import sample_digests
 from tarmac.indexing.sidecar import make_sidecar
 from tarmac.samples.naming import Splitter, is_metadata, is_reserved
 from tarmac.storage import stat
@@ -79,15 +78,9 @@ def index_scattered(url: str, options: IndexOptions = DEFAULT_INDEXING) -> bytes
             for key, locations in members.samples():
                 entries.add(key, locations)
                 if columns is not None:
-                    needed = {
-                        field: source.read_at(offset, size)
-                        for field, (offset, size, _) in locations.items()
-                        if columns.plan.needs(field)
-                    }
-                    columns.add(needed, key, {field: size for field, (_, size, _) in locations.items()})
+                    columns.add_located(locations, key, source.read_at)
         except TarmacError as error:
             error.at(url=url)
             raise
     arrays = {} if columns is None else columns.arrays()
-    sampled = sample_digests(url, info, entries.offsets, options.storage)
-    return make_sidecar(entries, info, arrays, digests=False, local=True, sampled_digests=sampled)
+    return make_sidecar(entries, info, arrays, digests=False, url=url, storage=options.storage)

@@ -6,25 +6,25 @@ from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from dataclasses import replace
 from typing import Any, Literal
 
-from tarmac.codecs import IMAGE_EXTENSIONS as IMAGE_EXTENSIONS
-from tarmac.codecs import Continue as Continue
 from tarmac.codecs import Decoder as Decoder
-from tarmac.codecs import DecodingError as DecodingError
-from tarmac.codecs import ImageHandler as ImageHandler
-from tarmac.codecs import basichandlers as basichandlers
-from tarmac.codecs import cbor_loads as cbor_loads
-from tarmac.codecs import gzfilter as gzfilter
-from tarmac.codecs import handle_extension as handle_extension
 from tarmac.codecs import imagehandler as imagehandler
 from tarmac.codecs import imagespecs as imagespecs
-from tarmac.codecs import msgpack_loads as msgpack_loads
-from tarmac.codecs import npy_loads as npy_loads
-from tarmac.codecs import npz_loads as npz_loads
-from tarmac.codecs import torch_audio as torch_audio
-from tarmac.codecs import torch_loads as torch_loads
-from tarmac.codecs import torch_video as torch_video
+from tarmac.codecs.arrays import npy_loads as npy_loads
+from tarmac.codecs.arrays import npz_loads as npz_loads
+from tarmac.codecs.arrays import torch_loads as torch_loads
+from tarmac.codecs.basic import cbor_loads as cbor_loads
+from tarmac.codecs.basic import msgpack_loads as msgpack_loads
+from tarmac.codecs.compression import gzfilter as gzfilter
+from tarmac.codecs.decode import DecodingError as DecodingError
+from tarmac.codecs.handlers import Continue as Continue
 from tarmac.codecs.handlers import FieldHandler
+from tarmac.codecs.handlers import handle_extension as handle_extension
+from tarmac.codecs.images import IMAGE_EXTENSIONS as IMAGE_EXTENSIONS
+from tarmac.codecs.images import ImageHandler as ImageHandler
+from tarmac.codecs.media import torch_audio as torch_audio
+from tarmac.codecs.media import torch_video as torch_video
 from tarmac.codecs.registry import Codec, find_codec, register_codec, registered_codecs
+from tarmac.codecs.registry import basichandlers as basichandlers
 from tarmac.codecs.tenbin import tenbin_loads as tenbin_loads
 from tarmac.codecs.unsafe import pickle_loads
 

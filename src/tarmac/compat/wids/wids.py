@@ -77,7 +77,7 @@ def index_in_memory(
         for fields in group_members(members, url, Grouping(lower=False)):
             del fields["__url__"]
             entries.add(fields.pop("__key__"), fields)
-        content = make_sidecar(entries, ObjectInfo(len(data), None), {}, digests=False, local=True)
+        content = make_sidecar(entries, ObjectInfo(len(data), None), {}, digests=False)
         shard = IndexedShard(url, read_sidecar(content, url), source)
         if samples not in (None, len(shard)):
             raise BadManifest(
