@@ -19,8 +19,8 @@ import torch
 from tarmac.codecs import Decoder, basichandlers, imagehandler, tenbin_loads, torch_loads, unsafe
 from tarmac.codecs.arrays import npy_loads, npz_loads
 from tarmac.codecs.registry import registered_codecs
+from tarmac.environment import enforce_security
 from tarmac.errors import UnsafeCodec
-from tarmac.storage.security import enforce_security
 
 
 class Evil:

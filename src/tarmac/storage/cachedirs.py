@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tarmac.environment import is_secure
 from tarmac.storage.folder import Folder
 from tarmac.storage.locks import FileLock, try_lock
-from tarmac.storage.security import is_secure
 
 BUDGET = "budget"
 """The lock that a process holds briefly to add or remove entries."""

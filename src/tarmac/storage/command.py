@@ -15,8 +15,8 @@ import tempfile
 from typing import IO
 
 from tarmac.display import redact
+from tarmac.environment import is_secure
 from tarmac.errors import CommandFailed, Stalled, UnsafeUrl, UnsupportedScheme
-from tarmac.storage.security import is_secure
 from tarmac.storage.store import Store
 from tarmac.storage.types import ObjectInfo, Source, StorageOptions, WriteOptions
 

@@ -18,12 +18,12 @@ from functools import partial
 from typing import IO, Any
 from urllib.parse import quote, urljoin, urlsplit
 
+from tarmac.environment import is_secure
 from tarmac.errors import ConnectFailed, Stalled, TarmacError
 from tarmac.limits import MIB
 from tarmac.storage.addresses import Guard
 from tarmac.storage.clients import login_of
 from tarmac.storage.obstore_errors import status_error
-from tarmac.storage.security import is_secure
 from tarmac.storage.types import StorageOptions
 
 REDIRECTS = frozenset((301, 302, 303, 307, 308))

@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterator
 from typing import IO, TYPE_CHECKING, Any
 
+from tarmac.environment import is_secure
 from tarmac.errors import (
     AccessDenied,
     ObjectChanged,
@@ -25,7 +26,6 @@ from tarmac.storage import relay, web
 from tarmac.storage.clients import is_web, locate
 from tarmac.storage.etags import check_version, if_match
 from tarmac.storage.obstore_errors import translate, translating
-from tarmac.storage.security import is_secure
 from tarmac.storage.store import Store
 from tarmac.storage.types import ObjectInfo, Source, StorageOptions
 
