@@ -14,9 +14,9 @@ from tarmac import environment
 def test_secure(monkeypatch, name, value, on):
     monkeypatch.delenv("TARMAC_SECURE", raising=False)
     monkeypatch.delenv("WDS_SECURE", raising=False)
-    assert not environment.secure()
+    assert not environment.is_secure()
     monkeypatch.setenv(name, value)
-    assert environment.secure() is on
+    assert environment.is_secure() is on
 
 
 def test_debug(monkeypatch):

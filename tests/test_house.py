@@ -70,7 +70,7 @@ ALLOWED = {
     ("jobs/claims.py", "json.loads"),
     ("exact/loader/processes.py", "pickle.loads"),  # what our own child sent
     ("runtime/processes.py", "pickle.loads"),  # to see whether our own error can be sent
-    ("storage/notes.py", "json.loads"),
+    ("storage/cachedirs.py", "json.loads"),
     ("tools/export/values.py", "json.loads"),
     ("tools/keystore.py", "marshal.loads"),  # rows in a temporary file that the same job wrote
     ("storage/urls.py", "json.loads"),

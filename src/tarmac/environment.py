@@ -1,6 +1,7 @@
-"""All environment variables that tarmac reads; docs/environment.md lists them.
+"""All environment variables that tarmac reads (docs/environment.md lists them), and secure mode.
 
-obstore reads those of object stores itself (`AWS_*`, `GOOGLE_*`, `AZURE_*`).
+In secure mode, no URL may run a command, and no redirect may lead into a private network.
+obstore reads the variables of object stores itself (`AWS_*`, `GOOGLE_*`, `AZURE_*`).
 """
 
 from __future__ import annotations
@@ -11,11 +12,19 @@ from pathlib import Path
 from tarmac.errors import BadSetting
 
 _TRUE = frozenset(("1", "true", "yes", "on"))
+_enforced = False
 
 
-def secure() -> bool:
-    """Return whether `TARMAC_SECURE` or `WDS_SECURE` turns secure mode on."""
-    return any(os.environ.get(name, "").lower() in _TRUE for name in ("TARMAC_SECURE", "WDS_SECURE"))
+def enforce_security(on: bool = True) -> None:
+    """Turn secure mode on for this process. The environment can turn it on, too, but never off."""
+    global _enforced
+    _enforced = on
+
+
+def is_secure() -> bool:
+    """Return whether `enforce_security`, `TARMAC_SECURE` or `WDS_SECURE` has turned secure mode on."""
+    variables = ("TARMAC_SECURE", "WDS_SECURE")
+    return _enforced or any(os.environ.get(name, "").lower() in _TRUE for name in variables)
 
 
 def debug() -> bool:

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
 
-def changed_fields(options: Any) -> str:
-    """Return a repr of a dataclass with the fields that differ from their defaults.
+class Options:
+    """The base class of options: their repr has the fields that differ from their defaults.
 
     Values of fields that are declared with `repr=False` are replaced by `…`.
     """
-    shown = []
-    for each in fields(options):
-        value = getattr(options, each.name)
-        default = each.default_factory() if callable(each.default_factory) else each.default
-        if value != default:
-            shown.append(f"{each.name}={repr(value) if each.repr else '…'}")
-    return f"{type(options).__name__}({', '.join(shown)})"
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        shown = []
+        for each in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, each.name)
+            default = each.default_factory() if callable(each.default_factory) else each.default
+            if value != default:
+                shown.append(f"{each.name}={repr(value) if each.repr else '…'}")
+        return f"{type(self).__name__}({', '.join(shown)})"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Limits:
+class Limits(Options):
     """Limits on the resources that a shard can make tarmac use. Raise one for trusted data."""
 
     member_bytes: int = 4 * GIB
@@ -51,9 +54,6 @@ class Limits:
         for field in fields(self):
             if getattr(self, field.name) < 1:
                 raise ValueError(f"Limits.{field.name}: expected 1 or more, got {getattr(self, field.name)}")
-
-    def __repr__(self) -> str:
-        return changed_fields(self)
 
 
 DEFAULT_LIMITS = Limits()

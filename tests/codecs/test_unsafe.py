@@ -20,8 +20,8 @@ from tarmac.codecs import Decoder, imagehandler, unsafe
 from tarmac.codecs.arrays import npy_loads, npz_loads, torch_loads
 from tarmac.codecs.registry import basichandlers, registered_codecs
 from tarmac.codecs.tenbin import tenbin_loads
+from tarmac.environment import enforce_security
 from tarmac.errors import UnsafeCodec
-from tarmac.storage.security import enforce_security
 
 
 class Evil:

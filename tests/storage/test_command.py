@@ -187,7 +187,7 @@ def test_secure_mode_forbids_commands(tmp_path, monkeypatch, name):
     if name:
         monkeypatch.setenv(name, "1")
     else:
-        monkeypatch.setattr("tarmac.storage.security._enforced", False)
+        monkeypatch.setattr("tarmac.environment._enforced", False)
         enforce_security()
     for operation in (
         lambda: open_read(f"pipe:touch {tmp_path}/x"),

@@ -13,7 +13,7 @@ from harness.shards import plain
 from storage.caches import FAST
 from tarmac.errors import IndexStale, ObjectChanged, TransferError
 from tarmac.storage import StorageOptions, open_read, read_range, stat
-from tarmac.storage.etags import check_version, if_match
+from tarmac.storage.web import check_version, if_match
 
 ONE = plain([(f"s{number}.txt", b"1" * 70_000) for number in range(40)])
 TWO = plain([(f"s{number}.txt", b"2" * 70_000) for number in range(40)])

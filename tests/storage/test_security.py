@@ -9,7 +9,7 @@ from tarmac.storage import enforce_security, is_secure
 
 @pytest.fixture(autouse=True)
 def plain(monkeypatch):
-    monkeypatch.setattr("tarmac.storage.security._enforced", False)
+    monkeypatch.setattr("tarmac.environment._enforced", False)
     monkeypatch.delenv("TARMAC_SECURE", raising=False)
     monkeypatch.delenv("WDS_SECURE", raising=False)
 

@@ -16,10 +16,10 @@ from tarmac.codecs.handlers import SAFE, DecodeOptions
 from tarmac.codecs.registry import Codec, register_codec
 from tarmac.codecs.tenbin import plain_array
 from tarmac.codecs.unsafe import full_torch_loads, object_array_loads, require_allowed
+from tarmac.environment import is_secure
 from tarmac.errors import DecodeFailed, DecompressionBomb, EncodeFailed, UnsafeCodec
 from tarmac.extras import import_extra
 from tarmac.limits import Limits
-from tarmac.storage.security import is_secure
 
 if TYPE_CHECKING:
     import zipfile

@@ -11,9 +11,9 @@ from typing import Any
 
 from tarmac.codecs.handlers import SAFE, DecodeOptions, handle_extension
 from tarmac.codecs.registry import Codec, register_codec
+from tarmac.environment import is_secure
 from tarmac.errors import UnsafeCodec
 from tarmac.extras import import_extra
-from tarmac.storage.security import is_secure
 
 
 def require_allowed(what: str, options: DecodeOptions, handler: str) -> None:

@@ -1,5 +1,6 @@
 """URLs to bytes and back: local files, object stores, web servers, commands, standard streams, a cache."""
 
+from tarmac.environment import enforce_security, is_secure
 from tarmac.storage.cache import Cache
 from tarmac.storage.schemes import (
     can_list,
@@ -15,7 +16,6 @@ from tarmac.storage.schemes import (
     stat,
     write_all,
 )
-from tarmac.storage.security import enforce_security, is_secure
 from tarmac.storage.store import FileSource, FileStore, Store
 from tarmac.storage.types import ObjectInfo, Sink, Source, StorageOptions, WriteOptions
 

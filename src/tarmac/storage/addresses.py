@@ -61,13 +61,13 @@ class Guard:
                         url=self._url,
                         hint="if that server can be trusted, use its URL instead.",
                     )
-        for number, ip in enumerate(addresses, 1):
+        failure = OSError("the name has no address")
+        for ip in addresses:
             try:
                 connection = socket.create_connection((ip, port), timeout)
-            except OSError:
-                if number == len(addresses):
-                    raise
+            except OSError as error:
+                failure = error
             else:
                 self._first = network_of(ip) if self._first is None else self._first
                 return connection
-        raise OSError("the name has no address")
+        raise failure

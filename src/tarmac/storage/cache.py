@@ -14,9 +14,9 @@ a directory, so nothing in it is opened through a symbolic link.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import re
-import uuid
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -37,14 +37,20 @@ from tarmac.errors import (
 )
 from tarmac.limits import MIB
 from tarmac.storage import schemes
-from tarmac.storage.cachedirs import BUDGET, CacheDirs, open_cache_dirs
+from tarmac.storage.cachedirs import BUDGET, CacheDirs, Note, open_cache_dirs, part_name
 from tarmac.storage.folder import Folder
 from tarmac.storage.local import LocalSource
 from tarmac.storage.locks import FileLock, try_lock
-from tarmac.storage.notes import Note, check_shard, digest_of, key_of, read_note, write_fully, write_note
 from tarmac.storage.types import DEFAULT_STORAGE, Source, StorageOptions
+from tarmac.tar import check_beginning
 
 _IF_EXISTS = contextlib.suppress(FileNotFoundError, NotADirectoryError)
+
+
+def check_shard(source: LocalSource) -> None:
+    """Raise an ArchiveError if a file does not begin like a shard, compressed or not."""
+    with contextlib.suppress(ImportError):  # the decompressor is not installed; readers report that
+        check_beginning(source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +106,7 @@ class Cache:
         last = "" if url.startswith("pipe:") else display_url(url).partition("?")[0].rpartition("/")[2]
         last = last if self.readable is None else self.readable(url)
         suffix = re.sub(r"[^A-Za-z0-9._-]+", "_", last)[-80:]
-        return self._root / f"{key_of(url)[:32]}-{suffix}"
+        return self._root / f"{_key_of(url)[:32]}-{suffix}"
 
     def open_read(
         self, url: str, storage: StorageOptions = DEFAULT_STORAGE, version: str | None = None
@@ -147,31 +153,30 @@ class Cache:
         """Return the cached shards, the least recently used first."""
         entries = []
         with _IF_EXISTS, self._open_or_raise() as dirs:
-            for name in dirs.notes.names():
-                file, note = dirs.root.stat(name), read_note(dirs.notes, name)
-                if file is not None:
-                    shown = "" if note is None else note.shown
-                    entries.append(CacheEntry(name, shown, file.st_size, file.st_mtime))
+            for name, status in dirs.entries():
+                note = dirs.read_note(name)
+                shown = "" if note is None else note.shown
+                entries.append(CacheEntry(name, shown, status.st_size, status.st_mtime))
         return sorted(entries, key=lambda entry: (entry.used, entry.name))
 
     def entry_of(self, url: str) -> CacheEntry | None:
         """Return the entry of a URL, whatever the readable suffix of its name."""
-        prefix = f"{key_of(url)[:32]}-"
+        prefix = f"{_key_of(url)[:32]}-"
         return next((entry for entry in self.entries() if entry.name.startswith(prefix)), None)
 
     def is_sound(self, name: str) -> bool:
         """Return whether an entry is a shard with the size and digest that it was downloaded with."""
         with self._open_or_raise() as dirs:
-            note = read_note(dirs.notes, name)
+            note = dirs.read_note(name)
             if note is None:
                 return False
             try:
                 fd = dirs.root.open(name)
             except FileNotFoundError:
                 raise NotFound("the entry does not exist.", url=str(self._root / name)) from None
-            except OSError as error:
-                if isinstance(error, PermissionError):
-                    raise
+            except PermissionError:
+                raise
+            except OSError:
                 return False  # a link, or a pipe
             with _CachedSource(self, name, fd) as source:
                 return self._sound(source, note)
@@ -179,19 +184,19 @@ class Cache:
     def remove(self, name: str) -> bool:
         """Remove an entry unless it is being read; return whether it no longer exists."""
         try:
-            with self._open() as dirs:
+            with open_cache_dirs(self._root) as dirs:
                 with dirs.locked(BUDGET), contextlib.suppress(OSError):
                     dirs.remove_unused(name)
                 return dirs.root.stat(name) is None
         except OSError:
             return False
 
-    def _discard(self, name: str, identity: tuple[int, int]) -> bool:
+    def _discard(self, name: str, damaged: os.stat_result) -> bool:
         """Remove a damaged entry unless it was replaced; return whether it no longer exists."""
         try:
-            with self._open() as dirs, dirs.locked(BUDGET):
+            with open_cache_dirs(self._root) as dirs, dirs.locked(BUDGET):
                 status = dirs.root.stat(name)
-                if status is not None and (status.st_dev, status.st_ino) == identity:
+                if status is not None and os.path.samestat(status, damaged):
                     dirs.remove(name)
                     return dirs.root.stat(name) is None
         except OSError:
@@ -220,14 +225,11 @@ class Cache:
                         freed += dirs.notes.remove(name)
         return freed
 
-    def _open(self, *, create: bool = False) -> contextlib.AbstractContextManager[CacheDirs]:
-        return open_cache_dirs(self._root, create=create)
-
     @contextlib.contextmanager
     def _open_or_raise(self) -> Iterator[CacheDirs]:
         """Open the directories; raise `AccessDenied` if they cannot be opened."""
         try:
-            with self._open() as dirs:
+            with open_cache_dirs(self._root) as dirs:
                 yield dirs
         except PermissionError as error:
             raise AccessDenied(f"{error.strerror or error}.", url=str(self._root)) from None
@@ -236,22 +238,19 @@ class Cache:
         """Open the entry of a URL if it exists, is intact and is current."""
         name = self.path_of(url).name
         try:
-            with self._open() as dirs:
-                note = read_note(dirs.notes, name)
+            with open_cache_dirs(self._root) as dirs, contextlib.ExitStack() as unless_used:
+                note = dirs.read_note(name)
                 if note is None:
                     return None
                 source = _CachedSource(self, name, dirs.root.open(name), note.version)
-                try:
-                    # The lock prevents eviction; if it comes too late, the open file can still be read.
-                    try_lock(source.fileno(), shared=True)
-                    matches = source.length == note.size and note.url == key_of(url)
-                    if matches and self._intact(source, note) and self._current(note, url, storage, version):
-                        dirs.root.set_time(name, dirs.stamp())
-                        return source
-                except BaseException:
-                    source.close()
-                    raise
-                source.close()
+                unless_used.callback(source.close)
+                # The lock prevents eviction; if it comes too late, the open file can still be read.
+                try_lock(source.fileno(), shared=True)
+                matches = source.length == note.size and note.url == _key_of(url)
+                if matches and self._intact(source, note) and self._current(note, url, storage, version):
+                    dirs.root.set_time(name, dirs.stamp())
+                    unless_used.pop_all()
+                    return source
         except TarmacError:
             raise
         except OSError:
@@ -260,7 +259,7 @@ class Cache:
 
     def _intact(self, source: _CachedSource, note: Note) -> bool:
         """Return whether an entry is sound, or was when this process first opened it."""
-        seen = source.name, source.identity[1], source.length or 0
+        seen = source.name, source.status.st_ino, source.length or 0
         if seen not in self._checked:
             if not self._sound(source, note):
                 return False
@@ -270,11 +269,17 @@ class Cache:
     def _sound(self, source: _CachedSource, note: Note) -> bool:
         """Return whether an entry has the downloaded bytes and is a shard; earlier versions cached any file."""
         try:
-            if self.check is not None:
-                self.check(source)
+            self._check(source)
         except ArchiveError:
             return False
-        return source.length == note.size and digest_of(source) == note.digest
+        return source.length == note.size and _digest_of(source) == note.digest
+
+    def _check(self, source: _CachedSource) -> None:
+        """Raise an ArchiveError if a file must not be cached; rewind it."""
+        os.lseek(source.fileno(), 0, os.SEEK_SET)
+        if self.check is not None:
+            self.check(source)
+            os.lseek(source.fileno(), 0, os.SEEK_SET)
 
     def _current(self, note: Note, url: str, storage: StorageOptions, version: str | None) -> bool:
         if version is not None:
@@ -287,7 +292,7 @@ class Cache:
     def _fetch(self, url: str, storage: StorageOptions, version: str | None = None) -> Source | None:
         """Download the entry unless another process just did; return None if it exceeds `max_bytes`."""
         name = self.path_of(url).name
-        with self._open(create=True) as dirs, dirs.locked(name):
+        with open_cache_dirs(self._root, create=True) as dirs, dirs.locked(name):
             source = self._cached(url, storage, version)
             if source is not None:
                 return source
@@ -296,22 +301,17 @@ class Cache:
             remote = schemes.open_read(url, storage)
             if self.max_bytes is not None and (remote.length or 0) > self.max_bytes:
                 return remote
-            part = _part_name(name)
-            try:
-                with remote:
-                    cached = _CachedSource(self, name, dirs.parts.create(part), remote.version)
-                    try:
-                        note = self._download(remote, cached, url)
-                        if note is not None:
-                            self._publish(dirs, part, cached, note)
-                            return cached
-                    except BaseException:
-                        cached.close()
-                        raise
-                    cached.close()
-                return None
-            finally:
-                dirs.parts.remove(part)
+            part = part_name(name)
+            with remote, contextlib.ExitStack() as unless_published:
+                cached = _CachedSource(self, name, dirs.parts.create(part), remote.version)
+                unless_published.callback(dirs.parts.remove, part)
+                unless_published.callback(cached.close)
+                note = self._download(remote, cached, url)
+                if note is None:
+                    return None
+                self._publish(dirs, part, cached, note)
+                unless_published.pop_all()
+                return cached
 
     def _download(self, remote: Source, cached: _CachedSource, url: str) -> Note | None:
         """Download to a part file; return None if the shard exceeds `max_bytes`."""
@@ -323,18 +323,18 @@ class Cache:
             size += len(chunk)
             if self.max_bytes is not None and size > self.max_bytes:
                 return None
-            write_fully(fd, chunk)
+            view = memoryview(chunk)
+            while view:  # a call may write only some of the bytes
+                view = view[os.write(fd, view) :]
         if os.fstat(fd).st_size != size:
             raise TransferError(f"the part file does not have the {size} bytes written to it.", url=url)
         try:
-            if self.check is not None:
-                self.check(cached)
+            self._check(cached)
         except ArchiveError as error:
             error.hint = "check the URL and the server, and read it again; the response was not cached."
             raise error.at(url=url) from None
-        os.lseek(fd, 0, os.SEEK_SET)
         cached.length = size
-        return Note(key_of(url), size, hasher.hexdigest(), remote.version, display_url(url))
+        return Note(_key_of(url), size, hasher.hexdigest(), remote.version, display_url(url))
 
     def _publish(self, dirs: CacheDirs, part: str, cached: _CachedSource, note: Note) -> None:
         """Evict entries and rename the part file, which is open and locked against eviction."""
@@ -344,27 +344,20 @@ class Cache:
             dirs.root.remove(name)
             self._evict(dirs, note.size)
             # The note comes first: an entry without one would never be evicted.
-            write_note(dirs.parts, _part_name(name), dirs.notes, name, note)
+            dirs.write_note(name, note)
             dirs.parts.move(part, dirs.root, name)
             status = dirs.root.stat(name)
-            if status is None or (status.st_dev, status.st_ino) != cached.identity:
+            if status is None or not os.path.samestat(status, cached.status):
                 dirs.remove(name)  # another process has replaced the part file
                 return
             dirs.root.set_time(name, dirs.stamp())
-        self._checked.add((name, cached.identity[1], note.size))
+        self._checked.add((name, cached.status.st_ino, note.size))
 
     def _evict(self, dirs: CacheDirs, incoming: int) -> int:
-        """Remove the least recently used entries to make room for `incoming` bytes; return the bytes freed.
-
-        Files without a note are not part of the cache and are left alone.
-        """
+        """Remove the least recently used entries to make room for `incoming` bytes; return the bytes freed."""
         if self.max_bytes is None:
             return 0
-        entries = []
-        for name in dirs.notes.names():
-            status = dirs.root.stat(name)
-            if status is not None:
-                entries.append((status.st_mtime_ns, status.st_size, name))
+        entries = [(status.st_mtime_ns, status.st_size, name) for name, status in dirs.entries()]
         freed, excess = 0, sum(size for _, size, _ in entries) + incoming - self.max_bytes
         for _, _, name in sorted(entries):
             if freed >= excess:
@@ -379,9 +372,7 @@ class _CachedSource(LocalSource):
 
     def __init__(self, cache: Cache, name: str, fd: int, version: str | None = None) -> None:
         super().__init__(str(cache._root / name), fd)
-        status = os.fstat(fd)
-        self.name, self.version = name, version
-        self.identity = status.st_dev, status.st_ino
+        self.name, self.version, self.status = name, version, os.fstat(fd)
         self._cache = cache
 
     def blame(self, error: TarmacError) -> None:
@@ -389,7 +380,7 @@ class _CachedSource(LocalSource):
         damaged = isinstance(error, ArchiveError | IndexingError)
         if not damaged or isinstance(error, LimitExceeded | UnsupportedMember):
             return
-        if self._cache._discard(self.name, self.identity):
+        if self._cache._discard(self.name, self.status):
             error.hint = (
                 f"read it again: the damaged copy {self._url} was removed from the cache. If the error "
                 "persists, the shard is damaged in the store."
@@ -402,5 +393,15 @@ def _is_cacheable(url: str) -> bool:
     return url != "-" and not schemes.is_local(url)
 
 
-def _part_name(entry: str) -> str:
-    return f"{entry}.{uuid.uuid4().hex[:16]}"
+def _key_of(url: str) -> str:
+    """Return a hash of a URL for names and notes, which must not contain its secrets."""
+    return hashlib.sha256(url.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _digest_of(source: LocalSource) -> str:
+    import xxhash
+
+    hasher = xxhash.xxh3_64()
+    for start in range(0, source.length or 0, MIB):
+        hasher.update(source.read_at(start, MIB))
+    return str(hasher.hexdigest())

@@ -1,24 +1,41 @@
-"""The directories of a cache: entries, notes, part files, locks, and a monotonic clock."""
+"""The directories of a cache: entries, the notes beside them, part files, locks, and a monotonic clock."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import stat as modes
 import time
+import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from tarmac.environment import is_secure
+from tarmac.limits import KIB
 from tarmac.storage.folder import Folder
 from tarmac.storage.locks import FileLock, try_lock
-from tarmac.storage.security import is_secure
 
 BUDGET = "budget"
 """The lock that a process holds briefly to add or remove entries."""
+MAX_NOTE = 64 * KIB
 _CLOCK = "clock"
 _TICK = 1000  # nanoseconds; the finest resolution that all common file systems have
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """The recorded properties of an entry, to verify it against."""
+
+    url: str
+    """A hash of the URL, which may contain secrets."""
+    size: int
+    digest: str
+    version: str | None
+    shown: str = ""
+    """The URL without secrets, for display."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +56,31 @@ class CacheDirs:
             yield lock.acquire(wait=wait)
         finally:
             lock.release()
+
+    def entries(self) -> Iterator[tuple[str, os.stat_result]]:
+        """Yield the name and status of each entry; files without a note are not part of the cache."""
+        for name in self.notes.names():
+            status = self.root.stat(name)
+            if status is not None:
+                yield name, status
+
+    def read_note(self, name: str) -> Note | None:
+        """Return the note of an entry, or None if it is missing or invalid."""
+        try:
+            with open(self.notes.open(name), "rb") as file:
+                return Note(**json.loads(file.read(MAX_NOTE)))
+        except (OSError, ValueError, TypeError, RecursionError):
+            return None
+
+    def write_note(self, name: str, note: Note) -> None:
+        """Write the note of an entry atomically."""
+        draft = part_name(name)
+        try:
+            with open(self.parts.create(draft), "w") as file:
+                json.dump(asdict(note), file)
+            self.parts.move(draft, self.notes, name)
+        finally:
+            self.parts.remove(draft)
 
     def stamp(self) -> int:
         """Return the time of use for an entry: later than all previous ones, even if the clock was set back."""
@@ -66,6 +108,11 @@ class CacheDirs:
         freed = self.root.remove(name)
         self.notes.remove(name)
         return freed
+
+
+def part_name(entry: str) -> str:
+    """Return a new name for a part file of an entry."""
+    return f"{entry}.{uuid.uuid4().hex[:16]}"
 
 
 @contextlib.contextmanager

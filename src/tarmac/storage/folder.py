@@ -11,15 +11,15 @@ import errno
 import os
 import stat as modes
 from pathlib import Path
-from types import TracebackType
-from typing import Self
+
+from tarmac.storage.types import Closing
 
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 # Without O_NONBLOCK, opening a named pipe would wait for a writer.
 _EXISTING = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 
-class Folder:
+class Folder(Closing):
     """An open directory. Its methods raise OSError, like those of `os`."""
 
     def __init__(self, path: str | os.PathLike[str], dir_fd: int | None = None) -> None:
@@ -104,14 +104,6 @@ class Folder:
         """Set the modification time of a file, in nanoseconds since 1970, if permitted."""
         with contextlib.suppress(OSError):
             os.utime(name, ns=(time, time), dir_fd=self.fd, follow_symlinks=False)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def sync(self) -> None:
         """Flush the names in the directory to disk."""

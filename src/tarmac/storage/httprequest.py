@@ -18,12 +18,12 @@ from functools import partial
 from typing import IO, Any
 from urllib.parse import quote, urljoin, urlsplit
 
+from tarmac.environment import is_secure
 from tarmac.errors import ConnectFailed, Stalled, TarmacError
 from tarmac.limits import MIB
 from tarmac.storage.addresses import Guard
 from tarmac.storage.clients import login_of
 from tarmac.storage.obstore_errors import status_error
-from tarmac.storage.security import is_secure
 from tarmac.storage.types import StorageOptions
 
 REDIRECTS = frozenset((301, 302, 303, 307, 308))
@@ -32,8 +32,6 @@ CONTINUE_TIMEOUT = 1.0
 """Seconds to wait for the response to `Expect: 100-continue`; servers that do not support it send none."""
 _SAFE = "/:;=&?~+!$,'@()*[]%-._"  # other characters are escaped
 _now = time.monotonic
-
-Exchange = tuple[http.client.HTTPConnection, http.client.HTTPResponse]
 
 
 class Budget:
@@ -109,49 +107,46 @@ def request(
     method: str,
     url: str,
     storage: StorageOptions,
-    budget: Budget,
+    headers: Mapping[str, str],
     *,
-    headers: Mapping[str, str] | None = None,
-    file: IO[bytes] | None = None,
-    size: int = 0,
-) -> Exchange:
-    """Send a request, follow redirects, and return the connection and the successful response.
+    budget: Budget | None = None,
+    body: IO[bytes] | None = None,
+) -> http.client.HTTPResponse:
+    """Send a request, follow redirects, and return the successful response, which owns the connection.
 
     In secure mode, redirects are followed only to public addresses or within the network of the URL.
     """
+    budget = budget or Budget(url, storage)
     target, login = login_of(url)
     origin, location = urlsplit(target)[:2], ""
     guard = Guard(url) if is_secure() else None
-    for _hop in range(MAX_REDIRECTS):
-        with network_errors(url):
+    with network_errors(url):
+        for _hop in range(MAX_REDIRECTS):
             target = urljoin(target, location)
             parts = urlsplit(target)
-        if parts.scheme not in ("http", "https") or not parts.netloc:
-            raise ConnectFailed("the server redirects to an address that is not http or https.", url=url)
-        # Credentials are sent only to the server that they were given for, not to the target of a redirect.
-        sent = {**(headers or {}), **({**storage.headers, **login} if parts[:2] == origin else {})}
-        path = quote((parts.path or "/") + (f"?{parts.query}" if parts.query else ""), safe=_SAFE)
-        with network_errors(url):
+            if parts.scheme not in ("http", "https") or not parts.netloc:
+                raise ConnectFailed("the server redirects to an address that is not http or https.", url=url)
+            # Credentials are sent only to the server that they were given for, not to the target of a redirect.
+            sent = {**headers, **({**storage.headers, **login} if parts[:2] == origin else {})}
+            path = quote((parts.path or "/") + (f"?{parts.query}" if parts.query else ""), safe=_SAFE)
             connection = _connection(parts.scheme, parts.netloc.rpartition("@")[2], storage, budget, guard)
             try:
                 connection.connect()
                 connection.sock.settimeout(budget.wait())
-                if file is None:
-                    connection.request(method, path, headers=sent)
-                    response = connection.getresponse()
-                else:
-                    response = _send(connection, method, path, sent, file, size, budget)
-            except BaseException:
-                connection.close()
-                raise
-        if response.status < 300:
-            return connection, response
-        response.close()
-        connection.close()
-        if response.status not in REDIRECTS:
-            raise status_error(response.status, url)
-        location = response.getheader("Location", "")
-    raise ConnectFailed(f"more than {MAX_REDIRECTS} redirects.", url=url)
+                connection.request(method, path, headers=sent)
+                if body is not None and _accepts_body(connection.sock):
+                    _send(connection, body, budget)
+                response = connection.getresponse()
+            finally:
+                if connection.sock is not None:
+                    connection.sock.close()  # a response keeps its own reference
+            if response.status < 300:
+                return response
+            response.close()
+            if response.status not in REDIRECTS:
+                raise status_error(response.status, url)
+            location = response.getheader("Location", "")
+        raise ConnectFailed(f"more than {MAX_REDIRECTS} redirects.", url=url)
 
 
 def _connection(
@@ -165,28 +160,13 @@ def _connection(
     return connection
 
 
-def _send(
-    connection: http.client.HTTPConnection,
-    method: str,
-    path: str,
-    headers: Mapping[str, str],
-    file: IO[bytes],
-    size: int,
-    budget: Budget,
-) -> http.client.HTTPResponse:
-    """Send a request with a body after the server has accepted its headers."""
-    connection.putrequest(method, path)
-    for name, value in {**headers, "Content-Length": str(size), "Expect": "100-continue"}.items():
-        connection.putheader(name, value)
-    connection.endheaders()
-    if _accepts_body(connection.sock):
-        file.seek(0)
-        # A server that rejects the body may stop reading; its response gives the reason.
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            while chunk := file.read(MIB):
-                connection.sock.settimeout(budget.wait())
-                connection.send(chunk)
-    return connection.getresponse()
+def _send(connection: http.client.HTTPConnection, body: IO[bytes], budget: Budget) -> None:
+    body.seek(0)
+    # A server that rejects the body may stop reading; its response gives the reason.
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        while chunk := body.read(MIB):
+            connection.sock.settimeout(budget.wait())
+            connection.send(chunk)
 
 
 def _accepts_body(sock: socket.socket) -> bool:

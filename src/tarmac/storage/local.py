@@ -6,7 +6,6 @@ import contextlib
 import errno
 import glob
 import hashlib
-import itertools
 import mmap
 import os
 import stat as modes
@@ -60,10 +59,9 @@ class LocalStore(Store):
 
     def stat(self, url: str, storage: StorageOptions, /) -> ObjectInfo:
         try:
-            status = os.stat(local_path(url))
+            return _info(os.stat(local_path(url)))
         except OSError as error:
             raise _reading_failed(error, url) from error
-        return _info(status)
 
     def read_range(
         self, url: str, start: int, stop: int, storage: StorageOptions, version: str | None, /
@@ -109,7 +107,6 @@ class LocalSource(Source):
             self.length = status.st_size
 
     def fileno(self) -> int:
-        """Return the file descriptor."""
         return self._fd
 
     def read(self, size: int, /) -> bytes:
@@ -175,8 +172,7 @@ class LocalSink:
             self._folder = Folder(self._target.parent)
             _remove_orphans(self._folder, self._target.name)
             mode = 0o600 if options.private else 0o666
-            self._fd, name = _create_part(self._folder, self._target.name, mode)
-            self._part = self._target.with_name(name)
+            self._fd, self._part = _create_part(self._folder, self._target.name, mode)
         except OSError as error:
             self._close()
             raise self._failed(error, "could not be created") from error
@@ -226,19 +222,14 @@ class LocalSink:
         except OSError as error:
             self.abort()
             raise self._failed(error, "could not be written") from error
-        if self._options.durable and self._written - self._flushed >= FLUSH_BYTES:
-            self._start_flush()
-
-    def _start_flush(self) -> None:
-        """Make the system start writing to disk, so that the final fsync takes less time."""
-        start, self._flushed = self._flushed, self._written
-        if hasattr(os, "posix_fadvise"):
-            # This starts writing dirty pages that are marked as not needed, without waiting.
-            with contextlib.suppress(OSError):
-                os.posix_fadvise(self._fd, start, self._written - start, os.POSIX_FADV_DONTNEED)
+        new = self._written - self._flushed
+        if self._options.durable and new >= FLUSH_BYTES:
+            # Start writing dirty pages to disk without waiting, so that the final fsync takes less time.
+            with contextlib.suppress(OSError, AttributeError):  # macOS has no such call
+                os.posix_fadvise(self._fd, self._flushed, new, os.POSIX_FADV_DONTNEED)
+            self._flushed = self._written
 
     def commit(self) -> None:
-        """Publish the file under its name."""
         self._flush()
         try:
             size = os.fstat(self._fd).st_size
@@ -248,13 +239,10 @@ class LocalSink:
             if self._options.durable:
                 os.fsync(self._fd)
             self._publish()
-        except OSError as error:
+        except BaseException as error:
             self.abort()
-            if isinstance(error, TarmacError):
-                raise
-            raise self._failed(error, "could not be published") from error
-        except BaseException:
-            self.abort()
+            if isinstance(error, OSError) and not isinstance(error, TarmacError):
+                raise self._failed(error, "could not be published") from error
             raise
 
     def _publish(self) -> None:
@@ -278,7 +266,7 @@ class LocalSink:
 
     def _rename(self, folder: Folder) -> bool:
         """Move the part file to its final name; return whether no file existed there."""
-        overwrite, part, name = self._options.overwrite, self._part.name, self._target.name
+        overwrite, part, name = self._options.overwrite, self._part, self._target.name
         if overwrite is False or (overwrite is None and self._existing is None):
             # A hard link fails if the name exists, so "only if new" is one atomic step.
             try:
@@ -307,10 +295,9 @@ class LocalSink:
         )
 
     def abort(self) -> None:
-        """Remove the part file; the target is unchanged."""
         self._parts.clear()
         if self._folder is not None:
-            self._folder.remove(self._part.name)
+            self._folder.remove(self._part)
         self._close()
 
     def _close(self) -> None:
@@ -340,15 +327,16 @@ def _part_prefix(name: str) -> str:
 
 def _create_part(folder: Folder, name: str, mode: int) -> tuple[int, str]:
     """Create a part file and lock it; return its descriptor and name."""
-    for attempt in itertools.count():
+    attempts = LOCK_ATTEMPTS
+    while True:
         part = f"{_part_prefix(name)}{uuid.uuid4().hex[:16]}"
         fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode, dir_fd=folder.fd)
         # Some file systems have no locks; there no writer removes orphans, either.
-        if (try_lock(fd) or attempt == LOCK_ATTEMPTS) and os.fstat(fd).st_nlink:
+        if (try_lock(fd) or attempts < 1) and os.fstat(fd).st_nlink:
             return fd, part
         os.close(fd)  # another writer treated it as an orphan before it was locked
         folder.remove(part)
-    raise AssertionError("unreachable")
+        attempts -= 1
 
 
 def _remove_orphans(folder: Folder, name: str) -> None:

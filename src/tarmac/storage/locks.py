@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
-import sys
 import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -12,16 +12,9 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from tarmac.storage.folder import Folder
 
-if sys.platform == "win32":  # pragma: no cover - the same calls through msvcrt, which has no shared locks
-    import msvcrt
 
-    def _lock(fd: int, *, shared: bool, wait: bool) -> None:
-        msvcrt.locking(fd, msvcrt.LK_LOCK if wait else msvcrt.LK_NBLCK, 1)
-else:
-    import fcntl
-
-    def _lock(fd: int, *, shared: bool, wait: bool) -> None:
-        fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
+def _lock(fd: int, *, shared: bool, wait: bool) -> None:
+    fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
 
 
 def try_lock(fd: int, *, shared: bool = False) -> bool:
@@ -40,10 +33,8 @@ def claim(fd: int) -> bool:
     """Lock an open file unless another process has it. Return True on file systems without locks."""
     try:
         _lock(fd, shared=False, wait=False)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
+    except OSError as error:
+        return not isinstance(error, BlockingIOError)
     return True
 
 
@@ -64,8 +55,7 @@ def _in_child() -> None:
         holder.forget()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_child)
+os.register_at_fork(after_in_child=_in_child)
 
 
 class FileLock:
@@ -95,8 +85,7 @@ class FileLock:
 
     def _open(self) -> int:
         if self._folder is None:
-            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
-            return os.open(self._path, flags, 0o666)
+            return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
         while True:
             try:
                 return self._folder.open(str(self._path), os.O_RDWR)

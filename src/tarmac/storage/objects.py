@@ -10,10 +10,11 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
+from functools import partial
 from typing import IO, TYPE_CHECKING, Any
 
+from tarmac.environment import is_secure
 from tarmac.errors import (
-    AccessDenied,
     ObjectChanged,
     ShortRead,
     TarmacError,
@@ -23,16 +24,13 @@ from tarmac.errors import (
 from tarmac.limits import MIB
 from tarmac.storage import relay, web
 from tarmac.storage.clients import is_web, locate
-from tarmac.storage.etags import check_version, if_match
 from tarmac.storage.obstore_errors import translate, translating
-from tarmac.storage.security import is_secure
 from tarmac.storage.store import Store
 from tarmac.storage.types import ObjectInfo, Source, StorageOptions
 
 if TYPE_CHECKING:
     from obstore import GetOptions
 
-Listing = list[tuple[str, ObjectInfo]]
 CHUNK = MIB // 4
 UPLOAD_CHUNK = 8 * MIB
 _owner: int | None = None  # the process that first used obstore
@@ -51,77 +49,108 @@ def _guarded(url: str) -> bool:
     return is_web(url) and is_secure()
 
 
-def open_read(url: str, storage: StorageOptions) -> Source:
-    """Open an object for reading from start to end."""
-    if _guarded(url):
-        return web.WebSource(url, storage)
-    if _forked():
-        return relay.open_read(url, storage)
-    import obstore
+class WebStore(Store):
+    """Files on web servers. Subclasses translate their URLs into requests to a web server or bucket."""
 
-    client, path = locate(url, storage)
-    try:
-        result = obstore.get(client, path)
-    except Exception as error:
-        if is_web(url) and "MissingContentLength" in str(error):
+    def resolve(self, url: str, storage: StorageOptions, /) -> tuple[str, StorageOptions]:
+        """Return the URL to request, and the options to request it with."""
+        return url, storage
+
+    def open_read(self, url: str, storage: StorageOptions, /) -> Source:
+        url, storage = self.resolve(url, storage)
+        if _guarded(url):
             return web.WebSource(url, storage)
-        raise translate(error, url) from None
-    return ObjectSource(url, storage, result)
+        if _forked():
+            return relay.RelaySource(url, storage)
+        import obstore
 
-
-def stat(url: str, storage: StorageOptions) -> ObjectInfo:
-    """Return the size and ETag of an object."""
-    if _guarded(url):
-        return web.stat(url, storage)
-    if _forked():
-        return relay.call("stat", url, storage)  # type: ignore[no-any-return]
-    import obstore
-
-    client, path = locate(url, storage)
-    try:
-        with translating(url):
-            meta = obstore.head(client, path)
-    except TarmacError as error:
-        if not is_web(url) or type(error) not in (AccessDenied, TransferError):
-            raise
-        # A URL that is signed for GET rejects HEAD, so request the first byte.
+        client, path = locate(url, storage)
         try:
-            with translating(url):
-                meta = obstore.get(client, path, options={"range": (0, 1)}).meta
-        except TarmacError:
-            raise error from None
-    return ObjectInfo(meta["size"], meta["e_tag"])
+            result = obstore.get(client, path)
+        except Exception as error:
+            if is_web(url) and "MissingContentLength" in str(error):
+                return web.WebSource(url, storage)
+            raise translate(error, url) from None
+        return ObjectSource(url, storage, result)
+
+    def stat(self, url: str, storage: StorageOptions, /) -> ObjectInfo:
+        url, storage = self.resolve(url, storage)
+        if _guarded(url):
+            return web.stat(url, storage)
+        if _forked():
+            return relay.call("stat", url, storage)  # type: ignore[no-any-return]
+        return web.head_or_get(partial(_stat, url, storage)) if is_web(url) else _stat(url, storage)
+
+    def read_range(
+        self, url: str, start: int, stop: int, storage: StorageOptions, version: str | None, /
+    ) -> bytes:
+        url, storage = self.resolve(url, storage)
+        if _guarded(url):
+            return web.read_range(url, start, stop, storage, version)
+        if _forked():
+            return relay.call("read_range", url, start, stop, storage, version)  # type: ignore[no-any-return]
+        import obstore
+
+        client, path = locate(url, storage)
+        with translating(url):
+            if version is None:
+                data = bytes(obstore.get_range(client, path, start=start, end=stop))
+            else:
+                options: GetOptions = {"range": (start, stop)}
+                if condition := web.if_match(version):
+                    options["if_match"] = condition
+                result = obstore.get(client, path, options=options)
+                web.check_version(result.meta["e_tag"], version, url)
+                data = bytes(result.bytes())
+        if len(data) > stop - start:
+            # Observed when a broken response was resumed and the server sent more than was requested.
+            raise ShortRead(f"expected {stop - start} bytes, got {len(data)}.", url=url)
+        return data
+
+    def put(
+        self, url: str, file: IO[bytes], size: int, storage: StorageOptions, /, *, only_new: bool
+    ) -> None:
+        url, storage = self.resolve(url, storage)
+        if is_web(url):
+            web.put(url, file, size, storage)
+            return
+        if _forked():
+            relay.put(url, file, size, storage, only_new=only_new)
+            return
+        import obstore
+
+        client, path = locate(url, storage)
+        parts = size > UPLOAD_CHUNK
+        with translating(url):
+            # Stores can create "only if new" in one atomic step only for an upload that is a single request.
+            mode = "create" if only_new and not parts else "overwrite"
+            obstore.put(client, path, file, use_multipart=parts, chunk_size=UPLOAD_CHUNK, mode=mode)  # type: ignore[arg-type]
 
 
-def read_range(url: str, start: int, stop: int, storage: StorageOptions, version: str | None = None) -> bytes:
-    """Return the bytes from `start` up to `stop`, fewer only at the end of the object.
+class BucketStore(WebStore):
+    """Objects in the buckets of S3, Google Cloud Storage and Azure."""
 
-    Raise `ObjectChanged` if the response has another ETag than `version`.
-    """
-    if _guarded(url):
-        return web.read_range(url, start, stop, storage, version)
-    if _forked():
-        return relay.call("read_range", url, start, stop, storage, version)  # type: ignore[no-any-return]
+    def list_objects(self, prefix: str, storage: StorageOptions, /) -> Iterator[tuple[str, ObjectInfo]]:
+        if not prefix.partition("://")[2].partition("/")[1]:
+            raise UrlError("expected BUCKET/ in the URL; a bucket name cannot be a pattern.", url=prefix)
+        pages = relay.list_pages(prefix, storage) if _forked() else list_pages(prefix, storage)
+        for page in pages:
+            yield from page
+
+
+def _stat(url: str, storage: StorageOptions, method: str = "HEAD") -> ObjectInfo:
     import obstore
 
     client, path = locate(url, storage)
     with translating(url):
-        if version is None:
-            data = bytes(obstore.get_range(client, path, start=start, end=stop))
+        if method == "GET":
+            meta = obstore.get(client, path, options={"range": (0, 1)}).meta
         else:
-            options: GetOptions = {"range": (start, stop)}
-            if condition := if_match(version):
-                options["if_match"] = condition
-            result = obstore.get(client, path, options=options)
-            check_version(result.meta["e_tag"], version, url)
-            data = bytes(result.bytes())
-    if len(data) > stop - start:
-        # Observed when a broken response was resumed and the server sent more than was requested.
-        raise ShortRead(f"expected {stop - start} bytes, got {len(data)}.", url=url)
-    return data
+            meta = obstore.head(client, path)
+    return ObjectInfo(meta["size"], meta["e_tag"])
 
 
-def list_pages(url: str, storage: StorageOptions) -> Iterator[Listing]:
+def list_pages(url: str, storage: StorageOptions) -> Iterator[relay.Listing]:
     """Yield the objects under a prefix like `s3://bucket/train/`, a page at a time."""
     import obstore
 
@@ -175,7 +204,7 @@ class ObjectSource(Source):
         result = translate(error, self._url)
         if type(result) in (ShortRead, TransferError) and self.version is not None:
             with contextlib.suppress(TarmacError):
-                if stat(self._url, self._storage).version != self.version:
+                if WebStore().stat(self._url, self._storage).version != self.version:
                     result = ObjectChanged("the object was replaced while it was being read.", url=self._url)
         result.offset = self._received
         return result
@@ -183,58 +212,3 @@ class ObjectSource(Source):
     def close(self) -> None:
         self._chunks = iter(())
         self._chunk = b""
-
-
-def put(url: str, file: IO[bytes], size: int, storage: StorageOptions, *, only_new: bool = False) -> None:
-    """Upload an open file, in parts if it is large; `only_new` raises if the object exists."""
-    if is_web(url):
-        web.put(url, file, size, storage)
-        return
-    if _forked():
-        relay.put(url, file, size, storage, only_new=only_new)
-        return
-    import obstore
-
-    client, path = locate(url, storage)
-    parts = size > UPLOAD_CHUNK
-    with translating(url):
-        # Stores can create "only if new" in one atomic step only for an upload that is a single request.
-        mode = "create" if only_new and not parts else "overwrite"
-        obstore.put(client, path, file, use_multipart=parts, chunk_size=UPLOAD_CHUNK, mode=mode)  # type: ignore[arg-type]
-
-
-class WebStore(Store):
-    """Files on web servers. Subclasses translate their URLs into requests to a web server or bucket."""
-
-    def resolve(self, url: str, storage: StorageOptions, /) -> tuple[str, StorageOptions]:
-        """Return the URL to request, and the options to request it with."""
-        return url, storage
-
-    def open_read(self, url: str, storage: StorageOptions, /) -> Source:
-        return open_read(*self.resolve(url, storage))
-
-    def stat(self, url: str, storage: StorageOptions, /) -> ObjectInfo:
-        return stat(*self.resolve(url, storage))
-
-    def read_range(
-        self, url: str, start: int, stop: int, storage: StorageOptions, version: str | None, /
-    ) -> bytes:
-        target, storage = self.resolve(url, storage)
-        return read_range(target, start, stop, storage, version)
-
-    def put(
-        self, url: str, file: IO[bytes], size: int, storage: StorageOptions, /, *, only_new: bool
-    ) -> None:
-        target, storage = self.resolve(url, storage)
-        put(target, file, size, storage, only_new=only_new)
-
-
-class BucketStore(WebStore):
-    """Objects in the buckets of S3, Google Cloud Storage and Azure."""
-
-    def list_objects(self, prefix: str, storage: StorageOptions, /) -> Iterator[tuple[str, ObjectInfo]]:
-        if not prefix.partition("://")[2].partition("/")[1]:
-            raise UrlError("expected BUCKET/ in the URL; a bucket name cannot be a pattern.", url=prefix)
-        pages = relay.list_pages(prefix, storage) if _forked() else list_pages(prefix, storage)
-        for page in pages:
-            yield from page

@@ -23,6 +23,7 @@ from tarmac.errors import TarmacError, TransferError
 from tarmac.limits import MIB
 from tarmac.storage.types import ObjectInfo, Source, StorageOptions
 
+Listing = list[tuple[str, ObjectInfo]]
 MAX_READ = 4 * MIB
 _relay: Relay | None = None
 _starting = threading.Lock()
@@ -32,7 +33,7 @@ class Relay:
     """One helper process and the pipe to it."""
 
     def __init__(self) -> None:
-        self._pipe, theirs = Pipe()
+        self.pipe, theirs = Pipe()
         self._lock = threading.Lock()
         command = [sys.executable, "-m", "tarmac.storage.relay"]
         # The pipe is the helper's standard input: no other process inherits it, so it closes when we exit.
@@ -44,8 +45,8 @@ class Relay:
         """Run an operation in the helper; return its result or raise its error."""
         with self._lock:
             try:
-                self._pipe.send((name, args))
-                ok, value = self._pipe.recv()
+                self.pipe.send((name, args))
+                ok, value = self.pipe.recv()
             except (EOFError, OSError):
                 self.stop()
                 raise TransferError("the helper process for object stores has exited.") from None
@@ -53,30 +54,26 @@ class Relay:
             return value
         raise value
 
-    @property
-    def stopped(self) -> bool:
-        """Whether the helper has exited."""
-        return self._pipe.closed
-
-    def close(self) -> None:
-        """Close the pipe without waiting, as a forked child does: the helper belongs to its parent."""
-        with contextlib.suppress(OSError):
-            self._pipe.close()
-
     def stop(self) -> None:
         """Close the pipe, which stops the helper, and wait for it to exit."""
-        self.close()
-        with contextlib.suppress(ChildProcessError):
+        with contextlib.suppress(OSError):
+            self.pipe.close()
+        with contextlib.suppress(ChildProcessError):  # a child of the parent of this process
             os.waitpid(self._pid, 0)
 
 
-def call(name: str, *args: Any) -> Any:
-    """Run an operation in the helper of this process; start the helper if needed."""
+def _running() -> Relay:
+    """Return the helper of this process; start it if needed."""
     global _relay
     with _starting:
-        if _relay is None or _relay.stopped:
+        if _relay is None or _relay.pipe.closed:
             _relay = Relay()
-    return _relay.call(name, *args)
+        return _relay
+
+
+def call(name: str, *args: Any) -> Any:
+    """Run an operation in the helper of this process."""
+    return _running().call(name, *args)
 
 
 def _reset_in_child() -> None:
@@ -84,20 +81,14 @@ def _reset_in_child() -> None:
     global _relay, _starting
     _starting = threading.Lock()
     if _relay is not None:
-        _relay.close()
+        _relay.stop()
         _relay = None
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_reset_in_child)
+os.register_at_fork(after_in_child=_reset_in_child)
 
 
-def open_read(url: str, storage: StorageOptions) -> RelaySource:
-    """Open an object in the helper."""
-    return RelaySource(url, *call("open", url, storage))
-
-
-def list_pages(url: str, storage: StorageOptions) -> Iterator[list[tuple[str, ObjectInfo]]]:
+def list_pages(url: str, storage: StorageOptions) -> Iterator[Listing]:
     """Yield the objects under a prefix, a page at a time."""
     number = call("open_list", url, storage)
     while page := call("next_page", number):
@@ -112,24 +103,22 @@ def put(url: str, file: IO[bytes], size: int, storage: StorageOptions, *, only_n
 class RelaySource(Source):
     """A stream that the helper reads."""
 
-    def __init__(self, url: str, handle: int, length: int | None, version: str | None) -> None:
-        self._url = url
-        self._relay = _relay
-        self._handle: int | None = handle
-        self.length = length
-        self.version = version
+    def __init__(self, url: str, storage: StorageOptions) -> None:
+        self._url, self._relay = url, _running()
+        self._number: int | None
+        self._number, self.length, self.version = self._relay.call("open", url, storage)
 
     def read(self, size: int, /) -> bytes:
-        if self._relay is None or self._relay is not _relay:
+        if self._relay is not _relay:
             raise TransferError("the stream was opened in another process.", url=self._url)
-        data: bytes = self._relay.call("read", self._handle, size)
+        data: bytes = self._relay.call("read", self._number, size)
         return data
 
     def close(self) -> None:
-        if self._handle is not None and self._relay is not None and self._relay is _relay:
+        if self._number is not None and self._relay is _relay:
             with contextlib.suppress(TarmacError):  # a helper that has exited has closed it
-                self._relay.call("close", self._handle)
-        self._handle = None
+                self._relay.call("close", self._number)
+        self._number = None
 
 
 class _Server:
@@ -138,14 +127,14 @@ class _Server:
     def __init__(self) -> None:
         from tarmac.storage import objects
 
-        self._objects = objects
+        self._store, self._list_pages = objects.WebStore(), objects.list_pages
+        self.stat, self.read_range = self._store.stat, self._store.read_range
         self._streams: dict[int, Source] = {}
-        self._listings: dict[int, Iterator[list[tuple[str, ObjectInfo]]]] = {}
+        self._listings: dict[int, Iterator[Listing]] = {}
         self._numbers = itertools.count(1)
 
     def open(self, url: str, storage: StorageOptions) -> tuple[int, int | None, str | None]:
-        source = self._objects.open_read(url, storage)
-        number = next(self._numbers)
+        number, source = next(self._numbers), self._store.open_read(url, storage)
         self._streams[number] = source
         return number, source.length, source.version
 
@@ -155,28 +144,20 @@ class _Server:
     def close(self, number: int) -> None:
         self._streams.pop(number).close()
 
-    def stat(self, url: str, storage: StorageOptions) -> ObjectInfo:
-        return self._objects.stat(url, storage)
-
-    def read_range(
-        self, url: str, start: int, stop: int, storage: StorageOptions, version: str | None = None
-    ) -> bytes:
-        return self._objects.read_range(url, start, stop, storage, version)
-
     def open_list(self, url: str, storage: StorageOptions) -> int:
         number = next(self._numbers)
-        self._listings[number] = filter(None, self._objects.list_pages(url, storage))
+        self._listings[number] = filter(None, self._list_pages(url, storage))
         return number
 
-    def next_page(self, number: int) -> list[tuple[str, ObjectInfo]]:
-        page = next(self._listings[number], None)
-        if page is None:
+    def next_page(self, number: int) -> Listing:
+        page = next(self._listings[number], [])
+        if not page:
             del self._listings[number]
-        return page or []
+        return page
 
     def put(self, url: str, path: str, size: int, storage: StorageOptions, only_new: bool) -> None:
         with open(path, "rb") as file:
-            self._objects.put(url, file, size, storage, only_new=only_new)
+            self._store.put(url, file, size, storage, only_new=only_new)
 
 
 def _exit_with_client(fd: int) -> None:

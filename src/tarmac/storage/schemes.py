@@ -13,10 +13,10 @@ import re
 from operator import itemgetter
 
 from tarmac import environment
+from tarmac.environment import is_secure
 from tarmac.errors import ShortRead, TooManyShards, UnsafeUrl, UnsupportedScheme, UrlError, UsageError
 from tarmac.limits import DEFAULT_LIMITS, MIB
 from tarmac.storage.local import local_path
-from tarmac.storage.security import is_secure
 from tarmac.storage.store import Store
 from tarmac.storage.types import (
     DEFAULT_STORAGE,

@@ -11,7 +11,7 @@ from typing import IO, Any, ClassVar
 from tarmac.errors import TransferError, UnsupportedScheme, WriteError
 from tarmac.storage.types import ObjectInfo, Sink, Source, StorageOptions, WriteOptions
 
-_GLOB = re.compile(r"[*?\[]")
+GLOB = re.compile(r"[*?\[]")
 _GLOB_PARTS = re.compile(r"\*\*/?|\*|\?|\[(!?)(\]?[^\]]*)\]|.", re.DOTALL)
 
 
@@ -82,7 +82,7 @@ class Store(ABC):
     def glob(self, pattern: str, storage: StorageOptions, /) -> Iterator[str]:
         """Yield the URLs that match a pattern. `*` and `?` stay within a directory, `**` does not."""
         matches = re.compile(_glob_regex(pattern)).fullmatch
-        fixed = _GLOB.split(pattern, maxsplit=1)[0]
+        fixed = GLOB.split(pattern, maxsplit=1)[0]
         prefix = fixed[: max(fixed.rfind("/"), fixed.find(":")) + 1]
         return (url for url, _ in self.list_objects(prefix, storage) if matches(url))
 

@@ -9,10 +9,25 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from tarmac.errors import TarmacError, UsageError
-from tarmac.limits import GIB, changed_fields
+from tarmac.limits import GIB, Options
 
 
-class Source:
+class Closing:
+    """An object that a `with` block closes."""
+
+    def close(self) -> None:
+        """Release the connection, file or process."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Source(Closing):
     """An open stream of bytes. `read` returns b"" only after every byte has arrived."""
 
     length: int | None = None
@@ -24,9 +39,6 @@ class Source:
         """Return up to `size` bytes."""
         raise NotImplementedError
 
-    def close(self) -> None:
-        """Release the connection, file or process."""
-
     def map(self) -> mmap.mmap | None:
         """Return the whole content as a memory map, or None if it cannot be mapped."""
         return None
@@ -37,14 +49,6 @@ class Source:
 
     def blame(self, error: TarmacError) -> None:
         """Handle a report that the bytes are damaged; a cached copy is removed and adds a hint to the error."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class Sink(Protocol):
@@ -69,7 +73,7 @@ class ObjectInfo:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class StorageOptions:
+class StorageOptions(Options):
     """Timeouts, retries and credentials for remote stores. Times are in seconds."""
 
     connect_timeout: float = 10.0
@@ -107,12 +111,9 @@ class StorageOptions:
         object.__setattr__(self, "config", dict(self.config))
         object.__setattr__(self, "headers", dict(self.headers))
 
-    def __repr__(self) -> str:
-        return changed_fields(self)
-
 
 @dataclass(frozen=True, slots=True, repr=False)
-class WriteOptions:
+class WriteOptions(Options):
     """How a finished file or object is published under its name."""
 
     overwrite: bool | None = None
@@ -122,9 +123,6 @@ class WriteOptions:
     """Flush to disk before publishing, so that a power failure leaves either the old file or the new one."""
     private: bool = False
     """Create a local file that only its owner can read, for contents with credentials."""
-
-    def __repr__(self) -> str:
-        return changed_fields(self)
 
 
 DEFAULT_STORAGE = StorageOptions()

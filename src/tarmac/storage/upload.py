@@ -61,7 +61,6 @@ class UploadSink:
             ) from error
 
     def write(self, data: bytes, /) -> None:
-        """Append bytes."""
         if self._spool.closed:
             raise WriteError("the object is closed.", url=self._url)
         with self._spooling():
@@ -88,6 +87,5 @@ class UploadSink:
             self.abort()
 
     def abort(self) -> None:
-        """Discard the collected bytes."""
         with contextlib.suppress(OSError):  # discarded bytes need not be flushed
             self._spool.close()

@@ -27,6 +27,7 @@ from tarmac.limits import DEFAULT_LIMITS, MIB, Limits
 from tarmac.storage.braces import expand_braces
 from tarmac.storage.local import local_path
 from tarmac.storage.schemes import can_list, is_local, open_read, scheme_of, store_of
+from tarmac.storage.store import GLOB
 from tarmac.storage.types import DEFAULT_STORAGE, StorageOptions
 
 Shards = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
@@ -36,7 +37,6 @@ Parser = Callable[[str, Limits], Iterator[str]]
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 _SEPARATOR = re.compile(r"::(?![0-9a-fA-F:.%]*\])")  # not the one inside http://[::1]/
 _BRACES_IN_SCHEME = re.compile(r"[^/:]*\{[^/]*:")  # {pipe,pipe}:x
-_GLOB = re.compile(r"[*?\[]")
 
 
 class ShardUrl(str):
@@ -94,14 +94,10 @@ def _check_no_command(url: str) -> None:
 
 
 def _specs(shards: Shards) -> Iterator[str]:
-    if isinstance(shards, str | os.PathLike):
-        yield _text(shards)
-        return
-    if isinstance(shards, bytes | dict) or not isinstance(shards, Iterable):
+    if isinstance(shards, bytes | dict) or not isinstance(shards, str | os.PathLike | Iterable):
         what = f"expected shards as a string, a path or an iterable of those, got {type(shards).__name__}."
         raise UrlError(what)
-    for item in shards:
-        yield _text(item)
+    return map(_text, (shards,) if isinstance(shards, str | os.PathLike) else shards)
 
 
 def _text(item: object) -> str:
@@ -120,7 +116,7 @@ def _expand_one(spec: str, limits: Limits, storage: StorageOptions, allow_exec: 
         yield spec
         return
     if is_local(spec) and os.path.lexists(local_path(spec)) and not spec.startswith("@"):
-        yield from _expand_manifest(_home(spec), limits, storage)
+        yield from _expand_manifest(os.path.expanduser(spec), limits, storage)
         return
     parts = _SEPARATOR.split(spec)
     if len(parts) > 1:
@@ -135,12 +131,8 @@ def _expand_one(spec: str, limits: Limits, storage: StorageOptions, allow_exec: 
         elif scheme_of(url) == "pipe":
             yield ShardUrl(url)
         else:
-            for match in expand_glob(_home(url), limits, storage):
+            for match in expand_glob(os.path.expanduser(url), limits, storage):
                 yield from _expand_manifest(match, limits, storage)
-
-
-def _home(url: str) -> str:
-    return os.path.expanduser(url) if url.startswith("~") else url
 
 
 def substituted(spec: str) -> str:
@@ -163,7 +155,7 @@ def expand_glob(url: str, limits: Limits, storage: StorageOptions) -> Iterator[S
     The URLs of stores that cannot be listed are not globs: `?` is part of the URLs of web servers.
     """
     local = is_local(url)
-    if not _GLOB.search(url) or not can_list(url) or (local and os.path.lexists(local_path(url))):
+    if not GLOB.search(url) or not can_list(url) or (local and os.path.lexists(local_path(url))):
         yield ShardUrl(url)
         return
     matches: list[str] = []
@@ -258,7 +250,7 @@ def _relative_to(base: str, name: str) -> str:
     if scheme_of(name):
         return name
     if is_local(base):
-        return os.path.join(os.path.dirname(local_path(base)), _home(name))
+        return os.path.join(os.path.dirname(local_path(base)), os.path.expanduser(name))
     if scheme_of(base) in ("http", "https"):
         return urljoin(base, name)
     if PurePath(name).is_absolute():

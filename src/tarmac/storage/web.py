@@ -18,13 +18,13 @@ from typing import IO, TypeVar
 from tarmac.errors import (
     AccessDenied,
     ConnectFailed,
+    ObjectChanged,
     ShortRead,
     Stalled,
     TarmacError,
     TransferError,
 )
-from tarmac.storage.etags import check_version, if_match
-from tarmac.storage.httprequest import Budget, Exchange, network_errors, request
+from tarmac.storage.httprequest import Budget, network_errors, request
 from tarmac.storage.obstore_errors import no_ranges
 from tarmac.storage.types import ObjectInfo, Source, StorageOptions
 
@@ -42,7 +42,7 @@ class WebSource(Source):
     def __init__(self, url: str, storage: StorageOptions) -> None:
         self._url, self._storage = url, storage
         self._budget = Budget(url, storage)
-        self._connection, self._response = self._get({})
+        self._response = _request("GET", url, storage, {}, self._budget)
         if self._response.status == 206:
             self.close()
             raise TransferError("expected the whole file, got a part of it.", url=url)
@@ -50,12 +50,6 @@ class WebSource(Source):
         self.length = self._response.length
         self._received = 0
         self._resumes = storage.retries
-
-    def _get(self, headers: dict[str, str]) -> Exchange:
-        return _with_retries(
-            self._storage,
-            lambda: request("GET", self._url, self._storage, self._budget, headers=headers),
-        )
 
     def read(self, size: int, /) -> bytes:
         while True:
@@ -101,32 +95,33 @@ class WebSource(Source):
         self._resumes -= 1
         self.close()
         headers = {"Range": f"bytes={self._received}-", "If-Match": condition}
-        self._connection, self._response = self._get(headers)
+        self._response = _request("GET", self._url, self._storage, headers, self._budget)
         check_version(self._response.getheader("ETag"), self.version, self._url)
         if _content_range(self._response) != (self._received, self.length, self.length):
             raise error
 
     def close(self) -> None:
         self._response.close()
-        self._connection.close()
+
+
+def head_or_get(ask: Callable[[str], T]) -> T:
+    """Return `ask("HEAD")`, or `ask("GET")` if HEAD is rejected, as it is for a URL that is signed for GET."""
+    try:
+        return ask("HEAD")
+    except TarmacError as error:
+        if type(error) in (AccessDenied, TransferError):
+            with contextlib.suppress(TarmacError):
+                return ask("GET")
+        raise
 
 
 def stat(url: str, storage: StorageOptions) -> ObjectInfo:
     """Return the size and ETag of a file."""
-    try:
-        response = _response_head("HEAD", url, storage, {})
-        size = response.getheader("Content-Length")
-    except TarmacError as error:
-        if type(error) not in (AccessDenied, TransferError):
-            raise
-        # A URL that is signed for GET rejects HEAD, so request the first byte.
-        try:
-            response = _response_head("GET", url, storage, {"Range": "bytes=0-0"})
-        except TarmacError:
-            raise error from None
+    headers = {"HEAD": {}, "GET": {"Range": "bytes=0-0"}}
+    with head_or_get(lambda method: _request(method, url, storage, headers[method])) as response:
         span = _content_range(response)
-        size = response.getheader("Content-Length") if span is None else str(span[2])
-    if size is None or not re.fullmatch(r"[0-9]{1,18}", size):
+    size = response.getheader("Content-Length", "") if span is None else str(span[2])
+    if not re.fullmatch(r"[0-9]{1,18}", size):
         raise TransferError("the server does not report the size of the file.", url=url)
     return ObjectInfo(int(size), response.getheader("ETag"))
 
@@ -136,13 +131,10 @@ def read_range(url: str, start: int, stop: int, storage: StorageOptions, version
     headers = {"Range": f"bytes={start}-{stop - 1}"}
     if condition := if_match(version):
         headers["If-Match"] = condition
-    data = bytearray()
 
-    def attempt() -> None:
-        data.clear()
-        budget = Budget(url, storage)
-        connection, response = request("GET", url, storage, budget, headers=headers)
-        with contextlib.closing(connection), contextlib.closing(response), network_errors(url):
+    def attempt() -> bytes:
+        data = bytearray()
+        with request("GET", url, storage, headers) as response, network_errors(url):
             span = _content_range(response)
             if span is None or span[0] != start or span[1] > stop or (span[1] < stop and span[1] != span[2]):
                 raise no_ranges(url)
@@ -152,33 +144,39 @@ def read_range(url: str, start: int, stop: int, storage: StorageOptions, version
                 data.extend(chunk)
             if len(data) < size:
                 raise ConnectFailed(f"expected {size} bytes, got {len(data)}.", url=url)
+            return bytes(data)
 
-    _with_retries(storage, attempt)
-    return bytes(data)
+    return _with_retries(storage, attempt)
 
 
 def put(url: str, file: IO[bytes], size: int, storage: StorageOptions) -> None:
     """Upload a file with PUT. `Expect: 100-continue` lets a server redirect before the body is sent."""
+    headers = {"Content-Length": str(size), "Expect": "100-continue"}
 
     def attempt() -> None:
-        budget = Budget(url, storage)
-        connection, response = request("PUT", url, storage, budget, file=file, size=size)
-        with contextlib.closing(connection), network_errors(url):
+        with request("PUT", url, storage, headers, body=file) as response, network_errors(url):
             response.read()
 
     _with_retries(storage, attempt)
 
 
-def _response_head(
-    method: str, url: str, storage: StorageOptions, headers: dict[str, str]
-) -> http.client.HTTPResponse:
-    """Return a response whose headers were read, but not its body."""
-    connection, response = _with_retries(
-        storage, lambda: request(method, url, storage, Budget(url, storage), headers=headers)
-    )
-    response.close()
-    connection.close()
-    return response
+def if_match(version: str | None) -> str | None:
+    """Return the value for If-Match. Weak tags never match there (RFC 9110), so they are only compared."""
+    return None if version is None or version.startswith("W/") else version
+
+
+def check_version(etag: str | None, version: str | None, url: str) -> None:
+    """Raise if the ETag of a response differs from the expected version: servers may ignore If-Match.
+
+    A weak tag and a strong one with the same text are the same version. A response without an ETag may
+    have any version, so it is an error if one is expected.
+    """
+    if version is None:
+        return
+    if etag is None:
+        raise ObjectChanged("the response has no ETag, so the object may have been replaced.", url=url)
+    if etag.removeprefix("W/") != version.removeprefix("W/"):
+        raise ObjectChanged("the object was replaced: its ETag has changed.", url=url)
 
 
 def _content_range(response: http.client.HTTPResponse) -> tuple[int, int, int] | None:
@@ -187,6 +185,12 @@ def _content_range(response: http.client.HTTPResponse) -> tuple[int, int, int] |
     if response.status != 206 or match is None or match[3] == "*":
         return None
     return int(match[1]), int(match[2]) + 1, int(match[3])
+
+
+def _request(
+    method: str, url: str, storage: StorageOptions, headers: dict[str, str], budget: Budget | None = None
+) -> http.client.HTTPResponse:
+    return _with_retries(storage, lambda: request(method, url, storage, headers, budget=budget))
 
 
 def _with_retries(storage: StorageOptions, attempt: Callable[[], T]) -> T:

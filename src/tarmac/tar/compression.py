@@ -58,10 +58,6 @@ class _Gzip:
         return self._inner.unused_data
 
 
-def _xz() -> Decoder:
-    return lzma.LZMADecompressor(memlimit=XZ_MEMORY)
-
-
 def _zstd_module() -> Any:
     try:
         from compression import zstd  # Python 3.14 and later
@@ -70,18 +66,13 @@ def _zstd_module() -> Any:
     return zstd
 
 
-def _zst() -> Decoder:
-    decoder: Decoder = _zstd_module().ZstdDecompressor()
-    return decoder
-
-
-FORMATS: dict[str, Callable[[], Decoder]] = {"gz": _Gzip, "bz2": bz2.BZ2Decompressor, "xz": _xz, "zst": _zst}
-_SUFFIXES = {".gz": "gz", ".tgz": "gz", ".bz2": "bz2", ".tbz2": "bz2", ".xz": "xz", ".txz": "xz"} | {
-    ".zst": "zst",
-    ".tzst": "zst",
+FORMATS: dict[str, Callable[[], Decoder]] = {
+    "gz": _Gzip,
+    "bz2": bz2.BZ2Decompressor,
+    "xz": lambda: lzma.LZMADecompressor(memlimit=XZ_MEMORY),
+    "zst": lambda: _zstd_module().ZstdDecompressor(),
 }
-
-
+_SUFFIXES = {"gz": (".gz", ".tgz"), "bz2": (".bz2", ".tbz2"), "xz": (".xz", ".txz"), "zst": (".zst", ".tzst")}
 HEAD = 512
 """The number of bytes for detection: one tar block, since a member name may begin like a compressed stream."""
 
@@ -104,7 +95,7 @@ def detect(head: bytes) -> str | None:
 def format_of_name(filename: str) -> str | None:
     """Return the compression format for a file name, or None."""
     lowered = filename.lower()
-    return next((name for suffix, name in _SUFFIXES.items() if lowered.endswith(suffix)), None)
+    return next((name for name, suffixes in _SUFFIXES.items() if lowered.endswith(suffixes)), None)
 
 
 class Decompressing:

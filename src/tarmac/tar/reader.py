@@ -30,7 +30,7 @@ from tarmac.errors import (
     UnsupportedMember,
     UsageError,
 )
-from tarmac.limits import DEFAULT_LIMITS, MIB, Limits, changed_fields
+from tarmac.limits import DEFAULT_LIMITS, MIB, Limits, Options
 from tarmac.tar.compression import HEAD, Decompressing, detect
 from tarmac.tar.extended import EXTENSIONS, Overrides
 from tarmac.tar.header import (
@@ -71,7 +71,7 @@ class Readable(Protocol):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class TarOptions:
+class TarOptions(Options):
     """How strictly an archive is read."""
 
     end: Literal["strict", "lenient"] = "strict"
@@ -84,9 +84,6 @@ class TarOptions:
     def __post_init__(self) -> None:
         if self.end not in ("strict", "lenient"):
             raise UsageError(f'expected "strict" or "lenient", got {self.end!r}.', field="end")
-
-    def __repr__(self) -> str:
-        return changed_fields(self)
 
 
 DEFAULT_OPTIONS = TarOptions()

@@ -16,10 +16,10 @@ from dataclasses import replace
 from types import TracebackType
 from typing import IO, Any, NoReturn
 
+from tarmac.environment import is_secure
 from tarmac.errors import CommandFailed, UnsafeUrl, UnsupportedScheme, WriteError
 from tarmac.storage import FileStore, schemes
 from tarmac.storage.schemes import rewrite_url as rewrite_url
-from tarmac.storage.security import is_secure
 from tarmac.storage.types import DEFAULT_STORAGE, Sink, Source
 from tarmac.storage.unclosed import Watch
 

@@ -10,11 +10,11 @@ from itertools import islice
 from types import ModuleType
 from typing import Any
 
+from tarmac import environment
 from tarmac.limits import DEFAULT_LIMITS
 from tarmac.runtime.seeds import make_seed
 from tarmac.runtime.worker_info import pytorch_worker_info, pytorch_worker_seed
 from tarmac.steps.stage import PipelineStage
-from tarmac.storage import security
 from tarmac.storage.braces import expand_braces
 
 __all__ = [
@@ -113,11 +113,11 @@ class _UtilsModule(ModuleType):
     @property
     def enforce_security(self) -> bool:
         """Whether secure mode is on."""
-        return security.is_secure()
+        return environment.is_secure()
 
     @enforce_security.setter
     def enforce_security(self, on: bool) -> None:
-        security.enforce_security(bool(on))
+        environment.enforce_security(bool(on))
 
 
 enforce_security: bool

@@ -8,27 +8,28 @@ import pytest
 
 from harness.shards import plain
 from tarmac.errors import ArchiveError, NotATar
-from tarmac.storage.folder import Folder
+from tarmac.storage.cache import check_shard
+from tarmac.storage.cachedirs import MAX_NOTE, Note, open_cache_dirs
 from tarmac.storage.local import LocalSource
-from tarmac.storage.notes import MAX_NOTE, Note, check_shard, digest_of, read_note, write_note
 
 SHARD = plain()
 
 
 def test_notes_round_trip(tmp_path):
     note = Note("key", 3, "digest", None, "http://h/x.tar")
-    with Folder(tmp_path) as folder:
-        write_note(folder, "draft", folder, "x", note)
-        assert read_note(folder, "x") == note
-        assert folder.names() == ["x"]
-        assert read_note(folder, "none") is None
+    with open_cache_dirs(tmp_path, create=True) as dirs:
+        dirs.write_note("x", note)
+        assert dirs.read_note("x") == note
+        assert dirs.notes.names() == ["x"]
+        assert dirs.parts.names() == []
+        assert dirs.read_note("none") is None
 
 
 def test_a_note_is_read_up_to_a_bound(tmp_path):
     """Other users can write to a shared cache; a huge note must not use unbounded memory."""
-    (tmp_path / "x").write_bytes(b'{"url": "' + b"a" * MAX_NOTE + b'"}')
-    with Folder(tmp_path) as folder:
-        assert read_note(folder, "x") is None
+    with open_cache_dirs(tmp_path, create=True) as dirs:
+        (tmp_path / ".tarmac/notes/x").write_bytes(b'{"url": "' + b"a" * MAX_NOTE + b'"}')
+        assert dirs.read_note("x") is None
 
 
 @pytest.mark.parametrize("data", [SHARD, gzip.compress(SHARD, mtime=0), bytes(512), SHARD[:512]])
@@ -36,9 +37,6 @@ def test_shards(tmp_path, data):
     (tmp_path / "x").write_bytes(data)
     with LocalSource(str(tmp_path / "x")) as source:
         check_shard(source)
-        assert source.read(3) == data[:3]  # the position is unchanged
-        before = digest_of(source)
-        assert digest_of(source) == before
 
 
 @pytest.mark.parametrize(
