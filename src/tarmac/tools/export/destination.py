@@ -161,7 +161,7 @@ class _PathSink(LocalSink):
     @property
     def path(self) -> str:
         """Return the path of the incomplete file."""
-        return str(self._part)
+        return str(self._target.with_name(self._part))
 
     def commit(self) -> None:
         self._written = os.fstat(self._fd).st_size  # the sink has not seen the writes
