@@ -8,10 +8,12 @@ import os
 import re
 import shutil
 import signal
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -81,6 +83,15 @@ def no_leaks() -> Iterator[None]:
     assert threading.active_count() < 50
 
 
+@pytest.fixture(autouse=True, scope="session")
+def no_files_left(request) -> Iterator[None]:
+    """Fail a run that leaves files beside the sources: outputs and part files belong to temporary directories."""
+    before = set(request.config.rootpath.iterdir())
+    yield
+    left = {path.name for path in set(request.config.rootpath.iterdir()) - before}
+    assert not [name for name in left if ".part-" in name or name.endswith((".tar", ".arrow"))]
+
+
 @pytest.fixture(autouse=True)
 def plain_environment(monkeypatch):
     """Ignore the rank, worker and seed settings of the machine."""
@@ -118,6 +129,33 @@ _LONG = frozenset(
 
 def pytest_addoption(parser):
     parser.addoption("--quick", action="store_true", help="only tests without servers, torch and processes")
+
+
+_PROCESSES = {"os.fork", "os.posix_spawn", "os.system", "socket.bind", "subprocess.Popen"}
+"""The audit events of new processes and of servers."""
+
+
+@pytest.fixture(scope="session")
+def quick_lane(request) -> dict[str, bool]:
+    """Return a switch: while it is on, a test that starts a process or a server with --quick is skipped."""
+    switch = {"on": False}
+
+    def skip(event: str, _arguments: tuple[Any, ...]) -> None:
+        if switch["on"] and event in _PROCESSES:
+            switch["on"] = False  # clean-up may start more
+            pytest.skip(f"not in the quick lane: {event}")
+
+    if request.config.getoption("--quick"):
+        sys.addaudithook(skip)
+    return switch
+
+
+@pytest.fixture(autouse=True)
+def no_processes(quick_lane) -> Iterator[None]:
+    """Keep processes and servers out of the quick lane."""
+    quick_lane["on"] = True
+    yield
+    quick_lane["on"] = False
 
 
 def pytest_ignore_collect(collection_path, config):

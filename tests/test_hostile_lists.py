@@ -19,8 +19,8 @@ import pytest
 
 import tarmac
 import tarmac.webdataset as wds
+from harness.commands import run
 from harness.folder import folder
-from tarmac.cli import main
 from tarmac.compat.wids.wids import ShardListDataset
 from tarmac.errors import TarmacError, UnsafeUrl
 from tarmac.storage.urls import ShardUrl, expand
@@ -155,7 +155,9 @@ VERBS: dict[str, list[str]] = {
     "index": ["index", "SOURCE", "-o", "i.json", "-j", "1"],
     "index-stale": ["index", "SOURCE", "--stale"],
     "check": ["check", "SOURCE", "-j", "1"],
-    "check-against": ["check", "good.tar", "--against", "SOURCE", "-j", "1"],
+    "copy-keys": ["copy", "good.tar", "--keys", "SOURCE", "-o", "c-{i}.tar", "-j", "1"],
+    "show-keys": ["show", "good.tar", "--keys", "SOURCE"],
+    "check-manifest": ["check", "good.tar", "--manifest", "SOURCE", "-j", "1"],
     "check-repair": ["check", "SOURCE", "--repair", "-o", "r/", "-j", "1"],
     "show": ["show", "SOURCE"],
     "show-at": ["show", "SOURCE", "--at", "0"],
@@ -163,18 +165,12 @@ VERBS: dict[str, list[str]] = {
     "show-info": ["show", "SOURCE", "--info"],
     "export": ["export", "SOURCE", "-o", "e.jsonl", "-j", "1"],
     "export-dir": ["export", "SOURCE", "--to", "dir", "-o", "e", "-j", "1"],
-    "order": ["order", "SOURCE", "--batch-size", "2"],
+    "audit": ["audit", "SOURCE", "--batch-size", "2"],
     "cache-warm": ["cache", "warm", "SOURCE", "--cache", "kept"],
     "cache-evict": ["cache", "evict", "SOURCE", "--cache", "kept"],
 }
-MAY_END_WELL = ("cache-warm", "cache-evict", "show-info", "index-stale", "order")
-"""These may look for a shard or read its manifest without opening it."""
-
-
-def run(arguments: list[str]) -> Any:
-    with pytest.raises(SystemExit) as done:
-        main(arguments)
-    return done.value.code
+MAY_END_WELL = ("copy-keys", "show-keys", "cache-warm", "cache-evict", "show-info", "index-stale", "audit")
+"""These read a list of keys, or look for a shard or read its manifest without opening it."""
 
 
 @pytest.mark.parametrize("verb", VERBS)

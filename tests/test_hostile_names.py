@@ -11,11 +11,13 @@ import json
 import shutil
 import tarfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tarmac.cli import main
+import tarmac
+from harness.commands import run
+from harness.shards import plain
+from tarmac.indexing.manifest import Manifest, Shard
 
 NASTY = [
     "\x1b[31mred",
@@ -83,16 +85,10 @@ VERBS: dict[str, list[str]] = {
     "show-extract": ["show", "SOURCE", "--extract", "x"],
     "export": ["export", "SOURCE", "-o", "e.tsv", "-j", "1"],
     "export-dir": ["export", "SOURCE", "--to", "dir", "-o", "e", "-j", "1"],
-    "order": ["order", "SOURCE", "--batch-size", "2", "--step", "0"],
-    "order-key": ["order", "SOURCE", "--batch-size", "2", "--key", "nothing\x1b"],
+    "audit": ["audit", "SOURCE", "--batch-size", "2", "--step", "0"],
+    "audit-key": ["audit", "SOURCE", "--batch-size", "2", "--key", "nothing\x1b"],
     "cache": ["cache", "warm", "SOURCE", "--cache", "kept"],
 }
-
-
-def run(arguments: list[str]) -> Any:
-    with pytest.raises(SystemExit) as done:
-        main(arguments)
-    return done.value.code
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -111,3 +107,12 @@ def test_hostile_names_are_printed_escaped(names, verb, capfd):
         for path in Path().iterdir():  # outputs of one source would conflict with the next
             if path.name not in existing:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def test_reprs_show_hostile_names_escaped(tmp_path):
+    path = tmp_path / "x.tar"
+    path.write_bytes(plain([(f"a.x\x1b[31m{name}", b"1") for name in ("y", "z\u202e")]))
+    dataset = tarmac.Dataset(str(path))
+    manifest = Manifest([Shard("x\x1b.tar", 1)], name="n\x1b\n")
+    shown = [repr(dataset), dataset._repr_html_(), repr(manifest), manifest._repr_html_()]
+    assert all(text.isprintable() for text in shown)

@@ -63,7 +63,7 @@ ALLOWED = {
     ("jobs/ledger.py", "json.loads"),
     ("tools/join/verb.py", "np.load"),  # without pickles, as are those of permutations
     ("tools/order.py", "np.load"),
-    ("tools/output.py", "shell=True"),  # the user's own --then
+    ("tools/output.py", "shell=True"),  # the user's own post_cmd
     ("indexing/facts.py", "json.loads"),
     ("runtime/agreement.py", "json.loads"),
     ("stream/epochs.py", "json.loads"),
@@ -123,6 +123,13 @@ def test_tests_do_not_look_at_the_clock():
     assert CLOCK.search("assert time.monotonic() - begun < 1")
     assert CLOCK.search("from time import perf_counter_ns as now")
     assert not CLOCK.search("time.sleep(1); time.time_ns")
+
+
+def test_documents_name_tests_that_exist():
+    tests = {path.name for path in (ROOT / "tests").rglob("*.py")}
+    for path in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]:
+        for name in re.findall(r"`((?:tests/)?[\w/]*test_\w+\.py)", path.read_text()):
+            assert (ROOT / name).exists() if "/" in name else name in tests, f"{path.name}: {name}"
 
 
 WRITE = "with tarmac.TarWriter(PATH + '.out') as shard: shard.write({'__key__': 'a', 'txt': b''})"

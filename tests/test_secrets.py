@@ -11,16 +11,15 @@ import os
 import shutil
 import stat
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import pytest
 
 import tarmac
 import tarmac.webdataset as wds
+from harness.commands import run
 from harness.folder import folder
 from harness.shards import plain
-from tarmac.cli import main
 from tarmac.errors import SecretsWritten, SingleZeroBlock, TarmacError, UnclosedWriter
 from tools.shards import make
 
@@ -35,31 +34,36 @@ FORMS = [
     "http://{host}/{name}#{0}",
     "http://{host}/{name}?x#{0}",
     "http://u:{0}@{host}/{name}?sig={0}#{0}",
+    "http://user:a/{0}@{host}/{name}",
 ]
 
 VERBS: dict[str, list[str]] = {
     "pack": ["pack", "SOURCE", "--from", "lines", "-o", "p-{i}.tar"],
     "copy": ["copy", "SOURCE", "-o", "c-{i}.tar", "--index"],
     "copy-json": ["copy", "SOURCE", "-o", "dir/", "--json", "--manifest", "made.json"],
+    "copy-mix": ["copy", "--mix", "SOURCE", "-o", "c-{i}.tar"],
+    "copy-storage": ["copy", "x.tar", "--storage", "SOURCE", "-o", "c-{i}.tar"],
+    "copy-slice": ["copy", "x.tar", "--slice", "SOURCE", "-o", "c-{i}.tar"],
     "sort": ["sort", "SOURCE", "-o", "s-{i}.tar", "--json"],
     "map": ["map", "SOURCE", "-c", "true", "-o", "m-{i}.tar"],
     "join": ["join", "SOURCE", "--with", "SOURCE", "-o", "j-{i}.tar", "--replace"],
     "index": ["index", "SOURCE", "-o", "secret.json"],
+    "index-sidecars": ["index", "SOURCE", "-o", "secret.json", "--sidecars", "sidecars"],
     "index-json": ["index", "SOURCE", "-o", "secret.json", "--json"],
     "check": ["check", "SOURCE", "--ledger", "ledger.jsonl"],
     "check-json": ["check", "SOURCE", "--json", "--all-errors", "--require", "nothing"],
     "check-twice": ["check", "SOURCE", "SOURCE", "--duplicates"],
     "check-twice-json": ["check", "SOURCE", "SOURCE", "--duplicates", "--json"],
     "check-repair": ["check", "SOURCE", "--repair", "-o", "r/"],
-    "check-repair-report": ["check", "SOURCE", "--repair", "-o", "r/", "--report", "lost.jsonl"],
+    "check-repair-losses": ["check", "SOURCE", "--repair", "-o", "r/", "--losses", "lost.jsonl"],
     "show": ["show", "SOURCE"],
     "show-json": ["show", "SOURCE", "--json"],
     "show-at": ["show", "SOURCE", "--at", "99"],
     "show-raw": ["show", "SOURCE", "--raw", "nothing"],
     "show-extract": ["show", "SOURCE", "--extract", "x"],
     "export": ["export", "SOURCE", "-o", "e.jsonl", "--json"],
-    "order": ["order", "SOURCE", "--batch-size", "2", "--step", "0"],
-    "order-json": ["order", "SOURCE", "--batch-size", "2", "--step", "0", "--json"],
+    "audit": ["audit", "SOURCE", "--batch-size", "2", "--step", "0"],
+    "audit-json": ["audit", "SOURCE", "--batch-size", "2", "--step", "0", "--json"],
     "cache": ["cache", "warm", "SOURCE", "--cache", "kept"],
     "cache-json": ["cache", "warm", "SOURCE", "--cache", "kept", "--json"],
     "cache-ls": ["cache", "ls", "--cache", "kept", "--json"],
@@ -90,12 +94,6 @@ def urls(host: str) -> list[str]:
     return [form.replace("{0}", SECRET).format(host=host, name=name) for form, name in pairs]
 
 
-def run(arguments: list[str]) -> Any:
-    with pytest.raises(SystemExit) as done:
-        main(arguments)
-    return done.value.code
-
-
 def leaks(folder: Path) -> list[str]:
     """Return files with the secret in their name or content that other users can read."""
     leaks = []
@@ -114,7 +112,7 @@ def test_verbs_neither_print_nor_write_secrets(host, verb, tmp_path, monkeypatch
     for url in urls(host):
         for path in tmp_path.iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-        jobs = ["-j", "1"] if VERBS[verb][0] not in ("show", "order", "cache") else []
+        jobs = ["-j", "1"] if VERBS[verb][0] not in ("show", "audit", "cache") else []
         for _ in range(2):  # the second run has a ledger, an index, or an existing output
             status = run([url if each == "SOURCE" else each for each in VERBS[verb]] + jobs)
             shown = capfd.readouterr()
@@ -128,8 +126,8 @@ def test_verbs_neither_print_nor_write_secrets(host, verb, tmp_path, monkeypatch
     [
         ["map", "-c", f"true -u me:{SECRET}", "-o", "m-{i}.tar"],
         ["map", "-c", f"TOKEN={SECRET} false", "-o", "m-{i}.tar", "--on-error", "skip"],
-        ["copy", "--then", f"true -u me:{SECRET}", "-o", "c-{i}.tar"],
-        ["copy", "--then", f"TOKEN={SECRET} false", "-o", "c-{i}.tar"],
+        ["copy", "--post-cmd", f"true -u me:{SECRET}", "-o", "c-{i}.tar"],
+        ["copy", "--post-cmd", f"TOKEN={SECRET} false", "-o", "c-{i}.tar"],
     ],
 )
 def test_ledgers_do_not_contain_arguments_of_commands(verb, tmp_path, monkeypatch, capfd):

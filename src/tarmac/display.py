@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import html
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 _SCHEME = re.compile(r"@?[a-zA-Z][a-zA-Z0-9+.-]*://")
 _COMMAND = re.compile(r"pipe:\s*([\w./+-]*)(?![\w./+=-])")
+# Without a slash, or with a password that contains one: what follows a colon is not a port.
+_USER_INFO = re.compile(r"(?<=://)(?:[^/\n]*@|(?!\[)[^/\s:@]*:(?!\d+(?:[/?#]|\s|$))[^\s@]*@)")
 _IN_TEXT = (
-    (re.compile(r"(?<=://)[^/\n]*@"), "…@"),
+    (_USER_INFO, "…@"),
     (re.compile(r"(://[^\n?]*\?)\S+"), r"\1…"),
     (re.compile(r"(\bhttps?://[^\s#?]*#)\S+"), r"\1…"),
     (
@@ -21,6 +23,7 @@ _IN_TEXT = (
     ),
 )
 _IDENTITY = re.compile(r"(?s)(.*) \([0-9a-f]{16}\)")
+_EXAMPLES = 5
 _COMMAND_IN_TEXT = re.compile(r"(?s)\bpipe:.*")
 
 
@@ -43,7 +46,7 @@ def display_url(url: str) -> str:
         location, hidden = location.partition("#")[0], hidden or "#…"
     authority, slash, path = location.partition("/")
     host = f"…@{authority.rpartition('@')[2]}" if "@" in authority else authority
-    return f"{match[0]}{host}{slash}{path}{hidden}"
+    return _USER_INFO.sub("…@", f"{match[0]}{host}{slash}{path}") + hidden
 
 
 def _display_command(text: str) -> str:
@@ -87,6 +90,13 @@ def visible(text: str, keep: str = "") -> str:
         char if char.isprintable() or char in keep else char.encode("unicode_escape").decode()
         for char in text
     )
+
+
+def examples(names: Iterable[str]) -> str:
+    """Return the first names and the number of the others."""
+    ordered = sorted(names)
+    more = len(ordered) - _EXAMPLES
+    return ", ".join(map(repr, ordered[:_EXAMPLES])) + (f" and {more} more" if more > 0 else "")
 
 
 def html_table(title: str, rows: Mapping[str, object]) -> str:

@@ -415,6 +415,10 @@ class TruncatedTail(TarmacWarning):
     """A lenient read stopped at damaged data; the warning says where, and what was skipped."""
 
 
+class PartialSamples(TarmacWarning):
+    """A handler ignored a non-contiguous sample of a stream, whose first part was already returned."""
+
+
 class CacheDisabled(TarmacWarning):
     """The cache directory is unusable, so shards are streamed."""
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import tarmac
 from harness.datasets import write_shards
-from tarmac.errors import IndexDamaged, IndexingError, UsageError
+from tarmac.errors import IndexDamaged, IndexingError, TarmacWarning, UsageError
 from tarmac.exact import shardset
 from tarmac.exact.dataset import Dataset
 from tarmac.exact.mix import Mix
@@ -164,13 +164,11 @@ def keys(ds):
 
 
 @settings(max_examples=30, derandomize=True, deadline=None)
-@example([1e-30, 1.0], 1.0, "")
-@example([1.0, 1e-30], 1.0, "")
-@given(
-    st.lists(st.floats(1e-30, 1), min_size=1, max_size=4), st.sampled_from([0.5, 1.0]), st.text(max_size=3)
-)
-def test_splits_are_disjoint_and_complete(many, weights, total, salt):
-    shares = {f"s{i}": weight / sum(weights) * total for i, weight in enumerate(weights)}
+@example([1e-30, 1.0], "")
+@example([1.0, 1e-30], "")
+@given(st.lists(st.floats(1e-30, 1), min_size=1, max_size=4), st.text(max_size=3))
+def test_splits_are_disjoint_and_complete(many, weights, salt):
+    shares = {f"s{i}": weight / sum(weights) for i, weight in enumerate(weights)}
     if min(shares.values()) <= 0:
         return
     ds = Dataset(many)
@@ -179,8 +177,7 @@ def test_splits_are_disjoint_and_complete(many, weights, total, salt):
     parts = [keys(part) for part in splits]
     everything = [key for part in parts for key in part]
     assert len(set(everything)) == len(everything)
-    if total == 1.0:
-        assert sorted(everything) == keys(ds)
+    assert sorted(everything) == keys(ds)
     for part, share in zip(parts, shares.values(), strict=True):
         assert abs(len(part) / 2001 - share) < 0.07  # six standard deviations
         assert part == sorted(part)
@@ -208,11 +205,22 @@ def test_splits_have_names_and_pickle(many):
 
 
 def test_another_salt_gives_another_split(many):
-    first, second = (set(keys(Dataset(many).split(salt=salt, val=0.5).val)) for salt in ("", "x"))
+    first, second = (set(keys(Dataset(many).split(salt=salt, val=0.5, rest=0.5).val)) for salt in ("", "x"))
     assert 300 < len(first & second) < 700
 
 
-@pytest.mark.parametrize("shares", [{}, {"a": 0}, {"a": -0.1, "b": 1}, {"a": 0.6, "b": 0.6}, {"a": 2}])
+@pytest.mark.parametrize(
+    "shares", [{}, {"a": 0}, {"a": -0.1, "b": 1}, {"a": 0.6, "b": 0.6}, {"a": 2}, {"a": 0.8, "b": 0.1}]
+)
 def test_invalid_shares(many, shares):
-    with pytest.raises(UsageError, match="`shares`"):
+    with pytest.raises(UsageError, match="`split`"):
         Dataset(many).split(**shares)
+
+
+def test_unknown_keys_are_reported(many):
+    ds = Dataset(many)
+    with pytest.warns(TarmacWarning, match="2 of the listed keys"):
+        assert keys(ds.select_keys(["00007", "nope", "nor this"])) == ["00007"]
+    with pytest.raises(UsageError, match="none of the 1 listed keys exists: 'nope'"):
+        ds.select_keys(["nope"])
+    assert keys(ds.select_keys([])) == []

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tarmac
 from harness.memory import peak, reset_peak
 from harness.work import calls
 from storage.caches import Origin
-from tarmac.errors import BadManifest, NotFound, UnsafeUrl, UrlError
+from tarmac.errors import BadManifest, NotFound, TarmacError, UnsafeUrl, UrlError
 from tarmac.indexing.manifest import Manifest, Shard, _resolver, read_manifest, relative_name, write_manifest
 from tarmac.storage import FileStore, register_scheme, schemes
 from tarmac.storage.urls import allowed_name
@@ -259,3 +260,14 @@ def test_a_hundred_thousand_shards(tmp_path):
     assert found.fingerprint == Manifest(shards).fingerprint
     assert calls(lambda: read_manifest(path)) < 20 * len(shards)
     assert calls(lambda: Manifest(shards).fingerprint) < 20 * len(shards)
+
+
+@pytest.mark.parametrize("field", ["url", "index", "fingerprint"])
+def test_lone_surrogates_are_rejected(tmp_path, field):
+    entry = {"url": "x.tar", "nsamples": 1} | {field: "x\ud800.tar"}
+    path = tmp_path / "m.json"
+    path.write_text(json.dumps({"wids_version": 1, "shardlist": [entry]}))
+    with pytest.raises(BadManifest, match="lone surrogate"):
+        read_manifest(str(path))
+    with pytest.raises(TarmacError):
+        tarmac.Dataset(str(path))

@@ -20,7 +20,7 @@ import tarmac
 import tarmac.webdataset as wds
 warnings.simplefilter("ignore")
 rank = int(os.environ["RANK"])
-store = dist.TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]), is_master=False)
+store = dist.TCPStore("127.0.0.1", int(os.environ["PORT"]), is_master=False)
 dist.init_process_group("gloo", rank=rank, world_size=2, store=dist.PrefixStore("test", store))
 urls = sys.argv[1:]
 def key_of(sample): return sample["__key__"]
@@ -48,11 +48,12 @@ def store():
     )
 
 
-def run(store, tmp_path, body, **extra):
+def run(store, tmp_path, body, variables=("MASTER_ADDR", "MASTER_PORT", "PORT"), **extra):
     """Run a program on two ranks and return the output of each."""
     make_shards(tmp_path)
     urls = World([5, 4, 3, 2, 5]).urls(tmp_path)
-    environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), **extra}
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "PORT": str(store.port)}
+    environment = {**os.environ, **{name: address[name] for name in variables}, **extra}
     processes = [
         subprocess.Popen(
             [sys.executable, "-c", PROGRAM + textwrap.dedent(body), *urls],
@@ -213,6 +214,73 @@ def test_ranks_that_disagree_are_named(store, tmp_path):
     for case, (_, what, shown) in CASES.items():
         assert "rank 1 and rank 0 disagree about the " + what in found[case]
         assert shown in found[case]
+
+
+KINDS = {
+    "stream": "web()",
+    "WebLoader": "tarmac.WebLoader(web(), batch_size=None)",
+    "WebLoader with workers": "tarmac.WebLoader(web(), batch_size=None, num_workers=2)",
+    "Loader": "tarmac.Loader(tarmac.Dataset(urls), 1)",
+    "BatchSampler": "tarmac.BatchSampler(tarmac.Dataset(urls), 1)",
+}
+
+
+def test_a_rank_that_stays_at_its_epoch_is_named(store, tmp_path):
+    """Rank 0 may count the samples alone before that, elsewhere in the program."""
+    lines = []
+    for kind, created in KINDS.items():
+        lines += [
+            f"dataset = {created}",
+            "if rank == 0: list(dataset)",
+            f"print('CASE', {kind!r}, end=': ')",
+            "for epoch in range(3):",
+            "    dataset.set_epoch(epoch * (rank == 0))",
+            "    turn(lambda: list(dataset))",
+            "    print('epoch', epoch)",
+        ]
+    first, second = run(store, tmp_path, "\n".join(lines))
+    assert "DISAGREE" not in first
+    for part in second.split("CASE ")[1:]:
+        assert "DISAGREE" not in part.partition("epoch 0")[0], part
+        assert "rank 1 and rank 0 disagree about the epoch: 0 and 1" in part
+
+
+def test_ranks_that_set_the_epoch_may_count_samples_alone(store, tmp_path):
+    lines = []
+    for created in KINDS.values():
+        lines += [
+            f"dataset = {created}",
+            "if rank == 0: list(dataset)",
+            "for epoch in range(3):",
+            "    dataset.set_epoch(epoch)",
+            "    turn(lambda: list(dataset))",
+        ]
+    assert "DISAGREE" not in "".join(run(store, tmp_path, "\n".join(lines)))
+
+
+def test_epochs_of_few_items_are_compared(store, tmp_path):
+    body = """
+    dataset = web().listed(40)
+    dataset.set_epoch(3 + rank)
+    turn(lambda: list(dataset))
+    fixed = web().with_epoch(2)
+    fixed.set_epoch(3 + rank)
+    turn(lambda: list(fixed))
+    """
+    _, second = run(store, tmp_path, body)
+    assert second.count("rank 1 and rank 0 disagree about the epoch: 4 and 3") == 2
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_workers_know_the_store_without_environment_variables(store, tmp_path, start):
+    body = f"""
+    import torch
+    dataset = tarmac.WebDataset(urls[rank:], shardshuffle=False, nodesplitter=wds.split_by_node)
+    loader = torch.utils.data.DataLoader(dataset, None, num_workers=1, multiprocessing_context={start!r})
+    turn(lambda: list(loader))
+    """
+    printed = run(store, tmp_path, body, variables=("PORT",))
+    assert "disagree about the shards" in printed[1]
 
 
 def test_the_check_can_be_switched_off(store, tmp_path):

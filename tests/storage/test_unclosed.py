@@ -239,3 +239,12 @@ def test_an_interrupted_sample_is_never_published(tmp_path):
     with pytest.raises(WriteError, match="completely"):
         writer.close()
     assert not path.exists()
+
+
+def test_all_writers_are_published_where_warnings_are_errors(tmp_path):
+    code = "import warnings\nwarnings.simplefilter('error')\n"
+    code += "sinks = [fill(wds.TarWriter(f'x{n}.tar'), 10) for n in range(3)]\n"
+    done = run(code, tmp_path, check=False)
+    assert "UnclosedWriter" in done.stderr
+    for number in range(3):
+        assert len(list(tarmac.read(str(tmp_path / f"x{number}.tar")))) == 10

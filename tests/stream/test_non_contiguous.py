@@ -6,6 +6,7 @@ import gzip
 import io
 import itertools
 import tarfile
+import warnings
 
 import pytest
 from hypothesis import given, settings
@@ -15,7 +16,7 @@ import tarmac
 import tarmac.webdataset as wds
 from harness.shards import plain
 from tarmac.compat.webdataset import tariterators as opening
-from tarmac.errors import Truncated
+from tarmac.errors import PartialSamples, Truncated
 
 NAMES = [f"{key}.{field}" for key in "abcde" for field in ("cls", "jpg", "txt")]
 
@@ -76,7 +77,10 @@ def test_a_stream_ends_where_a_key_repeats(tmp_path_factory, order):
     runs = [key for key, _ in itertools.groupby(order, lambda name: name[0])]
     first = next((number for number, key in enumerate(runs) if key in runs[:number]), len(runs))
     dataset = tarmac.WebDataset(str(path), handler=wds.ignore_and_continue, empty_check=False)
-    assert [key for key, _ in samples_of(dataset)] == runs[:first]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert [key for key, _ in samples_of(dataset)] == runs[:first]
+    assert [each.category for each in caught] == [PartialSamples] * (first < len(runs))
     assert dropped(dataset) == (first < len(runs))
     single = opening.group_by_keys(
         opening.tar_file_expander(opening.url_opener([str(path)] * 2)), handler=wds.ignore_and_continue

@@ -11,7 +11,7 @@ import pytest
 
 import tarmac
 from harness.resume import assert_resumes
-from tarmac.errors import NotResumable, StateMismatch, UsageError
+from tarmac.errors import NotResumable, StateMismatch, TarmacWarning, UsageError
 from tarmac.steps.fields import Map, Select
 from tarmac.steps.stage import PipelineStage
 from tarmac.stream.batch import Batched, unbatched
@@ -299,3 +299,14 @@ def test_seeds_of_a_stage_without_seeds():
     state = pipeline.state_dict()
     with pytest.raises(StateMismatch, match="range"):
         pipeline.load_state_dict({**state, "stages": [1, None]})
+
+
+def test_an_epoch_that_drops_everything_warns(tmp_path):
+    with tarmac.TarWriter(tmp_path / "x.tar") as writer:
+        for number in range(5):
+            writer.write({"__key__": str(number), "cls": number})
+    dataset = tarmac.WebDataset(str(tmp_path / "x.tar"), shardshuffle=False)
+    with pytest.warns(TarmacWarning, match="the epoch yielded nothing"):
+        assert list(dataset.batched(6, partial=False)) == []
+    with pytest.warns(TarmacWarning, match="the epoch yielded nothing"):
+        assert list(dataset.select(lambda sample: False)) == []

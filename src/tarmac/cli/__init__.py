@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import io
 import sys
 import traceback
 import warnings
@@ -136,8 +137,9 @@ def _run(arguments: list[str]) -> int:
     except click.exceptions.Exit as end:
         return end.exit_code
     except click.ClickException as error:
-        error.show()
-        return error.exit_code
+        message = io.StringIO()
+        error.show(message)
+        return _failed(message.getvalue().rstrip("\n"), error.exit_code)
     except TarmacError as error:
         if isinstance(error.__cause__, BrokenPipeError) and error.url == "-":
             sys.stdout = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
+import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
 from dataclasses import replace
 from functools import cached_property
@@ -13,8 +14,8 @@ import numpy as np
 import xxhash
 from numpy.typing import ArrayLike
 
-from tarmac.display import html_table
-from tarmac.errors import TarmacError, UsageError
+from tarmac.display import examples, html_table, visible
+from tarmac.errors import TarmacError, TarmacWarning, UsageError
 from tarmac.exact.fetch import Fetcher
 from tarmac.exact.order.exact import ExactOrder
 from tarmac.exact.selection import Part, by_condition, by_key_hash, by_keys, by_numbers, whole
@@ -186,7 +187,9 @@ class Dataset(Steps, MapStyle[T_co]):
     def __repr__(self) -> str:
         facts = self._facts()
         first = f"{facts.pop('samples')} samples in {facts.pop('shards')} shards"
-        return f"<Dataset: {'; '.join([first, *(f'{name} {value}' for name, value in facts.items())])}>"
+        return visible(
+            f"<Dataset: {'; '.join([first, *(f'{name} {value}' for name, value in facts.items())])}>"
+        )
 
     def _repr_html_(self) -> str:
         return html_table("Dataset", self._facts())
@@ -289,13 +292,31 @@ class Dataset(Steps, MapStyle[T_co]):
         return self._of_parts(by_condition(self._parts, parse_where(condition)))
 
     def select_keys(self, keys: Collection[str]) -> Dataset[T_co]:
-        """Keep the samples with these keys, in the order of the shards."""
+        """Keep the samples with these keys, in the order of the shards.
+
+        Keys that do not exist are a warning, and an error if all of them are unknown.
+        """
         wanted = keys if isinstance(keys, Set) else frozenset(keys)
-        return self._of_parts([by_keys(part, wanted) for part in self._parts])
+        selected = self._with_keys(wanted)
+        unknown = wanted.difference(selected.keys())
+        if wanted and len(unknown) == len(wanted):
+            what = f"none of the {len(wanted)} listed keys exists: {examples(unknown)}."
+            raise UsageError(what, field="keys", hint="ds.keys() yields the keys.")
+        if unknown:
+            warnings.warn(
+                f"{len(unknown)} of the listed keys do not exist: {examples(unknown)}.",
+                TarmacWarning,
+                stacklevel=2,
+            )
+        return selected
+
+    def _with_keys(self, keys: Collection[str]) -> Dataset[T_co]:
+        return self._of_parts([by_keys(part, keys) for part in self._parts])
 
     def split(self, *, salt: str = "", **shares: float) -> Splits[T_co]:
         """Split by a hash of the key: `train, val = ds.split(train=0.9, val=0.1)`, or `ds.split(…).train`.
 
+        Each sample is in one split: the shares add up to 1.
         A sample stays in its split when the dataset grows or is packed again. Another `salt` gives another
         split.
         """

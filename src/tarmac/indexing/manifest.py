@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 import xxhash
 
-from tarmac.display import display_url, holds_secret
+from tarmac.display import display_url, holds_secret, visible
 from tarmac.errors import (
     AccessDenied,
     BadManifest,
@@ -32,7 +32,14 @@ from tarmac.limits import DEFAULT_LIMITS, Limits
 from tarmac.storage import StorageOptions, is_local, is_stream, scheme_of, write_all
 from tarmac.storage.local import local_path
 from tarmac.storage.types import DEFAULT_STORAGE, WriteOptions
-from tarmac.storage.urls import ShardUrl, allowed_name, manifest_shards, parse_manifest, read_list
+from tarmac.storage.urls import (
+    ShardUrl,
+    allowed_name,
+    is_encodable,
+    manifest_shards,
+    parse_manifest,
+    read_list,
+)
 
 KIND = "wids-shard-index-v1"
 VERSION = 1
@@ -88,14 +95,14 @@ class Manifest:
 
     def _repr_html_(self) -> str:
         rows = [
-            f"<tr><td>{escape(display_url(shard.url))}</td><td>{shard.samples}</td>"
+            f"<tr><td>{escape(visible(display_url(shard.url)))}</td><td>{shard.samples}</td>"
             f"<td>{'' if shard.size is None else shard.size}</td></tr>"
             for shard in self.shards[:_SHOWN]
         ]
         if len(self.shards) > _SHOWN:
             rows.append(f"<tr><td colspan=3>and {len(self.shards) - _SHOWN} more</td></tr>")
         title = f"{len(self.shards)} shards, {self.samples} samples{self._size()}"
-        caption = f"<caption>{escape(f'{self.name}: {title}' if self.name else title)}</caption>"
+        caption = f"<caption>{escape(visible(f'{self.name}: {title}' if self.name else title))}</caption>"
         return f"<table>{caption}<tr><th>shard<th>samples<th>bytes</tr>{''.join(rows)}</table>"
 
 
@@ -181,6 +188,8 @@ def _shard(entry: dict[str, Any], resolve: Callable[[str], ShardUrl]) -> Shard:
     index, fingerprint = entry.get("index"), entry.get("fingerprint")
     if not isinstance(index, str | None) or not isinstance(fingerprint, str | None):
         raise UrlError(f"{entry['url']!r}: index and fingerprint must be strings.")
+    if fingerprint is not None and not is_encodable(fingerprint):
+        raise UrlError(f"{entry['url']!r}: the fingerprint contains a lone surrogate.")
     return Shard(
         resolve(entry["url"]),
         samples,

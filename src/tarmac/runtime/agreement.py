@@ -24,6 +24,7 @@ _FRAMES = 60
 _TIMEOUT = timedelta(seconds=20)
 _created: Counter[str] = Counter()
 _clients: dict[int, Any] = {}
+_address_of_parent: list[tuple[str, int]] = []
 
 _HINTS = {
     "shards": "give all ranks the same list in the same order; a pattern may match other files on other machines.",
@@ -45,20 +46,25 @@ class Site:
         _created[caller] += 1
         self._turns: dict[str, tuple[int, dict[str, Any]]] = {}
 
-    def check(self, info: WorkerInfo, facts: dict[str, Any], epoch: int | None) -> None:
-        """Compare the facts and epoch of this rank with those of others; raise RanksDisagree if they differ."""
+    def check(self, info: WorkerInfo, facts: dict[str, Any]) -> None:
+        """Compare the facts of this rank with those of others; raise RanksDisagree if they differ."""
         check_agreement(self.name, info, facts)
-        if epoch is not None:
-            self._check_turn("", info, {"epoch": epoch})
 
     def check_epoch(self, info: WorkerInfo, facts: dict[str, Any]) -> None:
         """Compare the facts of this iteration with those of the same iteration on other ranks.
 
         Iterations are counted as their facts change, for the whole program and for the lines that iterate: a
-        rank that iterated once more elsewhere reads the same epochs, but not together with the others.
+        rank that iterated once more elsewhere reads the same epochs, but not together with the others. For the
+        lines that iterate, complete iterations count even if their facts are the same.
         """
         self._check_turn("", info, facts)
         self._check_turn(f"{_calling_lines()}/", info, facts)
+
+    def complete(self) -> None:
+        """End a turn of the lines that iterate: the iteration is complete."""
+        reader = f"{_calling_lines()}/"
+        if reader in self._turns:
+            self._turns[reader] = self._turns[reader][0], {}
 
     def _check_turn(self, reader: str, info: WorkerInfo, facts: dict[str, Any]) -> None:
         if loader_token() is not None:  # a worker does not know the earlier iterations
@@ -104,20 +110,44 @@ def check_agreement(name: str, info: WorkerInfo, facts: dict[str, Any]) -> None:
             )
 
 
+def rendezvous() -> tuple[str, int] | None:
+    """Return the address of the store of torch.distributed, for workers, which need clients of their own."""
+    store = _default_store()
+    while hasattr(store, "underlying_store"):
+        store = store.underlying_store
+    if hasattr(store, "host") and hasattr(store, "port"):
+        return store.host, store.port
+    return _address_of_parent[0] if _address_of_parent else environment.rendezvous()
+
+
+def remember_rendezvous(address: tuple[str, int] | None) -> None:
+    """Set the address of the parent's store in a worker process that started as a fresh interpreter."""
+    _address_of_parent[:] = [address] if address else []
+
+
+def _distributed() -> Any:
+    distributed = getattr(sys.modules.get("torch"), "distributed", None)
+    return distributed if distributed is not None and distributed.is_available() else None
+
+
+def _default_store() -> Any:
+    distributed = _distributed()
+    if distributed is None or not distributed.is_initialized():
+        return None
+    try:
+        return distributed.distributed_c10d._get_default_store()
+    except (AttributeError, RuntimeError, ValueError):
+        return None
+
+
 def _store() -> Any:
     """Return the store of torch.distributed; a worker gets its own client."""
-    torch = sys.modules.get("torch")
-    distributed = getattr(torch, "distributed", None)
-    if distributed is None or not distributed.is_available():
+    distributed = _distributed()
+    if distributed is None:
         return None
     if loader_token() is None:
-        if not distributed.is_initialized():
-            return None
-        try:
-            return distributed.distributed_c10d._get_default_store()
-        except (AttributeError, RuntimeError, ValueError):
-            return None
-    address = environment.rendezvous()
+        return _default_store()
+    address = rendezvous()
     if address is None:
         return None
     if os.getpid() not in _clients:

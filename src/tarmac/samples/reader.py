@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 from mmap import mmap
 from typing import Any
 
-from tarmac.errors import ArchiveError, SampleError, SplitSample, TarmacWarning, UsageError
+from tarmac.display import display_url, visible
+from tarmac.errors import ArchiveError, PartialSamples, SampleError, SplitSample, TarmacWarning, UsageError
 from tarmac.limits import Limits
 from tarmac.samples.grouping import Grouping, Sample, group_members
 from tarmac.samples.naming import Splitter, first_dot
@@ -121,7 +122,7 @@ def read_shard(
                 options["on_error"] = on_error
                 options["split_keys"] = _find_split_keys(reader, url, mapped)
             else:
-                options["on_error"] = _stop_at_split_sample(on_error)
+                options["on_error"] = _stop_at_split_sample(on_error, url)
         members = _members(reader, url, mapped or source, skipped=skipped)
         try:
             yield from group_members(members, url, grouping, skipped=skipped, **options)
@@ -146,10 +147,17 @@ class _RestDropped(Exception):
     """Ends the reading of a shard after a non-contiguous sample."""
 
 
-def _stop_at_split_sample(on_error: Callable[[SampleError], None]) -> Callable[[SampleError], None]:
+def _stop_at_split_sample(on_error: Callable[[SampleError], None], url: str) -> Callable[[SampleError], None]:
     def handle(error: SampleError) -> None:
         on_error(error)
         if isinstance(error, SplitSample):
+            warnings.warn(
+                f'{display_url(url)}: the members of sample "{visible(error.key or "")}" are not contiguous. '
+                "Samples that were already returned may be incomplete; the rest of the shard is dropped. Try: a "
+                "cache, because incomplete samples of a local copy are dropped whole, or tarmac sort --by key.",
+                PartialSamples,
+                stacklevel=2,
+            )
             raise _RestDropped
 
     return handle

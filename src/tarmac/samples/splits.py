@@ -16,17 +16,17 @@ _ROUNDING = 1e-9
 def split_bounds(shares: Mapping[str, float]) -> dict[str, tuple[int, int]]:
     """Return for each name the range of hashes [low, high) out of 2**64 that its share covers.
 
-    Raise UsageError unless the shares are positive and add up to at most 1.
+    Raise UsageError unless the shares are positive and add up to 1: other samples would be in no split.
     """
-    if not shares or not min(shares.values()) > 0 or not sum(shares.values()) <= 1 + _ROUNDING:
+    total = sum(shares.values())
+    if not shares or not min(shares.values()) > 0 or not abs(total - 1) < _ROUNDING:
         raise UsageError(
-            f"expected positive shares that add up to at most 1, got {dict(shares)}.", field="shares"
+            f"expected positive shares that add up to 1, got a sum of {total:.9g}.",
+            field="split",
+            hint=f"rest={1 - total:.9g} for the other samples." if 0 < total < 1 else None,
         )
-    edges = [0.0, *itertools.accumulate(shares.values())]
-    hashes = [min(round(edge * _END), _END) for edge in edges]
-    if edges[-1] > 1 - _ROUNDING:
-        hashes[-1] = _END
-    return dict(zip(shares, itertools.pairwise(hashes), strict=True))
+    hashes = [min(round(edge * _END), _END) for edge in itertools.accumulate(shares.values())]
+    return dict(zip(shares, itertools.pairwise([0, *hashes[:-1], _END]), strict=True))
 
 
 def key_hasher(salt: str = "") -> Callable[[str], int]:

@@ -12,6 +12,7 @@ status passed to `sys.exit`.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import itertools
 import os
@@ -165,8 +166,9 @@ def _register_handlers() -> None:
 
 
 def _settle_all() -> None:
-    for watch in list(_open.values())[::-1]:  # writers before the files that they write to
-        watch.ended()
+    with contextlib.ExitStack() as stack:  # calls all of them, even where warnings are errors
+        for watch in list(_open.values()):  # last in, first out: writers before the files that they write to
+            stack.callback(watch.ended)
 
 
 def _record_status(original: Any) -> Any:

@@ -77,7 +77,7 @@ def iter_urls(
         for url in _expand_one(spec, limits, storage, allow_exec):
             count += 1
             if not allow_exec:
-                _check_no_command(url)
+                reject_command(url)
             if count > limits.shards:
                 raise TooManyShards(
                     f"this expands to more than {limits.shards} shards.",
@@ -87,7 +87,7 @@ def iter_urls(
             yield url
 
 
-def _check_no_command(url: str) -> None:
+def reject_command(url: str) -> None:
     """Raise if opening the URL would run a command."""
     if scheme_of(url) == "pipe":
         raise UnsafeUrl("this would run a command.", url=url, hint="`allow_exec`, if you trust it.")
@@ -108,7 +108,18 @@ def _text(item: object) -> str:
         raise UrlError("expected the name of a shard, got an empty string.")
     if "\0" in name:
         raise UrlError("a name cannot contain a NUL character.", url=name.replace("\0", "\\0"))
+    if not is_encodable(name):
+        raise UrlError("a name cannot contain a lone surrogate.", url=name)
     return name
+
+
+def is_encodable(text: str) -> bool:
+    """Return whether text can be a name: JSON can contain surrogates that stand for no byte of a file name."""
+    try:
+        text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _expand_one(spec: str, limits: Limits, storage: StorageOptions, allow_exec: bool) -> Iterator[ShardUrl]:
@@ -126,7 +137,7 @@ def _expand_one(spec: str, limits: Limits, storage: StorageOptions, allow_exec: 
     for url in expand_braces(substituted(spec), limits):
         if url.startswith("@"):
             if not allow_exec:
-                _check_no_command(url[1:])
+                reject_command(url[1:])
             yield from _read_shards(url[1:], _parse_lines, limits, storage)
         elif scheme_of(url) == "pipe":
             yield ShardUrl(url)

@@ -12,10 +12,10 @@ from typing import Any, Self
 
 import xxhash
 
-from tarmac.errors import NoSamples, NotPicklable, NotResumable, StateMismatch, UsageError
-from tarmac.runtime.agreement import Site, check_agreement
+from tarmac.errors import NoSamples, NotPicklable, NotResumable, StateMismatch, TarmacWarning, UsageError
+from tarmac.runtime.agreement import Site, check_agreement, remember_rendezvous, rendezvous
 from tarmac.runtime.seeds import all_seeds, load_all_seeds
-from tarmac.runtime.worker_info import WorkerInfo, current_worker_info, remember_rank
+from tarmac.runtime.worker_info import WorkerInfo, current_worker_info, loader_token, remember_rank
 from tarmac.steps.handlers import Drops
 from tarmac.steps.stage import Each, Epoch, as_stage
 from tarmac.stream.batch import Batched
@@ -73,11 +73,13 @@ class DataPipeline(StreamSource):
                 _check_picklable(number, stage)
         info = current_worker_info()
         # The progress belongs to the iteration in this process; it refers to the source.
-        return {**self.__dict__, "_rank": (info.rank, info.world_size), "_progress": Progress()}
+        own = {"_rank": (info.rank, info.world_size), "_rendezvous": rendezvous(), "_progress": Progress()}
+        return self.__dict__ | own
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         # In a worker with a new interpreter, torch.distributed does not know the rank of the parent.
         remember_rank(*state.pop("_rank"))
+        remember_rendezvous(state.pop("_rendezvous"))
         self.__dict__.update(state)
 
     def set_epoch(self, epoch: int) -> None:
@@ -123,7 +125,7 @@ class DataPipeline(StreamSource):
         return islice(items, left) if left < sys.maxsize else items
 
     def _all_epochs(self, progress: Progress, resumed: bool) -> Iterator[Any]:
-        info, empty = current_worker_info(), 0
+        info, empty, max_items = current_worker_info(), 0, self._limits()[1]
         while progress.index < progress.repetitions:
             epoch = self._epochs.begin(info.worker)
             # The split stays the same within an iteration: readers run different numbers of epochs in it.
@@ -135,10 +137,19 @@ class DataPipeline(StreamSource):
                 progress.emitted += 1
                 if progress.emitted == COMPARED_AFTER:
                     self.check_epoch(progress.shared)
+                if progress.emitted == max_items:  # nothing runs after the last item
+                    self._complete(progress)
                 yield item
             empty = 0 if resumed or progress.emitted > previous else empty + 1
             if empty and not self.read_any:
-                return  # the source is empty, and will be in the next epochs
+                break  # the source is empty, and will be in the next epochs
+            if empty == 1 and not progress.emitted:
+                warnings.warn(
+                    "samples were read, but the epoch yielded nothing: select(), batched(partial=False) or a "
+                    "handler dropped all of them.",
+                    TarmacWarning,
+                    stacklevel=2,
+                )
             if empty == MAX_EMPTY_EPOCHS and progress.index + 1 < progress.repetitions:
                 raise NoSamples(
                     f"{empty} epochs in a row yielded nothing: the stages drop every sample.",
@@ -146,6 +157,17 @@ class DataPipeline(StreamSource):
                 )
             resumed = False
             progress.end()
+        self._complete(progress)
+
+    def _complete(self, progress: Progress) -> None:
+        """Compare a short iteration at its end; the next one is another, whatever its epoch."""
+        if 0 < progress.emitted < COMPARED_AFTER:
+            self.check_epoch(progress.shared)
+        self.complete_epoch()
+
+    def complete_epoch(self) -> None:
+        """Note that an iteration is complete: the next one is compared with other ranks again."""
+        self._site.complete()
 
     def _limits(self) -> tuple[int, int]:
         """Return the maximum numbers of epochs and of items in an iteration; -1 for any number of items."""
@@ -224,14 +246,17 @@ class DataPipeline(StreamSource):
         for number, stage in enumerate(front):
             if hasattr(stage, "seed"):
                 facts[f"seed of stage {number}, {type(stage).__name__}"] = str(stage.seed)
-        self._site.check(info, facts, None)
+        self._site.check(info, facts)
 
     def check_epoch(self, epoch: int) -> None:
         """Raise RanksDisagree if another rank splits the shards of another epoch."""
         info = current_worker_info()
         if info.world_size > 1 and self._splits_nodes():
-            number = self._epochs.compared(epoch)
-            check_agreement(f"{self._site.name}/epoch {number}", info, {"epoch": epoch})
+            if loader_token() is None:
+                self._site.check_epoch(info, {"epoch": epoch})
+            else:  # workers count the epochs of their rank in a file
+                number = self._epochs.compared(epoch)
+                check_agreement(f"{self._site.name}/epoch {number}", info, {"epoch": epoch})
 
     def _splits_nodes(self) -> bool:
         stages = self.pipeline[: self._behind_splitters()]

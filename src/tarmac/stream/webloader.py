@@ -232,6 +232,8 @@ class LoaderSource(PipelineStage):
                     self.read_any = self.read_any or tagged.read_any
                 else:
                     yield tagged.item
+        if isinstance(self.dataset, DataPipeline):
+            self.dataset.complete_epoch()
 
     def _tagged_loader(self, epoch: Epoch) -> Any:
         from torch.utils.data import DataLoader, IterableDataset

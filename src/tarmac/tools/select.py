@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import xxhash
 
+from tarmac.display import examples
 from tarmac.errors import JobError, MissingField, UsageError
 from tarmac.exact.dataset import Dataset
 from tarmac.exact.selection import by_numbers
@@ -22,10 +23,10 @@ from tarmac.samples.naming import plain_key
 from tarmac.samples.splits import key_hasher, split_bounds
 from tarmac.storage import StorageOptions
 from tarmac.storage.types import DEFAULT_STORAGE
-from tarmac.storage.urls import read_list
+from tarmac.storage.urls import read_list, reject_command
 from tarmac.tools.chunks import chunks
 from tarmac.tools.output import fields_of
-from tarmac.tools.tally import Balance, Tally, examples
+from tarmac.tools.tally import Balance, Tally
 
 Slice = slice
 Fields = Sequence[str] | Mapping[str, str | Sequence[str]]
@@ -109,11 +110,7 @@ def _checked_shares(split: Mapping[str, float] | None) -> dict[str, float]:
             raise UsageError(
                 f"invalid name {name!r}: expected letters, digits and underscores.", field="split"
             )
-    total = round(sum(split.values()), 9)
-    if not split or min(split.values()) <= 0 or total != 1:
-        raise UsageError(
-            f"expected positive shares that add up to 1, got a sum of {total:.9g}.", field="split"
-        )
+    split_bounds(split)
     return dict(split)
 
 
@@ -144,6 +141,7 @@ class Select:
     split: Mapping[str, float] | None = None
     only: str | None = None
     storage: StorageOptions = DEFAULT_STORAGE
+    allow_exec: bool = True
 
     def __post_init__(self) -> None:
         _ = self.rule, self.condition, self.bounds  # so that mistakes are reported before any work
@@ -188,6 +186,8 @@ class Select:
         """Return the listed keys."""
         listed = self.keys or ()
         if isinstance(listed, str | os.PathLike):
+            if not self.allow_exec:
+                reject_command(os.fspath(listed))
             listed = read_keys(os.fspath(listed), self.storage)
         return frozenset(map(plain_key, listed))
 
@@ -226,7 +226,7 @@ class Select:
         if self.slice_shard:
             dataset = _sliced_shards(dataset, self.slice_shard)
         if self.keys is not None:
-            dataset = dataset.select_keys(self._spellings)
+            dataset = dataset._with_keys(self._spellings)
         if self.where:
             dataset = dataset.where(self.where)
         if self.only:
@@ -266,7 +266,7 @@ class Select:
         """Return how many samples are left out, and remarks on it; an empty selection is an error."""
         tally = Tally(len(whole), selected)
         if self.keys is not None:
-            tally.keys = set(map(plain_key, whole.select_keys(self._spellings).keys()))
+            tally.keys = set(map(plain_key, whole._with_keys(self._spellings).keys()))
             tally.example = next(whole.keys(), "")
         return Balance(tally.seen - selected, self.remarks(tally))
 

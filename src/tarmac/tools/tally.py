@@ -11,7 +11,6 @@ from tarmac.jobs.report import Report
 from tarmac.jobs.task import Outcome
 from tarmac.samples.grouping import Sample
 
-_SHOWN = 5
 _MAX_NAMES = 200
 _KEYS, _COLUMNS, _EXAMPLE = "keys_found", "columns_found", "example"
 """Details of an outcome that are evaluated when all units are done."""
@@ -100,10 +99,3 @@ class Balance:
         report.read += self.left_out
         report.left_out += self.left_out
         report.remarks += self.remarks
-
-
-def examples(names: Iterable[str]) -> str:
-    """Return the first names and the number of the others."""
-    ordered = sorted(names)
-    more = len(ordered) - _SHOWN
-    return ", ".join(map(repr, ordered[:_SHOWN])) + (f" and {more} more" if more > 0 else "")

@@ -239,11 +239,12 @@ class EpochCursor:
         if reseeded:
             self._order = self._new_order()
         previous = self._longest
-        if 0 < previous < len(self):
+        if previous not in (0, len(self)):
             warnings.warn(
                 f"this epoch has {len(self)} steps, including those before the state was saved; len() was "
-                f"{previous} before the state was loaded. A trainer that used that length ends the epoch too "
-                "early: load the state before the trainer gets the loader (docs/exact.md).",
+                f"{previous} before the state was loaded. A trainer that keeps one of these lengths ends this "
+                "epoch or the next ones too early: load the state before the trainer gets the loader, and let it "
+                "get the loader again for each epoch (docs/exact.md).",
                 TarmacWarning,
                 stacklevel=3,
             )
@@ -271,7 +272,7 @@ class EpochCursor:
             "batches": f"{self.batch_size} a rank, tail {self.tail}",
             "order": f"{state.streams} streams, window {state.window}, shuffle {state.shuffle}",
         }
-        self._site.check(worker, facts, None)
+        self._site.check(worker, facts)
 
     def _compare_epoch(self, iteration: Iteration) -> None:
         if not iteration.compared and self._current is iteration:
@@ -301,6 +302,8 @@ class EpochCursor:
         finished = not self._steps_left(state.position, iteration.worker.world_size)
         if iteration.yielded or finished:  # a single batch may be a look at the data, on one rank only
             self._compare_epoch(iteration)
+        if finished:
+            self._site.complete()
         iteration.yielded += 1
         if self._current is iteration:
             self._state, self._finished = state, finished
@@ -318,6 +321,7 @@ class EpochCursor:
     def _complete(self, iteration: Iteration) -> None:
         """End an iteration of which all batches were yielded and another was requested."""
         self._compare_epoch(iteration)
+        self._site.complete()
         if self._current is iteration:
             self._go_to(iteration.start.epoch + 1)
 

@@ -92,7 +92,7 @@ def join(
                 selected += len(dataset)
                 unmatched += len(dataset)
                 if how == "inner":
-                    dataset = dataset.select_keys(numbers)
+                    dataset = dataset._with_keys(numbers)
                 path = f"{directory}/matches-{number}.npy"
                 write_integers(path, _mark_used(numbers.numbers(dataset.keys()), used))
                 unmatched -= int((np.load(path, mmap_mode="r") >= 0).sum())
