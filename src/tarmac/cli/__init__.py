@@ -17,21 +17,12 @@ import click
 from click.shell_completion import shell_complete
 
 from tarmac import environment
-from tarmac.cli.command import DataOnly, with_flags
+from tarmac.cli.command import DAMAGED, USAGE, DataOnly, exit_code, with_flags
 from tarmac.cli.defects import unexpected
 from tarmac.cli.output import say
 from tarmac.cli.signals import interrupt_on_signals
 from tarmac.display import visible
-from tarmac.errors import (
-    BadCondition,
-    HookFailed,
-    JobError,
-    TarmacError,
-    TarmacWarning,
-    TransferError,
-    UrlError,
-    UsageError,
-)
+from tarmac.errors import TarmacError, TarmacWarning
 
 __all__ = ["exit_code", "main", "program", "VERBS"]
 
@@ -49,7 +40,7 @@ VERBS = {
     "audit": "Audit the order in which a Loader reads samples.",
 }
 """The verbs and what they do, for `tarmac --help`."""
-DAMAGED, USAGE, UNREACHABLE, DEFECT, INTERRUPTED = 1, 2, 3, 70, 130
+DEFECT, INTERRUPTED = 70, 130
 
 
 class _Program(click.Group):
@@ -87,15 +78,6 @@ program = _Program(
                      help="Print the version.")
     ],
 )  # fmt: skip
-
-
-def exit_code(error: TarmacError) -> int:
-    """Return the exit status of an error: 1 damaged data, 2 usage, 3 transfer failed."""
-    if isinstance(error, TransferError | FileNotFoundError | PermissionError):
-        return UNREACHABLE
-    if isinstance(error, HookFailed):
-        return DAMAGED
-    return USAGE if isinstance(error, UsageError | UrlError | BadCondition | JobError) else DAMAGED
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
 
 import click
 
-from tarmac.cli.command import Group, argument, build, flag
+from tarmac.cli.command import Group, argument, build, exit_code, flag, say_report
 from tarmac.cli.flags import JSON, SHARDS
 from tarmac.cli.output import say, say_json
 from tarmac.cli.types import COUNT, SIZE
-from tarmac.display import display_url
-
-if TYPE_CHECKING:
-    from tarmac import Cache
 
 _DIRECTORY: Group = [
     flag("--cache", "directory", metavar="DIR", help="The cache directory. [default: $WDS_CACHE]")
@@ -43,20 +38,11 @@ def warm(
     as_json: bool = False,
 ) -> None:
     """Download shards that are not cached. The exit status is 3 if some could not be downloaded."""
-    from tarmac.cli import exit_code
-    from tarmac.tools.cache import warm as fill
+    from tarmac.tools import cache
 
-    report = fill(_cache(directory, max_bytes), list(sources), threads=jobs, allow_exec=allow_exec)
-    counts = {name: len(getattr(report, name)) for name in ("fetched", "present", "not_kept", "failed")}
-    if as_json:
-        say_json(counts | {"errors": [str(error) for error in report.failed.values()]})
-    else:
-        for url in report.not_kept:
-            say(f"not cached: {display_url(url)} is local or larger than the cache", err=True)
-        for error in report.failed.values():
-            say(f"FAILED {error}", err=True)
-        counted = [f"{counts['fetched']} downloaded", f"{counts['present']} cached before"]
-        say(", ".join([*counted, f"{counts['not_kept']} not cached", f"{counts['failed']} failed"]), err=True)
+    opened = cache.open_cache(directory, max_bytes)
+    report = cache.warm(opened, list(sources), threads=jobs, allow_exec=allow_exec)
+    say_report(report, as_json)
     if report.failed:
         raise click.exceptions.Exit(max(map(exit_code, report.failed.values())))
 
@@ -64,12 +50,13 @@ def warm(
 @build(_DIRECTORY, JSON)
 def ls(directory: str | None = None, as_json: bool = False) -> None:
     """List cached shards: size, time of last use, and origin."""
-    entries = _cache(directory, None).entries()
+    from tarmac.tools.cache import open_cache
+
+    entries = open_cache(directory).entries()
     for entry in entries:
         used = datetime.fromtimestamp(entry.used, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         if as_json:
-            facts: dict[str, Any] = {"url": entry.url, "file": entry.name, "bytes": entry.size, "used": used}
-            say_json(facts)
+            say_json({"url": entry.url, "file": entry.name, "bytes": entry.size, "used": used})
         else:
             say(f"{entry.size:>14}  {used}  {entry.url or entry.name}")
     if not as_json:
@@ -79,16 +66,16 @@ def ls(directory: str | None = None, as_json: bool = False) -> None:
 @build(_DIRECTORY, [flag("--keep", is_flag=True, help="Only report damaged shards.")], JSON)
 def verify(directory: str | None = None, keep: bool = False, as_json: bool = False) -> None:
     """Compare cached shards with their digests and remove damaged ones. The exit status is 1 if any is damaged."""
-    from tarmac.tools.cache import verify as compare
+    from tarmac.tools import cache
 
-    report = compare(_cache(directory, None), keep=keep)
+    report = cache.verify(cache.open_cache(directory), keep=keep)
     for entry in report.damaged:
         removed = entry.name in report.removed
         if as_json:
             say_json({"url": entry.url, "file": entry.name, "removed": removed})
         else:
             say(f"DAMAGED {entry.url or entry.name}{' (removed)' if removed else ''}")
-    say(f"{len(report.intact)} intact, {len(report.damaged)} damaged", err=True)
+    say(str(report), err=True)
     if report.damaged:
         raise click.exceptions.Exit(1)
 
@@ -102,31 +89,12 @@ def evict(
     as_json: bool = False,
 ) -> None:
     """Remove cached shards that are not being read."""
-    from tarmac.tools.cache import evict as remove
+    from tarmac.tools import cache
 
     if (bool(shards) + (max_bytes is not None) + everything) != 1:
         raise click.UsageError("give one of SHARDS, --max-bytes and --all.")
-    report = remove(_cache(directory, max_bytes), shards, everything=everything)
-    freed = sum(entry.size for entry in report.removed)
-    if as_json:
-        counts = {"removed": len(report.removed), "freed": freed, "left": report.left}
-        say_json(counts | {"in_use": len(report.in_use), "absent": len(report.absent)})
-        return
-    for entry in report.in_use:
-        say(f"in use: {entry.url or entry.name}", err=True)
-    absent = f", {len(report.absent)} were not cached" if report.absent else ""
-    say(f"{len(report.removed)} removed, {freed} bytes freed, {report.left} bytes left{absent}", err=True)
+    say_report(cache.evict(cache.open_cache(directory, max_bytes), shards, everything=everything), as_json)
 
 
 for _name, _command in (("warm", warm), ("ls", ls), ("verify", verify), ("evict", evict)):
     command.add_command(_command, _name)
-
-
-def _cache(directory: str | None, max_bytes: int | None) -> Cache:
-    from tarmac import Cache, environment
-
-    directory = directory or environment.cache_dir()
-    if not directory:
-        raise click.UsageError("no cache directory: give --cache DIR or set WDS_CACHE.")
-    size = environment.cache_size()
-    return Cache(directory, max_bytes if max_bytes is not None else size if size > 0 else None)

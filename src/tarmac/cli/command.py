@@ -11,7 +11,9 @@ from typing import Any, BinaryIO
 import click
 
 from tarmac.cli.output import say, say_json
+from tarmac.errors import BadCondition, HookFailed, JobError, TarmacError, TransferError, UrlError, UsageError
 
+DAMAGED, USAGE, UNREACHABLE = 1, 2, 3
 GROUPS = ("Arguments", "Options", "Select", "Order", "Write", "Run", "Access")
 Function = Callable[..., Any]
 Group = list[Callable[[Function], Function]]
@@ -144,8 +146,25 @@ class DataOnly:
         return getattr(sys.stderr, name)
 
 
+def exit_code(error: TarmacError) -> int:
+    """Return the exit status of an error: 1 damaged data, 2 usage, 3 transfer failed."""
+    if isinstance(error, TransferError | FileNotFoundError | PermissionError):
+        return UNREACHABLE
+    if isinstance(error, HookFailed):
+        return DAMAGED
+    return USAGE if isinstance(error, UsageError | UrlError | BadCondition | JobError) else DAMAGED
+
+
+def say_report(report: Any, as_json: bool) -> None:
+    """Print a report: as JSON on standard output, or its remarks and its summary on standard error."""
+    if as_json:
+        say_json(report.to_dict())
+    for line in () if as_json else (*report.remarks, str(report)):
+        say(with_flags(line), err=True)
+
+
 def print_report(report: Any, as_json: bool, *, dry_run: bool = False) -> None:
-    """Print a report as a line on standard error or as JSON on standard output; exit with 1 if samples failed."""
+    """Print the report of a job; exit with 1 if samples failed."""
     if as_json:
         say_json(report.to_dict())
     elif dry_run:
@@ -158,8 +177,6 @@ def print_report(report: Any, as_json: bool, *, dry_run: bool = False) -> None:
             say(f"FAILED … and {more_failed} more", err=True)
         if report.stale_outputs:
             say(f"warning: left over from a previous run: {', '.join(report.stale_outputs)}", err=True)
-        for remark in report.remarks:
-            say(with_flags(remark), err=True)
-        say(str(report), err=True)
+        say_report(report, as_json=False)
     if not report.ok:
-        raise click.exceptions.Exit(1)
+        raise click.exceptions.Exit(DAMAGED)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
+from tarmac import environment
+from tarmac.display import display_url
 from tarmac.errors import NotFound, TarmacError, UsageError, WriteError
 from tarmac.progress import track
 from tarmac.runtime.lookahead import in_threads
@@ -25,6 +28,23 @@ class WarmReport:
     """Shards that are local, or larger than the cache."""
     failed: dict[str, TarmacError] = field(default_factory=dict)
 
+    @property
+    def remarks(self) -> list[str]:
+        """Return a line for each shard that is not in the cache."""
+        too_large = (
+            f"not cached: {display_url(url)} is local or larger than the cache" for url in self.not_kept
+        )
+        return [*too_large, *(f"FAILED {error}" for error in self.failed.values())]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the numbers and messages, for JSON."""
+        counts = {name: len(getattr(self, name)) for name in ("fetched", "present", "not_kept", "failed")}
+        return counts | {"errors": [str(error) for error in self.failed.values()]}
+
+    def __str__(self) -> str:
+        fetched, present, not_kept, failed, _ = self.to_dict().values()
+        return f"{fetched} downloaded, {present} cached before, {not_kept} not cached, {failed} failed"
+
 
 @dataclass(slots=True)
 class VerifyReport:
@@ -34,6 +54,9 @@ class VerifyReport:
     damaged: list[CacheEntry] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
     """Names of damaged entries that were removed."""
+
+    def __str__(self) -> str:
+        return f"{len(self.intact)} intact, {len(self.damaged)} damaged"
 
 
 @dataclass(slots=True)
@@ -47,6 +70,31 @@ class EvictReport:
     """Shards that were not cached."""
     left: int = 0
     """Bytes that remain."""
+
+    @property
+    def remarks(self) -> list[str]:
+        """Return a line for each shard that could not be removed."""
+        return [f"in use: {entry.url or entry.name}" for entry in self.in_use]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the numbers, for JSON."""
+        freed = sum(entry.size for entry in self.removed)
+        counts = {"removed": len(self.removed), "freed": freed, "left": self.left}
+        return counts | {"in_use": len(self.in_use), "absent": len(self.absent)}
+
+    def __str__(self) -> str:
+        removed, freed, left, _, absent = self.to_dict().values()
+        more = f", {absent} were not cached" if absent else ""
+        return f"{removed} removed, {freed} bytes freed, {left} bytes left{more}"
+
+
+def open_cache(directory: str | None = None, max_bytes: int | None = None) -> Cache:
+    """Open a cache; by default the one that the environment names."""
+    directory = directory or environment.cache_dir()
+    if not directory:
+        raise UsageError("no cache directory.", hint="`directory`, or set WDS_CACHE.")
+    size = environment.cache_size()
+    return Cache(directory, max_bytes if max_bytes is not None else size if size > 0 else None)
 
 
 def warm(
