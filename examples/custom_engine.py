@@ -50,12 +50,13 @@ class CountSamples(Task):
         return Outcome(read=samples, written=samples)
 
 
-shards = [f"shard-{number}.tar" for number in range(4)]
-for number, shard in enumerate(shards):
-    with tarmac.TarWriter(shard) as writer:
-        for sample in range(number + 1):
-            writer.write({"__key__": f"{number}/{sample}", "txt": "hello"})
+if __name__ == "__main__":
+    shards = [f"shard-{number}.tar" for number in range(4)]
+    for number, shard in enumerate(shards):
+        with tarmac.TarWriter(shard) as writer:
+            for sample in range(number + 1):
+                writer.write({"__key__": f"{number}/{sample}", "txt": "hello"})
 
-report = run_job(CountSamples(shards), make_engine("threads", jobs=2))
-print(report)
-assert report.read == 10
+    report = run_job(CountSamples(shards), make_engine("threads", jobs=2))
+    print(report)
+    assert report.read == 10

@@ -48,8 +48,11 @@ IMPORTED_BY_THE_COMMAND_LINE = {
     "tarmac.display",
     "tarmac.environment",
     "tarmac.errors",
+    "tarmac.plugins",
     "tarmac.tools.cache",
+    "tarmac.tools.export",  # the names of formats
     "tarmac.tools.index",  # to find stale indexes
+    "tarmac.tools.pack",
 }
 
 
@@ -82,6 +85,7 @@ ALLOWED = {
     ("jobs/claims.py", "json.loads"),
     ("exact/loader/processes.py", "pickle.loads"),  # what our own child sent
     ("runtime/processes.py", "pickle.loads"),  # to see whether our own error can be sent
+    ("plugins.py", "entry.load"),  # packages that the user installed
     ("storage/cachedirs.py", "json.loads"),
     ("tools/export/values.py", "json.loads"),
     ("tools/keystore.py", "marshal.loads"),  # rows in a temporary file that the same job wrote

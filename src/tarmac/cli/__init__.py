@@ -1,6 +1,7 @@
 """The command line: one file per verb; each parses, calls one library function, and prints.
 
-A verb is imported when it is called, so that `tarmac --help` answers quickly.
+A verb is imported when it is called, so that `tarmac --help` answers quickly. Plug-ins add verbs with
+`register_command`.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from tarmac.cli.output import say
 from tarmac.cli.signals import interrupt_on_signals
 from tarmac.display import visible
 from tarmac.errors import TarmacError, TarmacWarning
+from tarmac.plugins import load_plugins
 
-__all__ = ["exit_code", "main", "program", "VERBS"]
+__all__ = ["exit_code", "main", "program", "register_command", "VERBS"]
 
 VERBS = {
     "pack": "Pack files, folders and tables into shards.",
@@ -40,7 +42,17 @@ VERBS = {
     "audit": "Audit the order in which a Loader reads samples.",
 }
 """The verbs and what they do, for `tarmac --help`."""
+_registered: dict[str, click.Command] = {}
 DEFECT, INTERRUPTED = 70, 130
+
+
+def register_command(name: str, command: click.Command) -> None:
+    """Add a verb to the command line; `tarmac.cli.command.build` turns a function into its command.
+
+    >>> tarmac.cli.register_command("tag", command)
+    """
+    VERBS[name] = command.get_short_help_str(80)
+    _registered[name] = command
 
 
 class _Program(click.Group):
@@ -52,7 +64,9 @@ class _Program(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
             return None
-        command: click.Command = importlib.import_module(f"tarmac.cli.{cmd_name}").command
+        command: click.Command = (
+            _registered.get(cmd_name) or importlib.import_module(f"tarmac.cli.{cmd_name}").command
+        )
         command.name = cmd_name
         return command
 
@@ -111,6 +125,7 @@ def _warnings_as_lines() -> Iterator[None]:
 def _run(arguments: list[str]) -> int:
     """Run a verb and return its exit status; an error is a line, with its traceback only for debugging."""
     try:
+        load_plugins()
         if instruction := environment.completion():
             return shell_complete(program, {}, "tarmac", "_TARMAC_COMPLETE", instruction)
         with program.make_context("tarmac", list(arguments)) as context:

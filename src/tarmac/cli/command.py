@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, BinaryIO
 
 import click
@@ -22,14 +22,31 @@ _flags: dict[str, str] = {}
 
 
 class Flag(click.Option):
-    """An option in a group of the help. Without a value it is not passed on, so that verbs have the defaults."""
+    """An option in a group of the help. Without a value it is not passed on, so that verbs have the defaults.
 
-    def __init__(self, *args: Any, group: str = "Options", sets: str = "", **more: Any) -> None:
+    `names` returns what replaces `{names}` in the help. It is called only then, as registries take long to import.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        group: str = "Options",
+        sets: str = "",
+        names: Callable[[], Iterable[str]] = tuple,
+        **more: Any,
+    ) -> None:
         if not more.get("required"):
             more.setdefault("default", None)
         super().__init__(*args, **more)
         self.group = group
         self.sets = sets or self.name or ""
+        self.names = names
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        record = super().get_help_record(ctx)
+        if record is None or "{names}" not in record[1]:
+            return record
+        return record[0], record[1].replace("{names}", ", ".join(self.names()))
 
 
 class Argument(click.Argument):
