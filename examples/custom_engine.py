@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import tarmac
-from tarmac.jobs.engines import Finished, Work, make_engine
+from tarmac.jobs.engines import Finished, Work, make_engine, register_engine
 from tarmac.jobs.run import run_job
 from tarmac.jobs.task import Outcome, Task, Unit
 from tarmac.runtime.lookahead import run_ahead
@@ -30,7 +30,7 @@ class ThreadEngine:
                 yield unit, future.exception() or future.result()  # type: ignore[misc]
 
 
-tarmac.register_engine("threads", ThreadEngine)
+register_engine("threads", ThreadEngine)
 
 
 @dataclass
