@@ -112,6 +112,19 @@ def test_a_sample_reader_can_be_iterated_again(shard):
         assert [sample["__key__"] for sample in reader] == ["a", "c"]
 
 
+def test_readers_have_readable_reprs(shard):
+    assert repr(tarmac.read(shard)) == f"<SampleReader of 1 shards: {shard}>"
+    reader = tarmac.read("https://user:secret@host/{0..2}.tar", fields=["txt", "cls"])
+    assert repr(reader) == "<SampleReader of 3 shards: https://…@host/0.tar, …, fields cls, txt>"
+
+
+def test_dir_of_a_pipeline_leaves_out_the_contract_of_stages(shard):
+    stream = tarmac.WebDataset(shard, shardshuffle=False)
+    public = {name for name in dir(stream) if not name.startswith("_")}
+    assert {"shuffle", "decode", "batched", "close", "set_epoch", "state_dict", "with_epoch"} <= public
+    assert not {"reads_parts", "begin_epoch", "stateless", "check_ranks", "upstream_epochs"} & public
+
+
 def test_manifests_are_written_and_read(shard, tmp_path):
     from tarmac.indexing.manifest import Shard
 
