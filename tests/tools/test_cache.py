@@ -162,3 +162,15 @@ def test_a_cache_that_is_not_there(tmp_path):
     assert verify(cache, progress=False).intact == []
     assert evict(cache, everything=True).removed == []
     assert not (tmp_path / "none").exists()
+
+
+def test_the_cache_of_the_environment(tmp_path, origin, monkeypatch):
+    monkeypatch.delenv("WDS_CACHE", raising=False)
+    with pytest.raises(UsageError, match="WDS_CACHE"):
+        verify()
+    monkeypatch.setenv("WDS_CACHE", str(tmp_path / "env"))
+    assert str(warm(None, URLS, storage=FAST, progress=False)).startswith("4 downloaded")
+    assert str(verify(str(tmp_path / "env"), progress=False)) == "4 intact, 0 damaged"
+    report = evict(max_bytes=2000)
+    assert str(report) == "2 removed, 2000 bytes freed, 2000 bytes left"
+    assert report.to_dict()["left"] == 2000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
 import click
 
@@ -11,9 +12,7 @@ from tarmac.cli.flags import JSON, SHARDS
 from tarmac.cli.output import say, say_json
 from tarmac.cli.types import COUNT, SIZE
 
-_DIRECTORY: Group = [
-    flag("--cache", "directory", metavar="DIR", help="The cache directory. [default: $WDS_CACHE]")
-]
+_DIRECTORY: Group = [flag("--cache", metavar="DIR", help="The cache directory. [default: $WDS_CACHE]")]
 _MAX_BYTES: Group = [flag("--max-bytes", type=SIZE, help="Size of the cache. [default: $WDS_CACHE_SIZE]")]
 _WARM: Group = [
     flag("-j", "--jobs", type=COUNT, help="Downloads at a time. [default: 8]"),
@@ -31,28 +30,27 @@ command = click.Group("cache", help="Manage the cache of remote shards.", no_arg
 @build(SHARDS, _DIRECTORY, _MAX_BYTES, _WARM, JSON, example="tarmac cache warm 's3://b/x-{000..099}.tar'")
 def warm(
     sources: tuple[str, ...],
-    directory: str | None = None,
-    max_bytes: int | None = None,
+    cache: str | None = None,
     jobs: int = 8,
     allow_exec: bool = False,
     as_json: bool = False,
+    **options: Any,
 ) -> None:
     """Download shards that are not cached. The exit status is 3 if some could not be downloaded."""
-    from tarmac.tools import cache
+    from tarmac.tools.cache import warm as fill
 
-    opened = cache.open_cache(directory, max_bytes)
-    report = cache.warm(opened, list(sources), threads=jobs, allow_exec=allow_exec)
+    report = fill(cache, list(sources), threads=jobs, allow_exec=allow_exec, **options)
     say_report(report, as_json)
     if report.failed:
         raise click.exceptions.Exit(max(map(exit_code, report.failed.values())))
 
 
 @build(_DIRECTORY, JSON)
-def ls(directory: str | None = None, as_json: bool = False) -> None:
+def ls(cache: str | None = None, as_json: bool = False) -> None:
     """List cached shards: size, time of last use, and origin."""
     from tarmac.tools.cache import open_cache
 
-    entries = open_cache(directory).entries()
+    entries = open_cache(cache).entries()
     for entry in entries:
         used = datetime.fromtimestamp(entry.used, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         if as_json:
@@ -64,11 +62,11 @@ def ls(directory: str | None = None, as_json: bool = False) -> None:
 
 
 @build(_DIRECTORY, [flag("--keep", is_flag=True, help="Only report damaged shards.")], JSON)
-def verify(directory: str | None = None, keep: bool = False, as_json: bool = False) -> None:
+def verify(cache: str | None = None, as_json: bool = False, **options: Any) -> None:
     """Compare cached shards with their digests and remove damaged ones. The exit status is 1 if any is damaged."""
-    from tarmac.tools import cache
+    from tarmac.tools.cache import verify as compare
 
-    report = cache.verify(cache.open_cache(directory), keep=keep)
+    report = compare(cache, **options)
     for entry in report.damaged:
         removed = entry.name in report.removed
         if as_json:
@@ -83,17 +81,17 @@ def verify(directory: str | None = None, keep: bool = False, as_json: bool = Fal
 @build(_EVICT, _DIRECTORY, JSON, example="tarmac cache evict --max-bytes 100GB")
 def evict(
     shards: tuple[str, ...] = (),
-    directory: str | None = None,
+    cache: str | None = None,
     max_bytes: int | None = None,
     everything: bool = False,
     as_json: bool = False,
 ) -> None:
     """Remove cached shards that are not being read."""
-    from tarmac.tools import cache
+    from tarmac.tools.cache import evict as remove
 
     if (bool(shards) + (max_bytes is not None) + everything) != 1:
         raise click.UsageError("give one of SHARDS, --max-bytes and --all.")
-    say_report(cache.evict(cache.open_cache(directory, max_bytes), shards, everything=everything), as_json)
+    say_report(remove(cache, shards, max_bytes=max_bytes, everything=everything), as_json)
 
 
 for _name, _command in (("warm", warm), ("ls", ls), ("verify", verify), ("evict", evict)):

@@ -88,36 +88,40 @@ class EvictReport:
         return f"{removed} removed, {freed} bytes freed, {left} bytes left{more}"
 
 
-def open_cache(directory: str | None = None, max_bytes: int | None = None) -> Cache:
-    """Open a cache; by default the one that the environment names."""
-    directory = directory or environment.cache_dir()
+def open_cache(cache: Cache | str | None = None, max_bytes: int | None = None) -> Cache:
+    """Open the cache of a directory; by default the one that the environment names."""
+    if isinstance(cache, Cache):
+        return cache if max_bytes is None else Cache(cache.directory, max_bytes)
+    directory = cache or environment.cache_dir()
     if not directory:
-        raise UsageError("no cache directory.", hint="`directory`, or set WDS_CACHE.")
+        raise UsageError("there is no cache directory.", hint="`cache`, or set WDS_CACHE.")
     size = environment.cache_size()
     return Cache(directory, max_bytes if max_bytes is not None else size if size > 0 else None)
 
 
 def warm(
-    cache: Cache,
+    cache: Cache | str | None,
     shards: Shards,
     *,
+    max_bytes: int | None = None,
     threads: int = 8,
     storage: StorageOptions = DEFAULT_STORAGE,
     progress: bool | None = None,
     allow_exec: bool = True,
 ) -> WarmReport:
     """Download shards that are not cached, several at a time; a failure does not stop the others."""
+    opened = open_cache(cache, max_bytes)
     urls = list(dict.fromkeys(expand(shards, storage=storage, allow_exec=allow_exec)))
     report = WarmReport()
 
     def one(url: str) -> bool | TarmacError | None:
         try:
-            return cache.warm(url, storage)
+            return opened.warm(url, storage)
         except TarmacError as error:
             return error.at(url=url)
         except OSError as error:
             reason = error.strerror or str(error)
-            return WriteError(f"the cache directory is unusable: {reason}.", url=str(cache.directory))
+            return WriteError(f"the cache directory is unusable: {reason}.", url=str(opened.directory))
 
     results = track(in_threads(one, urls, max(threads, 1)), len(urls), "warming", progress=progress)
     for url, result in zip(urls, results, strict=True):
@@ -128,26 +132,35 @@ def warm(
     return report
 
 
-def verify(cache: Cache, *, keep: bool = False, progress: bool | None = None) -> VerifyReport:
+def verify(
+    cache: Cache | str | None = None, *, keep: bool = False, progress: bool | None = None
+) -> VerifyReport:
     """Compare the size and digest of every entry; damaged ones are removed, or with `keep` only reported."""
-    report, entries = VerifyReport(), cache.entries()
+    report, opened = VerifyReport(), open_cache(cache)
+    entries = opened.entries()
     for entry in track(entries, len(entries), "verifying", progress=progress):
         try:
-            intact = cache.is_sound(entry.name)
+            intact = opened.is_sound(entry.name)
         except NotFound:
             continue  # another process evicted it meanwhile
         (report.intact if intact else report.damaged).append(entry)
-        if not intact and not keep and cache.remove(entry.name):
+        if not intact and not keep and opened.remove(entry.name):
             report.removed.append(entry.name)
     return report
 
 
-def evict(cache: Cache, shards: Iterable[str] = (), *, everything: bool = False) -> EvictReport:
+def evict(
+    cache: Cache | str | None = None,
+    shards: Iterable[str] = (),
+    *,
+    max_bytes: int | None = None,
+    everything: bool = False,
+) -> EvictReport:
     """Remove some shards, everything, or the least recently used ones until the rest fits the cache.
 
     Entries that are being read are kept.
     """
-    report, urls = EvictReport(), list(shards)
+    report, urls, cache = EvictReport(), list(shards), open_cache(cache, max_bytes)
     previous = cache.entries()
     if urls:
         entries = {url: cache.entry_of(url) for url in expand(urls, allow_exec=False)}
