@@ -159,6 +159,9 @@ def _run(arguments: list[str]) -> int:
 def _failed(message: str, status: int) -> int:
     if environment.debug():
         traceback.print_exc()
+    if (error := sys.exception()) is not None:
+        # Its frames may refer to it and to worker processes. As a cycle, these would end with the interpreter.
+        error.__traceback__ = None
     for line in message.split("\n"):
         say(line, err=True)
     return status
