@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 import tarmac
+from tarmac.codecs import Codec
 
 
 def encode_vector(value: object) -> bytes:
@@ -23,7 +24,7 @@ def decode_vector(data: bytes) -> np.ndarray:
 
 # At the top level of the module, so that spawned worker processes register it, too.
 tarmac.register_codec(
-    tarmac.Codec(
+    Codec(
         "fp16",
         decode=decode_vector,
         encode=encode_vector,

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import tarmac
-from tarmac.jobs.engines import Finished, Work, make_engine
+from tarmac.jobs.engines import Finished, Work, make_engine, register_engine
 from tarmac.jobs.run import run_job
 from tarmac.jobs.task import Outcome, Task, Unit
 from tarmac.runtime.lookahead import run_ahead
@@ -30,7 +30,7 @@ class ThreadEngine:
                 yield unit, future.exception() or future.result()  # type: ignore[misc]
 
 
-tarmac.register_engine("threads", ThreadEngine)
+register_engine("threads", ThreadEngine)
 
 
 @dataclass
@@ -50,12 +50,13 @@ class CountSamples(Task):
         return Outcome(read=samples, written=samples)
 
 
-shards = [f"shard-{number}.tar" for number in range(4)]
-for number, shard in enumerate(shards):
-    with tarmac.TarWriter(shard) as writer:
-        for sample in range(number + 1):
-            writer.write({"__key__": f"{number}/{sample}", "txt": "hello"})
+if __name__ == "__main__":
+    shards = [f"shard-{number}.tar" for number in range(4)]
+    for number, shard in enumerate(shards):
+        with tarmac.TarWriter(shard) as writer:
+            for sample in range(number + 1):
+                writer.write({"__key__": f"{number}/{sample}", "txt": "hello"})
 
-report = run_job(CountSamples(shards), make_engine("threads", jobs=2))
-print(report)
-assert report.read == 10
+    report = run_job(CountSamples(shards), make_engine("threads", jobs=2))
+    print(report)
+    assert report.read == 10

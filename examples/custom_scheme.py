@@ -17,6 +17,7 @@ from tarmac.storage import (
     ObjectInfo,
     Source,
     StorageOptions,
+    Store,
     list_objects,
     read_all,
     stat,
@@ -24,7 +25,7 @@ from tarmac.storage import (
 )
 
 
-class ZipStore(tarmac.Store):
+class ZipStore(Store):
     """The members of one zip file: `zip:NAME`."""
 
     def __init__(self, path: str) -> None:

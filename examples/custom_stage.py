@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import tarmac
-from tarmac.steps.stage import Epoch
+from tarmac.steps.stage import Epoch, PipelineStage
 
 
 def drop_short(samples: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -18,7 +18,7 @@ def drop_short(samples: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             yield sample
 
 
-class SortedChunks(tarmac.PipelineStage):
+class SortedChunks(PipelineStage):
     """Sort samples by length and shuffle chunks of them, so that batches hold texts of similar lengths.
 
     The stage holds samples back, so `stateless` stays False: a resumed pipeline runs it again up to the saved position.

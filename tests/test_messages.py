@@ -18,6 +18,7 @@ from pathlib import Path
 import tarmac
 import tarmac.webdataset as wds
 from tarmac.cli import main
+from tarmac.codecs import Codec
 
 GOLDEN = Path(__file__).parent / "messages.txt"
 CASES: dict[str, Callable[[], object]] = {}
@@ -233,7 +234,7 @@ def an_unknown_format():
 
 @case
 def an_unknown_codec_argument():
-    tarmac.register_codec(tarmac.Codec("json", decode=bytes))
+    tarmac.register_codec(Codec("json", decode=bytes))
 
 
 command("copy", "x-*.tar", "-o", "z-{i}.tar", "--shuffle", "--interleave", "2")

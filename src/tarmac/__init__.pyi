@@ -1,6 +1,5 @@
 # The public names of tarmac, each on its own line: type checkers, editors and `__init__.py` read this list.
 from tarmac import errors as errors
-from tarmac.codecs.registry import Codec as Codec
 from tarmac.codecs.registry import register_codec as register_codec
 from tarmac.exact.dataset import Dataset as Dataset
 from tarmac.exact.loader import BatchSampler as BatchSampler
@@ -8,27 +7,17 @@ from tarmac.exact.loader import Loader as Loader
 from tarmac.exact.mix import Mix as Mix
 from tarmac.indexing.manifest import Manifest as Manifest
 from tarmac.indexing.manifest import read_manifest as read_manifest
-from tarmac.indexing.manifest import write_manifest as write_manifest
-from tarmac.jobs.engines import Engine as Engine
-from tarmac.jobs.engines import register_engine as register_engine
 from tarmac.jobs.report import Report as Report
 from tarmac.limits import Limits as Limits
 from tarmac.samples.naming import first_dot as first_dot
-from tarmac.samples.naming import known_fields as known_fields
 from tarmac.samples.naming import last_dot as last_dot
-from tarmac.samples.reader import SampleReader as SampleReader
 from tarmac.samples.reader import read as read
 from tarmac.samples.shards import ShardWriter as ShardWriter
 from tarmac.samples.writer import TarWriter as TarWriter
 from tarmac.steps.crops import RandomResizedCrop as RandomResizedCrop
-from tarmac.steps.stage import PipelineStage as PipelineStage
 from tarmac.storage import Cache as Cache
 from tarmac.storage import StorageOptions as StorageOptions
-from tarmac.storage import Store as Store
-from tarmac.storage import WriteOptions as WriteOptions
-from tarmac.storage import enforce_security as enforce_security
 from tarmac.storage import register_scheme as register_scheme
-from tarmac.storage.urls import expand as expand
 from tarmac.stream.pipeline import DataPipeline as DataPipeline
 from tarmac.stream.webdataset import WebDataset as WebDataset
 from tarmac.stream.webloader import WebLoader as WebLoader

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
 import tarmac
@@ -75,7 +76,7 @@ def test_verification(audit, monkeypatch):
     _, (line,), _ = audit("--verify", "--json", "--position", 4)
     result = json.loads(line)
     assert (result["ok"], result["skipped"], result["read"], result["dropped"]) == (True, 4, 56, 0)
-    monkeypatch.setattr("tarmac.tools.audit.EpochAudit._count", lambda *_: None)
+    monkeypatch.setattr("tarmac.tools.audit.EpochAudit._counts", lambda *_: np.zeros(60))
     code, lines, _ = audit("--verify")
     assert code == 1
     assert lines[0].startswith("WRONG: 0 samples are repeated, 60 are missing: k00, ")
@@ -113,3 +114,15 @@ def test_keys_that_are_not_utf8_are_escaped(audit, tmp_path, capfd):
     with pytest.raises(SystemExit):
         main(["audit", str(tmp_path / "a.tar"), "--batch-size", "1", "--step", "0"])
     assert capfd.readouterr().out == "0\t0\t0\tcaf\\udce9\n"
+
+
+def test_access(tmp_path, capfd):
+    (tmp_path / "a.tar").write_bytes(plain([("a.b.x", b""), ("a.c.x", b"")]))
+    flags = ["--batch-size", "1", "--step", "1", "--no-shuffle", "--split-name", "last-dot"]
+    with pytest.raises(SystemExit) as ended:
+        main(["audit", str(tmp_path / "a.tar"), *flags])
+    assert (ended.value.code, capfd.readouterr().out) == (0, "1\t0\t1\ta.c\n")
+    with pytest.raises(SystemExit) as ended:
+        main(["audit", "pipe:true", "--batch-size", "1"])
+    assert ended.value.code == 2
+    assert "--allow-exec" in capfd.readouterr().err

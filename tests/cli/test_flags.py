@@ -15,8 +15,6 @@ from tarmac.cli.command import GROUPS, print_report
 CONTEXT = click.Context(program)
 COMMANDS = {verb: program.get_command(CONTEXT, verb) for verb in VERBS}
 SIMPLE = {verb: command for verb, command in COMMANDS.items() if not isinstance(command, click.Group)}
-SHARED = [verb for verb in SIMPLE if verb != "audit"]
-"""The verbs with shared flags; those of `audit` are the arguments of a Loader."""
 
 
 def options(verb):
@@ -30,7 +28,7 @@ def test_a_flag_has_the_same_meaning_on_every_verb():
         "--on-error", "--dry-run", "--allow-exec", "--cache", "--storage", "--limits", "--tar", "--split-name",
     }  # fmt: skip
     for name in shared:
-        verbs = [verb for verb in SHARED if name in options(verb)]
+        verbs = [verb for verb in SIMPLE if name in options(verb)]
         meanings = {(options(verb)[name].help, options(verb)[name].group) for verb in verbs}
         assert len(meanings) == 1, f"{name}: {meanings}"
 

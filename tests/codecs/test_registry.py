@@ -14,7 +14,7 @@ import webdataset.writer
 from PIL import Image
 
 import tarmac
-from tarmac.codecs import Decoder, find_codec, kind_of, registry
+from tarmac.codecs import Codec, Decoder, find_codec, kind_of, registry
 from tarmac.codecs.images import open_image_field
 from tarmac.errors import NoCodec, UsageError
 from tarmac.indexing.attributes import attributes_of, read_field
@@ -38,7 +38,7 @@ def dump_half(value):
     return np.asarray(value, "<f2").tobytes()
 
 
-HALF = tarmac.Codec(
+HALF = Codec(
     "fp16 half",
     decode=load_half,
     encode=dump_half,
@@ -75,10 +75,8 @@ def test_attributes_reach_the_index():
 
 def test_tools_use_the_kind_of_a_registered_codec():
     tarmac.register_codec(HALF)
-    tarmac.register_codec(tarmac.Codec("note", decode=bytes.decode, encode=str.encode, kind="text"))
-    tarmac.register_codec(
-        tarmac.Codec("grey", decode=lambda data: np.full((3, 4), data[0], "u1"), kind="image")
-    )
+    tarmac.register_codec(Codec("note", decode=bytes.decode, encode=str.encode, kind="text"))
+    tarmac.register_codec(Codec("grey", decode=lambda data: np.full((3, 4), data[0], "u1"), kind="image"))
     assert "float16" in describe("fp16", dump_half([1, 2]))
     assert Kinds().of("note") == "text"
     assert Kinds().of("fp16") == "bytes"
@@ -92,11 +90,11 @@ def test_an_extension_is_registered_once_unless_replaced():
     tarmac.register_codec(HALF)
     tarmac.register_codec(HALF)
     with pytest.raises(UsageError, match="half"):
-        tarmac.register_codec(tarmac.Codec("half"))
+        tarmac.register_codec(Codec("half"))
     with pytest.raises(UsageError, match="npy"):
-        tarmac.register_codec(tarmac.Codec("other NPY"))
+        tarmac.register_codec(Codec("other NPY"))
     assert find_codec("other") is None
-    tarmac.register_codec(tarmac.Codec("npy", decode=len), replace=True)
+    tarmac.register_codec(Codec("npy", decode=len), replace=True)
     assert Decoder([])({"npy": b"abc"}) == {"npy": 3}
 
 
@@ -113,12 +111,12 @@ def test_an_extension_is_registered_once_unless_replaced():
 )
 def test_invalid_codecs(arguments, field):
     with pytest.raises(UsageError) as caught:
-        tarmac.Codec(**arguments)
+        Codec(**arguments)
     assert caught.value.field == field
 
 
 def test_a_codec_without_an_encoder_takes_only_bytes(tmp_path):
-    tarmac.register_codec(tarmac.Codec("raw", decode=len))
+    tarmac.register_codec(Codec("raw", decode=len))
     with tarmac.TarWriter(tmp_path / "a.tar") as writer:
         writer.write({"__key__": "a", "raw": b"abc"})
         with pytest.raises(NoCodec, match="raw"):
@@ -146,7 +144,7 @@ def test_spawned_processes_register_when_they_import_the_module(tmp_path, monkey
     (tmp_path / "my_codecs.py").write_text(
         "import tarmac\n"
         "from tarmac.codecs import Decoder\n"
-        "tarmac.register_codec(tarmac.Codec('backwards', decode=lambda data: data[::-1]))\n"
+        "tarmac.register_codec(tarmac.codecs.Codec('backwards', decode=lambda data: data[::-1]))\n"
         "def decode(data):\n"
         "    return Decoder([])({'backwards': data})['backwards']\n"
     )

@@ -123,7 +123,7 @@ def test_a_manifest_in_a_store(web):
     folder = root / "with-manifest"
     folder.mkdir()
     paths = write_shards(folder, [2, 3])
-    tarmac.write_manifest(Dataset(paths)._parts[0].shards.manifest, str(folder / "m.json"))
+    write_manifest(Dataset(paths)._parts[0].shards.manifest, str(folder / "m.json"))
     ds = Dataset(f"{url}/with-manifest/m.json", storage=FAST)
     assert [sample["cls"] for sample in ds] == [b"%d" % i for i in range(5)]
 

@@ -12,7 +12,8 @@ import pytest
 import tarmac
 from harness.shards import header_offsets, plain
 from tarmac.errors import BadChecksum, LimitExceeded, NotFound, Truncated, TruncatedTail, UsageError
-from tarmac.samples.reader import read_shard
+from tarmac.samples.naming import known_fields
+from tarmac.samples.reader import SampleReader, read_shard
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ def test_naming_rules(tmp_path):
     reserved = ("__key__", "__url__")
     assert keys(tarmac.first_dot) == [("img", *reserved, "001.seg.png", "001.cls")]
     assert keys(tarmac.last_dot) == [("img.001.seg", *reserved, "png"), ("img.001", *reserved, "cls")]
-    assert keys(tarmac.known_fields(["seg.png", "cls"])) == [("img.001", *reserved, "seg.png", "cls")]
+    assert keys(known_fields(["seg.png", "cls"])) == [("img.001", *reserved, "seg.png", "cls")]
 
 
 def test_limits_override_those_of_tar(shards):
@@ -58,7 +59,7 @@ def test_limits_override_those_of_tar(shards):
     with pytest.raises(LimitExceeded):
         list(tarmac.read(shards, limits=small))
     with pytest.raises(LimitExceeded):
-        list(tarmac.SampleReader(list(tarmac.read(shards).urls), limits=small))
+        list(SampleReader(list(tarmac.read(shards).urls), limits=small))
 
 
 def test_without_mmap(shards, tmp_path):

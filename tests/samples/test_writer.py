@@ -28,6 +28,7 @@ from tarmac.errors import (
 )
 from tarmac.indexing.build import IndexOptions, index_shard
 from tarmac.samples.writer import TarWriter
+from tarmac.storage import WriteOptions
 
 
 def written(*samples, **options):
@@ -264,7 +265,7 @@ def test_overwriting(tmp_path):
             shard.write({"__key__": "a", "txt": text})
     assert next(iter(tarmac.read(path)))["txt"] == b"two"
     with pytest.raises(CommitFailed, match="exists"):
-        TarWriter(path, write=tarmac.WriteOptions(overwrite=False))
+        TarWriter(path, write=WriteOptions(overwrite=False))
 
 
 def test_two_writers_of_one_name(tmp_path):

@@ -38,6 +38,7 @@ from tarmac.storage import (
     write_all,
 )
 from tarmac.storage.store import FileSink
+from tarmac.storage.urls import expand
 
 
 class MemoryStore(Store):
@@ -104,14 +105,14 @@ def test_writers_readers_and_globs(memory):
     assert sorted(memory.objects) == [f"mem://d/x-{number}.tar" for number in range(3)]
     keys = [f"{number:03d}" for number in range(10)]
     assert [sample["__key__"] for sample in tarmac.read("mem://d/x-*.tar")] == keys
-    assert tarmac.expand("mem://d/x-[01].tar") == ["mem://d/x-0.tar", "mem://d/x-1.tar"]
-    assert tarmac.expand("mem://**/x-2.tar") == ["mem://d/x-2.tar"]
+    assert expand("mem://d/x-[01].tar") == ["mem://d/x-0.tar", "mem://d/x-1.tar"]
+    assert expand("mem://**/x-2.tar") == ["mem://d/x-2.tar"]
     stream = tarmac.WebDataset("mem://d/x-*.tar", shardshuffle=False)
     assert [sample["__key__"] for sample in stream] == keys
     with pytest.raises(NotFound, match="mem://d/y"):
-        tarmac.expand("mem://d/y-*.tar")
+        expand("mem://d/y-*.tar")
     with pytest.raises(TooManyShards, match="mem://d/"):
-        tarmac.expand("mem://d/*", limits=tarmac.Limits(shards=2))
+        expand("mem://d/*", limits=tarmac.Limits(shards=2))
 
 
 def test_datasets_read_ranges(memory):
@@ -136,12 +137,12 @@ SCRIPT = """
 import os, shutil, sys
 import tarmac
 from tarmac.cli import main
-from tarmac.storage import FileSource, ObjectInfo
+from tarmac.storage import FileSource, ObjectInfo, Store
 
 def path_of(url):
     return os.path.join(sys.argv[1], url.removeprefix("dir://"))
 
-class DirectoryStore(tarmac.Store):
+class DirectoryStore(Store):
     def open_read(self, url, storage):
         try:
             return FileSource(open(path_of(url), "rb"))
@@ -253,7 +254,7 @@ def test_a_minimal_store_is_read_only_and_cannot_be_listed():
     assert read_all("min:x") == b"content"
     assert not can_list("min:x")
     assert not is_stream("min:x")
-    assert tarmac.expand("min://d/*.tar") == ["min://d/*.tar"]  # not a pattern
+    assert expand("min://d/*.tar") == ["min://d/*.tar"]  # not a pattern
     for operation in (stat, open_write, list_objects, lambda url: read_range(url, 0, 1)):
         with pytest.raises(UnsupportedScheme, match="min:x"):
             operation("min:x")

@@ -9,7 +9,6 @@ import random
 
 import pytest
 
-import tarmac
 from harness.resume import assert_resumes
 from tarmac.errors import NotResumable, StateMismatch, TarmacWarning, UsageError
 from tarmac.steps.fields import Map, Select
@@ -222,7 +221,7 @@ def test_drops_are_reported():
 # -- the contract of a stage ----------------------------------------------------------------------
 
 
-class Offset(tarmac.PipelineStage):
+class Offset(PipelineStage):
     """Add the epoch and a random number."""
 
     def __init__(self):
@@ -259,7 +258,7 @@ def test_a_custom_stage_resumes():
 
 
 def test_a_stateless_custom_stage_is_not_rerun():
-    class Recorded(tarmac.PipelineStage):
+    class Recorded(PipelineStage):
         stateless = True
         items = []
 

@@ -9,6 +9,7 @@ import pytest
 import tarmac
 from harness.shards import plain
 from tarmac.errors import LimitExceeded, TooManyShards, TrailingData, UnsafeUrl
+from tarmac.samples.naming import known_fields
 from tools.shards import keys
 
 
@@ -42,7 +43,7 @@ both = pytest.mark.parametrize("shard", ["indexed", "streamed"], indirect=True)
 @pytest.mark.parametrize("verb", VERBS)
 def test_split_name(shard, verb):
     call = VERBS[verb]
-    for rule in (tarmac.last_dot, tarmac.known_fields(["txt", "cls"])):
+    for rule in (tarmac.last_dot, known_fields(["txt", "cls"])):
         call(shard, "y.tar", split_name=rule, overwrite=True)
         assert [sample["__key__"] for sample in tarmac.read("y.tar", split_name=tarmac.last_dot)] == [
             "a.b",

@@ -9,7 +9,7 @@ import pytest
 
 import tarmac
 from harness.shards import plain
-from tarmac.errors import UsageError
+from tarmac.errors import TooManyShards, UsageError
 from tarmac.exact.order.exact import ExactOrder
 from tarmac.tools.audit import Occurrence
 
@@ -239,3 +239,23 @@ def test_open_shards_are_those_of_the_windows(tmp_path, options):
 def test_without_shuffle_few_shards_are_open(dataset):
     audit = tarmac.audit(dataset, batch_size=8, streams=4, shuffle=False)
     assert audit.summary().open_shards <= 2
+
+
+def test_access(tmp_path):
+    (tmp_path / "a.tar").write_bytes(plain([("a.b.x", b"1"), ("a.c.x", b"2")]))
+    source = str(tmp_path / "a.tar")
+    audit = tarmac.audit(
+        source, batch_size=1, split_name=tarmac.last_dot, cache=tmp_path / "c", progress=False
+    )
+    assert {sample.key for step in range(2) for sample in audit.step(step)} == {"a.b", "a.c"}
+    with pytest.raises(TooManyShards):
+        tarmac.audit([source, source], batch_size=1, limits=tarmac.Limits(shards=1))
+    with pytest.raises(TypeError, match="split_name"):
+        tarmac.audit(source, batch_size=1, split_nam=tarmac.last_dot)
+
+
+def test_answers_are_readable(dataset):
+    audit = tarmac.audit(dataset, batch_size=8, world_size=4)
+    assert repr(audit) == "<EpochAudit of epoch 0: 133 samples, 4 steps, batches of 8 on 4 ranks>"
+    assert str(audit.verify()).split("\n")[0] == "128 of 133 samples come exactly once"
+    assert "dropped      5" in str(audit.summary())

@@ -69,6 +69,8 @@ def test_shards_that_cannot_be_fetched_do_not_stop_the_others(cache, origin, mon
     report = warm(cache, URLS, storage=FAST, progress=False)
     assert report.fetched == [URLS[0], URLS[3]]
     assert list(report.failed) == URLS[1:3]
+    assert str(report) == "2 downloaded, 0 cached before, 0 not cached, 2 failed"
+    assert report.to_dict()["errors"] == [line.removeprefix("FAILED ") for line in report.remarks]
     text = str(report.failed[URLS[1]])
     assert "no answer" in text
     assert "secret" not in text
@@ -160,3 +162,15 @@ def test_a_cache_that_is_not_there(tmp_path):
     assert verify(cache, progress=False).intact == []
     assert evict(cache, everything=True).removed == []
     assert not (tmp_path / "none").exists()
+
+
+def test_the_cache_of_the_environment(tmp_path, origin, monkeypatch):
+    monkeypatch.delenv("WDS_CACHE", raising=False)
+    with pytest.raises(UsageError, match="WDS_CACHE"):
+        verify()
+    monkeypatch.setenv("WDS_CACHE", str(tmp_path / "env"))
+    assert str(warm(None, URLS, storage=FAST, progress=False)).startswith("4 downloaded")
+    assert str(verify(str(tmp_path / "env"), progress=False)) == "4 intact, 0 damaged"
+    report = evict(max_bytes=2000)
+    assert str(report) == "2 removed, 2000 bytes freed, 2000 bytes left"
+    assert report.to_dict()["left"] == 2000

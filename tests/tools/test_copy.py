@@ -18,6 +18,7 @@ from harness.faultfs import Fault, faulty
 from harness.servers import required, seaweed_s3
 from tarmac import copy
 from tarmac.errors import HookFailed, JobMismatch, MissingField, TarmacError, Truncated, UsageError
+from tarmac.indexing.manifest import write_manifest
 from tarmac.storage import StorageOptions
 from tools.shards import content, files, keys, make
 
@@ -293,7 +294,7 @@ def test_a_manifest_as_the_source(tmp_path, monkeypatch):
         replace(shard, index=f"{tmp_path}/indexes/{os.path.basename(shard.url)}.arrow")
         for shard in manifest.shards
     ]
-    tarmac.write_manifest(replace(manifest, shards=moved), f"{tmp_path}/moved.json")
+    write_manifest(replace(manifest, shards=moved), f"{tmp_path}/moved.json")
     monkeypatch.setenv("TARMAC_HOME", str(tmp_path / "home"))
     assert copied(f"{tmp_path}/moved.json", tmp_path) == keys(*map(glob.escape, shards))
     assert copied(replace(manifest, shards=moved), tmp_path / "b") == keys(*map(glob.escape, shards))

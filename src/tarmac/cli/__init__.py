@@ -1,6 +1,7 @@
 """The command line: one file per verb; each parses, calls one library function, and prints.
 
-A verb is imported when it is called, so that `tarmac --help` answers quickly.
+A verb is imported when it is called, so that `tarmac --help` answers quickly. Plug-ins add verbs with
+`register_command`.
 """
 
 from __future__ import annotations
@@ -18,23 +19,15 @@ import click
 from click.shell_completion import shell_complete
 
 from tarmac import environment
-from tarmac.cli.command import DataOnly, with_flags
+from tarmac.cli.command import DAMAGED, USAGE, DataOnly, exit_code, with_flags
 from tarmac.cli.defects import unexpected
 from tarmac.cli.output import say
 from tarmac.cli.signals import interrupt_on_signals
 from tarmac.display import visible
-from tarmac.errors import (
-    BadCondition,
-    HookFailed,
-    JobError,
-    TarmacError,
-    TarmacWarning,
-    TransferError,
-    UrlError,
-    UsageError,
-)
+from tarmac.errors import TarmacError, TarmacWarning
+from tarmac.plugins import load_plugins
 
-__all__ = ["exit_code", "main", "program", "VERBS"]
+__all__ = ["exit_code", "main", "program", "register_command", "VERBS"]
 
 VERBS = {
     "pack": "Pack files, folders and tables into shards.",
@@ -50,7 +43,17 @@ VERBS = {
     "audit": "Audit the order in which a Loader reads samples.",
 }
 """The verbs and what they do, for `tarmac --help`."""
-DAMAGED, USAGE, UNREACHABLE, DEFECT, INTERRUPTED = 1, 2, 3, 70, 130
+_registered: dict[str, click.Command] = {}
+DEFECT, INTERRUPTED = 70, 130
+
+
+def register_command(name: str, command: click.Command) -> None:
+    """Add a verb to the command line; `tarmac.cli.command.build` turns a function into its command.
+
+    >>> tarmac.cli.register_command("tag", command)
+    """
+    VERBS[name] = command.get_short_help_str(80)
+    _registered[name] = command
 
 
 class _Program(click.Group):
@@ -62,7 +65,9 @@ class _Program(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
             return None
-        command: click.Command = importlib.import_module(f"tarmac.cli.{cmd_name}").command
+        command: click.Command = (
+            _registered.get(cmd_name) or importlib.import_module(f"tarmac.cli.{cmd_name}").command
+        )
         command.name = cmd_name
         return command
 
@@ -88,15 +93,6 @@ program = _Program(
                      help="Print the version.")
     ],
 )  # fmt: skip
-
-
-def exit_code(error: TarmacError) -> int:
-    """Return the exit status of an error: 1 damaged data, 2 usage, 3 transfer failed."""
-    if isinstance(error, TransferError | FileNotFoundError | PermissionError):
-        return UNREACHABLE
-    if isinstance(error, HookFailed):
-        return DAMAGED
-    return USAGE if isinstance(error, UsageError | UrlError | BadCondition | JobError) else DAMAGED
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -130,6 +126,7 @@ def _warnings_as_lines() -> Iterator[None]:
 def _run(arguments: list[str]) -> int:
     """Run a verb and return its exit status; an error is a line, with its traceback only for debugging."""
     try:
+        load_plugins()
         if instruction := environment.completion():
             return shell_complete(program, {}, "tarmac", "_TARMAC_COMPLETE", instruction)
         with program.make_context("tarmac", list(arguments)) as context:
@@ -164,6 +161,9 @@ def _run(arguments: list[str]) -> int:
 def _failed(message: str, status: int) -> int:
     if environment.debug():
         traceback.print_exc()
+    if (error := sys.exception()) is not None:
+        # Its frames may refer to it and to worker processes. As a cycle, these would end with the interpreter.
+        error.__traceback__ = None
     for line in message.split("\n"):
         say(line, err=True)
     return status

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from tarmac.cli.command import Group, argument, build, flag
-from tarmac.cli.flags import JSON
-from tarmac.cli.output import say, say_json
+from tarmac.cli.command import Group, build, flag
+from tarmac.cli.flags import ACCESS, JSON, SHARDS, WHERE
+from tarmac.cli.output import json_line, say, say_json
 from tarmac.cli.types import COUNT
 from tarmac.display import visible
 
-if TYPE_CHECKING:
-    from tarmac.tools.audit import Verification
-
 _LOADER: Group = [
-    argument("source", "SHARDS...", "A manifest, or shards.", nargs=-1, required=True),
     flag("--batch-size", type=COUNT, required=True, help="Samples per batch of one rank."),
     flag("--world-size", type=COUNT, help="Number of ranks. [default: 1]"),
     flag("--seed", help="Seed of the loader. [default: 0]"),
@@ -28,7 +23,7 @@ _LOADER: Group = [
     flag("--window", type=COUNT, help="Shuffle window of a stream, in samples. [default: 16384]"),
     flag("--tail", type=click.Choice(["drop", "pad", "short"]), help="The last batch. [default: drop]"),
     flag("--shuffle/--no-shuffle", help="Shuffle, or keep the order of the shards. [default: shuffle]"),
-    flag("--where", metavar="CONDITION", help="Only samples that match."),
+    WHERE,
 ]
 _QUESTIONS: Group = [
     flag("--step", type=int, help="List what is read at this step."),
@@ -39,9 +34,12 @@ _QUESTIONS: Group = [
 ]
 
 
-@build(_LOADER, _QUESTIONS, JSON, example="tarmac audit train.json --batch-size 64 --world-size 8 --verify")
+@build(
+    SHARDS, _LOADER, _QUESTIONS, JSON, ACCESS,
+    example="tarmac audit train.json --batch-size 64 --world-size 8 --verify",
+)  # fmt: skip
 def command(
-    source: tuple[str, ...],
+    sources: tuple[str, ...],
     step: int | None = None,
     rank: int | None = None,
     key: str | None = None,
@@ -61,46 +59,23 @@ def command(
         raise click.UsageError("--step, --key and --verify are mutually exclusive.")
     if rank is not None and step is None:
         raise click.UsageError("--rank needs --step.")
-    number = seed.removeprefix("-")
-    sources: Any = source[0] if len(source) == 1 else list(source)
-    audited = audit(sources, seed=int(seed) if number.isdigit() else seed, **options)
+    number = seed.removeprefix("-").isdigit()
+    audited = audit(list(sources), seed=int(seed) if number else seed, **options)
     if step is not None:
         _print_rows(audited.step(step, rank), as_json)
     elif key is not None:
         _print_rows(audited.key(key, epochs), as_json)
-    elif verify:
-        _print_verification(audited.verify(), as_json)
-    elif as_json:
-        say_json(asdict(audited.summary()))
     else:
-        for name, value in asdict(audited.summary()).items():
-            say(f"{name.replace('_', ' '):<12} {value}")
+        report = audited.verify() if verify else audited.summary()
+        for line in [json_line(report.to_dict())] if as_json else str(report).split("\n"):
+            say(line)
+        if not getattr(report, "ok", True):
+            raise click.exceptions.Exit(1)
 
 
 def _print_rows(rows: Iterable[Any], as_json: bool) -> None:
-    for row in map(asdict, rows):
+    for row in rows:
         if as_json:
-            say_json(row)
+            say_json(row._asdict())
         else:
-            say("\t".join("-" if value is None else visible(str(value)) for value in row.values()))
-
-
-def _print_verification(result: Verification, as_json: bool) -> None:
-    if as_json:
-        say_json(result.to_dict())
-    elif result.ok:
-        say(f"{result.read} of {result.samples} samples come exactly once")
-    else:
-        examples = ", ".join(map(visible, result.examples))
-        say(f"WRONG: {result.repeated} samples are repeated, {result.missing} are missing: {examples}")
-    for count, what in (
-        (result.skipped, "came before the position"),
-        (result.dropped, "are dropped at the end"),
-        (result.padded, "come again to fill the last batch"),
-    ):
-        if count and not as_json:
-            say(f"{count} {what}")
-    if not as_json:
-        say(f"steps of each rank: {', '.join(map(str, sorted(set(result.steps))))}")
-    if not result.ok:
-        raise click.exceptions.Exit(1)
+            say("\t".join("-" if value is None else visible(str(value)) for value in row))

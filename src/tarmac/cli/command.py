@@ -5,13 +5,15 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, BinaryIO
 
 import click
 
 from tarmac.cli.output import say, say_json
+from tarmac.errors import BadCondition, HookFailed, JobError, TarmacError, TransferError, UrlError, UsageError
 
+DAMAGED, USAGE, UNREACHABLE = 1, 2, 3
 GROUPS = ("Arguments", "Options", "Select", "Order", "Write", "Run", "Access")
 Function = Callable[..., Any]
 Group = list[Callable[[Function], Function]]
@@ -20,14 +22,31 @@ _flags: dict[str, str] = {}
 
 
 class Flag(click.Option):
-    """An option in a group of the help. Without a value it is not passed on, so that verbs have the defaults."""
+    """An option in a group of the help. Without a value it is not passed on, so that verbs have the defaults.
 
-    def __init__(self, *args: Any, group: str = "Options", sets: str = "", **more: Any) -> None:
+    `names` returns what replaces `{names}` in the help. It is called only then, as registries take long to import.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        group: str = "Options",
+        sets: str = "",
+        names: Callable[[], Iterable[str]] = tuple,
+        **more: Any,
+    ) -> None:
         if not more.get("required"):
             more.setdefault("default", None)
         super().__init__(*args, **more)
         self.group = group
         self.sets = sets or self.name or ""
+        self.names = names
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        record = super().get_help_record(ctx)
+        if record is None or "{names}" not in record[1]:
+            return record
+        return record[0], record[1].replace("{names}", ", ".join(self.names()))
 
 
 class Argument(click.Argument):
@@ -144,8 +163,25 @@ class DataOnly:
         return getattr(sys.stderr, name)
 
 
+def exit_code(error: TarmacError) -> int:
+    """Return the exit status of an error: 1 damaged data, 2 usage, 3 transfer failed."""
+    if isinstance(error, TransferError | FileNotFoundError | PermissionError):
+        return UNREACHABLE
+    if isinstance(error, HookFailed):
+        return DAMAGED
+    return USAGE if isinstance(error, UsageError | UrlError | BadCondition | JobError) else DAMAGED
+
+
+def say_report(report: Any, as_json: bool) -> None:
+    """Print a report: as JSON on standard output, or its remarks and its summary on standard error."""
+    if as_json:
+        say_json(report.to_dict())
+    for line in () if as_json else (*report.remarks, str(report)):
+        say(with_flags(line), err=True)
+
+
 def print_report(report: Any, as_json: bool, *, dry_run: bool = False) -> None:
-    """Print a report as a line on standard error or as JSON on standard output; exit with 1 if samples failed."""
+    """Print the report of a job; exit with 1 if samples failed."""
     if as_json:
         say_json(report.to_dict())
     elif dry_run:
@@ -158,8 +194,6 @@ def print_report(report: Any, as_json: bool, *, dry_run: bool = False) -> None:
             say(f"FAILED … and {more_failed} more", err=True)
         if report.stale_outputs:
             say(f"warning: left over from a previous run: {', '.join(report.stale_outputs)}", err=True)
-        for remark in report.remarks:
-            say(with_flags(remark), err=True)
-        say(str(report), err=True)
+        say_report(report, as_json=False)
     if not report.ok:
-        raise click.exceptions.Exit(1)
+        raise click.exceptions.Exit(DAMAGED)

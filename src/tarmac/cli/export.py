@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from tarmac.cli.command import build_verb, flag
 from tarmac.cli.flags import ACCESS, ERRORS, OVERWRITE, RUN, SELECT, SHARDS, SIZES
 from tarmac.cli.types import PAIRS
+
+
+def _formats() -> Iterable[str]:
+    from tarmac.tools.export import FORMATS
+
+    return FORMATS
+
 
 _FORMAT = [
     flag(
@@ -12,8 +21,8 @@ _FORMAT = [
         help="A file, x-{i:05d}.parquet, {split}.jsonl, DIR/ for a file per shard, a URL, or - for text.",
     ),
     flag(
-        "--to", "format", group="Write", metavar="FORMAT",
-        help="dir, jsonl, tsv, csv, yaml, parquet, sqlite, lmdb, tfrecord or hf. [default: by the output]",
+        "--to", "format", group="Write", metavar="FORMAT", names=_formats,
+        help="One of {names}. [default: by the output]",
     ),
     flag("--kinds", group="Write", type=PAIRS, help="What fields hold: caption=text,score=json; int, bytes."),
     flag("--no-key", "key", group="Write", flag_value=False, help="Leave out the key."),

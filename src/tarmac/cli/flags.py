@@ -24,13 +24,16 @@ SPLITS: Group = [
     _select("--split", type=SPLIT, help="Split by a hash of the key: train=0.9,val=0.1."),
     _select("--only", metavar="NAME", help="Keep only this one of the splits."),
 ]
+WHERE = _select(
+    "--where", metavar="CONDITION", help="A condition: \"jpg.width >= 512 and json.lang = 'en'\"."
+)
 SELECT: Group = [
     _select("--fields", type=FIELDS, help="Fields to keep, with new names if given: img=jpg|png,cls."),
     _select("--drop-fields", type=NAMES, help="Fields to drop: json,txt."),
     _select(
         "--missing", type=click.Choice(["error", "skip"]), help="What to do with samples that lack a field."
     ),
-    _select("--where", metavar="CONDITION", help="A condition: \"jpg.width >= 512 and json.lang = 'en'\"."),
+    WHERE,
     _select("--keys", metavar="FILE", help="Keep only the keys that this file lists, one a line."),
     _select("--slice", type=SLICE, help="START:STOP[:STEP] of all samples."),
     _select("--slice-shard", type=SLICE, help="START:STOP[:STEP] of the samples of each shard."),

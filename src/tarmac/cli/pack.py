@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from tarmac.cli.command import argument, build_verb, flag
 from tarmac.cli.flags import ERRORS, RUN, SHUFFLE, SPLITS, STORAGE, WRITE
 from tarmac.cli.types import COLUMNS, NAMES, SECONDS, TASK
 
+
+def _formats() -> Iterable[str]:
+    from tarmac.tools.pack import SOURCES
+
+    return SOURCES
+
+
 _SOURCES = [
     argument("sources", "[SOURCE...]", "Directories, recipes, tables, URLs; with --py, its arguments.", nargs=-1),
     flag(
-        "--from", "format", metavar="FORMAT",
-        help="dir, imagefolder, recipe, csv, tsv, jsonl, parquet or lines. [default: by the name]",
+        "--from", "format", metavar="FORMAT", names=_formats,
+        help="One of {names}. [default: by the name]",
     ),
     flag("--key", metavar="COLUMN", help="Column of a table with the keys; by default rows are numbered."),
     flag("--columns", type=COLUMNS, help="Columns of a table to take, and their fields: label=cls,caption=txt."),

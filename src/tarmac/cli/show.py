@@ -69,13 +69,9 @@ def command(
             sys.stdout.buffer.write(sample.field(value))
         sys.stdout.buffer.flush()
     elif mode == "sheet":
-        from tarmac.tools.show.sheet import write_sheet
-
-        say(f"{write_sheet(samples, value, images=n or 64)} images -> {value}", err=True)
+        say(f"{samples.write_sheet(value, n or 64)} images -> {value}", err=True)
     elif mode == "extract":
-        from tarmac.tools.show.extract import extract
-
-        count, files = extract(samples, value, overwrite=overwrite)
+        count, files = samples.extract(value, overwrite=overwrite)
         if as_json:
             say_json({"samples": count, "files": files, "directory": value})
         else:

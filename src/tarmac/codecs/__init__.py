@@ -4,9 +4,10 @@ from tarmac.codecs import arrays, basic, images, media, tenbin, unsafe  # noqa: 
 from tarmac.codecs.decode import Decoder
 from tarmac.codecs.encode import Encoder, encode_field, find_encoder
 from tarmac.codecs.images import imagehandler, imagespecs
-from tarmac.codecs.registry import find_codec, kind_of
+from tarmac.codecs.registry import Codec, find_codec, kind_of
 
 __all__ = [
+    "Codec",
     "Decoder",
     "encode_field",
     "Encoder",

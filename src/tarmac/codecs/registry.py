@@ -25,7 +25,7 @@ _EXTENSION = re.compile(r"[^./\\\x00-\x20\x7f]+")
 class Codec(Generic[T]):
     """How to treat the fields that have certain extensions.
 
-    >>> codec = tarmac.Codec("fp16", decode=load_vector, encode=dump_vector, kind="array")
+    >>> codec = Codec("fp16", decode=load_vector, encode=dump_vector, kind="array")
     >>> tarmac.register_codec(codec)
 
     Every part is optional. Without `decode`, fields stay bytes; without `encode`, writers accept only bytes

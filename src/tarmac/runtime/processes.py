@@ -24,6 +24,7 @@ from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
 from tarmac.errors import WorkerDied, WorkerFailed
+from tarmac.plugins import load_plugins, plugins_loaded
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -45,7 +46,7 @@ def worker_pool(processes: int, work: Callable[[T], R]) -> Iterator[Callable[[T]
     `work` is sent once, when a process starts. The processes end with the block or with this process,
     whichever ends first. Pass futures to `result_of`.
     """
-    with ProcessPoolExecutor(processes, _context(), _start_worker, (work,)) as pool:
+    with ProcessPoolExecutor(processes, _context(), _start_worker, (work, plugins_loaded())) as pool:
 
         def submit(item: T) -> Future[R]:
             try:
@@ -96,7 +97,7 @@ class _Worker:
     interrupted = False
 
 
-def _start_worker(work: Callable[[Any], Any]) -> None:
+def _start_worker(work: Callable[[Any], Any], with_plugins: bool) -> None:
     _Worker.work = staticmethod(work)
     signal.signal(signal.SIGINT, _on_interrupt)
     # The pool terminates all workers as soon as one has died; that must not interrupt their cleanup.
@@ -104,6 +105,8 @@ def _start_worker(work: Callable[[Any], Any]) -> None:
     with _signals_blocked():
         threading.Thread(target=_exit_with_parent, name="tarmac-parent", daemon=True).start()
     _die_with_parent()
+    if with_plugins:
+        load_plugins(warn=False)
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from mmap import mmap
 from typing import Any
 
@@ -33,7 +34,7 @@ class ReadReport:
     skipped: Counter[str] = field(default_factory=Counter)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class SampleReader:
     """Iterates over the raw samples of shards in order; each iteration starts at the first shard.
 
@@ -58,6 +59,11 @@ class SampleReader:
     def __post_init__(self) -> None:
         if self.limits is not None:
             object.__setattr__(self, "tar", replace(self.tar, limits=self.limits))
+
+    def __repr__(self) -> str:
+        urls = [display_url(url) for url in islice(self.urls, 1)] + ["…"] * (len(self.urls) > 1)
+        fields = "" if self.fields is None else f", fields {', '.join(sorted(self.fields))}"
+        return f"<SampleReader of {len(self.urls)} shards: {', '.join(urls)}{fields}>"
 
     def __iter__(self) -> Iterator[Sample]:
         report = self.report

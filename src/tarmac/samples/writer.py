@@ -54,6 +54,8 @@ class TarWriter:
 
     sidecar: str | None = None
     """The URL of the index, once it is written."""
+    _watched = True
+    """Whether a writer that is never closed is published at the end of the program."""
 
     def __init__(
         self,
@@ -73,7 +75,6 @@ class TarWriter:
         write: WriteOptions = DEFAULT_WRITE,
         _name: str | None = None,
         _close: bool = False,
-        _watched: bool = True,
     ) -> None:
         self._closed = True  # until there is something to close
         self._incomplete = False
@@ -112,7 +113,7 @@ class TarWriter:
         # Local files write memory views at once; other sinks may read them later.
         self._takes_views = isinstance(self._sink, LocalSink) and compression is None
         self._append = (self._compressor or self._sink).write
-        self._watch = Watch(self, self.name) if _watched else None
+        self._watch = Watch(self, self.name) if self._watched else None
         self._process = os.getpid()
         self._closed = False
 

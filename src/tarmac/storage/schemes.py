@@ -52,7 +52,9 @@ def register_scheme(name: str, store: Store) -> None:
         raise UsageError(f"expected a scheme of at least two letters, got {name!r}.", field="name")
     if not isinstance(store, Store):
         hint = "tarmac.storage.FileStore(function), for a function that opens file objects."
-        raise UsageError(f"expected a tarmac.Store, got {type(store).__name__}.", field="store", hint=hint)
+        raise UsageError(
+            f"expected a tarmac.storage.Store, got {type(store).__name__}.", field="store", hint=hint
+        )
     _registered[name.lower()] = store
 
 

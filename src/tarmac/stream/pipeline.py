@@ -17,10 +17,10 @@ from tarmac.runtime.agreement import Site, check_agreement, remember_rendezvous,
 from tarmac.runtime.seeds import all_seeds, load_all_seeds
 from tarmac.runtime.worker_info import WorkerInfo, current_worker_info, loader_token, remember_rank
 from tarmac.steps.handlers import Drops
-from tarmac.steps.stage import Each, Epoch, as_stage
+from tarmac.steps.stage import Each, Epoch, PipelineStage, as_stage
 from tarmac.stream.batch import Batched
 from tarmac.stream.describe import html_table, one_line
-from tarmac.stream.epochs import EpochCounter, StreamSource
+from tarmac.stream.epochs import EpochAware, EpochCounter, StreamSource
 from tarmac.stream.shards.split import is_foreign, is_splitter, splits_nodes, with_parts
 from tarmac.stream.state import Progress, check_state, identity_of, skip
 
@@ -63,6 +63,11 @@ class DataPipeline(StreamSource):
 
     def _repr_html_(self) -> str:
         return html_table(self)
+
+    def __dir__(self) -> Iterator[str]:
+        contract = {*vars(PipelineStage), *vars(EpochAware), "check_epoch", "check_ranks"}
+        hidden = contract - {"close", "set_epoch"}  # users call these, stages the others
+        return (name for name in super().__dir__() if name.startswith("_") or name not in hidden)
 
     # -- iteration --------------------------------------------------------------------------------
 

@@ -8,22 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tarmac.display import visible
 from tarmac.errors import UsageError
 from tarmac.exact.dataset import Dataset
 from tarmac.exact.mix import Mix
-from tarmac.exact.order.epochs import Tail, request_at, steps_left
-from tarmac.exact.order.exact import ExactOrder
+from tarmac.exact.order.epochs import Tail, check_rank, request_at, steps_left
 from tarmac.exact.order.mixture import EpochOrder
+from tarmac.indexing.manifest import Manifest
 from tarmac.runtime.types import Integers
-from tarmac.storage import StorageOptions
-from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.storage.urls import Shards
+from tarmac.tools.options import Access, AccessArgs, bundle, verb
+from tarmac.tools.plan import open_indexed
+from tarmac.tools.select import Select
 
 _MOMENTS = 5
 """The number of moments of an epoch at which open shards are counted."""
@@ -32,8 +34,14 @@ _CHUNK = 1 << 14
 _EXAMPLES = 10
 
 
-@dataclass(frozen=True, slots=True)
-class ReadSample:
+class AuditArgs(AccessArgs, total=False):
+    """The shared keyword arguments of `audit`, which apply to shards and manifests."""
+
+    progress: bool | None
+    """Show a progress bar while shards are indexed; by default on terminals and in notebooks."""
+
+
+class ReadSample(NamedTuple):
     """A sample in a batch."""
 
     step: int
@@ -42,8 +50,7 @@ class ReadSample:
     key: str
 
 
-@dataclass(frozen=True, slots=True)
-class Occurrence:
+class Occurrence(NamedTuple):
     """When a sample comes; `step` is None if no rank reads it: it is dropped, or came before the start."""
 
     epoch: int
@@ -54,7 +61,7 @@ class Occurrence:
     """The index inside the batch."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class EpochSummary:
     """An epoch in numbers."""
 
@@ -73,12 +80,18 @@ class EpochSummary:
     open_shards: int
     """The number of shards that a rank reads at a time: the maximum at some moments of the epoch."""
     fingerprint: str
+    to_dict = asdict
+
+    def __str__(self) -> str:
+        return "\n".join(f"{name.replace('_', ' '):<12} {value}" for name, value in self.to_dict().items())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Verification:
-    """The result of counting every sample of every step of every rank."""
+    """How often samples come in all steps of all ranks."""
 
+    ok: bool
+    """Whether every sample comes as often as it should."""
     samples: int
     read: int
     """Samples that ranks read, not counting padding."""
@@ -88,26 +101,32 @@ class Verification:
     padded: int
     steps: tuple[int, ...]
     """Steps of each rank."""
-    repeated: int = 0
-    """Samples that come more often than they should."""
-    missing: int = 0
-    """Samples that come less often than they should."""
-    examples: tuple[str, ...] = ()
-    """Keys of some of those."""
+    repeated: int
+    missing: int
+    examples: tuple[str, ...]
+    """Keys of some samples that are repeated or missing."""
+    to_dict = asdict
 
-    @property
-    def ok(self) -> bool:
-        """Return whether every sample comes as often as it should."""
-        complete = self.skipped + self.read + self.dropped == self.samples
-        return complete and not self.repeated and not self.missing
+    def __str__(self) -> str:
+        examples = ", ".join(map(visible, self.examples))
+        wrong = f"WRONG: {self.repeated} samples are repeated, {self.missing} are missing: {examples}"
+        counts = {
+            "came before the position": self.skipped,
+            "are dropped at the end": self.dropped,
+            "come again to fill the last batch": self.padded,
+        }
+        return "\n".join(
+            [
+                f"{self.read} of {self.samples} samples come exactly once" if self.ok else wrong,
+                *(f"{count} {what}" for what, count in counts.items() if count),
+                f"steps of each rank: {', '.join(map(str, sorted(set(self.steps))))}",
+            ]
+        )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the numbers, for JSON."""
-        return asdict(self) | {"ok": self.ok}
 
-
+@verb(AuditArgs, Access)
 def audit(
-    source: Shards | Dataset | Mix,
+    source: Shards | Manifest | Dataset | Mix,
     *,
     batch_size: int,
     world_size: int = 1,
@@ -119,35 +138,34 @@ def audit(
     tail: Tail = "drop",
     shuffle: bool = True,
     where: str | None = None,
-    storage: StorageOptions = DEFAULT_STORAGE,
+    **options: Unpack[AuditArgs],
 ) -> EpochAudit:
     """Return an audit of the epoch that a `Loader` with these options reads.
 
     `source` is a dataset, a mix, a manifest or shards. `position` is that of a saved state; steps count from
     there.
     """
-    dataset = source if isinstance(source, Dataset | Mix) else Dataset(source, storage=storage)
-    if where is not None:
+    dataset = source
+    if not isinstance(dataset, Dataset | Mix):
+        access = bundle(Access, options)
+        inputs = access.inputs(dataset)
+        dataset = open_indexed(inputs, Select(where=where), access, progress=options.get("progress")).dataset
+    elif where is not None:
         if isinstance(dataset, Mix):
             raise UsageError("`where` selects from a dataset: apply it before mixing.")
         dataset = dataset.where(where)
-    for name, value, least in (
-        ("batch_size", batch_size, 1),
-        ("world_size", world_size, 1),
-        ("epoch", epoch, 0),
-    ):
+    check_rank(world_size, 0)
+    for name, value, least in (("batch_size", batch_size, 1), ("epoch", epoch, 0)):
         if value < least:
             raise UsageError(f"expected at least {least}, got {value}.", field=name)
     shuffling: dict[str, Any] = {"seed": seed, "shuffle": shuffle, "streams": streams, "window": window}
-    try:
-        order = dataset._order(**shuffling)
-        steps_left(0, position, batch_size * world_size, tail)
-    except ValueError as error:
-        raise UsageError(f"{error}.") from None
-    return EpochAudit(dataset, order, batch_size, world_size, epoch, position, tail, shuffling)
+    steps_left(0, position, batch_size * world_size, tail)  # checks its arguments
+    return EpochAudit(
+        dataset, dataset._order(**shuffling), batch_size, world_size, epoch, position, tail, shuffling
+    )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class EpochAudit:
     """Questions about an epoch."""
 
@@ -161,6 +179,12 @@ class EpochAudit:
     shuffling: dict[str, Any]
     """The options of the order."""
 
+    def __repr__(self) -> str:
+        ranks = f"batches of {self.batch_size} on {self.world_size} ranks"
+        return (
+            f"<EpochAudit of epoch {self.epoch}: {self.order.samples} samples, {self.steps} steps, {ranks}>"
+        )
+
     @property
     def steps(self) -> int:
         """Return the number of steps of each rank, from the position on."""
@@ -170,33 +194,39 @@ class EpochAudit:
     def _global_batch(self) -> int:
         return self.batch_size * self.world_size
 
+    @property
+    def _ends(self) -> tuple[int, int, int]:
+        """Return the positions at which reading begins and ends, and how many are read again as padding."""
+        samples, end = self.order.samples, self.position + self.steps * self._global_batch
+        padded = max(end - samples, 0) if self.steps and self.tail == "pad" else 0
+        return min(self.position, samples), min(end, samples), padded
+
     @cached_property
     def _everything(self) -> Dataset:
         """All samples, by the numbers that the order gives them."""
         return self.dataset._concatenated if isinstance(self.dataset, Mix) else self.dataset
 
+    @property
+    def _parts(self) -> list[tuple[Dataset, int]]:
+        """Return each dataset, and how many of its samples an epoch takes."""
+        if isinstance(self.dataset, Mix):
+            return list(zip(self.dataset.datasets, self.dataset.counts, strict=True))
+        return [(self.dataset, len(self.dataset))]
+
     def step(self, step: int, rank: int | None = None) -> Iterator[ReadSample]:
         """Yield what a rank reads at a step, or all ranks one after the other."""
         if not 0 <= step < self.steps:
             raise UsageError(f"expected 0 to {self.steps - 1}, got {step}.", field="step")
-        if rank is not None and not 0 <= rank < self.world_size:
-            raise UsageError(f"expected 0 to {self.world_size - 1}, got {rank}.", field="rank")
+        check_rank(self.world_size, rank or 0)
         for each in range(self.world_size) if rank is None else (rank,):
             positions = self._positions(step, each)
             keys = self._everything.keys(self.order.at(self.epoch, positions))
-            for position, key in zip(positions.tolist(), keys, strict=True):
-                yield ReadSample(step, each, position, key)
+            yield from map(partial(ReadSample, step, each), positions.tolist(), keys)
 
     def _positions(self, step: int, rank: int) -> Integers:
-        return request_at(
-            self.epoch,
-            self.order.samples,
-            self.position + step * self._global_batch,
-            batch_size=self.batch_size,
-            rank=rank,
-            world_size=self.world_size,
-            tail=self.tail,
-        ).positions
+        start, samples = self.position + step * self._global_batch, self.order.samples
+        batch: dict[str, Any] = {"batch_size": self.batch_size, "world_size": self.world_size}
+        return request_at(self.epoch, samples, start, rank=rank, tail=self.tail, **batch).positions
 
     def key(self, key: str, epochs: int = 1) -> list[Occurrence]:
         """Return when the samples with this key come, in this epoch and the following ones."""
@@ -227,15 +257,15 @@ class EpochAudit:
 
     def summary(self) -> EpochSummary:
         """Return the epoch in numbers."""
-        beyond = self.position + self.steps * self._global_batch - self.order.samples
-        everything = self._everything
+        everything, samples = self._everything, self.order.samples
+        _, last, padded = self._ends
         return EpochSummary(
-            samples=self.order.samples,
+            samples=samples,
             shards=len(everything.lengths),
-            bytes=sum(int(sizes.sum()) for sizes in map(everything.sizes, _chunks(len(everything)))),
+            bytes=sum(int(everything.sizes(numbers).sum()) for numbers in _chunks(len(everything))),
             steps=self.steps,
-            dropped=max(-beyond, 0),
-            padded=max(beyond, 0) if self.steps and self.tail == "pad" else 0,
+            dropped=samples - last,
+            padded=padded,
             streams=self.shuffling["streams"],
             window=self.shuffling["window"],
             open_shards=self._open_shards(),
@@ -245,90 +275,72 @@ class EpochAudit:
     def verify(self) -> Verification:
         """Count how often every sample comes, by going through all steps of all ranks.
 
-        This takes two bytes of memory for each sample.
+        This takes four bytes of memory for each sample.
         """
-        samples, counts = self.order.samples, np.zeros(len(self._everything), np.uint16)
-        read, padded = np.zeros(self.world_size, np.int64), 0
-        first = min(self.position, samples)
-        last = min(self.position + self.steps * self._global_batch, samples)
-        for positions in (*_chunks(first), *_chunks(samples, last)):
-            self._count(counts, positions)
+        samples, (first, last, padded) = self.order.samples, self._ends
+        times, read = np.zeros(samples, np.int16), np.zeros(self.world_size, np.int64)
         for step in range(self.steps):
-            start = self.position + step * self._global_batch
-            fresh = max(min(samples - start, self._global_batch), 0)
             for rank in range(self.world_size):
                 positions = self._positions(step, rank)
+                np.add.at(times, positions, 1)
                 read[rank] += len(positions)
-                again = len(positions) - len(range((rank - start) % self.world_size, fresh, self.world_size))
-                padded += again
-                self._count(counts, positions[: len(positions) - again])
-        few, many = self._outside(counts)
-        examples = np.concatenate([many[:_EXAMPLES], few[:_EXAMPLES]])
+        np.subtract.at(times, np.arange(padded) % samples, 1)
+        times[:first] += 1
+        times[last:] += 1
+        missing, repeated = self._outside(self._counts(times))
+        fresh = int(read.sum()) - padded
         return Verification(
+            ok=first + fresh + samples - last == samples and not len(missing) and not len(repeated),
             samples=samples,
-            read=int(read.sum()) - padded,
+            read=fresh,
             skipped=first,
             dropped=samples - last,
             padded=padded,
             steps=tuple((-(-read // self.batch_size)).tolist()),
-            repeated=len(many),
-            missing=len(few),
-            examples=tuple(self._everything.keys(examples)),
+            repeated=len(repeated),
+            missing=len(missing),
+            examples=tuple(self._everything.keys([*repeated[:_EXAMPLES], *missing[:_EXAMPLES]])),
         )
 
-    def _count(self, counts: NDArray[np.uint16], positions: Integers) -> None:
-        numbers = self.order.at(self.epoch, positions)
-        np.add.at(counts, numbers[(numbers >= 0) & (numbers < len(counts))], np.uint16(1))
+    def _counts(self, times: NDArray[np.int16]) -> NDArray[np.int16]:
+        """Return how often each sample comes, from how often each position comes."""
+        counts = np.zeros(len(self._everything), np.int16)
+        for positions in _chunks(self.order.samples):
+            np.add.at(counts, self.order.at(self.epoch, positions), times[positions])
+        return counts
 
-    @property
-    def _parts(self) -> list[tuple[Dataset, int]]:
-        """Return each dataset, and how many of its samples an epoch takes."""
-        if isinstance(self.dataset, Mix):
-            return list(zip(self.dataset.datasets, self.dataset.counts, strict=True))
-        return [(self.dataset, len(self.dataset))]
-
-    def _outside(self, counts: NDArray[np.uint16]) -> tuple[Integers, Integers]:
+    def _outside(self, counts: NDArray[np.int16]) -> tuple[Integers, Integers]:
         """Return the samples that come too seldom, and those that come too often.
 
         An epoch of a mix continues where the last one stopped. A sample comes once in each iteration over its
         dataset that lies inside the epoch, and may come in the two that lie there partly.
         """
-        few, many, base = [], [], 0
-        for dataset, taken in self._parts:
-            length, first, end = len(dataset), self.epoch * taken, (self.epoch + 1) * taken
-            least = max(end // length - -(-first // length), 0) if taken else 0
-            most = -(-end // length) - first // length if taken else 0
-            some = counts[base : base + length]
-            few.append(base + np.flatnonzero(some < least))
-            many.append(base + np.flatnonzero(some > most))
-            base += length
-        return np.concatenate(few), np.concatenate(many)
+        lengths = np.array([len(dataset) for dataset, _ in self._parts])
+        taken = np.array([taken for _, taken in self._parts])
+        begin, end, some = self.epoch * taken, (self.epoch + 1) * taken, np.maximum(lengths, 1)
+        least, most = np.maximum(end // some - -(-begin // some), 0), -(-end // some) - begin // some
+        return (
+            np.flatnonzero(counts < np.repeat(least, lengths)),
+            np.flatnonzero(counts > np.repeat(most, lengths)),
+        )
 
     def _open_shards(self) -> int:
         """Count the shards in the windows that a rank reads from, at some moments of the epoch."""
         counts = np.zeros(_MOMENTS, np.int64)
         for dataset, taken in self._parts:
-            if not taken:
-                continue
             order = dataset._order(**self.shuffling)
-            for moment in range(_MOMENTS):
+            for moment in range(_MOMENTS if taken else 0):
                 drawn = self.epoch * taken + taken * (2 * moment + 1) // (2 * _MOMENTS)
-                windows = _windows_at(order, *divmod(drawn, order.samples), self.world_size)
+                epoch, position = divmod(drawn, order.samples)
+                begin = position - position % order.streams
+                turn = np.arange(begin, min(begin + order.streams, order.samples), self.world_size)
+                starts, _, sizes, _ = order.windows(epoch, turn)
+                windows = [start + np.arange(size) for start, size in zip(starts, sizes, strict=True)]
                 # Streams are pieces of one sequence, and so may their windows be: a shard counts once.
-                shards = [np.unique(dataset._fetcher.shard_numbers(numbers)) for numbers in windows]
-                counts[moment] += len(np.unique(np.concatenate(shards)))
+                numbers = order.on_line(epoch, np.concatenate(windows))
+                counts[moment] += len(np.unique(dataset._fetcher.shard_numbers(numbers)))
         return int(counts.max())
 
 
-def _chunks(stop: int, start: int = 0) -> Iterator[Integers]:
-    for begin in range(start, stop, _CHUNK):
-        yield np.arange(begin, min(begin + _CHUNK, stop))
-
-
-def _windows_at(order: ExactOrder, epoch: int, position: int, world_size: int) -> Iterator[Integers]:
-    """Yield the samples of the window of each stream of rank 0 at a position."""
-    begin = position - position % order.streams
-    turn = np.arange(begin, min(begin + order.streams, order.samples), world_size)
-    starts, _, sizes, _ = order.windows(epoch, turn)
-    for start, size in zip(starts.tolist(), sizes.tolist(), strict=True):
-        yield order.on_line(epoch, np.arange(start, start + size))
+def _chunks(stop: int) -> Iterator[Integers]:
+    return (np.arange(begin, min(begin + _CHUNK, stop)) for begin in range(0, stop, _CHUNK))

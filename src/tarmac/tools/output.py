@@ -349,8 +349,14 @@ def make_directory(name: str) -> None:
         raise CommitFailed(f"cannot create its directory: {error.strerror}.", url=name) from error
 
 
+class _JobWriter(TarWriter):
+    """A writer that publishes nothing unless its job closes it."""
+
+    _watched = False
+
+
 def _writer(output: Output, name: str) -> TarWriter:
-    return TarWriter(
+    return _JobWriter(
         name,
         encoder=False,
         compress=output.compress or None,
@@ -359,7 +365,6 @@ def _writer(output: Output, name: str) -> TarWriter:
         write=_REPLACE if output.overwrite or not is_local(name) else DEFAULT_WRITE,
         index=output.index or bool(output.manifest),
         split_name=output.split_name,
-        _watched=False,
     )
 
 

@@ -304,9 +304,11 @@ def selects_by_split(select: Select, output: Output) -> dict[str, Select]:
     return {name: replace(select, only=name) for name in names} or {"": select}
 
 
-def open_indexed(inputs: Inputs, select: Select, access: Access) -> IndexedSamples:
+def open_indexed(
+    inputs: Inputs, select: Select, access: Access, progress: bool | None = None
+) -> IndexedSamples:
     """Open shards by their indexes, which are built if necessary, and select samples."""
-    return _indexed(_open_datasets([inputs], select, access), select, AS_IS)
+    return _indexed(_open_datasets([inputs], select, access, progress=progress), select, AS_IS)
 
 
 def _open_datasets(

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-import tarmac
 from tarmac.errors import UsageError
 from tarmac.jobs import engines
-from tarmac.jobs.engines import make_engine
+from tarmac.jobs.engines import Engine, make_engine, register_engine
 from tarmac.jobs.engines.local import LocalEngine
 
 
@@ -23,12 +22,12 @@ class Custom:
 def test_local_is_the_default():
     assert (make_engine().jobs, make_engine("local", 3).jobs, make_engine(None, 2).jobs) == (1, 3, 2)
     assert isinstance(make_engine(), LocalEngine)
-    assert isinstance(make_engine(), tarmac.Engine)
+    assert isinstance(make_engine(), Engine)
 
 
 def test_custom_engines(monkeypatch):
     monkeypatch.setattr(engines, "_factories", dict(engines._factories))
-    tarmac.register_engine("custom", Custom)
+    register_engine("custom", Custom)
     assert (type(make_engine("custom", 5)), make_engine("custom", 5).jobs) == (Custom, 5)
     engine = Custom(1)
     assert make_engine(engine, 5) is engine

@@ -126,3 +126,17 @@ def test_a_listing_imports_no_heavy_library(shards):
         [sys.executable, "-c", program, shards[0]], capture_output=True, text=True, check=True
     )
     assert done.stdout == "set()\n"
+
+
+def test_samples_are_written_to_files(tmp_path):
+    stream = io.BytesIO()
+    Image.new("RGB", (8, 8)).save(stream, "PNG")
+    with tarmac.TarWriter(str(tmp_path / "a.tar")) as writer:
+        for key in "abc":
+            writer.write({"__key__": key, "png": stream.getvalue(), "txt": key})
+    source = str(tmp_path / "a.tar")
+    assert tarmac.show(source, 2).extract(str(tmp_path / "out")) == (2, 4)
+    assert (tmp_path / "out" / "b.txt").read_text() == "b"
+    assert tarmac.show(source).write_sheet(str(tmp_path / "a.png"), 2) == 2
+    with Image.open(tmp_path / "a.png") as page:
+        assert page.format == "PNG"

@@ -38,7 +38,7 @@ _factories: dict[str, Callable[[int], Engine]] = {"local": _local}
 def register_engine(name: str, factory: Callable[[int], Engine]) -> None:
     """Make an engine available by name; `factory(jobs)` returns one that runs up to `jobs` units at a time.
 
-    >>> tarmac.register_engine("threads", ThreadEngine)
+    >>> register_engine("threads", ThreadEngine)
     >>> tarmac.copy("in-*.tar", "out-{i:06d}.tar", engine="threads", jobs=8)
     """
     _factories[name] = factory
@@ -59,6 +59,6 @@ def make_engine(engine: Engine | str | None = None, jobs: int | None = None) -> 
         raise UsageError(
             f"unknown engine {name!r}; registered engines: {known}.",
             field="engine",
-            hint="tarmac.register_engine adds one.",
+            hint="tarmac.jobs.engines.register_engine adds one.",
         )
     return _factories[name](jobs or 1)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from tarmac.errors import MissingField, UsageError
 from tarmac.indexing.manifest import Manifest
 from tarmac.samples.grouping import Sample
+from tarmac.storage import StorageOptions
 from tarmac.storage.urls import Shards
 from tarmac.tools.options import Access, AccessArgs, Inputs, SelectArgs, bundle, verb
 
@@ -57,6 +58,28 @@ class SampleView:
         return f"<sample {self.key!r} of {self.url}: {sizes}>"
 
 
+class SampleViews(Iterator[SampleView]):
+    """The selected samples, one after the other. They can also be written to files."""
+
+    def __init__(self, samples: Iterator[SampleView], storage: StorageOptions) -> None:
+        self._samples, self._storage = samples, storage
+
+    def __next__(self) -> SampleView:
+        return next(self._samples)
+
+    def write_sheet(self, url: str, images: int = 64) -> int:
+        """Draw the first images on one page (.png, .jpg, .webp); return their number."""
+        from tarmac.tools.show.sheet import write_sheet
+
+        return write_sheet(self, url, images=images, storage=self._storage)
+
+    def extract(self, directory: str, *, overwrite: bool = False) -> tuple[int, int]:
+        """Write the fields to files of a directory; return the number of samples and of files."""
+        from tarmac.tools.show.extract import extract
+
+        return extract(self, directory, overwrite=overwrite)
+
+
 @verb(ShowArgs, Access)
 def show(
     sources: Shards | Manifest,
@@ -64,8 +87,11 @@ def show(
     *,
     at: Sequence[int | str] = (),
     **options: Unpack[ShowArgs],
-) -> Iterator[SampleView]:
-    """Yield the selected samples: the first `n`, or those `at` some numbers and keys.
+) -> SampleViews:
+    """Iterate over the selected samples: the first `n`, or those `at` some numbers and keys.
+
+    >>> tarmac.show("train-*.tar", 64).write_sheet("sheet.png")
+    >>> tarmac.show("train-*.tar", at=["00042"]).extract("look/")
 
     Negative numbers count from the end. Without a selection, shards are read from the start and only as far
     as necessary.
@@ -74,7 +100,7 @@ def show(
         raise UsageError(f"expected a number from 0, got {n}.", field="n")
     access = bundle(Access, options)
     inputs = access.inputs(sources)
-    return map(_view, islice(_samples(inputs, access, at, options), n))
+    return SampleViews(map(_view, islice(_samples(inputs, access, at, options), n)), access.storage)
 
 
 def _view(sample: Sample) -> SampleView:
