@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import click
 import pytest
@@ -50,9 +51,28 @@ def test_short_names_are_the_same_everywhere():
     short = {}
     for verb in SIMPLE:
         for name, option in options(verb).items():
-            if len(name) == 2 and name != "-c":  # a command of `map`, and the content in `show`
+            if len(name) == 2:
                 short.setdefault(name, set()).add(max(option.opts, key=len))
     assert all(len(names) == 1 for names in short.values()), short
+
+
+def test_all_numbers_but_seeds_take_units():
+    for verb in SIMPLE:
+        for name, option in options(verb).items():
+            assert name == "--seed" or not isinstance(option.type, click.types.IntParamType), f"{verb} {name}"
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "reason"),
+    [
+        ("--tar", "end=foo", 'end: expected "strict" or "lenient", got \'foo\''),
+        ("--storage", "retries=-3", "retries: expected a number, got '-3'"),
+        ("--storage", "idle=60", "unknown setting 'idle'"),
+    ],
+)
+def test_invalid_settings_give_the_reason(flag, value, reason):
+    with pytest.raises(click.BadParameter, match=re.escape(reason)):
+        SIMPLE["copy"].make_context("copy", ["x.tar", "-o", "y.tar", flag, value])
 
 
 @pytest.mark.parametrize(

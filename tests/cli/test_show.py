@@ -51,7 +51,7 @@ def test_what_is_in_a_sample(folder):
     )
     text = run("s*.tar", "--at", "1/a1", "--content").stdout
     assert text == f"1/a1\tpng {size}  txt 9\n  png: PNG image, 6x4, RGB\n  txt: two\n    lines\n"
-    told = json.loads(run("s*.tar", "-n", 1, "-c", "--json").stdout)
+    told = json.loads(run("s*.tar", "-n", 1, "--content", "--json").stdout)
     assert told["content"] == {"png": "PNG image, 6x4, RGB", "txt": "two\nlines"}
     assert run("s*.tar", "--at", "-1", "--raw", "txt").stdout_bytes == b"two\nlines"
 

@@ -9,6 +9,7 @@ import random
 
 import pytest
 
+import tarmac
 from harness.resume import assert_resumes
 from tarmac.errors import NotResumable, StateMismatch, TarmacWarning, UsageError
 from tarmac.steps.fields import Map, Select

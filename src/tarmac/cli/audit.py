@@ -10,15 +10,15 @@ import click
 from tarmac.cli.command import Group, build, flag
 from tarmac.cli.flags import ACCESS, JSON, SHARDS, WHERE
 from tarmac.cli.output import json_line, say, say_json
-from tarmac.cli.types import COUNT
+from tarmac.cli.types import COUNT, NUMBER
 from tarmac.display import visible
 
 _LOADER: Group = [
     flag("--batch-size", type=COUNT, required=True, help="Samples per batch of one rank."),
     flag("--world-size", type=COUNT, help="Number of ranks. [default: 1]"),
     flag("--seed", help="Seed of the loader. [default: 0]"),
-    flag("--epoch", type=int, help="Number of the epoch. [default: 0]"),
-    flag("--position", type=int, help="Position in a saved state of the loader. [default: 0]"),
+    flag("--epoch", type=NUMBER, help="Number of the epoch. [default: 0]"),
+    flag("--position", type=NUMBER, help="Position in a saved state of the loader. [default: 0]"),
     flag("--streams", type=COUNT, help="Number of streams. [default: 64]"),
     flag("--window", type=COUNT, help="Shuffle window of a stream, in samples. [default: 16384]"),
     flag("--tail", type=click.Choice(["drop", "pad", "short"]), help="The last batch. [default: drop]"),
@@ -26,8 +26,8 @@ _LOADER: Group = [
     WHERE,
 ]
 _QUESTIONS: Group = [
-    flag("--step", type=int, help="List what is read at this step."),
-    flag("--rank", type=int, help="With --step: only by this rank."),
+    flag("--step", type=NUMBER, help="List what is read at this step."),
+    flag("--rank", type=NUMBER, help="With --step: only by this rank."),
     flag("--key", help="List when the sample with this key comes."),
     flag("--epochs", type=COUNT, help="With --key: for this many epochs. [default: 1]"),
     flag("--verify", is_flag=True, help="Count that every sample comes exactly once."),

@@ -89,7 +89,9 @@ ERRORS: Group = [
 STORAGE: Group = [
     _access("--allow-exec", is_flag=True, default=False, help="Allow pipe: inputs, which run commands."),
     _access(
-        "--storage", type=settings("StorageOptions"), help="Storage settings, such as idle=60,retries=20."
+        "--storage",
+        type=settings("StorageOptions"),
+        help="Storage settings, such as idle_timeout=60,retries=20.",
     ),
 ]
 ACCESS: Group = [

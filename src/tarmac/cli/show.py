@@ -11,7 +11,7 @@ import click
 from tarmac.cli.command import Group, build, flag
 from tarmac.cli.flags import ACCESS, JSON, SELECT, SHARDS
 from tarmac.cli.output import say, say_json
-from tarmac.cli.types import manifest_url
+from tarmac.cli.types import NUMBER, manifest_url
 from tarmac.display import display_url, visible
 
 if TYPE_CHECKING:
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from tarmac.tools.show.verb import SampleView
 
 _SHOW: Group = [
-    flag("-n", "--count", "n", type=click.IntRange(0), help="Stop after this many samples."),
+    flag("-n", "--count", "n", type=NUMBER, help="Stop after this many samples."),
     flag(
         "--at", multiple=True, metavar="NUMBER|KEY",
         help="Only this sample; -1 is the last, =17 is the key 17.",
     ),
-    flag("-c", "--content", is_flag=True, help="Describe the content of fields: text, JSON, sizes of images."),
+    flag("--content", is_flag=True, help="Describe the content of fields: text, JSON, sizes of images."),
     flag("--raw", metavar="FIELD", help="Write only the bytes of this field."),
     flag("--total", is_flag=True, help="Print only the number of shards, samples and bytes."),
     flag("--stats", is_flag=True, help="Print statistics of sizes, fields and images."),

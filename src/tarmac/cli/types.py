@@ -9,6 +9,9 @@ from typing import Any
 
 import click
 
+from tarmac.display import display_url
+from tarmac.errors import UsageError
+
 _UNITS = {"": 1, "b": 1} | {
     f"{letter}{suffix}": base**power
     for power, letter in enumerate("kmgtp", 1)
@@ -35,8 +38,12 @@ class _Type(click.ParamType):  # type: ignore[type-arg,unused-ignore]
         try:
             return self._parse(value)
         except ValueError as error:
-            reason = error if isinstance(error, _InvalidError) else f"expected {self._expected}"
-            self.fail(f"invalid {self.name} {value!r}: {reason}.", param, ctx)
+            reason = f"expected {self._expected}"
+            if isinstance(error, _InvalidError):
+                reason = str(error)
+            elif isinstance(error, UsageError):  # of an options class
+                reason = f"{error.field}: {error.what}" if error.field else error.what
+            self.fail(f"invalid {self.name} {display_url(value)!r}: {reason.rstrip('.')}.", param, ctx)
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
         return self._metavar
@@ -160,14 +167,12 @@ def _setting(name: str, value: str, hint: str) -> Any:
         if value.lower() not in ("true", "false"):
             raise _InvalidError(f"{name}: expected true or false, got {value!r}")
         return value.lower() == "true"
-    if "int" in hint and "float" not in hint:
-        return _number(value)
-    if "float" in hint:
-        try:
+    try:
+        if "float" in hint:
             return float(value)
-        except ValueError:
-            raise _InvalidError(f"{name}: expected a number, got {value!r}") from None
-    return value
+        return _number(value) if "int" in hint else value
+    except ValueError:
+        raise _InvalidError(f"{name}: expected a number, got {value!r}") from None
 
 
 _A_NUMBER = "a number such as 1000, 1e4, 100MB or 2GiB"
@@ -197,5 +202,5 @@ def settings(class_name: str) -> _Type:
 def manifest_url(url: str) -> str:
     """Return the URL of a manifest; raise if it would run a command."""
     if url.lower().startswith("pipe:"):
-        raise click.UsageError(f"a manifest is a file or an object, not a command: {url!r}.")
+        raise click.UsageError(f"a manifest is a file or an object, not a command: {display_url(url)!r}.")
     return url

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import operator
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -296,7 +296,7 @@ class Dataset(Steps, MapStyle[T_co]):
 
         Keys that do not exist are a warning, and an error if all of them are unknown.
         """
-        wanted = keys if isinstance(keys, Set) else frozenset(keys)
+        wanted = frozenset(keys)
         selected = self._with_keys(wanted)
         unknown = wanted.difference(selected.keys())
         if wanted and len(unknown) == len(wanted):
