@@ -13,7 +13,6 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -136,26 +135,28 @@ _PROCESSES = {"os.fork", "os.posix_spawn", "os.system", "socket.bind", "subproce
 
 
 @pytest.fixture(scope="session")
-def quick_lane(request) -> dict[str, bool]:
-    """Return a switch: while it is on, a test that starts a process or a server with --quick is skipped."""
-    switch = {"on": False}
-
-    def skip(event: str, _arguments: tuple[Any, ...]) -> None:
-        if switch["on"] and event in _PROCESSES:
-            switch["on"] = False  # clean-up may start more
-            pytest.skip(f"not in the quick lane: {event}")
-
-    if request.config.getoption("--quick"):
-        sys.addaudithook(skip)
-    return switch
+def started() -> list[str]:
+    """Return the processes and servers that the current test has started."""
+    started: list[str] = []
+    sys.addaudithook(lambda event, _: started.append(event) if event in _PROCESSES else None)
+    return started
 
 
 @pytest.fixture(autouse=True)
-def no_processes(quick_lane) -> Iterator[None]:
-    """Keep processes and servers out of the quick lane."""
-    quick_lane["on"] = True
+def only_marked_tests_start_processes(request, started) -> Iterator[None]:
+    """Fail a test of the quick lane that starts a process or a server."""
+    started.clear()
     yield
-    quick_lane["on"] = False
+    if request.config.getoption("--quick"):
+        assert not started, "mark this test with pytest.mark.processes"
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leave out marked tests with --quick."""
+    if config.getoption("--quick"):
+        left_out = [item for item in items if item.get_closest_marker("processes")]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
 
 
 def pytest_ignore_collect(collection_path, config):

@@ -91,6 +91,7 @@ VERBS: dict[str, list[str]] = {
 }
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("verb", VERBS)
 def test_hostile_names_are_printed_escaped(names, verb, capfd):
     Path("DIR").mkdir()

@@ -15,6 +15,8 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pytest
+
 import tarmac
 import tarmac.webdataset as wds
 from tarmac.cli import main
@@ -266,6 +268,7 @@ def messages() -> Iterator[str]:
             yield f"{name}\n    {text.replace(os.path.realpath(folder), '.')}"
 
 
+@pytest.mark.processes
 def test_messages_are_those_of_the_file():
     assert "\n".join(messages()) + "\n" == GOLDEN.read_text()
 

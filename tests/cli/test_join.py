@@ -87,6 +87,7 @@ def test_errors(folder, capsys, arguments, status, words):
     assert not list(folder.glob("o/*.tar"))
 
 
+@pytest.mark.processes
 def test_through_gnu_tar(folder):
     done = shell("cat s000.tar | tarmac join - --with t.csv -o - | tar -tf -")
     assert done.returncode == 0, done.stderr

@@ -85,6 +85,7 @@ def test_the_hint_for_split_samples_works(folder, capsys):
     assert keys("whole.tar") == ["a", "b"]
 
 
+@pytest.mark.processes
 def test_through_gnu_tar(folder):
     files = [(f"{i}.txt", b"%03d" % (i * 37 % 50)) for i in range(50)]
     done = shell("tarmac sort - --by txt -o - | tar -xf - -v", input=plain(files))

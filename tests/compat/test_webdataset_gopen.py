@@ -26,6 +26,7 @@ from tarmac.storage import enforce_security
 from tarmac.storage.schemes import scheme_of
 
 
+@pytest.mark.processes
 def test_reading(tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes(b"one\ntwo\n")
@@ -40,6 +41,7 @@ def test_reading(tmp_path):
         gopen(str(tmp_path / "none"))
 
 
+@pytest.mark.processes
 def test_a_failed_command_is_not_a_short_file():
     with gopen("pipe:echo x; exit 7") as file, pytest.raises(CommandFailed, match="status 7"):
         file.read()
@@ -77,6 +79,7 @@ def test_a_file_that_is_never_closed_is_published_with_a_warning(tmp_path):
     assert (tmp_path / "a.bin").read_bytes() == b"x"
 
 
+@pytest.mark.processes
 def test_close_raises_if_the_command_failed():
     with pytest.raises(CommandFailed), gopen("pipe:cat > /dev/null; exit 1", "wb") as file:
         file.write(b"x" * 100_000)
@@ -123,6 +126,7 @@ def test_standard_streams(monkeypatch, tmp_path):
         sys.stdin.detach()
 
 
+@pytest.mark.processes
 def test_arguments(tmp_path):
     with pytest.raises(ValueError, match="mode"):
         gopen(str(tmp_path / "a"), "r")
@@ -204,6 +208,7 @@ def test_the_url_inside_a_command():
     assert pipe_cleaner("s3://b/a.tar") == "s3://b/a.tar"
 
 
+@pytest.mark.processes
 def test_pipes_for_custom_handlers(tmp_path):
     with Pipe(["echo", "text"], mode="rb") as pipe:
         assert pipe.readline() == b"text\n"

@@ -76,6 +76,7 @@ def test_a_file_is_removed_by_its_last_reader(path):
         keep_while_reading(path, 0, "end", delay=1)
 
 
+@pytest.mark.processes
 def test_downloads_appear_when_complete(path, tmp_path):
     local = str(tmp_path / "copy.tar")
     for _ in range(2):

@@ -34,6 +34,7 @@ def index(directory):
     return json.loads((directory / "shardindex.json").read_text())
 
 
+@pytest.mark.processes
 def test_create(directory, monkeypatch):
     main(["create", "set-{0..1}.tar"])
     result = index(directory)

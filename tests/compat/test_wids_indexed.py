@@ -50,6 +50,7 @@ def test_samples(path):
         samples[0]
 
 
+@pytest.mark.processes
 def test_open_files(path):
     for stream in (io.BytesIO(path.read_bytes()), open_read(str(path)), open_read(f"pipe:cat {path}")):
         assert contents(IndexedTarSamples(stream=stream)[0]) == FIRST

@@ -27,6 +27,7 @@ def run(dataset, batch_size=4, **options):
         return [key for batch in loader for key in batch["__key__"]], loader.bad_samples
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(("threads", "processes"), [(0, 0), (4, 0), (2, 2)])
 def test_bad_samples_are_replaced_alike_with_any_workers(dataset, threads, processes):
     keys, bad = run(dataset, max_bad_samples=4, threads=threads, processes=processes)

@@ -101,6 +101,7 @@ def test_a_failure_is_not_cached(manifest, monkeypatch):
     shards.close()
 
 
+@pytest.mark.processes
 def test_a_fork_while_a_thread_opens_a_shard_does_not_hang(manifest, monkeypatch):
     shards, real = ShardSet(manifest, OpenOptions()), shardset.stat
     begun, go = threading.Event(), threading.Event()

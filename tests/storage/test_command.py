@@ -15,6 +15,8 @@ from harness.waiting import FOREVER, until
 from tarmac.errors import CommandFailed, Stalled, UnsafeUrl, UnsupportedScheme
 from tarmac.storage import StorageOptions, enforce_security, open_read, open_write, read_range, stat
 
+pytestmark = pytest.mark.processes
+
 OPTIONS = StorageOptions(command_timeout=60)
 
 

@@ -68,6 +68,7 @@ def test_a_lock_removed_while_waiting_is_created_again(tmp_path, waiting):
     assert not path.exists()
 
 
+@pytest.mark.processes
 def test_a_dead_owner_releases_the_lock(tmp_path):
     pid = os.fork()
     if pid == 0:

@@ -78,6 +78,7 @@ def test_tar_options(shard, verb):
         VERBS[verb](shard, "y.tar")
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("shard", ["indexed"], indirect=True)
 def test_commands_can_be_rejected(shard, verb):

@@ -45,6 +45,7 @@ def here(tmp_path, monkeypatch):
             writer.write(sample)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("verb", VERBS)
 def test_no_verb_replaces_the_file_of_another(verb, capsys):
     manifest = Path("p.json")
@@ -79,6 +80,7 @@ def test_the_manifest_of_another_job_stays(capsys):
     assert Path("p.json").read_text() == after
 
 
+@pytest.mark.processes
 def test_a_rewritten_shard_is_in_the_manifest():
     command = ["map", "in-0.tar", "-c", "date +%N > sample.txt", "-o", "m-{i}.tar", "--manifest", "p.json"]
     assert run(*command) == 0
@@ -104,6 +106,7 @@ def test_indexing_updates_manifests_and_nothing_else(capsys):
     ]
 
 
+@pytest.mark.processes
 def test_a_file_on_a_web_server_is_not_replaced_either(tmp_path):
     root = tmp_path / "served"
     root.mkdir()

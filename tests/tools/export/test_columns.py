@@ -62,6 +62,7 @@ def test_columns_of_streams(tmp_path, monkeypatch):
     assert header(tmp_path / "y.tsv") == ["__key__", "txt"]
 
 
+@pytest.mark.processes
 def test_a_command_is_run_once(tmp_path):
     (shard,) = write(tmp_path, [3])
     command = f"pipe:echo >> {tmp_path}/runs; cat {shard}"

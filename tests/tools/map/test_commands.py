@@ -16,6 +16,8 @@ from harness.waiting import FOREVER, TIMEOUT, until
 from tarmac.errors import BadName, DiskFull, TimedOut, TransformFailed, UsageError, WriteError
 from tarmac.tools.map.commands import Command, Running
 
+pytestmark = pytest.mark.processes
+
 SAMPLE = {"__key__": "a/b", "__url__": "x.tar", "txt": b"hello", "seg.png": b"\0\xff"}
 
 

@@ -121,6 +121,7 @@ def test_a_large_file_comes_in_several_reads(tmp_path, monkeypatch):
     assert load(file)["bin"] == path.read_bytes()
 
 
+@pytest.mark.processes
 def test_commands(monkeypatch):
     storage = StorageOptions(command_timeout=TIMEOUT)
     assert read_object("pipe:printf abc", -1, None, storage) == b"abc"

@@ -14,6 +14,7 @@ def recipe(tmp_path, text, **options):
     return source(path, **options)
 
 
+@pytest.mark.processes
 def test_all_sources(tmp_path):
     write_tree(tmp_path, {"in/a.jpg": b"A", "in/b b.jpg": b"B"})
     text = """
