@@ -16,7 +16,7 @@ _select, _order, _write, _run, _access = (
 
 SHARDS: Group = [
     argument(
-        "sources", "SHARDS...", "Files, URLs, patterns, @list files, a manifest, or - for standard input.",
+        "sources", "SHARDS...", "Files, URLs, patterns, @list files, manifests, or - for standard input.",
         nargs=-1, required=True,
     )
 ]  # fmt: skip

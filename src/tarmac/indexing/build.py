@@ -6,7 +6,7 @@ import hashlib
 import os
 import pickle
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from tarmac import environment
 from tarmac.display import display_url
 from tarmac.errors import AccessDenied, BadCondition, IndexingError, ObjectChanged, TarmacError, WriteError
 from tarmac.indexing.entries import Entries
-from tarmac.indexing.manifest import Manifest, Shard, read_manifest
+from tarmac.indexing.manifest import Inputs, Manifest, Shard, find_inputs
 from tarmac.indexing.meta import Columns as MetaColumns
 from tarmac.indexing.meta import MetaPlan, meta_plan
 from tarmac.indexing.sidecar import Sidecar, make_sidecar, open_sidecar, sidecar_url, write_sidecar
@@ -24,10 +24,10 @@ from tarmac.progress import track
 from tarmac.runtime.lookahead import in_threads
 from tarmac.samples.grouping import Grouping, group_members
 from tarmac.samples.naming import Splitter, first_dot
-from tarmac.storage import Source, StorageOptions, is_local, open_read, stat
+from tarmac.storage import Source, StorageOptions, is_local, is_stream, open_read, stat
 from tarmac.storage.local import local_path
 from tarmac.storage.types import DEFAULT_STORAGE
-from tarmac.storage.urls import Shards, ShardUrl, expand
+from tarmac.storage.urls import Shards, ShardUrl
 from tarmac.tar import Member, TarOptions, read_members
 from tarmac.tar.compression import HEAD, detect
 from tarmac.tar.reader import DEFAULT_OPTIONS
@@ -57,31 +57,42 @@ DEFAULT_INDEXING = IndexOptions()
 
 
 def manifest_of(
-    source: Shards | Manifest,
+    source: Shards | Inputs,
     options: IndexOptions = DEFAULT_INDEXING,
     *,
     beside: bool = True,
+    index_one: Callable[[int, Shard | ShardUrl], Shard] | None = None,
     progress: bool | None = None,
 ) -> Manifest:
     """Return the manifest that `source` is or names, or build one for the shards that it expands to.
 
-    Missing indexes are built and written as `find_or_make_index` does.
+    Shards that a manifest lists keep their entries. Missing indexes of others are built and written as
+    `find_or_make_index` does. `index_one` replaces both; it gets the number of a shard, and its entry or URL.
     """
-    if isinstance(source, Manifest):
-        return source
-    if isinstance(source, str | os.PathLike) and not isinstance(source, ShardUrl):
-        name = os.fspath(source)
-        if name.partition("?")[0].lower().endswith(".json"):
-            return read_manifest(name, options.storage, options.tar.limits)
-    urls = expand(source, limits=options.tar.limits, storage=options.storage)
+    inputs = (
+        source if isinstance(source, Inputs) else find_inputs(source, options.storage, options.tar.limits)
+    )
+    if inputs.manifest is not None and index_one is None:
+        return inputs.manifest
 
-    def indexed(url: str) -> Shard:
-        sidecar, index = find_or_make_index(url, options, beside=beside)
-        facts = sidecar.facts
-        return Shard(url, facts.samples, facts.size, index, facts.fingerprint)
+    def indexed(number: int) -> Shard:
+        shard = inputs.shards[number]
+        if index_one is not None:
+            return index_one(number, shard)
+        if isinstance(shard, Shard):
+            return shard
+        return indexed_shard(shard, *find_or_make_index(shard, options, beside=beside))
 
-    shards = map(indexed, urls) if all(map(is_local, urls)) else in_threads(indexed, urls, REQUESTS)
-    return Manifest(list(track(shards, len(urls), "indexing", progress=progress)))
+    numbers = range(len(inputs.shards))
+    remote = any(not (is_local(url) or is_stream(url)) for url in inputs.urls)
+    shards = in_threads(indexed, numbers, REQUESTS) if remote else map(indexed, numbers)
+    return Manifest(list(track(shards, len(numbers), "indexing", progress=progress)))
+
+
+def indexed_shard(url: str, sidecar: Sidecar, index: str) -> Shard:
+    """Return the entry of a shard in a manifest."""
+    facts = sidecar.facts
+    return Shard(url, facts.samples, facts.size, index, facts.fingerprint)
 
 
 def find_or_make_index(url: str, options: IndexOptions, *, beside: bool = True) -> tuple[Sidecar, str]:

@@ -126,7 +126,7 @@ def index(
         raise UsageError(
             "standard input and commands cannot be indexed.", url=url, hint="a file or an object."
         )
-    given = inputs.manifest.shards if inputs.manifest is not None and sidecars is None else inputs.urls
+    given = inputs.shards if sidecars is None else inputs.urls
     planned = _planned(previous.shards if previous else [], given, sidecars)
     if run.dry_run:
         report = IndexReport(Manifest(planned), target)

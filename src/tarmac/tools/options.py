@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypedDict, TypeVar
 
 from tarmac.errors import TarmacError, UsageError
-from tarmac.indexing.manifest import Manifest, read_manifest
+from tarmac.indexing.manifest import Inputs, Manifest, find_inputs
 from tarmac.jobs.engines import Engine, make_engine
 from tarmac.jobs.task import Outcome
 from tarmac.limits import Limits
@@ -24,9 +24,9 @@ from tarmac.runtime.budget import ErrorBudget
 from tarmac.runtime.processes import usable_cores
 from tarmac.samples.naming import Splitter, first_dot
 from tarmac.samples.reader import SampleReader
-from tarmac.storage import Cache, StorageOptions, scheme_of
+from tarmac.storage import Cache, StorageOptions
 from tarmac.storage.types import DEFAULT_STORAGE
-from tarmac.storage.urls import Shards, ShardUrl, expand
+from tarmac.storage.urls import Shards
 from tarmac.tar import TarOptions
 from tarmac.tar.reader import DEFAULT_OPTIONS
 
@@ -149,14 +149,6 @@ class RewriteArgs(SelectArgs, WriteArgs, RunArgs, ErrorArgs, AccessArgs, total=F
 
 
 @dataclass(frozen=True)
-class Inputs:
-    """The shards that a verb reads: their expanded URLs, and the manifest if they came from one."""
-
-    urls: Sequence[ShardUrl]
-    manifest: Manifest | None = None
-
-
-@dataclass(frozen=True)
 class Access:
     """How inputs are read."""
 
@@ -174,22 +166,15 @@ class Access:
             object.__setattr__(self, "tar", replace(self.tar, limits=self.limits))
 
     def inputs(self, sources: Shards | Manifest | Inputs) -> Inputs:
-        """Expand patterns and lists, once; keep a manifest, whose indexes need not be built again."""
+        """Find the shards, with the entries of those that a manifest lists."""
         if isinstance(sources, Inputs):
             return sources
-        if isinstance(sources, list | tuple) and len(sources) == 1:
-            sources = sources[0]
-        if _is_manifest(sources):
-            sources = read_manifest(os.fspath(sources), self.storage)  # type: ignore[arg-type]
-        if isinstance(sources, Manifest):
-            return Inputs([ShardUrl(shard.url) for shard in sources.shards], sources)
-        if hasattr(sources, "fingerprint"):
+        if hasattr(sources, "fingerprint") and not isinstance(sources, Manifest):
             what = f"expected shards, a pattern or a manifest, got a {type(sources).__name__}."
             raise UsageError(
                 what, field="sources", hint="its shards, and `where`, `keys` or `slice` to select samples."
             )
-        limits = self.tar.limits
-        return Inputs(expand(sources, limits=limits, storage=self.storage, allow_exec=self.allow_exec))
+        return find_inputs(sources, self.storage, self.tar.limits, allow_exec=self.allow_exec)
 
     @property
     def indexing(self) -> IndexOptions:
@@ -211,13 +196,6 @@ class Access:
         return SampleReader(
             urls, tar=self.tar, split_name=self.split_name, storage=self.storage, cache=self.cache
         )
-
-
-def _is_manifest(sources: object) -> bool:
-    if isinstance(sources, ShardUrl) or not isinstance(sources, str | os.PathLike):
-        return False
-    name = os.fspath(sources).partition("?")[0].lower()
-    return name.endswith(".json") and scheme_of(name) != "pipe"
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from tarmac.exact.dataset import Dataset
 from tarmac.exact.selection import whole
 from tarmac.exact.shardset import ShardSet
 from tarmac.indexing.build import manifest_of
+from tarmac.indexing.manifest import Inputs
 from tarmac.jobs.report import Report
 from tarmac.runtime.types import Integers
 from tarmac.samples.grouping import Sample
@@ -29,7 +30,7 @@ from tarmac.samples.reader import read_shard
 from tarmac.storage import StorageOptions, is_local, is_stream, scheme_of, stat
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.tar.compression import format_of_name
-from tarmac.tools.options import Access, Inputs
+from tarmac.tools.options import Access
 from tarmac.tools.order import AS_IS, Order, Permutation, permutation_text
 from tarmac.tools.output import Output, same_name
 from tarmac.tools.select import Select
@@ -320,8 +321,7 @@ def _open_datasets(
     opening, indexing = access.opening(views=views), replace(access.indexing, meta=select.meta)
     datasets = []
     for group in inputs:
-        source = group.urls if group.manifest is None else group.manifest
-        manifest = manifest_of(source, indexing, beside=False, progress=progress)
+        manifest = manifest_of(group, indexing, beside=False, progress=progress)
         datasets.append(Dataset._of_parts([whole(ShardSet(manifest, opening))]))
     return datasets
 

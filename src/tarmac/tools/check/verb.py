@@ -141,8 +141,10 @@ def check(
     urls: list[str] = [*inputs.urls]
     if reference is not None:
         urls += _absent(reference, urls, access.storage)
-    described = reference or inputs.manifest
-    entries = entries_of(described, urls) if described is not None else [None] * len(urls)
+    if reference is not None:
+        entries = entries_of(reference, urls)
+    else:
+        entries = [shard if isinstance(shard, Shard) else None for shard in inputs.shards]
     report = CheckReport()
     with contextlib.ExitStack() as stack:
         keys = (

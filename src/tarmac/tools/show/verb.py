@@ -8,10 +8,10 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Unpack
 
 from tarmac.errors import MissingField, UsageError
-from tarmac.indexing.manifest import Manifest
+from tarmac.indexing.manifest import Inputs, Manifest
 from tarmac.samples.grouping import Sample
 from tarmac.storage.urls import Shards
-from tarmac.tools.options import Access, AccessArgs, Inputs, SelectArgs, bundle, verb
+from tarmac.tools.options import Access, AccessArgs, SelectArgs, bundle, verb
 
 if TYPE_CHECKING:
     from tarmac.exact.dataset import Dataset
