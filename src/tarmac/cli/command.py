@@ -97,7 +97,7 @@ def build(*groups: Group, example: str = "") -> Callable[[Function], click.Comma
                 given["as_json"] = bool(as_json)
             report = function(**given)
             if report is not None:
-                print_report(report, bool(as_json), dry_run="dry_run" in given)
+                print_report(report, bool(as_json))
 
         text = inspect.getdoc(function) or ""
         run.__doc__ = f"{text}\n\n\b\nExample:\n  {example}" if example else text
@@ -144,13 +144,10 @@ class DataOnly:
         return getattr(sys.stderr, name)
 
 
-def print_report(report: Any, as_json: bool, *, dry_run: bool = False) -> None:
-    """Print a report as a line on standard error or as JSON on standard output; exit with 1 if samples failed."""
+def print_report(report: Any, as_json: bool) -> None:
+    """Print a report as a line on standard error or as JSON on standard output; exit with its status."""
     if as_json:
         say_json(report.to_dict())
-    elif dry_run:
-        done = f", {report.kept} done before" if report.kept else ""
-        say(f"{report.verb}: {report.units - report.kept} to do{done}", err=True)
     else:
         for error in report.errors:
             say(with_flags(f"FAILED {error}"), err=True)
@@ -160,6 +157,6 @@ def print_report(report: Any, as_json: bool, *, dry_run: bool = False) -> None:
             say(f"warning: left over from a previous run: {', '.join(report.stale_outputs)}", err=True)
         for remark in report.remarks:
             say(with_flags(remark), err=True)
-        say(str(report), err=True)
-    if not report.ok:
-        raise click.exceptions.Exit(1)
+        say(with_flags(str(report)), err=True)
+    if report.exit_status:
+        raise click.exceptions.Exit(report.exit_status)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import pickle
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -23,7 +22,7 @@ from tarmac.indexing.sidecar import Sidecar, make_sidecar, open_sidecar, sidecar
 from tarmac.progress import track
 from tarmac.runtime.lookahead import in_threads
 from tarmac.samples.grouping import Grouping, group_members
-from tarmac.samples.naming import Splitter, first_dot
+from tarmac.samples.naming import Splitter, first_dot, rule_bytes
 from tarmac.storage import Source, StorageOptions, is_local, is_stream, open_read, stat
 from tarmac.storage.local import local_path
 from tarmac.storage.types import DEFAULT_STORAGE
@@ -141,15 +140,7 @@ def _reading_rules(options: IndexOptions) -> bytes:
     """Return what tells the naming rule and the strictness of these options from others; nothing for the defaults."""
     tar = replace(options.tar, limits=DEFAULT_OPTIONS.limits)
     rules = b"" if tar == DEFAULT_OPTIONS else repr(tar).encode()
-    split_name = options.split_name
-    if split_name is first_dot:
-        return rules
-    try:
-        return rules + pickle.dumps(split_name)
-    except Exception:  # a local function
-        code, cells = getattr(split_name, "__code__", None), getattr(split_name, "__closure__", None) or ()
-        parts = (code.co_code, code.co_consts, code.co_names) if code else split_name
-        return rules + repr((parts, [cell.cell_contents for cell in cells])).encode()
+    return rules + rule_bytes(options.split_name)
 
 
 def usable_index(

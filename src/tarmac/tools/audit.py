@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tarmac.display import html_table
 from tarmac.errors import UsageError
 from tarmac.exact.dataset import Dataset
 from tarmac.exact.mix import Mix
@@ -147,7 +148,7 @@ def audit(
     return EpochAudit(dataset, order, batch_size, world_size, epoch, position, tail, shuffling)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class EpochAudit:
     """Questions about an epoch."""
 
@@ -174,6 +175,19 @@ class EpochAudit:
     def _everything(self) -> Dataset:
         """All samples, by the numbers that the order gives them."""
         return self.dataset._concatenated if isinstance(self.dataset, Mix) else self.dataset
+
+    def __repr__(self) -> str:
+        facts = ", ".join(f"{name} {value}" for name, value in self._facts().items())
+        return f"<EpochAudit: {facts}>"
+
+    def _repr_html_(self) -> str:
+        return html_table("EpochAudit", self._facts())
+
+    def _facts(self) -> dict[str, object]:
+        names = ("epoch", "position", "steps", "batch_size", "world_size", "tail")
+        return (
+            {"samples": self.order.samples} | {name: getattr(self, name) for name in names} | self.shuffling
+        )
 
     def step(self, step: int, rank: int | None = None) -> Iterator[ReadSample]:
         """Yield what a rank reads at a step, or all ranks one after the other."""
