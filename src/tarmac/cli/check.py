@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tarmac.cli.command import Group, build, flag
-from tarmac.cli.flags import ACCESS, RUN, SHARDS
+from tarmac.cli.flags import READ, RUN, SHARDS
 from tarmac.cli.output import say, say_json
 from tarmac.cli.types import NAMES
 from tarmac.display import display_url
@@ -37,7 +37,7 @@ _REPAIR: Group = [
 ]
 
 
-@build(SHARDS, _CHECK, _REPAIR, RUN, ACCESS, example="tarmac check 'train-*.tar'")
+@build(SHARDS, _CHECK, _REPAIR, RUN, READ, example="tarmac check 'train-*.tar'")
 def command(
     sources: tuple[str, ...],
     decode: bool = False,

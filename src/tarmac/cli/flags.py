@@ -89,8 +89,7 @@ STORAGE: Group = [
         "--storage", type=settings("StorageOptions"), help="Storage settings, such as idle=60,retries=20."
     ),
 ]
-ACCESS: Group = [
-    _access("--cache", metavar="DIR", help="Cache directory for remote shards."),
+READ: Group = [
     *STORAGE,
     _access("--limits", type=settings("Limits"), help="Limits against hostile data, such as member_bytes=4GiB."),
     _access("--tar", type=settings("TarOptions"), help="Strictness, such as end=lenient or concatenated=true."),
@@ -99,3 +98,4 @@ ACCESS: Group = [
         help="Where a member name splits into key and field. [default: first-dot]",
     ),
 ]  # fmt: skip
+ACCESS: Group = [_access("--cache", metavar="DIR", help="Cache directory for remote shards."), *READ]

@@ -13,7 +13,15 @@ import xxhash
 
 from tarmac import environment
 from tarmac.display import display_url
-from tarmac.errors import AccessDenied, BadCondition, IndexingError, ObjectChanged, TarmacError, WriteError
+from tarmac.errors import (
+    AccessDenied,
+    ArchiveError,
+    BadCondition,
+    IndexingError,
+    ObjectChanged,
+    TarmacError,
+    WriteError,
+)
 from tarmac.indexing.entries import Entries
 from tarmac.indexing.manifest import Inputs, Manifest, Shard, find_inputs
 from tarmac.indexing.meta import Columns as MetaColumns
@@ -23,7 +31,7 @@ from tarmac.progress import track
 from tarmac.runtime.lookahead import in_threads
 from tarmac.samples.grouping import Grouping, group_members
 from tarmac.samples.naming import Splitter, first_dot, rule_bytes
-from tarmac.storage import Source, StorageOptions, is_local, is_stream, open_read, stat
+from tarmac.storage import Cache, Source, StorageOptions, is_local, is_stream, open_shard, stat
 from tarmac.storage.local import local_path
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.storage.urls import Shards, ShardUrl
@@ -48,6 +56,8 @@ class IndexOptions:
     lower: bool = True
     tar: TarOptions = DEFAULT_OPTIONS
     storage: StorageOptions = field(default=DEFAULT_STORAGE)
+    cache: Cache | None = None
+    """Read remote shards through this cache, which keeps them."""
     keep: bool = True
     """Whether a rebuilt index keeps the columns and digests that the existing one has."""
 
@@ -193,8 +203,12 @@ def index_shard(url: str, options: IndexOptions = DEFAULT_INDEXING) -> bytes:
     before = stat(url, options.storage)
     entries, columns = Entries(), None if options.meta is None else MetaColumns(options.meta)
     try:
-        with open_read(url, options.storage) as source:
-            _read_shard(source, url, options, entries, columns)
+        with open_shard(url, options.storage, options.cache, before.version) as source:
+            try:
+                _read_shard(source, url, options, entries, columns)
+            except ArchiveError as error:
+                source.blame(error)
+                raise
         content = make_sidecar(
             entries,
             before,

@@ -1,7 +1,7 @@
 """URLs to bytes and back: local files, object stores, web servers, commands, standard streams, a cache."""
 
 from tarmac.environment import enforce_security, is_secure
-from tarmac.storage.cache import Cache
+from tarmac.storage.cache import Cache, open_shard
 from tarmac.storage.schemes import (
     can_list,
     is_local,
@@ -31,6 +31,7 @@ __all__ = [
     "list_objects",
     "ObjectInfo",
     "open_read",
+    "open_shard",
     "open_write",
     "read_all",
     "read_range",

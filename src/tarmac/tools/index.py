@@ -111,14 +111,7 @@ def index(
     if add and target is None:
         raise UsageError("`add` needs the manifest to add to, as the output.")
     plan = meta_plan(list(meta), on_bad="null" if on_bad_meta == "null" else "raise") if meta else None
-    indexing = IndexOptions(
-        digests=digests,
-        meta=plan,
-        split_name=access.split_name,
-        tar=access.tar,
-        storage=access.storage,
-        keep=not drop,
-    )
+    indexing = replace(access.indexing, digests=digests, meta=plan, keep=not drop)
     previous = _existing(target, access.storage) if add else None
     if target is not None:
         existing_shards(target, access.storage)  # raises if it is another kind of file

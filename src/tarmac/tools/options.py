@@ -127,8 +127,8 @@ class ErrorArgs(TypedDict, total=False):
     """Stop when more samples than this were bad."""
 
 
-class AccessArgs(TypedDict, total=False):
-    """Access inputs and outputs."""
+class ReadArgs(TypedDict, total=False):
+    """Read inputs."""
 
     storage: StorageOptions
     """Credentials, endpoints, timeouts and retries."""
@@ -138,14 +138,22 @@ class AccessArgs(TypedDict, total=False):
     """Strictness of reading tar files."""
     split_name: Splitter
     """How a member name splits into key and field: `first_dot`, `last_dot`, or a function."""
-    cache: Cache | str | os.PathLike[str] | None
-    """Cache for remote shards, or its directory."""
     allow_exec: bool
     """Allow `pipe:` inputs, which run commands."""
 
 
+class AccessArgs(ReadArgs, total=False):
+    """Read inputs, through a cache if there is one."""
+
+    cache: Cache | str | os.PathLike[str] | None
+    """Cache for remote shards, or its directory."""
+
+
 class RewriteArgs(SelectArgs, WriteArgs, RunArgs, ErrorArgs, AccessArgs, total=False):
     """The keyword arguments that `sort`, `map` and `join` share."""
+
+
+_SHARED = frozenset(RewriteArgs.__annotations__) | frozenset(OrderArgs.__annotations__)
 
 
 @dataclass(frozen=True)
@@ -181,7 +189,7 @@ class Access:
         """Return how shards are read to index them."""
         from tarmac.indexing.build import IndexOptions
 
-        return IndexOptions(split_name=self.split_name, tar=self.tar, storage=self.storage)
+        return IndexOptions(split_name=self.split_name, tar=self.tar, storage=self.storage, cache=self.cache)
 
     def opening(self, **options: Any) -> OpenOptions:
         """Return how indexed shards are opened."""
@@ -265,7 +273,8 @@ def verb(arguments: type, *groups: type) -> Callable[[Callable[P, R]], Callable[
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
             for name in kwargs.keys() - known:
-                close = difflib.get_close_matches(name, known, 1)
+                # An argument of other verbs is not a misspelling.
+                close = () if name in _SHARED else difflib.get_close_matches(name, known, 1)
                 hint = f". Did you mean {close[0]!r}?" if close else ""
                 raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}{hint}")
             return function(*args, **kwargs)

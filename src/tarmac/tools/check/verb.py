@@ -27,11 +27,11 @@ from tarmac.storage.urls import Shards
 from tarmac.tools.check.repair import repair as write_copies
 from tarmac.tools.check.shard import CheckOptions, ShardCheck, check_shard, entries_of
 from tarmac.tools.keystore import SharedKeys
-from tarmac.tools.options import Access, AccessArgs, Run, RunArgs, bundle, verb
+from tarmac.tools.options import Access, ReadArgs, Run, RunArgs, bundle, verb
 from tarmac.tools.output import Output
 
 
-class CheckArgs(RunArgs, AccessArgs, total=False):
+class CheckArgs(RunArgs, ReadArgs, total=False):
     """The shared keyword arguments of `check`."""
 
 
