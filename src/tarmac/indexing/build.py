@@ -31,8 +31,7 @@ from tarmac.progress import track
 from tarmac.runtime.lookahead import in_threads
 from tarmac.samples.grouping import Grouping, group_members
 from tarmac.samples.naming import Splitter, first_dot, rule_bytes
-from tarmac.storage import Cache, Source, StorageOptions, is_local, is_stream, open_shard, stat
-from tarmac.storage.local import local_path
+from tarmac.storage import Cache, Source, StorageOptions, is_local, is_stream, location, open_shard, stat
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.storage.urls import Shards, ShardUrl
 from tarmac.tar import Member, TarOptions, read_members
@@ -140,9 +139,9 @@ def find_or_make_index(url: str, options: IndexOptions, *, beside: bool = True) 
 
 def _cached_index(url: str, rules: bytes) -> str:
     """Return the path of a shard's index in the cache directory, named after the whole URL and the reading rules."""
-    location = url if not is_local(url) else os.path.abspath(local_path(url))
-    name = re.sub(r"[^A-Za-z0-9._-]+", "_", display_url(location).partition("?")[0].rpartition("/")[2])[-80:]
-    digest = hashlib.sha256(location.encode("utf-8", "surrogateescape") + rules).hexdigest()[:32]
+    full = location(url)
+    name = re.sub(r"[^A-Za-z0-9._-]+", "_", display_url(full).partition("?")[0].rpartition("/")[2])[-80:]
+    digest = hashlib.sha256(full.encode("utf-8", "surrogateescape") + rules).hexdigest()[:32]
     return str(environment.cache_home() / "index" / f"{digest}-{name}.arrow")
 
 

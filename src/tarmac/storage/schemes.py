@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib
 import itertools
+import os
 import re
 from operator import itemgetter
 
@@ -77,6 +78,11 @@ def scheme_of(url: str) -> str:
 def is_local(url: str) -> bool:
     """Return whether the URL names a file on this machine."""
     return scheme_of(url) in ("", "file")
+
+
+def location(url: str) -> str:
+    """Return the absolute path of a local file, however it is written; any other URL unchanged."""
+    return os.path.abspath(local_path(url)) if is_local(url) else url
 
 
 def is_stream(url: str) -> bool:

@@ -17,7 +17,7 @@ from tarmac.indexing.sidecar import Sidecar, open_sidecar, sidecar_url, write_si
 from tarmac.jobs.report import Report
 from tarmac.jobs.run import run_job
 from tarmac.jobs.task import Outcome, Task, Unit
-from tarmac.storage import StorageOptions, is_local, is_stream, stat
+from tarmac.storage import StorageOptions, is_local, is_stream, location, stat
 from tarmac.storage.local import local_path
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.storage.urls import Shards
@@ -207,7 +207,7 @@ def _by_identity(shards: Iterable[Shard]) -> dict[str, Shard]:
     """Return the shards by what identifies them, however their URLs are written."""
     result: dict[str, Shard] = {}
     for shard in shards:
-        name = os.path.abspath(local_path(shard.url)) if is_local(shard.url) else shard.url
+        name = location(shard.url)
         if name in result:
             raise UsageError("the shard is given twice, so its samples would be too.", url=shard.url)
         result[name] = shard

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,8 +33,7 @@ from tarmac.limits import Limits
 from tarmac.runtime.budget import ErrorBudget
 from tarmac.samples.grouping import Grouping, group_members
 from tarmac.samples.naming import Splitter, first_dot, known_fields, last_dot, rule_bytes
-from tarmac.storage import StorageOptions, is_local, open_read, stat
-from tarmac.storage.local import local_path
+from tarmac.storage import StorageOptions, location, open_read, stat
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.tar import TarOptions, read_members
 from tarmac.tar.reader import DEFAULT_OPTIONS
@@ -239,12 +237,8 @@ def _decoder(spec: str, limits: Limits) -> Decoder:
 
 def entries_of(manifest: Manifest, urls: Sequence[str]) -> list[Shard | None]:
     """Return the entry of each of these shards in the manifest."""
-    known = {_identity(shard.url): shard for shard in manifest.shards}
-    return [known.get(_identity(url)) for url in urls]
-
-
-def _identity(url: str) -> str:
-    return os.path.abspath(local_path(url)) if is_local(url) else url
+    known = {location(shard.url): shard for shard in manifest.shards}
+    return [known.get(location(url)) for url in urls]
 
 
 def index_url(url: str, entry: Shard | None) -> str:

@@ -7,7 +7,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Unpack
 
@@ -175,7 +175,8 @@ def check(
         task = _CheckTask(urls, checks, entries, keys, versions=ledger is not None)
         # The standard input of worker processes is empty.
         engine = make_engine(None, 1) if "-" in map(scheme_of, urls) else run.make_engine()
-        results = track(_run(task, engine, ledger, run.dry_run), len(urls), "checking", progress=run.progress)
+        checked = stack.enter_context(contextlib.closing(_run(task, engine, ledger, run.dry_run)))
+        results = track(checked, len(urls), "checking", progress=run.progress)
         report.complete = _collect(results, report, ErrorBudget(max_errors), on_shard)
         if keys is not None and report.complete:
             report.duplicates = {key: [urls[n] for n in numbers] for key, numbers in keys.duplicates()}
@@ -264,15 +265,16 @@ class _CheckTask(Task):
         return Outcome(result.samples, bytes=result.payload, details={"result": result})
 
 
-def _run(task: _CheckTask, engine: Engine, ledger: str | None, dry_run: bool) -> Iterator[ShardCheck]:
+def _run(task: _CheckTask, engine: Engine, ledger: str | None, dry_run: bool) -> Generator[ShardCheck]:
     """Yield the results in order; those that the ledger has for the same version are not computed again."""
-    options = task.options() if ledger else {}
-    records = open_ledger(ledger, task.verb, options, dry_run=dry_run, storage=task.checks.storage)
-    try:
+    options, storage = task.options() if ledger else {}, task.checks.storage
+    done: dict[int, ShardCheck] = {}
+    missing: list[Unit] = []
+    with contextlib.ExitStack() as stack:
+        records = open_ledger(ledger, task.verb, options, dry_run=dry_run, storage=storage)
+        stack.callback(records.close)
         if not dry_run:
             records.begin()
-        done: dict[int, ShardCheck] = {}
-        missing: list[Unit] = []
         for unit in task.plan():
             inputs, known = records.done.get(unit.name, ("", Outcome()))
             if unit.inputs and inputs == unit.inputs:
@@ -281,17 +283,21 @@ def _run(task: _CheckTask, engine: Engine, ledger: str | None, dry_run: bool) ->
                 )
             else:
                 missing.append(unit)
-        finished = iter(engine.run(task.run, missing))
+        finished = stack.enter_context(contextlib.closing(_outcomes(task, engine, missing)))
         for number in range(len(task.urls)):
             while number not in done:
                 unit, outcome = next(finished)
-                if isinstance(outcome, Exception):
-                    raise outcome
                 result = outcome.details["result"]
                 if result.ok and unit.inputs and not dry_run:
                     details = {"fields": result.fields, "skipped": result.skipped}
                     records.record(unit, replace(outcome, details=details))
                 done[unit.content] = result
             yield done.pop(number)
-    finally:
-        records.close()
+
+
+def _outcomes(task: _CheckTask, engine: Engine, units: list[Unit]) -> Generator[tuple[Unit, Outcome]]:
+    """Yield the outcomes of the engine; a generator, so that closing it ends the workers."""
+    for unit, outcome in engine.run(task.run, units):
+        if isinstance(outcome, Exception):
+            raise outcome
+        yield unit, outcome
