@@ -43,7 +43,7 @@ def test_index(folder):
     assert done.stdout == ""
     done = run("s*.tar", "-o", "all.json", "-j", 1, "--json")
     fingerprint = read_manifest("all.json").fingerprint
-    assert json.loads(done.stdout) == {
+    facts = {
         "manifest": "all.json",
         "shards": 2,
         "samples": 7,
@@ -52,6 +52,7 @@ def test_index(folder):
         "kept": 2,
         "fingerprint": fingerprint,
     }
+    assert json.loads(done.stdout).items() >= facts.items()
     assert len(list(Dataset("all.json"))) == 7
 
 

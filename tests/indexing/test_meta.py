@@ -168,7 +168,7 @@ def test_damage_is_an_error_with_its_location_or_a_counted_null(name, damaged):
     ) as caught:
         columns.add(damaged, "k7")
     assert caught.value.field == field
-    assert "on_bad" in str(caught.value)
+    assert "--on-bad-meta" in str(caught.value)
     assert len(str(caught.value)) < 500
     assert len(columns.arrays()[name]) == 0
 

@@ -14,9 +14,10 @@ from harness.shards import plain
 from tarmac import sort
 from tarmac.errors import DiskFull, JobMismatch, NotFound, WriteError
 from tarmac.indexing.build import IndexOptions
+from tarmac.indexing.manifest import Inputs
 from tarmac.storage import StorageOptions, WriteOptions, open_write
 from tarmac.tools.gather import gather, unpack
-from tarmac.tools.options import Access, Inputs
+from tarmac.tools.options import Access
 from tarmac.tools.select import Select
 from tarmac.tools.workdir import disk_errors, work_directory, write_integers
 from tools.shards import content

@@ -76,10 +76,10 @@ def test_adding_to_an_index_that_holds_keeps_the_rest(folder):
 
 
 def test_dropping(folder):
-    assert (index().built, index().kept) == ([], ["s.tar"])
+    assert (index().built, index().up_to_date) == ([], ["s.tar"])
     assert index(drop=True).built == ["s.tar"]
     assert columns_and_digests() == ([], False)
-    assert index(drop=True).kept == ["s.tar"]
+    assert index(drop=True).up_to_date == ["s.tar"]
 
 
 def test_a_corrected_label_is_found_by_indexing_again(folder):

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 import tarmac
 from tarmac.errors import UsageError
+from tarmac.indexing.manifest import Inputs
 from tarmac.tools import plan as module
-from tarmac.tools.options import Access, Inputs
+from tarmac.tools.options import Access
 from tarmac.tools.order import Order, Shuffled
 from tarmac.tools.output import Output
 from tarmac.tools.plan import (

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 import tarmac
 from tarmac.errors import IndexingError, MissingField, UsageError
 from tarmac.exact.selection import by_numbers
-from tarmac.tools.options import Access, Inputs
+from tarmac.indexing.manifest import Inputs
+from tarmac.tools.options import Access
 from tarmac.tools.plan import OnePass, open_indexed
 from tarmac.tools.select import FieldRule, Select, read_keys
 from tarmac.tools.tally import Tally

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tarmac.cli.command import Group, build, flag, with_flags
-from tarmac.cli.flags import ACCESS, RUN, SHARDS
+from tarmac.cli.command import Group, build, flag
+from tarmac.cli.flags import READ, RUN, SHARDS
 from tarmac.cli.output import say, say_json
-from tarmac.cli.types import NAMES
+from tarmac.cli.types import NAMES, NUMBER
 from tarmac.display import display_url
 
 if TYPE_CHECKING:
+    from tarmac import Report
     from tarmac.tools.check.shard import ShardCheck
-    from tarmac.tools.check.verb import CheckReport
 
 _CHECK: Group = [
     flag("--require", type=NAMES, help="Fields that every sample must have: jpg,cls."),
@@ -24,7 +24,7 @@ _CHECK: Group = [
     flag("--decode-as", metavar="SPEC", help="With --decode: what images are decoded to. [default: rgb8]"),
     flag("--duplicates", is_flag=True, help="Find keys that occur more than once."),
     flag("--all-errors", is_flag=True, help="Continue after a bad sample, and list all errors."),
-    flag("--max-errors", type=click.IntRange(0), help="Stop when there are more errors than this."),
+    flag("--max-errors", type=NUMBER, help="Stop when there are more errors than this."),
     flag("--ledger", metavar="FILE", help="Record intact shards here, and do not read them again."),
     flag("-q", "--quiet", is_flag=True, help="Print only shards that are not intact."),
 ]
@@ -37,7 +37,7 @@ _REPAIR: Group = [
 ]
 
 
-@build(SHARDS, _CHECK, _REPAIR, RUN, ACCESS, example="tarmac check 'train-*.tar'")
+@build(SHARDS, _CHECK, _REPAIR, RUN, READ, example="tarmac check 'train-*.tar'")
 def command(
     sources: tuple[str, ...],
     decode: bool = False,
@@ -47,7 +47,7 @@ def command(
     output: str | None = None,
     as_json: bool = False,
     **options: Any,
-) -> None:
+) -> Report:
     """Read every byte of the shards and report which are intact.
 
     The exit status is 0 if all are intact, 1 if some are damaged or samples were lost, 3 if some could not be
@@ -68,21 +68,14 @@ def command(
                 say(line, err=repair)
 
     report = check(list(sources), decode=decode_as or decode, repair=output, on_shard=print_shard, **options)
-    _print_report(report, as_json, repair, print_losses="losses" not in options)
-    bad = [shard for shard in report.bad if not repair or report.losses or shard.unreachable]
-    if bad or report.duplicates or report.losses or not report.complete:
-        unreachable = all(shard.unreachable for shard in bad) and not report.duplicates and report.complete
-        raise click.exceptions.Exit(3 if bad and unreachable else 1)
-
-
-def _print_report(report: CheckReport, as_json: bool, repair: bool, *, print_losses: bool) -> None:
     for key, urls in report.duplicates.items():
         names = [display_url(url) for url in urls]
         if as_json:
             say_json({"duplicate": key, "shards": names}, err=repair)
         else:
             say(f"DUPLICATE {key}: {', '.join(names)}", err=repair)
-    for loss in report.losses if print_losses else ():
+    for loss in report.losses if "losses" not in options else ():
         say_json(loss)
     if not as_json:
-        say(with_flags(str(report)), err=True)
+        return report
+    raise click.exceptions.Exit(report.exit_status)  # everything else is printed

@@ -116,7 +116,7 @@ def build(*groups: Group, example: str = "") -> Callable[[Function], click.Comma
                 given["as_json"] = bool(as_json)
             report = function(**given)
             if report is not None:
-                print_report(report, bool(as_json), dry_run="dry_run" in given)
+                print_report(report, bool(as_json))
 
         text = inspect.getdoc(function) or ""
         run.__doc__ = f"{text}\n\n\b\nExample:\n  {example}" if example else text
@@ -180,20 +180,15 @@ def say_report(report: Any, as_json: bool) -> None:
         say(with_flags(line), err=True)
 
 
-def print_report(report: Any, as_json: bool, *, dry_run: bool = False) -> None:
-    """Print the report of a job; exit with 1 if samples failed."""
-    if as_json:
-        say_json(report.to_dict())
-    elif dry_run:
-        done = f", {report.kept} done before" if report.kept else ""
-        say(f"{report.verb}: {report.units - report.kept} to do{done}", err=True)
-    else:
+def print_report(report: Any, as_json: bool) -> None:
+    """Print the report of a job; exit with its status."""
+    if not as_json:
         for error in report.errors:
             say(with_flags(f"FAILED {error}"), err=True)
         if more_failed := report.failed - len(report.errors):
             say(f"FAILED … and {more_failed} more", err=True)
         if report.stale_outputs:
             say(f"warning: left over from a previous run: {', '.join(report.stale_outputs)}", err=True)
-        say_report(report, as_json=False)
-    if not report.ok:
-        raise click.exceptions.Exit(DAMAGED)
+    say_report(report, as_json)
+    if report.exit_status:
+        raise click.exceptions.Exit(report.exit_status)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tarmac import Report
 
 _SOURCES = [
-    argument("shards", "[SHARDS...]", "Files, URLs, patterns, @list files, a manifest, or -.", nargs=-1),
+    argument("shards", "[SHARDS...]", "Files, URLs, patterns, @list files, manifests, or -.", nargs=-1),
     flag("--mix", group="Order", metavar="SHARDS=WEIGHT", sets="weights", multiple=True, help="Mix sources."),
     flag(
         "--until", group="Order", type=click.Choice(["first", "all"]),

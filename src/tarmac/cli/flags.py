@@ -16,7 +16,7 @@ _select, _order, _write, _run, _access = (
 
 SHARDS: Group = [
     argument(
-        "sources", "SHARDS...", "Files, URLs, patterns, @list files, a manifest, or - for standard input.",
+        "sources", "SHARDS...", "Files, URLs, patterns, @list files, manifests, or - for standard input.",
         nargs=-1, required=True,
     )
 ]  # fmt: skip
@@ -94,8 +94,7 @@ STORAGE: Group = [
         help="Storage settings, such as idle_timeout=60,retries=20.",
     ),
 ]
-ACCESS: Group = [
-    _access("--cache", metavar="DIR", help="Cache directory for remote shards."),
+READ: Group = [
     *STORAGE,
     _access("--limits", type=settings("Limits"), help="Limits against hostile data, such as member_bytes=4GiB."),
     _access("--tar", type=settings("TarOptions"), help="Strictness, such as end=lenient or concatenated=true."),
@@ -104,3 +103,4 @@ ACCESS: Group = [
         help="Where a member name splits into key and field. [default: first-dot]",
     ),
 ]  # fmt: skip
+ACCESS: Group = [_access("--cache", metavar="DIR", help="Cache directory for remote shards."), *READ]

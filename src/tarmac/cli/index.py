@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,6 +12,9 @@ from tarmac.cli.flags import ACCESS, RUN, SHARDS
 from tarmac.cli.output import say, say_json
 from tarmac.cli.types import NAMES, manifest_url
 from tarmac.display import display_url
+
+if TYPE_CHECKING:
+    from tarmac import Report
 
 _INDEX: Group = [
     flag("-o", "--output", metavar="FILE", help="The manifest to write."),
@@ -37,9 +40,8 @@ def command(
     stale: bool = False,
     info: str | None = None,
     as_json: bool = False,
-    dry_run: bool = False,
     **options: Any,
-) -> None:
+) -> Report | None:
     """Index shards, for access to samples by number, key and condition.
 
     Only new and changed shards are read.
@@ -48,14 +50,8 @@ def command(
 
     if stale:
         _print_stale(sources, as_json)
-        return
-    described = None if info is None else _read_info(info)
-    report = index(list(sources), info=described, dry_run=dry_run, **options)
-    if as_json:
-        say_json(report.to_dict())
-    else:
-        planned = f"index: {len(report.built)} to do, {len(report.kept)} up to date"
-        say(planned if dry_run else str(report), err=True)
+        return None
+    return index(list(sources), info=None if info is None else _read_info(info), **options)
 
 
 def _print_stale(manifests: tuple[str, ...], as_json: bool) -> None:

@@ -79,7 +79,7 @@ class Dataset(Steps, MapStyle[T_co]):
     >>> ds = tarmac.Dataset("train.json").decode("rgb8").to_tuple("jpg;png", "cls")
     >>> len(ds), ds[0], ds[-1], ds[:1000], ds.get("n01440764/n01440764_10026")
 
-    `source` is a manifest (see `tarmac index`) or shards, which are indexed on first use. Every method
+    `source` names manifests (see `tarmac index`) or shards, which are indexed on first use. Every method
     returns a new dataset, and samples are read on access. A dataset pickles small, can be used from several
     threads, and is a map-style dataset for torch.
 

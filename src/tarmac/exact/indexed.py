@@ -98,7 +98,7 @@ class IndexedShard:
         if compare_names and self.content is None and self._file is None:
             self._links = hard_links(sidecar.offsets, url)
         if verify and sidecar.digests is None:
-            raise IndexingError("the index has no digests.", url=url, hint="tarmac index --digest SHARDS")
+            raise IndexingError("the index has no digests.", url=url, hint="tarmac index --digests SHARDS")
         # Reading one number from a memoryview is several times faster than from a numpy array.
         self._starts = sidecar.starts.data
         self._field_of = sidecar.field_of.data

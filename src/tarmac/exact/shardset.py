@@ -184,7 +184,7 @@ class ShardSet:
             raise IndexingError(
                 f"the index has no columns {names}.", url=url, hint=f"tarmac index SHARDS --meta {names}"
             )
-        if split is not None and not _splits_alike(sidecar, split):
+        if split is not None and not sidecar.split_by(split):
             raise IndexingError(
                 "the index was built with another `split_name`.",
                 url=url,
@@ -216,17 +216,6 @@ def _named_sidecar(shard: Shard, storage: StorageOptions) -> Sidecar:
     if sidecar.facts.fingerprint != shard.fingerprint:
         raise IndexDamaged("the manifest was built from another index.", url=url)
     return sidecar
-
-
-def _splits_alike(sidecar: Sidecar, split: Splitter) -> bool:
-    """Return whether a splitter gives the keys and fields of an index."""
-    fields, field_of, starts = sidecar.fields, sidecar.field_of.tolist(), sidecar.starts.tolist()
-    for row, key in enumerate(sidecar.keys(None)):
-        for member in range(starts[row], starts[row + 1]):
-            named = split(f"{key}.{fields[field_of[member]]}")
-            if named is None or named[0] != key:
-                return False
-    return True
 
 
 class _Pool(Generic[T]):

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-import pickle
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,20 +13,27 @@ import xxhash
 
 from tarmac import environment
 from tarmac.display import display_url
-from tarmac.errors import AccessDenied, BadCondition, IndexingError, ObjectChanged, TarmacError, WriteError
+from tarmac.errors import (
+    AccessDenied,
+    ArchiveError,
+    BadCondition,
+    IndexingError,
+    ObjectChanged,
+    TarmacError,
+    WriteError,
+)
 from tarmac.indexing.entries import Entries
-from tarmac.indexing.manifest import Manifest, Shard, read_manifest
+from tarmac.indexing.manifest import Inputs, Manifest, Shard, find_inputs
 from tarmac.indexing.meta import Columns as MetaColumns
 from tarmac.indexing.meta import MetaPlan, meta_plan
 from tarmac.indexing.sidecar import Sidecar, make_sidecar, open_sidecar, sidecar_url, write_sidecar
 from tarmac.progress import track
 from tarmac.runtime.lookahead import in_threads
 from tarmac.samples.grouping import Grouping, group_members
-from tarmac.samples.naming import Splitter, first_dot
-from tarmac.storage import Source, StorageOptions, is_local, open_read, stat
-from tarmac.storage.local import local_path
+from tarmac.samples.naming import Splitter, first_dot, rule_bytes
+from tarmac.storage import Cache, Source, StorageOptions, is_local, is_stream, location, open_shard, stat
 from tarmac.storage.types import DEFAULT_STORAGE
-from tarmac.storage.urls import Shards, ShardUrl, expand
+from tarmac.storage.urls import Shards, ShardUrl
 from tarmac.tar import Member, TarOptions, read_members
 from tarmac.tar.compression import HEAD, detect
 from tarmac.tar.reader import DEFAULT_OPTIONS
@@ -49,6 +55,8 @@ class IndexOptions:
     lower: bool = True
     tar: TarOptions = DEFAULT_OPTIONS
     storage: StorageOptions = field(default=DEFAULT_STORAGE)
+    cache: Cache | None = None
+    """Read remote shards through this cache, which keeps them."""
     keep: bool = True
     """Whether a rebuilt index keeps the columns and digests that the existing one has."""
 
@@ -57,31 +65,42 @@ DEFAULT_INDEXING = IndexOptions()
 
 
 def manifest_of(
-    source: Shards | Manifest,
+    source: Shards | Inputs,
     options: IndexOptions = DEFAULT_INDEXING,
     *,
     beside: bool = True,
+    index_one: Callable[[int, Shard | ShardUrl], Shard] | None = None,
     progress: bool | None = None,
 ) -> Manifest:
     """Return the manifest that `source` is or names, or build one for the shards that it expands to.
 
-    Missing indexes are built and written as `find_or_make_index` does.
+    Shards that a manifest lists keep their entries. Missing indexes of others are built and written as
+    `find_or_make_index` does. `index_one` replaces both; it gets the number of a shard, and its entry or URL.
     """
-    if isinstance(source, Manifest):
-        return source
-    if isinstance(source, str | os.PathLike) and not isinstance(source, ShardUrl):
-        name = os.fspath(source)
-        if name.partition("?")[0].lower().endswith(".json"):
-            return read_manifest(name, options.storage, options.tar.limits)
-    urls = expand(source, limits=options.tar.limits, storage=options.storage)
+    inputs = (
+        source if isinstance(source, Inputs) else find_inputs(source, options.storage, options.tar.limits)
+    )
+    if inputs.manifest is not None and index_one is None:
+        return inputs.manifest
 
-    def indexed(url: str) -> Shard:
-        sidecar, index = find_or_make_index(url, options, beside=beside)
-        facts = sidecar.facts
-        return Shard(url, facts.samples, facts.size, index, facts.fingerprint)
+    def indexed(number: int) -> Shard:
+        shard = inputs.shards[number]
+        if index_one is not None:
+            return index_one(number, shard)
+        if isinstance(shard, Shard):
+            return shard
+        return indexed_shard(shard, *find_or_make_index(shard, options, beside=beside))
 
-    shards = map(indexed, urls) if all(map(is_local, urls)) else in_threads(indexed, urls, REQUESTS)
-    return Manifest(list(track(shards, len(urls), "indexing", progress=progress)))
+    numbers = range(len(inputs.shards))
+    remote = any(not (is_local(url) or is_stream(url)) for url in inputs.urls)
+    shards = in_threads(indexed, numbers, REQUESTS) if remote else map(indexed, numbers)
+    return Manifest(list(track(shards, len(numbers), "indexing", progress=progress)))
+
+
+def indexed_shard(url: str, sidecar: Sidecar, index: str) -> Shard:
+    """Return the entry of a shard in a manifest."""
+    facts = sidecar.facts
+    return Shard(url, facts.samples, facts.size, index, facts.fingerprint)
 
 
 def find_or_make_index(url: str, options: IndexOptions, *, beside: bool = True) -> tuple[Sidecar, str]:
@@ -120,9 +139,9 @@ def find_or_make_index(url: str, options: IndexOptions, *, beside: bool = True) 
 
 def _cached_index(url: str, rules: bytes) -> str:
     """Return the path of a shard's index in the cache directory, named after the whole URL and the reading rules."""
-    location = url if not is_local(url) else os.path.abspath(local_path(url))
-    name = re.sub(r"[^A-Za-z0-9._-]+", "_", display_url(location).partition("?")[0].rpartition("/")[2])[-80:]
-    digest = hashlib.sha256(location.encode("utf-8", "surrogateescape") + rules).hexdigest()[:32]
+    full = location(url)
+    name = re.sub(r"[^A-Za-z0-9._-]+", "_", display_url(full).partition("?")[0].rpartition("/")[2])[-80:]
+    digest = hashlib.sha256(full.encode("utf-8", "surrogateescape") + rules).hexdigest()[:32]
     return str(environment.cache_home() / "index" / f"{digest}-{name}.arrow")
 
 
@@ -130,15 +149,7 @@ def _reading_rules(options: IndexOptions) -> bytes:
     """Return what tells the naming rule and the strictness of these options from others; nothing for the defaults."""
     tar = replace(options.tar, limits=DEFAULT_OPTIONS.limits)
     rules = b"" if tar == DEFAULT_OPTIONS else repr(tar).encode()
-    split_name = options.split_name
-    if split_name is first_dot:
-        return rules
-    try:
-        return rules + pickle.dumps(split_name)
-    except Exception:  # a local function
-        code, cells = getattr(split_name, "__code__", None), getattr(split_name, "__closure__", None) or ()
-        parts = (code.co_code, code.co_consts, code.co_names) if code else split_name
-        return rules + repr((parts, [cell.cell_contents for cell in cells])).encode()
+    return rules + rule_bytes(options.split_name)
 
 
 def usable_index(
@@ -191,8 +202,12 @@ def index_shard(url: str, options: IndexOptions = DEFAULT_INDEXING) -> bytes:
     before = stat(url, options.storage)
     entries, columns = Entries(), None if options.meta is None else MetaColumns(options.meta)
     try:
-        with open_read(url, options.storage) as source:
-            _read_shard(source, url, options, entries, columns)
+        with open_shard(url, options.storage, options.cache, before.version) as source:
+            try:
+                _read_shard(source, url, options, entries, columns)
+            except ArchiveError as error:
+                source.blame(error)
+                raise
         content = make_sidecar(
             entries,
             before,

@@ -10,8 +10,9 @@ import json
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from html import escape
 from typing import Any
 from urllib.parse import urlsplit
@@ -33,12 +34,16 @@ from tarmac.storage import StorageOptions, is_local, is_stream, scheme_of, write
 from tarmac.storage.local import local_path
 from tarmac.storage.types import DEFAULT_STORAGE, WriteOptions
 from tarmac.storage.urls import (
+    ShardListing,
+    Shards,
     ShardUrl,
     allowed_name,
     is_encodable,
+    iter_listed,
     manifest_shards,
     parse_manifest,
     read_list,
+    some,
 )
 
 KIND = "wids-shard-index-v1"
@@ -63,12 +68,17 @@ class Shard:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Manifest:
+class Manifest(ShardListing):
     """The shards of a dataset, in order, with its name and any further information."""
 
     shards: list[Shard]
     name: str = ""
     info: Any = None
+
+    @property
+    def urls(self) -> list[str]:
+        """The URLs of the shards, in order."""
+        return [shard.url for shard in self.shards]
 
     @property
     def samples(self) -> int:
@@ -104,6 +114,48 @@ class Manifest:
         title = f"{len(self.shards)} shards, {self.samples} samples{self._size()}"
         caption = f"<caption>{escape(visible(f'{self.name}: {title}' if self.name else title))}</caption>"
         return f"<table>{caption}<tr><th>shard<th>samples<th>bytes</tr>{''.join(rows)}</table>"
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The manifests and shards that were named, in order."""
+
+    parts: Sequence[Manifest | ShardUrl]
+
+    @property
+    def manifest(self) -> Manifest | None:
+        """The manifest, if one was named and nothing else."""
+        first = self.parts[0]
+        return first if isinstance(first, Manifest) and len(self.parts) == 1 else None
+
+    @cached_property
+    def shards(self) -> list[Shard | ShardUrl]:
+        """The shards, with the entries of those that a manifest lists."""
+        return [
+            shard for part in self.parts for shard in (part.shards if isinstance(part, Manifest) else [part])
+        ]
+
+    @cached_property
+    def urls(self) -> list[ShardUrl]:
+        """The URLs of the shards."""
+        return [ShardUrl(shard.url) if isinstance(shard, Shard) else shard for shard in self.shards]
+
+
+def find_inputs(
+    source: Shards,
+    storage: StorageOptions = DEFAULT_STORAGE,
+    limits: Limits = DEFAULT_LIMITS,
+    *,
+    allow_exec: bool = True,
+) -> Inputs:
+    """Expand patterns and lists, once, and read manifests, whose shards need not be indexed again."""
+
+    def opened(manifest: str | ShardListing) -> tuple[Manifest]:
+        if isinstance(manifest, Manifest):
+            return (manifest,)
+        return (read_manifest(str(manifest), storage, limits),)
+
+    return Inputs(some(iter_listed(source, opened, limits=limits, storage=storage, allow_exec=allow_exec)))
 
 
 def read_manifest(

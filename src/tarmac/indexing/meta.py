@@ -219,7 +219,8 @@ def _fail(error: Exception, column: str, field: str, key: str) -> NoReturn:
     located = failure(
         f'field "{field}", for the column "{column}": {reason}',
         key=key,
-        hint=getattr(error, "hint", None) or '`on_bad`="null" stores null for damaged fields.',
+        hint=getattr(error, "hint", None)
+        or "tarmac index --on-bad-meta null stores null for damaged fields.",
     )
     located.field = field
     raise located from error

@@ -7,7 +7,6 @@ sizes, which must not be returned under the keys of the index.
 from __future__ import annotations
 
 import mmap
-import os
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -16,8 +15,8 @@ from numpy.typing import NDArray
 
 from tarmac.errors import ArchiveError, IndexDamaged, IndexStale
 from tarmac.runtime.types import Integers
-from tarmac.storage import ObjectInfo, is_local
-from tarmac.storage.local import LocalSource, local_path
+from tarmac.storage import ObjectInfo, location
+from tarmac.storage.local import LocalSource
 from tarmac.tar import TarOptions, read_members
 from tarmac.tar.header import BLOCK, classify
 
@@ -40,8 +39,7 @@ def check_all_names(index: Sidecar, info: ObjectInfo, url: str, content: mmap.mm
 
     All headers are read, once per process for each version of a shard.
     """
-    location = os.path.abspath(local_path(url)) if is_local(url) else url
-    version = location, str(info.size), info.version or "", index.facts.fingerprint
+    version = location(url), str(info.size), info.version or "", index.facts.fingerprint
     if version in _verified:
         return
     if content is None:

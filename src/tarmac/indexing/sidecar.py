@@ -7,7 +7,7 @@ It has one row per sample: `key`, `members` (a list of field, offset, size, dige
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -101,6 +101,16 @@ class Sidecar:
         if text is not None:
             return [text[start:end] for start, end in pairs]
         return [raw[start:end].decode("utf-8", "surrogateescape") for start, end in pairs]
+
+    def split_by(self, rule: Callable[[str], tuple[str, str] | None]) -> bool:
+        """Return whether a naming rule gives the keys of this index."""
+        fields, field_of, starts = self.fields, self.field_of.tolist(), self.starts.tolist()
+        for row, key in enumerate(self.keys()):
+            for member in range(starts[row], starts[row + 1]):
+                named = rule(f"{key}.{fields[field_of[member]]}")
+                if named is None or named[0] != key:
+                    return False
+        return True
 
     def text_bounds(self, rows: slice | Integers) -> Integers:
         """Return where in `text` the keys of some samples start and stop."""

@@ -20,7 +20,7 @@ from tarmac.errors import JobBusy, JobMismatch, NotFound, TarmacError, WriteErro
 from tarmac.jobs.outputs import sampled_digests
 from tarmac.jobs.task import Outcome, Unit
 from tarmac.limits import DEFAULT_LIMITS
-from tarmac.storage import StorageOptions, is_local, read_all, scheme_of, write_all
+from tarmac.storage import StorageOptions, is_local, read_all, without_query, write_all
 from tarmac.storage.local import local_path
 from tarmac.storage.locks import claim, forget_in_children
 from tarmac.storage.types import DEFAULT_STORAGE, WriteOptions
@@ -35,9 +35,7 @@ _COLUMNS = frozenset(field.name for field in fields(Outcome)) - {"inputs", "deta
 
 def ledger_url(output: str, verb: str) -> str:
     """Return the URL of the ledger for a job that writes `output`: a file, a pattern or a directory."""
-    path = output if is_local(output) else output.partition("?")[0]
-    if scheme_of(output) in ("http", "https"):
-        path = path.partition("#")[0]
+    path = without_query(output)
     fixed = path.partition("{")[0].rpartition("/")[0]
     directory, slash = (fixed, "/") if fixed or path.startswith("/") else ("", "")
     name = path[len(directory) + len(slash) :]

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from html import escape
 from typing import Any
 
-from tarmac.display import display_url
+from tarmac.display import display_url, html_table
 from tarmac.jobs.task import Outcome
 
 DROPPED = ("doubles_left_out", "without_a_partner_dropped")
@@ -38,6 +37,8 @@ class Report:
     bytes: int = 0
     """Payload bytes written."""
     seconds: float = 0.0
+    dry_run: bool = False
+    """Whether the report only says what there is to do."""
     errors: list[str] = field(default_factory=list)
     """The first errors of each unit."""
     notes: dict[str, int] = field(default_factory=dict)
@@ -53,6 +54,11 @@ class Report:
     def ok(self) -> bool:
         """Whether no sample failed."""
         return not self.failed
+
+    @property
+    def exit_status(self) -> int:
+        """The exit status of the command."""
+        return 0 if self.ok else 1
 
     @property
     def outputs(self) -> list[str]:
@@ -74,6 +80,9 @@ class Report:
         return result | {"seconds": round(self.seconds, 3)}
 
     def __str__(self) -> str:
+        if self.dry_run:
+            done = f", {self.kept} done before" if self.kept else ""
+            return f"{self.verb}: {self.units - self.kept} to do{done}"
         counts = f"{self.read} samples in"
         counts += f", {self.read - self.left_out} selected" if self.left_out else ""
         counts += f", {self.written} out"
@@ -96,10 +105,7 @@ class Report:
         rows = {name: value for name, value in self.to_dict().items() if value and name != "errors"}
         rows |= {"outputs": _shortened(list(map(display_url, self.outputs)))} if self.outputs else {}
         rows |= {"errors": _shortened(self.errors)} if self.errors else {}
-        cells = "".join(
-            f"<tr><th>{escape(name)}</th><td>{escape(str(value))}</td></tr>" for name, value in rows.items()
-        )
-        return f"<table>{cells}</table>"
+        return html_table(str(self), rows)
 
 
 def _shortened(items: list[str], most: int = 5) -> str:

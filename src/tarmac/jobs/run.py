@@ -38,7 +38,7 @@ def run_job(
     error. `dry_run` writes nothing and reports what there is to do.
     """
     started = time.monotonic()
-    report = Report(task.verb)
+    report = Report(task.verb, dry_run=dry_run)
     records = open_ledger(
         ledger, task.verb, task.options(), overwrite=overwrite, dry_run=dry_run, storage=storage
     )

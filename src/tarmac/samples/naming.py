@@ -7,6 +7,7 @@ field), or to None for a name that belongs to no sample.
 
 from __future__ import annotations
 
+import pickle
 import re
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -52,6 +53,18 @@ def _split_at(name: str, dot: int) -> tuple[str, str] | None:
     if dot <= 0 or not field or key.endswith("/"):
         return None
     return key, field
+
+
+def rule_bytes(split_name: Splitter) -> bytes:
+    """Return bytes that tell a rule from others; nothing for the default."""
+    if split_name is first_dot:
+        return b""
+    try:
+        return pickle.dumps(split_name)
+    except Exception:  # a local function
+        code, cells = getattr(split_name, "__code__", None), getattr(split_name, "__closure__", None) or ()
+        parts = (code.co_code, code.co_consts, code.co_names) if code else split_name
+        return repr((parts, [cell.cell_contents for cell in cells])).encode()
 
 
 def plain_key(key: str) -> str:

@@ -16,7 +16,7 @@ from tarmac.errors import ArchiveError, PartialSamples, SampleError, SplitSample
 from tarmac.limits import Limits
 from tarmac.samples.grouping import Grouping, Sample, group_members
 from tarmac.samples.naming import Splitter, first_dot
-from tarmac.storage import Cache, Source, StorageOptions, open_read
+from tarmac.storage import Cache, Source, StorageOptions, open_shard
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.storage.urls import Shards, expand
 from tarmac.tar import Member, TarOptions, read_members
@@ -78,7 +78,7 @@ class SampleReader:
 
     def open(self, url: str) -> Source:
         """Open the bytes of one shard, through the cache if there is one."""
-        return open_read(url, self.storage) if self.cache is None else self.cache.open_read(url, self.storage)
+        return open_shard(url, self.storage, self.cache)
 
 
 def read(

@@ -1,12 +1,13 @@
 """URLs to bytes and back: local files, object stores, web servers, commands, standard streams, a cache."""
 
 from tarmac.environment import enforce_security, is_secure
-from tarmac.storage.cache import Cache
+from tarmac.storage.cache import Cache, open_shard
 from tarmac.storage.schemes import (
     can_list,
     is_local,
     is_stream,
     list_objects,
+    location,
     open_read,
     open_write,
     read_all,
@@ -14,6 +15,7 @@ from tarmac.storage.schemes import (
     register_scheme,
     scheme_of,
     stat,
+    without_query,
     write_all,
 )
 from tarmac.storage.store import FileSource, FileStore, Store
@@ -29,8 +31,10 @@ __all__ = [
     "is_secure",
     "is_stream",
     "list_objects",
+    "location",
     "ObjectInfo",
     "open_read",
+    "open_shard",
     "open_write",
     "read_all",
     "read_range",
@@ -41,6 +45,7 @@ __all__ = [
     "stat",
     "StorageOptions",
     "Store",
+    "without_query",
     "write_all",
     "WriteOptions",
 ]

@@ -389,6 +389,16 @@ class _CachedSource(LocalSource):
             error.hint = f"remove the damaged copy {self._url} from the cache and read it again."
 
 
+def open_shard(
+    url: str,
+    storage: StorageOptions = DEFAULT_STORAGE,
+    cache: Cache | None = None,
+    version: str | None = None,
+) -> Source:
+    """Open a shard, through the cache if there is one."""
+    return schemes.open_read(url, storage) if cache is None else cache.open_read(url, storage, version)
+
+
 def _is_cacheable(url: str) -> bool:
     return url != "-" and not schemes.is_local(url)
 

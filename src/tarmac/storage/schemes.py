@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib
 import itertools
+import os
 import re
 from operator import itemgetter
 
@@ -79,6 +80,19 @@ def scheme_of(url: str) -> str:
 def is_local(url: str) -> bool:
     """Return whether the URL names a file on this machine."""
     return scheme_of(url) in ("", "file")
+
+
+def location(url: str) -> str:
+    """Return the absolute path of a local file, however it is written; any other URL unchanged."""
+    return os.path.abspath(local_path(url)) if is_local(url) else url
+
+
+def without_query(url: str) -> str:
+    """Return a URL without its query, and that of a web server without its fragment; a file name unchanged."""
+    if is_local(url):
+        return url
+    path = url.partition("?")[0]
+    return path.partition("#")[0] if scheme_of(url) in ("http", "https") else path
 
 
 def is_stream(url: str) -> bool:

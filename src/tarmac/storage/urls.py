@@ -1,6 +1,6 @@
 """Expand patterns and lists into shard URLs.
 
-Accepted: a string, a path, or an iterable of those; `a::b`; braces `{000..999}` and `{a,b}`; local and
+Accepted: a string, a path, a `Manifest`, or an iterable of those; `a::b`; braces `{000..999}` and `{a,b}`; local and
 remote globs; `~`; `${X}` (the variable `WDS_X`); `-`; `@list.txt`; a shardspec in YAML; a manifest in JSON.
 
 The name of an existing local file is literal, whatever characters it contains. Lists, shardspecs and
@@ -18,7 +18,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import PurePath
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urljoin
 
 from tarmac import environment
@@ -26,13 +26,26 @@ from tarmac.errors import NotFound, TooManyShards, UnsafeUrl, UrlError
 from tarmac.limits import DEFAULT_LIMITS, MIB, Limits
 from tarmac.storage.braces import expand_braces
 from tarmac.storage.local import local_path
-from tarmac.storage.schemes import can_list, is_local, open_read, scheme_of, store_of
+from tarmac.storage.schemes import can_list, is_local, open_read, scheme_of, store_of, without_query
 from tarmac.storage.store import GLOB
 from tarmac.storage.types import DEFAULT_STORAGE, StorageOptions
 
-Shards = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+
+class ShardListing:
+    """The base class of `Manifest`: shards that were listed already."""
+
+    __slots__ = ()
+
+    @property
+    def urls(self) -> list[str]:
+        """The URLs of the shards, in order."""
+        raise NotImplementedError
+
+
+Shards = str | os.PathLike[str] | ShardListing | Iterable[str | os.PathLike[str] | ShardListing]
 
 Parser = Callable[[str, Limits], Iterator[str]]
+T = TypeVar("T")
 
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 _SEPARATOR = re.compile(r"::(?![0-9a-fA-F:.%]*\])")  # not the one inside http://[::1]/
@@ -41,6 +54,12 @@ _BRACES_IN_SCHEME = re.compile(r"[^/:]*\{[^/]*:")  # {pipe,pipe}:x
 
 class ShardUrl(str):
     """The URL of one shard. It is not a pattern: `expand` returns it unchanged."""
+
+    __slots__ = ()
+
+
+class _ManifestUrl(str):
+    """The URL of a manifest."""
 
     __slots__ = ()
 
@@ -56,12 +75,17 @@ def expand(
 
     `limits.shards` bounds their number. Without `allow_exec`, `pipe:` URLs raise `UnsafeUrl`.
     """
-    urls = list(iter_urls(shards, limits=limits, storage=storage, allow_exec=allow_exec))
-    if not urls:
+    return some(iter_urls(shards, limits=limits, storage=storage, allow_exec=allow_exec))
+
+
+def some(shards: Iterable[T]) -> list[T]:
+    """Return the shards as a list; raise if there are none."""
+    listed = list(shards)
+    if not listed:
         raise NotFound(
             "expected at least one shard.", hint="a path, a pattern like 'train-{000..009}.tar', or a list."
         )
-    return urls
+    return listed
 
 
 def iter_urls(
@@ -72,19 +96,38 @@ def iter_urls(
     allow_exec: bool = True,
 ) -> Iterator[ShardUrl]:
     """Yield the same URLs as `expand`, one at a time, without building the list."""
+
+    def urls_in(manifest: str | ShardListing) -> Iterator[ShardUrl]:
+        if isinstance(manifest, str):
+            return _read_shards(manifest, _parse_manifest, limits, storage)
+        return map(ShardUrl, manifest.urls)
+
+    return iter_listed(shards, urls_in, limits=limits, storage=storage, allow_exec=allow_exec)
+
+
+def iter_listed(
+    shards: Shards,
+    open_manifest: Callable[[str | ShardListing], Iterable[T]],
+    *,
+    limits: Limits = DEFAULT_LIMITS,
+    storage: StorageOptions = DEFAULT_STORAGE,
+    allow_exec: bool = True,
+) -> Iterator[ShardUrl | T]:
+    """Yield the URLs of shards, and what `open_manifest` returns for the URL of a manifest or for a `Manifest`."""
     count = 0
     for spec in _specs(shards):
         for url in _expand_one(spec, limits, storage, allow_exec):
-            count += 1
-            if not allow_exec:
-                reject_command(url)
-            if count > limits.shards:
-                raise TooManyShards(
-                    f"this expands to more than {limits.shards} shards.",
-                    url=spec,
-                    hint="raise Limits.shards.",
-                )
-            yield url
+            for item in (url,) if isinstance(url, ShardUrl) else open_manifest(url):
+                count += 1
+                if not allow_exec and isinstance(item, str):
+                    reject_command(item)
+                if count > limits.shards:
+                    raise TooManyShards(
+                        f"this expands to more than {limits.shards} shards.",
+                        url=spec if isinstance(spec, str) else None,
+                        hint="raise Limits.shards.",
+                    )
+                yield item
 
 
 def reject_command(url: str) -> None:
@@ -93,11 +136,13 @@ def reject_command(url: str) -> None:
         raise UnsafeUrl("this would run a command.", url=url, hint="`allow_exec`, if you trust it.")
 
 
-def _specs(shards: Shards) -> Iterator[str]:
-    if isinstance(shards, bytes | dict) or not isinstance(shards, str | os.PathLike | Iterable):
+def _specs(shards: Shards) -> Iterator[str | ShardListing]:
+    if isinstance(shards, str | os.PathLike | ShardListing):
+        shards = (shards,)
+    if isinstance(shards, bytes | dict) or not isinstance(shards, Iterable):
         what = f"expected shards as a string, a path or an iterable of those, got {type(shards).__name__}."
         raise UrlError(what)
-    return map(_text, (shards,) if isinstance(shards, str | os.PathLike) else shards)
+    return (each if isinstance(each, ShardListing) else _text(each) for each in shards)
 
 
 def _text(item: object) -> str:
@@ -122,12 +167,14 @@ def is_encodable(text: str) -> bool:
     return True
 
 
-def _expand_one(spec: str, limits: Limits, storage: StorageOptions, allow_exec: bool) -> Iterator[ShardUrl]:
-    if isinstance(spec, ShardUrl):
+def _expand_one(
+    spec: str | ShardListing, limits: Limits, storage: StorageOptions, allow_exec: bool
+) -> Iterator[ShardUrl | _ManifestUrl | ShardListing]:
+    if isinstance(spec, ShardUrl | ShardListing):
         yield spec
         return
     if is_local(spec) and os.path.lexists(local_path(spec)) and not spec.startswith("@"):
-        yield from _expand_manifest(os.path.expanduser(spec), limits, storage)
+        yield from _expand_file(os.path.expanduser(spec), limits, storage)
         return
     parts = _SEPARATOR.split(spec)
     if len(parts) > 1:
@@ -143,7 +190,7 @@ def _expand_one(spec: str, limits: Limits, storage: StorageOptions, allow_exec: 
             yield ShardUrl(url)
         else:
             for match in expand_glob(os.path.expanduser(url), limits, storage):
-                yield from _expand_manifest(match, limits, storage)
+                yield from _expand_file(match, limits, storage)
 
 
 def substituted(spec: str) -> str:
@@ -185,13 +232,13 @@ def _as_path(name: str) -> str:
     return name if not scheme_of(name) and not name.startswith("~") else f"./{name}"
 
 
-def _expand_manifest(url: str, limits: Limits, storage: StorageOptions) -> Iterator[ShardUrl]:
-    """Yield the shards that a shardspec or manifest lists; any other URL is yielded unchanged."""
-    name = url.partition("?")[0].lower() if not is_local(url) else url.lower()
+def _expand_file(url: str, limits: Limits, storage: StorageOptions) -> Iterator[ShardUrl | _ManifestUrl]:
+    """Yield the shards that a shardspec lists; any other URL is yielded as that of a manifest or a shard."""
+    name = without_query(url).lower()
     if name.endswith((".yaml", ".yml")):
         yield from _read_shards(url, _parse_shardspec, limits, storage)
     elif name.endswith(".json"):
-        yield from _read_shards(url, _parse_manifest, limits, storage)
+        yield _ManifestUrl(url)
     else:
         yield ShardUrl(url)
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from tarmac.display import visible
+from tarmac.display import html_table, visible
 from tarmac.errors import UsageError
 from tarmac.exact.dataset import Dataset
 from tarmac.exact.mix import Mix
@@ -179,12 +179,6 @@ class EpochAudit:
     shuffling: dict[str, Any]
     """The options of the order."""
 
-    def __repr__(self) -> str:
-        ranks = f"batches of {self.batch_size} on {self.world_size} ranks"
-        return (
-            f"<EpochAudit of epoch {self.epoch}: {self.order.samples} samples, {self.steps} steps, {ranks}>"
-        )
-
     @property
     def steps(self) -> int:
         """Return the number of steps of each rank, from the position on."""
@@ -212,6 +206,19 @@ class EpochAudit:
         if isinstance(self.dataset, Mix):
             return list(zip(self.dataset.datasets, self.dataset.counts, strict=True))
         return [(self.dataset, len(self.dataset))]
+
+    def __repr__(self) -> str:
+        facts = ", ".join(f"{name} {value}" for name, value in self._facts().items())
+        return f"<EpochAudit: {facts}>"
+
+    def _repr_html_(self) -> str:
+        return html_table("EpochAudit", self._facts())
+
+    def _facts(self) -> dict[str, object]:
+        names = ("epoch", "position", "steps", "batch_size", "world_size", "tail")
+        return (
+            {"samples": self.order.samples} | {name: getattr(self, name) for name in names} | self.shuffling
+        )
 
     def step(self, step: int, rank: int | None = None) -> Iterator[ReadSample]:
         """Yield what a rank reads at a step, or all ranks one after the other."""

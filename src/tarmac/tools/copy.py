@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from typing import Any, Unpack, cast
 
 from tarmac.errors import UsageError
-from tarmac.indexing.manifest import Manifest
+from tarmac.indexing.manifest import Inputs, Manifest
 from tarmac.jobs.report import Report
 from tarmac.storage.urls import Shards
 from tarmac.tools.options import (
     Access,
     AccessArgs,
-    Inputs,
     OrderArgs,
     Run,
     RunArgs,

@@ -16,15 +16,14 @@ from tarmac.errors import IndexingError, SplitSample, TarmacError
 from tarmac.exact.dataset import Dataset
 from tarmac.exact.selection import whole
 from tarmac.exact.shardset import ShardSet
-from tarmac.indexing.build import REQUESTS, IndexOptions, find_or_make_index, index_shard
-from tarmac.indexing.manifest import Manifest, Shard
+from tarmac.indexing.build import IndexOptions, find_or_make_index, index_shard, indexed_shard, manifest_of
+from tarmac.indexing.manifest import Inputs, Manifest, Shard
 from tarmac.indexing.sidecar import open_sidecar, sidecar_url, write_sidecar
-from tarmac.progress import track
-from tarmac.runtime.lookahead import in_threads
 from tarmac.storage import is_local, scheme_of, stat
 from tarmac.storage.types import DEFAULT_STORAGE
+from tarmac.storage.urls import ShardUrl
 from tarmac.tools.localcopy import decompressed
-from tarmac.tools.options import Access, Inputs
+from tarmac.tools.options import Access
 from tarmac.tools.plan import can_index, shard_stem
 from tarmac.tools.regroup import index_scattered
 from tarmac.tools.select import Select
@@ -57,30 +56,23 @@ def gather(
     inputs: Inputs, directory: str, select: Select, access: Access, *, progress: bool | None = None
 ) -> Gathered:
     """Index shards; what is created for this job alone goes into the directory."""
-    urls = inputs.urls
     options = replace(access.indexing, meta=select.meta)
+    versions: dict[int, str] = {}
 
-    def indexed(number: int) -> tuple[Shard, str]:
-        if inputs.manifest is not None:
-            shard = inputs.manifest.shards[number]
-            return shard, _version(shard, options)
-        return _indexed(urls[number], f"{directory}/shards/{number:06d}", options)
+    def index_one(number: int, given: Shard | ShardUrl) -> Shard:
+        url = inputs.urls[number]
+        if isinstance(given, Shard) and can_index([url]):
+            shard, version = given, _version(given, options)
+        else:
+            shard, version = _indexed(url, f"{directory}/shards/{number:06d}", options)
+        versions[number] = f"{url} {version}"
+        return shard
 
-    numbers = range(len(urls))
-    local = all(is_local(url) or scheme_of(url) in ("-", "pipe") for url in urls)
-    results = map(indexed, numbers) if local else in_threads(indexed, numbers, REQUESTS)
-    shards: list[Shard] = []
-    origins: dict[str, str] = {}
-    versions: list[str] = []
-    for url, (shard, version) in zip(
-        urls, track(results, len(urls), "indexing", progress=progress), strict=True
-    ):
-        shards.append(shard)
-        versions.append(f"{url} {version}")
-        if shard.url != url:
-            origins[shard.url] = url
-    digest = xxhash.xxh3_64_hexdigest("\n".join(versions).encode("utf-8", "surrogateescape"))
-    return Gathered(Manifest(shards), access, origins, digest)
+    manifest = manifest_of(inputs, options, index_one=index_one, progress=progress)
+    lines = "\n".join(versions[number] for number in range(len(versions)))
+    digest = xxhash.xxh3_64_hexdigest(lines.encode("utf-8", "surrogateescape"))
+    copies = zip(manifest.urls, inputs.urls, strict=True)
+    return Gathered(manifest, access, {copy: url for copy, url in copies if copy != url}, digest)
 
 
 def _indexed(url: str, directory: str, options: IndexOptions) -> tuple[Shard, str]:
@@ -99,7 +91,7 @@ def _indexed(url: str, directory: str, options: IndexOptions) -> tuple[Shard, st
         return _unpacked(url, directory, options)  # compressed, although its name does not say so
     facts = sidecar.facts
     version = str(stat(url, options.storage)) if is_local(url) else f"{facts.size} {facts.version}"
-    return Shard(url, facts.samples, facts.size, index, facts.fingerprint), version
+    return indexed_shard(url, sidecar, index), version
 
 
 def _version(shard: Shard, options: IndexOptions) -> str:
@@ -123,8 +115,7 @@ def _indexed_locally(path: str, url: str, directory: str, options: IndexOptions)
     with disk_errors(directory):
         os.makedirs(directory, exist_ok=True)
     write_sidecar(index, content)
-    facts = open_sidecar(index).facts
-    return Shard(path, facts.samples, facts.size, index, facts.fingerprint)
+    return indexed_shard(path, open_sidecar(index), index)
 
 
 def _unpacked(url: str, directory: str, options: IndexOptions) -> tuple[Shard, str]:

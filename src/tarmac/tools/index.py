@@ -14,9 +14,10 @@ from tarmac.indexing.dali import read_dali
 from tarmac.indexing.manifest import Manifest, Shard, existing_shards, read_manifest, write_manifest
 from tarmac.indexing.meta import meta_plan
 from tarmac.indexing.sidecar import Sidecar, open_sidecar, sidecar_url, write_sidecar
+from tarmac.jobs.report import Report
 from tarmac.jobs.run import run_job
 from tarmac.jobs.task import Outcome, Task, Unit
-from tarmac.storage import StorageOptions, is_local, is_stream, stat
+from tarmac.storage import StorageOptions, is_local, is_stream, location, stat, without_query
 from tarmac.storage.local import local_path
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.storage.urls import Shards
@@ -27,43 +28,43 @@ class IndexArgs(RunArgs, AccessArgs, total=False):
     """The shared keyword arguments of `index`."""
 
 
-@dataclass(slots=True)
-class IndexReport:
-    """What indexing did."""
+@dataclass(slots=True, repr=False)
+class IndexReport(Report):
+    """What indexing did; `bytes` is the size of all shards."""
 
-    manifest: Manifest
+    manifest: Manifest = field(default_factory=lambda: Manifest([]))
     output: str | None = None
     """Where the manifest was written."""
     built: list[str] = field(default_factory=list)
     """Shards that were read, or would be by a dry run."""
-    kept: list[str] = field(default_factory=list)
+    up_to_date: list[str] = field(default_factory=list)
     """Shards whose index is up to date."""
-    ok = True
 
-    @property
-    def bytes(self) -> int:
-        """Return the size of all shards."""
-        return sum(shard.size or 0 for shard in self.manifest.shards)
+    def add_shard(self, shard: Shard, *, built: bool) -> None:
+        """Add a shard to the manifest and to the counts."""
+        self.manifest.shards.append(shard)
+        (self.built if built else self.up_to_date).append(shard.url)
+        self.units, self.kept = len(self.manifest.shards), len(self.up_to_date)
+        self.done = 0 if self.dry_run else len(self.built)
+        self.read += shard.samples
+        self.bytes += shard.size or 0
 
     def to_dict(self) -> dict[str, Any]:
         """Return the numbers, for JSON."""
-        return {
+        return Report.to_dict(self) | {
             "manifest": None if self.output is None else display_url(self.output),
-            "shards": len(self.manifest.shards),
-            "samples": self.manifest.samples,
-            "bytes": self.bytes,
+            "shards": self.units,
+            "samples": self.read,
             "built": len(self.built),
-            "kept": len(self.kept),
             "fingerprint": self.manifest.fingerprint,
         }
 
     def __str__(self) -> str:
-        counts = f"{len(self.manifest.shards)} shards, {self.manifest.samples} samples, {self.bytes} bytes"
+        if self.dry_run:
+            return f"index: {len(self.built)} to do, {self.kept} up to date"
+        counts = f"{self.units} shards, {self.read} samples, {self.bytes} bytes"
         where = "" if self.output is None else f" -> {display_url(self.output)}"
-        return f"index: {counts}; {len(self.built)} indexed, {len(self.kept)} up to date{where}"
-
-    def __repr__(self) -> str:
-        return f"<{self}>"
+        return f"index: {counts}; {self.done} indexed, {self.kept} up to date{where}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,14 +111,7 @@ def index(
     if add and target is None:
         raise UsageError("`add` needs the manifest to add to, as the output.")
     plan = meta_plan(list(meta), on_bad="null" if on_bad_meta == "null" else "raise") if meta else None
-    indexing = IndexOptions(
-        digests=digests,
-        meta=plan,
-        split_name=access.split_name,
-        tar=access.tar,
-        storage=access.storage,
-        keep=not drop,
-    )
+    indexing = replace(access.indexing, digests=digests, meta=plan, keep=not drop)
     previous = _existing(target, access.storage) if add else None
     if target is not None:
         existing_shards(target, access.storage)  # raises if it is another kind of file
@@ -126,23 +120,22 @@ def index(
         raise UsageError(
             "standard input and commands cannot be indexed.", url=url, hint="a file or an object."
         )
-    given = inputs.manifest.shards if inputs.manifest is not None and sidecars is None else inputs.urls
+    given = inputs.shards if sidecars is None else inputs.urls
     planned = _planned(previous.shards if previous else [], given, sidecars)
-    if run.dry_run:
-        report = IndexReport(Manifest(planned), target)
-        for shard in planned:
-            (report.kept if _usable(shard, indexing) else report.built).append(shard.url)
-        return report
-    job = run_job(_IndexTask(planned, indexing, dali), run.make_engine(), progress=run.progress)
     title = os.path.basename(target or "").partition(".")[0]
     described = previous or inputs.manifest or Manifest([], name=title)
     manifest = Manifest(
         [], described.name if name is None else name, described.info if info is None else info
     )
-    report = IndexReport(manifest, target)
+    report = IndexReport("index", dry_run=run.dry_run, manifest=manifest, output=target)
+    if run.dry_run:
+        for shard in planned:
+            report.add_shard(shard, built=_usable(shard, indexing) is None)
+        return report
+    job = run_job(_IndexTask(planned, indexing, dali), run.make_engine(), progress=run.progress)
+    report.outcomes, report.seconds = job.outcomes, job.seconds
     for shard, outcome in zip(planned, job.outcomes, strict=True):
-        manifest.shards.append(replace(shard, **outcome.details["shard"]))
-        (report.built if outcome.details["built"] else report.kept).append(shard.url)
+        report.add_shard(replace(shard, **outcome.details["shard"]), built=outcome.details["built"])
     if target is not None:
         write_manifest(manifest, target, access.storage)
     return report
@@ -214,7 +207,7 @@ def _by_identity(shards: Iterable[Shard]) -> dict[str, Shard]:
     """Return the shards by what identifies them, however their URLs are written."""
     result: dict[str, Shard] = {}
     for shard in shards:
-        name = os.path.abspath(local_path(shard.url)) if is_local(shard.url) else shard.url
+        name = location(shard.url)
         if name in result:
             raise UsageError("the shard is given twice, so its samples would be too.", url=shard.url)
         result[name] = shard
@@ -224,7 +217,7 @@ def _by_identity(shards: Iterable[Shard]) -> dict[str, Shard]:
 def _sidecar_in(url: str, directory: str | None) -> str | None:
     if directory is None:
         return None
-    name = os.path.basename(url if is_local(url) else url.partition("?")[0])
+    name = os.path.basename(without_query(url))
     return f"{directory.rstrip('/')}/{sidecar_url(name)}"
 
 

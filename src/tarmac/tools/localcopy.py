@@ -11,7 +11,7 @@ import xxhash
 
 from tarmac.errors import NotFound, ObjectChanged, UnsafeUrl
 from tarmac.limits import DEFAULT_LIMITS, Limits
-from tarmac.storage import StorageOptions, is_local, open_read, scheme_of, stat
+from tarmac.storage import StorageOptions, is_local, open_read, scheme_of, stat, without_query
 from tarmac.storage.local import local_path
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.storage.urls import allowed_name
@@ -68,7 +68,7 @@ def ensure_local(
     """Return a local file as it is; copy anything remote or compressed, and standard input, to `directory`."""
     if scheme_of(url) == "pipe" and not allow_exec:
         raise UnsafeUrl("a source cannot be a command.", url=url, hint="COMMAND | tarmac pack --from lines -")
-    compression = format_of_name(url if is_local(url) else url.partition("?")[0])
+    compression = format_of_name(without_query(url))
     if is_local(url) and compression is None:
         if os.path.isdir(local_path(url)):
             raise NotFound("expected a file, got a directory.", url=url)

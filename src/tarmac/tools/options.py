@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypedDict, TypeVar
 
 from tarmac.errors import TarmacError, UsageError
-from tarmac.indexing.manifest import Manifest, read_manifest
+from tarmac.indexing.manifest import Inputs, Manifest, find_inputs
 from tarmac.jobs.engines import Engine, make_engine
 from tarmac.jobs.task import Outcome
 from tarmac.limits import Limits
@@ -24,9 +24,9 @@ from tarmac.runtime.budget import ErrorBudget
 from tarmac.runtime.processes import usable_cores
 from tarmac.samples.naming import Splitter, first_dot
 from tarmac.samples.reader import SampleReader
-from tarmac.storage import Cache, StorageOptions, scheme_of
+from tarmac.storage import Cache, StorageOptions
 from tarmac.storage.types import DEFAULT_STORAGE
-from tarmac.storage.urls import Shards, ShardUrl, expand
+from tarmac.storage.urls import Shards
 from tarmac.tar import TarOptions
 from tarmac.tar.reader import DEFAULT_OPTIONS
 
@@ -127,8 +127,8 @@ class ErrorArgs(TypedDict, total=False):
     """Stop when more samples than this were bad."""
 
 
-class AccessArgs(TypedDict, total=False):
-    """Access inputs and outputs."""
+class ReadArgs(TypedDict, total=False):
+    """Read inputs."""
 
     storage: StorageOptions
     """Credentials, endpoints, timeouts and retries."""
@@ -138,22 +138,22 @@ class AccessArgs(TypedDict, total=False):
     """Strictness of reading tar files."""
     split_name: Splitter
     """How a member name splits into key and field: `first_dot`, `last_dot`, or a function."""
-    cache: Cache | str | os.PathLike[str] | None
-    """Cache for remote shards, or its directory."""
     allow_exec: bool
     """Allow `pipe:` inputs, which run commands."""
+
+
+class AccessArgs(ReadArgs, total=False):
+    """Read inputs, through a cache if there is one."""
+
+    cache: Cache | str | os.PathLike[str] | None
+    """Cache for remote shards, or its directory."""
 
 
 class RewriteArgs(SelectArgs, WriteArgs, RunArgs, ErrorArgs, AccessArgs, total=False):
     """The keyword arguments that `sort`, `map` and `join` share."""
 
 
-@dataclass(frozen=True)
-class Inputs:
-    """The shards that a verb reads: their expanded URLs, and the manifest if they came from one."""
-
-    urls: Sequence[ShardUrl]
-    manifest: Manifest | None = None
+_SHARED = frozenset(RewriteArgs.__annotations__) | frozenset(OrderArgs.__annotations__)
 
 
 @dataclass(frozen=True)
@@ -174,29 +174,22 @@ class Access:
             object.__setattr__(self, "tar", replace(self.tar, limits=self.limits))
 
     def inputs(self, sources: Shards | Manifest | Inputs) -> Inputs:
-        """Expand patterns and lists, once; keep a manifest, whose indexes need not be built again."""
+        """Find the shards, with the entries of those that a manifest lists."""
         if isinstance(sources, Inputs):
             return sources
-        if isinstance(sources, list | tuple) and len(sources) == 1:
-            sources = sources[0]
-        if _is_manifest(sources):
-            sources = read_manifest(os.fspath(sources), self.storage)  # type: ignore[arg-type]
-        if isinstance(sources, Manifest):
-            return Inputs([ShardUrl(shard.url) for shard in sources.shards], sources)
-        if hasattr(sources, "fingerprint"):
+        if hasattr(sources, "fingerprint") and not isinstance(sources, Manifest):
             what = f"expected shards, a pattern or a manifest, got a {type(sources).__name__}."
             raise UsageError(
                 what, field="sources", hint="its shards, and `where`, `keys` or `slice` to select samples."
             )
-        limits = self.tar.limits
-        return Inputs(expand(sources, limits=limits, storage=self.storage, allow_exec=self.allow_exec))
+        return find_inputs(sources, self.storage, self.tar.limits, allow_exec=self.allow_exec)
 
     @property
     def indexing(self) -> IndexOptions:
         """Return how shards are read to index them."""
         from tarmac.indexing.build import IndexOptions
 
-        return IndexOptions(split_name=self.split_name, tar=self.tar, storage=self.storage)
+        return IndexOptions(split_name=self.split_name, tar=self.tar, storage=self.storage, cache=self.cache)
 
     def opening(self, **options: Any) -> OpenOptions:
         """Return how indexed shards are opened."""
@@ -211,13 +204,6 @@ class Access:
         return SampleReader(
             urls, tar=self.tar, split_name=self.split_name, storage=self.storage, cache=self.cache
         )
-
-
-def _is_manifest(sources: object) -> bool:
-    if isinstance(sources, ShardUrl) or not isinstance(sources, str | os.PathLike):
-        return False
-    name = os.fspath(sources).partition("?")[0].lower()
-    return name.endswith(".json") and scheme_of(name) != "pipe"
 
 
 @dataclass(frozen=True)
@@ -287,7 +273,8 @@ def verb(arguments: type, *groups: type) -> Callable[[Callable[P, R]], Callable[
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
             for name in kwargs.keys() - known:
-                close = difflib.get_close_matches(name, known, 1)
+                # An argument of other verbs is not a misspelling.
+                close = () if name in _SHARED else difflib.get_close_matches(name, known, 1)
                 hint = f". Did you mean {close[0]!r}?" if close else ""
                 raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}{hint}")
             return function(*args, **kwargs)

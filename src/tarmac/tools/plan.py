@@ -22,14 +22,15 @@ from tarmac.exact.dataset import Dataset
 from tarmac.exact.selection import whole
 from tarmac.exact.shardset import ShardSet
 from tarmac.indexing.build import manifest_of
+from tarmac.indexing.manifest import Inputs
 from tarmac.jobs.report import Report
 from tarmac.runtime.types import Integers
 from tarmac.samples.grouping import Sample
 from tarmac.samples.reader import read_shard
-from tarmac.storage import StorageOptions, is_local, is_stream, scheme_of, stat
+from tarmac.storage import StorageOptions, is_local, is_stream, scheme_of, stat, without_query
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.tar.compression import format_of_name
-from tarmac.tools.options import Access, Inputs
+from tarmac.tools.options import Access
 from tarmac.tools.order import AS_IS, Order, Permutation, permutation_text
 from tarmac.tools.output import Output, same_name
 from tarmac.tools.select import Select
@@ -322,8 +323,7 @@ def _open_datasets(
     opening, indexing = access.opening(views=views), replace(access.indexing, meta=select.meta)
     datasets = []
     for group in inputs:
-        source = group.urls if group.manifest is None else group.manifest
-        manifest = manifest_of(source, indexing, beside=False, progress=progress)
+        manifest = manifest_of(group, indexing, beside=False, progress=progress)
         datasets.append(Dataset._of_parts([whole(ShardSet(manifest, opening))]))
     return datasets
 
@@ -348,7 +348,7 @@ def _versions(urls: Sequence[str], storage: StorageOptions) -> str:
 
 def shard_stem(url: str) -> str:
     """Return the name of a shard without directory, `.tar` and further extensions."""
-    name = PurePosixPath(_path(url)).name
+    name = PurePosixPath(without_query(url)).name
     match = re.match(r"(?is)(.*)\.tar", name)
     return match[1] if match else name
 
@@ -360,8 +360,4 @@ def any_remote(urls: Sequence[str]) -> bool:
 
 def can_index(urls: Sequence[str]) -> bool:
     """Return whether every shard can be indexed: it is neither a stream, nor a command, nor compressed."""
-    return not any(is_stream(url) or format_of_name(_path(url)) for url in urls)
-
-
-def _path(url: str) -> str:
-    return url if is_local(url) else url.partition("?")[0]
+    return not any(is_stream(url) or format_of_name(without_query(url)) for url in urls)

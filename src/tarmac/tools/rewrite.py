@@ -146,7 +146,7 @@ def rewrite_samples(
         raise UsageError("a stream cannot be split.", url=output.pattern, hint="an output without {split}.")
     if run.dry_run:
         if output.stream:
-            return Report(verb, 1)
+            return Report(verb, 1, dry_run=True)
         raise UsageError("the number of shards of a stream is known only after reading it.", field="dry_run")
     total = Outcome()
     incoming = _counted(samples, total)

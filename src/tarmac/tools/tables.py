@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 
 from tarmac.codecs.basic import json_loads
 from tarmac.errors import DecodeFailed, ObjectChanged, UrlError
-from tarmac.storage import is_local
+from tarmac.storage import without_query
 from tarmac.tar.compression import format_of_name
 from tarmac.tools.localcopy import LocalCopy
 
@@ -296,7 +296,7 @@ TABLES: dict[str, type[Table]] = {
 
 def table_format(url: str) -> str | None:
     """Return the format of the table that a URL names, by its extension; None if it names no table."""
-    name = (url if is_local(url) else url.partition("?")[0]).lower()
+    name = without_query(url).lower()
     if format_of_name(name):
         name = name.rpartition(".")[0]
     return next((known for known, table in TABLES.items() if name.endswith(table.extensions)), None)

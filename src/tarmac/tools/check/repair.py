@@ -9,7 +9,7 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import IO, Any
 
 import xxhash
@@ -17,20 +17,19 @@ import xxhash
 from tarmac.display import display_url
 from tarmac.errors import CompressionDamaged, IndexingError, TrailingData, UsageError
 from tarmac.indexing.manifest import Shard
-from tarmac.indexing.sidecar import Sidecar, open_sidecar, sidecar_url
-from tarmac.jobs.ledger import ledger_url
+from tarmac.indexing.sidecar import Sidecar, open_sidecar
 from tarmac.jobs.report import Report
-from tarmac.jobs.run import run_job
 from tarmac.jobs.task import Outcome, Unit
 from tarmac.samples.grouping import Sample
-from tarmac.samples.naming import plain_key
+from tarmac.samples.naming import Splitter, plain_key
 from tarmac.storage import Source, open_read, stat
 from tarmac.tar.compression import HEAD, Decompressing, detect
-from tarmac.tools.check.salvage import Buffer, Loss, SampleRun, Stretch, layout_of, runs_of, scan
-from tarmac.tools.check.shard import CheckOptions, sample_problems
+from tarmac.tools.check.salvage import Buffer, Loss, SampleRun, layout_of, runs_of, scan
+from tarmac.tools.check.shard import CheckOptions, index_url, naming_rule, sample_problems
 from tarmac.tools.options import Run
 from tarmac.tools.output import Output, ShardTask, Sources, same_name, write_shard
 from tarmac.tools.plan import shard_stem
+from tarmac.tools.rewrite import run_writing
 
 CHUNK = 1 << 20
 _EMPTY = Loss("tail", "the shard is empty.", None, 0, 0)
@@ -69,10 +68,12 @@ class _RepairTask(ShardTask):
     def run(self, unit: Unit) -> Outcome:
         url, outcome = self.urls[unit.content], Outcome()
         losses: list[Loss] = []
-        with _opened(url, self.checks, losses) as buffer:
-            samples = salvaged(buffer, url, self.checks, losses, self._index(unit.content), self.regroup)
+        index, rule = self._index(unit.content)
+        checks, output = replace(self.checks, split_name=rule), replace(self.output, split_name=rule)
+        with _opened(url, checks, losses) as buffer:
+            samples = salvaged(buffer, url, checks, losses, index, self.regroup)
             named = (sample | {"__key__": plain_key(sample["__key__"])} for sample in samples)
-            write_shard(self.output, unit.name, named, outcome=outcome)
+            write_shard(output, unit.name, named, outcome=outcome)
         outcome.failed = len(losses)
         facts = [{"shard": display_url(url)} | asdict(loss) for loss in losses]
         outcome.details["losses"] = [
@@ -80,16 +81,16 @@ class _RepairTask(ShardTask):
         ]
         return outcome
 
-    def _index(self, number: int) -> Sidecar | None:
-        """Return the index, if it is to be compared with and has digests, which prove what is intact."""
-        entry, url = self.entries[number], self.urls[number]
+    def _index(self, number: int) -> tuple[Sidecar | None, Splitter]:
+        """Return the index, if it has digests, which prove what is intact, and the naming rule."""
+        entry, url, rule = self.entries[number], self.urls[number], self.checks.split_name
         if entry is None and not self.checks.digests:
-            return None
+            return None, rule
         try:
-            sidecar = open_sidecar((entry.index if entry else None) or sidecar_url(url), self.checks.storage)
+            sidecar = open_sidecar(index_url(url, entry), self.checks.storage)
         except IndexingError:
-            return None
-        return sidecar if sidecar.digests is not None else None
+            return None, rule
+        return sidecar if sidecar.digests is not None else None, naming_rule(sidecar, rule)
 
 
 def repair(
@@ -106,14 +107,7 @@ def repair(
         what = "expected a directory, DIR/, or a numbered pattern for clean copies."
         raise UsageError(what, field="repair", url=output.pattern)
     task = _RepairTask(urls, output, checks, entries, regroup)
-    return run_job(
-        task,
-        run.make_engine(),
-        ledger=ledger_url(output.pattern, task.verb),
-        overwrite=output.overwrite,
-        storage=output.storage,
-        progress=run.progress,
-    )
+    return run_writing(task, run, task.verb)
 
 
 @contextlib.contextmanager
@@ -166,12 +160,15 @@ def salvaged(
 
     With an index that has digests, exactly what they prove intact is kept, wherever it is in the archive.
     """
-    stretches, damaged = scan(buffer, checks.tar, deep=index is not None) if len(buffer) else ([], [_EMPTY])
+    rule, runs, damaged = checks.split_name, list[SampleRun](), [_EMPTY]
+    if len(buffer):
+        stretches, damaged = scan(buffer, checks.tar, split_name=rule, deep=index is not None)
+        runs += runs_of(stretches, rule)
     if index is not None:
-        kept = _proven(buffer, index, stretches, losses)
+        kept = _proven(buffer, index, runs, losses)
     else:
         losses.extend(damaged)
-        kept = _beyond_doubt(buffer, list(runs_of(stretches)), losses, regroup)
+        kept = _beyond_doubt(buffer, runs, losses, regroup)
     for key, spans in kept:
         located = {
             name: (offset, size, buffer[offset : offset + size]) for name, (offset, size) in spans.items()
@@ -187,11 +184,11 @@ def _span(spans: Spans) -> tuple[int, int]:
     return min(offset for offset, _ in spans.values()), max(sum(span) for span in spans.values())
 
 
-def _proven(buffer: Buffer, index: Sidecar, stretches: list[Stretch], losses: list[Loss]) -> Iterator[Kept]:
+def _proven(buffer: Buffer, index: Sidecar, runs: list[SampleRun], losses: list[Loss]) -> Iterator[Kept]:
     """Yield the samples of an index whose fields all match their digests."""
     assert index.digests is not None
     moved: dict[tuple[str, str], list[tuple[int, int]]] = {}
-    for run in runs_of(stretches):
+    for run in runs:
         for name, span in run.fields.items():
             moved.setdefault((run.key, name), []).append(span)
     for row in range(len(index)):

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from tarmac.errors import ArchiveError, TarmacWarning, TrailingData
-from tarmac.samples.naming import first_dot, is_metadata, is_reserved
+from tarmac.samples.naming import Splitter, first_dot, is_metadata, is_reserved
 from tarmac.tar import TarOptions, read_members
 from tarmac.tar.header import BLOCK, UNKNOWN_FORMAT, ZERO_BLOCK, classify, octal, padded, verify
 
@@ -67,7 +67,9 @@ class _From:
         return piece
 
 
-def scan(buffer: Buffer, options: TarOptions, *, deep: bool = False) -> tuple[list[Stretch], list[Loss]]:
+def scan(
+    buffer: Buffer, options: TarOptions, *, split_name: Splitter = first_dot, deep: bool = False
+) -> tuple[list[Stretch], list[Loss]]:
     """Return all stretches of readable members, and the bytes between them.
 
     `deep` also searches inside members that are in doubt. It finds more, including the headers of archives
@@ -87,7 +89,7 @@ def scan(buffer: Buffer, options: TarOptions, *, deep: bool = False) -> tuple[li
             _judge(buffer, stretch, end)
         inner = isinstance(error, TrailingData) and _is_inner(buffer, stretch, end, stretches)
         suspect = not deep and stretch.torn_before and (nested or inside or start == payload)
-        if inner or (suspect and not _alike(stretches)):
+        if inner or (suspect and not _alike(stretches, split_name)):
             losses.append(Loss("bytes", "an archive inside a field" if inner else _MAYBE, None, start, end))
             stretches.pop()
         else:
@@ -196,11 +198,11 @@ def _holds_archives(buffer: Buffer, stretch: Stretch) -> bool:
     )
 
 
-def _alike(stretches: list[Stretch]) -> bool:
+def _alike(stretches: list[Stretch], split_name: Splitter) -> bool:
     """Return whether a sample of the last stretch has the same fields as all samples beyond doubt before it."""
     *before, last = stretches
-    layout = layout_of(list(runs_of(before)))
-    return layout is not None and any(tuple(run.fields) == layout for run in runs_of([last]))
+    layout = layout_of(list(runs_of(before, split_name)))
+    return layout is not None and any(tuple(run.fields) == layout for run in runs_of([last], split_name))
 
 
 def layout_of(runs: list[SampleRun]) -> tuple[str, ...] | None:
@@ -245,14 +247,14 @@ class SampleRun:
     stop: int = 0
 
 
-def runs_of(stretches: list[Stretch]) -> Iterator[SampleRun]:
+def runs_of(stretches: list[Stretch], split_name: Splitter = first_dot) -> Iterator[SampleRun]:
     """Yield the samples of the stretches, or parts of them."""
     extended = _has_extensions(stretches)
     for stretch in stretches:
         run: SampleRun | None = None
         last = len(stretch.members) - 1
         for number, (name, offset, size) in enumerate(stretch.members):
-            key, fieldname = _named(name)
+            key, fieldname = _named(name, split_name)
             if not fieldname:
                 continue
             if run is None or key != run.key:
@@ -272,9 +274,9 @@ def runs_of(stretches: list[Stretch]) -> Iterator[SampleRun]:
             yield run
 
 
-def _named(name: bytes) -> tuple[str, str]:
+def _named(name: bytes, split_name: Splitter) -> tuple[str, str]:
     """Return the key and the field of a member; both are empty if it belongs to no sample."""
-    named = None if is_metadata(name) else first_dot(name.decode("utf-8", "surrogateescape"))
+    named = None if is_metadata(name) else split_name(name.decode("utf-8", "surrogateescape"))
     if named is None or is_reserved(named[1]):
         return "", ""
     return named[0], named[1].lower()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from tarmac.codecs import Decoder, imagehandler
 from tarmac.display import display_url, identity, visible
 from tarmac.errors import (
     DigestMismatch,
+    ErrorBudgetExceeded,
     IndexDamaged,
     IndexMissing,
     IndexStale,
@@ -30,9 +30,10 @@ from tarmac.errors import (
 from tarmac.indexing.manifest import Manifest, Shard
 from tarmac.indexing.sidecar import Sidecar, open_sidecar, sidecar_url
 from tarmac.limits import Limits
+from tarmac.runtime.budget import ErrorBudget
 from tarmac.samples.grouping import Grouping, group_members
-from tarmac.storage import StorageOptions, is_local, open_read, stat
-from tarmac.storage.local import local_path
+from tarmac.samples.naming import Splitter, first_dot, known_fields, last_dot, rule_bytes
+from tarmac.storage import StorageOptions, location, open_read, stat
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.tar import TarOptions, read_members
 from tarmac.tar.reader import DEFAULT_OPTIONS
@@ -61,6 +62,7 @@ class CheckOptions:
     max_errors: int | None = None
     """Give up a shard with more errors than this."""
     tar: TarOptions = DEFAULT_OPTIONS
+    split_name: Splitter = first_dot
     storage: StorageOptions = DEFAULT_STORAGE
 
     def ledger_options(self) -> dict[str, Any]:
@@ -68,6 +70,8 @@ class CheckOptions:
         options: dict[str, Any] = {"require": sorted(self.require), "digests": self.digests}
         if self.manifest is not None:
             options["against"] = f"{identity(self.manifest_url)} {self.manifest.fingerprint}"
+        if self.split_name is not first_dot:
+            options["split_name"] = xxhash.xxh3_64_hexdigest(rule_bytes(self.split_name))
         return options | {
             "decode": self.decode,
             "end": self.tar.end,
@@ -92,6 +96,8 @@ class ShardCheck:
     """All errors, or the first of very many."""
     problems: int = 0
     """The number of errors."""
+    kept: bool = False
+    """Whether the result is from the ledger."""
 
     @property
     def ok(self) -> bool:
@@ -136,23 +142,19 @@ def _error_dict(error: TarmacError) -> dict[str, Any]:
     return {name: value for name, value in facts.items() if value is not None or name == "offset"}
 
 
-class _GiveUpError(Exception):
-    """There are too many errors to read on."""
-
-
 def check_shard(
     url: str, options: CheckOptions, entry: Shard | None, keys: list[str] | None = None
 ) -> ShardCheck:
     """Check one shard; `entry` is that of the manifest, and `keys` collects the keys."""
     result = ShardCheck(url)
     skipped: Counter[str] = Counter()
+    budget = ErrorBudget(options.max_errors)
 
     def record(error: TarmacError) -> None:
         if not options.all_errors:
             raise error
         result.add(error.at(url=url))
-        if options.max_errors is not None and result.problems > options.max_errors:
-            raise _GiveUpError
+        budget.check(result.problems, error)
 
     try:
         if options.manifest is not None and entry is None:
@@ -160,7 +162,7 @@ def check_shard(
         comparison = _Comparison(url, entry, need_digests=options.digests, storage=options.storage)
         for error in comparison.begin():
             record(error)
-        for key, fields in _samples(url, options, skipped, record):
+        for key, fields in _samples(url, options, comparison.rule(options.split_name), skipped, record):
             result.samples += 1
             for name, (_, size, _) in fields.items():
                 result.fields[name] = result.fields.get(name, 0) + 1
@@ -173,8 +175,8 @@ def check_shard(
                 record(error)
         for error in comparison.end(result.samples):
             record(error)
-    except _GiveUpError:
-        pass
+    except ErrorBudgetExceeded:
+        pass  # each error is recorded already
     except TarmacError as error:
         result.add(error.at(url=url))
     result.skipped = dict(skipped)
@@ -182,11 +184,15 @@ def check_shard(
 
 
 def _samples(
-    url: str, options: CheckOptions, skipped: Counter[str], record: Callable[[SampleError], None]
+    url: str,
+    options: CheckOptions,
+    rule: Splitter,
+    skipped: Counter[str],
+    record: Callable[[SampleError], None],
 ) -> Iterator[tuple[str, Mapping[str, LocatedField]]]:
     """Yield the key of each sample, and the offset, size and bytes of its fields."""
     tar = options.tar
-    grouping = Grouping(lenient=tar.end == "lenient", tracked_keys=tar.limits.tracked_keys)
+    grouping = Grouping(rule, lenient=tar.end == "lenient", tracked_keys=tar.limits.tracked_keys)
     with open_read(url, options.storage) as source:
         members = read_members(source.map() or source, tar, url=url, skipped=skipped)
         try:
@@ -231,12 +237,20 @@ def _decoder(spec: str, limits: Limits) -> Decoder:
 
 def entries_of(manifest: Manifest, urls: Sequence[str]) -> list[Shard | None]:
     """Return the entry of each of these shards in the manifest."""
-    known = {_identity(shard.url): shard for shard in manifest.shards}
-    return [known.get(_identity(url)) for url in urls]
+    known = {location(shard.url): shard for shard in manifest.shards}
+    return [known.get(location(url)) for url in urls]
 
 
-def _identity(url: str) -> str:
-    return os.path.abspath(local_path(url)) if is_local(url) else url
+def index_url(url: str, entry: Shard | None) -> str:
+    """Return the URL of the index that a shard is compared with."""
+    return (entry.index if entry else None) or sidecar_url(url)
+
+
+def naming_rule(sidecar: Sidecar, chosen: Splitter) -> Splitter:
+    """Return the rule that the caller chose, otherwise one that gives the keys and fields of the index."""
+    if chosen is not first_dot or not any("." in key.rpartition("/")[2] for key in sidecar.keys(None)):
+        return chosen
+    return next(filter(sidecar.split_by, (last_dot, known_fields(sidecar.fields))), chosen)
 
 
 class _Comparison:
@@ -253,7 +267,7 @@ class _Comparison:
         entry = self._entry
         if not (self._need_digests or (entry and (entry.index or entry.fingerprint))):
             return
-        url = (entry.index if entry else None) or sidecar_url(self._url)
+        url = index_url(self._url, entry)
         try:
             sidecar = open_sidecar(url, self._storage)
         except TarmacError as error:
@@ -268,6 +282,10 @@ class _Comparison:
         except IndexStale as error:
             yield error
         self._sidecar = sidecar
+
+    def rule(self, chosen: Splitter) -> Splitter:
+        """Return the naming rule to read the shard by."""
+        return chosen if self._sidecar is None else naming_rule(self._sidecar, chosen)
 
     def sample(self, key: str, fields: Mapping[str, LocatedField]) -> Iterator[TarmacError]:
         """Yield the differences of one sample."""

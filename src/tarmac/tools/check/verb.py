@@ -6,47 +6,63 @@ import contextlib
 import json
 import os
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Sequence
+import time
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Unpack
 
 from tarmac.codecs import imagespecs
 from tarmac.display import display_url, identity
-from tarmac.errors import TarmacError, UsageError
+from tarmac.errors import ErrorBudgetExceeded, TarmacError, UsageError
 from tarmac.indexing.manifest import Manifest, Shard, read_manifest
 from tarmac.jobs.engines import Engine, make_engine
 from tarmac.jobs.ledger import open_ledger
 from tarmac.jobs.outputs import existing_sizes
+from tarmac.jobs.report import Report
 from tarmac.jobs.task import Outcome, Task, Unit
 from tarmac.progress import track
+from tarmac.runtime.budget import ErrorBudget
 from tarmac.storage import StorageOptions, WriteOptions, scheme_of, stat, write_all
-from tarmac.storage.urls import Shards
+from tarmac.storage.urls import Shards, reject_command
 from tarmac.tools.check.repair import repair as write_copies
 from tarmac.tools.check.shard import CheckOptions, ShardCheck, check_shard, entries_of
 from tarmac.tools.keystore import SharedKeys
-from tarmac.tools.options import Access, AccessArgs, Run, RunArgs, bundle, verb
+from tarmac.tools.options import Access, ReadArgs, Run, RunArgs, bundle, verb
 from tarmac.tools.output import Output
 
 
-class CheckArgs(RunArgs, AccessArgs, total=False):
+class CheckArgs(RunArgs, ReadArgs, total=False):
     """The shared keyword arguments of `check`."""
 
 
-@dataclass(slots=True)
-class CheckReport:
-    """The result of checking shards."""
+@dataclass(slots=True, repr=False)
+class CheckReport(Report):
+    """The result of checking shards; `outputs` are the clean copies, and `written` are their samples."""
 
     shards: list[ShardCheck] = field(default_factory=list)
     duplicates: dict[str, list[str]] = field(default_factory=dict)
     """Keys that occur more than once, with their shards."""
     losses: list[dict[str, Any]] = field(default_factory=list)
     """What is missing in the clean copies: samples, bytes, or an uncertain end."""
-    copies: list[str] = field(default_factory=list)
-    """The clean copies that were written or kept."""
-    copied: int = 0
-    """The number of samples in them."""
+    repaired: bool = False
+    """Whether there are clean copies of the damaged shards."""
     complete: bool = True
     """Whether all shards were checked: more than `max_errors` errors stop the check."""
+
+    def add_shard(self, result: ShardCheck) -> None:
+        """Add the result of a shard."""
+        self.shards.append(result)
+        self.read += result.samples
+        self.kept += result.kept
+        self.done += not result.kept
+
+    def add_copies(self, job: Report) -> None:
+        """Add the clean copies that a job wrote, or would write, and what they lack."""
+        if job.dry_run:
+            self.notes["to_repair"] = job.units - job.kept
+            return
+        self.repaired, self.outcomes, self.written, self.bytes = True, job.outcomes, job.written, job.bytes
+        self.losses = [loss for outcome in job.outcomes for loss in outcome.details["losses"]]
 
     @property
     def bad(self) -> list[ShardCheck]:
@@ -56,16 +72,23 @@ class CheckReport:
     @property
     def samples(self) -> int:
         """Return the number of samples."""
-        return sum(shard.samples for shard in self.shards)
+        return self.read
 
     @property
     def ok(self) -> bool:
         """Return whether every shard is intact and no key occurs twice."""
         return self.complete and not self.bad and not self.duplicates
 
+    @property
+    def exit_status(self) -> int:
+        """Return 0 if all shards are intact or repaired without losses, 3 if some could not be read, else 1."""
+        bad = [shard for shard in self.bad if not self.repaired or self.losses or shard.unreachable]
+        damaged = any(not shard.unreachable for shard in bad) or self.duplicates or self.losses
+        return 1 if damaged or not self.complete else 3 if bad else 0
+
     def to_dict(self) -> dict[str, Any]:
         """Return the numbers, for JSON."""
-        return {
+        return Report.to_dict(self) | {
             "ok": self.ok,
             "shards": len(self.shards),
             "samples": self.samples,
@@ -77,13 +100,12 @@ class CheckReport:
     def __str__(self) -> str:
         twice = f", {len(self.duplicates)} duplicate keys" if self.duplicates else ""
         text = f"check: {len(self.shards)} shards, {self.samples} samples, {len(self.bad)} bad{twice}"
-        if self.copies or self.losses:
+        if self.outputs or self.losses:
             lost = sum(loss["what"] == "sample" for loss in self.losses)
-            text += f"; {len(self.copies)} clean copies of {self.copied} samples, {lost} samples lost"
+            text += f"; {len(self.outputs)} clean copies of {self.written} samples, {lost} samples lost"
+        if "to_repair" in self.notes:
+            text += f"; {self.notes['to_repair']} to repair"
         return text if self.complete else f"{text}; stopped at `max_errors`"
-
-    def __repr__(self) -> str:
-        return f"<{self}>"
 
 
 @verb(CheckArgs, Run, Access)
@@ -115,7 +137,7 @@ def check(
 
     `repair` is a directory or pattern for clean copies of damaged shards. What they lack is in the report, and
     is written to the file `losses` as JSON lines. `regroup` puts samples together whose members are not
-    contiguous.
+    contiguous. With `dry_run` shards are checked, and nothing is written.
     """
     access, run = bundle(Access, options), bundle(Run, options)
     if duplicates and ledger is not None:
@@ -126,6 +148,8 @@ def check(
     if manifest is None or isinstance(manifest, Manifest):
         reference = manifest
     else:
+        if not access.allow_exec:
+            reject_command(os.fspath(manifest))
         reference = read_manifest(os.fspath(manifest), access.storage)
     checks = CheckOptions(
         require=frozenset(name.lower() for name in require),
@@ -136,14 +160,16 @@ def check(
         all_errors=all_errors,
         max_errors=max_errors if all_errors else None,
         tar=access.tar,
+        split_name=access.split_name,
         storage=access.storage,
     )
     urls: list[str] = [*inputs.urls]
-    if reference is not None:
+    if reference is None:
+        entries = [shard if isinstance(shard, Shard) else None for shard in inputs.shards]
+    else:
         urls += _absent(reference, urls, access.storage)
-    described = reference or inputs.manifest
-    entries = entries_of(described, urls) if described is not None else [None] * len(urls)
-    report = CheckReport()
+        entries = entries_of(reference, urls)
+    report, started = CheckReport("check", len(urls), dry_run=run.dry_run), time.monotonic()
     with contextlib.ExitStack() as stack:
         keys = (
             SharedKeys(f"{stack.enter_context(tempfile.TemporaryDirectory())}/keys") if duplicates else None
@@ -151,27 +177,40 @@ def check(
         task = _CheckTask(urls, checks, entries, keys, versions=ledger is not None)
         # The standard input of worker processes is empty.
         engine = make_engine(None, 1) if "-" in map(scheme_of, urls) else run.make_engine()
-        results = _run(task, engine, ledger)
-        for result in track(results, len(urls), "checking", progress=run.progress):
-            report.shards.append(result)
-            if on_shard is not None:
-                on_shard(result)
-            if max_errors is not None and sum(shard.problems for shard in report.shards) > max_errors:
-                report.complete = False
-                return report
-        if keys is not None:
+        checked = stack.enter_context(contextlib.closing(_run(task, engine, ledger, run.dry_run)))
+        results = track(checked, len(urls), "checking", progress=run.progress)
+        report.complete = _collect(results, report, ErrorBudget(max_errors), on_shard)
+        if keys is not None and report.complete:
             report.duplicates = {key: [urls[n] for n in numbers] for key, numbers in keys.duplicates()}
-    if repair is not None:
+    if repair is not None and report.complete:
         target = Output(repair, overwrite=overwrite, storage=access.storage)
         damaged = [result.url for result in report.bad if not result.unreachable]
         known = dict(zip(urls, entries, strict=True))
         job = write_copies(damaged, target, run, checks, [known[url] for url in damaged], regroup=regroup)
-        report.losses = [loss for outcome in job.outcomes for loss in outcome.details["losses"]]
-        report.copies, report.copied = job.outputs, job.written
-        if losses is not None:
+        report.add_copies(job)
+        if losses is not None and not run.dry_run:
             lines = "".join(f"{json.dumps(loss, ensure_ascii=True)}\n" for loss in report.losses)
             write_all(losses, lines.encode(), access.storage, WriteOptions(overwrite=True))
+    report.seconds = time.monotonic() - started
     return report
+
+
+def _collect(
+    results: Iterable[ShardCheck],
+    report: CheckReport,
+    budget: ErrorBudget,
+    on_shard: Callable[[ShardCheck], None] | None,
+) -> bool:
+    """Add the results to the report; return whether there were not too many errors."""
+    for result in results:
+        report.add_shard(result)
+        if on_shard is not None:
+            on_shard(result)
+        try:
+            budget.check(budget.failed + result.problems, result.error)
+        except ErrorBudgetExceeded:
+            return False
+    return True
 
 
 def _image_spec(decode: bool | str) -> str:
@@ -228,32 +267,39 @@ class _CheckTask(Task):
         return Outcome(result.samples, bytes=result.payload, details={"result": result})
 
 
-def _run(task: _CheckTask, engine: Engine, ledger: str | None) -> Iterator[ShardCheck]:
+def _run(task: _CheckTask, engine: Engine, ledger: str | None, dry_run: bool) -> Generator[ShardCheck]:
     """Yield the results in order; those that the ledger has for the same version are not computed again."""
-    records = open_ledger(ledger, task.verb, task.options() if ledger else {}, storage=task.checks.storage)
-    try:
-        records.begin()
-        done: dict[int, ShardCheck] = {}
-        missing: list[Unit] = []
+    options, storage = task.options() if ledger else {}, task.checks.storage
+    done: dict[int, ShardCheck] = {}
+    missing: list[Unit] = []
+    with contextlib.ExitStack() as stack:
+        records = open_ledger(ledger, task.verb, options, dry_run=dry_run, storage=storage)
+        stack.callback(records.close)
+        if not dry_run:
+            records.begin()
         for unit in task.plan():
             inputs, known = records.done.get(unit.name, ("", Outcome()))
             if unit.inputs and inputs == unit.inputs:
                 done[unit.content] = ShardCheck(
-                    task.urls[unit.content], known.read, known.bytes, **known.details
+                    task.urls[unit.content], known.read, known.bytes, **known.details, kept=True
                 )
             else:
                 missing.append(unit)
-        finished = iter(engine.run(task.run, missing))
+        finished = stack.enter_context(contextlib.closing(_outcomes(task, engine, missing)))
         for number in range(len(task.urls)):
             while number not in done:
                 unit, outcome = next(finished)
-                if isinstance(outcome, Exception):
-                    raise outcome
                 result = outcome.details["result"]
-                if result.ok and unit.inputs:
+                if result.ok and unit.inputs and not dry_run:
                     details = {"fields": result.fields, "skipped": result.skipped}
                     records.record(unit, replace(outcome, details=details))
                 done[unit.content] = result
             yield done.pop(number)
-    finally:
-        records.close()
+
+
+def _outcomes(task: _CheckTask, engine: Engine, units: list[Unit]) -> Generator[tuple[Unit, Outcome]]:
+    """Yield the outcomes of the engine; a generator, so that closing it ends the workers."""
+    for unit, outcome in engine.run(task.run, units):
+        if isinstance(outcome, Exception):
+            raise outcome
+        yield unit, outcome

@@ -14,13 +14,14 @@ import xxhash
 from tarmac.codecs import encode_field
 from tarmac.errors import BadName, TarmacError, UsageError
 from tarmac.exact.dataset import Dataset
+from tarmac.indexing.manifest import Inputs
 from tarmac.runtime.types import Integers
 from tarmac.samples.naming import check_field
 from tarmac.tools.columns import Columns, encode_json, row_key
 from tarmac.tools.gather import gather
 from tarmac.tools.keystore import RowStore
 from tarmac.tools.localcopy import ensure_local
-from tarmac.tools.options import Access, Inputs
+from tarmac.tools.options import Access
 from tarmac.tools.output import fields_of
 from tarmac.tools.select import Select
 from tarmac.tools.tables import TABLES, Table, table_format

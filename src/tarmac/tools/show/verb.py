@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Unpack
 
+from tarmac.display import display_url, html_table
 from tarmac.errors import MissingField, UsageError
-from tarmac.indexing.manifest import Manifest
+from tarmac.indexing.manifest import Inputs, Manifest
 from tarmac.samples.grouping import Sample
 from tarmac.storage import StorageOptions
 from tarmac.storage.urls import Shards
-from tarmac.tools.options import Access, AccessArgs, Inputs, SelectArgs, bundle, verb
+from tarmac.tools.options import Access, AccessArgs, SelectArgs, bundle, verb
 
 if TYPE_CHECKING:
     from tarmac.exact.dataset import Dataset
@@ -55,7 +56,10 @@ class SampleView:
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{name}: {size} bytes" for name, size in self.sizes.items())
-        return f"<sample {self.key!r} of {self.url}: {sizes}>"
+        return f"<sample {self.key!r} of {display_url(self.url)}: {sizes}>"
+
+    def _repr_html_(self) -> str:
+        return html_table(self.key, {"shard": display_url(self.url)} | self.describe())
 
 
 class SampleViews(Iterator[SampleView]):

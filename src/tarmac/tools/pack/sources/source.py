@@ -11,7 +11,7 @@ from typing import Any
 
 from tarmac.errors import NotFound, UrlError, UsageError
 from tarmac.samples.grouping import Sample
-from tarmac.storage import StorageOptions, is_local
+from tarmac.storage import StorageOptions, is_local, without_query
 from tarmac.storage.local import local_path
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.tar.compression import format_of_name
@@ -153,7 +153,7 @@ def guess_format(url: str) -> str:
     """Return the format of a source by its name."""
     if url.endswith("/") or (is_local(url) and os.path.isdir(local_path(url))):
         return "dir"
-    name = (url if is_local(url) else url.partition("?")[0]).lower()
+    name = without_query(url).lower()
     if format_of_name(name):
         name = name.rpartition(".")[0]
     for source in SOURCES.values():
