@@ -237,6 +237,14 @@ def test_pipes_for_custom_handlers(tmp_path):
     assert not set_options(io.BytesIO(), timeout=1)
 
 
+def test_pipes_that_stall_are_errors():
+    with Pipe(["sleep", f"{FOREVER}"], mode="rb") as pipe:
+        set_options(pipe, timeout=0.01)
+        with pytest.raises(tarmac.errors.Stalled):
+            pipe.read()
+    assert pipe.status < 0
+
+
 def test_secure_mode_rejects_commands():
     enforce_security()
     try:

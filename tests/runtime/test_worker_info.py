@@ -9,14 +9,13 @@ import pytest
 
 from harness.workers import as_worker
 from tarmac import environment
+from tarmac.compat.webdataset.utils import pytorch_worker_info, pytorch_worker_seed
 from tarmac.runtime.worker_info import (
     WorkerInfo,
     assume_worker,
     become_worker,
     current_worker_info,
     loader_token,
-    pytorch_worker_info,
-    pytorch_worker_seed,
     remember_rank,
 )
 

@@ -45,7 +45,8 @@ def test_of_a_shard_in_order_it_is_the_usual_index(tmp_path):
     with tarmac.TarWriter(path) as writer:
         for number in range(5):
             writer.write({"__key__": f"{number}", "cls": number, "txt": "x"})
-    assert index_scattered(path) == index_shard(path)
+    for options in (IndexOptions(), IndexOptions(digests=True)):
+        assert index_scattered(path, options) == index_shard(path, options)
 
 
 def test_metadata_and_errors(tmp_path):

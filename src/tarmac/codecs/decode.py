@@ -84,7 +84,7 @@ class Decoder:
                 else:
                     result[field] = self._decode_other(field, value)
         except Exception as error:
-            _fail(error, field, sample.get("__key__"), sample.get("__url__"))
+            raise_located(error, field, sample.get("__key__"), sample.get("__url__"))
         return result
 
     def decode1(self, key: str, data: bytes) -> Any:
@@ -163,7 +163,7 @@ def _text_if_possible(data: bytes) -> str | bytes:
         return data
 
 
-def _fail(error: Exception, field: str, key: Any, url: Any) -> NoReturn:
+def raise_located(error: Exception, field: str, key: Any, url: Any) -> NoReturn:
     """Raise the error with its location: field, sample and shard. It does not keep the sample."""
     key = key.decode("utf-8", "replace") if isinstance(key, bytes) else key
     key = key if key is None else str(key)

@@ -7,7 +7,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import IO, Any, Generic, Protocol, TypeVar
 
 from tarmac.errors import IndexDamaged, IndexingError, IndexMissing, IndexStale
 from tarmac.exact.indexed import IndexedShard
@@ -156,7 +156,7 @@ class ShardSet:
         options = self.options
         if options.in_memory:
             with open_read(url, options.storage) as source:
-                return _InMemory(source)
+                return InMemory(source)
         if options.cache is not None:
             return options.cache.open_read(url, options.storage, version)
         return open_read(url, options.storage) if is_local(url) else None
@@ -266,12 +266,12 @@ class _Pool(Generic[T]):
             self._items.pop(number, None)
 
 
-class _InMemory(Source):
+class InMemory(Source):
     """A shard that was read into memory."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, stream: Source | IO[bytes]) -> None:
         buffer = io.BytesIO()
-        while chunk := source.read(16 << 20):
+        while chunk := stream.read(16 << 20):
             buffer.write(chunk)
         self._content = buffer.getvalue()
 

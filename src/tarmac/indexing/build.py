@@ -26,17 +26,36 @@ from tarmac.indexing.entries import Entries
 from tarmac.indexing.manifest import Inputs, Manifest, Shard, find_inputs
 from tarmac.indexing.meta import Columns as MetaColumns
 from tarmac.indexing.meta import MetaPlan, meta_plan
-from tarmac.indexing.sidecar import Sidecar, make_sidecar, open_sidecar, sidecar_url, write_sidecar
+from tarmac.indexing.sidecar import (
+    Sidecar,
+    make_sidecar,
+    open_sidecar,
+    read_sidecar,
+    sidecar_url,
+    write_sidecar,
+)
 from tarmac.progress import track
 from tarmac.runtime.lookahead import in_threads
-from tarmac.samples.grouping import Grouping, group_members
+from tarmac.samples.grouping import Grouping, Sample, group_members
 from tarmac.samples.naming import Splitter, first_dot, rule_bytes
-from tarmac.storage import Cache, Source, StorageOptions, is_local, is_stream, location, open_shard, stat
+from tarmac.storage import (
+    Cache,
+    ObjectInfo,
+    Source,
+    StorageOptions,
+    is_local,
+    is_stream,
+    location,
+    open_shard,
+    stat,
+)
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.storage.urls import Shards, ShardUrl
 from tarmac.tar import Member, TarOptions, read_members
 from tarmac.tar.compression import HEAD, detect
 from tarmac.tar.reader import DEFAULT_OPTIONS
+
+GroupMembers = Callable[[Iterator[Member], str, Grouping], Iterator[Sample]]
 
 CHUNK = 1 << 20
 REQUESTS = 16
@@ -197,14 +216,18 @@ def with_existing_columns(options: IndexOptions, *indexes: str) -> IndexOptions:
     return options
 
 
-def index_shard(url: str, options: IndexOptions = DEFAULT_INDEXING) -> bytes:
-    """Read a shard and return the content of its sidecar. Any damage raises, unless `tar` is lenient."""
+def index_shard(
+    url: str, options: IndexOptions = DEFAULT_INDEXING, group: GroupMembers = group_members
+) -> bytes:
+    """Read a shard and return the content of its sidecar. Any damage raises, unless `tar` is lenient.
+
+    `group` joins members to samples.
+    """
     before = stat(url, options.storage)
-    entries, columns = Entries(), None if options.meta is None else MetaColumns(options.meta)
     try:
         with open_shard(url, options.storage, options.cache, before.version) as source:
             try:
-                _read_shard(source, url, options, entries, columns)
+                entries, columns = _read_entries(source, url, options, group)
             except ArchiveError as error:
                 source.blame(error)
                 raise
@@ -225,41 +248,51 @@ def index_shard(url: str, options: IndexOptions = DEFAULT_INDEXING) -> bytes:
     return content
 
 
-def _read_shard(
-    source: Source, url: str, options: IndexOptions, entries: Entries, columns: MetaColumns | None
-) -> None:
-    mapped, stream = source.map(), _Peekable(source)
-    if compression := detect(mapped[:HEAD] if mapped else stream.peek(HEAD)):
+def index_in_memory(source: Source, url: str, options: IndexOptions = DEFAULT_INDEXING) -> Sidecar:
+    """Return the index of an open shard that is mapped or in memory, without metadata and without writing it."""
+    entries, _ = _read_entries(source, url, replace(options, meta=None), group_members)
+    info = ObjectInfo(len(source.map() or source.content() or b""), None)
+    return read_sidecar(make_sidecar(entries, info, {}, digests=options.digests), url)
+
+
+def _read_entries(
+    source: Source, url: str, options: IndexOptions, group: GroupMembers
+) -> tuple[Entries, MetaColumns | None]:
+    """Return the samples of an open shard, and their metadata."""
+    entries, columns = Entries(), None if options.meta is None else MetaColumns(options.meta)
+    data, stream = source.map() or source.content(), _Peekable(source)
+    if compression := detect(stream.peek(HEAD) if data is None else data[:HEAD]):
         raise IndexingError(
             f"the shard is compressed ({compression}), so its samples have no offsets.",
             url=url,
             hint="decompress it: images and arrays are usually compressed already.",
         )
     # Of a mapped shard only the needed pages are read; a stream delivers all bytes anyway.
-    payload = options.digests or (columns is not None and not mapped)
-    members = read_members(mapped or stream, options.tar, url=url, payload=payload)
+    kept: dict[int, bytes] | None = {} if columns is not None and data is None else None
+    payload = options.digests or kept is not None
+    members = read_members(stream if data is None else data, options.tar, url=url, payload=payload)
     grouping = Grouping(
         options.split_name,
         options.lower,
         lenient=options.tar.end == "lenient",
         tracked_keys=options.tar.limits.tracked_keys,
     )
-    kept: dict[int, bytes] = {}
 
     def read(offset: int, size: int) -> bytes:
-        return mapped[offset : offset + size] if mapped else kept[offset]
+        return kept[offset] if data is None else data[offset : offset + size]  # type: ignore[index]
 
-    located = _located(members, options.digests, None if columns is None or mapped else kept)
-    for sample in group_members(located, url, grouping):
+    for sample in group(_located(members, options.digests, kept), url, grouping):
         key = sample.pop("__key__")
         del sample["__url__"]
         entries.add(key, sample)
         if columns is not None:
             columns.add_located(sample, key, read)
+        if kept and group is group_members:
             # The first member of the next sample has been read already.
             last = max((offset for offset, _, _ in sample.values()), default=0)
             for offset in [offset for offset in kept if offset <= last]:
                 del kept[offset]
+    return entries, columns
 
 
 def _located(members: Iterator[Member], digests: bool, kept: dict[int, bytes] | None) -> Iterator[Any]:

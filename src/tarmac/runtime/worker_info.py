@@ -59,18 +59,6 @@ def current_worker_info(group: Any = None) -> WorkerInfo:
     return WorkerInfo(rank, world_size, _assumed[0] if _assumed else worker, workers)
 
 
-def pytorch_worker_info(group: Any = None) -> tuple[int, int, int, int]:
-    """Return (rank, world size, worker, number of workers), as the webdataset library does."""
-    info = current_worker_info(group)
-    return info.rank, info.world_size, info.worker, info.workers
-
-
-def pytorch_worker_seed(group: Any = None) -> int:
-    """Return a number that differs between workers and ranks, as the webdataset library does."""
-    info = current_worker_info(group)
-    return info.rank * 1000 + info.worker
-
-
 def rank_and_world() -> tuple[int, int] | None:
     """Return rank and world size from the environment, torch.distributed or the parent process, or None."""
     return (

@@ -57,7 +57,7 @@ def group_members(
     Samples in `split_keys`, which are known to be non-contiguous, are one error each and dropped whole.
     """
     counts: Counter[str] = Counter() if skipped is None else skipped
-    naming = _Naming(options, counts)
+    naming = Naming(options, counts)
     known_field = naming.fields.get
     conventional = options.split_name is first_dot
     tracked = options.tracked_keys
@@ -117,7 +117,7 @@ def _needs_check(stem: bytes) -> bool:
     return stem[-1:] in b"/" or stem[:2] == b"__"
 
 
-class _Naming:
+class Naming:
     """Applies the naming rule to member names, caching field names."""
 
     def __init__(self, options: Grouping, counts: Counter[str]) -> None:

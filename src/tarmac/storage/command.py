@@ -12,7 +12,7 @@ import select
 import signal
 import subprocess
 import tempfile
-from typing import IO
+from typing import IO, Any
 
 from tarmac.display import redact
 from tarmac.environment import is_secure
@@ -39,29 +39,28 @@ class CommandStore(Store):
         raise UnsupportedScheme("the size of a command's output is unknown before it has run.", url=url)
 
 
-class _Command:
-    """A running command, the pipe to or from it, and its standard error."""
+class Command:
+    """A running command, the pipe to or from it, and its standard error.
 
-    def __init__(self, url: str, storage: StorageOptions, *, writing: bool) -> None:
+    `popen` replaces arguments of `subprocess.Popen`; by default the shell runs the command of the `pipe:` URL.
+    """
+
+    def __init__(self, url: str | None, storage: StorageOptions, *, writing: bool, **popen: Any) -> None:
         if is_secure():
             raise UnsafeUrl("secure mode runs no commands.", url=url)
-        self._url, self._storage = url, storage
+        self.storage = storage
+        self._url = url
         self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
+        args = (url or "")[len("pipe:") :]
+        usual = dict[str, Any](args=args, shell=True, stdin=subprocess.DEVNULL, stderr=self._stderr)  # noqa: S604
+        # With its own session, the whole pipeline can be killed, not only the shell that started it.
+        fixed = {"bufsize": 0, "start_new_session": True, "stdin" if writing else "stdout": subprocess.PIPE}
         try:
-            # With its own session, the whole pipeline can be killed, not only the shell that started it.
-            self._process = subprocess.Popen(  # noqa: S602
-                url[len("pipe:") :],
-                shell=True,
-                bufsize=0,
-                stdin=subprocess.PIPE if writing else subprocess.DEVNULL,
-                stdout=None if writing else subprocess.PIPE,
-                stderr=self._stderr,
-                start_new_session=True,
-            )
+            self.process: subprocess.Popen[bytes] = subprocess.Popen(**(usual | popen | fixed))
         except (OSError, ValueError) as error:
             self._stderr.close()
             raise CommandFailed(f"the command cannot be started: {error}.", url=url) from None
-        pipe = self._process.stdin if writing else self._process.stdout
+        pipe = self.process.stdin if writing else self.process.stdout
         assert pipe is not None
         self._pipe = pipe
         self._ready = select.poll()
@@ -69,16 +68,20 @@ class _Command:
 
     def _is_ready(self) -> bool:
         """Wait until the pipe is ready; return False if that takes longer than the timeout."""
-        return bool(self._ready.poll(self._storage.command_timeout * 1000))
+        return bool(self._ready.poll(self.storage.command_timeout * 1000))
 
-    def _finish(self, timeout: float) -> None:
-        """Wait for the command to exit; raise unless its status is 0."""
+    def accepts(self, status: int) -> bool:
+        """Return whether the command may exit with this status."""
+        return status == 0
+
+    def finish(self, timeout: float) -> None:
+        """Wait for the command to exit; raise unless its status is accepted."""
         try:
-            status = self._process.wait(timeout)
+            status = self.process.wait(timeout)
         except subprocess.TimeoutExpired:
             self.close()
             raise Stalled(f"the command did not exit within {timeout:g} seconds.", url=self._url) from None
-        if status == 0:
+        if self.accepts(status):
             return
         size = self._stderr.seek(0, os.SEEK_END)
         self._stderr.seek(max(0, size - STDERR_BYTES))
@@ -90,36 +93,36 @@ class _Command:
 
     def close(self) -> None:
         """Kill the command and its children, unless it has been waited for; closing early is not an error."""
-        if self._process.returncode is None:
+        if self.process.returncode is None:
             # Until it is waited for, the process ID still belongs to this group, even if the leader has exited.
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
         self._pipe.close()
         self._stderr.close()
 
 
-class CommandSource(_Command, Source):
+class CommandSource(Command, Source):
     """The output of a command, which must exit with status 0."""
 
-    def __init__(self, url: str, storage: StorageOptions) -> None:
-        super().__init__(url, storage, writing=False)
+    def __init__(self, url: str | None, storage: StorageOptions, **popen: Any) -> None:
+        super().__init__(url, storage, writing=False, **popen)
 
     def read(self, size: int, /) -> bytes:
-        timeout = self._storage.command_timeout
+        timeout = self.storage.command_timeout
         if not self._is_ready():
             raise Stalled(f"the command printed nothing for {timeout:g} seconds.", url=self._url)
         data = os.read(self._pipe.fileno(), size)
         if not data:
-            self._finish(timeout)
+            self.finish(timeout)
         return data
 
 
-class CommandSink(_Command):
+class CommandSink(Command):
     """The input of a command, which must exit with status 0."""
 
-    def __init__(self, url: str, storage: StorageOptions) -> None:
-        super().__init__(url, storage, writing=True)
+    def __init__(self, url: str | None, storage: StorageOptions, **popen: Any) -> None:
+        super().__init__(url, storage, writing=True, **popen)
         os.set_blocking(self._pipe.fileno(), False)
 
     def write(self, data: bytes, /) -> None:
@@ -144,7 +147,7 @@ class CommandSink(_Command):
             raise CommandFailed("the command has exited.", url=self._url)
         self._pipe.close()
         try:
-            self._finish(self._storage.total_timeout)
+            self.finish(self.storage.total_timeout)
         finally:
             self.close()
 

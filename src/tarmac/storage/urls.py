@@ -286,11 +286,16 @@ def allowed_name(base: str, name: str) -> ShardUrl:
             url=base,
             hint="list each shard by itself, without '::' and '${'.",
         )
+    check_listed(base, name, resolved)
+    return ShardUrl(resolved)
+
+
+def check_listed(base: str, name: str, resolved: str) -> None:
+    """Raise if a name from the list `base` runs a command, or is a local file in a remote list."""
     if "pipe" in (scheme_of(name), scheme_of(resolved)) or "-" in (name, resolved):
-        raise UnsafeUrl(f"the list contains {name[:60]!r}; only code may run commands.", url=base)
+        raise UnsafeUrl(f"the list contains {name[:60]!r}; only code may run commands.", url=base or None)
     if is_local(resolved) and not is_local(base):
         raise UnsafeUrl(f"the remote list contains the local file {name[:60]!r}.", url=base)
-    return ShardUrl(resolved)
 
 
 def _is_special(name: str) -> bool:

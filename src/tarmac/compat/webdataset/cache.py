@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import re
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -185,19 +186,33 @@ class LRUCleanup:
         if (Path(self.cache_dir) / ".tarmac").is_dir():
             Cache(self.cache_dir, max_bytes=max(int(self.cache_size), 1)).clean()
             return
-        files = []
-        for path in _visible_files(os.fspath(self.cache_dir)):
-            with contextlib.suppress(OSError):  # another process may have removed it
-                files.append((self.keyfn(path), os.path.getsize(path), path))
-        excess = sum(size for _, size, _ in files) - self.cache_size
-        for _, size, path in sorted(files):
-            if excess <= 0:
-                return
-            if self.verbose:
-                _log.info("removing %s", path)
-            with contextlib.suppress(OSError):
-                os.remove(path)
-                excess -= size
+        remove_oldest(
+            _visible_files(os.fspath(self.cache_dir)), self.cache_size, keyfn=self.keyfn, verbose=self.verbose
+        )
+
+
+def remove_oldest(
+    paths: Iterable[str],
+    max_bytes: int,
+    max_files: int = sys.maxsize,
+    *,
+    keyfn: Callable[[str], float],
+    verbose: bool = False,
+) -> None:
+    """Remove the files with the smallest `keyfn(path)` until the others fit."""
+    files = []
+    for path in paths:
+        with contextlib.suppress(OSError):  # another process may have removed it
+            files.append((keyfn(path), os.path.getsize(path), path))
+    excess, surplus = sum(size for _, size, _ in files) - max_bytes, len(files) - max_files
+    for _, size, path in sorted(files):
+        if excess <= 0 and surplus <= 0:
+            return
+        if verbose:
+            _log.info("removing %s", path)
+        with contextlib.suppress(OSError):
+            os.remove(path)
+            excess, surplus = excess - size, surplus - 1
 
 
 def _visible_files(directory: str) -> Iterator[str]:

@@ -6,7 +6,7 @@ closed, and not at all if the `with` block fails.
 
 from __future__ import annotations
 
-import contextlib
+import inspect
 import io
 import os
 import re
@@ -16,15 +16,16 @@ from dataclasses import replace
 from types import TracebackType
 from typing import IO, Any, NoReturn
 
-from tarmac.environment import is_secure
-from tarmac.errors import CommandFailed, UnsafeUrl, UnsupportedScheme, WriteError
+from tarmac.errors import UnsupportedScheme, WriteError
 from tarmac.storage import FileStore, schemes
+from tarmac.storage.command import CommandSink, CommandSource
 from tarmac.storage.schemes import rewrite_url as rewrite_url
-from tarmac.storage.types import DEFAULT_STORAGE, Sink, Source
+from tarmac.storage.types import DEFAULT_STORAGE, Sink, Source, StorageOptions
 from tarmac.storage.unclosed import Watch
 
 Opener = Callable[..., Any]
 BUFFER = 8192
+_POPEN = tuple(inspect.signature(subprocess.Popen).parameters)
 _IN_COMMAND = re.compile(r"(?:https?|hdfs|gs|ais|s3):\S*")
 
 
@@ -227,7 +228,7 @@ def pipe_cleaner(spec: str) -> str:
 
 
 class Pipe:
-    """The output or input of a command as a file, for functions registered in `gopen_schemes`.
+    """The output or input of a command as a file (`stream`), for functions registered in `gopen_schemes`.
 
     The arguments are those of `subprocess.Popen`. A status that is neither 0 nor in `ignore_status` raises
     CommandFailed at the end of the output, and when a written pipe is closed. Closing a pipe before the end of its
@@ -245,69 +246,45 @@ class Pipe:
     ) -> None:
         if mode[:1] not in ("r", "w"):
             raise ValueError(f'mode must be "rb" or "wb", got {mode!r}')
-        if is_secure():
-            raise UnsafeUrl("secure mode does not allow commands.")
         self.args: tuple[tuple[Any, ...], dict[str, Any]] = (args, kw)
-        self.timeout = timeout
         self.ignore_errors = ignore_errors
-        self.ignore_status: list[int] = [0, *(ignore_status or [])]
-        self.status: int | None = None
-        kw["stdout" if mode[0] == "r" else "stdin"] = subprocess.PIPE
-        self.proc: subprocess.Popen[bytes] = subprocess.Popen(*args, **kw)
-        stream = self.proc.stdout if mode[0] == "r" else self.proc.stdin
-        assert stream is not None
-        self.stream: IO[bytes] = stream
-        self._reads = mode[0] == "r"
+        self.ignore_status: list[int] = ignore_status or []
+        named = dict(zip(_POPEN, args, strict=False))
+        popen = {"shell": False, "stdin": None, "stderr": None} | named | kw
+        options = StorageOptions(command_timeout=timeout, total_timeout=timeout)
+        self.stream: ReadFile | WriteFile
+        if mode[0] == "r":
+            self._command: CommandSource | CommandSink = CommandSource(None, options, **popen)
+            self.stream = ReadFile(self._command)
+        else:
+            self._command = CommandSink(None, options, **popen)
+            self.stream = WriteFile(self._command)
+        self._command.accepts = self._accepts  # type: ignore[method-assign]
+        self.proc: subprocess.Popen[bytes] = self._command.process
 
-    def read(self, size: int = -1) -> bytes:
-        """Return up to `size` bytes. Raise at the end if the command failed."""
-        data = self.stream.read(size)
-        if len(data) < size or size < 0:
-            self.wait_for_child()
-        return data
+    def _accepts(self, status: int) -> bool:
+        return status == 0 or status in self.ignore_status or self.ignore_errors
 
-    def readline(self, size: int = -1) -> bytes:
-        """Return one line. Raise at the end if the command failed."""
-        data = self.stream.readline(size)
-        if not data and size:
-            self.wait_for_child()
-        return data
+    @property
+    def timeout(self) -> float:
+        """Seconds for which the command may neither print, read nor exit."""
+        return self._command.storage.command_timeout
 
-    def write(self, data: bytes) -> int:
-        """Write to the input of the command."""
-        return self.stream.write(data)
+    @timeout.setter
+    def timeout(self, seconds: float) -> None:
+        self._command.storage = StorageOptions(command_timeout=seconds, total_timeout=seconds)
 
-    def flush(self) -> None:
-        """Flush buffered data to the command."""
-        self.stream.flush()
+    @property
+    def status(self) -> int | None:
+        """The exit status of the command, once it has exited and was waited for."""
+        return self.proc.returncode
 
     def wait_for_child(self) -> None:
         """Wait for the command to finish. Raise if it failed."""
-        self.status = self.proc.wait(self.timeout)
-        if self.status not in self.ignore_status and not self.ignore_errors:
-            raise CommandFailed(f"the command exited with status {self.status}.")
+        self._command.finish(self.timeout)
 
-    def close(self) -> None:
-        """Close the stream, then wait for the command; a command whose output was not read is killed."""
-        if self.stream.closed:
-            return
-        if self._reads:
-            self.stream.close()
-            if self.status is None:
-                self.proc.kill()
-                self.status = self.proc.wait()
-            return
-        try:
-            self.stream.close()
-        except BrokenPipeError:
-            raise WriteError("the command closed its input early.") from None
-        finally:
-            self.wait_for_child()
-
-    @property
-    def closed(self) -> bool:
-        """Whether the stream is closed."""
-        return self.stream.closed
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
 
     def __enter__(self) -> Pipe:
         return self
@@ -315,14 +292,7 @@ class Pipe:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None or self._reads:
-            self.close()
-            return
-        # Killed, so that the command does not take a part of the input for all of it.
-        self.proc.kill()
-        with contextlib.suppress(OSError):
-            self.stream.close()
-        self.status = self.proc.wait()
+        self.stream.__exit__(kind, error, trace)
 
 
 def set_options(

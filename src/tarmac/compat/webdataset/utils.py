@@ -13,7 +13,7 @@ from typing import Any
 from tarmac import environment
 from tarmac.limits import DEFAULT_LIMITS
 from tarmac.runtime.seeds import make_seed
-from tarmac.runtime.worker_info import pytorch_worker_info, pytorch_worker_seed
+from tarmac.runtime.worker_info import current_worker_info
 from tarmac.steps.stage import PipelineStage
 from tarmac.storage.braces import expand_braces
 
@@ -105,6 +105,18 @@ def repeatedly0(
             yield batch
         if empty:
             return
+
+
+def pytorch_worker_info(group: Any = None) -> tuple[int, int, int, int]:
+    """Return (rank, world size, worker, number of workers)."""
+    info = current_worker_info(group)
+    return info.rank, info.world_size, info.worker, info.workers
+
+
+def pytorch_worker_seed(group: Any = None) -> int:
+    """Return a number that differs between workers and ranks."""
+    info = current_worker_info(group)
+    return info.rank * 1000 + info.worker
 
 
 class _UtilsModule(ModuleType):

@@ -7,7 +7,6 @@ one of its samples is first read, and indexed in memory. `tarmac index` makes a 
 from __future__ import annotations
 
 import base64
-import bisect
 import functools
 import hashlib
 import io
@@ -29,18 +28,17 @@ from tarmac.compat.webdataset.cache import url_to_cache_name
 from tarmac.compat.wids.samplers import *  # noqa: F403 - names of this module, too
 from tarmac.compat.wids.wids_decode import interpret_transformations as interpret_transformations
 from tarmac.compat.wids.wids_specs import check_shards, load_dsdesc_and_resolve, urldir, urlmerge
-from tarmac.errors import BadManifest, DigestMismatch, IndexingError, TarmacError
+from tarmac.errors import BadManifest, DigestMismatch, TarmacError
+from tarmac.exact.fetch import Fetcher
 from tarmac.exact.indexed import IndexedShard
-from tarmac.exact.shardset import OpenOptions, ShardSet
-from tarmac.indexing.entries import Entries
+from tarmac.exact.selection import whole
+from tarmac.exact.shardset import InMemory, OpenOptions, ShardSet
+from tarmac.indexing.build import IndexOptions, index_in_memory
 from tarmac.indexing.manifest import Manifest, Shard
-from tarmac.indexing.sidecar import make_sidecar, read_sidecar
-from tarmac.samples.grouping import Grouping, Sample, group_members
+from tarmac.samples.grouping import Sample
 from tarmac.samples.naming import first_dot
-from tarmac.storage import Cache, ObjectInfo, Source, is_local, open_read, scheme_of
+from tarmac.storage import Cache, Source, is_local, open_read, scheme_of
 from tarmac.storage.local import LocalSource
-from tarmac.tar import read_members
-from tarmac.tar.compression import HEAD, detect
 
 _log = logging.getLogger("tarmac")
 
@@ -49,36 +47,22 @@ MANY_OPEN_SHARDS = 200
 """Open shards beyond which a process may run out of file descriptors."""
 
 
-def index_in_memory(
+def _indexed(
     source: Source, url: str, *, md5sum: str | None = None, samples: int | None = None
 ) -> IndexedShard:
     """Index an open shard, which must have this MD5 sum and number of samples, if given. Damage raises.
 
-    Fields have the case that they have in the file. The shard owns the source, which is closed if this fails.
+    The shard owns the source, which is closed if this fails.
     """
     try:
         data = source.map() or source.content()
-        if data is None:  # a stream
-            source = _InMemory(source)
-            data = source.data
+        if data is None:  # a stream, or empty
+            with source:
+                source = InMemory(source)
+            data = source.content() or b""
         if md5sum is not None and (actual := hashlib.md5(data).hexdigest()) != md5sum:  # noqa: S324
             raise DigestMismatch(f"expected the MD5 sum {md5sum}, got {actual}.", url=url)
-        if compression := detect(data[:HEAD]):
-            raise IndexingError(
-                f"the shard is compressed ({compression}), which does not allow random access.",
-                url=url,
-                hint="decompress it.",
-            )
-        members: Iterator[Any] = (
-            (name, offset, size, (offset, size, 0))
-            for name, offset, size, _ in read_members(data, url=url, payload=False)
-        )
-        entries = Entries()
-        for fields in group_members(members, url, Grouping(lower=False)):
-            del fields["__url__"]
-            entries.add(fields.pop("__key__"), fields)
-        content = make_sidecar(entries, ObjectInfo(len(data), None), {}, digests=False)
-        shard = IndexedShard(url, read_sidecar(content, url), source)
+        shard = IndexedShard(url, index_in_memory(source, url, IndexOptions(lower=False)), source)
         if samples not in (None, len(shard)):
             raise BadManifest(
                 f"the list of shards says {samples} samples, the shard has {len(shard)}.",
@@ -91,18 +75,6 @@ def index_in_memory(
         source.close()
         raise
     return shard
-
-
-class _InMemory(Source):
-    """The content of a stream."""
-
-    def __init__(self, stream: Source | IO[bytes]) -> None:
-        self.data = b"".join(iter(lambda: stream.read(1 << 20), b""))
-        if isinstance(stream, Source):
-            stream.close()
-
-    def content(self) -> bytes:
-        return self.data
 
 
 class IndexedTarSamples:
@@ -129,7 +101,7 @@ class IndexedTarSamples:
         self.path: str | None = None if path is None else os.fspath(path)
         name = self.path or str(getattr(stream, "name", "a stream"))
         source = open_read(name) if stream is None else _as_source(stream, name)
-        self._shard: IndexedShard | None = index_in_memory(source, name, md5sum=md5sum, samples=expected_size)
+        self._shard: IndexedShard | None = _indexed(source, name, md5sum=md5sum, samples=expected_size)
         self._length = len(self._shard)
 
     @classmethod
@@ -171,7 +143,7 @@ def _as_source(stream: IO[bytes] | Source, name: str) -> Source:
         return LocalSource(name, os.dup(stream.fileno()))  # the caller may close the stream
     except (AttributeError, OSError):  # not a file of the system, such as BytesIO
         stream.seek(0)
-        return _InMemory(stream)
+        return InMemory(stream)
 
 
 def compute_num_samples(fname: str | os.PathLike[str]) -> int:
@@ -180,15 +152,12 @@ def compute_num_samples(fname: str | os.PathLike[str]) -> int:
 
 
 def compute_file_md5sum(fname: str | os.PathLike[str] | IO[bytes], chunksize: int = 1 << 20) -> str:
-    """Return the MD5 sum of a file, or of an open file from its beginning."""
+    """Return the MD5 sum of a file, or of an open file from its beginning. `chunksize` has no effect."""
     if isinstance(fname, str | os.PathLike):
         with open(fname, "rb") as file:
             return compute_file_md5sum(file, chunksize)
     fname.seek(0)
-    digest = hashlib.md5()  # noqa: S324 (the digest that wids writes into its lists)
-    while chunk := fname.read(chunksize):
-        digest.update(chunk)
-    return digest.hexdigest()
+    return hashlib.file_digest(fname, "md5").hexdigest()  # type: ignore[arg-type]
 
 
 def splitname(fname: str) -> tuple[str, str]:
@@ -263,16 +232,20 @@ class LRUShards(ShardSet):
         number = next((number for number, shard in enumerate(shards) if shard.url == url), len(shards))
         if number == len(shards):
             shards.append(Shard(url, -1 if expected_size is None else expected_size))
-        self.accesses += 1
         return IndexedTarSamples._of(self.open(number))
+
+    def open(self, number: int) -> IndexedShard:
+        """Return an open shard."""
+        self.accesses += 1
+        return super().open(number)
 
     def _open_shard(self, number: int) -> IndexedShard:
         self.misses += 1
         shard = self.manifest.shards[number]
         samples = None if shard.samples < 0 else shard.samples
-        return index_in_memory(self._fetch(shard.url), shard.url, samples=samples)
+        return _indexed(self._source(shard.url), shard.url, samples=samples)
 
-    def _fetch(self, url: str) -> Source:
+    def _source(self, url: str, version: str | None = None) -> Source:
         if is_local(url):
             return open_read(url)
         localname, readable = self.localname, None
@@ -329,7 +302,6 @@ class ShardListDataset:
         self.dataset_name: str | Any = dataset_name or self.spec.get("name") or hash_dataset_name(str(named))
         self.lengths: list[int] = [shard["nsamples"] for shard in self.shards]
         self.cum_lengths: NDArray[np.int64] = np.cumsum(self.lengths, dtype=np.int64)
-        self._ends: list[int] = self.cum_lengths.tolist()
         if cache_dir is not None:
             localname = CacheLocalname(cache_dir)
         self.localname: Localname = localname or DefaultLocalname()
@@ -341,7 +313,8 @@ class ShardListDataset:
         self.cache: LRUShards = LRUShards(
             lru_size, keep, self.localname, cache_size=cache_size, shards=self.shards
         )
-        self.total_length: int = sum(self.lengths)
+        self._fetcher = Fetcher((whole(self.cache),))
+        self.total_length: int = self._fetcher.samples
         self._warned = False
 
     def add_transform(self, transform: Callable[[Any], Any]) -> Self:
@@ -368,23 +341,17 @@ class ShardListDataset:
 
     def get_shard(self, index: int) -> tuple[IndexedTarSamples, int, dict[str, Any]]:
         """Return the shard that has a sample, the position of the sample in it, and its entry in the list."""
-        position, length = operator.index(index), self.total_length
-        if not -length <= position < length:
-            raise IndexError(f"sample number out of range: the dataset has {length} samples, got {position}")
-        position %= length
-        number = bisect.bisect_right(self._ends, position)
-        self.cache.accesses += 1
-        shard = IndexedTarSamples._of(self.cache.open(number))
-        return shard, position - self._ends[number] + self.lengths[number], self.shards[number]
+        _, number, row = self._fetcher.locate(index)
+        return IndexedTarSamples._of(self.cache.open(number)), row, self.shards[number]
 
     def __getitem__(self, index: int) -> Any:
-        shard, position, entry = self.get_shard(index)
-        sample: Any = shard[position]
+        shard, row, entry = self.get_shard(index)
+        sample: Any = shard[row]
         self.check_cache_misses()
         sample["__dataset__"] = entry.get("dataset")
         sample["__index__"] = operator.index(index) % self.total_length
         sample["__shard__"] = entry["url"]
-        sample["__shardindex__"] = position
+        sample["__shardindex__"] = row
         for transform in self.transformations:
             sample = transform(sample)
         return sample

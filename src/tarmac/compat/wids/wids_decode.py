@@ -10,9 +10,9 @@ from typing import Any
 
 from tarmac.codecs import find_codec
 from tarmac.codecs.compression import gunzip
+from tarmac.codecs.decode import raise_located
 from tarmac.codecs.handlers import SAFE, DecodeOptions, extension_of
 from tarmac.codecs.images import FORMATS, open_image
-from tarmac.errors import CodecError, DecodeFailed, TarmacError
 from tarmac.samples.grouping import Sample
 
 _BASIC = frozenset(["txt", "text", "cls", "cls2", "json", "npy", "mp", "pt", "pth", "pickle", "pkl"])
@@ -43,12 +43,10 @@ def decode_basic(sample: Sample, format: Any = True, *, allow_pickle: bool = Fal
     del format
     for key in _encoded_keys(sample):
         name = extension_of(key.lower().removesuffix(".gz"))
-        if name == "safetensors":
-            sample[key] = _decode(_safetensors, key, sample)
-        elif name in _BASIC and (codec := find_codec(name)) is not None:
-            options = _PICKLES if allow_pickle and name in ("pickle", "pkl") else SAFE
-            decode = codec.decoder(options)
-            assert decode is not None  # the basic formats can all be decoded
+        codec = find_codec(name) if name in _BASIC else None
+        options = _PICKLES if allow_pickle and name in ("pickle", "pkl") else SAFE
+        decode = _safetensors if name == "safetensors" else None if codec is None else codec.decoder(options)
+        if decode is not None:
             sample[key] = _decode(decode, key, sample)
     return sample
 
@@ -110,14 +108,8 @@ def _decode(decode: Callable[[bytes], Any], key: str, sample: Sample) -> Any:
     value = sample[key]
     try:
         return decode(value if isinstance(value, bytes) else value.read())
-    except TarmacError as error:
-        error.at(key=sample.get("__key__"))
-        if isinstance(error, CodecError):
-            error.field = key
-        raise
-    except (ValueError, TypeError, OSError, EOFError) as error:
-        what = f'the field "{key}" cannot be decoded: {" ".join(str(error).split())[:200]}.'
-        raise DecodeFailed(what, key=sample.get("__key__")) from error
+    except Exception as error:
+        raise_located(error, key, sample.get("__key__"), None)
 
 
 def _image(data: bytes) -> Any:

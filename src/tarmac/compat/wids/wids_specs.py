@@ -16,11 +16,11 @@ from typing import IO, Any
 from urllib.parse import urlsplit, urlunsplit
 
 from tarmac.display import display_url
-from tarmac.errors import BadManifest, TarmacError, UnsafeUrl, UrlError
+from tarmac.errors import BadManifest, TarmacError, UrlError
 from tarmac.limits import DEFAULT_LIMITS
 from tarmac.storage import is_local, scheme_of
 from tarmac.storage.types import DEFAULT_STORAGE
-from tarmac.storage.urls import parse_manifest, read_list
+from tarmac.storage.urls import check_listed, parse_manifest, read_list
 
 Shard = dict[str, Any]
 Spec = dict[str, Any]
@@ -130,7 +130,8 @@ def _dataset_shards(dataset: Any, base: str | None, source: str) -> list[Shard]:
         raise BadManifest(f"each of the `datasets` must be an object, got {str(dataset)[:60]}.")
     weight, url = dataset.get("weight"), dataset.get("source_url")
     if url is not None:
-        url = _check_allowed(urlmerge(urldir(source), str(url)), source)
+        name, url = str(url), urlmerge(urldir(source), str(url))
+        check_listed(source, name, url)
         dataset, base, source = load_remote_dsdesc_raw(url), None, url
         if "source_url" in dataset:
             raise BadManifest("a list named by `source_url` cannot have a `source_url` itself.", url=url)
@@ -147,18 +148,11 @@ def _resolve_shards(spec: Spec, base: str | None, source: str) -> list[Shard]:
     shards = [dict(shard) for shard in check_shards(spec.get("shardlist") or [])]
     if not isinstance(spec.get("base"), str | None):
         raise BadManifest("the `base` of a list must be a string.")
-    by_code = base is not None
     if base is None:
         base = urlmerge(urldir(source), spec.get("base") or "")
-    for shard in rebase_shardlist(shards, base):
-        _check_allowed(shard["url"], source, by_code=by_code)
+    else:
+        source = ""  # code may choose a local directory for a remote list
+    for shard in shards:
+        name, shard["url"] = shard["url"], urlmerge(base, shard["url"])
+        check_listed(source, name, shard["url"])
     return shards
-
-
-def _check_allowed(url: str, source: str, *, by_code: bool = False) -> str:
-    """Return a URL from a list. Raise if it is one that only code may use."""
-    if scheme_of(url) in ("pipe", "-"):
-        raise UnsafeUrl(f"the list names {url[:60]!r}; only code can run commands.")
-    if is_local(url) and not is_local(source) and not by_code:
-        raise UnsafeUrl(f"a remote list names the local file {url[:60]!r}.")
-    return url
