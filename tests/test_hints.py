@@ -13,7 +13,7 @@ import click
 
 import tarmac
 import tarmac.webdataset as wds
-from tarmac import errors
+from tarmac import codecs, errors, jobs, storage
 from tarmac.cli import VERBS, program
 from tarmac.tools import cache
 
@@ -27,8 +27,8 @@ OF_OTHERS = {"--shm-size", "--hard-dereference", "--max-"}
 """Flags of docker and tar, and the beginning of several."""
 PROSE = {"and", "knows", "must", "or", "raises", "reads", "started", "that", "use", "writes"}
 """What follows the name of the library in a sentence."""
-SPEC_KEYS = {"resample"}
-"""Arguments of a shardspec, which is a file."""
+SPEC_KEYS = {"resample", "rest"}
+"""A key of shardspecs, which are files, and a name of a split."""
 
 
 def commands(name: str) -> list[click.Command]:
@@ -81,7 +81,7 @@ def test_commands_and_flags_exist():
 def arguments() -> set[str]:
     """Return the names of public objects, of their arguments and of their attributes."""
     names: set[str] = set()
-    for module in (tarmac, wds, cache):
+    for module in (tarmac, wds, cache, codecs, jobs, storage):
         for name in dir(module):
             value = getattr(module, name)
             names |= {name} | parameters(value)

@@ -115,3 +115,33 @@ def test_helpers():
     assert urlfile("d/c#1.tar") == "c#1.tar"
     assert urldirbase("s3://b/d/c.tar") == "s3://b/d"
     assert urldirbase("/d/c.tar") == "file:///d"
+
+
+def test_a_file_with_the_name_of_a_command_is_a_file(directory):
+    """Neither in a list nor in a manifest."""
+    name = "pipe:touch canary"
+    (directory / name).write_bytes((directory / "set-0.tar").read_bytes())
+    (directory / "list.txt").write_text(f"file:{name}\n")
+    (directory / "list.json").write_text(
+        json.dumps({"wids_version": 1, "shardlist": [{"url": f"file:{name}", "nsamples": 3}]})
+    )
+    for source in ("@list.txt", "list.json"):
+        main(["create", source])
+        assert [shard["nsamples"] for shard in index(directory)["shardlist"]] == [3]
+    assert not (directory / "canary").exists()
+
+
+def test_info_shows_neither_secrets_nor_control_characters(directory, capsys):
+    shard = {"url": "http://u:hunter2@h/x.tar?sig=hunter2", "nsamples": 1, "filesize": 1}
+    spec = {
+        "__kind__": "wids-shard-index-v1",
+        "wids_version": 1,
+        "shardlist": [shard],
+        "name": "a\x1b[31m\nb",
+    }
+    (directory / "x.json").write_text(json.dumps(spec))
+    for more in ([], ["-t"]):
+        main(["info", "x.json", *more])
+        shown = capsys.readouterr().out
+        assert "hunter2" not in shown
+        assert all(line.replace("\t", "").isprintable() for line in shown.split("\n"))

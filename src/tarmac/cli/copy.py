@@ -8,6 +8,7 @@ import click
 
 from tarmac.cli.command import argument, build, flag
 from tarmac.cli.flags import ACCESS, ORDER, RUN, SELECT, WRITE
+from tarmac.display import display_url
 
 if TYPE_CHECKING:
     from tarmac import Report
@@ -43,4 +44,6 @@ def _weighted(item: str) -> tuple[str, float]:
     try:
         return source, float(weight)
     except ValueError:
-        raise click.BadParameter(f"expected SHARDS=WEIGHT, got {item!r}.", param_hint="--mix") from None
+        raise click.BadParameter(
+            f"expected SHARDS=WEIGHT, got {display_url(item)!r}.", param_hint="--mix"
+        ) from None

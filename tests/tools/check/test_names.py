@@ -6,6 +6,7 @@ import pytest
 
 import tarmac
 from harness.shards import header_offsets, plain
+from tarmac.samples.naming import known_fields
 
 FILES = [(f"v1.{n}.{field}", f"{field} {n} ".encode() * 9) for n in range(5) for field in ("cls", "txt")]
 KEYS = [f"v1.{n}" for n in range(5)]
@@ -17,7 +18,7 @@ def keys(path, rule=tarmac.last_dot):
 
 @pytest.fixture(params=["last_dot", "known_fields"])
 def rule(request):
-    return tarmac.last_dot if request.param == "last_dot" else tarmac.known_fields(["cls", "txt"])
+    return tarmac.last_dot if request.param == "last_dot" else known_fields(["cls", "txt"])
 
 
 @pytest.fixture

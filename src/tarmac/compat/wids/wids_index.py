@@ -17,11 +17,12 @@ from tarmac.compat.wids.wids import IndexedTarSamples, ShardListDataset, compute
 from tarmac.compat.wids.wids_dl import download_file
 from tarmac.compat.wids.wids_specs import load_remote_dsdesc_raw
 from tarmac.compat.wids.wids_specs import urldir as urldir
-from tarmac.storage import is_local, read_all, scheme_of, write_all
-from tarmac.storage.local import local_path
+from tarmac.display import display_url, visible
+from tarmac.storage import is_local, location, read_all, scheme_of, write_all
 from tarmac.storage.urls import expand, parse_manifest
 
 Spec = dict[str, Any]
+TAB = "\t"
 
 
 @contextlib.contextmanager
@@ -78,7 +79,8 @@ def main_create(args: argparse.Namespace) -> None:
 
 def _describe(url: str) -> Spec:
     with tempfile.TemporaryDirectory() as directory:
-        path = local_path(url) if is_local(url) else download_file(url, os.path.join(directory, "shard"))
+        # An absolute path is not mistaken for a URL, whatever the file is called.
+        path = location(url) if is_local(url) else download_file(url, os.path.join(directory, "shard"))
         return {
             "url": url,
             "md5sum": compute_file_md5sum(path),
@@ -123,11 +125,11 @@ def print_long_info(data: Spec, filename: str) -> None:
         "total samples": format_with_suffix(samples),
         "avg sample size": format_with_suffix(size // max(samples, 1)),
         "avg shard size": format_with_suffix(size // max(len(shards), 1)),
-        "first shard": shards[0]["url"] if shards else None,
-        "last shard": shards[-1]["url"] if shards else None,
+        "first shard": display_url(shards[0]["url"]) if shards else None,
+        "last shard": display_url(shards[-1]["url"]) if shards else None,
     }
     for number, dataset in enumerate(data.get("datasets", [])):
-        lines[f"dataset {number}"] = f"{dataset.get('name')} {dataset.get('source_url', '')}"
+        lines[f"dataset {number}"] = f"{dataset.get('name')} {display_url(dataset.get('source_url', ''))}"
     _print(*(f"{name:>16}: {value}" for name, value in lines.items()))
 
 
@@ -138,12 +140,13 @@ def main_info(args: argparse.Namespace) -> None:
     for filename in args.filenames:
         data = load_remote_dsdesc_raw(filename)
         if not args.table:
-            _print(f"filename: {filename}")
+            _print(f"filename: {display_url(filename)}")
             print_long_info(data, filename)
             continue
         shards = data["shardlist"]
         size, samples = (sum(shard.get(key, 0) for shard in shards) for key in ("filesize", "nsamples"))
-        row = filename, data.get("name"), size, samples, data.get("base"), shards[-1]["url"]
+        last = display_url(shards[-1]["url"])
+        row = display_url(filename), data.get("name"), size, samples, data.get("base"), last
         _print("\t".join(map(str, (*row, len(data.get("datasets", []))))))
 
 
@@ -165,7 +168,7 @@ def _read_files(sample: Spec) -> Spec:
 
 
 def _print(*lines: str) -> None:
-    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    sys.stdout.write("".join(f"{visible(line, keep=TAB)}\n" for line in lines))
 
 
 def _parser() -> argparse.ArgumentParser:
