@@ -21,8 +21,8 @@
 A message has a location (URL, byte offset, member or sample key), says what happened, and what to try.
 Branches also inherit from the built-in exception that callers would catch (`FileNotFoundError`, `OSError`,
 `ValueError`). Messages never contain secrets from URLs, and control characters are escaped.
-Warnings derive from `TarmacWarning`: `SingleZeroBlock`, `TruncatedTail`, `PartialSamples`, `CacheDisabled`,
-`SecretsWritten`, `UnclosedWriter`.
+Warnings derive from `TarmacWarning`: `SingleZeroBlock`, `TruncatedTail`, `PartialSamples`, `NoBatches`,
+`CacheDisabled`, `SecretsWritten`, `UnclosedWriter`.
 """
 
 from __future__ import annotations
@@ -417,6 +417,10 @@ class TruncatedTail(TarmacWarning):
 
 class PartialSamples(TarmacWarning):
     """A handler ignored a non-contiguous sample of a stream, whose first part was already returned."""
+
+
+class NoBatches(TarmacWarning):
+    """An epoch has samples, but not enough for a batch, and partial batches are dropped."""
 
 
 class CacheDisabled(TarmacWarning):

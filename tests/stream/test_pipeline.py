@@ -11,7 +11,7 @@ import pytest
 
 import tarmac
 from harness.resume import assert_resumes
-from tarmac.errors import NotResumable, StateMismatch, TarmacWarning, UsageError
+from tarmac.errors import NoBatches, NotResumable, StateMismatch, UsageError
 from tarmac.steps.fields import Map, Select
 from tarmac.steps.stage import PipelineStage
 from tarmac.stream.batch import Batched, unbatched
@@ -301,12 +301,15 @@ def test_seeds_of_a_stage_without_seeds():
         pipeline.load_state_dict({**state, "stages": [1, None]})
 
 
-def test_an_epoch_that_drops_everything_warns(tmp_path):
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_epoch_without_batches_warns(tmp_path, workers):
     with tarmac.TarWriter(tmp_path / "x.tar") as writer:
         for number in range(5):
             writer.write({"__key__": str(number), "cls": number})
     dataset = tarmac.WebDataset(str(tmp_path / "x.tar"), shardshuffle=False)
-    with pytest.warns(TarmacWarning, match="the epoch yielded nothing"):
+    with pytest.warns(NoBatches, match="5 samples do not fill a batch of 6"):
         assert list(dataset.batched(6, partial=False)) == []
-    with pytest.warns(TarmacWarning, match="the epoch yielded nothing"):
-        assert list(dataset.select(lambda sample: False)) == []
+    pytest.importorskip("torch")
+    loader = tarmac.WebLoader(dataset, batch_size=6, drop_last=True, num_workers=workers, collate_fn=list)
+    with pytest.warns(NoBatches, match="do not fill a batch of 6"):
+        assert list(loader) == []

@@ -23,6 +23,7 @@ from tarmac.errors import NoSamples, NotResumable, StateMismatch
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
     pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::tarmac.errors.NoBatches"),
 ]
 
 

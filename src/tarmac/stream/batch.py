@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tarmac.errors import MismatchedBatch, UsageError
+from tarmac.errors import MismatchedBatch, NoBatches, UsageError
 from tarmac.steps.stage import PipelineStage, located, pipelinefilter
 
 if TYPE_CHECKING:
@@ -89,12 +90,22 @@ class Batched(PipelineStage):
         self.partial: bool = partial
 
     def run(self, source: Iterable[Any]) -> Iterator[Any]:
-        items = iter(source)
+        items, first = iter(source), True
         collate = self.collation_fn
         while batch := list(itertools.islice(items, self.batchsize)):
             if len(batch) < self.batchsize and not self.partial:
+                if first:
+                    warn_no_batches(f"{len(batch)} samples do not fill a batch of {self.batchsize}")
                 return
             yield batch if collate is None else collate(batch)
+            first = False
+
+
+def warn_no_batches(reason: str) -> None:
+    """Warn about an epoch without batches, which a training loop would take for a finished one."""
+    warnings.warn(
+        f"{reason}, and partial batches are dropped, so this reader yields nothing.", NoBatches, stacklevel=2
+    )
 
 
 @pipelinefilter

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import xxhash
 
-from tarmac.errors import NoSamples, NotPicklable, NotResumable, StateMismatch, TarmacWarning, UsageError
+from tarmac.errors import NoSamples, NotPicklable, NotResumable, StateMismatch, UsageError
 from tarmac.runtime.agreement import Site, check_agreement, remember_rendezvous, rendezvous
 from tarmac.runtime.seeds import all_seeds, load_all_seeds
 from tarmac.runtime.worker_info import WorkerInfo, current_worker_info, loader_token, remember_rank
@@ -148,13 +148,6 @@ class DataPipeline(StreamSource):
             empty = 0 if resumed or progress.emitted > previous else empty + 1
             if empty and not self.read_any:
                 break  # the source is empty, and will be in the next epochs
-            if empty == 1 and not progress.emitted:
-                warnings.warn(
-                    "samples were read, but the epoch yielded nothing: select(), batched(partial=False) or a "
-                    "handler dropped all of them.",
-                    TarmacWarning,
-                    stacklevel=2,
-                )
             if empty == MAX_EMPTY_EPOCHS and progress.index + 1 < progress.repetitions:
                 raise NoSamples(
                     f"{empty} epochs in a row yielded nothing: the stages drop every sample.",

@@ -10,6 +10,7 @@ from tarmac.errors import StateMismatch
 from tarmac.runtime.worker_info import assume_worker, current_worker_info
 from tarmac.steps.handlers import Drops
 from tarmac.steps.stage import Epoch, PipelineStage, as_stage
+from tarmac.stream.batch import warn_no_batches
 from tarmac.stream.epochs import EpochAware
 from tarmac.stream.fluent import FluidInterface
 from tarmac.stream.pipeline import COMPARED_AFTER, DataPipeline
@@ -219,7 +220,7 @@ class LoaderSource(PipelineStage):
         return self._items(self._tagged, self._states)
 
     def _items(self, loader: Any, states: list[dict[str, Any] | None]) -> Iterator[Any]:
-        epoch = (self._epoch.agreed or 0) if self._epoch.explicit else 0
+        epoch, yielded = (self._epoch.agreed or 0) if self._epoch.explicit else 0, False
         for number, parts in enumerate(loader):
             if number == COMPARED_AFTER and isinstance(self.dataset, DataPipeline):
                 self.dataset.check_epoch(epoch)
@@ -232,6 +233,9 @@ class LoaderSource(PipelineStage):
                     self.read_any = self.read_any or tagged.read_any
                 else:
                     yield tagged.item
+                    yielded = True
+        if not yielded and self.read_any and self.loader.drop_last:
+            warn_no_batches(f"the samples do not fill a batch of {self.loader.batch_size}")
         if isinstance(self.dataset, DataPipeline):
             self.dataset.complete_epoch()
 
