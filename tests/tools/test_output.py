@@ -49,8 +49,8 @@ def test_names():
         ({"pattern": "-", "index": True}, "index"),
     ],
 )
-def test_invalid_arguments_are_reported_before_any_work(options, place):
-    with pytest.raises(UsageError, match=re.escape(place)):
+def test_invalid_arguments_are_reported_before_any_work(options, location):
+    with pytest.raises(UsageError, match=re.escape(location)):
         Output(**options)
 
 
