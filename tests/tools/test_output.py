@@ -30,7 +30,7 @@ def test_names():
 
 
 @pytest.mark.parametrize(
-    ("options", "place"),
+    ("options", "location"),
     [
         ({"pattern": "x-{j}.tar"}, "{j}"),
         ({"pattern": "x-{i:q}.tar"}, "{i:q}"),

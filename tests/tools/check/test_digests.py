@@ -46,7 +46,7 @@ def intact(manifest):
 
 
 @pytest.mark.parametrize("case", BLIND)
-@pytest.mark.parametrize("made", ["index", "ShardWriter"])
+@pytest.mark.parametrize("created", ["index", "ShardWriter"])
 def test_an_index_with_digests_detects_what_the_archive_cannot(case, created, tmp_path):
     shard, manifest = tmp_path / "x-0.tar", tmp_path / "all.json"
     shard.write_bytes(GOOD)
