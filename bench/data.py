@@ -68,7 +68,7 @@ def photo_samples(site: Site) -> Iterator[dict[str, Any]]:
 
 
 def fact_samples(site: Site) -> Iterator[dict[str, Any]]:
-    """What has to be decoded but is no image: a class, some JSON, a small array."""
+    """Fields that are decoded and are not images: a class, some JSON, a small array."""
     import numpy as np
 
     rng = random.Random(SEED)
@@ -87,7 +87,7 @@ def small_shard(site: Site, suffix: str = "tar") -> Path:
 
 
 def gigabyte(site: Site) -> Site:
-    """The same with so many 80 KB images that they are a gigabyte, at full size."""
+    """The same with enough 80 KB images for a gigabyte, at full size."""
     return replace(site, big=site.big * 25 // 6)
 
 

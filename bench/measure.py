@@ -98,8 +98,8 @@ def _child(case: Case, side: str, site: Site, *, prepare: bool = False) -> dict:
     # Compiled modules are kept, as in an installed package, but away from the sources.
     kept = str(site.data / "pycache")
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
-    place = json.dumps(asdict(site) | {"data": str(site.data)})
-    command = [sys.executable, "-m", "bench.measure", case.name, side, place]
+    location = json.dumps(asdict(site) | {"data": str(site.data)})
+    command = [sys.executable, "-m", "bench.measure", case.name, side, location]
     output = subprocess.run(
         command + ["prepare"] * prepare,
         env=environment | {"PYTHONPYCACHEPREFIX": kept},
@@ -111,8 +111,8 @@ def _child(case: Case, side: str, site: Site, *, prepare: bool = False) -> dict:
     return json.loads(output.splitlines()[-1])
 
 
-def _main(name: str, side: str, place: str, *prepare: str) -> None:
-    values = json.loads(place)
+def _main(name: str, side: str, location: str, *prepare: str) -> None:
+    values = json.loads(location)
     work = all_cases()[name].setup(Site(Path(values.pop("data")), **values), side)
     if prepare:
         print("{}")

@@ -49,7 +49,7 @@ class Case:
     limit: float | None = None
     """How many seconds tarmac may take; such cases are reported as times, not as rates."""
     repeat: int = 1
-    """At least so many runs."""
+    """The minimum number of runs."""
     needs: tuple[str, ...] = field(default=())
     """Programs without which the case cannot run; nginx is started for those that name it."""
 

@@ -113,7 +113,7 @@ def _turned(x: Field, y: Field, angle: float) -> tuple[Field, Field]:
 
 def _stretched(grid: Field, rows: int) -> Field:
     """Spread the rows of a grid over more rows, linearly."""
-    place = np.linspace(0, len(grid) - 1, rows, dtype=np.float32)[:, None]
-    above = place.astype(int).ravel().clip(max=len(grid) - 2)
-    share = place - above[:, None].astype(np.float32)
+    location = np.linspace(0, len(grid) - 1, rows, dtype=np.float32)[:, None]
+    above = location.astype(int).ravel().clip(max=len(grid) - 2)
+    share = location - above[:, None].astype(np.float32)
     return grid[above] * (1 - share) + grid[above + 1] * share

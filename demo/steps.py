@@ -29,12 +29,12 @@ BATCH = 64
 
 Sample = dict[str, Any]
 Bar = Callable[[str, Iterable[Any], int], Iterable[Any]]
-"""Shows progress through so many items while they are gone through."""
+"""Shows progress through a number of items."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """What one step did: so many samples, so many bytes, in so many seconds."""
+    """The samples, bytes and seconds of one step."""
 
     name: str
     samples: int
@@ -83,7 +83,7 @@ def draw_pictures(count: int, bar: Bar) -> list[Sample]:
 
 
 def pack(samples: list[Sample], out: Path, shards: int, bar: Bar) -> int:
-    """Write the samples to so many shards, in place of those of an earlier run; returns their size."""
+    """Write the samples to `count` shards, replacing those of an earlier run; return their size."""
     out.mkdir(parents=True, exist_ok=True)
     for old in out.glob("demo-*.tar*"):
         old.unlink()

@@ -1,4 +1,4 @@
-"""Every test gives back what it took: descriptors, children, threads."""
+"""Check that tests release descriptors, child processes and threads."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ LEAVING = 30.0
 
 
 def _descriptors() -> dict[str, str]:
-    found = {}
+    descriptors = {}
     for entry in Path("/proc/self/fd").iterdir():
         try:
-            found[entry.name] = os.readlink(entry)
+            descriptors[entry.name] = os.readlink(entry)
         except OSError:
             continue
     # Sockets, pipes and the epoll of a client library's runtime live as long as the process, by design.
     return {
         fd: name
-        for fd, name in found.items()
+        for fd, name in descriptors.items()
         if not name.startswith(("socket:", "anon_inode:", "pipe:", "/dev/", "/proc/"))
     }
 

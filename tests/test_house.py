@@ -94,18 +94,18 @@ ALLOWED = {
 
 
 def test_nothing_executes_data():
-    found = set()
+    results = set()
     for path in SOURCES:
         name = str(path.relative_to(ROOT / "src" / "tarmac"))
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.Call):
                 continue
             if any(word.arg == "shell" and getattr(word.value, "value", False) for word in node.keywords):
-                found.add((name, "shell=True"))
+                results.add((name, "shell=True"))
             called = ast.unparse(node.func)
             if called.rpartition(".")[2] in DANGEROUS and not called.startswith("self."):
-                found.add((name, called))
-    assert found == ALLOWED
+                results.add((name, called))
+    assert results == ALLOWED
 
 
 def test_no_asserts_check_input_and_nothing_prints():
@@ -134,8 +134,8 @@ def test_tests_do_not_look_at_the_clock():
     """How long something took says nothing on a busy machine: see CONTRIBUTING.md for what to do instead."""
     tests = ROOT / "tests"
     for path in sorted(tests.rglob("*.py")):
-        found = CLOCK.search(path.read_text())
-        assert found is None or str(path.relative_to(tests)) in CLOCKS, f"{path} looks at {found[0]}"
+        results = CLOCK.search(path.read_text())
+        assert results is None or str(path.relative_to(tests)) in CLOCKS, f"{path} looks at {results[0]}"
     assert CLOCK.search("assert time.monotonic() - begun < 1")
     assert CLOCK.search("from time import perf_counter_ns as now")
     assert not CLOCK.search("time.sleep(1); time.time_ns")
@@ -173,8 +173,14 @@ _PHRASES = re.compile(
 
 def test_names_and_prose_use_the_usual_terms():
     """The glossary in CONTRIBUTING.md lists what to use instead."""
-    for path in SOURCES:
-        text = path.read_text()
-        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+    code = [
+        path
+        for folder in ("src", "tests", "bench", "demo", "examples")
+        for path in (ROOT / folder).rglob("*.py")
+    ]
+    for path in code:
+        for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline):
             assert token.type != tokenize.NAME or token.string not in _NAMES, f"{path}: {token.string}"
-        assert (match := _PHRASES.search(text)) is None, f"{path}: {match and match[0]}"
+    documents = {*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")} - {ROOT / "CONTRIBUTING.md"}
+    for path in [*documents, *(path for path in code if path != Path(__file__))]:
+        assert (match := _PHRASES.search(path.read_text())) is None, f"{path}: {match and match[0]}"

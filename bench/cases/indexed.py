@@ -57,7 +57,7 @@ def _named(site: Site, rest: str) -> Path:
 
 def wids() -> Any:
     if str(WIDS) not in sys.path:
-        sys.path.append(str(WIDS))  # at the end: beside it lies an old webdataset that nobody is to find
+        sys.path.append(str(WIDS))  # at the end: next to it is an old webdataset that must not be imported
     import wids.wids_index
 
     return wids
@@ -68,7 +68,7 @@ def opened(site: Site, side: str) -> Callable[[], Any]:
     small_shards(site)
     if side == "wids":
         library = wids()
-        # The shards are local: wids would copy each of them into its cache, which is no part of this.
+        # The shards are local: wids would copy each of them into its cache, which is not measured.
         return lambda: library.ShardListDataset(
             str(manifest(site)), transformations=[], localname=lambda url: url
         )
@@ -85,17 +85,17 @@ def litdata_copy(site: Site) -> str:
 
     from tarmac import read
 
-    place = _named(site, "-litdata")
-    if not place.exists():
-        part = place.with_suffix(".part")
+    location = _named(site, "-litdata")
+    if not location.exists():
+        part = location.with_suffix(".part")
         shutil.rmtree(part, ignore_errors=True)
         writer = BinaryWriter(str(part), chunk_bytes="64MB")
         for number, sample in enumerate(sample for path in small_shards(site) for sample in read(path)):
             writer.add_item(number, sample)
         writer.done()
         writer.merge(1)
-        part.rename(place)
-    return str(place)
+        part.rename(location)
+    return str(location)
 
 
 def counted(samples: Callable[[], Any], expected: int) -> Work:
@@ -121,8 +121,8 @@ def in_order_litdata(site: Site, side: str) -> Work:
     if side == "litdata":
         from litdata import StreamingDataset
 
-        place = litdata_copy(site)
-        return counted(lambda: StreamingDataset(place, shuffle=False), site.small)
+        location = litdata_copy(site)
+        return counted(lambda: StreamingDataset(location, shuffle=False), site.small)
     return counted(opened(site, side), site.small)
 
 
@@ -141,8 +141,8 @@ def at_random(site: Site, side: str, batch: int) -> Work:
     def work() -> Done:
         for _ in range(PASSES):
             for start in range(0, site.small, batch):
-                found = fetch(order[start : start + batch])
-        key = found[-1]["__key__"]
+                results = fetch(order[start : start + batch])
+        key = results[-1]["__key__"]
         fault = "" if key == f"{order[-1]:08d}" else f"{key} instead of {order[-1]}"
         return Done(site.small * PASSES, fault=fault)
 
@@ -199,8 +199,8 @@ def indexing(side: str, places: list[str], samples: int, jobs: int) -> Work:
     def work() -> Done:
         target.mkdir()
         try:
-            for shard, place in zip(shards, places, strict=True):
-                os.symlink(place, shard)
+            for shard, location in zip(shards, places, strict=True):
+                os.symlink(location, shard)
             make()
             return Done(samples * NAMES)
         finally:

@@ -48,10 +48,10 @@ def big_tree(site: Site) -> Path:
 
 
 def packing(
-    site: Site, side: str, root: Path, count: int, processes: int = 1, place: Path | None = None
+    site: Site, side: str, root: Path, count: int, processes: int = 1, location: Path | None = None
 ) -> Work:
-    place = place if place and place.is_dir() else site.data
-    target = place / f"tarmac-packed-{os.getpid()}"
+    location = location if location and location.is_dir() else site.data
+    target = location / f"tarmac-packed-{os.getpid()}"
     if side == "tarmac":
         act = with_tarmac(root, target, processes)
     else:

@@ -252,7 +252,7 @@ class MissingField(SampleError):
 class NoSamples(SampleError):
     """An epoch had no samples."""
 
-    hint: str | None = "check the shards, use fewer workers, or WebDataset(…, empty_check=False)."
+    hint: str | None = "check the shards, use fewer workers, or pass empty_check=False to WebDataset."
 
 
 class TransformFailed(SampleError):

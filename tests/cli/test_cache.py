@@ -62,13 +62,13 @@ def test_fill_list_check_and_empty(site, home):
 
 
 def test_damage(site, tmp_path):
-    place = tmp_path / "c"
-    assert run("warm", f"{site}/s0.tar", "--cache", place).exit_code == 0
-    (entry,) = (path for path in place.iterdir() if path.is_file())
+    location = tmp_path / "c"
+    assert run("warm", f"{site}/s0.tar", "--cache", location).exit_code == 0
+    (entry,) = (path for path in location.iterdir() if path.is_file())
     entry.write_bytes(bytes(2048))
-    done = run("verify", "--cache", place, "--keep")
+    done = run("verify", "--cache", location, "--keep")
     assert (done.exit_code, done.stdout) == (1, f"DAMAGED {site}/s0.tar\n")
-    done = run("verify", "--cache", place, "--json")
+    done = run("verify", "--cache", location, "--json")
     assert (done.exit_code, json.loads(done.stdout)["removed"]) == (1, True)
     assert not entry.exists()
 

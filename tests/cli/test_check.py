@@ -134,10 +134,10 @@ def test_duplicate_keys(shards, tmp_path):
 
 
 def test_a_ledger(shards, tmp_path):
-    place = tmp_path / "ledger.jsonl"
-    first = inside("check", shards, "--ledger", place)
+    location = tmp_path / "ledger.jsonl"
+    first = inside("check", shards, "--ledger", location)
     damage(tmp_path / "c.tar")
-    again = inside("check", shards, "--ledger", place)
+    again = inside("check", shards, "--ledger", location)
     assert (first.exit_code, again.exit_code) == (0, 1)
     assert again.stdout.splitlines()[:2] == first.stdout.splitlines()[:2]
 

@@ -85,8 +85,8 @@ def test_options(folder):
     arguments = ["--digests", "--meta", "cls,txt.size", "--sidecars", "idx", "--name", "N", "-j", 1]
     assert run("s000.tar", "-o", "all.json", "--info", "about.txt", *arguments).exit_code == 0
     assert run("s001.tar", "-o", "all.json", "--add", *arguments).exit_code == 0
-    found = read_manifest("all.json")
-    assert (found.name, found.info, found.samples) == ("N", "what it is", 7)
+    results = read_manifest("all.json")
+    assert (results.name, results.info, results.samples) == ("N", "what it is", 7)
     assert sorted(os.listdir("idx")) == ["s000.tar.arrow", "s001.tar.arrow"]
     ds = Dataset("all.json", verify=True)
     assert [s["__key__"] for s in ds.where("cls >= 2 and cls < 5 and txt.size = 10")] == [

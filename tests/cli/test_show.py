@@ -51,8 +51,8 @@ def test_what_is_in_a_sample(folder):
     )
     text = run("s*.tar", "--at", "1/a1", "--content").stdout
     assert text == f"1/a1\tpng {size}  txt 9\n  png: PNG image, 6x4, RGB\n  txt: two\n    lines\n"
-    told = json.loads(run("s*.tar", "-n", 1, "--content", "--json").stdout)
-    assert told["content"] == {"png": "PNG image, 6x4, RGB", "txt": "two\nlines"}
+    report = json.loads(run("s*.tar", "-n", 1, "--content", "--json").stdout)
+    assert report["content"] == {"png": "PNG image, 6x4, RGB", "txt": "two\nlines"}
     assert run("s*.tar", "--at", "-1", "--raw", "txt").stdout_bytes == b"two\nlines"
 
 
@@ -74,8 +74,8 @@ def test_numbers(folder):
     stats = run("s*.tar", "--stats").stdout
     assert "6x4" in stats
     assert "####" in stats
-    told = json.loads(run("s*.tar", "--stats", "--json", "--slice", ":3").stdout)
-    assert (told["samples"], told["resolutions"]) == (3, {"6x4": 3})
+    report = json.loads(run("s*.tar", "--stats", "--json", "--slice", ":3").stdout)
+    assert (report["samples"], report["resolutions"]) == (3, {"6x4": 3})
 
 
 def test_a_sheet_and_files(folder):
@@ -128,7 +128,7 @@ def test_files_are_counted_as_json_too(folder):
 
 
 @pytest.mark.parametrize(("what", "status"), [("| head -1 >/dev/null", 0), ("> /dev/full", 1)])
-def test_a_reader_that_leaves_is_no_error_and_a_full_disk_is_one_line(folder, what, status):
+def test_a_closed_pipe_is_not_an_error_and_a_full_disk_is_one_line(folder, what, status):
     command = f"set -o pipefail; {sys.executable} -m tarmac show {' s0.tar s1.tar' * 50} {what}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, check=False)
     assert done.returncode == status

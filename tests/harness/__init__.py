@@ -53,7 +53,7 @@ def required(server: AbstractContextManager[T]) -> Iterator[T]:
 def reserved_ports(count: int) -> Iterator[list[int]]:
     """Reserve free ports for external servers; connections to unused ones are refused.
 
-    The sockets are bound and do not listen. The system gives their ports to nobody, and a server that binds
+    The sockets are bound and do not listen. The system assigns their ports to no other process, and a server that binds
     one by its number, with SO_REUSEADDR as all servers here do, gets it.
     """
     with contextlib.ExitStack() as held:

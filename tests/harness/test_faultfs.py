@@ -1,4 +1,4 @@
-"""The faulty file system fails where it is told to, once, and the loop comes to its end."""
+"""The faulty file system fails once, at the chosen call, and the loop terminates."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def test_gone():
     command = [sys.executable, "-c", f"import time; time.sleep({FOREVER})"]
     with subprocess.Popen(command) as child:
         child.kill()
-        assert gone([child.pid])  # nobody has waited for it
+        assert gone([child.pid])  # no process has waited for it
         child.wait()
         assert gone([child.pid])
 

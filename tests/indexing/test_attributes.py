@@ -47,8 +47,8 @@ def npy(array, version=None):
     ],
 )
 def test_the_size_of_an_image_is_in_its_header(field, data, channels):
-    found = read_field(field, data)
-    assert [found(name) for name in attributes_of(field)] == [30, 20, channels]
+    results = read_field(field, data)
+    assert [results(name) for name in attributes_of(field)] == [30, 20, channels]
 
 
 @pytest.mark.parametrize("field", ["jpg", "png"])
@@ -70,7 +70,7 @@ def test_images_beyond_the_limit_are_refused(field, form):
         read_field(field, data, Limits(pixels=599))
 
 
-def test_a_jpeg_that_is_cut_in_its_header_is_no_image():
+def test_a_jpeg_truncated_in_its_header_is_not_an_image():
     with pytest.raises((DecodeFailed, OSError)):
         read_field("jpg", image("JPEG")[:30])
     with pytest.raises(DecodeFailed, match="14 bytes"):
@@ -90,8 +90,8 @@ def test_a_jpeg_that_is_cut_in_its_header_is_no_image():
 def test_arrays_by_their_header(array, shape, kind, version):
     data = npy(np.asarray(array), version)
     start = len(data) - np.asarray(array).nbytes
-    found = read_field("x.npy", data[:start])
-    assert (found("shape"), found("dtype")) == (shape, kind)
+    results = read_field("x.npy", data[:start])
+    assert (results("shape"), results("dtype")) == (shape, kind)
 
 
 def test_text_and_numbers_are_their_own_value():
@@ -166,5 +166,5 @@ below = st.recursive(
 @settings(derandomize=True, deadline=None, max_examples=rounds(40))
 @given(st.dictionaries(st.text("ab", min_size=1), below))
 def test_every_place_is_found_by_its_path(value):
-    found = read_field("json", json.dumps(value).encode())
-    assert [(path, found(path)) for path, _ in leaves(value)] == list(leaves(value))
+    results = read_field("json", json.dumps(value).encode())
+    assert [(path, results(path)) for path, _ in leaves(value)] == list(leaves(value))

@@ -140,9 +140,9 @@ def test_metadata(tmp_path, monkeypatch, mapped, digests):
     if not mapped:
         monkeypatch.setattr("tarmac.storage.local.LocalSource.map", lambda self: None)
     options = IndexOptions(digests=digests, meta=meta_plan(["json.w", "bin.size"]))
-    found = read_sidecar(index_shard(str(path), options), "x")
-    assert found.column("json.w").to_pylist() == [3, 4, None]
-    assert found.column("bin.size").to_pylist() == [2000, 0, 1]
+    results = read_sidecar(index_shard(str(path), options), "x")
+    assert results.column("json.w").to_pylist() == [3, 4, None]
+    assert results.column("bin.size").to_pylist() == [2000, 0, 1]
     assert asked == [["json"], ["json"], []]  # a size does not need the bytes
 
 
@@ -159,8 +159,8 @@ def test_damaged_metadata(tmp_path):
 def test_other_naming_rules(tmp_path):
     path = tmp_path / "a.tar"
     path.write_bytes(plain([("a.b.JPG", b""), ("a.c.JPG", b"")]))
-    found = read_sidecar(index_shard(str(path), IndexOptions(split_name=last_dot, lower=False)), "x")
-    assert (found.keys(), found.fields) == (["a.b", "a.c"], ["JPG"])
+    results = read_sidecar(index_shard(str(path), IndexOptions(split_name=last_dot, lower=False)), "x")
+    assert (results.keys(), results.fields) == (["a.b", "a.c"], ["JPG"])
 
 
 @pytest.mark.parametrize("kind", COMPRESSED_KINDS)

@@ -57,12 +57,12 @@ def test_written_and_read_again(tmp_path_factory, shards, name, info):
     )
     # Names are relative, so the whole directory may be moved.
     folder = folder.rename(folder.with_name(f"{folder.name}-moved"))
-    found = read_manifest(str(folder / "m.json"))
-    assert found.name == name
-    assert found.info == info
+    results = read_manifest(str(folder / "m.json"))
+    assert results.name == name
+    assert results.info == info
     expected = [moved(shard, str(folder)) for shard in shards]
     tidy = [
-        (os.path.normpath(s.url), s.samples, s.size, s.index, s.fingerprint, s.extra) for s in found.shards
+        (os.path.normpath(s.url), s.samples, s.size, s.index, s.fingerprint, s.extra) for s in results.shards
     ]
     assert tidy == [(s.url, s.samples, s.size, s.index, s.fingerprint, s.extra) for s in expected]
 
@@ -77,9 +77,9 @@ def test_names_that_are_not_text(tmp_path):
 def test_manifests_have_what_wids_needs(tmp_path):
     shards = [Shard(str(tmp_path / "a.tar"), 3, 2048, None, "f00"), Shard("s3://b/c.tar", 4)]
     write_manifest(Manifest(shards, "name", "about"), str(tmp_path / "m.json"))
-    found = json.loads((tmp_path / "m.json").read_text())
+    results = json.loads((tmp_path / "m.json").read_text())
     fingerprint = Manifest(shards).fingerprint
-    assert found == {
+    assert results == {
         "__kind__": "wids-shard-index-v1",
         "wids_version": 1,
         "name": "name",
@@ -94,8 +94,8 @@ def test_manifests_have_what_wids_needs(tmp_path):
 
 def test_manifests_of_widsindex(tmp_path):
     shard = {"url": "a.tar", "nsamples": 2, "filesize": 9, "md5sum": "77"}
-    found = read_manifest(written(tmp_path / "m.json", shardlist=[shard], name="d"))
-    assert found.shards == [Shard(str(tmp_path / "a.tar"), 2, 9, extra={"md5sum": "77"})]
+    results = read_manifest(written(tmp_path / "m.json", shardlist=[shard], name="d"))
+    assert results.shards == [Shard(str(tmp_path / "a.tar"), 2, 9, extra={"md5sum": "77"})]
     based = read_manifest(written(tmp_path / "m.json", shardlist=[shard], base="/data/"))
     assert based.shards[0].url == "/data/a.tar"
     remote = read_manifest(written(tmp_path / "m.json", shardlist=[shard], base="gs://b/x"))
@@ -172,8 +172,8 @@ def test_a_remote_manifest_cannot_name_local_files(monkeypatch, field, name):
     origin.body = lambda _url: json.dumps({"shardlist": [shard]}).encode()
     register_scheme("mem", FileStore(origin.open))
     if name == "~/x":
-        found = read_manifest("mem://b/m.json").shards[0]
-        assert (found.url if field == "url" else found.index) == "mem://b/~/x"
+        results = read_manifest("mem://b/m.json").shards[0]
+        assert (results.url if field == "url" else results.index) == "mem://b/~/x"
         return
     with pytest.raises(UnsafeUrl):
         read_manifest("mem://b/m.json")
@@ -253,11 +253,11 @@ def test_a_hundred_thousand_shards(tmp_path):
     path = str(tmp_path / "m.json")
     write_manifest(Manifest(shards), path)
     before = reset_peak()
-    found = read_manifest(path)
+    results = read_manifest(path)
     assert peak() - before < 250 << 20
-    assert found.samples == 10**9
-    assert found.shards == shards
-    assert found.fingerprint == Manifest(shards).fingerprint
+    assert results.samples == 10**9
+    assert results.shards == shards
+    assert results.fingerprint == Manifest(shards).fingerprint
     assert calls(lambda: read_manifest(path)) < 20 * len(shards)
     assert calls(lambda: Manifest(shards).fingerprint) < 20 * len(shards)
 

@@ -56,29 +56,29 @@ def test_names(shard, name):
 @pytest.mark.parametrize("keys", [KEYS, ["one"], [], ["a", "b\udcff"]])
 def test_content_is_read_back(tmp_path, keys):
     written(tmp_path / "x", entries_of(keys), {"w": pa.array(list(range(len(keys))), pa.int64())})
-    found = open_sidecar(str(tmp_path / "x"))
-    assert len(found) == len(keys)
-    assert found.keys() == keys
-    assert [found.key(row) for row in range(len(keys))] == keys
-    assert found.keys(np.arange(len(keys))[::-1].astype(np.int64)) == keys[::-1]
-    assert found.keys(slice(0, len(keys) // 2)) == keys[: len(keys) // 2]
-    assert found.metadata == ["w"]
-    assert found.column("w").to_pylist() == list(range(len(keys)))
-    assert found.facts.layout == (["cls", "jpg"] if keys else None)
-    assert found.fields == (["cls", "jpg"] if keys else [])
-    assert found.fingerprint() == found.facts.fingerprint
-    assert found.has("jpg").tolist() == [True] * len(keys)
-    assert found.has("nothing").tolist() == [False] * len(keys)
+    results = open_sidecar(str(tmp_path / "x"))
+    assert len(results) == len(keys)
+    assert results.keys() == keys
+    assert [results.key(row) for row in range(len(keys))] == keys
+    assert results.keys(np.arange(len(keys))[::-1].astype(np.int64)) == keys[::-1]
+    assert results.keys(slice(0, len(keys) // 2)) == keys[: len(keys) // 2]
+    assert results.metadata == ["w"]
+    assert results.column("w").to_pylist() == list(range(len(keys)))
+    assert results.facts.layout == (["cls", "jpg"] if keys else None)
+    assert results.fields == (["cls", "jpg"] if keys else [])
+    assert results.fingerprint() == results.facts.fingerprint
+    assert results.has("jpg").tolist() == [True] * len(keys)
+    assert results.has("nothing").tolist() == [False] * len(keys)
 
 
 @settings(max_examples=50, derandomize=True, deadline=None)
 @given(st.lists(st.text(min_size=1) | st.just("\udcfe"), unique=True, max_size=15), st.text())
 def test_finding_keys(keys, other):
-    found = read_sidecar(make_sidecar(entries_of(keys), INFO, {}, digests=False), "x")
+    results = read_sidecar(make_sidecar(entries_of(keys), INFO, {}, digests=False), "x")
     for _ in range(2):  # first by scanning, then with a table
         for key in [*keys, other] * module._SCANS:
-            assert found.find(key) == (keys.index(key) if key in keys else None)
-            if found._rows is not None:
+            assert results.find(key) == (keys.index(key) if key in keys else None)
+            if results._rows is not None:
                 break
 
 
@@ -88,10 +88,10 @@ def test_fields_differ(tmp_path):
     entries.add("b", {"cls": (5, 1, 0), "jpg": (9, 1, 0)})
     entries.add("c", {"cls": (20, 1, 0)})
     written(tmp_path / "x", entries)
-    found = open_sidecar(str(tmp_path / "x"))
-    assert found.has("jpg").tolist() == [True, True, False]
-    assert found.has("cls").tolist() == [False, True, True]
-    assert found.facts.layout is None
+    results = open_sidecar(str(tmp_path / "x"))
+    assert results.has("jpg").tolist() == [True, True, False]
+    assert results.has("cls").tolist() == [False, True, True]
+    assert results.facts.layout is None
 
 
 def test_the_fingerprint_covers_offsets_and_names_only(tmp_path):
@@ -117,16 +117,16 @@ def test_digests_only_if_they_were_computed(tmp_path):
 
 def test_stale(tmp_path):
     written(tmp_path / "x", entries_of())
-    found = open_sidecar(str(tmp_path / "x"))
-    found.check_shard(INFO, "a.tar")
+    results = open_sidecar(str(tmp_path / "x"))
+    results.check_shard(INFO, "a.tar")
     # Without a version only the size is compared; the names of members remain to be compared.
-    assert not found.facts.check_shard(ObjectInfo(10_000, None), "a.tar", StorageOptions())
+    assert not results.facts.check_shard(ObjectInfo(10_000, None), "a.tar", StorageOptions())
     # Without sampled digests, as in indexes of earlier versions, a copy in a store is recognised by its size.
-    found.check_shard(ObjectInfo(10_000, '"etag"'), "s3://b/a.tar")
+    results.check_shard(ObjectInfo(10_000, '"etag"'), "s3://b/a.tar")
     with pytest.raises(IndexStale, match="9999 bytes, 10000 when indexed"):
-        found.check_shard(ObjectInfo(9_999, "5f"), "a.tar")
+        results.check_shard(ObjectInfo(9_999, "5f"), "a.tar")
     with pytest.raises(IndexStale, match="modification time") as caught:
-        found.check_shard(ObjectInfo(10_000, "60"), "a.tar")
+        results.check_shard(ObjectInfo(10_000, "60"), "a.tar")
     assert "tarmac index" in str(caught.value)
 
 
@@ -232,9 +232,9 @@ def indexed(tmp_path_factory):
     def read(content):
         sidecar = read_sidecar(content, "x")
         sidecar.check_shard(info, str(shard))
-        found = IndexedShard(str(shard), sidecar, held)
-        samples = found.samples(np.arange(len(found)))
-        assert samples == [found.sample(row) for row in range(len(found))]
+        results = IndexedShard(str(shard), sidecar, held)
+        samples = results.samples(np.arange(len(results)))
+        assert samples == [results.sample(row) for row in range(len(results))]
         width = sidecar.column("width").to_pylist() if "width" in sidecar.metadata else None
         return samples, width
 

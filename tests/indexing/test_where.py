@@ -47,7 +47,7 @@ def test_samples_are_selected_by_metadata(text, mask):
     assert result.tolist() == mask
 
 
-def test_a_condition_knows_its_columns_and_its_text():
+def test_a_condition_has_its_columns_and_its_text():
     text = " width >= 512\n and has(seg.png) and WIDTH < 9 and \"a b\" = 'x'"
     condition = parse_where(text)
     assert condition.columns == {"width", "has:seg.png", "WIDTH", "a b"}

@@ -200,9 +200,9 @@ def test_ranks_that_disagree_are_named(store, tmp_path):
         "        loader.load_state_dict(loader.state_dict() | {'position': 4, 'step': 2})",
         "    return loader",
     ]
-    for case, (made, _, _) in CASES.items():
+    for case, (outputs, _, _) in CASES.items():
         lines += [
-            f"dataset = {made}",
+            f"dataset = {outputs}",
             f"print('CASE', {case!r}, end=': ')",
             "turn(lambda: list(dataset))",
             "print()",
@@ -210,10 +210,10 @@ def test_ranks_that_disagree_are_named(store, tmp_path):
     first, second = run(store, tmp_path, "\n".join(lines))
     assert "DISAGREE" not in first
     printed = second.split("CASE ")[1:]
-    found = {part.partition(": ")[0]: part for part in printed}
+    results = {part.partition(": ")[0]: part for part in printed}
     for case, (_, what, shown) in CASES.items():
-        assert "rank 1 and rank 0 disagree about the " + what in found[case]
-        assert shown in found[case]
+        assert "rank 1 and rank 0 disagree about the " + what in results[case]
+        assert shown in results[case]
 
 
 KINDS = {

@@ -204,7 +204,7 @@ EQUAL = ["loader batches", "unlisted", "twice", "wrapped splitter", "two items p
 
 
 @pytest.mark.parametrize("kind", EQUAL)
-def test_equal_batches_wherever_the_batches_are_made(shards, kind):
+def test_equal_batches_wherever_samples_are_batched(shards, kind):
     """25 samples on two ranks are seven batches of two on each; some samples come twice, and none is missing."""
     world = World([5] * 5, ranks=2)
 

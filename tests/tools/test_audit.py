@@ -22,7 +22,8 @@ def make(folder, prefix="k", lengths=LENGTHS):
     number = 0
     for shard, length in enumerate(lengths):
         files = [
-            (f"{prefix}{place:04d}.cls", b"%d" % (place % 3)) for place in range(number, number + length)
+            (f"{prefix}{location:04d}.cls", b"%d" % (location % 3))
+            for location in range(number, number + length)
         ]
         (folder / f"{shard}.tar").write_bytes(plain(files))
         number += length

@@ -20,9 +20,9 @@ URLS = [f"mem://host/{number}.tar?token=secret" for number in range(4)]
 @pytest.fixture
 def origin(monkeypatch):
     monkeypatch.setattr(schemes, "_registered", {})
-    made = Origin(1000)
-    register_scheme("mem", FileStore(made.open))
-    return made
+    created = Origin(1000)
+    register_scheme("mem", FileStore(created.open))
+    return created
 
 
 @pytest.fixture
@@ -93,12 +93,12 @@ def test_a_directory_that_cannot_be_used(tmp_path, origin):
 def test_entries_show_no_secrets(cache, origin):
     assert cache.entries() == []
     filled(cache)
-    found = cache.entries()
-    assert [entry.url for entry in found] == [f"mem://host/{number}.tar?…" for number in range(4)]
-    assert [(entry.size, entry.used) for entry in found] == [(1000, 1000.0 + number) for number in range(4)]
-    assert cache.entry_of(URLS[2]) == found[2]
+    results = cache.entries()
+    assert [entry.url for entry in results] == [f"mem://host/{number}.tar?…" for number in range(4)]
+    assert [(entry.size, entry.used) for entry in results] == [(1000, 1000.0 + number) for number in range(4)]
+    assert cache.entry_of(URLS[2]) == results[2]
     assert cache.entry_of("mem://host/9.tar") is None
-    (Path(cache.directory) / ".tarmac/notes" / found[0].name).write_text("{}")
+    (Path(cache.directory) / ".tarmac/notes" / results[0].name).write_text("{}")
     assert cache.entries()[0].url == ""
 
 
@@ -140,7 +140,7 @@ def test_evict_some_or_all(cache, origin):
         evict(cache)
 
 
-def test_what_is_being_read_stays(cache, origin):
+def test_shards_being_read_stay(cache, origin):
     filled(cache)
     name = cache.path_of(URLS[0])
     script = (

@@ -149,7 +149,7 @@ def test_tasks_of_one_job_run_at_the_same_time(here, capsys):
     assert sorted(files(here / "two")) == ["x-0.tar"]
 
 
-def test_what_another_verb_made_since_is_not_replaced(here, capsys):
+def test_outputs_of_another_verb_are_not_replaced(here, capsys):
     """The first job finds its shards gone and others there, which it did not make."""
     one, other = (("sort", "a-0.tar", "-o", "two/c-{i}.tar"), ("copy", "b-0.tar", "-o", "two/c-{i}.tar"))
     assert tarmac(capsys, "", *one)[0] == 0
@@ -191,13 +191,13 @@ def test_of_two_that_start_together_the_output_is_of_one(here, verbs, options):
             for verb, name in zip(verbs, "ab", strict=True)
         ]
         statuses, message = together(*jobs)
-        made = {name for name in "ab" if set(keys(f"out-{turn}/*.tar")) & set(keys(f"{name}-*.tar"))}
+        created = {name for name in "ab" if set(keys(f"out-{turn}/*.tar")) & set(keys(f"{name}-*.tar"))}
         assert 0 in statuses, message
         if not options:
             assert sorted(statuses) == [0, 2], message
-            assert made == {"ab"[statuses.index(0)]}
-        assert len(made) == 1, message
-        (whole,) = made
+            assert created == {"ab"[statuses.index(0)]}
+        assert len(created) == 1, message
+        (whole,) = created
         assert sorted(keys(f"out-{turn}/*.tar")) == sorted(keys(f"{whole}-*.tar"))
         assert statuses["ab".index(whole)] == 0
 

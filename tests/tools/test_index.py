@@ -94,10 +94,10 @@ def test_a_dataset_that_grows(urls, manifest, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     report = index("./s*.tar", "all.json", add=True)  # names written in another way
     assert (report.built, report.kept) == (["./s002.tar"], 2)
-    found = read_manifest(manifest)
-    assert [os.path.basename(shard.url) for shard in found.shards] == ["s000.tar", "s001.tar", "s002.tar"]
-    assert (found.name, found.info) == ("named", {"a": 1})
-    assert found.shards[0].index == str(elsewhere / "s000.tar.arrow")
+    results = read_manifest(manifest)
+    assert [os.path.basename(shard.url) for shard in results.shards] == ["s000.tar", "s001.tar", "s002.tar"]
+    assert (results.name, results.info) == ("named", {"a": 1})
+    assert results.shards[0].index == str(elsewhere / "s000.tar.arrow")
     assert list(Dataset(manifest).keys()) == [f"{i:05d}" for i in range(7)]
     assert set(sidecars(tmp_path)) == {"s002.tar.arrow"}
     assert index(urls, str(tmp_path / "new.json"), add=True).manifest.samples == 7  # nothing to add to
@@ -107,10 +107,10 @@ def test_what_other_tools_say_of_shards_is_kept(urls, manifest):
     extra = {"md5sum": "77", "dataset": "d"}
     write_manifest(Manifest([Shard(urls[0], 3, extra=extra)]), manifest)
     index(urls[1:], manifest, add=True)
-    found = read_manifest(manifest).shards
-    assert found[0].extra == extra
-    assert found[0].fingerprint is not None
-    assert found[1].extra == {}
+    results = read_manifest(manifest).shards
+    assert results[0].extra == extra
+    assert results[0].fingerprint is not None
+    assert results[1].extra == {}
 
 
 def test_indexes_in_a_directory_of_their_own(urls, manifest, tmp_path):

@@ -30,7 +30,7 @@ def test_names():
 
 
 @pytest.mark.parametrize(
-    ("options", "place"),
+    ("options", "location"),
     [
         ({"pattern": "x-{j}.tar"}, "{j}"),
         ({"pattern": "x-{i:q}.tar"}, "{i:q}"),
@@ -49,8 +49,8 @@ def test_names():
         ({"pattern": "-", "index": True}, "index"),
     ],
 )
-def test_invalid_arguments_are_reported_before_any_work(options, place):
-    with pytest.raises(UsageError, match=re.escape(place)):
+def test_invalid_arguments_are_reported_before_any_work(options, location):
+    with pytest.raises(UsageError, match=re.escape(location)):
         Output(**options)
 
 

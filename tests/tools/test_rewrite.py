@@ -25,8 +25,8 @@ def urls(tmp_path):
 
 def test_streams_are_divided_as_indexed_samples_are(urls, tmp_path):
     for limits in ({"max_samples": 4}, {"max_bytes": 300}, {"max_bytes": 1}, {}):
-        for made in (tmp_path / "job", tmp_path / "stream"):
-            for path in made.glob("*"):
+        for created in (tmp_path / "job", tmp_path / "stream"):
+            for path in created.glob("*"):
                 path.unlink() if path.is_file() else None
         options = {"overwrite": True, "rekey": "{i}-{key}", **limits}
         copy(urls, f"{tmp_path}/job/x-{{i:03d}}.tar", jobs=1, **options)

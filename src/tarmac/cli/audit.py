@@ -21,16 +21,20 @@ _LOADER: Group = [
     flag("--position", type=NUMBER, help="Position in a saved state of the loader. [default: 0]"),
     flag("--streams", type=COUNT, help="Number of streams. [default: 64]"),
     flag("--window", type=COUNT, help="Shuffle window of a stream, in samples. [default: 16384]"),
-    flag("--tail", type=click.Choice(["drop", "pad", "short"]), help="The last batch. [default: drop]"),
+    flag(
+        "--tail",
+        type=click.Choice(["drop", "pad", "short"]),
+        help="What to do with an incomplete last batch. [default: drop]",
+    ),
     flag("--shuffle/--no-shuffle", help="Shuffle, or keep the order of the shards. [default: shuffle]"),
     WHERE,
 ]
 _QUESTIONS: Group = [
-    flag("--step", type=NUMBER, help="List what is read at this step."),
-    flag("--rank", type=NUMBER, help="With --step: only by this rank."),
-    flag("--key", help="List when the sample with this key comes."),
+    flag("--step", type=NUMBER, help="List the samples that are read at this step."),
+    flag("--rank", type=NUMBER, help="With --step: only the samples of this rank."),
+    flag("--key", help="List the steps at which the sample with this key is read."),
     flag("--epochs", type=COUNT, help="With --key: for this many epochs. [default: 1]"),
-    flag("--verify", is_flag=True, help="Count that every sample comes exactly once."),
+    flag("--verify", is_flag=True, help="Verify that every sample is read exactly once."),
 ]
 
 

@@ -15,7 +15,7 @@ from tarmac.cli.types import COUNT, SIZE
 _DIRECTORY: Group = [flag("--cache", metavar="DIR", help="The cache directory. [default: $WDS_CACHE]")]
 _MAX_BYTES: Group = [flag("--max-bytes", type=SIZE, help="Size of the cache. [default: $WDS_CACHE_SIZE]")]
 _WARM: Group = [
-    flag("-j", "--jobs", type=COUNT, help="Downloads at a time. [default: 8]"),
+    flag("-j", "--jobs", type=COUNT, help="Number of parallel downloads. [default: 8]"),
     flag("--allow-exec", is_flag=True, help="Allow pipe: inputs, which run commands."),
 ]
 _EVICT: Group = [
@@ -90,7 +90,7 @@ def evict(
     from tarmac.tools.cache import evict as remove
 
     if (bool(shards) + (max_bytes is not None) + everything) != 1:
-        raise click.UsageError("give one of SHARDS, --max-bytes and --all.")
+        raise click.UsageError("expected exactly one of SHARDS, --max-bytes and --all.")
     say_report(remove(cache, shards, max_bytes=max_bytes, everything=everything), as_json)
 
 

@@ -21,7 +21,11 @@ _CHECK: Group = [
     flag("--digests", is_flag=True, help="Compare every field with the index beside its shard."),
     flag("--manifest", metavar="FILE", help="Compare with this manifest and its indexes."),
     flag("--decode", is_flag=True, help="Decode every field of a known type."),
-    flag("--decode-as", metavar="SPEC", help="With --decode: what images are decoded to. [default: rgb8]"),
+    flag(
+        "--decode-as",
+        metavar="SPEC",
+        help="With --decode: the type that images are decoded to. [default: rgb8]",
+    ),
     flag("--duplicates", is_flag=True, help="Find keys that occur more than once."),
     flag("--all-errors", is_flag=True, help="Continue after a bad sample, and list all errors."),
     flag("--max-errors", type=NUMBER, help="Stop when there are more errors than this."),
@@ -29,10 +33,20 @@ _CHECK: Group = [
     flag("-q", "--quiet", is_flag=True, help="Print only shards that are not intact."),
 ]
 _REPAIR: Group = [
-    flag("--repair", is_flag=True, help="Write a clean copy of each damaged shard, and print what it lacks."),
-    flag("-o", "--output", sets="repair", metavar="DIR/", help="With --repair: where the copies go."),
-    flag("--losses", metavar="FILE", help="With --repair: write what is lost to this file, as JSON lines."),
-    flag("--regroup", is_flag=True, help="With --repair: put samples together that are not contiguous."),
+    flag(
+        "--repair",
+        is_flag=True,
+        help="Write a clean copy of each damaged shard, and list what could not be recovered.",
+    ),
+    flag(
+        "-o", "--output", sets="repair", metavar="DIR/", help="With --repair: the directory for the copies."
+    ),
+    flag(
+        "--losses",
+        metavar="FILE",
+        help="With --repair: write the list of lost samples and bytes to this file, as JSON lines.",
+    ),
+    flag("--regroup", is_flag=True, help="With --repair: regroup samples whose members are not contiguous."),
     flag("--overwrite", is_flag=True, help="With --repair: replace existing copies."),
 ]
 
@@ -56,7 +70,7 @@ def command(
     from tarmac import check
 
     if repair != (output is not None):
-        raise click.UsageError("--repair and -o DIR/ need each other.")
+        raise click.UsageError("--repair and -o DIR/ must be used together.")
     if decode_as and not decode:
         raise click.UsageError("--decode-as needs --decode.")
 

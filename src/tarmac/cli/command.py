@@ -22,7 +22,7 @@ _flags: dict[str, str] = {}
 
 
 class Flag(click.Option):
-    """An option in a group of the help. Without a value it is not passed on, so that verbs have the defaults.
+    """An option in a group of the help. A flag that is not given is not passed on: the verb has the defaults.
 
     `names` returns what replaces `{names}` in the help. It is called only then, as registries take long to import.
     """

@@ -18,7 +18,7 @@ _SOURCES = [
     flag("--mix", group="Order", metavar="SHARDS=WEIGHT", sets="weights", multiple=True, help="Mix sources."),
     flag(
         "--until", group="Order", type=click.Choice(["first", "all"]),
-        help="End a mixture with its first exhausted source, or with the last. [default: all]",
+        help="Stop the mixture when the first source is exhausted, or when all are. [default: all]",
     ),
 ]  # fmt: skip
 
@@ -32,7 +32,7 @@ def command(output: str, shards: tuple[str, ...] = (), mix: tuple[str, ...] = ()
     from tarmac import copy
 
     if bool(shards) == bool(mix):
-        raise click.UsageError("give either SHARDS or --mix.")
+        raise click.UsageError("expected either SHARDS or --mix.")
     if shards:
         return copy(list(shards), output, **options)
     sources, weights = zip(*map(_weighted, mix), strict=True)

@@ -1,4 +1,4 @@
-"""`tarmac export`: samples as files that other programs read."""
+"""`tarmac export`: export samples to files that other programs read."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _FORMAT = [
     ),
     flag(
         "--to", "format", group="Write", metavar="FORMAT", names=_formats,
-        help="One of {names}. [default: by the output]",
+        help="One of {names}. [default: inferred from the output]",
     ),
-    flag("--kinds", group="Write", type=PAIRS, help="What fields hold: caption=text,score=json; int, bytes."),
+    flag("--kinds", group="Write", type=PAIRS, help="Types of fields (text, int, json, bytes): cap=text,x=json."),
     flag("--no-key", "key", group="Write", flag_value=False, help="Leave out the key."),
     flag("--no-header", "header", group="Write", flag_value=False, help="Leave out the column names (tsv, csv)."),
     flag("--hf-split", group="Write", metavar="NAME", help="Name of the split (hf). [default: train]"),
@@ -34,8 +34,8 @@ command = build_verb(
     "export", SHARDS, _FORMAT, SIZES, OVERWRITE, SELECT, RUN, ERRORS, ACCESS,
     help="""Export samples to files of another format.
 
-    The extensions of fields tell text, integers and JSON. Other fields are bytes, which jsonl encodes in base64 and
-    tsv and csv reject.
+    Field extensions determine which fields are text, integers or JSON. Other fields are bytes, which jsonl encodes
+    in base64, and tsv and csv reject.
     """,
     example="tarmac export 'train-*.tar' -o 'train-{i:05d}.parquet'",
 )  # fmt: skip

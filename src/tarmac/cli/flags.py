@@ -22,7 +22,7 @@ SHARDS: Group = [
 ]  # fmt: skip
 SPLITS: Group = [
     _select("--split", type=SPLIT, help="Split by a hash of the key: train=0.9,val=0.1."),
-    _select("--only", metavar="NAME", help="Keep only this one of the splits."),
+    _select("--only", metavar="NAME", help="Write only this split."),
 ]
 WHERE = _select(
     "--where", metavar="CONDITION", help="A condition: \"jpg.width >= 512 and json.lang = 'en'\"."
@@ -34,7 +34,7 @@ SELECT: Group = [
         "--missing", type=click.Choice(["error", "skip"]), help="What to do with samples that lack a field."
     ),
     WHERE,
-    _select("--keys", metavar="FILE", help="Keep only the keys that this file lists, one a line."),
+    _select("--keys", metavar="FILE", help="Keep only the keys that this file lists, one per line."),
     _select("--slice", type=SLICE, help="START:STOP[:STEP] of all samples."),
     _select("--slice-shard", type=SLICE, help="START:STOP[:STEP] of the samples of each shard."),
     *SPLITS,
@@ -64,11 +64,17 @@ WRITE: Group = [
     *SIZES,
     _write("--rekey", metavar="PATTERN", help="New keys, from {i} and {key}: {i:09d}."),
     _write(
-        "--compress", type=click.Choice(["gz", "zst", "bz2", "xz"]), help="Compress; default: by extension."
+        "--compress",
+        type=click.Choice(["gz", "zst", "bz2", "xz"]),
+        help="Compression format. [default: inferred from the extension]",
     ),
     _write("--index", is_flag=True, help="Also write the index of each shard."),
     _write("--manifest", metavar="FILE", help="Also write a manifest of all shards, and their indexes."),
-    _write("--post-cmd", metavar="COMMAND", help="Run after each shard; it must succeed: 'cp {path} /mnt'."),
+    _write(
+        "--post-cmd",
+        metavar="COMMAND",
+        help="Command to run after each shard; a failure stops the job: 'cp {path} /mnt'.",
+    ),
     _write("--delete-after", is_flag=True, help="Delete each shard after --post-cmd."),
     *OVERWRITE,
 ]
@@ -76,7 +82,7 @@ TMP = flag("--tmp", metavar="DIR", help="Directory for temporary files.")
 JSON: Group = [_run("--json", "as_json", is_flag=True, help="Print the report as JSON.")]
 RUN: Group = [
     _run("-j", "--jobs", type=COUNT, help="Number of processes. [default: the number of cores]"),
-    _run("--engine", metavar="NAME", help="What runs the job. [default: local]"),
+    _run("--engine", metavar="NAME", help="Engine that runs the job. [default: local]"),
     _run("--dry-run", is_flag=True, help="Only report what would be done."),
     *JSON,
 ]
@@ -84,7 +90,7 @@ ERRORS: Group = [
     _run(
         "--on-error", type=click.Choice(["abort", "skip"]), help="Stop at a bad sample, or skip and count it."
     ),
-    _run("--max-errors", type=NUMBER, help="Stop when more samples than this were bad."),
+    _run("--max-errors", type=NUMBER, help="Stop after more than this many bad samples."),
 ]
 STORAGE: Group = [
     _access("--allow-exec", is_flag=True, default=False, help="Allow pipe: inputs, which run commands."),

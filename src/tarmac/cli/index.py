@@ -21,7 +21,7 @@ _INDEX: Group = [
     flag("--meta", type=NAMES, help="Metadata columns: jpg.width,json.caption,cls."),
     flag(
         "--on-bad-meta", type=click.Choice(["error", "null"]),
-        help="What a damaged field gives. [default: error]",
+        help="What to store for a damaged field. [default: error]",
     ),
     flag("--digests", is_flag=True, help="Also store a digest of every field."),
     flag("--drop", is_flag=True, help="Drop existing digests and columns that are not requested."),

@@ -19,23 +19,24 @@ _SOURCES = [
     argument("sources", "[SOURCE...]", "Directories, recipes, tables, URLs; with --py, its arguments.", nargs=-1),
     flag(
         "--from", "format", metavar="FORMAT", names=_formats,
-        help="One of {names}. [default: by the name]",
+        help="One of {names}. [default: inferred from the name]",
     ),
     flag("--key", metavar="COLUMN", help="Column of a table with the keys; by default rows are numbered."),
     flag("--columns", type=COLUMNS, help="Columns of a table to take, and their fields: label=cls,caption=txt."),
     flag("--files", type=COLUMNS, help="Columns of a table that name files, and their fields: img=jpg,mask=png."),
-    flag("--base", metavar="DIR", help="Directory of relative file names; by default that of the list."),
+    flag("--base", metavar="DIR", help="Directory of relative file names; by default the directory of the list."),
     flag("--py", "function", metavar="MODULE:FUNCTION", help="A function that yields samples."),
     flag("--require", type=NAMES, help="Fields that every sample must have: jpg,cls."),
 ]  # fmt: skip
 _TASK = [
-    flag("--task", group="Run", type=TASK, help="I/N: write only shards I, I+N, I+2N..., one of N commands."),
-    flag("--timeout", group="Run", type=SECONDS, help="Seconds for each pipe: command."),
+    flag("--task", group="Run", type=TASK, help="I/N: write only shards I, I+N, I+2N..., to share the work."),
+    flag("--timeout", group="Run", type=SECONDS, help="Timeout of each pipe: command."),
 ]  # fmt: skip
 
 command = build_verb(
     "pack", _SOURCES, SPLITS, SHUFFLE, WRITE, _TASK, RUN, ERRORS, STORAGE,
-    help="""Pack files, tables or generated samples into shards of 10,000 samples, or as --max-… require.
+    help="""Pack files, tables or generated samples into shards of 10,000 samples, or as --max-samples
+    and --max-bytes set.
 
     Running the same command again writes only what is missing.
     """,

@@ -30,7 +30,7 @@ _SHOW: Group = [
     flag("--stats", is_flag=True, help="Print statistics of sizes, fields and images."),
     flag("--fields-only", is_flag=True, help="Print only the fields, and how many samples have them."),
     flag("--sheet", metavar="FILE", help="Draw the first images on one page (.png, .jpg, .webp)."),
-    flag("--extract", metavar="DIR", help="Write the fields to files of this directory."),
+    flag("--extract", metavar="DIR", help="Write the fields as files to this directory."),
     flag("--overwrite", is_flag=True, help="With --extract: replace existing files."),
     flag("--info", is_flag=True, help="Print only what a manifest says about the dataset."),
 ]  # fmt: skip

@@ -12,7 +12,7 @@ from typing import Any
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _RETRY_DELAY = 0.01
-"""Seconds before a signal is sent again that arrived where nothing can be raised."""
+"""Seconds before a signal that arrived where exceptions are lost is sent again."""
 
 
 @contextlib.contextmanager

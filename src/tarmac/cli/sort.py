@@ -25,7 +25,7 @@ command = build_verb(
     "sort", SHARDS, _SORT, SELECT, WRITE, RUN, ERRORS, ACCESS,
     help="""Sort samples by key, by a value, or at random; equal values keep their order.
 
-    Samples whose members are not contiguous are put together.
+    Samples whose members are not contiguous are regrouped.
     """,
     example="tarmac sort a.tar b.tar --by cls --type int -o 'x-{i:06d}.tar' --max-samples 1e3",
 )  # fmt: skip

@@ -22,11 +22,11 @@ _SLICE = re.compile(r"\s*(-?\d*)\s*:\s*(-?\d*)\s*(?::\s*(-?\d*)\s*)?")
 
 
 class _InvalidError(ValueError):
-    """Says more than what was expected."""
+    """Raised with a specific reason."""
 
 
 class _Type(click.ParamType):  # type: ignore[type-arg,unused-ignore]
-    """A value that a function parses; it raises ValueError for all others."""
+    """A flag value, parsed by a function that raises ValueError for invalid text."""
 
     def __init__(self, name: str, expected: str, parse: Callable[[str], Any], metavar: str = "") -> None:
         self.name, self._expected, self._parse = name, expected, parse
@@ -114,7 +114,7 @@ def _columns(text: str) -> dict[str, str]:
     columns: dict[str, str] = {}
     for column, field in _renamed(text):
         if column in columns:
-            raise _InvalidError(f"{column!r} is named twice")
+            raise _InvalidError(f"{column!r} is given twice")
         columns[column] = field
     return columns
 

@@ -88,7 +88,7 @@ class Decoder:
         return result
 
     def decode1(self, key: str, data: bytes) -> Any:
-        """Decode the bytes of one field; errors come as the handlers raise them."""
+        """Decode the bytes of one field; errors of handlers are not translated."""
         return self._plan(0, f".{key}")(data)
 
     def _decode_other(self, field: str, value: Any) -> Any:

@@ -1,7 +1,7 @@
 """Handlers: the functions that a `Decoder` tries on each field.
 
 A handler is called as `handler(key, data)`, where the key is the field name after a dot. It returns the
-decoded value, None if the field is not its own, or a `Continue` to pass changed bytes to the next handlers.
+decoded value, None if it does not handle the field, or a `Continue` to pass changed bytes to the next handlers.
 """
 
 from __future__ import annotations

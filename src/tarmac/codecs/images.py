@@ -107,7 +107,7 @@ imagespecs: dict[str, tuple[str, str | None, str]] = {
 
 _KEEPS_DEPTH = ("pil", "pill")
 DIRECT_COLOURS = ("YCbCr", "RGB", "Gray")
-"""JPEGs that simplejpeg decodes. Of CMYK, Pillow handles the inversions that some programs write."""
+"""JPEGs that simplejpeg decodes. CMYK is left to Pillow, which handles the inverted values that some programs write."""
 _DEEP = ("I;16", "I;16B", "I;16L", "I;16N", "I", "F")
 
 

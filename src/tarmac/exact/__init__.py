@@ -1,1 +1,1 @@
-"""Door 2: indexed datasets, exact epochs, the Loader."""
+"""Indexed datasets, exact epochs and the Loader."""

@@ -29,7 +29,7 @@ class Mix(Steps, MapStyle[T_co]):
     >>> Mix([(web, 0.7), (books, 0.3)])                      # weights; as long as both datasets
     >>> Mix([web.take_per_epoch(1_000_000), books.repeat(3), wiki])    # number of samples of each
 
-    A dataset that is taken in part continues in the next epoch where it stopped, so all its samples come
+    A dataset that is taken in part continues in the next epoch where it stopped, so all its samples are read
     before any is repeated. A dataset that is taken more than once has a new order each time. With weights,
     `samples` sets the length of an epoch.
     """

@@ -186,7 +186,7 @@ class ShardSet:
             )
         if split is not None and not sidecar.split_by(split):
             raise IndexingError(
-                "the index was built with another `split_name`.",
+                "the index was built with a different `split_name`.",
                 url=url,
                 hint="leave `split_name` out, or remove the index so that it is built again.",
             )
@@ -214,7 +214,7 @@ def _named_sidecar(shard: Shard, storage: StorageOptions) -> Sidecar:
         error.hint = f"tarmac index {shard.url}, or copy the index together with its shard."
         raise
     if sidecar.facts.fingerprint != shard.fingerprint:
-        raise IndexDamaged("the manifest was built from another index.", url=url)
+        raise IndexDamaged("the index does not match the fingerprint in the manifest.", url=url)
     return sidecar
 
 

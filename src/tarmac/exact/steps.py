@@ -131,7 +131,7 @@ def apply_steps(steps: Sequence[Each], sample: Any, seed: int | None) -> Any:
             if item is None:
                 raise TransformFailed(
                     f"{describe_step(step)} returned None, but a dataset has an item for every sample.",
-                    hint="where() leaves samples out; Loader(max_bad_samples=n) replaces those that raise.",
+                    hint="where() excludes samples; Loader(max_bad_samples=n) replaces those that raise.",
                 )
     except TarmacError as error:
         error.at(url=url, key=key)

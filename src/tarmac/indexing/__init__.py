@@ -1,1 +1,1 @@
-"""Where each sample is: a sidecar per shard, a manifest per dataset, metadata to choose samples by."""
+"""Where each sample is: a sidecar per shard, a manifest per dataset, metadata to select samples by."""

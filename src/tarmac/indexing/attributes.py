@@ -1,4 +1,4 @@
-"""What the bytes of one field say about a sample, read without decoding more of them than needed.
+"""Read attributes of a field, decoding no more of it than necessary.
 
 Images have a width, a height and a number of channels, as stored, from their header; arrays a shape and a
 type; JSON any value inside it; text and numbers themselves.
@@ -17,7 +17,7 @@ from tarmac.indexing.promote import as_text
 from tarmac.limits import DEFAULT_LIMITS, Limits
 
 Lookup = Callable[[str], Any]
-"""From an attribute to its value, None where there is none. The attribute "" is the field itself."""
+"""Maps an attribute to its value, or to None if the field has none. The attribute "" is the field itself."""
 
 
 def is_json(field: str) -> bool:
@@ -34,7 +34,7 @@ def attributes_of(field: str) -> tuple[str, ...]:
 
 
 def read_field(field: str, data: bytes, limits: Limits = DEFAULT_LIMITS) -> Lookup:
-    """Read the attributes of a field. Errors come as the codecs raise them."""
+    """Read the attributes of a field. Errors of codecs are not translated."""
     codec = find_codec(field)
     if codec is None or not (codec.read_attributes or codec.kind in ("int", "text", "json")):
         raise NoCodec(f'no codec reads attributes of the field "{field}".')

@@ -165,7 +165,7 @@ def _cached_index(url: str, rules: bytes) -> str:
 
 
 def _reading_rules(options: IndexOptions) -> bytes:
-    """Return what tells the naming rule and the strictness of these options from others; nothing for the defaults."""
+    """Return a string that identifies the naming rule and strictness; empty for the defaults."""
     tar = replace(options.tar, limits=DEFAULT_OPTIONS.limits)
     rules = b"" if tar == DEFAULT_OPTIONS else repr(tar).encode()
     return rules + rule_bytes(options.split_name)

@@ -26,7 +26,7 @@ def read_dali(shard: str, storage: StorageOptions = DEFAULT_STORAGE) -> bytes:
     lines = text.removesuffix("\n").split("\n")  # names may contain other line separators
     head = lines[0].split()
     if len(head) != 2 or not head[1].isdigit():
-        raise IndexingError("this is not a DALI index.", url=url)
+        raise IndexingError("not a DALI index.", url=url)
     if head[0] != "v1.2":
         raise IndexingError(
             f"the index has version {head[0]}, which lacks the names of samples.",

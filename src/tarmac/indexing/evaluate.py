@@ -1,6 +1,6 @@
 """Evaluate conditions on Arrow tables. Imports pyarrow, so `where` imports it when needed.
 
-Every part of a condition becomes a column, or a scalar that stands for one: int64, float64 without NaN, string,
+Every part of a condition becomes a column, or a scalar that represents one: int64, float64 without NaN, string,
 bool, or a scalar of type null.
 """
 

@@ -50,7 +50,7 @@ class Facts:
         sampled digests. The bytes between them are unchecked, so the result is then False.
         """
         if info.size != self.size:
-            raise IndexStale(f"the shard has {info.size} bytes, {self.size} when indexed.", url=url)
+            raise IndexStale(f"expected {self.size} bytes, as when it was indexed, got {info.size}.", url=url)
         same = self.same_version(info, url)
         if same:
             return True
@@ -119,5 +119,5 @@ def parse_facts(text: bytes, url: str) -> Facts:
 def _number(content: Any, name: str) -> int:
     value = content[name]
     if type(value) is not int or not 0 <= value <= MAX_NUMBER:
-        raise ValueError(f"{name} must be a whole number below 2^63")
+        raise ValueError(f"{name} must be an integer below 2^63")
     return value

@@ -1,7 +1,7 @@
 """Parse conditions such as `width >= 512 and lang = 'en'` into a tree.
 
 The language is a subset of SQL: comparisons, `and`, `or`, `not`, `in`, `like`, `between`, `is null`, arithmetic,
-and the functions length, lower and has. Names may stand in double quotes, text stands in single quotes.
+and the functions length, lower and has. Names may be in double quotes; strings are in single quotes.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ class _Parser:
             if self.current.type != "number":
                 self.fail("a number")
             return self._node(start, "constant", value=-self._number(self._advance()))
-        return self._constant() or self.fail("a number, a text in single quotes, true, false or null")
+        return self._constant() or self.fail("a number, a string in single quotes, true, false or null")
 
     def _sum(self) -> Node:
         return self._chain(("+", "-"), lambda: self._chain(("*", "/"), self._signed))
@@ -236,7 +236,7 @@ class _Parser:
             return constant
         token = self.current
         if token.type not in ("name", "quoted"):
-            self.fail("a column, a number or a text in single quotes")
+            self.fail("a column, a number or a string in single quotes")
         self._advance()
         if token.type == "name" and self.current.text == "(" and self.current.type == "sign":
             return self._call(token)

@@ -1,6 +1,6 @@
 """Compare the member names in a shard with its index, to detect a shard that was rewritten.
 
-Sampled digests recognise a copy by a few spans. Between them the shard may hold other samples of the same
+Sampled digests recognise a copy by a few spans. Between them the shard may contain different samples of the same
 sizes, which must not be returned under the keys of the index.
 """
 
@@ -120,5 +120,5 @@ def _matches(name: bytes, key: str, field: str) -> bool:
 
 def _stale(name: str, offset: int, url: str) -> IndexStale:
     return IndexStale(
-        f'the shard was rewritten with other samples: there is no "{name}" at byte {offset}.', url=url
+        f'the shard was rewritten with different samples: expected "{name}" at byte {offset}.', url=url
     )

@@ -48,7 +48,7 @@ def sample_digests(
 ) -> list[SampledDigest]:
     """Return sampled digests of a shard whose payloads begin at `offsets`.
 
-    There are none if the server does not support ranges; size and ETag must then do.
+    There are none if the server does not support ranges; then only size and ETag are compared.
     """
     spans = sampled_spans(offsets, info.size)
     try:
@@ -100,7 +100,7 @@ def parse_digests(content: Any, size: int) -> tuple[SampledDigest, ...]:
     digests = tuple(SampledDigest(*one) for one in content)
     for start, stop, digest in digests:
         if type(start) is not int or type(stop) is not int or not isinstance(digest, str):
-            raise ValueError("a sampled digest is two whole numbers and a text")
+            raise ValueError("expected two integers and a string as a sampled digest")
         if not 0 <= start < stop <= size:
             raise ValueError(f"a sampled digest from {start} to {stop} is outside the shard")
     if sum(stop - start for start, stop, _ in digests) > 2 * AROUND * MAX_DIGESTS:

@@ -107,7 +107,7 @@ def resolve(name: str, available: Iterable[str]) -> str:
     if name in columns:
         return name
     if name.startswith(_HAS):
-        raise IndexingError(f'it is unknown which samples have the field "{name[len(_HAS) :]}".')
+        raise IndexingError(f'the index does not record which samples have the field "{name[len(_HAS) :]}".')
     columns = [column for column in columns if column != _INTERNAL and not column.startswith(_HAS)]
     matches = [column for column in columns if column.endswith(f".{name}")]
     if len(matches) == 1:

@@ -218,7 +218,7 @@ class _Locked:
     fd: int
 
     def check(self) -> None:
-        """A locked claim cannot be taken over."""
+        """Do nothing: a locked claim cannot be taken over."""
 
     def release(self) -> None:
         with contextlib.suppress(OSError), _locked_directory(self.directory):
@@ -262,7 +262,9 @@ class _Numbered:
 
     def check(self) -> None:
         if self.number and not self._read(self.number):
-            raise JobBusy("the same job, or one with `overwrite`, was started meanwhile.", url=self.home)
+            raise JobBusy(
+                "the same job, or one with `overwrite`, was started in the meantime.", url=self.home
+            )
 
     def release_number(self, number: int) -> None:
         self._write(number, _RELEASED, overwrite=True)

@@ -152,10 +152,10 @@ def _check_head(stored: dict[str, Any], head: dict[str, Any], url: str) -> None:
     old, new = stored.get("options", {}), head["options"]
     names = [name for name in sorted(old.keys() | new.keys()) if old.get(name) != new.get(name)]
     if names == ["inputs"]:  # hashes, which tell a person nothing
-        raise JobMismatch("the job was started with other inputs.", url=url)
+        raise JobMismatch("the job was started with different inputs.", url=url)
     changes = [f"{name} {old.get(name)!r} -> {new.get(name)!r}" for name in names if name != "inputs"]
     changes = changes or [f"{stored.get('verb')} -> {head['verb']}"]
-    raise JobMismatch(f"the job was started with other options: {'; '.join(changes)}.", url=url)
+    raise JobMismatch(f"the job was started with different options: {'; '.join(changes)}.", url=url)
 
 
 class _File(Ledger):

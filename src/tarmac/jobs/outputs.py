@@ -39,7 +39,7 @@ def existing_sizes(urls: Iterable[str], storage: StorageOptions = DEFAULT_STORAG
 def sampled_digests(urls: Iterable[str]) -> dict[str, str]:
     """Return a digest of evenly spaced spans of each local file that exists.
 
-    It tells files of the same size apart, and unlike times it survives moving and copying.
+    It distinguishes files of the same size and, unlike times, survives moving and copying.
     """
     return {
         url: _digest(local_path(url)) for url in urls if is_local(url) and os.path.isfile(local_path(url))

@@ -76,12 +76,12 @@ class Report:
         names = ("verb", "units", "done", "kept", *_COUNTS, "errors")
         result = {name: getattr(self, name) for name in names} | self.notes
         result |= {"remarks": self.remarks} if self.remarks else {}
-        result |= {"left_over": self.stale_outputs} if self.stale_outputs else {}
+        result |= {"stale_outputs": self.stale_outputs} if self.stale_outputs else {}
         return result | {"seconds": round(self.seconds, 3)}
 
     def __str__(self) -> str:
         if self.dry_run:
-            done = f", {self.kept} done before" if self.kept else ""
+            done = f", {self.kept} already done" if self.kept else ""
             return f"{self.verb}: {self.units - self.kept} to do{done}"
         counts = f"{self.read} samples in"
         counts += f", {self.read - self.left_out} selected" if self.left_out else ""
@@ -92,9 +92,9 @@ class Report:
         for name, number in self.notes.items():
             counts += f", {number} {name.replace('_', ' ')}" if number else ""
         if self.units and self.kept == self.units:
-            kept = f"; nothing to do, all {self.units} were done before"
+            kept = f"; nothing to do, all {self.units} were already done"
         else:
-            kept = f"; {self.kept} of {self.units} were done before" if self.kept else ""
+            kept = f"; {self.kept} of {self.units} were already done" if self.kept else ""
         empty = "" if self.read else "; nothing to do: there are no samples"
         return f"{self.verb}: {counts}, {self.bytes} bytes{kept}{empty}"
 

@@ -32,7 +32,7 @@ def run_job(
     storage: StorageOptions = DEFAULT_STORAGE,
     progress: bool | None = None,
 ) -> Report:
-    """Run the units of a job that are not done. The first error stops it, after the units in work.
+    """Run the units of a job that are not done. After an error, units in progress are completed and the job stops.
 
     `ledger` is the URL of the ledger; `overwrite` starts over. More than `max_errors` failed samples are an
     error. `dry_run` writes nothing and reports what there is to do.
@@ -134,7 +134,7 @@ def reject_foreign_outputs(ledger: str | None, names: Iterable[str]) -> None:
     """Raise JobMismatch if another job has written one of these files since this job started."""
     for name, verb in written_by_others(ledger, names).items():
         hint = "another name, or `overwrite` to replace it."
-        raise JobMismatch(f"`tarmac {verb}` wrote this file after this job started.", url=name, hint=hint)
+        raise JobMismatch(f"`tarmac {verb}` wrote this file after this job had started.", url=name, hint=hint)
 
 
 def _run_unit(task: Task, unit: Unit) -> Outcome:
@@ -150,7 +150,7 @@ def _run_unit(task: Task, unit: Unit) -> Outcome:
 def _run_until_error(
     engine: Engine, work: Work, units: list[Unit], verb: str, progress: bool | None
 ) -> Iterator[tuple[Unit, Outcome]]:
-    """Yield completed units. After an error start no more, and raise it when those in work are done."""
+    """Yield completed units. After an error, start no more units and raise it when the running ones finish."""
     first_error: Exception | None = None
 
     def until_error() -> Iterator[Unit]:

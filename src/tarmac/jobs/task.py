@@ -46,7 +46,7 @@ class Outcome:
     sampled_digests: dict[str, str] = field(default_factory=dict)
     """Sampled digests of local outputs, to recognise them later."""
     inputs: str = ""
-    """Fingerprint of the inputs, where it is known only after reading them; otherwise the unit has it."""
+    """Fingerprint of the inputs if it is known only after reading them; otherwise see `Unit.inputs`."""
     errors: list[str] = field(default_factory=list)
     details: dict[str, Any] = field(default_factory=dict)
     """Results that only the task itself reads, as JSON."""
@@ -91,7 +91,7 @@ class Task(ABC):
         """Run one unit. Its outputs must appear atomically, by a rename or a completed upload."""
 
     def inputs(self, unit: Unit) -> str:
-        """Return the current fingerprint of the inputs of a unit that was done before."""
+        """Return the current fingerprint of the inputs of a unit that is already done."""
         return unit.inputs
 
     def commit(self, unit: Unit, outcome: Outcome) -> None:  # noqa: B027

@@ -10,7 +10,7 @@ from typing import TypeVar
 T = TypeVar("T")
 R = TypeVar("R")
 PER_WORKER = 2
-"""Items in flight for each worker: one in work, and one waiting so that the worker never idles."""
+"""Items in flight for each worker: one being processed, and one queued so that the worker never idles."""
 WAKE_UP = 0.2
 """Seconds between two checks for signals while waiting."""
 

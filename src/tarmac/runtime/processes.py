@@ -124,7 +124,7 @@ def _signals_blocked() -> Iterator[None]:
 
 
 def _die_with_parent() -> None:
-    """Have Linux kill this process when its parent dies, so that a restarted job meets no old workers."""
+    """Have Linux kill this process when its parent dies, so that a restarted job does not run beside old workers."""
     if sys.platform == "linux":
         import ctypes
 
@@ -185,7 +185,7 @@ def wait_for_exit(processes: Iterable[Any], timeout: float) -> list[Any]:
 
 
 def exit_reason(process: Any) -> str:
-    """Return how a process that has ended did so, for messages: "was killed by SIGKILL"."""
+    """Return how a process ended, for messages: "was killed by SIGKILL"."""
     process.join(EXIT_TIMEOUT)  # the status is known a moment after the end
     code = process.exitcode
     if code is None or code >= 0:

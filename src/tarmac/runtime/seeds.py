@@ -19,7 +19,7 @@ SeedPart = Seed | None | tuple["SeedPart", ...]
 
 
 def make_seed(*parts: SeedPart) -> int:
-    """Mix numbers, texts and tuples of those into one seed of 63 bits.
+    """Hash numbers, strings and tuples of them into a 63-bit seed.
 
     The boundaries of the parts count: (0, 31, 0) and (1, 0, 0) give different seeds, and so do "ab", "c" and
     "a", "bc". True and 1 are the same number.
@@ -46,7 +46,7 @@ def all_seeds(stages: Iterable[Any]) -> list[Any]:
 def load_all_seeds(stages: Sequence[Any], saved: object) -> None:
     """Restore the seeds that `all_seeds` returned for the same stages or datasets in a saved run."""
     if not isinstance(saved, list) or len(saved) != len(stages):
-        raise StateMismatch("the state belongs to other stages or datasets.")
+        raise StateMismatch("the state belongs to different stages or datasets.")
     for stage, seeds in zip(stages, saved, strict=True):
         if seeds is None:
             continue
@@ -73,7 +73,7 @@ def _encoded(part: object) -> bytes:
     try:
         number = operator.index(part)  # type: ignore[arg-type]
     except TypeError:
-        raise TypeError(f"expected numbers, texts or tuples for a seed, got {type(part).__name__}") from None
+        raise TypeError(f"expected numbers, strings or tuples as a seed, got {type(part).__name__}") from None
     return _framed(b"i", number.to_bytes(number.bit_length() // 8 + 1, "big", signed=True))
 
 

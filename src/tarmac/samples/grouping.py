@@ -1,6 +1,6 @@
 """Group members into samples: contiguous members that share a key form one sample.
 
-Nothing is merged by guessing. A duplicate field and a key that returns later are errors. A sample is yielded only
+Nothing is merged by guessing. A duplicate field and a key that occurs again later are errors. A sample is yielded only
 after the member that follows it, or the end of the shard, was read intact.
 """
 

@@ -1,4 +1,4 @@
-"""Split samples by a hash of their keys, so that a sample stays on its side when the dataset changes."""
+"""Split samples by a hash of their keys, so that a sample stays in its split when the dataset changes."""
 
 from __future__ import annotations
 

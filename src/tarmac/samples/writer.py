@@ -130,7 +130,7 @@ class TarWriter:
         blocks: list[bytes] = []
         make_header = self._headers.header
         position = self._position
-        places: dict[str, Extent] = {}
+        extents: dict[str, Extent] = {}
         for field, suffix, encode, encodes_bytes in self._plans.get(tuple(encoded)) or self._plan(
             encoded, key
         ):
@@ -146,7 +146,7 @@ class TarWriter:
             if self._entries is not None:
                 position += len(header) + padded(size)
                 if not is_reserved(field):  # readers skip those
-                    places[field.lower()] = position - padded(size), size, self._digest(value)
+                    extents[field.lower()] = position - padded(size), size, self._digest(value)
         if not blocks:
             raise MissingField("the sample has no fields.", url=self.name, key=key)
         key_hash = hash(key)
@@ -161,8 +161,8 @@ class TarWriter:
             for block in blocks:
                 self._append(block)
         self._incomplete = False
-        if self._entries is not None and places:
-            self._entries.add(key, places)
+        if self._entries is not None and extents:
+            self._entries.add(key, extents)
         self._position = position
         return total
 
@@ -294,7 +294,7 @@ def _entries(index: bool, name: str | None, compression: str | None) -> Entries 
     if not index:
         return None
     if name is None or is_stream(name):
-        raise UsageError("a stream has no name to put the index beside.", field="index")
+        raise UsageError("`index` needs a file name or URL, got a stream.", field="index")
     if compression is not None:
         raise UsageError("compressed shards cannot be indexed.", field="index")
     return Entries()

@@ -1,7 +1,7 @@
 """The contract between a pipeline and its stages, and base classes for stages.
 
 A stage is a function from an iterator to an iterator; the first one is an iterable. Such stages need no base
-class. A class derived from `PipelineStage` tells the pipeline more about itself.
+class. A class derived from `PipelineStage` declares more about itself.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Epoch:
     number: int
     """Determines the reader's own random order."""
     agreed: int | None
-    """A number that all readers have in common, from which the split of shards may follow; None if unknown."""
+    """A number that all readers have in common, on which the split of shards may depend; None if unknown."""
     explicit: bool = False
     """Whether `set_epoch` gave `agreed`, so that all ranks agree on it, not only the workers of one loader."""
     shared: bool = False
@@ -44,7 +44,7 @@ class PipelineStage:
     """Base class of stages. Implement up to three things:
 
     - `run(source)` returns the items of the stage. It is called once an epoch; the first stage gets no source.
-    - `begin_epoch(epoch)` is called before `run`, for stages that do something else in each epoch.
+    - `begin_epoch(epoch)` is called before `run`, for stages that differ from epoch to epoch.
       `tarmac.stream.epochs.EpochAware` implements it.
     - `seeds()` and `load_seeds(seeds)` save and restore, as JSON, what the items depend on beyond the source and
       the epoch, such as a seed that was drawn at random.
@@ -121,7 +121,7 @@ class PipelineStage:
 
 
 class _Adapter(PipelineStage):
-    """A stage made of any callable or iterable: the parts of the contract that it has, and defaults for the rest."""
+    """A stage that wraps any callable or iterable, with defaults for the parts of the contract that it lacks."""
 
     def __init__(self, target: Any) -> None:
         self.target = target
@@ -151,9 +151,9 @@ def as_stage(stage: Any) -> PipelineStage:
 
 
 class Each(PipelineStage):
-    """A stage that makes at most one item of each item: `apply(item)`; None drops the item.
+    """A stage that yields at most one item per input item: `apply(item)`; None drops the item.
 
-    `threads` is the number of items processed at a time; they still come out in order. Threads help where the work
+    `threads` is the number of items processed at a time; they are still yielded in order. Threads help where the work
     releases Python's global lock, as decoding images does.
     """
 

@@ -83,7 +83,7 @@ class CacheDirs:
             self.parts.remove(draft)
 
     def stamp(self) -> int:
-        """Return the time of use for an entry: later than all previous ones, even if the clock was set back."""
+        """Return the time of use for an entry: later than all previous ones, even if the clock is set back."""
         last = self.home.stat(_CLOCK)
         if last is None:
             with contextlib.suppress(OSError):

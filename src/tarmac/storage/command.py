@@ -47,7 +47,7 @@ class Command:
 
     def __init__(self, url: str | None, storage: StorageOptions, *, writing: bool, **popen: Any) -> None:
         if is_secure():
-            raise UnsafeUrl("secure mode runs no commands.", url=url)
+            raise UnsafeUrl("secure mode does not run commands.", url=url)
         self.storage = storage
         self._url = url
         self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115

@@ -33,6 +33,4 @@ class HubStore(WebStore):
         return target, storage
 
     def open_write(self, url: str, storage: StorageOptions, write: WriteOptions, /) -> Sink:
-        raise UnsupportedScheme(
-            "hf:// URLs are read-only.", url=url, hint="write locally, then huggingface-cli upload."
-        )
+        raise UnsupportedScheme("hf:// URLs are read-only.", url=url, hint="write locally, then `hf upload`.")

@@ -37,7 +37,7 @@ _owner: int | None = None  # the process that first used obstore
 
 
 def _forked() -> bool:
-    """Return whether a parent of this process has used obstore, whose threads do not exist here."""
+    """Return whether this process was forked from one that used obstore, whose threads do not survive a fork."""
     global _owner
     if _owner is None:
         _owner = os.getpid()

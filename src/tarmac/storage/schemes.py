@@ -47,7 +47,7 @@ _WITH_SLASHES = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+)://")
 def register_scheme(name: str, store: Store) -> None:
     """Open URLs that begin with `name:` with a store, everywhere in tarmac.
 
-    Registering a name again replaces its store, also that of a built-in scheme.
+    Registering a name again replaces its store, including built-in ones.
     """
     if not re.fullmatch(r"[a-zA-Z][a-zA-Z0-9+.-]+", name):
         raise UsageError(f"expected a scheme of at least two letters, got {name!r}.", field="name")

@@ -173,7 +173,7 @@ class FileSink:
         done = self._file.write(data)
         while isinstance(done, int) and done < len(data):
             if not done:
-                raise WriteError("the file object accepts no more bytes.")
+                raise WriteError("the file object does not accept more bytes.")
             data = data[done:]
             done = self._file.write(data)
         if done is None and isinstance(self._file, io.RawIOBase):

@@ -58,7 +58,7 @@ class Sink(Protocol):
         """Append bytes."""
 
     def commit(self) -> None:
-        """Publish the written bytes, all of them."""
+        """Publish all written bytes."""
 
     def abort(self) -> None:
         """Discard the written bytes and leave no trace."""

@@ -293,7 +293,7 @@ def allowed_name(base: str, name: str) -> ShardUrl:
 def check_listed(base: str, name: str, resolved: str) -> None:
     """Raise if a name from the list `base` runs a command, or is a local file in a remote list."""
     if "pipe" in (scheme_of(name), scheme_of(resolved)) or "-" in (name, resolved):
-        raise UnsafeUrl(f"the list contains {name[:60]!r}; only code may run commands.", url=base or None)
+        raise UnsafeUrl(f"the list contains {name[:60]!r}; a list cannot run commands.", url=base or None)
     if is_local(resolved) and not is_local(base):
         raise UnsafeUrl(f"the remote list contains the local file {name[:60]!r}.", url=base)
 

@@ -105,7 +105,7 @@ class WebSource(Source):
 
 
 def head_or_get(ask: Callable[[str], T]) -> T:
-    """Return `ask("HEAD")`, or `ask("GET")` if HEAD is rejected, as it is for a URL that is signed for GET."""
+    """Return `ask("HEAD")`, or `ask("GET")` if HEAD is rejected, as with a URL that is signed for GET only."""
     try:
         return ask("HEAD")
     except TarmacError as error:

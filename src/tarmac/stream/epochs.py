@@ -9,7 +9,7 @@ Everything that makes streams work with restarted workers is in this file:
 - torch accepts a dataset without a length only if it is an instance of `IterableDataset`. tarmac must not import
   torch for that, so `StreamSource.__class__` registers the class with torch when `isinstance` first asks.
 
-Which worker of which rank a process is comes from `tarmac.runtime.worker_info`, whose process-wide state is set
+`tarmac.runtime.worker_info` identifies the worker and rank of a process, whose process-wide state is set
 when a pipeline arrives in a worker.
 """
 
@@ -49,7 +49,7 @@ _MAX_RUNS = 16
 
 
 class EpochAware(PipelineStage):
-    """Base class of stages and sources that do something else in each epoch."""
+    """Base class of stages and sources that differ from epoch to epoch."""
 
     def __init__(self) -> None:
         self._epochs = EpochCounter()
@@ -129,7 +129,7 @@ class EpochCounter:
             return Epoch(number, None if run is None else counts.base(run))
 
     def set(self, epoch: int) -> None:
-        """Make `epoch` the number of the next epoch, and what the split of shards follows from.
+        """Make `epoch` the number of the next epoch, and the number that the split of shards depends on.
 
         In the main process this applies to all its workers, in a worker to this object alone.
         """

@@ -86,7 +86,7 @@ class FluidInterface:
     ) -> Self:
         """Shuffle with a buffer of `size` samples, or `max_bytes` bytes of them; a size below 1 does nothing.
 
-        The first sample comes when `initial` samples are buffered.
+        The first sample is yielded when `initial` samples are buffered.
         """
         return self if size < 1 else self.compose(Shuffle(size, initial, rng, seed, handler, max_bytes))
 

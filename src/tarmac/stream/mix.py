@@ -26,7 +26,7 @@ _END = object()
 
 
 _Choose = Callable[[Sequence[int]], int | None]
-"""Return which of the numbers of the datasets left comes next, as an index; None if none can be chosen."""
+"""Given the numbers of the remaining datasets, return the index of the next one; None if none can be chosen."""
 
 
 class _InTurn:
@@ -244,7 +244,7 @@ def _replay(
         ends_now = bool(ends) and ends[0][0] == emitted
         index = choose(left)
         if index is None or (left[index] != ends[0][1] if ends_now else emitted >= skipped):
-            raise StateMismatch("the state belongs to a mixture with other weights or another seed.")
+            raise StateMismatch("the state belongs to a mixture with different weights or a different seed.")
         if ends_now:
             del ends[0], left[index]
         else:
@@ -254,7 +254,7 @@ def _replay(
 
 
 def _begin(dataset: Any, epoch: Epoch, taken: int, state: Any) -> Iterator[Any]:
-    """Begin an epoch of a dataset behind the items taken from it: by its state, its `skip`, or by reading."""
+    """Begin an epoch of a dataset after the items already taken from it: by its state, its `skip`, or by reading."""
     as_stage(dataset).begin_epoch(epoch)
     if state is not None and as_stage(dataset).resumes_itself:
         dataset.load_state_dict(state)

@@ -208,7 +208,7 @@ class DataPipeline(StreamSource):
             own, shared = stage.upstream_epochs(own, shared)
 
     def _behind_splitters(self) -> int:
-        """Return the number of the first stage behind the split.
+        """Return the number of the first stage after the split.
 
         Any foreign function before the stage that reads shards may be a splitter.
         """
@@ -233,7 +233,7 @@ class DataPipeline(StreamSource):
         return 0
 
     def check_ranks(self) -> None:
-        """Raise RanksDisagree if another rank splits other shards, or with another seed."""
+        """Raise RanksDisagree if another rank splits different shards, or uses a different seed."""
         info, front = current_worker_info(), self.pipeline[: self._behind_splitters()]
         if info.world_size == 1 or not self._splits_nodes():
             return
@@ -261,7 +261,7 @@ class DataPipeline(StreamSource):
         return any(map(splits_nodes, stages)) and not as_stage(stages[0]).per_reader
 
     def _source_resumes(self) -> bool:
-        """Return whether the source restores its own position, and no stage behind it must be rerun."""
+        """Return whether the source restores its own position, and no later stage must be rerun."""
         return self._stateless_from() == 1 and as_stage(self.pipeline[0]).resumes_itself
 
     def _stateless_from(self) -> int:
@@ -333,7 +333,7 @@ class DataPipeline(StreamSource):
         return self._changed(repetitions=sys.maxsize, nsamples=max(nsamples, nbatches))
 
     def repeat(self, nepochs: int = -1, nbatches: int = -1) -> Self:
-        """Run `nepochs` epochs in one iteration, or endlessly many, and end it after `nbatches` items."""
+        """Run `nepochs` epochs in one iteration, or without end, and stop after `nbatches` items."""
         return self._changed(repetitions=nepochs if nepochs > 0 else sys.maxsize, nsamples=nbatches)
 
     def close(self) -> None:
@@ -369,7 +369,7 @@ class DataPipeline(StreamSource):
         state = check_state(state, current_worker_info(), len(self.pipeline), self._identity())
         self.load_seeds(state["stages"])
         if self._source_resumes() != (state["source"] is not None):
-            raise StateMismatch("the state belongs to a pipeline with other stages.")
+            raise StateMismatch("the state belongs to a pipeline with different stages.")
         if state["source"] is not None and state["consumed"]:  # otherwise the epoch has not begun
             self.pipeline[0].load_state_dict(state["source"])
         self._resume = state

@@ -34,7 +34,7 @@ class TarSamples(PipelineStage):
 
     If `handler` accepts an error of the archive or the transfer, the rest of that shard is dropped, and counts as one
     drop. A sample whose members are not contiguous is dropped whole from a plain local shard. In a stream, its first
-    members have been yielded when the others come, and the rest of the shard is dropped.
+    members have already been yielded when the others are read, and the rest of the shard is dropped.
     """
 
     reads_parts = True

@@ -1,4 +1,4 @@
-"""Shuffle shards and samples: in another order in each epoch, and in the same order in each run."""
+"""Shuffle shards and samples: in a different order in each epoch, but the same in each run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def buffer_shuffle(
 ) -> Iterator[T]:
     """Yield items in random order from a buffer.
 
-    The first item comes when `initial` items are buffered. Then two items are read for each one yielded, until the
+    The first item is yielded when `initial` items are buffered. Then two items are read for each one yielded, until the
     buffer holds `bufsize` items. A buffer that holds `max_bytes` bytes of samples is full, too.
     """
     source = iter(data)
@@ -192,7 +192,7 @@ class detshuffle(EpochAware):  # noqa: N801 - the name it has in the library who
 
 
 class PermuteShards(EpochAware):
-    """Permute shards before they are split, so that readers get other shards in each epoch.
+    """Permute shards before they are split, so that readers get different shards in each epoch.
 
     The order depends on nothing but an epoch that all readers agree on: their seeds may differ. Epoch 0 keeps the
     order. A single reader needs no permutation.
@@ -245,7 +245,7 @@ def _permuted(src: Iterator[T], size: int, rng: random.Random) -> Iterator[T]:
 
 
 class Rsample(EpochAware):
-    """Keep each sample with probability `p`: other samples in each epoch, the same in each run."""
+    """Keep each sample with probability `p`: different samples in each epoch, the same in each run."""
 
     def __init__(self, p: float = 0.5, seed: int | None = None) -> None:
         super().__init__()

@@ -21,7 +21,7 @@ KEY_BYTES = 32
 DIGEST_BYTES = 16
 _UNTRUSTED = "it was written by another user, or changed; loading it could run any code."
 _user = getattr(os, "geteuid", lambda: 0)  # systems without user numbers: files belong to 0
-_HINT = "delete it, and it will be rebuilt; TARMAC_HOME holds the key."
+_HINT = "delete the file to rebuild it; the key is in TARMAC_HOME."
 
 
 class Signer:

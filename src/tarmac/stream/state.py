@@ -50,7 +50,7 @@ class Progress:
     repetitions: int = 1
     """The number of epochs in this iteration."""
     before_split: bool = False
-    """Whether the whole pipeline stands before a split, so that all its stages must do the same on all readers."""
+    """Whether the whole pipeline is before a split, so that all its stages must do the same on all readers."""
     read_any: bool = False
     """Whether anything was read in this epoch."""
     seeds: list[Any] | None = None
@@ -112,7 +112,7 @@ class Progress:
             "user_epoch": self.user_epoch,
             "emitted": self.emitted,
             "consumed": consumed,
-            "place": [info.rank, info.world_size, info.worker, info.workers],
+            "reader": [info.rank, info.world_size, info.worker, info.workers],
             "pipeline": self.identity,
             "stages": seeds if self.seeds is None else self.seeds,
             "source": source,
@@ -152,11 +152,11 @@ def check_state(state: object, info: WorkerInfo, stages: int, identity: str) -> 
         raise StateMismatch("the state is damaged: 'stages' or 'source' is missing.")
     if len(state["stages"]) != stages:
         raise StateMismatch(f"the state has {len(state['stages'])} stages, this pipeline has {stages}.")
-    _check_reader(state.get("place"), info)
+    _check_reader(state.get("reader", state.get("place")), info)
     if state.get("pipeline") != identity:
         raise StateMismatch(
-            "the state belongs to a pipeline with other shards, stages, sizes or seeds.",
-            hint="build the same pipeline; only stages behind the last shuffle may differ.",
+            "the state belongs to a pipeline with different shards, stages, sizes or seeds.",
+            hint="build the same pipeline; only stages after the last shuffle may differ.",
         )
     return dict(state)
 
@@ -172,17 +172,17 @@ def _check_reader(saved: object, info: WorkerInfo) -> None:
     if saved == current:
         return
     if not isinstance(saved, list) or len(saved) != 4 or not all(isinstance(each, int) for each in saved):
-        raise StateMismatch(f"the state is damaged: 'place' must be four integers, got {saved!r}.")
+        raise StateMismatch(f"the state is damaged: 'reader' must be four integers, got {saved!r}.")
     if saved[1::2] != current[1::2]:
         raise StateMismatch(
             f"the state was saved with {saved[1]} ranks of {saved[3]} workers, "
             f"now there are {info.world_size} ranks of {info.workers} workers.",
-            hint="resume streams with the same numbers; an indexed Dataset resumes with any.",
+            hint="resume with the same numbers; a Loader over an indexed Dataset resumes with any.",
         )
     raise StateMismatch(
         f"the state was saved by rank {saved[0]}, worker {saved[2]}, "
         f"and this is rank {info.rank}, worker {info.worker}.",
-        hint="save a state on every rank; the state of a Loader over an indexed Dataset is the same on all.",
+        hint="save a state on every rank; with a Loader over an indexed Dataset, one state serves all ranks.",
     )
 
 

@@ -43,9 +43,9 @@ class WebDataset(DataPipeline, FluidInterface):
     >>> dataset = WebDataset("train-{000000..000099}.tar", shardshuffle=100).shuffle(1000).decode("rgb8")
 
     - `nodesplitter` and `workersplitter` split the shards between readers. The split depends on the list alone, so
-      every sample comes once, however often each reader has iterated; with `set_epoch` it changes from epoch to epoch.
+      every sample is read once, however often each reader has iterated; with `set_epoch` it changes every epoch.
       If there are fewer shards than readers, several readers read one shard.
-    - `shardshuffle` shuffles the shards of each reader, in another order in each epoch; `resampled` draws shards with
+    - `shardshuffle` shuffles the shards of each reader, in a different order each epoch; `resampled` draws shards with
       replacement, endlessly. `seed` makes both repeatable; without one it is `WDS_SEED`, or 0.
     - `handler` decides about errors of shards; `tar` sets how strictly they are read, and `limits` bounds what they may
       contain (also in `decode`). `storage` holds timeouts and credentials.
@@ -127,9 +127,9 @@ class WebDataset(DataPipeline, FluidInterface):
         """Give every rank and worker the same number of items in an epoch, whatever the sizes of the shards.
 
         The samples of all shards are counted now, once; for local shards only headers are read. Then every reader gets
-        the same number of samples, if necessary parts of shards. With `tail="pad"` every sample comes, and fewer than
-        readers · batchsize of them twice. With `tail="drop"` no sample comes twice, and fewer than that number do
-        not come at all. Call it at the end of the pipeline; the batch size is that of its last `batched` stage.
+        the same number of samples, if necessary parts of shards. With `tail="pad"` every sample is read, and fewer than
+        readers · batchsize of them twice. With `tail="drop"` no sample is repeated, and fewer than that number are
+        left out. Call it at the end of the pipeline; the batch size is that of its last `batched` stage.
         """
         source, splitters = self.pipeline[0], self.pipeline[1 : self._front]
         if not isinstance(source, SimpleShardList):
@@ -194,7 +194,9 @@ def _batch_size(stages: list[Any], given: int | None) -> int:
     sizes = [stage.batchsize for stage in stages if isinstance(stage, Batched)]
     last = sizes[-1] if sizes else None
     if given is not None and last is not None and given != last:
-        raise UsageError(f"the pipeline makes batches of {last}, got {given}.", field="batchsize")
+        raise UsageError(
+            f"expected {last}, the size of the last `batched` stage, got {given}.", field="batchsize"
+        )
     return given or last or 1
 
 

@@ -176,7 +176,7 @@ class LoaderSource(PipelineStage):
         return "the order comes from a sampler of torch, whose state is unknown"
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the next epoch of the dataset, in all workers to come."""
+        """Set the next epoch of the dataset, in all future workers."""
         if hasattr(self.dataset, "set_epoch"):
             self.dataset.set_epoch(epoch)
 
@@ -190,7 +190,7 @@ class LoaderSource(PipelineStage):
             self.set_epoch(epoch.number)
 
     def new_epoch(self) -> int | None:
-        """Return the epoch that `set_epoch` gave the dataset since the last call; it holds for the loader, too."""
+        """Return the epoch that `set_epoch` gave the dataset since the last call; it also applies to the loader."""
         if (
             not isinstance(self.dataset, EpochAware)
             or self.dataset.epoch_counter.epochs_set == self._epochs_seen

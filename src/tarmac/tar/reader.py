@@ -391,7 +391,7 @@ def _count_skipped(kind: bytes, size: int, counts: Counter[str]) -> None:
     if kind in _UNSUPPORTED:
         raise UnsupportedMember(f"the member is {_UNSUPPORTED[kind]}.")
     if kind == UNKNOWN_FORMAT:
-        raise BadHeader("the magic bytes are unknown; readers disagree on the name.")
+        raise BadHeader("the magic bytes are unknown; tar readers interpret the name differently.")
     what = "hard link" if kind == HARD_LINK else _SKIPPED.get(kind)
     if what is None:
         raise UnsupportedMember(f"the member has the unknown type {kind!r}.")

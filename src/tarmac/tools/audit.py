@@ -1,4 +1,4 @@
-"""Audit the order of an epoch: what a rank reads at a step, when a sample comes, whether each comes once.
+"""Audit the order of an epoch: what a rank reads at a step, when a sample is read, whether each is read once.
 
 The answers are those of a `Loader` with the same options, computed by the same functions. Only the index is
 read.
@@ -51,7 +51,7 @@ class ReadSample(NamedTuple):
 
 
 class Occurrence(NamedTuple):
-    """When a sample comes; `step` is None if no rank reads it: it is dropped, or came before the start."""
+    """When a sample is read; `step` is None if no rank reads it: it is dropped, or precedes the start."""
 
     epoch: int
     position: int
@@ -74,7 +74,7 @@ class EpochSummary:
     dropped: int
     """Samples at the end that do not fill a batch on every rank."""
     padded: int
-    """Samples that come again to fill the last batch."""
+    """Samples that are repeated to fill the last batch."""
     streams: int
     window: int
     open_shards: int
@@ -91,7 +91,7 @@ class Verification:
     """How often samples come in all steps of all ranks."""
 
     ok: bool
-    """Whether every sample comes as often as it should."""
+    """Whether every sample is read as often as expected."""
     samples: int
     read: int
     """Samples that ranks read, not counting padding."""
@@ -111,13 +111,13 @@ class Verification:
         examples = ", ".join(map(visible, self.examples))
         wrong = f"WRONG: {self.repeated} samples are repeated, {self.missing} are missing: {examples}"
         counts = {
-            "came before the position": self.skipped,
+            "precede the position": self.skipped,
             "are dropped at the end": self.dropped,
-            "come again to fill the last batch": self.padded,
+            "are repeated to fill the last batch": self.padded,
         }
         return "\n".join(
             [
-                f"{self.read} of {self.samples} samples come exactly once" if self.ok else wrong,
+                f"{self.read} of {self.samples} samples are read exactly once" if self.ok else wrong,
                 *(f"{count} {what}" for what, count in counts.items() if count),
                 f"steps of each rank: {', '.join(map(str, sorted(set(self.steps))))}",
             ]
@@ -167,7 +167,7 @@ def audit(
 
 @dataclass(frozen=True, repr=False)
 class EpochAudit:
-    """Questions about an epoch."""
+    """An epoch to inspect and verify."""
 
     dataset: Dataset | Mix
     order: EpochOrder
@@ -236,7 +236,7 @@ class EpochAudit:
         return request_at(self.epoch, samples, start, rank=rank, tail=self.tail, **batch).positions
 
     def key(self, key: str, epochs: int = 1) -> list[Occurrence]:
-        """Return when the samples with this key come, in this epoch and the following ones."""
+        """Return when the samples with this key are read, in this epoch and the following ones."""
         numbers = [number for number, each in enumerate(self._everything.keys()) if each == key]
         if not numbers:
             raise UsageError(
@@ -280,7 +280,7 @@ class EpochAudit:
         )
 
     def verify(self) -> Verification:
-        """Count how often every sample comes, by going through all steps of all ranks.
+        """Count how often each sample is read, over all steps of all ranks.
 
         This takes four bytes of memory for each sample.
         """
@@ -317,10 +317,10 @@ class EpochAudit:
         return counts
 
     def _outside(self, counts: NDArray[np.int16]) -> tuple[Integers, Integers]:
-        """Return the samples that come too seldom, and those that come too often.
+        """Return the samples that are read too rarely, and those that are read too often.
 
-        An epoch of a mix continues where the last one stopped. A sample comes once in each iteration over its
-        dataset that lies inside the epoch, and may come in the two that lie there partly.
+        An epoch of a mix continues where the last one stopped. A sample is read once in each iteration over its
+        dataset that is inside the epoch, and may be read in the two that overlap its ends.
         """
         lengths = np.array([len(dataset) for dataset, _ in self._parts])
         taken = np.array([taken for _, taken in self._parts])

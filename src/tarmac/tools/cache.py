@@ -43,7 +43,7 @@ class WarmReport:
 
     def __str__(self) -> str:
         fetched, present, not_kept, failed, _ = self.to_dict().values()
-        return f"{fetched} downloaded, {present} cached before, {not_kept} not cached, {failed} failed"
+        return f"{fetched} downloaded, {present} already cached, {not_kept} not cached, {failed} failed"
 
 
 @dataclass(slots=True)
@@ -174,7 +174,9 @@ def evict(
         names = {entry.name for entry in cache.entries()}
         report.removed = [entry for entry in previous if entry.name not in names]
     else:
-        raise UsageError("nothing to evict.", hint="shards, `max_bytes` of the cache, or `everything`.")
+        raise UsageError(
+            "nothing to evict.", hint="pass shards, `everything=True`, or a cache with `max_bytes`."
+        )
     report.left = sum(entry.size for entry in cache.entries())
     return report
 

@@ -109,7 +109,7 @@ def index(
         what = "an index of a lenient read would hide what the shard has lost."
         raise UsageError(what, field="tar", hint="tarmac check SHARD --repair -o DIR/, and index the copy.")
     if add and target is None:
-        raise UsageError("`add` needs the manifest to add to, as the output.")
+        raise UsageError("`add` requires `output`, the manifest to add to.")
     plan = meta_plan(list(meta), on_bad="null" if on_bad_meta == "null" else "raise") if meta else None
     indexing = replace(access.indexing, digests=digests, meta=plan, keep=not drop)
     previous = _existing(target, access.storage) if add else None
@@ -195,7 +195,7 @@ def _planned(previous: list[Shard], given: Sequence[str | Shard], sidecars: str 
     for shard in planned:
         if shard.index is not None and owners.setdefault(shard.index, shard.url) != shard.url:
             raise UsageError(
-                f"its index would have the same name as that of {owners[shard.index]}.",
+                f"its index would have the same name as the index of {owners[shard.index]}.",
                 field="sidecars",
                 url=shard.url,
                 hint="one directory of indexes for each directory of shards.",
@@ -209,7 +209,7 @@ def _by_identity(shards: Iterable[Shard]) -> dict[str, Shard]:
     for shard in shards:
         name = location(shard.url)
         if name in result:
-            raise UsageError("the shard is given twice, so its samples would be too.", url=shard.url)
+            raise UsageError("duplicate shard: its samples would be counted twice.", url=shard.url)
         result[name] = shard
     return result
 

@@ -77,7 +77,7 @@ class _Database:
 
 
 class KeyNumbers(Set[str], _Database):
-    """The keys of a source and the number of each, in the order in which they come.
+    """The keys of a source and the number of each, in the order of their first occurrence.
 
     A repeated key raises `SampleError`, or its first occurrence counts.
     """
@@ -192,7 +192,7 @@ class SharedKeys:
 
 
 class UniqueNames(_Database):
-    """Names that can be taken once, by the first of all processes that share `path`; without one, by this one.
+    """Names that are claimed once, by the first of the processes that share `path`, or within this process.
 
     Only hashes are stored.
     """

@@ -88,7 +88,7 @@ def ensure_local(
 def decompressed(
     url: str, storage: StorageOptions, limits: Limits = DEFAULT_LIMITS, *, compression: str | None = None
 ) -> Iterator[bytes]:
-    """Yield the bytes of a URL, decompressed if it is known or seen to be compressed."""
+    """Yield the bytes of a URL, decompressed if its name or its first bytes show that it is compressed."""
     with open_read(url, storage) as source:
         head = b""
         while len(head) < HEAD and (more := source.read(_CHUNK)):

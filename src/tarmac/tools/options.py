@@ -56,7 +56,7 @@ class SelectArgs(TypedDict, total=False):
     where: str | None
     """A condition on index columns: `"jpg.width >= 512 and json.lang = 'en'"`."""
     keys: str | os.PathLike[str] | Collection[str] | None
-    """The keys to keep, or the path or URL of a file that lists them, one a line."""
+    """The keys to keep, or the path or URL of a file that lists them, one per line."""
     slice: Slice | None
     """A slice of all samples, with a positive step."""
     slice_shard: Slice | None
@@ -64,7 +64,7 @@ class SelectArgs(TypedDict, total=False):
     split: Mapping[str, float] | None
     """Shares by a hash of the key, which add up to 1: `{"train": 0.9, "val": 0.1}`."""
     only: str | None
-    """The one of the splits to keep."""
+    """The split to keep."""
 
 
 class OrderArgs(TypedDict, total=False):
@@ -180,7 +180,7 @@ class Access:
         if hasattr(sources, "fingerprint") and not isinstance(sources, Manifest):
             what = f"expected shards, a pattern or a manifest, got a {type(sources).__name__}."
             raise UsageError(
-                what, field="sources", hint="its shards, and `where`, `keys` or `slice` to select samples."
+                what, field="sources", hint="pass its shards; `where`, `keys` and `slice` select samples."
             )
         return find_inputs(sources, self.storage, self.tar.limits, allow_exec=self.allow_exec)
 
@@ -246,7 +246,7 @@ class Run:
 
 
 def bundle(group: Callable[..., T], options: Mapping[str, Any]) -> T:
-    """Return an object of a class, made from those of the options that it takes."""
+    """Create an object from the options that its class accepts."""
     return group(**{name: options[name] for name in inspect.signature(group).parameters if name in options})
 
 

@@ -211,7 +211,7 @@ class Output:
                 outcome.removed = True
 
     def finish(self, outcomes: Sequence[Outcome]) -> None:
-        """Write the manifest of all shards; one of other shards is replaced only with `overwrite`."""
+        """Write the manifest of all shards; a manifest of different shards is replaced only with `overwrite`."""
         if not self.manifest:
             return
         shards = []
@@ -258,7 +258,7 @@ def _exists(name: str) -> UsageError:
 
 
 class Sources:
-    """The input shards, which must not be overwritten while others are still made from them."""
+    """The input shards, which must not be overwritten while they are still being read."""
 
     def __init__(self, urls: Iterable[str]) -> None:
         self._paths = {_real_path(url) for url in urls if scheme_of(url) not in ("-", "pipe")}
@@ -298,7 +298,7 @@ def write_shard(
     """Write samples to one shard.
 
     `first` is the number of the first sample among all output samples; `last` is that of the next shard, if it
-    is fixed. Samples hold bytes. Without samples, no shard is written, except that a stream is an empty one.
+    is fixed. Samples hold bytes. Without samples no shard is written; to a stream, an empty shard is.
     """
     outcome = Outcome() if outcome is None else outcome
     if output.rekey:

@@ -218,7 +218,7 @@ class Plan:
     sources: dict[str, SampleSource]
     """The samples of each split; one without a name if nothing is split."""
     one_pass: bool = False
-    """Whether this process reads the samples once, in order, and writes them as they come."""
+    """Whether this process reads the samples once, in order, and writes them in input order."""
     select: Select | None = None
     """The selection, where its result is known only after reading."""
     balance: Balance = field(default_factory=Balance)
@@ -270,7 +270,9 @@ def plan(
 
 def _check_one_to_one(urls: Sequence[str], output: Output) -> None:
     if any(scheme_of(url) == "-" for url in urls):
-        raise UsageError("standard input has no name to keep.", hint="x.tar or x-{i:06d}.tar as the output.")
+        raise UsageError(
+            "standard input has no name for {name}.", hint="x.tar or x-{i:06d}.tar as the output."
+        )
     if len(urls) > 1 and output.renumbers:
         raise UsageError(
             "numbers would repeat: the samples of streamed shards cannot be counted in advance.",
@@ -298,7 +300,7 @@ def selects_by_split(select: Select, output: Output) -> dict[str, Select]:
     names = [select.only] * named if select.only else list(select.shares)
     if bool(names) != named:
         raise UsageError(
-            "`split` and {split} in the output need each other.",
+            "`split` and {split} in the output must be used together.",
             url=output.pattern,
             hint="{split}-{i:06d}.tar as the output, or `only` for one split.",
         )

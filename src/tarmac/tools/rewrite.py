@@ -1,7 +1,7 @@
 """Rewrite samples into new shards, under copy, sort, map and join: shard by shard as a job, or as a stream.
 
 A stream is read once, from start to end. Running it again reads it from its start and does not rewrite shards
-that exist. A stream with other samples than before is an error.
+that exist. A stream whose samples have changed is an error.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def rewrite_samples(
     read: Sequence[str] = (),
     tally: Tally | None = None,
 ) -> Report:
-    """Write samples as they come. `options` are what the result depends on, and `read` are the inputs."""
+    """Write samples in the order of the input. `options` are what the result depends on, and `read` are the inputs."""
     if "{split" in output.pattern:
         raise UsageError("a stream cannot be split.", url=output.pattern, hint="an output without {split}.")
     if run.dry_run:
@@ -195,7 +195,7 @@ class _StreamJob:
             report.units += 1
             budget.check(total.failed, *total.errors[-1:] or [""])
         if self.records.done.keys() - {output.name(number) for number in range(report.units)}:
-            raise JobMismatch("there are fewer samples than before.", url=self.ledger)
+            raise JobMismatch("the input has fewer samples than in the previous run.", url=self.ledger)
         budget.check(total.failed, *total.errors[-1:] or [""])
         output.finish(report.outcomes)
         return report

@@ -57,7 +57,7 @@ class FieldRule:
                     return None
                 url, key = sample.get("__url__"), sample.get("__key__")
                 what = f"the sample has no field {' or '.join(alternatives)}."
-                raise MissingField(what, url=url, key=key, hint='`missing` "skip" skips such samples.')
+                raise MissingField(what, url=url, key=key, hint='`missing`="skip" skips such samples.')
             result[new] = sample[old]
         return result
 
@@ -121,7 +121,7 @@ def slice_text(value: slice) -> str:
 
 
 def read_keys(url: str, storage: StorageOptions = DEFAULT_STORAGE) -> frozenset[str]:
-    """Read a list of keys, one a line."""
+    """Read a list of keys, one per line."""
     text = read_list(url, DEFAULT_LIMITS, storage).decode("utf-8", "surrogateescape")
     # Python splits lines at other characters, too, such as U+2028, which may be part of a key.
     return frozenset(filter(None, (line.removesuffix("\r") for line in text.split("\n"))))
@@ -244,7 +244,7 @@ class Select:
         return (itertools.islice(shard, *bounds) for shard in seen)
 
     def of_all(self, samples: Iterable[Sample], tally: Tally) -> Iterator[Sample]:
-        """Yield the selected ones of the samples of all shards, with all their fields."""
+        """Yield the selected samples of all shards, with all fields."""
         if self.keys is not None:
             samples = _with_keys(samples, self.listed, tally)
         if self.condition is not None:
@@ -290,7 +290,7 @@ class Select:
             given = [f"`{name}` {text}" for name, text in self.options().items()]
             what = f"the selection is empty: {', '.join(given)} matches none of {tally.seen} samples."
             raise JobError(what.replace("`part`", "`split`"))
-        missing = f"{len(unknown)} of the keys do not exist: {examples(unknown)}"
+        missing = f"{len(unknown)} of the listed keys do not exist: {examples(unknown)}"
         return [f"{self._keys_url}: {missing}" if self._keys_url else missing] if unknown else []
 
     @property

@@ -1,6 +1,6 @@
 """Read rows of tables: CSV, TSV, JSON lines, Parquet and plain lines.
 
-Tables are scanned once, row by row. Each row comes with its position, by which it can be read again in any
+Tables are scanned once, row by row. Each row has a position, at which it can be read again in any
 order, so a plan of millions of rows holds no values.
 """
 

@@ -1,7 +1,7 @@
 """The code cells of the webdataset notebook, in their order, over small shards on this machine.
 
 Changed are only the addresses (a command that prints local files, as the notebook's prints remote ones) and
-the cells for the shell. SHARDS and FIRST are set by whoever runs this.
+the cells for the shell. SHARDS and FIRST are set by the caller.
 """
 
 # ruff: noqa
@@ -82,7 +82,7 @@ for image, data in islice(dataset, 0, 3):
 cell_13 = image, data
 
 
-# cell 15: a stage of one's own
+# cell 15: a custom stage
 def add_noise(source, noise=0.01):
     for inputs, targets in source:
         inputs = inputs + noise * torch.randn_like(inputs)
@@ -159,7 +159,7 @@ dataloader = wds.DataPipeline(
 images, targets = next(iter(dataloader))
 cell_25 = images.shape
 
-# cell 29: drawn shards, epochs of so many batches
+# cell 29: drawn shards, epochs of n batches
 dataset = wds.DataPipeline(
     wds.ResampledShards(url),
     wds.tarfile_to_samples(),

@@ -49,7 +49,7 @@ def test_required_fields(tmp_path):
     assert result.error.key == "b"
 
 
-def test_skipped_members_are_told(tmp_path):
+def test_skipped_members_are_reported(tmp_path):
     path = tmp_path / "a.tar"
     path.write_bytes(plain([("README", b""), ("a.jpg", b"")]))
     (result,) = check(path)
@@ -57,7 +57,7 @@ def test_skipped_members_are_told(tmp_path):
     assert result.skipped == {"no field in name": 1}
 
 
-def test_shards_are_checked_in_parallel_and_told_in_order(tmp_path):
+def test_shards_are_checked_in_parallel_and_reported_in_order(tmp_path):
     urls = []
     for number in range(9):
         urls.append(str(tmp_path / f"{number}.tar"))
@@ -102,8 +102,8 @@ def test_fields_that_cannot_be_decoded(tmp_path):
     assert result.ok
     limits = tarmac.Limits(expansion_floor=1000, expansion=2)
     (result,) = check(path, decode=True, all_errors=True, limits=limits)
-    found = [(error.key, error.field) for error in result.errors]
-    assert sorted(found) == [("bad", "json"), ("bad", "png"), ("bomb", "txt.gz")]
+    matches = [(error.key, error.field) for error in result.errors]
+    assert sorted(matches) == [("bad", "json"), ("bad", "png"), ("bomb", "txt.gz")]
     assert all(str(path) in str(error) for error in result.errors)
     assert result.skipped == {"field that is decoded only from trusted data": 1}
 
@@ -116,12 +116,13 @@ def test_a_ledger_spares_what_was_whole(tmp_path, monkeypatch):
     opened = []
     real = shard_module.open_read
     monkeypatch.setattr(shard_module, "open_read", lambda url, *rest: opened.append(url) or real(url, *rest))
-    place = str(tmp_path / "ledger.jsonl")
+    location = str(tmp_path / "ledger.jsonl")
 
     def verdicts(**more):
         opened.clear()
         return [
-            (result.ok, result.samples, result.fields) for result in check(urls, ledger=place, jobs=1, **more)
+            (result.ok, result.samples, result.fields)
+            for result in check(urls, ledger=location, jobs=1, **more)
         ]
 
     first = verdicts()
@@ -138,16 +139,16 @@ def test_a_ledger_spares_what_was_whole(tmp_path, monkeypatch):
         verdicts(duplicates=True)
 
 
-def test_a_ledger_knows_what_the_manifest_said(tmp_path):
+def test_a_ledger_records_the_manifest_entry(tmp_path):
     (tmp_path / "a.tar").write_bytes(plain())
     (one,) = check(str(tmp_path / "a.tar"))
-    place = str(tmp_path / "ledger.jsonl")
+    location = str(tmp_path / "ledger.jsonl")
 
     def verdict(samples):
         shards = [{"url": "a.tar", "nsamples": samples}]
         manifest = {"__kind__": "wids-shard-index-v1", "wids_version": 1, "shardlist": shards}
         (tmp_path / "c.json").write_text(json.dumps(manifest))
-        (result,) = check(str(tmp_path / "c.json"), ledger=place)
+        (result,) = check(str(tmp_path / "c.json"), ledger=location)
         return result.ok
 
     assert verdict(one.samples)

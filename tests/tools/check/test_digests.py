@@ -46,11 +46,11 @@ def intact(manifest):
 
 
 @pytest.mark.parametrize("case", BLIND)
-@pytest.mark.parametrize("made", ["index", "ShardWriter"])
-def test_an_index_with_digests_tells_what_the_archive_cannot(case, made, tmp_path):
+@pytest.mark.parametrize("created", ["index", "ShardWriter"])
+def test_an_index_with_digests_detects_what_the_archive_cannot(case, created, tmp_path):
     shard, manifest = tmp_path / "x-0.tar", tmp_path / "all.json"
     shard.write_bytes(GOOD)
-    if made == "index":
+    if created == "index":
         tarmac.index(shard, manifest, digests=True)
     else:
         samples = list(tarmac.read(shard))
@@ -66,7 +66,7 @@ def test_an_index_with_digests_tells_what_the_archive_cannot(case, made, tmp_pat
         list(tarmac.Dataset(str(manifest), verify=True))
 
 
-def test_a_tail_of_zeros_of_the_same_size_and_time_is_told_by_the_bytes(tmp_path):
+def test_a_tail_of_zeros_of_the_same_size_and_time_is_detected_by_digests(tmp_path):
     """Even where neither the size nor the time gives it away."""
     shard, manifest = tmp_path / "x.tar", tmp_path / "all.json"
     shard.write_bytes(GOOD)

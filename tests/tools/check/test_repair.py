@@ -29,11 +29,11 @@ FILES = [
 
 
 def as_samples(files):
-    found = {}
+    results = {}
     for name, data in files:
         key, _, field = name.partition(".")
-        found.setdefault(key, {})[field] = data
-    return found
+        results.setdefault(key, {})[field] = data
+    return results
 
 
 ORIGINAL = as_samples(FILES)
@@ -85,7 +85,7 @@ def test_damaged_headers(sidecar):
         for key, fields in kept.items():
             assert fields == ORIGINAL[key]
         for key in ORIGINAL.keys() - kept.keys():
-            # Next to damage a sample may only be lost if there is a doubt, and it is told.
+            # Next to damage a sample may be lost only if it is uncertain, and the report lists it.
             near = {f"s{int(other[1:]) + step}" for other in hurt for step in (-1, 0, 1)}
             assert key in near
             assert losses
@@ -217,7 +217,7 @@ def test_clean_copies(tmp_path):
     assert run(urls, Output(f"{tmp_path}/clean/", overwrite=True)).done == 3
 
 
-def test_what_is_in_the_way_is_not_replaced(tmp_path):
+def test_existing_files_are_not_replaced(tmp_path):
     (tmp_path / "a.tar").write_bytes(plain(FILES)[:9000])
     (tmp_path / "clean").mkdir()
     (tmp_path / "clean" / "a.tar").write_bytes(b"mine")
@@ -299,8 +299,8 @@ def test_a_size_that_reaches_beyond_the_end_hides_nothing(tmp_path):
     path = tmp_path / "x.tar"
     path.write_bytes(data)
     report = run([path], Output(f"{tmp_path}/clean/"))
-    found = {sample["__key__"] for sample in read(f"{tmp_path}/clean/x.tar")}
-    assert found == ORIGINAL.keys() - {"s3"}
+    results = {sample["__key__"] for sample in read(f"{tmp_path}/clean/x.tar")}
+    assert results == ORIGINAL.keys() - {"s3"}
     assert [loss["key"] for loss in report.outcomes[0].details["losses"]] == ["s3"]
     assert all(loss["stop"] <= len(data) for loss in report.outcomes[0].details["losses"])
 
@@ -309,6 +309,6 @@ def test_names_of_gnu_tar(tmp_path):
     """`tar cf x.tar .` puts ./ before every name; clean copies are without it, as all copies are."""
     (tmp_path / "x.tar").write_bytes(plain((f"./{name}", data) for name, data in FILES)[:-3000])
     report = run([tmp_path / "x.tar"], Output(f"{tmp_path}/clean/"))
-    found = list(read(f"{tmp_path}/clean/x.tar"))
-    assert len(found) == report.written > 5
-    assert all(sample["txt"] == ORIGINAL[sample["__key__"]]["txt"] for sample in found)
+    results = list(read(f"{tmp_path}/clean/x.tar"))
+    assert len(results) == report.written > 5
+    assert all(sample["txt"] == ORIGINAL[sample["__key__"]]["txt"] for sample in results)

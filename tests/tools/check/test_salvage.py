@@ -1,4 +1,4 @@
-"""Reading goes on behind damage, and knows what it does not know."""
+"""Reading continues after damage, and marks what is uncertain."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_an_archive_without_damage_is_one_stretch(kind):
     assert not any(run.doubt or run.broken for run in runs_of(stretches))
 
 
-def test_reading_goes_on_behind_a_damaged_header():
+def test_reading_continues_after_a_damaged_header():
     data = plain(FILES)
     headers = header_offsets(data)
     stretches, losses = scan(broken(data, headers[4]), OPTIONS)
@@ -55,7 +55,7 @@ def test_bytes_that_were_put_in_or_taken_out_shift_what_follows():
     assert "uncertain" in next(run.broken for run in runs_of(stretches) if run.key == "s2")
 
 
-def test_a_header_of_zeros_is_no_end():
+def test_a_header_of_zeros_is_not_the_end():
     data = bytearray(plain(FILES))
     headers = header_offsets(bytes(data))
     data[headers[4] : headers[4] + 512] = bytes(512)

@@ -63,8 +63,8 @@ def original(files):
 
 def saved(data):
     losses = []
-    found = list(salvaged(data, "x.tar", CheckOptions(), losses))
-    return {s["__key__"]: {f: v for f, v in s.items() if f[:2] != "__"} for s in found}, losses
+    results = list(salvaged(data, "x.tar", CheckOptions(), losses))
+    return {s["__key__"]: {f: v for f, v in s.items() if f[:2] != "__"} for s in results}, losses
 
 
 def check(files, data):
@@ -81,10 +81,10 @@ def check(files, data):
 
 @settings(max_examples=150, deadline=None)
 @given(shards(), PLACES, st.booleans())
-def test_a_cut_shard_gives_no_samples_of_inner_archives(files, place, aligned):
+def test_a_cut_shard_gives_no_samples_of_inner_archives(files, location, aligned):
     """Cut anywhere, and with preference where an inner archive may have just come to its end."""
     whole = plain(files)
-    cut = place % (len(whole) + 1)
+    cut = location % (len(whole) + 1)
     check(files, whole[: cut & -512 if aligned else cut])
 
 
@@ -94,8 +94,8 @@ def test_overwritten_places_give_no_samples_of_inner_archives(files, damage):
     """Behind two samples that are whole: an archive alone cannot tell what its destroyed beginning was."""
     whole = bytearray(plain(files))
     first = header_offsets(bytes(whole))[4]
-    for place, aligned, length, byte in damage:
-        start = first + place % (len(whole) - first)
+    for location, aligned, length, byte in damage:
+        start = first + location % (len(whole) - first)
         start = start & -512 if aligned else start
         whole[start : start + length] = byte * len(whole[start : start + length])
     # Bytes of payload that are overwritten leave no trace in an archive, so that keys alone are compared.
@@ -109,8 +109,8 @@ def test_overwritten_places_give_no_samples_of_inner_archives(files, damage):
 def test_destroyed_headers_give_no_samples_of_inner_archives(files, places):
     whole = bytearray(plain(files))
     headers = header_offsets(bytes(whole))[4:]
-    for place in places:
-        at = headers[place % len(headers)]
+    for location in places:
+        at = headers[location % len(headers)]
         whole[at : at + 512] = b"\xa5" * 512
     assert "s0" in check(files, bytes(whole))
 

@@ -34,7 +34,7 @@ from tools.shards import write
 join = functools.partial(tarmac.join, jobs=1)
 
 ROWS = [{"key": "a1", "caption": "one, two", "cls2": 4}, {"key": "b0", "caption": "", "cls2": 5}]
-ROWS += [{"key": "none", "caption": "nobody", "cls2": 6}]
+ROWS += [{"key": "none", "caption": "nothing", "cls2": 6}]
 
 
 @pytest.fixture(autouse=True)
@@ -199,7 +199,7 @@ def test_selecting_from_the_result(tmp_path, urls):
     assert report.written == 1
 
 
-def test_sizes_count_what_is_joined(tmp_path, urls):
+def test_sizes_include_joined_fields(tmp_path, urls):
     other = write(tmp_path / "o.tar", [(f"a{i}", {"bin": b"x" * 100}) for i in range(3)])
     join(urls, [other], f"{tmp_path}/j-{{i}}.tar", max_bytes=202)
     assert [list(samples_of(path)) for path in sorted(tmp_path.glob("j-*"))] == [

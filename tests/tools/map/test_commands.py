@@ -60,14 +60,14 @@ def test_environment_and_input(private):
     assert new["dir"].decode().startswith(str(private))
 
 
-def test_a_failure_is_an_error_with_its_place_and_reason():
+def test_a_failure_is_an_error_with_location_and_reason():
     with pytest.raises(TransformFailed, match=r'x\.tar, sample "a/b": .* 7.*it broke'):
         Command("echo it broke >&2; exit 7")(SAMPLE)
     with pytest.raises(TransformFailed, match="signal 9"):
         Command("kill -9 $$")(SAMPLE)
 
 
-def test_of_long_complaints_the_end_is_told():
+def test_errors_show_the_end_of_long_output():
     with pytest.raises(TransformFailed) as caught:
         Command("yes no | head -c 100000; echo LAST; false")(SAMPLE)
     assert "LAST" in str(caught.value)
@@ -105,7 +105,7 @@ def test_several_samples_of_one():
         Command("touch sample-000000.txt")(SAMPLE)
 
 
-def test_what_is_said_goes_into_a_field_or_to_standard_error(capfd):
+def test_output_goes_into_a_field_or_to_standard_error(capfd):
     (new,) = Command("echo out; echo err >&2", log_field="log")(SAMPLE)
     assert new["log"] == b"out\nerr\n"
     assert capfd.readouterr() == ("", "")
@@ -179,13 +179,13 @@ def test_failed_samples_are_kept_for_a_look(tmp_path):
         with pytest.raises(TransformFailed, match=str(kept)):
             command(SAMPLE)
     one, two = sorted(kept.iterdir())
-    for place in (one, two):
-        assert (place / "sample.new").read_text() == "half\n"
-        assert (place / "output.txt").read_text() == "why\n"
-        assert stat.S_ISDIR(os.lstat(place).st_mode)
+    for location in (one, two):
+        assert (location / "sample.new").read_text() == "half\n"
+        assert (location / "output.txt").read_text() == "why\n"
+        assert stat.S_ISDIR(os.lstat(location).st_mode)
 
 
-def test_stopping_ends_what_runs_and_lets_nothing_begin():
+def test_stop_kills_running_commands_and_starts_no_more():
     running, problems = Running(), []
 
     def work():
@@ -206,7 +206,7 @@ def test_stopping_ends_what_runs_and_lets_nothing_begin():
     assert no_sleepers()
 
 
-def test_a_full_disk_is_no_fault_of_the_sample(monkeypatch, tmp_path):
+def test_a_full_disk_does_not_skip_the_sample(monkeypatch, tmp_path):
     real = builtins.open
 
     def full(path, mode="r", *rest, **more):

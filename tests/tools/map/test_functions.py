@@ -59,7 +59,7 @@ def test_values_are_encoded_as_a_writer_does(function):
     assert np.load(io.BytesIO(new["npy"])).tolist() == [1, 1]
 
 
-def test_what_is_left_alone_keeps_its_bytes(function):
+def test_unchanged_fields_keep_their_bytes(function):
     sample = SAMPLE | {"jpg": jpeg(), "png": jpeg(), "txt": b"\xc3\xbc", "bin": b"\0"}
     (new,) = function("assert sample['jpg'].shape == (8, 8, 3); return sample", "rgb8")(sample)
     assert new == sample
@@ -68,7 +68,7 @@ def test_what_is_left_alone_keeps_its_bytes(function):
 
 
 @pytest.mark.parametrize("spec", ["rgb8", "pil"])
-def test_what_is_changed_in_place_is_noticed(function, spec):
+def test_fields_changed_in_place_are_encoded(function, spec):
     body = {"rgb8": "sample['jpg'][:] = 0", "pil": "sample['jpg'].paste((0, 0, 0), (0, 0, 8, 8))"}[spec]
     sample = SAMPLE | {"jpg": jpeg()}
     (new,) = function(f"{body}; sample['json']['n'] = 2; return sample", spec)(sample)
@@ -87,7 +87,7 @@ def test_compressed_fields(function):
     assert gunzip(new["bin.gz"]) == b"\0"
 
 
-def test_what_goes_wrong_is_told(function):
+def test_errors_name_the_cause(function):
     with pytest.raises(TransformFailed, match=r"ZeroDivisionError: division by zero \(m0\.py:2\)"):
         function("return 1 / 0")(SAMPLE)
     with pytest.raises(TransformFailed, match="returned int"):

@@ -55,9 +55,9 @@ def test_order_and_bytes_are_the_same_for_any_number_of_processes(shards, tmp_pa
         report = mapped(shards, slow, f"{tmp_path}/{jobs}/", jobs)
         assert (report.read, report.written, report.dropped, report.failed) == (30, 30, 0, 0)
     assert contents(tmp_path / "1") == contents(tmp_path / "2") == contents(tmp_path / "7")
-    found = list(read(f"{tmp_path}/1/*.tar"))
-    assert [sample["__key__"] for sample in found] == [f"k{s}{n}" for s in range(3) for n in range(10)]
-    assert found[12]["new"] == b"x1 2"
+    results = list(read(f"{tmp_path}/1/*.tar"))
+    assert [sample["__key__"] for sample in results] == [f"k{s}{n}" for s in range(3) for n in range(10)]
+    assert results[12]["new"] == b"x1 2"
 
 
 def test_samples_of_one_shard_in_parallel(shards, tmp_path):
@@ -84,9 +84,9 @@ def test_unordered_results(shards, tmp_path, monkeypatch, work):
         how = {"function": f"{tmp_path}/f.py:f"}
     report = mapped(shards[:1], how, f"{tmp_path}/out/", jobs=2, ordered=False)
     assert (report.written, report.failed) == (10, 0)
-    found = [sample["__key__"] for sample in read(f"{tmp_path}/out/in-0.tar")]
-    assert sorted(found) == [f"k0{number}" for number in range(10)]
-    assert found.index("k00") > 6  # not before nearly all others
+    results = [sample["__key__"] for sample in read(f"{tmp_path}/out/in-0.tar")]
+    assert sorted(results) == [f"k0{number}" for number in range(10)]
+    assert results.index("k00") > 6  # not before nearly all others
     with pytest.raises(JobMismatch):
         mapped(shards[:1], how, f"{tmp_path}/out/", jobs=2)
 
@@ -246,11 +246,11 @@ def test_offline_augmentation(tmp_path):
     twice = {"function": f"{tmp_path}/aug.py:twice", "decode": "rgb8"}
     report = mapped(urls, twice, f"{tmp_path}/twice/", 2)
     assert report.written == 12
-    made = list(read(f"{tmp_path}/twice/in-0.tar"))
+    created = list(read(f"{tmp_path}/twice/in-0.tar"))
     raw = list(read(urls[0]))
-    assert [sample["__key__"] for sample in made[:2]] == ["00/000000", "00/000001"]
-    assert made[0]["jpg"] == raw[0]["jpg"]  # untouched, so not encoded again
-    assert made[1]["jpg"] != raw[0]["jpg"]
+    assert [sample["__key__"] for sample in created[:2]] == ["00/000000", "00/000001"]
+    assert created[0]["jpg"] == raw[0]["jpg"]  # untouched, so not encoded again
+    assert created[1]["jpg"] != raw[0]["jpg"]
 
 
 def test_a_function_that_fails(shards, tmp_path):
@@ -288,10 +288,10 @@ def test_a_function_works_on_one_shard_in_several_processes(shards, tmp_path, mo
     work = {"function": f"{tmp_path}/f.py:f"}
     report = mapped(shards[:1], work, f"{tmp_path}/out/", jobs=4)
     assert (report.read, report.written) == (10, 10)
-    found = list(read(f"{tmp_path}/out/in-0.tar"))
-    assert [sample["__key__"] for sample in found] == [f"k0{number}" for number in range(10)]
-    assert str(os.getpid()).encode() not in {sample["pid"] for sample in found}
-    assert len({sample["pid"] for sample in found}) > 1
+    results = list(read(f"{tmp_path}/out/in-0.tar"))
+    assert [sample["__key__"] for sample in results] == [f"k0{number}" for number in range(10)]
+    assert str(os.getpid()).encode() not in {sample["pid"] for sample in results}
+    assert len({sample["pid"] for sample in results}) > 1
     # Two at a time for each of three shards: processes of processes.
     report = mapped(shards, work, f"{tmp_path}/all/", jobs=6)
     assert report.written == 30

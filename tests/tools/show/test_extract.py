@@ -55,8 +55,8 @@ def test_unsafe_names(name):
 def test_odd_names_are_kept(tmp_path):
     for key in ("a b", "é€", "x\udc80", "new\nline", "d.d/e", "*?", "-rf"):
         assert put(tmp_path / "d", key, txt=key.encode("utf-8", "surrogateescape")) == 1
-    found = sorted(os.listdir(os.fsencode(tmp_path / "d")))
-    assert found == sorted(
+    results = sorted(os.listdir(os.fsencode(tmp_path / "d")))
+    assert results == sorted(
         [b"a b.txt", "é€.txt".encode(), b"x\x80.txt", b"new\nline.txt", b"d.d", b"*?.txt", b"-rf.txt"]
     )
 
@@ -85,7 +85,7 @@ def test_links_are_not_followed(tmp_path):
     assert os.listdir(outside) == ["f.txt"]
 
 
-def test_what_is_there_stays_unless_told_otherwise(tmp_path):
+def test_existing_files_stay_without_overwrite(tmp_path):
     put(tmp_path, "a", txt=b"1")
     assert put(tmp_path, "a", txt=b"1") == 1
     with pytest.raises(CommitFailed, match="other content"):
@@ -115,14 +115,14 @@ def _parts_while_writing(folder):
     with pytest.raises(KeyboardInterrupt), pytest.MonkeyPatch.context() as patch:
 
         def interrupted(*_args, **_options):
-            found.extend(os.listdir(folder))
+            results.extend(os.listdir(folder))
             raise KeyboardInterrupt
 
-        found: list[str] = []
+        results: list[str] = []
         patch.setattr(os, "link", interrupted)
         put(folder, "b", txt=b"whole")
     assert sorted(os.listdir(folder)) == ["a.txt"]
-    return found
+    return results
 
 
 @pytest.mark.parametrize(("code", "kind"), [(errno.ENOSPC, DiskFull), (errno.EIO, CommitFailed)])
@@ -220,8 +220,8 @@ def test_a_part_file_that_others_clear_away(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == ["a.txt"]
 
 
-def test_a_part_file_that_cannot_be_told_from_a_living_one(tmp_path, monkeypatch):
-    """Where there are no locks it stays, and is in nobody's way."""
+def test_a_part_file_that_may_be_in_use_stays(tmp_path, monkeypatch):
+    """Where there are no locks it stays, and blocks no writer."""
     monkeypatch.setattr(extract, "try_lock", lambda _fd: False)
     put(tmp_path, "a", txt=b"1")
     (leftover,) = [name for name in _parts_while_writing(tmp_path) if name.startswith(".tarmac-part")]

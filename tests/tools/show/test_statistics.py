@@ -30,8 +30,8 @@ def shards(folder):
 
 def test_numbers(tmp_path):
     urls = shards(tmp_path)
-    found = tarmac.stats(urls)
-    facts, size = found.to_dict(), len(image(3, 2))
+    results = tarmac.stats(urls)
+    facts, size = results.to_dict(), len(image(3, 2))
     assert (facts["shards"], facts["samples"], facts["bytes"]) == (2, 3, 2 * size + 15)
     assert facts["per_shard"] == {"min": 1, "median": 1.5, "mean": 1.5, "max": 2, "total": 3}
     assert facts["fields"]["txt"] == {
@@ -45,12 +45,12 @@ def test_numbers(tmp_path):
     assert facts["fields"]["cls"]["samples"] == 1
     assert facts["resolutions"] == {"3x2": 2}
     assert facts["unreadable"] == {"png": 1}
-    lines = str(found).split("\n")
+    lines = str(results).split("\n")
     assert lines[0] == f"2 shards, 3 samples, {2 * size + 15} bytes"
     assert any(line.split()[:2] == ["txt", "2"] for line in lines)
     assert "1 x png: unreadable image header" in lines
-    assert "<td>txt</td>" in found._repr_html_()
-    assert repr(found) == "<statistics of 3 samples in 2 shards: png, txt, cls>"
+    assert "<td>txt</td>" in results._repr_html_()
+    assert repr(results) == "<statistics of 3 samples in 2 shards: png, txt, cls>"
 
 
 def test_the_index_gives_the_same_numbers(tmp_path):

@@ -244,16 +244,16 @@ def test_streams_and_compressed_shards_are_unpacked_first(tmp_path):
 
 
 def test_only_its_own_temporary_directory_is_removed(tmp_path):
-    place = tmp_path / "tmp"
-    place.mkdir()
-    (place / "precious").write_text("mine")
-    (place / "tarmac-sort-mine").mkdir()
+    location = tmp_path / "tmp"
+    location.mkdir()
+    (location / "precious").write_text("mine")
+    (location / "tarmac-sort-mine").mkdir()
     urls = numbered(tmp_path, [3, 1, 2])
-    sort(urls, f"{tmp_path}/o-{{i}}.tar", tmp=str(place))
+    sort(urls, f"{tmp_path}/o-{{i}}.tar", tmp=str(location))
     with pytest.raises(SampleError):
-        sort(urls, f"{tmp_path}/p-{{i}}.tar", by="nothing", tmp=str(place))
-    assert sorted(os.listdir(place)) == ["precious", "tarmac-sort-mine"]
-    assert (place / "precious").read_text() == "mine"
+        sort(urls, f"{tmp_path}/p-{{i}}.tar", by="nothing", tmp=str(location))
+    assert sorted(os.listdir(location)) == ["precious", "tarmac-sort-mine"]
+    assert (location / "precious").read_text() == "mine"
     with pytest.raises(UsageError, match="tmp"):
         sort(urls, f"{tmp_path}/p-{{i}}.tar", tmp=str(tmp_path / "absent"))
 

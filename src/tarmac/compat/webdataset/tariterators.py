@@ -166,7 +166,7 @@ def tar_file_expander(
     """Yield the files of opened shards, and after each shard `eof_value` unless it is None.
 
     Files have the `__url__` of their shard. The files of a sample are yielded when all of them were read, so the
-    incomplete last sample of a truncated shard is left out. Of a shard with `part: (index, count)`, only every
+    incomplete last sample of a truncated shard is left out. For a shard with `part: (index, count)`, only every
     `count`-th sample is read, starting with number `index`.
     """
     for shard in data:

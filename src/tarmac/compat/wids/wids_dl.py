@@ -21,7 +21,7 @@ def download_file(
 ) -> str:
     """Download a URL to the file `local`, which appears when it is complete. Return `local`.
 
-    `handlers` maps schemes to functions `f(url, path)` that download in another way.
+    `handlers` maps schemes to functions `f(url, path)` that replace the built-in download.
     """
     handler = handlers.get(scheme_of(remote) or "posixpath")
     if handler is None:

@@ -149,16 +149,16 @@ class EpochCursor:
         return self._worker
 
     def _check_not_empty(self, world_size: int) -> None:
-        """Raise if an epoch has no batches: a training loop would take it for a finished one.
+        """Raise if an epoch has no batches: a training loop would mistake it for a finished epoch.
 
-        With tail="short" it is allowed: every sample of none comes once.
+        With tail="short" an empty dataset is allowed.
         """
         samples = self._state.samples
         if self._steps_left(0, world_size) or self.tail == "short":
             return
         if not samples:
             what = "the dataset has no samples, so an epoch has no batches."
-            raise LoaderError(what, hint='another selection; tail="short" accepts an empty one.')
+            raise LoaderError(what, hint='a different selection; tail="short" accepts an empty dataset.')
         ranks = "" if world_size == 1 else f" on each of {world_size} ranks"
         fits = f"batch_size={samples // world_size} or less, " if samples >= world_size else ""
         raise LoaderError(
@@ -231,7 +231,7 @@ class EpochCursor:
         return self._state.as_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a saved state; raise if it belongs to other data or another order."""
+        """Continue from a saved state; raise if it belongs to different data or a different order."""
         saved = LoaderState.from_dict(state)
         saved.check(self._state)
         reseeded = saved.seed != self._state.seed

@@ -35,7 +35,7 @@ class Loader(EpochCursor, Generic[Batch_co]):
     `batch_size` is per rank. `rank` and `world_size` default to those of torch.distributed or the environment
     when an iteration starts. Any world size works, and so does loading a state with another one. A world size
     that divides `streams` is fastest on remote data, because each rank then reads whole streams, and so few
-    shards. Another value of `streams`, `window` or `seed` gives another order.
+    shards. Changing `streams`, `window` or `seed` changes the order.
 
     `threads` work on the samples of a batch (default: one per core; 0 for none), in each of `processes`
     worker processes (default 0: in this process). `prefetch` batches per process are prepared ahead. `tail`

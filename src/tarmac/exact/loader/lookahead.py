@@ -25,7 +25,7 @@ DOWNLOADS = 4
 
 
 class LookAhead:
-    """Tracks which cached shards of a dataset are needed soon, and which no longer in this epoch."""
+    """Tracks which cached shards of a dataset are needed soon, and which are no longer needed in this epoch."""
 
     def __init__(self, dataset: Dataset[Any], order: EpochOrder) -> None:
         self._dataset, self._order = dataset, order

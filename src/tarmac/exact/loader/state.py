@@ -68,9 +68,9 @@ class LoaderState:
             raise StateMismatch(f"the state has invalid values: {invalid}.")
 
     def check(self, current: LoaderState) -> None:
-        """Raise if the current loader has other data or another order; the error lists the differences."""
+        """Raise if the current loader has different data or a different order; the error lists the differences."""
         changed = [
-            f"{name} was {getattr(self, name)!r} and is {getattr(current, name)!r}"
+            f"{name} was {getattr(self, name)!r}, now {getattr(current, name)!r}"
             for name in ("shards", "samples", "shuffle", "streams", "window")
             if getattr(self, name) != getattr(current, name)
         ]
@@ -78,7 +78,7 @@ class LoaderState:
             changed = ["the samples are different: some shards were rewritten or selected differently"]
         if changed:
             raise StateMismatch(
-                f"the state was saved with other data or another order: {'; '.join(changed)}.",
+                f"the state was saved with different data or a different order: {'; '.join(changed)}.",
                 hint="the dataset and Loader options of the saved state, or start without the state.",
             )
 

@@ -6,7 +6,7 @@ other digit and the key. Each round can be inverted, so the network is a bijecti
 slightly more pairs than indices (about one in the square root of the size). An output beyond the size is put
 through the network again until it is inside (cycle walking), which keeps the bijection and is rarely needed.
 
-Saved states depend on every number in this file: another constant gives another order.
+Saved states depend on every number in this file: changing a constant changes the order.
 """
 
 from __future__ import annotations

@@ -163,7 +163,7 @@ class ExactOrder:
         return first, size, mix_key(plan.keys[stream], number)
 
     def _rotated(self, plan: _Epoch, line: Integers, *, back: bool = False) -> Integers:
-        """Rotate the line by another amount each epoch, so that a few shards are not always cut alike.
+        """Rotate the line by a different amount in each epoch, so that shards are not always cut at the same samples.
 
         A line that fits into one window is permuted as a whole: reading it in parts would gain nothing.
         """

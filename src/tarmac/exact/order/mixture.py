@@ -123,7 +123,7 @@ class MixedOrder:
     """The order of an epoch of several datasets.
 
     An epoch takes counts[j] samples from dataset j, and continues where the previous epoch stopped. So the
-    samples of a dataset differ by at most one in how often they came. Each round through a dataset has its
+    samples of a dataset have been read equally often, up to a difference of one. Each round through a dataset has its
     own order. Without `shuffle` the datasets follow one another. In every `block` slots of a stream each
     dataset has its share: a smaller block spreads datasets more evenly and less randomly.
     """

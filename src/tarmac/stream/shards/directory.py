@@ -41,7 +41,7 @@ class DirectoryShardList(StreamSource):
     - `timeout`: seconds without a shard after which the epoch ends.
     - `mode`: what happens to a shard after it was read: "resample" (or None) puts it back, "unlink" deletes it,
       "keep" renames it to `NAME._done_`.
-    - `select`: which shard comes next, "random" or "oldest".
+    - `select`: which shard to read next, "random" or "oldest".
     - `fate(path)`: called with the claimed file, in place of `mode`. It may move or delete the file; otherwise the
       file is put back.
 

@@ -22,9 +22,9 @@ Tail = Literal["pad", "drop"]
 class EqualSplit(PipelineStage):
     """A splitter that gives every reader the same number of samples, a multiple of `batchsize`.
 
-    With `tail="pad"`, a reader continues with the samples behind its part: every sample comes, and fewer than
-    readers · batchsize of them twice. With "drop", it stops before the end of its part: no sample comes twice, and
-    fewer than that number do not come at all.
+    With `tail="pad"`, a reader continues with the samples after its part: every sample is read, and fewer than
+    readers · batchsize of them twice. With "drop", it stops before the end of its part: no sample is repeated, and
+    fewer than that number are left out.
     """
 
     counts: Mapping[str, int]
@@ -73,7 +73,7 @@ class EqualSplit(PipelineStage):
 def _ranges(
     shards: list[dict[str, Any]], ends: list[int], position: int, samples: int
 ) -> Iterator[dict[str, Any]]:
-    """Yield shards, or ranges of them, that hold the next samples, starting over behind the last shard."""
+    """Yield shards, or ranges of them, that hold the next samples, wrapping around after the last shard."""
     while samples:
         begin = 0
         for shard, end in zip(shards, ends, strict=True):

@@ -1,6 +1,6 @@
 """Shard lists: the first stage of a pipeline yields shards as dictionaries with a `url`.
 
-Shards come in the order of the list, shuffled, or drawn with replacement.
+Shards are yielded in the order of the list, shuffled, or drawn with replacement.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class ResampledShards(StreamSource):
         super().__init__()
         self.urls: list[ShardUrl] = expand_source(urls, int(max_urls), limits=limits, storage=storage)
         if empty_check and not self.urls:
-            raise NotFound("no shards to draw from.", hint="pass empty_check=False to allow that.")
+            raise NotFound("no shards to draw from.", hint="pass empty_check=False to allow an empty list.")
         self.nshards = nshards
         self.seed = seed
         self.worker_seed = worker_seed

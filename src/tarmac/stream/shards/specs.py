@@ -57,7 +57,7 @@ class SpecDataset:
 
 
 class MultiShardSample(StreamSource):
-    """The shards of several datasets, shuffled together; a dataset may draw other shards in each epoch.
+    """The shards of several datasets, shuffled together; a dataset may draw different shards in each epoch.
 
     `spec` is a dictionary or a YAML file: `prefix`, `buckets`, and `datasets` with `shards` (a pattern or a
     list of patterns), `name`, `buckets`, and `choose` or `resample` with a number of shards per epoch. The URL of

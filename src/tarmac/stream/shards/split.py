@@ -74,7 +74,7 @@ def is_foreign(stage: object) -> bool:
 
 
 def with_parts(stage: Any, following: Sequence[object]) -> Callable[[Iterable[T]], Iterator[T]]:
-    """Return a splitter that divides shards, if the stages behind it can read parts of them.
+    """Return a splitter that divides shards, if the stages after it can read parts of them.
 
     A splitter that has a value for `inside` is returned unchanged.
     """

@@ -144,7 +144,7 @@ def _unpack(
         if error.__cause__ is None:  # truncated or followed by other data: what came before is intact
             return [Loss("bytes", f"{error.what} The rest cannot be decompressed.", None, error.offset)]
         file.truncate(0)
-        return [Loss("bytes", f"{error.what} Any byte may be wrong, so nothing can be trusted.", None, 0)]
+        return [Loss("bytes", f"{error.what} Any byte may be wrong, so nothing can be recovered.", None, 0)]
     return []
 
 

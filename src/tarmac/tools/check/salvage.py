@@ -2,7 +2,7 @@
 
 Headers are recognised by their checksum, so reading continues at the next one after the damage. What is adjacent
 to the damage is in doubt: a member whose end is uncertain, a name that an extended header may have changed, a
-sample that may lack fields. Only what is beyond doubt is kept; nothing is guessed.
+sample that may lack fields. Only samples that are certainly complete are kept; nothing is guessed.
 """
 
 from __future__ import annotations
@@ -98,9 +98,9 @@ def scan(
             break
         unsure = bool(stretch.members) and not stretch.certain
         inside = unsure and (deep or _misjudged(buffer, stretch, options))
-        behind = max(stretch.members, key=_offset)[1] if inside else end + 1
+        after = max(stretch.members, key=_offset)[1] if inside else end + 1
         payload = end + BLOCK  # where the bytes of a member with a destroyed header would begin
-        start = _next_header(buffer, behind if stretch.members else stretch.start + 1)
+        start = _next_header(buffer, after if stretch.members else stretch.start + 1)
         stop = len(buffer) if start is None else start
         empty = not buffer[end:stop].strip(b"\0")
         if end < stop and not (empty and start is None):
@@ -185,10 +185,10 @@ def _is_inner(buffer: Buffer, stretch: Stretch, end: int, before: list[Stretch])
     """Return whether a stretch after damage is an archive inside a field: it ends, and the outer one continues."""
     if not stretch.torn_before or _joined(buffer, stretch, before):
         return False
-    behind = end
-    while buffer[behind : behind + BLOCK] == ZERO_BLOCK:
-        behind += BLOCK
-    return _is_header(buffer[behind : behind + BLOCK])
+    after = end
+    while buffer[after : after + BLOCK] == ZERO_BLOCK:
+        after += BLOCK
+    return _is_header(buffer[after : after + BLOCK])
 
 
 def _holds_archives(buffer: Buffer, stretch: Stretch) -> bool:

@@ -301,7 +301,7 @@ class _Comparison:
         begin, end = int(sidecar.starts[row]), int(sidecar.starts[row + 1])
         indexed = {sidecar.fields[sidecar.field_of[member]]: member for member in range(begin, end)}
         for name in sorted(indexed.keys() ^ fields.keys()):
-            what = f'the index and the shard disagree on the field "{name}".'
+            what = f'the index does not match the shard at the field "{name}".'
             yield IndexStale(what, url=self._url, key=key)
         for name in indexed.keys() & fields.keys():
             yield from self._field(sidecar, indexed[name], key, name, fields[name])

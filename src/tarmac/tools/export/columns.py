@@ -16,7 +16,7 @@ from tarmac.tools.tally import Tally
 MAX_SAMPLES = 1000
 """Samples of a stream that determine its columns."""
 MAX_BYTES = 64 << 20
-"""Approximate bytes of them."""
+"""Their approximate size in bytes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +25,7 @@ class _ReadOnce(OnePass):
 
     rest: Iterator[Sample]
     tally: Tally
-    """What counts them."""
+    """Counts the samples."""
 
     def shards(self, output: Output, split: str = "") -> Iterator[OutputShard]:
         yield self.everything

@@ -82,7 +82,7 @@ class Destination(Output):
         return ledger_url(self.pattern, "export")
 
     def unit_name(self, name: str, split: str, number: int, count: int) -> str:
-        """Return the name of a file that the pattern calls `name`, the given one of `count` files."""
+        """Return the name of file `number` of `count`; `name` is the name by the pattern."""
         return name
 
     def begin(self, units: Sequence[Unit], row: RowOptions, splits: Sequence[str]) -> None:

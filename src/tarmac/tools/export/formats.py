@@ -140,5 +140,8 @@ def guess_format(name: str) -> str:
         if known.extensions and known.destination is None and name.lower().endswith(known.extensions):
             return known.name
     raise UsageError(
-        "the name does not tell the format.", field="format", url=name, hint=f"one of {', '.join(FORMATS)}."
+        "cannot infer the format from the name.",
+        field="format",
+        url=name,
+        hint=f"one of {', '.join(FORMATS)}.",
     )

@@ -69,13 +69,13 @@ class HubDestination(Destination):
         yield self.card
 
     def _joins(self, row: RowOptions, splits: Sequence[str]) -> bool:
-        """Return whether only other splits exist; raise if they have other columns."""
+        """Return whether only other splits exist; raise if their columns differ."""
         files, features = self._read_card()
         names = self._names(splits)
         if not files or any(each["split"] in names for each in files):
             return False
         if features != _features(row):
-            raise UsageError("the existing splits have other columns.", url=self.card)
+            raise UsageError("the existing splits have different columns.", url=self.card)
         return True
 
     def complete(self, row: RowOptions, splits: Sequence[str]) -> None:

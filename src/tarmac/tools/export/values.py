@@ -1,6 +1,6 @@
 """Values of fields, for formats that distinguish text, integers, JSON and bytes.
 
-The codec of the extension tells which: `cls` holds integers, `txt` text, `json` JSON. All others are bytes.
+The codec of the extension determines the type: `cls` holds integers, `txt` text, `json` JSON. All others are bytes.
 """
 
 from __future__ import annotations

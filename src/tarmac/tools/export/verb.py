@@ -50,7 +50,7 @@ def export(
     dir and hf; with a slash at its end, for a file of each shard), or `-`. Files are written in parallel. Running
     the same job again writes only what is missing.
 
-    The extension of a field tells whether it holds "text", an "int", "json" or "bytes"; `kinds` overrides that.
+    The extension of a field determines whether it holds "text", an "int", "json" or "bytes"; `kinds` overrides that.
     `key` and `header` include the key and the column names. `hf_split` names the split of hf, if `split` does not.
     """
     output = os.fspath(output)

@@ -228,7 +228,7 @@ def _work_directory() -> Iterator[tuple[str, IO[bytes]]]:
 
 
 def _write_error(error: OSError) -> WriteError:
-    """Return an error that is not that of a sample, so that no sample is skipped for it."""
+    """Return an error that does not blame the sample, so that the sample is not skipped."""
     cls = DiskFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else WriteError
     what = f"cannot write the files for the command: {error.strerror}."
     return cls(what, url=tempfile.gettempdir(), hint="set TMPDIR to a directory with free space.")

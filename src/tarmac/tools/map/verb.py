@@ -117,7 +117,7 @@ class Transform:
     run: Run
     ordered: bool = True
     concurrency: int = 1
-    """Samples of one shard in work at a time: commands, or processes that run the function."""
+    """Samples of one shard that are processed concurrently: commands, or processes that run the function."""
 
     def options(self) -> dict[str, Any]:
         """Return what the result depends on, for a ledger; `on_error` may change when a job is resumed."""

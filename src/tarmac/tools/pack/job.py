@@ -98,18 +98,23 @@ class PackJob(ShardTask):
         pattern, several = self.output.pattern, self.pack.task[1] > 1
         if self.output.by_shard:
             raise UsageError(
-                "{name} needs input shards, and sources are not shards.", url=pattern, hint="x-{i:06d}.tar"
+                "{name} is not supported by pack, because sources are not shards.",
+                url=pattern,
+                hint="x-{i:06d}.tar",
             )
         splits, named = self.pack.select.shares, "{split" in pattern
         if (named and not splits) or (splits and not named and not self.pack.select.only):
             raise UsageError(
-                "`split` and {split} in the output need each other.", url=pattern, hint="{split}-{i:06d}.tar"
+                "`split` and {split} in the output must be used together.",
+                url=pattern,
+                hint="{split}-{i:06d}.tar",
             )
         if several and self.output.stream:
             raise UsageError("a stream cannot be divided among tasks.", field="task", hint="x-{i:06d}.tar")
         if several and self.output.manifest:
             raise UsageError(
-                "`manifest` needs all shards, and a task writes some.", hint="tarmac index, after all tasks."
+                "`manifest` cannot be combined with `task`, which writes only some shards.",
+                hint="tarmac index, after all tasks.",
             )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -127,7 +132,7 @@ class PackJob(ShardTask):
             with open(local_path(url), "rb") as file:
                 if file.read() != text:
                     hint = "another directory, or `overwrite` to replace it."
-                    raise UsageError("the file lists other classes.", url=url, hint=hint)
+                    raise UsageError("the existing file lists different classes.", url=url, hint=hint)
 
     @cached_property
     def planned(self) -> _Plan:

@@ -1,4 +1,4 @@
-"""Pack samples that Python code generates: they come once, in order, and are written in order."""
+"""Pack samples that Python code generates: they can be read only once, and are written in order."""
 
 from __future__ import annotations
 

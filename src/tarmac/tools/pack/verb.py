@@ -72,7 +72,7 @@ def pack(
 ) -> PackReport:
     """Pack sources into shards of 10,000 samples, or as `max_samples` and `max_bytes` require.
 
-    A source is a directory, a recipe, a table, or the URL of one; its name tells its `format`, or this argument
+    A source is a directory, a recipe, a table, or the URL of one; `format` is inferred from its name unless given
     does. `sources` may also be an iterable of samples, or a function that returns one. Running the same job again
     writes only what is missing.
 
@@ -159,7 +159,7 @@ def _with_default_size(output: Output) -> Output:
 
 @contextmanager
 def _without_gc() -> Iterator[None]:
-    """Disable garbage collection: it would take long over the millions of tuples of a plan, which all stay."""
+    """Disable garbage collection: scanning the millions of tuples of a plan is slow, and none can be freed."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -181,5 +181,5 @@ def _check_output_outside(urls: Sequence[str], output: Output) -> None:
                 raise UsageError(
                     f"the output is inside the source {url}.",
                     url=output.pattern,
-                    hint="a directory beside it, such as ../x-{i:06d}.tar.",
+                    hint="a directory outside the source, such as ../x-{i:06d}.tar.",
                 )

@@ -1,7 +1,7 @@
 """Extract fields as files of a directory, and never outside it.
 
 A file is named `key.field`, as in the shard. Names that lead out of the directory are rejected, and so are
-symbolic links on the way. Existing files stay: equal content counts as written, other content is an error unless
+symbolic links on the way. Existing files stay: equal content counts as written, different content is an error unless
 `overwrite` is set. Two samples with the same file name are always an error. Files appear atomically.
 """
 
@@ -50,7 +50,7 @@ def safe_parts(name: str) -> list[str]:
         raise BadName("absolute names and names with NUL are not extracted.", key=name)
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if ".." in parts or not parts:
-        raise BadName("the name leads out of the directory.", key=name)
+        raise BadName("the name points outside the directory.", key=name)
     return parts
 
 
@@ -151,7 +151,7 @@ class Extractor:
         except FileExistsError:
             if not _holds(folder, name, data):
                 raise CommitFailed(
-                    f'the file "{name}" exists with other content.',
+                    f'the file "{name}" exists with different content.',
                     url=self._directory,
                     hint="another directory, or `overwrite` to replace it.",
                 ) from None
@@ -197,7 +197,7 @@ class Extractor:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             return DiskFull("no space left for the file.", url=where)
         if error.errno in (errno.ELOOP, errno.ENOTDIR):
-            what = "a symbolic link or a file is in the place of a directory."
+            what = "expected a directory, got a file or a symbolic link."
             return CommitFailed(what, url=where)
         return CommitFailed(f"cannot write the file: {error.strerror}.", url=where)
 

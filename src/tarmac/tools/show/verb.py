@@ -101,7 +101,7 @@ def show(
     as necessary.
     """
     if n is not None and n < 0:
-        raise UsageError(f"expected a number from 0, got {n}.", field="n")
+        raise UsageError(f"expected 0 or more, got {n}.", field="n")
     access = bundle(Access, options)
     inputs = access.inputs(sources)
     return SampleViews(map(_view, islice(_samples(inputs, access, at, options), n)), access.storage)
@@ -157,7 +157,7 @@ def _find(dataset: Dataset, at: int | str) -> Sample:
 def _find_in_stream(
     inputs: Inputs, select: Select, access: Access, at: Sequence[int | str]
 ) -> Iterator[Sample]:
-    """Search inputs that can only be read from start to end; samples come in the order of the shards."""
+    """Search inputs that can only be read from start to end; samples are yielded in the order of the shards."""
     numbers, keys = (
         {each for each in at if isinstance(each, int)},
         {each for each in at if isinstance(each, str)},

@@ -59,9 +59,7 @@ class SortKey:
                 choices = ", ".join(repr(each) for each in known if each)
                 raise UsageError(f"expected one of {choices}, got {getattr(self, name)!r}.", field=name)
         if self.random and (self.reverse or self.type or self.unique != "keep"):
-            raise UsageError(
-                '`by` "random" cannot be combined with `type`, `reverse` or `unique`.', field="by"
-            )
+            raise UsageError('"random" cannot be combined with `type`, `reverse` or `unique`.', field="by")
 
     @property
     def random(self) -> bool:
@@ -112,7 +110,7 @@ class SortKey:
                     return value
                 break
         raise MissingField(
-            f'the sample has no "{self.by}" to sort by.', hint='`missing` "skip" leaves such samples out.'
+            f'the sample has no "{self.by}" to sort by.', hint='`missing`="skip" skips such samples.'
         )
 
     def _encode(self, value: Any) -> bytes:

@@ -136,7 +136,7 @@ def _read_rest(fd: int, data: bytes, path: str, size: int, version: int) -> byte
     info = os.fstat(fd)
     if length != size or info.st_size != size or info.st_mtime_ns != version:
         raise ObjectChanged(
-            "the file changed after it was planned.",
+            "the file changed during the job.",
             url=path,
             hint="run the same command again when nothing writes to it.",
         )

@@ -88,7 +88,7 @@ def load_each(read: Load, planned: Iterable[tuple[str, Location]]) -> Iterator[S
 
 
 class Source(ABC):
-    """Something that samples are packed from: a dataclass, so that it pickles.
+    """Base class of pack sources. Subclasses are dataclasses, so that they pickle.
 
     `register_source` registers a class of sources.
     """
@@ -110,7 +110,7 @@ class Source(ABC):
 
     @abstractmethod
     def opened(self, locations: Sequence[Location], stats: FileStats) -> AbstractContextManager[Load]:
-        """Prepare to read these samples in this order; record in `stats` what is first known when reading."""
+        """Prepare to read these samples in this order; `stats` records what is known only after reading."""
 
     def files(self, location: Location) -> tuple[File, ...]:
         """Return the files of a sample, whose changes are noticed by the next run."""
@@ -164,12 +164,15 @@ def guess_format(url: str) -> str:
     if ".tar" in os.path.basename(name):
         raise UrlError("this is already a shard.", url=url, hint="tarmac copy repacks shards.")
     raise UsageError(
-        "the name does not tell the format.", field="format", url=url, hint=f"one of {', '.join(SOURCES)}."
+        "cannot infer the format from the name.",
+        field="format",
+        url=url,
+        hint=f"one of {', '.join(SOURCES)}.",
     )
 
 
 def open_source(url: str, format: str | None, options: SourceOptions) -> Source:
-    """Open a source of a format, or of the one that its name tells."""
+    """Open a source of a format, by default the one inferred from its name."""
     if format is not None and format not in SOURCES:
         raise UsageError(f"expected one of {', '.join(SOURCES)}, got {format!r}.", field="format")
     source = SOURCES[format or guess_format(url)]
