@@ -72,7 +72,7 @@ def test_a_key(audit):
 
 def test_verification(audit, monkeypatch):
     code, lines, _ = audit("--verify", "--world-size", 2)
-    assert (code, lines[0]) == (0, "48 of 60 samples come exactly once")
+    assert (code, lines[0]) == (0, "48 of 60 samples are read exactly once")
     _, (line,), _ = audit("--verify", "--json", "--position", 4)
     result = json.loads(line)
     assert (result["ok"], result["skipped"], result["read"], result["dropped"]) == (True, 4, 56, 0)

@@ -115,7 +115,7 @@ def test_values(parser, text, value):
     ],
 )
 def test_invalid_values(parser, text):
-    with pytest.raises(click.BadParameter, match=r"expected|named"):
+    with pytest.raises(click.BadParameter, match=r"expected|named|given"):
         getattr(flag_types, parser).convert(text, None, None)
 
 

@@ -36,7 +36,7 @@ def test_a_command(shards, tmp_path, capsys):
     status, out, err = run(capsys, *command, 2)
     assert (status, out) == (0, "")
     assert err.endswith("map: 20 samples in, 20 out, 120 bytes\n")
-    assert "all 4 were done before" in run(capsys, *command, 1)[2]
+    assert "all 4 were already done" in run(capsys, *command, 1)[2]
     status, _, err = run(capsys, *command[:4], "-o", f"{tmp_path}/dry/", "--dry-run")
     assert (status, err) == (0, "map: 4 to do\n")
     assert not (tmp_path / "dry").exists()

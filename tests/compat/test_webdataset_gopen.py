@@ -237,6 +237,7 @@ def test_pipes_for_custom_handlers(tmp_path):
     assert not set_options(io.BytesIO(), timeout=1)
 
 
+@pytest.mark.processes
 def test_pipes_that_stall_are_errors():
     with Pipe(["sleep", f"{FOREVER}"], mode="rb") as pipe:
         set_options(pipe, timeout=0.01)

@@ -26,6 +26,7 @@ def loaded(dataset, sampler, workers=0):
     return [[(item["key"], item["noise"]) for item in batch] for batch in loader]
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_data_loader_has_the_batches_of_a_loader(dataset, workers):
     noise = dataset.map(noisy, random=True)
@@ -52,6 +53,7 @@ def test_states_of_loaders_and_samplers_are_the_same(dataset):
     assert rest == [[noise.key(index) for index in batch] for batch in batches]
 
 
+@pytest.mark.processes
 def test_state_after_counts_the_batches_trained_on(dataset):
     noise = dataset.map(noisy, random=True)
     whole = loaded(noise, tarmac.BatchSampler(noise, 8))
@@ -72,6 +74,7 @@ def test_state_after_counts_the_batches_trained_on(dataset):
     assert loaded(noise, again) == whole[7:]
 
 
+@pytest.mark.processes
 @pytest.mark.filterwarnings("ignore:.*set_vital.*:UserWarning")  # torchdata, about torch
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_stateful_data_loader_resumes_at_every_step(dataset, workers):

@@ -34,6 +34,7 @@ def loss_of(layer, x, labels):
     return torch.nn.functional.cross_entropy(layer(x), labels)
 
 
+@pytest.mark.processes
 @pytest.mark.filterwarnings("ignore")  # of the library, about itself and this machine
 @pytest.mark.parametrize("processes", [0, 2])
 def test_lightning_resumes_at_every_step(noise, tmp_path, processes):

@@ -28,9 +28,9 @@ def test_one_line_for_people():
     )
     assert str(lossy) == (
         "join: 30 samples in, 25 selected, 20 out, 2 FAILED, 1 dropped, 2 doubles left out, 0 bytes; "
-        "1 of 3 were done before"
+        "1 of 3 were already done"
     )
-    assert "all 3 were done before" in str(tarmac.Report("copy", 3, kept=3, read=1))
+    assert "all 3 were already done" in str(tarmac.Report("copy", 3, kept=3, read=1))
     assert "no samples" in str(tarmac.Report("copy"))
     assert repr(lossy) == f"<Report {lossy}>"
 
@@ -41,7 +41,7 @@ def test_json_has_the_keys_of_the_command_line():
     assert list(report.to_dict()) == [*names.split(), "doubles_left_out", "seconds"]
     report.remarks, report.stale_outputs = ["r"], ["l"]
     assert json.loads(json.dumps(report.to_dict()))["seconds"] == 1.235
-    assert (report.to_dict()["remarks"], report.to_dict()["left_over"]) == (["r"], ["l"])
+    assert (report.to_dict()["remarks"], report.to_dict()["stale_outputs"]) == (["r"], ["l"])
 
 
 def test_the_table_of_a_notebook_escapes_and_shortens():

@@ -258,5 +258,5 @@ def test_access(tmp_path):
 def test_answers_are_readable(dataset):
     audit = tarmac.audit(dataset, batch_size=8, world_size=4)
     assert repr(audit).startswith("<EpochAudit: samples 133, epoch 0, position 0, steps 4, batch_size 8, ")
-    assert str(audit.verify()).split("\n")[0] == "128 of 133 samples come exactly once"
+    assert str(audit.verify()).split("\n")[0] == "128 of 133 samples are read exactly once"
     assert "dropped      5" in str(audit.summary())

@@ -82,7 +82,7 @@ def command(
 
 
 def _number_or_key(text: str) -> int | str:
-    """Take a whole number without leading zeros as a number, everything else as a key."""
+    """Take an integer without leading zeros as a number, everything else as a key."""
     return int(text) if re.fullmatch(r"-?(?:0|[1-9][0-9]*)", text) else text.removeprefix("=")
 
 

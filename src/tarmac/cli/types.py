@@ -50,7 +50,7 @@ class _Type(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 
 
 def _number(text: str, minimum: int = 0) -> int:
-    """Parse a whole number, with an optional unit: `1e4`, `100MB`, `2GiB`."""
+    """Parse an integer, with an optional unit: `1e4`, `100MB`, `2GiB`."""
     match = _NUMBER.fullmatch(text)
     size = _UNITS.get(match[2].lower()) if match else None
     if match is None or size is None:
