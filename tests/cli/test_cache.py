@@ -44,7 +44,7 @@ def failing(capsys, *arguments):
 def test_fill_list_check_and_empty(site, home):
     done = run("warm", f"{site}/s{{0..1}}.tar")
     assert (done.exit_code, done.stdout) == (0, "")
-    assert done.stderr == "2 downloaded, 0 cached before, 0 not cached, 0 failed\n"
+    assert done.stderr == "2 downloaded, 0 already cached, 0 not cached, 0 failed\n"
     done = run("warm", f"{site}/s{{0..2}}.tar", "--json", "-j", 2)
     assert json.loads(done.stdout) == {"fetched": 1, "present": 2, "not_kept": 0, "failed": 0, "errors": []}
     done = run("ls")
@@ -77,7 +77,7 @@ def test_shards_that_are_not_there(site, home):
     done = run("warm", f"{site}/s0.tar", f"{site}/absent.tar")
     assert done.exit_code == 3
     assert "FAILED" in done.stderr
-    assert "1 downloaded, 0 cached before, 0 not cached, 1 failed" in done.stderr
+    assert "1 downloaded, 0 already cached, 0 not cached, 1 failed" in done.stderr
 
 
 def test_mistakes(capsys, monkeypatch, tmp_path, home):

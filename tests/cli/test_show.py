@@ -95,7 +95,7 @@ def test_names_that_lead_away(folder, capsys):
     (folder / "odd.tar").write_bytes(plain([("../x.txt", b"1")]))
     code, err = failing(capsys, "odd.tar", "--extract", "d")
     assert code == 1
-    assert "leads out of the directory" in err
+    assert "points outside the directory" in err
     assert not (folder / "x.txt").exists()
     (folder / "esc.tar").write_bytes(plain([("a\n\x1b[31m\udc80.txt", b"1")], 1))
     assert run("esc.tar").stdout == "a\\n\\x1b[31m\\udc80\ttxt 1\n"

@@ -147,11 +147,11 @@ def test_in_a_store_the_same_job_continues_and_another_needs_overwrite(store, tm
         make("sort")
     again = make("copy")
     again.check()
-    with pytest.raises(JobBusy, match="meanwhile"):
+    with pytest.raises(JobBusy, match="in the meantime"):
         killed.check()
     replacing = make("sort", overwrite=True)
     replacing.check()
-    with pytest.raises(JobBusy, match="meanwhile"):
+    with pytest.raises(JobBusy, match="in the meantime"):
         again.check()
     replacing.close()
     make("map").close()

@@ -78,7 +78,7 @@ def test_changed_inputs_are_not_shown_as_hashes(tmp_path):
     ledger.begin()
     ledger.record(Unit("a"), DONE)
     ledger.close()
-    with pytest.raises(JobMismatch, match=r"jsonl: .*other inputs"):
+    with pytest.raises(JobMismatch, match=r"jsonl: .*different inputs"):
         opened(location, OPTIONS | {"inputs": "def"})
     with pytest.raises(JobMismatch, match=r"options: size 3 -> 4\.") as raised:
         opened(location, OPTIONS | {"inputs": "def", "size": 4})

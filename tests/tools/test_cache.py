@@ -69,7 +69,7 @@ def test_shards_that_cannot_be_fetched_do_not_stop_the_others(cache, origin, mon
     report = warm(cache, URLS, storage=FAST, progress=False)
     assert report.fetched == [URLS[0], URLS[3]]
     assert list(report.failed) == URLS[1:3]
-    assert str(report) == "2 downloaded, 0 cached before, 0 not cached, 2 failed"
+    assert str(report) == "2 downloaded, 0 already cached, 0 not cached, 2 failed"
     assert report.to_dict()["errors"] == [line.removeprefix("FAILED ") for line in report.remarks]
     text = str(report.failed[URLS[1]])
     assert "no answer" in text

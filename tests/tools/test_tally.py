@@ -129,7 +129,7 @@ def test_the_line_counts_selected_samples(folder):
     report = tarmac.copy(["in-0.tar", "in-1.tar"], "x.tar", where="cls = 1")
     assert str(report).startswith("copy: 20 samples in, 6 selected, 6 out, ")
     report = tarmac.copy("in-0.tar", "y.tar", keys="keys.txt")
-    assert report.remarks == ["keys.txt: 4 of the keys do not exist: '11', '12', '17', 'none'"]
+    assert report.remarks == ["keys.txt: 4 of the listed keys do not exist: '11', '12', '17', 'none'"]
     assert str(report).startswith("copy: 10 samples in, 2 selected")
     assert keys("y.tar") == ["00", "03"]
 

@@ -77,7 +77,7 @@ def test_links_are_not_followed(tmp_path):
     (target / "f.txt").symlink_to(outside / "f.txt")
     with pytest.raises(CommitFailed, match="symbolic link"):
         put(target, "link/x", txt=b"1")
-    with pytest.raises(CommitFailed, match="other content"):
+    with pytest.raises(CommitFailed, match="different content"):
         put(target, "f", txt=b"mine")  # the same bytes, but behind a link
     put(target, "f", overwrite=True, txt=b"new")
     assert (outside / "f.txt").read_bytes() == b"mine"
@@ -88,9 +88,9 @@ def test_links_are_not_followed(tmp_path):
 def test_existing_files_stay_without_overwrite(tmp_path):
     put(tmp_path, "a", txt=b"1")
     assert put(tmp_path, "a", txt=b"1") == 1
-    with pytest.raises(CommitFailed, match="other content"):
+    with pytest.raises(CommitFailed, match="different content"):
         put(tmp_path, "a", txt=b"2")
-    with pytest.raises(CommitFailed, match="other content"):
+    with pytest.raises(CommitFailed, match="different content"):
         put(tmp_path, "a", txt=b"12")
     put(tmp_path, "a", overwrite=True, txt=b"2")
     assert (tmp_path / "a.txt").read_bytes() == b"2"
@@ -98,7 +98,7 @@ def test_existing_files_stay_without_overwrite(tmp_path):
     with pytest.raises(CommitFailed, match="a file is in the place"):
         put(tmp_path, "a.txt/b", txt=b"")
     (tmp_path / "b.txt").mkdir()
-    with pytest.raises(CommitFailed, match="other content"):
+    with pytest.raises(CommitFailed, match="different content"):
         put(tmp_path, "b", txt=b"")
 
 
@@ -199,7 +199,7 @@ def test_two_writers_of_one_name(tmp_path, monkeypatch, overwrite):
         if overwrite:
             other.result(TIMEOUT)
         else:
-            with pytest.raises(CommitFailed, match="other content"):
+            with pytest.raises(CommitFailed, match="different content"):
                 other.result(TIMEOUT)
     assert (tmp_path / "a.txt").read_bytes() == (b"second" if overwrite else b"first")
     assert os.listdir(tmp_path) == ["a.txt"]
