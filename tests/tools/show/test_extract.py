@@ -95,7 +95,7 @@ def test_existing_files_stay_without_overwrite(tmp_path):
     put(tmp_path, "a", overwrite=True, txt=b"2")
     assert (tmp_path / "a.txt").read_bytes() == b"2"
     assert os.listdir(tmp_path) == ["a.txt"]
-    with pytest.raises(CommitFailed, match="a file is in the place"):
+    with pytest.raises(CommitFailed, match="expected a directory"):
         put(tmp_path, "a.txt/b", txt=b"")
     (tmp_path / "b.txt").mkdir()
     with pytest.raises(CommitFailed, match="different content"):
