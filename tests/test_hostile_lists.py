@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -296,7 +297,7 @@ def test_names_with_separators_and_variables_are_rejected(site, kind, tmp_path):
     mark, name, write = KINDS[kind]
     for entry in ("s0.tar::http://h/x.tar", "s0.tar::d/x.tar", "s0.tar::pipe:true", "http://h/a::/etc/x.tar"):
         (tmp_path / name).write_text(write(entry))
-        with pytest.raises(UnsafeUrl, match="special meaning"):
+        with pytest.raises(UnsafeUrl, match=re.escape(repr(entry))):
             expand(f"{mark}{tmp_path / name}")
     for entry in ("http://[::1]/a.tar", "http://[::1]:80/a.tar", "http://[fe80::1]/d/a.tar", "a::b.tar"):
         (tmp_path / name).write_text(write(entry))
@@ -304,7 +305,7 @@ def test_names_with_separators_and_variables_are_rejected(site, kind, tmp_path):
         assert result.endswith(entry)
     if kind != "shardspec":  # which replaces variables
         (tmp_path / name).write_text(write("${WHERE}/s0.tar"))
-        with pytest.raises(UnsafeUrl, match="special meaning"):
+        with pytest.raises(UnsafeUrl, match=r"\$\{WHERE\}/s0\.tar"):
             expand(f"{mark}{tmp_path / name}")
 
 

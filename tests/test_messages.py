@@ -7,11 +7,14 @@ Other tests match the class of an error and its location. After a change of word
 from __future__ import annotations
 
 import contextlib
+import gc
+import gzip
 import io
 import os
 import re
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,8 +22,11 @@ import pytest
 
 import tarmac
 import tarmac.webdataset as wds
+from harness.shards import plain
 from tarmac.cli import main
 from tarmac.codecs import Codec
+from tarmac.codecs.unsafe import pickle_handler
+from tarmac.extras import import_extra
 
 GOLDEN = Path(__file__).parent / "messages.txt"
 CASES: dict[str, Callable[[], object]] = {}
@@ -29,6 +35,20 @@ CASES: dict[str, Callable[[], object]] = {}
 def case(function: Callable[[], object]) -> Callable[[], object]:
     CASES[function.__name__.replace("_", " ")] = function
     return function
+
+
+def warning(function: Callable[[], object]) -> Callable[[], object]:
+    """Add the first warning of a function as a case."""
+
+    def run() -> str:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            function()
+            gc.collect()
+        return f"{caught[0].category.__name__}: {caught[0].message}"
+
+    CASES[function.__name__.replace("_", " ")] = run
+    return run
 
 
 def command(*arguments: str) -> None:
@@ -239,6 +259,134 @@ def an_unknown_codec_argument():
     tarmac.register_codec(Codec("json", decode=bytes))
 
 
+@case
+def a_missing_library():
+    import_extra("no_such_library", "video", "video fields")
+
+
+@case
+def a_command_in_secure_mode():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TARMAC_SECURE", "1")
+        list(tarmac.read("pipe:cat x-0.tar"))
+
+
+@case
+def a_pickle_in_secure_mode():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TARMAC_SECURE", "1")
+        list(tarmac.WebDataset("pickle.tar", shardshuffle=False).decode(pickle_handler))
+
+
+@case
+def a_name_in_a_list_that_is_a_pattern():
+    Path("list.txt").write_text("x-0.tar::d/x-1.tar\n")
+    list(tarmac.read("@list.txt"))
+
+
+@case
+def a_split_sample():
+    Path("split.tar").write_bytes(plain([("a.txt", b"1"), ("b.txt", b"2"), ("a.cls", b"3")]))
+    list(tarmac.read("split.tar"))
+
+
+@case
+def a_second_writer():
+    first, second = tarmac.TarWriter("both.tar"), tarmac.TarWriter("both.tar")
+    first.write({"__key__": "a", "txt": "x"})
+    second.write({"__key__": "b", "txt": "x"})
+    first.close()
+    second.close()
+
+
+@warning
+def an_unclosed_writer():
+    tarmac.TarWriter("open.tar").write({"__key__": "a", "txt": "x"})
+
+
+@warning
+def an_epoch_without_batches():
+    list(tarmac.WebDataset("x-0.tar", shardshuffle=False).batched(6, partial=False))
+
+
+@case
+def a_loader_of_an_empty_dataset():
+    tarmac.Loader(tarmac.Dataset("x-*.tar")[:0], batch_size=4)
+
+
+@case
+def unknown_keys():
+    tarmac.Dataset("x-*.tar").select_keys(["absent"])
+
+
+@case
+def a_condition_of_different_types():
+    tarmac.Dataset("x-*.tar").where("key > 1")
+
+
+@case
+def a_misspelt_metadata_column():
+    tarmac.index("x-0.tar", "meta.json", meta=["jpg.widht"])
+
+
+@case
+def a_missing_index():
+    tarmac.index("y.tar", "lost.json")
+    Path("y.tar.arrow").unlink()
+    tarmac.Dataset("lost.json")[0]
+
+
+@case
+def a_damaged_index():
+    tarmac.index("y.tar", "damaged.json")
+    Path("y.tar.arrow").write_bytes(b"")
+    tarmac.Dataset("damaged.json")[0]
+
+
+@case
+def a_split_of_a_stream():
+    Path("x.tar.gz").write_bytes(gzip.compress(Path("x-0.tar").read_bytes()))
+    tarmac.copy("x.tar.gz", "{split}-{i}.tar", split={"a": 0.5, "b": 0.5})
+
+
+@case
+def a_directory_for_standard_input():
+    tarmac.copy("-", "out/")
+
+
+@case
+def a_function_that_returns_a_number():
+    tarmac.map("x-0.tar", "f1.tar", function=lambda sample: 7, jobs=1)
+
+
+@case
+def a_function_that_returns_a_number_among_samples():
+    tarmac.map("x-0.tar", "f2.tar", function=lambda sample: [sample, 7], jobs=1)
+
+
+@case
+def a_function_that_returns_no_fields():
+    tarmac.map("x-0.tar", "f3.tar", function=lambda sample: {"__key__": "a"}, jobs=1)
+
+
+@case
+def a_function_that_returns_equal_keys():
+    tarmac.map("x-0.tar", "f4.tar", function=lambda sample: [{"__key__": "b", "txt": b""}] * 2, jobs=1)
+
+
+@case
+def an_extracted_file_that_exists():
+    Path("files").mkdir()
+    Path("files/00.txt").write_text("mine")
+    tarmac.show("x-0.tar").extract("files")
+
+
+@case
+def an_extracted_directory_that_is_a_file():
+    Path("plain").write_text("mine")
+    tarmac.show("x-0.tar").extract("plain")
+
+
 command("copy", "x-*.tar", "-o", "z-{i}.tar", "--shuffle", "--interleave", "2")
 command("copy", "x-*.tar", "-o", "z-{i}.tar", "--slice", "a")
 command("copy", "x-*.tar", "-o", "z-{i}.tar", "--max-bytes", "many")
@@ -248,6 +396,23 @@ command("copy", "absent.tar", "-o", "z-{i}.tar")
 command("show", "x-0.tar", "--at", "absent")
 command("check", "x-0.tar", "--repair")
 command("nope")
+command("copy", "x-*.tar", "-o", "c-{i}.tar", "--max-samples", "4", "--dry-run")
+command("copy", "x-*.tar", "-o", "c-{i}.tar", "--max-samples", "4", "-j", "1")
+command("copy", "x-*.tar", "-o", "c-{i}.tar", "--max-samples", "4", "-j", "1", "--dry-run")
+command("copy", "x-*.tar", "-o", "c-{i}.tar", "-j", "1", "--max-samples", "4")
+command("sort", "x-*.tar", "--by", "cls", "-o", "s-{i}.tar", "-j", "1")
+command("join", "x-*.tar", "--with", "some.csv", "-o", "joined.tar", "-j", "1")
+command("map", "x-0.tar", "-c", "true", "-o", "mapped.tar", "-j", "1")
+command("export", "x-0.tar", "-o", "x.jsonl")
+command("index", "x-*.tar", "-o", "all.json", "--dry-run")
+command("index", "x-*.tar", "-o", "all.json", "-j", "1")
+command("index", "all.json", "--stale")
+command("check", "x-*.tar", "-j", "1")
+command("check", "cut.tar", "--repair", "-o", "clean/", "--dry-run", "-j", "1")
+command("show", "x-0.tar", "--extract", "all")
+command("cache", "ls", "--cache", "cache")
+command("cache", "verify", "--cache", "cache")
+command("cache", "evict", "--all", "--cache", "cache")
 
 
 def messages() -> Iterator[str]:
@@ -259,6 +424,7 @@ def messages() -> Iterator[str]:
                     writer.write({"__key__": f"{shard}{number}", "cls": number, "txt": "some text"})
         with tarmac.TarWriter("y.tar") as writer:
             writer.write({"__key__": "a", "txt": "x"})
+        Path("some.csv").write_text("key,score\n00,1\n11,2\n99,3\n")
         for name, run in CASES.items():
             try:
                 text = run() or "no error"

@@ -58,7 +58,7 @@ def test_only_import_extra_writes_install_hints():
 
 
 def test_a_missing_library_names_its_extra():
-    with pytest.raises(MissingExtra, match=r'Try: pip install "tarmac-data\[video\]"$') as caught:
+    with pytest.raises(MissingExtra, match=r"no_such_library.*tarmac-data\[video\]") as caught:
         import_extra("no_such_library", "video", "video fields")
     assert caught.value.name == "tarmac-data[video]"
     assert import_extra("importlib.util", "video", "").__name__ == "importlib.util"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from typing import Any
@@ -20,6 +21,11 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, st
     captured = capsys.readouterr()
     assert "Traceback" not in captured.err
     return done.value.code or 0, captured.out, captured.err  # type: ignore[return-value]
+
+
+def numbers(text: str) -> list[int]:
+    """Return the numbers of a summary, in order; tests/messages.txt records its words."""
+    return [int(number) for number in re.findall(r"\b\d+\b", text)]
 
 
 def program(*arguments: object, **options: Any) -> subprocess.CompletedProcess[Any]:

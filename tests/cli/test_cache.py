@@ -8,6 +8,7 @@ import os
 import pytest
 from click.testing import CliRunner
 
+from cli.running import numbers
 from harness.servers import nginx, required
 from harness.shards import plain
 from tarmac.cli import main, program
@@ -44,20 +45,20 @@ def failing(capsys, *arguments):
 def test_fill_list_check_and_empty(site, home):
     done = run("warm", f"{site}/s{{0..1}}.tar")
     assert (done.exit_code, done.stdout) == (0, "")
-    assert done.stderr == "2 downloaded, 0 already cached, 0 not cached, 0 failed\n"
+    assert numbers(done.stderr) == [2, 0, 0, 0]
     done = run("warm", f"{site}/s{{0..2}}.tar", "--json", "-j", 2)
     assert json.loads(done.stdout) == {"fetched": 1, "present": 2, "not_kept": 0, "failed": 0, "errors": []}
     done = run("ls")
-    assert done.stderr == "3 shards, 6144 bytes\n"
+    assert numbers(done.stderr) == [3, 6144]
     assert all(line.split()[0] == "2048" and f"{site}/s" in line for line in done.stdout.splitlines())
     listed = [json.loads(line) for line in run("ls", "--json").stdout.splitlines()]
     assert {entry["url"] for entry in listed} == {f"{site}/s{number}.tar" for number in range(3)}
     done = run("verify")
-    assert (done.exit_code, done.stderr) == (0, "3 intact, 0 damaged\n")
+    assert (done.exit_code, numbers(done.stderr)) == (0, [3, 0])
     done = run("evict", f"{site}/s0.tar", f"{site}/s9.tar")
-    assert done.stderr == "1 removed, 2048 bytes freed, 4096 bytes left, 1 were not cached\n"
+    assert numbers(done.stderr) == [1, 2048, 4096, 1]
     assert json.loads(run("evict", "--max-bytes", 3000, "--json").stdout)["left"] == 2048
-    assert run("evict", "--all").stderr == "1 removed, 2048 bytes freed, 0 bytes left\n"
+    assert numbers(run("evict", "--all").stderr) == [1, 2048, 0]
     assert [name for name in os.listdir(home) if name != ".tarmac"] == []
 
 
@@ -77,7 +78,7 @@ def test_shards_that_are_not_there(site, home):
     done = run("warm", f"{site}/s0.tar", f"{site}/absent.tar")
     assert done.exit_code == 3
     assert "FAILED" in done.stderr
-    assert "1 downloaded, 0 already cached, 0 not cached, 1 failed" in done.stderr
+    assert numbers(done.stderr.splitlines()[-1]) == [1, 0, 0, 1]
 
 
 def test_mistakes(capsys, monkeypatch, tmp_path, home):
@@ -95,5 +96,5 @@ def test_mistakes(capsys, monkeypatch, tmp_path, home):
 def test_a_size_from_the_environment(site, home, monkeypatch):
     monkeypatch.setenv("WDS_CACHE_SIZE", "4096")
     run("warm", f"{site}/s{{0..2}}.tar", "-j", 1)
-    assert run("ls").stderr == "2 shards, 4096 bytes\n"
+    assert numbers(run("ls").stderr) == [2, 4096]
     assert run("warm", f"{site}/s0.tar", "--max-bytes", 100).stderr.startswith("not cached: ")

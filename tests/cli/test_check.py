@@ -9,6 +9,7 @@ import sys
 import pytest
 from click.testing import CliRunner
 
+from cli.running import numbers
 from harness.shards import header_offsets, plain
 from tarmac import index, read
 from tarmac.cli import main, program
@@ -50,7 +51,7 @@ def test_results_come_in_order(shards, tmp_path):
     assert done.exit_code == 1
     lines = done.stdout.splitlines()
     assert [line[:4] for line in lines] == ["ok  ", "BAD ", "ok  "]
-    assert "3 shards, 13 samples, 1 bad" in done.stderr
+    assert numbers(done.stderr)[:3] == [3, 13, 1]
     records = [json.loads(line) for line in inside("check", shards, "--json", "-j", 2).stdout.splitlines()]
     assert [record["ok"] for record in records] == [True, False, True]
     assert records[1]["error"]["kind"] == "BadChecksum"
@@ -90,7 +91,7 @@ def test_all_errors_up_to_a_maximum(shards, tmp_path):
     assert done.exit_code == 1
     assert done.stdout.count("BAD ") == 4
     assert "b.tar" not in done.stdout
-    assert "stopped at --max-errors" in done.stderr
+    assert "--max-errors" in done.stderr
     assert inside("check", shards, "--require", "txt", "--max-errors", 0).exit_code == 0
 
 
@@ -128,7 +129,7 @@ def test_duplicate_keys(shards, tmp_path):
     done = inside("check", shards, "--duplicates", "-j", 2)
     assert done.exit_code == 1
     assert f"DUPLICATE as3: {tmp_path}/a.tar, {tmp_path}/b.tar\n" in done.stdout
-    assert "1 duplicate keys" in done.stderr
+    assert numbers(done.stderr)[-1] == 1
     lines = inside("check", shards, "--duplicates", "--json").stdout.splitlines()
     assert json.loads(lines[-1])["duplicate"] == "as3"
 

@@ -8,6 +8,7 @@ import os
 import pytest
 from click.testing import CliRunner
 
+from cli.running import numbers
 from harness.datasets import write_shards
 from harness.shards import plain
 from tarmac.cli import main, program
@@ -39,7 +40,8 @@ def test_index(folder):
     done = run("s*.tar", "-o", "all.json", "-j", 1)
     size = sum(path.stat().st_size for path in folder.glob("*.tar"))
     assert done.exit_code == 0
-    assert done.stderr == f"index: 2 shards, 7 samples, {size} bytes; 2 indexed, 0 up to date -> all.json\n"
+    assert numbers(done.stderr) == [2, 7, size, 2, 0]
+    assert done.stderr.endswith(" -> all.json\n")
     assert done.stdout == ""
     done = run("s*.tar", "-o", "all.json", "-j", 1, "--json")
     fingerprint = read_manifest("all.json").fingerprint
@@ -58,11 +60,11 @@ def test_index(folder):
 
 def test_only_say_what_there_is_to_do(folder):
     done = run("s*.tar", "-o", "all.json", "--dry-run")
-    assert (done.exit_code, done.stdout, done.stderr) == (0, "", "index: 2 to do, 0 up to date\n")
+    assert (done.exit_code, done.stdout, numbers(done.stderr)) == (0, "", [2, 0])
     assert sorted(path.suffix for path in folder.iterdir()) == [".tar", ".tar"]
     assert run(next(folder.glob("*.tar")), "-j", 1).exit_code == 0
     done = run("s*.tar", "-o", "all.json", "--dry-run")
-    assert done.stderr == "index: 1 to do, 1 up to date\n"
+    assert numbers(done.stderr) == [1, 1]
     facts = json.loads(run("s*.tar", "--dry-run", "--json").stdout)
     assert (facts["built"], facts["kept"]) == (1, 1)
     assert not (folder / "all.json").exists()
@@ -113,14 +115,14 @@ def test_damaged_metadata(folder, capsys):
 def test_stale(folder):
     run("s*.tar", "-o", "all.json", "-j", 1)
     done = run("all.json", "--stale")
-    assert (done.exit_code, done.stderr) == (0, "all indexes are up to date\n")
+    assert (done.exit_code, done.stdout, numbers(done.stderr)) == (0, "", [])
     os.utime("s001.tar", ns=(5, 5))
     assert run("all.json", "--stale").exit_code == 0  # a copy has another time
     content = bytearray((folder / "s001.tar").read_bytes())
     content[0] ^= 1
     (folder / "s001.tar").write_bytes(content)
     done = run("all.json", "--stale")
-    assert (done.exit_code, done.stderr) == (1, "1 shards need indexing\n")
+    assert (done.exit_code, numbers(done.stderr)) == (1, [1])
     assert done.stdout.startswith("STALE ")
     done = run("all.json", "--stale", "--json")
     assert done.exit_code == 1
@@ -138,7 +140,7 @@ def test_errors(folder, capsys):
     assert failing(capsys, "s000.tar", "s000.tar")[0] == 2
     status, err = failing(capsys, "s000.tar", "--meta", "jpg.widht")
     assert status == 2
-    assert "did you mean jpg.width" in err
+    assert "jpg.width?" in err
     assert failing(capsys, "s000.tar", "--add")[0] == 2
     assert failing(capsys, "s000.tar", "--dali", "--digests")[0] == 2
     assert failing(capsys, "s000.tar", "--dali")[0] == 3  # there is no s000.idx

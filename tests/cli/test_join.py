@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from cli.running import run, shell
+from cli.running import numbers, run, shell
 from harness.datasets import write_shards
 from tools.shards import content
 
@@ -24,7 +24,7 @@ def test_join(folder, capsys):
     command = "join", "s*.tar", "--with", "t.csv", "-o", "out/", "-j", 1
     status, out, err = run(capsys, *command)
     assert (status, out) == (0, "")
-    assert err == "join: 7 samples in, 7 out, 5 without a partner, 1 rows not used, 84 bytes\n"
+    assert numbers(err) == [7, 7, 5, 1, 84]
     assert content("out/*.tar")[5]["caption"] == b"five"
     report = json.loads(run(capsys, *command, "--json")[1])
     assert (report["kept"], report["without_a_partner"], report["rows_not_used"]) == (2, 5, 1)
@@ -37,7 +37,7 @@ def test_flags_of_all_groups(folder, capsys):
         "--max-samples", 1, "--tmp", folder,
     )  # fmt: skip
     assert status == 0, err
-    assert "2 out, 5 without a partner dropped" in err
+    assert numbers(err)[:3] == [7, 2, 5]
     first, second = content("o-*.tar")
     assert json.loads(first["row.json"]) == {"key": "00001", "caption": "one"}
     assert (second["__key__"], second["cls"]) == ("1", b"5")

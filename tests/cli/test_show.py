@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image
 
+from cli.running import numbers
 from harness.shards import plain
 from tarmac.cli import main, program
 
@@ -80,11 +81,11 @@ def test_numbers(folder):
 
 def test_a_sheet_and_files(folder):
     done = run("s*.tar", "--sheet", "x.png", "-n", 3)
-    assert (done.exit_code, done.stderr) == (0, "3 images -> x.png\n")
+    assert (done.exit_code, numbers(done.stderr)) == (0, [3])
     with Image.open("x.png") as page:
         assert page.size[0] > 300
     done = run("s*.tar", "--extract", "d", "--at", "0", "--at", "1/a1")
-    assert done.stderr == "2 samples, 4 files -> d\n"
+    assert numbers(done.stderr) == [2, 4]
     assert (folder / "d/1/a1.txt").read_bytes() == b"two\nlines"
     (folder / "d/1/a1.txt").write_bytes(b"mine")
     assert run("s*.tar", "--extract", "d", "--overwrite").exit_code == 0
@@ -95,7 +96,7 @@ def test_names_that_lead_away(folder, capsys):
     (folder / "odd.tar").write_bytes(plain([("../x.txt", b"1")]))
     code, err = failing(capsys, "odd.tar", "--extract", "d")
     assert code == 1
-    assert "points outside the directory" in err
+    assert '"../x.txt"' in err
     assert not (folder / "x.txt").exists()
     (folder / "esc.tar").write_bytes(plain([("a\n\x1b[31m\udc80.txt", b"1")], 1))
     assert run("esc.tar").stdout == "a\\n\\x1b[31m\\udc80\ttxt 1\n"

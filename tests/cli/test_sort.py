@@ -7,7 +7,7 @@ import json
 import pytest
 
 import tarmac
-from cli.running import run, shell
+from cli.running import numbers, run, shell
 from harness.datasets import write_shards
 from harness.shards import plain
 from tools.shards import keys
@@ -24,7 +24,7 @@ def folder(tmp_path, monkeypatch):
 def test_sort(folder, capsys):
     command = "sort", "s*.tar", "--by", "cls", "--type", "int", "--reverse", "-o", "o-{i}.tar", "-j", 1
     status, out, err = run(capsys, *command, "--max-samples", 4)
-    assert (status, out, err) == (0, "", "sort: 7 samples in, 7 out, 77 bytes\n")
+    assert (status, out, numbers(err)) == (0, "", [7, 7, 77])
     assert keys("o-*.tar") == [f"{i:05d}" for i in range(6, -1, -1)]
     status, out, _ = run(capsys, *command, "--max-samples", 4, "--json")
     report = json.loads(out)
@@ -51,7 +51,7 @@ def test_failed_samples(folder, capsys):
     status, _, err = run(capsys, *command, "--on-error", "skip")
     assert status == 1
     assert err.startswith('FAILED bad.tar, sample "a"')
-    assert err.endswith("sort: 2 samples in, 1 out, 1 FAILED, 1 bytes\n")
+    assert numbers(err.splitlines()[-1]) == [2, 1, 1, 1]
 
 
 @pytest.mark.parametrize(

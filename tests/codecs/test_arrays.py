@@ -85,7 +85,7 @@ def test_arrays_equal_those_of_webdataset_and_do_not_share_the_bytes():
 def test_old_headers_with_long_integers():
     header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (2L, 1L), }".ljust(117) + b"\n"
     data = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + bytes(8)
-    with pytest.warns(UserWarning, match="created on Python 2"):
+    with pytest.warns(UserWarning, match="Python 2"):
         assert npy_loads(data).shape == (2, 1)
 
 
@@ -181,7 +181,7 @@ def npz(members, method=zipfile.ZIP_DEFLATED):
 def test_npz_bombs_and_damage():
     zeros = npy(np.zeros(100 << 20, "u1"))
     for members in ([("a.npy", zeros)], [("a.npy", zeros[: 40 << 20]), ("b.npy", zeros[: 40 << 20])]):
-        with pytest.raises(DecompressionBomb, match="would unpack"):
+        with pytest.raises(DecompressionBomb, match=r"Limits\.expansion"):
             npz_loads(npz(members))
     small = npz([("a.npy", npy(np.zeros(50 << 20, "u1")))])
     assert npz_loads(small)["a"].nbytes == 50 << 20  # an empty mask is not a bomb

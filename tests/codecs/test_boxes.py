@@ -135,14 +135,14 @@ def test_invalid_arguments_of_the_native_decoder():
     data, out = jpeg(random_image(40, 30)), bytearray(40 * 30 * 3)
     assert native.decode_box(data, (0, 0, 40, 30), out, True) == (0, 40)
     for box, why in [
-        ((0, 0, 41, 30), "larger than the picture of 40x30"),
-        ((0, 0, 40, 31), "larger than the picture"),
+        ((0, 0, 41, 30), "40x30"),
+        ((0, 0, 40, 31), "40x30"),
         ((5, 5, 5, 9), "empty"),
         ((2**32 - 1, 0, 5, 9), "empty"),
     ]:
         with pytest.raises(ValueError, match=why):
             native.decode_box(data, box, out, True)
-    with pytest.raises(ValueError, match="do not fit into 100 bytes"):
+    with pytest.raises(ValueError, match="100 bytes"):
         native.decode_box(data, (0, 0, 40, 30), bytearray(100), True)
     with pytest.raises(TypeError):
         native.decode_box(data, (0, 0, 40, 30), b"not writable", True)
@@ -191,5 +191,5 @@ def test_mirrors(decoding, width):
 def test_the_native_mirror_rejects_invalid_rows():
     native = pytest.importorskip("tarmac_jpeg")
     for size, width in [(10, 3), (9, 0)]:
-        with pytest.raises(ValueError, match="no rows of"):
+        with pytest.raises(ValueError, match=rf"\b{size} .*\b{width} "):
             native.mirror(bytearray(size), width)

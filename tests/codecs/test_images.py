@@ -262,7 +262,7 @@ def test_the_pixel_limit_is_exact():
     for field, content in data.items():
         for spec in ("rgb8", "pil"):
             assert Decoder([imagehandler(spec)], limits=Limits(pixels=131 * 97))({field: content})
-            with pytest.raises(DecompressionBomb, match=r"131x97 pixels.*Limits\.pixels"):
+            with pytest.raises(DecompressionBomb, match=r"131x97 .*12706.*Limits\.pixels"):
                 Decoder([imagehandler(spec)], limits=Limits(pixels=131 * 97 - 1))({field: content})
 
 

@@ -12,6 +12,7 @@ import pytest
 import tarmac
 import tarmac.compat
 from harness.shards import plain
+from tarmac.errors import UnsafeUrl
 from tarmac.storage import enforce_security, is_secure
 
 
@@ -56,7 +57,7 @@ def test_enforce_security_switch(installed):
     try:
         installed.utils.enforce_security = True
         assert is_secure()
-        with pytest.raises(ValueError, match="secure mode"):
+        with pytest.raises(UnsafeUrl, match="pipe:true"):
             installed.gopen("pipe:true")
     finally:
         enforce_security(False)

@@ -60,7 +60,7 @@ def test_repeatedly():
 def test_repeated_dataset():
     assert list(extradatasets.repeatedly([1, 2], nepochs=2)) == [1, 2, 1, 2]
     assert len(extradatasets.repeatedly([1, 2], nbatches=3, length=9)) == 9
-    with pytest.raises(TypeError, match="no length"):
+    with pytest.raises(TypeError, match="`length`"):
         len(extradatasets.repeatedly([1]))
 
 
@@ -69,7 +69,7 @@ def test_compositions():
     assert list(pickle.loads(pickle.dumps(compose2(add_one, double)))([1, 2])) == [4, 6]
     assert list(pipeline([1, 2], double)) == [2, 4]
     assert pipeline([1, 2]) == [1, 2]
-    with pytest.raises(ValueError, match="at least one"):
+    with pytest.raises(ValueError, match="compose"):
         compose()
 
 

@@ -101,7 +101,7 @@ def test_manifests_of_tarmac_are_lists(shards, tmp_path):
 
 def test_wrong_numbers_of_samples_are_errors(shards):
     shards[0]["nsamples"] = 2
-    with pytest.raises(BadManifest, match=r"x-0\.tar.* 2 samples"):
+    with pytest.raises(BadManifest, match=r"x-0\.tar: .*\b2 .*\b3\b"):
         ShardListDataset(shards)[0]
     with pytest.raises(BadManifest, match="nsamples"):
         ShardListDataset([{"url": "a.tar"}])

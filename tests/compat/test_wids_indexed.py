@@ -114,5 +114,5 @@ def test_checksums_and_sizes_are_checked(path):
     assert len(IndexedTarSamples(path=path, md5sum=good, expected_size=3)) == 3
     with pytest.raises(DigestMismatch, match=good):
         IndexedTarSamples(path=path, md5sum="0" * 32)
-    with pytest.raises(BadManifest, match="4 samples, the shard has 3"):
+    with pytest.raises(BadManifest, match=r"a\.tar: .*\b4 .*\b3\b"):
         IndexedTarSamples(path=path, expected_size=4)

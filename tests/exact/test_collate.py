@@ -72,16 +72,16 @@ def test_tensors_are_stacked():
     batch = collated([(torch.full((2,), i), i) for i in range(3)])
     assert batch[0].shape == (3, 2)
     assert batch[0].tolist() == [[0, 0], [1, 1], [2, 2]]
-    with pytest.raises(MismatchedBatch, match=r"shapes \(2,\) and \(3,\)"):
+    with pytest.raises(MismatchedBatch, match=r"\(2,\).*\(3,\)"):
         collated([torch.zeros(2), torch.zeros(3)])
 
 
 @pytest.mark.parametrize(
     ("items", "match"),
     [
-        ([np.zeros(2), np.zeros(3)], r"shape \(3,\) and \(2,\)"),
-        ([np.zeros(2), np.zeros(2, np.float32)], "dtype float32 and float64"),
-        (["x", np.zeros(2)], r"shape \(2,\) and str"),
+        ([np.zeros(2), np.zeros(3)], r"\(3,\).*\(2,\)"),
+        ([np.zeros(2), np.zeros(2, np.float32)], "float32.*float64"),
+        (["x", np.zeros(2)], r"\(2,\).*\bstr\b"),
         ([{"a": 1}, {"b": 1}], "a, b"),
         ([(1, 2), (1, 2, 3)], "2"),
         ([(1,), {0: 1}], "fields"),

@@ -125,7 +125,7 @@ def test_ranks_are_checked_when_they_are_known(dataset, become, cls):
             use(loader)
     become(0, 2)
     for use in (len, list):
-        with pytest.raises(LoaderError, match=r"203 samples.*150.*2 ranks"):
+        with pytest.raises(LoaderError, match=r"\b203 .*\b150 .*\b2 "):
             use(large)
     assert len(loader) == len(list(loader)) == 10
 

@@ -306,7 +306,7 @@ def test_errors_name_the_field(shards, threads, processes):
         tarmac.Loader(
             tarmac.Dataset(shards).decode().map(shapes), 8, threads=threads, processes=processes
         ) as loader,
-        pytest.raises(MismatchedBatch, match=r'field "a" has shape'),
+        pytest.raises(MismatchedBatch, match=r'field "a" .*\(3,\)'),
     ):
         list(loader)
 

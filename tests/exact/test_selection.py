@@ -219,8 +219,8 @@ def test_invalid_shares(many, shares):
 
 def test_unknown_keys_are_reported(many):
     ds = Dataset(many)
-    with pytest.warns(TarmacWarning, match="2 of the listed keys"):
+    with pytest.warns(TarmacWarning, match="'nope', 'nor this'"):
         assert keys(ds.select_keys(["00007", "nope", "nor this"])) == ["00007"]
-    with pytest.raises(UsageError, match="none of the 1 listed keys exists: 'nope'"):
+    with pytest.raises(UsageError, match=r"`keys`: .*'nope'"):
         ds.select_keys(["nope"])
     assert keys(ds.select_keys([])) == []

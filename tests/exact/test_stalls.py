@@ -108,7 +108,7 @@ def with_odd(sample):
     [
         (with_lock, None, 'field "lock" of the batch, of type lock'),
         (with_function, None, 'field "1" of the batch, of type function'),
-        (with_lock, lambda items: iter(items), "the batch, of type list_iterator"),
+        (with_lock, lambda items: iter(items), "list_iterator"),
         (with_odd, None, "TypeError"),
     ],
 )

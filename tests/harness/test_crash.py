@@ -18,7 +18,7 @@ def test_a_child_is_killed_in_time():
     assert result.killed
     assert result.seconds == crash(SLEEPER, [], seed=1, longest=0.05).seconds < 0.05
     assert crash("print('ready')", [], seed=1, longest=0.5).seconds < 0.5
-    with pytest.raises(RuntimeError, match="printed b'oh"):
+    with pytest.raises(RuntimeError, match="b'oh"):
         crash("print('oh')", [], seed=1, longest=0.1)
 
 
@@ -36,7 +36,7 @@ def test_a_failure_names_its_seed():
         survive(3, lambda seed: Forked(lambda: time.sleep(FOREVER)).crash(seed, 0.01), check, 7)
     assert "seed 7" in failed.value.__notes__[0]
     assert survive(3, lambda seed: Forked(lambda: time.sleep(FOREVER)).crash(seed, 0.01), lambda: None) == 3
-    with pytest.raises(AssertionError, match="end too soon"):
+    with pytest.raises(AssertionError, match="0 of 20"):
         survive(1, lambda seed: Crash(seed, 0.0, 0), lambda: None)
 
 

@@ -24,7 +24,7 @@ def test_every_call_fails_once(tmp_path):
     fired, before = [], descriptors()
     for fault in every_fault(errno.ENOSPC):
         with faulty(fault, tmp_path):
-            with pytest.raises(OSError, match="No space") if fault.number < 5 else contextlib.nullcontext():
+            with pytest.raises(OSError, match="Errno 28") if fault.number < 5 else contextlib.nullcontext():
                 copy(tmp_path / "x")
         fired.append(fault.fired)
     assert fired == ["open", "write", "write", "close", ""]
@@ -51,7 +51,7 @@ def test_files_outside_of_the_directory_do_not_fail(tmp_path):
 
 
 def test_an_operation_that_never_succeeds_is_reported():
-    with pytest.raises(AssertionError, match="still failing"):
+    with pytest.raises(AssertionError, match="call 5"):
         for fault in every_fault(errno.EIO, most=5):
             fault.fired = "write"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import http.client
 import os
 import shutil
@@ -79,7 +80,7 @@ def test_reserved_ports():
         assert len(set(ports)) == 3
         for port in ports:
             assert refuses(f"http://127.0.0.1:{port}")
-            with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            with socket.socket() as other, pytest.raises(OSError, match=f"Errno {errno.EADDRINUSE}"):
                 other.bind(("127.0.0.1", port))
             with socket.create_server(("127.0.0.1", port)):
                 assert not refuses(f"http://127.0.0.1:{port}")

@@ -119,19 +119,19 @@ def test_selected_rows(text, expected):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("n = 'one'", r"n \(a number\) and 'one' \(text\) cannot be compared, at character 1 "),
-        ("t and s > 3", r"s \(text\) and 3 \(a number\) cannot be compared, at character 7 "),
-        ("t = 1", r"t \(true or false\) and 1 \(a number\) cannot be compared"),
-        ("n between 1 and 'x'", r"n \(a number\) and 'x' \(text\)"),
-        ("n in (1, 'x')", r"n \(a number\) and 'x' \(text\)"),
-        ("s + 1 > 0", "s is text, expected a number, at character 1 "),
-        ("-s > 0", "s is text, expected a number, at character 2 "),
-        ("n", "n is a number, expected true or false"),
-        ("t or n + 1", r"n \+ 1 is a number, expected true or false, at character 6 "),
-        ("length(n) > 1", "n is a number, expected text"),
-        ("n like '1%'", "n is a number, expected text"),
-        ("list = 1", 'column "list" .*list<'),
-        ("n = '" + "x" * 500 + "'", "'xxx.*… .text. cannot be compared"),
+        ("n = 'one'", "^n .*'one' .*, at character 1 "),
+        ("t and s > 3", "^s .* 3 .*, at character 7 "),
+        ("t = 1", "^t .* 1 .*, at character 1 "),
+        ("n between 1 and 'x'", "^n .*'x' .*, at character 1 "),
+        ("n in (1, 'x')", "^n .*'x' .*, at character 1 "),
+        ("s + 1 > 0", "^s .*, at character 1 "),
+        ("-s > 0", "^s .*, at character 2 "),
+        ("n", "^n .*, at character 1 "),
+        ("t or n + 1", r"^n \+ 1 .*, at character 6 "),
+        ("length(n) > 1", "^n .*, at character 8 "),
+        ("n like '1%'", "^n .*, at character 1 "),
+        ("list = 1", '"list" .*list<'),
+        ("n = '" + "x" * 500 + "'", "^n .*'xxx.*….*, at character 1 "),
     ],
 )
 def test_type_errors(text, message):
@@ -144,13 +144,13 @@ def test_shards_of_different_types_give_consistent_results():
     from tarmac.indexing.promote import common_types
 
     shards = [pa.table({"y": values}) for values in ([1999, None], ["n/a", "1999"], [0.5, 1.0])]
-    with pytest.raises(IndexingError, match="cannot be compared"):
+    with pytest.raises(IndexingError, match=r"^y .*'1999'.*, at character 1 "):
         rows("y = '1999'", shards[0])
     types = common_types(shards)
     assert [rows("y = '1999'", shard, types=types) for shard in shards] == [[0], [1], []]
     assert [rows("y = '1.0'", shard, types=types) for shard in shards] == [[], [], [1]]
     for shard in shards:
-        with pytest.raises(IndexingError, match=r"y \(text\) and 1999 \(a number\)"):
+        with pytest.raises(IndexingError, match=r"^y .* 1999 .*, at character 1 "):
             rows("y = 1999", shard, types=types)
     numbers = common_types([shards[0], shards[2]])
     assert rows("y > 0.7", shards[0], types=numbers) == [0]

@@ -53,7 +53,7 @@ def test_sidecars_of_earlier_versions_are_recognised_by_their_time(shard):
     manifest = str(shard.parent / "m.json")
     assert len(list(tarmac.Dataset(manifest))) == 3
     os.utime(shard, ns=(1, 1))
-    with pytest.raises(IndexStale, match="modification time"):
+    with pytest.raises(IndexStale, match=r"a\.tar: "):
         _ = tarmac.Dataset(manifest)[0]
     assert len(list(tarmac.Dataset(str(shard)))) == 3  # rebuilt
     assert open_sidecar(f"{shard}.arrow").facts.sampled_digests

@@ -108,12 +108,12 @@ def test_names_are_a_list():
     ("name", "message"),
     [
         ("jpg", "jpg.width, jpg.height, jpg.channels, jpg.size"),
-        ("jpg.widht", r"did you mean jpg.width\?"),
+        ("jpg.widht", r"jpg\.width\?"),
         ("seg.png.mode", "seg.png.width"),
         ("txt.width", ": txt, txt.size"),
         ("npy", "npy.shape, npy.dtype"),
         ("mp4.duration", ": mp4.size"),
-        ("txt;jpg.width", '"txt.width" in "txt;jpg.width"'),
+        ("txt;jpg.width", '"txt.width" .*"txt;jpg.width"'),
         ("jpg.", '"jpg."'),
         (".width", '".width"'),
         ("jpg;;png.width", '"jpg;;png.width"'),
@@ -163,9 +163,7 @@ def test_sizes_may_be_known_without_the_bytes():
 def test_damage_is_an_error_with_its_location_or_a_counted_null(name, damaged):
     (field,) = damaged
     columns = Columns(meta_plan([name]))
-    with pytest.raises(
-        DecodeFailed, match=f'^sample "k7": field "{field}", for the column "{name}": '
-    ) as caught:
+    with pytest.raises(DecodeFailed, match=f'^sample "k7": field "{field}", .*"{name}": ') as caught:
         columns.add(damaged, "k7")
     assert caught.value.field == field
     assert "--on-bad-meta" in str(caught.value)

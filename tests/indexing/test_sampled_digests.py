@@ -179,7 +179,7 @@ def test_a_large_shard_is_recognised_by_headers_and_payload_throughout(tmp_path)
             assert len(changed) == len(data)
             path.write_bytes(changed)
             os.utime(path, ns=(shift, shift))
-            with pytest.raises(IndexStale, match="between byte"):
+            with pytest.raises(IndexStale, match=r"a\.tar: .*byte \d"):
                 _ = tarmac.Dataset(tmp_path / "m.json")[0]
 
 
@@ -237,5 +237,5 @@ def test_invalid_sampled_digests(wrong):
     with pytest.raises((ValueError, TypeError)):
         parse_digests(wrong, 8)
     assert parse_digests([[0, 8, "x"]], 8) == (SampledDigest(0, 8, "x"),)
-    with pytest.raises(ValueError, match="too much"):
+    with pytest.raises(ValueError, match="cover"):
         parse_digests([[0, 1 << 40, "x"]], 1 << 40)

@@ -84,11 +84,11 @@ def test_resolving_names():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("widht > 3", r"(?s)no column \"widht\"; did you mean jpg.width\? .*--meta FIELD.widht"),
-        ("key = 'a' and json.age > 3", "(?s)no column .*, at character 15 .*--meta json.age"),
+        ("widht > 3", r"(?s)\"widht\".* jpg.width\? .*--meta FIELD.widht"),
+        ("key = 'a' and json.age > 3", '(?s)"json.age".*, at character 15 .*--meta json.age'),
         ("zzz > 3", "jpg.height, jpg.width, json.a b, json.lang, key, at character 1 "),
-        ('lang = "en"', "(?s)\"en\".*single quotes for text: 'en'"),
-        ("idth > 3", 'no column "idth"'),
+        ('lang = "en"', "(?s)\"en\".*: 'en'$"),
+        ("idth > 3", '"idth".*, at character 1 '),
         ("has(wav)", '"wav", at character 1 '),
     ],
 )
@@ -104,7 +104,7 @@ def test_ambiguous_names_are_rejected():
 
 
 def test_long_lists_of_columns_are_shortened():
-    with pytest.raises(IndexingError, match="and 80 more") as caught:
+    with pytest.raises(IndexingError, match=r"json\.c26 .*\b80 ") as caught:
         resolve("nothing", [f"json.c{number}" for number in range(100)])
     assert len(str(caught.value)) < 500
 

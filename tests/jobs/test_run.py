@@ -118,7 +118,7 @@ def test_the_first_error_stops_the_job_and_completed_units_are_kept(tmp_path):
 
 def test_changed_inputs_are_rejected(tmp_path):
     run(WriteFiles(tmp_path, version="1"))
-    with pytest.raises(JobMismatch, match="inputs of a "):
+    with pytest.raises(JobMismatch, match=r"ledger\.jsonl: .*inputs .*\ba\b"):
         run(WriteFiles(tmp_path, version="2"))
     assert run(WriteFiles(tmp_path, version="2"), overwrite=True).done == 3
 
@@ -139,7 +139,7 @@ def test_inputs_may_be_known_only_after_reading(tmp_path):
     assert asked == []  # only the inputs of recorded units are compared
     assert run(Reading(tmp_path)).kept == 3
     assert asked == ["a", "b", "c"]
-    with pytest.raises(JobMismatch, match="inputs of a "):
+    with pytest.raises(JobMismatch, match=r"ledger\.jsonl: .*inputs .*\ba\b"):
         run(Reading(tmp_path, failing=1))
 
 
@@ -156,7 +156,7 @@ def test_existing_files_are_rejected_before_anything_is_written(tmp_path):
 def test_failed_samples_are_counted_and_limited(tmp_path):
     report = run(WriteFiles(tmp_path, failing=2), max_errors=6)
     assert (report.failed, report.ok, len(report.errors)) == (6, False, 6)
-    with pytest.raises(ErrorBudgetExceeded, match=r"4 samples failed, more than `max_errors`=3.*: b 1"):
+    with pytest.raises(ErrorBudgetExceeded, match=r"^4 .*`max_errors`=3.*: b 1$"):
         run(WriteFiles(tmp_path, failing=2), max_errors=3, overwrite=True)
 
 

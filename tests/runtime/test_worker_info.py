@@ -52,7 +52,7 @@ def test_indexes_are_unique():
     "numbers", [(1, 1, 0, 1), (-1, 1, 0, 1), (0, 1, 2, 2), (0, 1, 0, 0), (0, 0, 0, 1), (0, 1, -1, 1)]
 )
 def test_invalid_numbers(numbers):
-    with pytest.raises(ValueError, match="must be from 0"):
+    with pytest.raises(ValueError, match=r"^(rank|worker) .*\b0 "):
         WorkerInfo(*numbers)
 
 
@@ -115,7 +115,7 @@ def test_a_process_group_has_precedence_over_the_environment(distributed):
     with as_worker(WorkerInfo(5, 8)):
         assert current_worker_info("data") == WorkerInfo(1, 2)
         assert pytorch_worker_info("data") == (1, 2, 0, 1)
-    with pytest.raises(ValueError, match="not in the given process group"):
+    with pytest.raises(ValueError, match="group"):
         current_worker_info("other")
 
 
@@ -161,5 +161,5 @@ def test_a_worker_of_tarmac_ignores_the_environment(monkeypatch):
         become_worker(1, 2, token=99)
         assert current_worker_info() == WorkerInfo(1, 2, 1, 2)
         assert loader_token() == 99
-    with pytest.raises(ValueError, match="worker must be"):
+    with pytest.raises(ValueError, match=r"^worker .*\b2$"):
         become_worker(2, 2, token=99)

@@ -8,6 +8,7 @@ import io
 import json
 import lzma
 import os
+import re
 import tempfile
 import zipfile
 from pathlib import Path
@@ -169,7 +170,7 @@ def test_an_entry_damaged_while_in_use(tmp_path):
         with entry.open("r+b") as file:
             file.seek(1536 + 3)
             file.write(b"\xff")
-        with pytest.raises(ArchiveError, match="removed from the cache") as caught:
+        with pytest.raises(ArchiveError, match=re.escape(server.url)) as caught:
             list(tarmac.read(server.url, cache=cache))
         assert str(entry) in str(caught.value)
         assert keys(tarmac.read(server.url, cache=cache)) == KEYS
@@ -220,7 +221,7 @@ def test_a_damaged_indexed_sample_is_downloaded_again(tmp_path):
         with cache.path_of(server.url).open("r+b") as file:
             file.seek(600)
             file.write(b"rot")
-        with pytest.raises(DigestMismatch, match="removed from the cache"):
+        with pytest.raises(DigestMismatch, match=re.escape(str(cache.path_of(server.url)))):
             dataset[0]
         assert dataset[0]["txt"] == b"0" * 700
         assert keys(dataset) == KEYS
@@ -231,7 +232,7 @@ def test_the_hint_for_a_read_only_cache_names_the_file(tmp_path, monkeypatch):
     with FaultServer(SHARD) as server:
         server.script([Action(body=DAMAGED["cut"])])
         monkeypatch.setattr(os, "unlink", lambda *_, **__: (_ for _ in ()).throw(PermissionError(13, "no")))
-        with pytest.raises(ArchiveError, match=r"Try: remove .*object") as caught:
+        with pytest.raises(ArchiveError, match=re.escape(server.url)) as caught:
             by_read(server.url, tmp_path)
         monkeypatch.undo()
         entry = cache.path_of(server.url)

@@ -58,7 +58,7 @@ def test_output_is_read_to_its_end():
         ("exit 18", "status 18"),
         ("head -c 100000 /dev/zero; exit 3", "status 3"),
         ("kill -9 $$", "signal 9"),
-        ("no-such-program-here", "status 127.*not found"),
+        ("no-such-program-here", "status 127.*no-such-program-here"),
         ("echo broken >&2; exit 2", "broken"),
         ("echo out; exec >&-; sleep 0.2; exit 5", "status 5"),
     ],
@@ -139,7 +139,7 @@ def test_a_command_that_fails_while_reading_its_input(tmp_path):
             sink.write(bytes(100_000))
         sink.commit()
     sink = open_write("pipe:head -c 10 > /dev/null", OPTIONS)
-    with pytest.raises(CommandFailed, match="stopped reading"):
+    with pytest.raises(CommandFailed, match="pipe:head"):
         for _ in range(100):
             sink.write(bytes(100_000))
 
@@ -195,7 +195,7 @@ def test_secure_mode_forbids_commands(tmp_path, monkeypatch, name):
         lambda: open_read(f"pipe:touch {tmp_path}/x"),
         lambda: open_write(f"pipe:touch {tmp_path}/x"),
     ):
-        with pytest.raises(UnsafeUrl, match="secure mode"):
+        with pytest.raises(UnsafeUrl, match="pipe:touch"):
             operation()
     with pytest.raises(UnsafeUrl):
         list(tarmac.read(f"pipe:touch {tmp_path}/x"))

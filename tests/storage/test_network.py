@@ -139,7 +139,7 @@ def test_temporary_failures_are_retried(server, hasty, status):
 @pytest.mark.parametrize("status", [500, 502, 503, 504, 408, 429])
 def test_permanent_failures_are_raised(server, hasty, status):
     server.script([], then=Action(status=status))
-    with pytest.raises(ConnectFailed, match=f"{status}.* after 4 retries"):
+    with pytest.raises(ConnectFailed, match=rf"{status}.*\b4 retries"):
         fetch(server.url, hasty)
     assert len(server.requests) == 5
 
@@ -272,7 +272,7 @@ def test_unreachable_servers(hasty):
 
 def test_closed_connections(server, hasty):
     server.script([], then=NO_REPLY)
-    with pytest.raises(ConnectFailed, match="after 4 retries"):
+    with pytest.raises(ConnectFailed, match="4 retries"):
         fetch(server.url, hasty)
     server.script([NO_REPLY] * 3)
     assert fetch(server.url, hasty) == BODY

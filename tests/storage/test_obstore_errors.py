@@ -48,7 +48,7 @@ def debug_text(facts: str, kind: type[Exception] = Exception) -> Exception:
         ),
         (debug_text("source: UnexpectedRange {"), TransferError, "range"),
         (debug_text("nothing known"), TransferError, "Generic S3 error"),
-        (FileNotFoundError("gone"), NotFound, "no such object"),
+        (FileNotFoundError("gone"), NotFound, "object"),
         (PermissionError("no"), AccessDenied, "store"),
         (type("AlreadyExistsError", (Exception,), {})("x"), CommitFailed, "exists"),
         (type("InvalidPathError", (Exception,), {})("x"), UrlError, "path"),

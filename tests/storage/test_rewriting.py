@@ -83,7 +83,7 @@ def test_secure_mode_rejects_rules(rules, tmp_path):
     rules("s3://a/=s3://b/")
     enforce_security()
     try:
-        with pytest.raises(UnsafeUrl, match=r"secure mode.*GOPEN_REWRITE"):
+        with pytest.raises(UnsafeUrl, match=r"x\.tar: .*GOPEN_REWRITE"):
             list(tarmac.read(str(tmp_path / "x.tar")))
         rules("")
         assert len(list(tarmac.read(str(tmp_path / "x.tar")))) == 2
@@ -94,14 +94,14 @@ def test_secure_mode_rejects_rules(rules, tmp_path):
 @pytest.mark.parametrize("text", ["s3://", "=x", "a=b;c"])
 def test_invalid_rules(rules, text):
     rules(text)
-    with pytest.raises(ValueError, match=r"rule [12] of GOPEN_REWRITE"):
+    with pytest.raises(ValueError, match=r"rule [12] .*GOPEN_REWRITE"):
         rewrite_url("s3://a/x")
 
 
 @pytest.mark.parametrize("text", ["(=x", "s3://=\\3", "s3://=\\g<name>"])
 def test_errors_of_invalid_expressions_hide_secrets(rules, text):
     rules(f"{text};x=http://user:secret@host")
-    with pytest.raises(UrlError, match="rule 1 of GOPEN_REWRITE") as caught:
+    with pytest.raises(UrlError, match=r"rule 1 .*GOPEN_REWRITE") as caught:
         rewrite_url("s3://a/x")
     assert "secret" not in str(caught.value)
 

@@ -296,7 +296,7 @@ def test_a_partial_response_to_a_full_request(secure, hasty):
 
 
 def test_an_unclosed_writer_uploads_its_data():
-    with upload_server() as (url, kept, _), pytest.warns(UnclosedWriter, match="x.tar: .* published"):
+    with upload_server() as (url, kept, _), pytest.warns(UnclosedWriter, match=r"x\.tar: "):
         TarWriter(f"{url}/x.tar").write({"__key__": "a", "txt": "x"})
         gc.collect()
     (content,) = kept.values()

@@ -118,7 +118,7 @@ def test_a_link_with_a_size_is_rejected():
     data = bytearray(plain())
     data[156:157] = b"1"
     reseal(data, 0)
-    with pytest.raises(BadHeader, match="readers disagree"):
+    with pytest.raises(BadHeader, match=r'member "s0\.cls": .*\b1\b'):
         contents(bytes(data))
 
 
@@ -323,16 +323,16 @@ def test_global_headers_cannot_rename_members(key):
 
 
 def test_contradictory_and_orphaned_extensions():
-    with pytest.raises(BadHeader, match="different names"):
+    with pytest.raises(BadHeader, match='0x00000400, member "ext"'):
         contents(pax(b"one.txt\0", kind=b"L", follow=pax(b"two.txt\0", kind=b"L")))
-    with pytest.raises(BadHeader, match="no member"):
+    with pytest.raises(BadHeader, match="0x00000400: "):
         contents(pax(b"one.txt\0", kind=b"L", follow=bytes(1024)))
     with pytest.raises(Truncated):
         contents(pax(b"one.txt\0", kind=b"L", follow=b""))
 
 
 def test_limits_on_extended_headers():
-    with pytest.raises(LimitExceeded, match="extended header"):
+    with pytest.raises(LimitExceeded, match=r"Limits\.extension_bytes"):
         contents(pax(record(b"comment=" + b"x" * (1 << 20) + b"\n")))
     chain = plain()
     for _ in range(65):

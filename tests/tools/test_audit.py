@@ -197,9 +197,9 @@ def test_invalid_options(dataset, options):
 
 def test_step_and_rank_out_of_range(dataset):
     audit = tarmac.audit(dataset, batch_size=8, world_size=4)
-    with pytest.raises(UsageError, match=r"`step`.*got 4"):
+    with pytest.raises(UsageError, match=r"`step`: .*\b4\b"):
         list(audit.step(4))
-    with pytest.raises(UsageError, match=r"`rank`.*got 4"):
+    with pytest.raises(UsageError, match=r"`rank`: .*\b4\b"):
         list(audit.step(0, 4))
 
 

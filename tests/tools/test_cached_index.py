@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 import tarmac
@@ -49,7 +51,8 @@ def test_a_damaged_copy_is_removed(tmp_path):
     with FaultServer(BODY[:2000]) as server:
         with pytest.raises(tarmac.errors.ArchiveError) as caught:
             tarmac.index(server.url, "a.json", sidecars="a", cache=str(tmp_path / "kept"), jobs=1)
-        assert "removed from the cache" in str(caught.value)
+        assert str(tmp_path / "kept") in str(caught.value)
+    assert [name for name in os.listdir(tmp_path / "kept") if name.endswith("object.tar")] == []
 
 
 def test_check_reads_the_store_itself(server):
@@ -61,5 +64,5 @@ def test_an_argument_of_other_verbs_is_not_a_misspelling():
     for name in ("max_errors", "on_error"):
         with pytest.raises(TypeError, match=rf"'{name}'$"):
             tarmac.copy("a.tar", "b.tar", **{name: 1})
-    with pytest.raises(TypeError, match="Did you mean 'max_bytes'"):
+    with pytest.raises(TypeError, match="'max_bytes'"):
         tarmac.copy("a.tar", "b.tar", max_byte=1)

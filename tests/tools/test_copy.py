@@ -109,7 +109,7 @@ def test_interleaving_does_not_depend_on_how_shards_are_read(urls, packed, tmp_p
         assert copied(sources, folder, interleave=2, slice_shard=slice(1, 3)) == selected
         assert sorted(copied(sources, folder, interleave=2, keys=listed)) == listed
     assert copied(urls, tmp_path / "c", interleave=2, slice=slice(9, 12)) == ["s0/009", "s1/000", "s1/001"]
-    with pytest.raises(UsageError, match="from start to end"):  # the slice would have to come last
+    with pytest.raises(UsageError, match="`only`"):  # the slice would have to come last
         copied(packed, tmp_path / "d", interleave=2, slice=slice(9, 12))
 
 
@@ -136,9 +136,9 @@ def test_compressed_shards_are_streamed(urls, packed, tmp_path):
     assert copied(packed, tmp_path, max_samples=9, slice=slice(3, 30)) == keys(*urls)[3:30]
     copied(packed, tmp_path / "each", "")
     assert content(f"{tmp_path}/each/out/*.tar") == content(*urls)
-    with pytest.raises(UsageError, match="from start to end"):
+    with pytest.raises(UsageError, match="`only`"):
         copied(packed, tmp_path / "c", "{split}-{i}.tar", split={"a": 0.5, "b": 0.5})
-    with pytest.raises(UsageError, match="from start to end"):
+    with pytest.raises(UsageError, match="`only`"):
         copied([packed], tmp_path / "c", weights=(1.0,))
     with pytest.raises(UsageError, match="dry_run"):
         copied(packed, tmp_path / "d", dry_run=True)
@@ -173,7 +173,7 @@ def test_invalid_orders(urls, tmp_path, options, field):
 
 
 def test_unknown_keywords_are_rejected(urls, tmp_path):
-    with pytest.raises(TypeError, match="Did you mean 'max_samples'"):
+    with pytest.raises(TypeError, match="'max_samples'"):
         copy(urls, f"{tmp_path}/x.tar", max_sample=3)
 
 
@@ -257,7 +257,7 @@ def test_a_disk_that_is_full_at_any_moment(urls, tmp_path):
 
 
 def test_streams_without_a_name_or_a_count(urls, packed, tmp_path):
-    with pytest.raises(UsageError, match="standard input"):
+    with pytest.raises(UsageError, match=r"\{name\}"):
         copy("-", f"{tmp_path}/out/")
     with pytest.raises(UsageError, match="rekey"):
         copied(packed[:2], tmp_path, "", rekey="{i:09d}")

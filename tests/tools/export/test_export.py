@@ -130,8 +130,10 @@ def test_compressed_shards_are_streamed(tmp_path):
     assert run(urls, "parquet", tmp_path / "x-{i}.parquet").kept == 2
     run(urls, "hf", tmp_path / "hf")
     assert len(os.listdir(tmp_path / "hf/data")) == 2
-    for more in ({"max_samples": 2}, {"split": {"a": 0.5, "b": 0.5}}, {"slice": slice(1, None)}):
-        with pytest.raises(UsageError, match="only once"):
+    with pytest.raises(UsageError, match="`max_samples`"):
+        run(urls, "jsonl", tmp_path / "y-{i}.jsonl", max_samples=2)
+    for more in ({"split": {"a": 0.5, "b": 0.5}}, {"slice": slice(1, None)}):
+        with pytest.raises(UsageError, match="`only`"):
             run(urls, "jsonl", tmp_path / "y-{i}.jsonl", **more)
 
 

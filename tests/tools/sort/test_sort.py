@@ -176,7 +176,7 @@ def test_samples_that_are_not_contiguous(tmp_path):
         ("n", b""),
     ]
     (tmp_path / "a.tar").write_bytes(plain(files))
-    with pytest.raises(tarmac.errors.SplitSample, match="tarmac sort --by key"):
+    with pytest.raises(tarmac.errors.SplitSample, match=r"a\.tar"):
         list(tarmac.read(str(tmp_path / "a.tar")))
     sort([str(tmp_path / "a.tar")], f"{tmp_path}/o-{{i}}.tar")
     assert [{k: v for k, v in s.items() if k != "__url__"} for s in samples(tmp_path)] == [

@@ -28,7 +28,7 @@ def test_names_that_do_not_tell(tmp_path):
     write_tree(tmp_path, {"a.txt": b"", "a.tar": b""})
     with pytest.raises(UsageError, match=r"`format`.*a\.txt"):
         guess_format(str(tmp_path / "a.txt"))
-    with pytest.raises(UrlError, match=r"a\.tar.*tarmac copy"):
+    with pytest.raises(UrlError, match=r"a\.tar: "):
         guess_format(str(tmp_path / "a.tar"))
     with pytest.raises(NotFound, match="absent"):
         guess_format(str(tmp_path / "absent"))
