@@ -27,6 +27,16 @@ def is_secure() -> bool:
     return _enforced or any(os.environ.get(name, "").lower() in _TRUE for name in variables)
 
 
+def allow_pickle() -> None:
+    """Set `TARMAC_ALLOW_PICKLE`, for this process and those that it starts."""
+    os.environ["TARMAC_ALLOW_PICKLE"] = "1"
+
+
+def allows_pickle() -> bool:
+    """Return whether `TARMAC_ALLOW_PICKLE` lets programs for the webdataset library load pickles."""
+    return not is_secure() and os.environ.get("TARMAC_ALLOW_PICKLE", "").lower() in _TRUE
+
+
 def debug() -> bool:
     """Return whether `TARMAC_DEBUG` makes the command line print the traceback of an error."""
     return os.environ.get("TARMAC_DEBUG", "").lower() in _TRUE
