@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import pickle
 import subprocess
 import sys
 import textwrap
@@ -25,7 +26,7 @@ def test_imports_find_tarmac(installed):
     from webdataset.gopen import gopen, rewrite_url
     from webdataset.tariterators import url_opener
 
-    assert wds.WebDataset is tarmac.WebDataset
+    assert issubclass(wds.WebDataset, tarmac.WebDataset)
     assert webdataset.filters.shuffle is wds.shuffle
     assert wds.gopen is gopen is sys.modules["webdataset.gopen"].gopen
     assert rewrite_url("x") == "x"
@@ -217,3 +218,15 @@ def test_a_missing_program_is_one_line(arguments):
 def test_a_module_that_lacks_another_shows_its_traceback(tmp_path):
     (tmp_path / "lacks.py").write_text("import nothere\n")
     assert "Traceback" in run("-m", "lacks", cwd=tmp_path).stderr
+
+
+def test_a_flag_allows_pickles(tmp_path):
+    (tmp_path / "a.tar").write_bytes(plain([("a.pyd", pickle.dumps("loaded"))]))
+    script = (
+        "import webdataset as w; print(next(iter(w.WebDataset('a.tar', shardshuffle=False).decode()))['pyd'])"
+    )
+    (tmp_path / "script.py").write_text(script)
+    assert "UnsafeCodec" in run("script.py", cwd=tmp_path).stderr
+    assert run("--allow-pickle", "script.py", cwd=tmp_path).stdout == "loaded\n"
+    assert run("script.py", cwd=tmp_path, TARMAC_ALLOW_PICKLE="1").stdout == "loaded\n"
+    assert "UnsafeCodec" in run("--allow-pickle", "script.py", cwd=tmp_path, WDS_SECURE="1").stderr

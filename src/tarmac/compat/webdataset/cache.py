@@ -15,9 +15,9 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from tarmac import environment
-from tarmac.compat.webdataset.gopen import ReadFile, gopen
+from tarmac.compat.webdataset.gopen import ReadFile
 from tarmac.compat.webdataset.gopen import pipe_cleaner as pipe_cleaner
-from tarmac.compat.webdataset.tariterators import open_each
+from tarmac.compat.webdataset.tariterators import gopen, open_each
 from tarmac.display import display_url
 from tarmac.errors import NotATar
 from tarmac.steps.handlers import Handler, reraise_exception
@@ -52,7 +52,7 @@ class StreamingOpen:
     def _open(self, url: str) -> dict[str, Any]:
         if self.verbose:
             _log.info("reading %s", display_url(url))
-        return {"stream": gopen(url)} | ({"local_path": local_path(url)} if is_local(url) else {})
+        return {"stream": gopen.gopen(url)} | ({"local_path": local_path(url)} if is_local(url) else {})
 
 
 def url_to_cache_name(url: str, ndir: int = 0) -> str:
@@ -128,7 +128,7 @@ class FileCache:
 
     def _open(self, url: str) -> dict[str, Any]:
         if is_local(url):
-            return {"stream": gopen(url), "local_path": local_path(url)}
+            return {"stream": gopen.gopen(url), "local_path": local_path(url)}
         self._clean_up()
         entry = self.cache.path_of(url)
         if self.verbose and not entry.exists():
@@ -231,6 +231,6 @@ def download(
     """Download a URL to a file, which appears when it is complete."""
     if verbose:
         _log.info("downloading %s to %s", display_url(url), dest)
-    with open_read(url) as source, gopen(os.fspath(dest), "wb") as file:
+    with open_read(url) as source, gopen.gopen(os.fspath(dest), "wb") as file:
         while chunk := source.read(chunk_size):
             file.write(chunk)

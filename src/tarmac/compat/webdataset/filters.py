@@ -10,6 +10,7 @@ from functools import reduce
 from typing import Any
 
 from tarmac.codecs.unsafe import pickle_loads
+from tarmac.compat.webdataset.autodecode import Decoder
 from tarmac.compat.webdataset.utils import identity as identity
 from tarmac.runtime.seeds import random_seed
 from tarmac.steps import fields
@@ -35,7 +36,6 @@ from tarmac.stream.shuffle import detshuffle as detshuffle
 
 associate = fields.Associate
 batched = batch.Batched
-decode = fields.Decode
 decode_bin = fields.read_bytes
 decode_text = fields.read_text
 default_decoders = fields.X_DECODERS
@@ -54,6 +54,15 @@ to_tuple = fields.ToTuple
 xdecode = fields.XDecode
 
 Function = Callable[[Any], Any]
+
+
+class Decode(fields.Decode):
+    """Decode fields by extension as the webdataset library does."""
+
+    decoder_class = Decoder
+
+
+decode = Decode
 
 
 class Uncurried:
