@@ -78,6 +78,11 @@ def rewrite_rules() -> list[tuple[str, str]]:
     return rules
 
 
+def gopen_verbose() -> bool:
+    """Return whether `GOPEN_VERBOSE` has the webdataset library's functions print what they open."""
+    return os.environ.get("GOPEN_VERBOSE", "0") not in ("", "0")
+
+
 def hub_endpoint() -> str:
     """Return the address of the Hugging Face hub for `hf://` URLs."""
     return (os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")

@@ -183,3 +183,120 @@ def test_a_replaced_gopen_has_an_effect(monkeypatch, shard):
     monkeypatch.setattr(wds.tariterators.gopen, "gopen", gopen)
     assert len(list(read("anywhere.tar"))) == 4
     assert opened == ["anywhere.tar"]
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("library", [real, wds])
+def test_local_files_of_gopen_seek(library, tmp_path, shard):
+    torch.save({"x": torch.ones(2)}, tmp_path / "x.pt")
+    with library.gopen(str(tmp_path / "x.pt")) as file:
+        assert torch.load(file)["x"].tolist() == [1, 1]
+    np.save(tmp_path / "x.npy", np.arange(5))
+    with library.gopen(f"file:{tmp_path / 'x.npy'}") as file:
+        assert np.load(file).tolist() == [0, 1, 2, 3, 4]
+    with library.gopen(shard) as file, tarfile.open(fileobj=file) as archive:
+        assert len(archive.getnames()) == 8
+    with library.gopen(shard) as file:
+        assert file.seekable()
+        end = file.seek(0, io.SEEK_END)
+        assert end == Path(shard).stat().st_size
+        file.seek(0)
+        assert file.read(5) == b"0.cls"
+        assert file.tell() == 5
+    with library.gopen(f"pipe:cat {shard}") as file:
+        assert file.read(5) == b"0.cls"
+
+
+def test_commands_cannot_seek(shard):
+    with wds.gopen(f"pipe:cat {shard}") as file:
+        assert not file.seekable()
+        with pytest.raises(io.UnsupportedOperation):
+            file.seek(0)
+
+
+@pytest.mark.parametrize("scheme", ["sftp", "scp", "ftps"])
+def test_schemes_that_curl_reads_and_writes(tmp_path, monkeypatch, shard, scheme):
+    """The command gets its arguments as a list, and the URL last."""
+    curl = tmp_path / "curl"
+    curl.write_text(
+        f"#!/bin/sh\nfor url; do :; done\nfile={tmp_path}/${{url##*/}}\n"
+        'case "$*" in *"-T -"*) cat > "$file" ;; *) cat "$file" ;; esac\n'
+    )
+    curl.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert len(list(read(f"{scheme}://host/x.tar"))) == 4
+    with wds.gopen(f"{scheme}://host/y.tar", "wb") as file:
+        file.write(b"content")
+    assert (tmp_path / "y.tar").read_bytes() == b"content"
+    with pytest.raises(OSError):
+        list(read(f"{scheme}://host/missing.tar"))
+    try:
+        enforce_security()
+        with pytest.raises(ValueError):
+            list(read(f"{scheme}://host/x.tar"))
+    finally:
+        enforce_security(False)
+
+
+@pytest.mark.parametrize("library", [real, wds])
+def test_what_is_opened_is_printed(library, shard, monkeypatch, capfd):
+    monkeypatch.setenv("GOPEN_VERBOSE", "1")
+    library.gopen(shard).close()
+    assert capfd.readouterr().err.startswith(f"GOPEN {shard}")
+    list(library.WebDataset(f"pipe:cat {shard}", shardshuffle=False))
+    assert capfd.readouterr().err.startswith("GOPEN pipe:cat")
+
+
+@pytest.mark.parametrize("library", [real, wds])
+def test_verbose_writers_name_their_shards(library, tmp_path, capfd):
+    for verbose in (0, 1):
+        with library.ShardWriter(str(tmp_path / "y-%d.tar"), maxcount=2, verbose=verbose) as shards:
+            for i in range(3):
+                shards.write({"__key__": str(i), "txt": "x"})
+        out = capfd.readouterr()
+        lines = [line.rpartition("y-")[2] for line in (out.out + out.err).splitlines()]
+        assert lines == ["0.tar 0 0.0 GB 0", "1.tar 2 0.0 GB 2"] * verbose
+
+
+def test_verbose_caches_name_their_downloads(remote, tmp_path, capfd):
+    cache = wds.cache.FileCache(str(tmp_path / "cache"), verbose=True)
+    assert cache.get_file("remote://host/x-0.tar")
+    assert "# downloading remote://host/x-0.tar to " in capfd.readouterr().err
+
+
+def test_samples_of_cached_shards_have_a_local_path(remote, tmp_path):
+    dataset = read("remote://host/x-0.tar", cache_dir=str(tmp_path / "cache"))
+    for _ in range(2):
+        paths = {sample["__local_path__"] for sample in dataset}
+        (path,) = paths
+        assert Path(path).parent == tmp_path / "cache"
+        assert tarfile.is_tarfile(path)
+    assert all("__local_path__" not in sample for sample in read("remote://host/x-0.tar"))
+    small = read("remote://host/x-0.tar", cache_dir=str(tmp_path / "small"), cache_size=1)
+    assert all("__local_path__" not in sample for sample in small)
+
+
+# -- pipelines ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("library", [real, wds])
+def test_datasets_are_added(library, shard):
+    dataset = library.WebDataset(shard, shardshuffle=False)
+    assert len(list(dataset + dataset)) == 8
+
+
+@pytest.mark.parametrize("library", [real, wds])
+def test_a_list_is_data(library):
+    assert list(library.FluidWrapper([1, 2, 3]).map(lambda x: x + 1)) == [2, 3, 4]
+
+
+@pytest.mark.parametrize("library", [real, wds])
+def test_encoders_can_be_called(library):
+    assert library.writer.default_handlers["txt"]("ü") == "ü".encode()
+
+
+def test_map_dict_on_tuples(shard):
+    with pytest.raises(ValueError, match="map_dict: expected a dictionary, got tuple"):
+        list(read(shard).to_tuple("txt").map_dict(txt=len))

@@ -18,6 +18,7 @@ from tarmac import environment
 from tarmac.compat.webdataset.gopen import ReadFile
 from tarmac.compat.webdataset.gopen import pipe_cleaner as pipe_cleaner
 from tarmac.compat.webdataset.tariterators import gopen, open_each
+from tarmac.compat.webdataset.utils import print_message
 from tarmac.display import display_url
 from tarmac.errors import NotATar
 from tarmac.steps.handlers import Handler, reraise_exception
@@ -132,7 +133,7 @@ class FileCache:
         self._clean_up()
         entry = self.cache.path_of(url)
         if self.verbose and not entry.exists():
-            _log.info("downloading %s to %s", display_url(url), entry)
+            print_message(f"# downloading {display_url(url)} to {entry}")
         source = self.cache.open_read(url)
         if not isinstance(source, LocalSource):  # larger than the cache: streamed
             return {"stream": ReadFile(source)}
@@ -209,7 +210,7 @@ def remove_oldest(
         if excess <= 0 and surplus <= 0:
             return
         if verbose:
-            _log.info("removing %s", path)
+            print_message(f"# deleting {path}")
         with contextlib.suppress(OSError):
             os.remove(path)
             excess, surplus = excess - size, surplus - 1

@@ -15,7 +15,10 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from itertools import chain, groupby, islice
 from typing import IO, Any
 
+from tarmac import environment
 from tarmac.compat.webdataset.gopen import ReadFile
+from tarmac.compat.webdataset.utils import print_message
+from tarmac.display import display_url
 from tarmac.errors import ArchiveError, SplitSample
 from tarmac.limits import DEFAULT_LIMITS
 from tarmac.runtime.seeds import random_seed
@@ -279,6 +282,11 @@ class TarSamples(read_shards.TarSamples):
     def reads_parts(self) -> bool:  # type: ignore[override]
         """Whether the stage understands parts of shards; functions of the program may not."""
         return _steps() == _STEPS
+
+    def _samples(self, shard: dict[str, Any]) -> Iterator[Any]:
+        if environment.gopen_verbose():
+            print_message(f"GOPEN {display_url(shard['url'])}")
+        return super()._samples(shard)
 
     def run(self, source: Iterable[Any]) -> Iterator[Any]:
         reader, handler = self.reader, self.handler

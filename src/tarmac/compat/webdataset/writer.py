@@ -15,7 +15,8 @@ from tarmac.codecs.basic import msgpack_dumps
 from tarmac.codecs.images import image_encoder
 from tarmac.codecs.tenbin import encode_tenbin
 from tarmac.compat.webdataset.autodecode import encoders
-from tarmac.compat.webdataset.utils import identity
+from tarmac.compat.webdataset.utils import identity, print_message
+from tarmac.display import display_url
 from tarmac.errors import UsageError
 from tarmac.samples import shards, writer
 from tarmac.samples.writer import SampleEncoder
@@ -103,6 +104,9 @@ class ShardWriter(shards.ShardWriter):
         )
 
     def _open(self, name: str) -> writer.TarWriter:
+        if self.verbose:
+            size = f"{self._bytes / 1e9:.1f} GB"
+            print_message(f"# writing {display_url(name)} {self._samples} {size} {self.samples_written}")
         if self.opener is None:
             return super()._open(name)
         return writer.TarWriter(self.opener(name), **self._options, _name=name, _close=True)
