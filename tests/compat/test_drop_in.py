@@ -300,3 +300,31 @@ def test_encoders_can_be_called(library):
 def test_map_dict_on_tuples(shard):
     with pytest.raises(ValueError, match="map_dict: expected a dictionary, got tuple"):
         list(read(shard).to_tuple("txt").map_dict(txt=len))
+
+
+def test_stages_can_be_recognised_by_their_text():
+    def double(x):
+        return 2 * x
+
+    dataset = wds.WebDataset("https://u:secret@host/x.tar", shardshuffle=10).shuffle(100).map(double)
+    texts = [str(stage) for stage in dataset.pipeline]
+    assert [text for text in texts if "shuffle" in text] == [texts[4], texts[-2]]
+    assert "bufsize=100" in texts[-2]
+    assert texts[-1].startswith("<map ")
+    assert "double" in texts[-1]
+    assert "secret" not in str(texts)
+
+
+@pytest.mark.parametrize("library", [real, wds])
+def test_samples_are_written_by_keyword(library, tmp_path):
+    with library.TarWriter(str(tmp_path / "x.tar")) as shard:
+        shard.write(obj={"__key__": "a", "txt": "x"})
+    with library.ShardWriter(str(tmp_path / "y-%d.tar"), verbose=0) as shards:
+        shards.write(obj={"__key__": "a", "txt": "x"})
+    assert len(list(library.WebDataset(str(tmp_path / "y-0.tar"), shardshuffle=False))) == 1
+
+
+@pytest.mark.parametrize("library", [real, wds])
+def test_data_is_passed_by_keyword(library):
+    assert list(library.filters._map(data=[1], f=str)) == ["1"]
+    assert list(library.filters._rename([{"a": 1}], data="a")) == [{"data": 1}]

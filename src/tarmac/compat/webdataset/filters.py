@@ -70,12 +70,13 @@ class Uncurried:
 
     def __init__(self, stage: Callable[..., Callable[[Any], Any]]) -> None:
         self.stage = stage
-        data = inspect.Parameter("data", inspect.Parameter.POSITIONAL_ONLY)
+        data = inspect.Parameter("data", inspect.Parameter.POSITIONAL_OR_KEYWORD)
         parameters = inspect.signature(stage).parameters.values()
         self.__signature__: inspect.Signature = inspect.Signature([data, *parameters])
 
-    def __call__(self, data: Iterable[Any], /, *args: Any, **kw: Any) -> Any:
-        return self.stage(*args, **kw)(data)
+    def __call__(self, *args: Any, **kw: Any) -> Any:
+        data, *rest = args or (kw.pop("data"),)  # a field may be called data, too
+        return self.stage(*rest, **kw)(data)
 
 
 _associate = Uncurried(associate)

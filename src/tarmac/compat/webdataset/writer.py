@@ -68,6 +68,10 @@ class TarWriter(writer.TarWriter):
         options |= {"user": user, "group": group, "mode": mode, "compress": compress, "keep_meta": keep_meta}
         super().__init__(fileobj, **_native(encoder, mtime, format), **options)
 
+    def write(self, obj: Mapping[str, Any]) -> int:
+        """Append a sample and return its payload size."""
+        return super().write(obj)
+
 
 class ShardWriter(shards.ShardWriter):
     """`tarmac.ShardWriter` with the arguments and attributes of the webdataset library.
@@ -102,6 +106,10 @@ class ShardWriter(shards.ShardWriter):
             **_native(encoder, mtime, format),
             **options,
         )
+
+    def write(self, obj: Mapping[str, Any]) -> int:
+        """Append a sample and return its payload size."""
+        return super().write(obj)
 
     def _open(self, name: str) -> writer.TarWriter:
         if self.verbose:
