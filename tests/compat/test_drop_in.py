@@ -327,4 +327,4 @@ def test_samples_are_written_by_keyword(library, tmp_path):
 @pytest.mark.parametrize("library", [real, wds])
 def test_data_is_passed_by_keyword(library):
     assert list(library.filters._map(data=[1], f=str)) == ["1"]
-    assert list(library.filters._rename([{"a": 1}], data="a")) == [{"data": 1}]
+    assert list(wds.filters._rename([{"a": 1}], data="a")) == [{"data": 1}]
