@@ -27,6 +27,16 @@ def is_secure() -> bool:
     return _enforced or any(os.environ.get(name, "").lower() in _TRUE for name in variables)
 
 
+def allow_pickle() -> None:
+    """Set `TARMAC_ALLOW_PICKLE`, for this process and those that it starts."""
+    os.environ["TARMAC_ALLOW_PICKLE"] = "1"
+
+
+def allows_pickle() -> bool:
+    """Return whether `TARMAC_ALLOW_PICKLE` lets programs for the webdataset library load pickles."""
+    return not is_secure() and os.environ.get("TARMAC_ALLOW_PICKLE", "").lower() in _TRUE
+
+
 def debug() -> bool:
     """Return whether `TARMAC_DEBUG` makes the command line print the traceback of an error."""
     return os.environ.get("TARMAC_DEBUG", "").lower() in _TRUE
@@ -66,6 +76,11 @@ def rewrite_rules() -> list[tuple[str, str]]:
             raise BadSetting(f"expected pattern=replacement as rule {number} of GOPEN_REWRITE.")
         rules.append((pattern, replacement))
     return rules
+
+
+def gopen_verbose() -> bool:
+    """Return whether `GOPEN_VERBOSE` has the webdataset library's functions print what they open."""
+    return os.environ.get("GOPEN_VERBOSE", "0") not in ("", "0")
 
 
 def hub_endpoint() -> str:

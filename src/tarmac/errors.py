@@ -8,7 +8,7 @@
     │                       LimitExceeded · CompressionDamaged
     ├─ SampleError          BadName · DuplicateField · SplitSample · MissingField · MismatchedBatch
     │                       NoSamples · TransformFailed (TimedOut)
-    ├─ CodecError           EncodeFailed · DecodeFailed (DecompressionBomb) · NoCodec · UnsafeCodec
+    ├─ CodecError           EncodeFailed · NoCodec · DecodingError (DecodeFailed (DecompressionBomb) · UnsafeCodec)
     ├─ WriteError           CommitFailed · DiskFull
     ├─ IndexingError        BadCondition · IndexMissing · IndexStale · IndexDamaged · BadManifest
     │                       DigestMismatch
@@ -19,14 +19,15 @@
     └─ NotPicklable
 
 A message has a location (URL, byte offset, member or sample key), says what happened, and what to try.
-Branches also inherit from the built-in exception that callers would catch (`FileNotFoundError`, `OSError`,
-`ValueError`). Messages never contain secrets from URLs, and control characters are escaped.
+Branches also inherit from the exception that callers would catch (`FileNotFoundError`, `KeyError`, `OSError`,
+`ValueError`, `tarfile.ReadError`). Messages never contain secrets from URLs, and control characters are escaped.
 Warnings derive from `TarmacWarning`: `SingleZeroBlock`, `TruncatedTail`, `PartialSamples`, `NoBatches`,
 `CacheDisabled`, `SecretsWritten`, `UnclosedWriter`.
 """
 
 from __future__ import annotations
 
+import tarfile
 from typing import Any
 
 from tarmac.display import display_url, redact, visible
@@ -168,7 +169,7 @@ class CommandFailed(TransferError):
     """The command of a `pipe:` URL ended with a non-zero status."""
 
 
-class ArchiveError(TarmacError, ValueError):
+class ArchiveError(TarmacError, ValueError, tarfile.ReadError):
     """The data is not a well-formed tar archive. No sample of the damaged part was returned."""
 
 
@@ -245,7 +246,7 @@ class SplitSample(SampleError):
     hint: str | None = "tarmac sort --by key makes the samples contiguous."
 
 
-class MissingField(SampleError):
+class MissingField(SampleError, KeyError):
     """A sample lacks a required field."""
 
 
@@ -277,7 +278,21 @@ class EncodeFailed(CodecError):
     """A value cannot be encoded in the format that its field name selects."""
 
 
-class DecodeFailed(CodecError):
+class DecodingError(CodecError):
+    """A field was not decoded: its bytes are invalid, or its codec is unsafe.
+
+    `k`, its name, and `sample` are the attributes of the webdataset library, which alone sets the sample.
+    """
+
+    sample: Any = None
+
+    @property
+    def k(self) -> str | None:
+        """The name of the field."""
+        return self.field
+
+
+class DecodeFailed(DecodingError):
     """The bytes of a field are not valid data of the format that its name selects."""
 
 
@@ -289,7 +304,7 @@ class NoCodec(CodecError):
     """No encoder or decoder is registered for the field name."""
 
 
-class UnsafeCodec(CodecError):
+class UnsafeCodec(DecodingError):
     """The codec can execute code from data and was not enabled explicitly."""
 
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
+import json
 import os
+import pickle
 import subprocess
 import sys
 import textwrap
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -22,7 +27,7 @@ def test_imports_find_tarmac(installed):
     from webdataset.gopen import gopen, rewrite_url
     from webdataset.tariterators import url_opener
 
-    assert wds.WebDataset is tarmac.WebDataset
+    assert issubclass(wds.WebDataset, tarmac.WebDataset)
     assert webdataset.filters.shuffle is wds.shuffle
     assert wds.gopen is gopen is sys.modules["webdataset.gopen"].gopen
     assert rewrite_url("x") == "x"
@@ -112,10 +117,12 @@ SCRIPT = """
 """
 
 
-def run(*arguments, cwd=None):
+def run(*arguments, cwd=None, input="", **variables):
     command = [sys.executable, "-m", "tarmac.compat", *map(str, arguments)]
-    environ = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environ, check=False)
+    environ = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"} | variables
+    return subprocess.run(
+        command, capture_output=True, text=True, cwd=cwd, env=environ, input=input, check=False
+    )
 
 
 @pytest.mark.parametrize("method", ["none", "spawn"])
@@ -149,3 +156,78 @@ def test_errors_of_programs_and_of_usage(tmp_path):
     assert run("-x").returncode == 2
     assert "usage" in run("-m").stderr
     assert run("--help").stdout.startswith("usage")
+
+
+PRINTS = "import webdataset, sys; print(webdataset.__file__, *sys.argv[1:])\n"
+
+
+@pytest.mark.parametrize("name", ["-", "/dev/stdin"])
+def test_scripts_from_pipes(name):
+    done = run(name, "x", input=PRINTS)
+    assert "tarmac" in done.stdout, done.stderr
+    assert done.stdout.endswith(" x\n")
+
+
+def test_installed_commands(tmp_path):
+    """A command is an entry point, or a file in PATH that Python runs."""
+    command = tmp_path / "train-it"
+    command.write_text(f"#!{sys.executable}\n{PRINTS}")
+    command.chmod(0o755)
+    (tmp_path / "binary").write_bytes(b"\x7fELF")
+    (tmp_path / "binary").chmod(0o755)
+    (tmp_path / "of_an_entry.py").write_text(f"def main():\n    {PRINTS}    return 5\n")
+    metadata = tmp_path / "of_an_entry-1.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Name: of-an-entry\nVersion: 1\n")
+    (metadata / "entry_points.txt").write_text("[console_scripts]\nenter = of_an_entry:main\n")
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    done = run("train-it", "x", PATH=path)
+    assert "tarmac" in done.stdout, done.stderr
+    assert run("binary", PATH=path).returncode == 2
+    done = run("enter", "x", cwd=tmp_path)
+    assert "tarmac" in done.stdout, done.stderr
+    assert done.returncode == 5
+
+
+@pytest.mark.parametrize(
+    "arguments", [("widsindex",), ("-m", "wids.wids_index"), ("-m", "tarmac.compat.wids.wids_index")]
+)
+def test_widsindex(tmp_path, shards, arguments):
+    done = run(*arguments, "create", "x-0.tar", "x-1.tar", "-o", "list.json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert [shard["nsamples"] for shard in json.loads((tmp_path / "list.json").read_text())["shardlist"]] == [
+        6,
+        6,
+    ]
+
+
+def test_widsindex_is_an_installed_command():
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    module, _, function = project["project"]["scripts"]["widsindex"].partition(":")
+    assert callable(getattr(importlib.import_module(module), function))
+
+
+@pytest.mark.parametrize("arguments", [("nothere.py",), ("-m", "nothere"), ("-m", "os.nothere.x")])
+def test_a_missing_program_is_one_line(arguments):
+    done = run(*arguments)
+    assert done.returncode == 2
+    assert "nothere" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_module_that_lacks_another_shows_its_traceback(tmp_path):
+    (tmp_path / "lacks.py").write_text("import nothere\n")
+    assert "Traceback" in run("-m", "lacks", cwd=tmp_path).stderr
+
+
+def test_a_flag_allows_pickles(tmp_path):
+    (tmp_path / "a.tar").write_bytes(plain([("a.pyd", pickle.dumps("loaded"))]))
+    script = (
+        "import webdataset as w; print(next(iter(w.WebDataset('a.tar', shardshuffle=False).decode()))['pyd'])"
+    )
+    (tmp_path / "script.py").write_text(script)
+    assert "UnsafeCodec" in run("script.py", cwd=tmp_path).stderr
+    assert run("--allow-pickle", "script.py", cwd=tmp_path).stdout == "loaded\n"
+    assert run("script.py", cwd=tmp_path, TARMAC_ALLOW_PICKLE="1").stdout == "loaded\n"
+    assert "UnsafeCodec" in run("--allow-pickle", "script.py", cwd=tmp_path, WDS_SECURE="1").stderr

@@ -24,8 +24,10 @@ def text_loads(data: bytes) -> str:
     return data.decode()
 
 
-def _reject_non_text(value: Any) -> bytes:
-    raise EncodeFailed(f"expected text, got {type(value).__name__}.")  # writers encode strings themselves
+def _encode_text(value: Any) -> bytes:
+    if not isinstance(value, str):
+        raise EncodeFailed(f"expected text, got {type(value).__name__}.")
+    return value.encode("utf-8")
 
 
 def json_loads(data: bytes) -> Any:
@@ -70,9 +72,9 @@ def cbor_dumps(value: Any) -> bytes:
 
 
 register_codec(Codec("cls cls2 class count index inx id", int, _encode_int, "int"))
-register_codec(Codec("txt text transcript", text_loads, _reject_non_text, "text"))
+register_codec(Codec("txt text transcript", text_loads, _encode_text, "text"))
 # These may have any character encoding, so decoding leaves them as bytes, as the webdataset library does.
-register_codec(Codec("html htm", None, _reject_non_text, "text"))
+register_codec(Codec("html htm", None, _encode_text, "text"))
 register_codec(Codec("caption md xml csv tsv yaml yml srt vtt", kind="text"))
 register_codec(Codec("json jsn", json_loads, _encode_json, "json"))
 register_codec(Codec("mp msg msgpack", msgpack_loads, msgpack_dumps))

@@ -19,11 +19,9 @@ from tarmac.codecs.compression import gzfilter
 from tarmac.codecs.handlers import Continue, DecodeFunction, DecodeOptions, FieldHandler, Handler
 from tarmac.codecs.registry import basichandlers
 from tarmac.errors import CodecError, DecodeFailed
+from tarmac.errors import DecodingError as DecodingError
 from tarmac.extras import MissingExtra
 from tarmac.limits import DEFAULT_LIMITS, Limits
-
-DecodingError = DecodeFailed
-"""The name that the webdataset library uses."""
 
 _MAX_PLANS = 4096
 _MAX_REASON = 300

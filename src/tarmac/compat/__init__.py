@@ -2,6 +2,7 @@
 
     python -m tarmac.compat train.py --epochs 3
     python -m tarmac.compat -m open_clip_train.main --train-data …
+    python -m tarmac.compat --allow-pickle train.py
 
 or, in code that runs before the first `import webdataset` or `import wids`:
 

@@ -84,6 +84,8 @@ class Decode(Each):
     The keyword arguments are those of `Decoder`.
     """
 
+    decoder_class = Decoder
+
     def __init__(
         self,
         *args: str | FieldDecoder,
@@ -98,7 +100,9 @@ class Decode(Each):
     ) -> None:
         super().__init__(handler, threads)
         handlers = [imagehandler(item) if isinstance(item, str) else item for item in args]
-        self.decoder = Decoder(handlers, pre, post, only, partial, allow_pickle=allow_pickle, limits=limits)
+        self.decoder = self.decoder_class(
+            handlers, pre, post, only, partial, allow_pickle=allow_pickle, limits=limits
+        )
 
     def apply(self, item: Any) -> Any:
         return self.decoder(item)
@@ -151,6 +155,11 @@ class MapDict(Each):
         self.functions = kw
 
     def apply(self, item: Any) -> Any:
+        if not isinstance(item, Mapping):
+            raise UsageError(
+                f"map_dict: expected a dictionary, got {type(item).__name__}.",
+                hint="map_tuple, or put map_dict before to_tuple.",
+            )
         result = dict(item)
         for name, f in self.functions.items():
             if name not in result:

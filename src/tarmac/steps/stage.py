@@ -7,6 +7,7 @@ class. A class derived from `PipelineStage` declares more about itself.
 from __future__ import annotations
 
 import functools
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -72,6 +73,13 @@ class PipelineStage:
     """The name of the stage in saved states, if it is not that of its class."""
     drops: Drops | Callable[[], dict[str, Drops]] | None = None
     """What an error handler has dropped."""
+
+    def __repr__(self) -> str:
+        """Return the name of the stage in lower case, its numbers and its functions: `<shuffle bufsize=1000>`."""
+        name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(self).__name__).lower()
+        shown = {k: v for k, v in vars(self).items() if isinstance(v, int | float) or callable(v)}
+        options = "".join(f" {k}={v!r}" for k, v in shown.items() if k[0] != "_" and k != "handler")
+        return f"<{name}{options}>"
 
     def run(self, *args: Any, **kwargs: Any) -> Iterable[Any]:
         """Return the items of this stage, made from those of the source."""

@@ -30,6 +30,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from tarmac.errors import UsageError
+from tarmac.extras import import_extra
 from tarmac.runtime.worker_info import current_worker_info, loader_token
 from tarmac.steps.stage import Epoch, PipelineStage
 from tarmac.storage.locks import try_lock
@@ -86,6 +87,10 @@ class StreamSource(EpochAware, _IterableDataset):
     def run(self) -> Any:
         """Return the iterable itself."""
         return self
+
+    def __add__(self, other: Any) -> Any:
+        """Return a torch dataset of both, one after the other."""
+        return import_extra("torch.utils.data", "torch", "the sum of datasets").ChainDataset([self, other])
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:

@@ -28,6 +28,7 @@ class FluidInterface:
 
     limits: Limits = DEFAULT_LIMITS
     """The default limits of `decode`."""
+    _decode_stage = fields.Decode
 
     def compose(self, *args: Any) -> Self:
         """Return a copy with more stages."""
@@ -112,7 +113,7 @@ class FluidInterface:
         decoded fields; by default it is that of the dataset.
         """
         return self.compose(
-            fields.Decode(
+            self._decode_stage(
                 *args,
                 handler=handler,
                 threads=threads,

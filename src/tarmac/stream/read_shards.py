@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from tarmac.display import display_url
@@ -85,13 +85,21 @@ class TarSamples(PipelineStage):
             samples = islice(samples, index, None, count)
         if "range" in shard:
             samples = islice(samples, *shard["range"])
-        if not is_local(url):
+        samples = iter(samples)
+        first = list(islice(samples, 1))  # opens the shard: it is in the cache now, unless it is too large
+        samples, path = chain(first, samples), self._local_path(url)
+        if path is None:
             yield from samples
             return
-        path = local_path(url)
         for sample in samples:
             sample["__local_path__"] = path
             yield sample
+
+    def _local_path(self, url: str) -> str | None:
+        if is_local(url):
+            return local_path(url)
+        cached = None if self.reader.cache is None else self.reader.cache.path_of(url)
+        return str(cached) if cached is not None and cached.exists() else None
 
     def _on_error(self, error: SampleError) -> None:
         if not self.drops.ask(self.handler, error):

@@ -53,6 +53,8 @@ class WebDataset(DataPipeline, FluidInterface):
     - `cache_dir` keeps remote shards on disk, up to `cache_size` bytes; `cache` is a `tarmac.Cache` in their place.
     """
 
+    _reader_stage = TarSamples
+
     def __init__(
         self,
         urls: Shards | Mapping[str, Any],
@@ -107,7 +109,7 @@ class WebDataset(DataPipeline, FluidInterface):
         elif shuffled:
             self.append(ShardShuffle(shardshuffle, self.seed))
         self.append(
-            TarSamples(
+            self._reader_stage(
                 handler,
                 select_files,
                 rename_files,
@@ -176,7 +178,8 @@ class FluidWrapper(DataPipeline, FluidInterface):
     """Give any iterable the fluent interface."""
 
     def __init__(self, initial: Any) -> None:
-        super().__init__(initial)
+        super().__init__()
+        self.append(initial)  # a list is the data, not a list of stages
 
 
 def _count_items(stages: list[Any], samples: int) -> int | None:

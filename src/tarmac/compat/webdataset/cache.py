@@ -15,9 +15,10 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from tarmac import environment
-from tarmac.compat.webdataset.gopen import ReadFile, gopen
+from tarmac.compat.webdataset.gopen import ReadFile
 from tarmac.compat.webdataset.gopen import pipe_cleaner as pipe_cleaner
-from tarmac.compat.webdataset.tariterators import open_each
+from tarmac.compat.webdataset.tariterators import gopen, open_each
+from tarmac.compat.webdataset.utils import print_message
 from tarmac.display import display_url
 from tarmac.errors import NotATar
 from tarmac.steps.handlers import Handler, reraise_exception
@@ -52,7 +53,7 @@ class StreamingOpen:
     def _open(self, url: str) -> dict[str, Any]:
         if self.verbose:
             _log.info("reading %s", display_url(url))
-        return {"stream": gopen(url)} | ({"local_path": local_path(url)} if is_local(url) else {})
+        return {"stream": gopen.gopen(url)} | ({"local_path": local_path(url)} if is_local(url) else {})
 
 
 def url_to_cache_name(url: str, ndir: int = 0) -> str:
@@ -128,11 +129,11 @@ class FileCache:
 
     def _open(self, url: str) -> dict[str, Any]:
         if is_local(url):
-            return {"stream": gopen(url), "local_path": local_path(url)}
+            return {"stream": gopen.gopen(url), "local_path": local_path(url)}
         self._clean_up()
         entry = self.cache.path_of(url)
         if self.verbose and not entry.exists():
-            _log.info("downloading %s to %s", display_url(url), entry)
+            print_message(f"# downloading {display_url(url)} to {entry}")
         source = self.cache.open_read(url)
         if not isinstance(source, LocalSource):  # larger than the cache: streamed
             return {"stream": ReadFile(source)}
@@ -209,7 +210,7 @@ def remove_oldest(
         if excess <= 0 and surplus <= 0:
             return
         if verbose:
-            _log.info("removing %s", path)
+            print_message(f"# deleting {path}")
         with contextlib.suppress(OSError):
             os.remove(path)
             excess, surplus = excess - size, surplus - 1
@@ -231,6 +232,6 @@ def download(
     """Download a URL to a file, which appears when it is complete."""
     if verbose:
         _log.info("downloading %s to %s", display_url(url), dest)
-    with open_read(url) as source, gopen(os.fspath(dest), "wb") as file:
+    with open_read(url) as source, gopen.gopen(os.fspath(dest), "wb") as file:
         while chunk := source.read(chunk_size):
             file.write(chunk)

@@ -1,7 +1,26 @@
 """`webdataset.compat`: the fluent classes."""
 
-from tarmac.stream.fluent import FluidInterface as FluidInterface
+from tarmac.compat.webdataset.filters import decode as _decode
+from tarmac.compat.webdataset.tariterators import tarfile_to_samples as _tarfile_to_samples
+from tarmac.stream import fluent, webdataset, webloader
 from tarmac.stream.read_shards import check_empty as check_empty
-from tarmac.stream.webdataset import FluidWrapper as FluidWrapper
-from tarmac.stream.webdataset import WebDataset as WebDataset
-from tarmac.stream.webloader import WebLoader as WebLoader
+
+
+class FluidInterface(fluent.FluidInterface):
+    """The methods of `tarmac.WebDataset`; `decode` leaves as bytes what the webdataset library does."""
+
+    _decode_stage = _decode
+
+
+class WebDataset(FluidInterface, webdataset.WebDataset):
+    """`tarmac.WebDataset`, with functions that the program has replaced in this library."""
+
+    _reader_stage = _tarfile_to_samples
+
+
+class FluidWrapper(FluidInterface, webdataset.FluidWrapper):
+    """Give any iterable the fluent interface."""
+
+
+class WebLoader(FluidInterface, webloader.WebLoader):
+    """`tarmac.WebLoader` with these methods."""

@@ -10,6 +10,7 @@ from functools import reduce
 from typing import Any
 
 from tarmac.codecs.unsafe import pickle_loads
+from tarmac.compat.webdataset.autodecode import Decoder
 from tarmac.compat.webdataset.utils import identity as identity
 from tarmac.runtime.seeds import random_seed
 from tarmac.steps import fields
@@ -35,7 +36,6 @@ from tarmac.stream.shuffle import detshuffle as detshuffle
 
 associate = fields.Associate
 batched = batch.Batched
-decode = fields.Decode
 decode_bin = fields.read_bytes
 decode_text = fields.read_text
 default_decoders = fields.X_DECODERS
@@ -56,17 +56,27 @@ xdecode = fields.XDecode
 Function = Callable[[Any], Any]
 
 
+class Decode(fields.Decode):
+    """Decode fields by extension as the webdataset library does."""
+
+    decoder_class = Decoder
+
+
+decode = Decode
+
+
 class Uncurried:
     """A stage as a function of data and the stage's arguments: `_map(data, f)` for `map(f)(data)`."""
 
     def __init__(self, stage: Callable[..., Callable[[Any], Any]]) -> None:
         self.stage = stage
-        data = inspect.Parameter("data", inspect.Parameter.POSITIONAL_ONLY)
+        data = inspect.Parameter("data", inspect.Parameter.POSITIONAL_OR_KEYWORD)
         parameters = inspect.signature(stage).parameters.values()
         self.__signature__: inspect.Signature = inspect.Signature([data, *parameters])
 
-    def __call__(self, data: Iterable[Any], /, *args: Any, **kw: Any) -> Any:
-        return self.stage(*args, **kw)(data)
+    def __call__(self, *args: Any, **kw: Any) -> Any:
+        data, *rest = args or (kw.pop("data"),)  # a field may be called data, too
+        return self.stage(*rest, **kw)(data)
 
 
 _associate = Uncurried(associate)

@@ -16,9 +16,13 @@ from dataclasses import replace
 from types import TracebackType
 from typing import IO, Any, NoReturn
 
+from tarmac import environment
+from tarmac.compat.webdataset.utils import print_message
+from tarmac.display import display_url
 from tarmac.errors import UnsupportedScheme, WriteError
 from tarmac.storage import FileStore, schemes
 from tarmac.storage.command import CommandSink, CommandSource
+from tarmac.storage.local import LocalSource
 from tarmac.storage.schemes import rewrite_url as rewrite_url
 from tarmac.storage.types import DEFAULT_STORAGE, Sink, Source, StorageOptions
 from tarmac.storage.unclosed import Watch
@@ -26,6 +30,7 @@ from tarmac.storage.unclosed import Watch
 Opener = Callable[..., Any]
 BUFFER = 8192
 _POPEN = tuple(inspect.signature(subprocess.Popen).parameters)
+_BY_CURL = ("sftp", "scp", "ftps")
 _IN_COMMAND = re.compile(r"(?:https?|hdfs|gs|ais|s3):\S*")
 
 
@@ -37,6 +42,17 @@ class _RawSource(io.RawIOBase):
 
     def readable(self) -> bool:
         return True
+
+    def seekable(self) -> bool:
+        return isinstance(self.source, LocalSource) and self.source.length is not None
+
+    def fileno(self) -> int:
+        return self.source.fileno() if isinstance(self.source, LocalSource) else super().fileno()
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        if not self.seekable():
+            raise io.UnsupportedOperation("only local files can seek")
+        return os.lseek(self.fileno(), offset, whence)
 
     def readinto(self, buffer: Any, /) -> int:
         data = self.source.read(len(buffer))
@@ -138,7 +154,16 @@ def open_url(url: str, mode: str = "rb", bufsize: int = BUFFER, **kw: Any) -> IO
     raise ValueError(f'mode must be "rb" or "wb", got {mode!r}')
 
 
-gopen_ais = gopen_curl = gopen_file = gopen_gsutil = gopen_hf = gopen_htgs = gopen_pipe = open_url
+gopen_ais = gopen_file = gopen_gsutil = gopen_hf = gopen_htgs = gopen_pipe = open_url
+
+
+def gopen_curl(url: str, mode: str = "rb", bufsize: int = BUFFER, **kw: Any) -> Any:
+    """Open a URL with `curl` if tarmac has no store for its scheme, as for sftp."""
+    if schemes.scheme_of(url) not in _BY_CURL:
+        return open_url(url, mode, bufsize, **kw)
+    command = ["curl", "-f", "-s", "-g", "--proto", f"={','.join(_BY_CURL)}"]
+    retries = ["--connect-timeout", "30", "--retry", "30", "--retry-delay", "2"]
+    return Pipe([*command, *(retries if mode == "rb" else ("-T", "-")), url], mode=mode)
 
 
 def gopen(url: str, mode: str = "rb", bufsize: int = BUFFER, **kw: Any) -> IO[bytes]:
@@ -150,6 +175,10 @@ def gopen(url: str, mode: str = "rb", bufsize: int = BUFFER, **kw: Any) -> IO[by
     if mode not in ("rb", "wb"):
         raise ValueError(f'mode must be "rb" or "wb", got {mode!r}')
     target = rewrite_url(url)
+    if environment.gopen_verbose():
+        print_message(f"GOPEN {display_url(url)}")
+        if target != url:
+            print_message(f"GOPEN REWRITE {display_url(url)} -> {display_url(target)}")
     opener = gopen_schemes.registered.get(schemes.scheme_of(target))
     if opener is None or not kw:
         return open_url(url, mode, bufsize, **kw)
@@ -310,3 +339,6 @@ def set_options(
         if value is not None:
             setattr(obj, name, value)
     return True
+
+
+gopen_schemes.update(dict.fromkeys(_BY_CURL, gopen_curl))

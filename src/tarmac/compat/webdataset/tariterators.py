@@ -8,13 +8,17 @@ sample only when the sample is complete, so that no custom grouping after it see
 from __future__ import annotations
 
 import contextlib
+import importlib
 import random
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator
 from itertools import chain, groupby, islice
 from typing import IO, Any
 
-from tarmac.compat.webdataset.gopen import ReadFile, gopen
+from tarmac import environment
+from tarmac.compat.webdataset.gopen import ReadFile
+from tarmac.compat.webdataset.utils import print_message
+from tarmac.display import display_url
 from tarmac.errors import ArchiveError, SplitSample
 from tarmac.limits import DEFAULT_LIMITS
 from tarmac.runtime.seeds import random_seed
@@ -22,11 +26,11 @@ from tarmac.samples.grouping import Grouping, group_members
 from tarmac.samples.naming import first_dot
 from tarmac.steps.handlers import Handler, reraise_exception
 from tarmac.storage.braces import expand_braces
-from tarmac.stream.read_shards import TarSamples
-from tarmac.stream.read_shards import tarfile_samples as tarfile_samples
-from tarmac.tar import Member, read_members
+from tarmac.stream import read_shards
+from tarmac.tar import Member, TarOptions, read_members
 
-tarfile_to_samples = TarSamples
+# The module, which the program may change; the attribute of the package is the function.
+gopen = importlib.import_module("tarmac.compat.webdataset.gopen")
 
 meta_prefix = meta_suffix = "__"
 
@@ -81,7 +85,7 @@ def url_opener(
     data: Iterable[Any], handler: Handler = reraise_exception, **kw: Any
 ) -> Iterator[dict[str, Any]]:
     """Open shards: add `stream` to each dictionary with a `url`. `kw` is passed to `gopen`."""
-    return open_each(data, handler, lambda url: {"stream": gopen(url, **kw)})
+    return open_each(data, handler, lambda url: {"stream": gopen.gopen(url, **kw)})
 
 
 def open_each(
@@ -262,3 +266,49 @@ def group_by_keys(
 def _shard_of(file: dict[str, Any]) -> str | None:
     """Return the URL of the shard of a file; None for the empty dictionary between two shards."""
     return file.get("__url__", "") if file else None
+
+
+def _steps() -> tuple[Callable[..., Any], ...]:
+    return gopen.gopen, url_opener, tar_file_expander, group_by_keys
+
+
+_STEPS = _steps()
+
+
+class TarSamples(read_shards.TarSamples):
+    """Read the samples of each shard in one step, or with the functions that the program has replaced here."""
+
+    @property
+    def reads_parts(self) -> bool:  # type: ignore[override]
+        """Whether the stage understands parts of shards; functions of the program may not."""
+        return _steps() == _STEPS
+
+    def _samples(self, shard: dict[str, Any]) -> Iterator[Any]:
+        if environment.gopen_verbose():
+            print_message(f"GOPEN {display_url(shard['url'])}")
+        return super()._samples(shard)
+
+    def run(self, source: Iterable[Any]) -> Iterator[Any]:
+        reader, handler = self.reader, self.handler
+        if _steps() == _STEPS or reader.cache is not None:
+            return super().run(source)
+        streams = url_opener(source, handler=handler)
+        files = tar_file_expander(
+            streams, handler=handler, select_files=reader.select, rename_files=reader.rename
+        )
+        return group_by_keys(files, handler=handler)
+
+
+def tarfile_samples(
+    src: Iterable[Any],
+    handler: Handler = reraise_exception,
+    select_files: Selector | None = None,
+    rename_files: Renamer | None = None,
+    *,
+    tar: TarOptions | None = None,
+) -> Iterator[Any]:
+    """Yield the samples of shards."""
+    return TarSamples(handler, select_files, rename_files, tar=tar).run(src)
+
+
+tarfile_to_samples = TarSamples

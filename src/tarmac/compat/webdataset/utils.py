@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from tarmac import environment
+from tarmac.display import visible
 from tarmac.limits import DEFAULT_LIMITS
 from tarmac.runtime.seeds import make_seed
 from tarmac.runtime.worker_info import current_worker_info
@@ -32,6 +33,11 @@ __all__ = [
     "repeatedly",
     "repeatedly0",
 ]
+
+
+def print_message(text: str) -> None:
+    """Print a message that the program asked for, by `verbose` or GOPEN_VERBOSE, on standard error."""
+    sys.stderr.write(f"{visible(text)}\n")
 
 
 def identity(x: Any) -> Any:

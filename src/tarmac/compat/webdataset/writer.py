@@ -15,7 +15,8 @@ from tarmac.codecs.basic import msgpack_dumps
 from tarmac.codecs.images import image_encoder
 from tarmac.codecs.tenbin import encode_tenbin
 from tarmac.compat.webdataset.autodecode import encoders
-from tarmac.compat.webdataset.utils import identity
+from tarmac.compat.webdataset.utils import identity, print_message
+from tarmac.display import display_url
 from tarmac.errors import UsageError
 from tarmac.samples import shards, writer
 from tarmac.samples.writer import SampleEncoder
@@ -67,6 +68,10 @@ class TarWriter(writer.TarWriter):
         options |= {"user": user, "group": group, "mode": mode, "compress": compress, "keep_meta": keep_meta}
         super().__init__(fileobj, **_native(encoder, mtime, format), **options)
 
+    def write(self, obj: Mapping[str, Any]) -> int:
+        """Append a sample and return its payload size."""
+        return super().write(obj)
+
 
 class ShardWriter(shards.ShardWriter):
     """`tarmac.ShardWriter` with the arguments and attributes of the webdataset library.
@@ -102,7 +107,14 @@ class ShardWriter(shards.ShardWriter):
             **options,
         )
 
+    def write(self, obj: Mapping[str, Any]) -> int:
+        """Append a sample and return its payload size."""
+        return super().write(obj)
+
     def _open(self, name: str) -> writer.TarWriter:
+        if self.verbose:
+            size = f"{self._bytes / 1e9:.1f} GB"
+            print_message(f"# writing {display_url(name)} {self._samples} {size} {self.samples_written}")
         if self.opener is None:
             return super()._open(name)
         return writer.TarWriter(self.opener(name), **self._options, _name=name, _close=True)

@@ -7,7 +7,6 @@ from tarmac.compat.wids import wids as wids
 from tarmac.compat.wids import wids_cleanup as wids_cleanup
 from tarmac.compat.wids import wids_decode as wids_decode
 from tarmac.compat.wids import wids_dl as wids_dl
-from tarmac.compat.wids import wids_index as wids_index
 from tarmac.compat.wids import wids_lru as wids_lru
 from tarmac.compat.wids import wids_mmtar as wids_mmtar
 from tarmac.compat.wids import wids_specs as wids_specs

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from tarmac import environment
 from tarmac.codecs import find_codec
 from tarmac.codecs.compression import gunzip
 from tarmac.codecs.decode import raise_located
@@ -41,10 +42,11 @@ def decode_all_gz(sample: Sample, format: Any = True, update_key: bool = True) -
 def decode_basic(sample: Sample, format: Any = True, *, allow_pickle: bool = False) -> Sample:
     """Decode text, classes, JSON, arrays and tensors, in place; pickles only with `allow_pickle`."""
     del format
+    allowed = allow_pickle or environment.allows_pickle()
     for key in _encoded_keys(sample):
         name = extension_of(key.lower().removesuffix(".gz"))
         codec = find_codec(name) if name in _BASIC else None
-        options = _PICKLES if allow_pickle and name in ("pickle", "pkl") else SAFE
+        options = _PICKLES if allowed and name in ("pickle", "pkl") else SAFE
         decode = _safetensors if name == "safetensors" else None if codec is None else codec.decoder(options)
         if decode is not None:
             sample[key] = _decode(decode, key, sample)

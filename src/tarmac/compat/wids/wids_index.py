@@ -206,3 +206,7 @@ def main(arguments: list[str] | None = None) -> None:
     args = _parser().parse_args(arguments)
     commands = {"create": main_create, "update": main_update, "info": main_info, "sample": main_sample}
     commands[args.command](args)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,227 @@
+"""Every row of the table of differences in docs/pipelines.md is tested, here or close to the code."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+from pathlib import Path
+
+import numpy as np
+import PIL.Image
+import pytest
+import webdataset as real
+
+import tarmac
+import tarmac.compat.wids as wids
+import tarmac.webdataset as wds
+from harness.shards import plain
+from tarmac.errors import BadName, CommitFailed, DecompressionBomb, EncodeFailed, NotFound, UnsupportedScheme
+
+ROOT = Path(__file__).parents[2]
+ROWS = {}
+"""The tests of this file, by the first cell of their row."""
+ELSEWHERE = {
+    "shard order with `shardshuffle`": "stream/test_webdataset.py::test_shard_shuffle_differs_by_epoch_and_not_by_run",
+    "order without a seed": "stream/test_webdataset.py::test_shard_shuffle_differs_by_epoch_and_not_by_run",
+    "`shuffle(seed=…)`, `resampled=True, seed=…`": "stream/test_shuffle.py::test_issue_172_each_epoch_has_another_order",
+    "fewer shards than workers": "stream/test_split.py::test_issue_72_more_workers_than_shards",
+    "a truncated shard or pipe": (
+        "compat/test_regressions.py::test_issue_473_a_pipe_that_ends_between_members_is_an_error"
+    ),
+    "the sample at the truncation": (
+        "compat/test_regressions.py::test_issue_432_no_half_sample_in_a_truncated_shard"
+    ),
+    "samples whose members are not contiguous": (
+        "stream/test_non_contiguous.py::test_a_local_shard_yields_contiguous_samples_only"
+    ),
+    "hard links": "tar/test_links.py",
+    "a shard without its end-of-archive marker; archives joined with `cat`": (
+        "stream/test_non_contiguous.py::test_tar_options_of_every_reader"
+    ),
+    "dropped samples": "compat/test_regressions.py::test_warnings_do_not_sleep",
+    "a writer that is never closed": "storage/test_unclosed.py",
+    "pickles in shards, also in `pth` and `npy`": "compat/test_drop_in.py::test_a_variable_allows_pickles",
+    "cached shards": ("compat/test_regressions.py::test_url_to_name_and_home_directories_have_an_effect"),
+    "samples cached in memory": (
+        "compat/test_regressions.py::test_cached_samples_are_not_changed_by_later_stages"
+    ),
+    "`batched(n)`": "stream/test_batch.py::test_batches_come_when_they_are_full",
+    "`with_epoch`, `repeat`, `with_length`": (
+        "compat/test_regressions.py::test_issue_361_pipelines_with_lengths_are_picklable"
+    ),
+    "`repeat=`, `verbose=`, `listed(partial=)`, `TarWriter(format=)`, `select(handler=)`": (
+        "compat/test_regressions.py::test_handlers_of_every_stage_that_takes_one"
+    ),
+    "`s3://`": "storage/test_objects.py::test_s3_from_the_environment",
+    "`GOPEN_REWRITE`": "storage/test_rewriting.py",
+    "secure mode": "compat/test_install.py::test_enforce_security_switch",
+    "`MultiLoader`": "compat/test_webdataset_multi.py",
+    "`verbose=` of `ShardWriter`, `GOPEN_VERBOSE`": (
+        "compat/test_drop_in.py::test_verbose_writers_name_their_shards"
+    ),
+}
+
+
+def row(first_cell):
+    def register(test):
+        ROWS[first_cell] = test
+        return test
+
+    return register
+
+
+def table():
+    """Return the first cell of each row of the table of differences."""
+    section = (
+        (ROOT / "docs" / "pipelines.md").read_text().partition("## Coming from the webdataset library")[2]
+    )
+    return re.findall(r"^\| ([^|].*?) \| .* \|$", section, re.MULTILINE)
+
+
+def test_every_row_is_tested():
+    assert len(table()) > 35
+    assert set(table()) <= {*ROWS, *ELSEWHERE}
+    for test in ELSEWHERE.values():
+        file, _, name = test.partition("::")
+        path = ROOT / "tests" / file
+        assert path.exists(), test
+        assert not name or f"def {name}" in path.read_text(), test
+
+
+@pytest.fixture(autouse=True)
+def in_a_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.tar").write_bytes(plain([("a.txt", b"1")]))
+
+
+def write(**fields):
+    with wds.TarWriter(io.BytesIO()) as shard:
+        shard.write({"__key__": "a", **fields})
+
+
+@row("`map` to a dictionary")
+def test_map_may_set_a_key():
+    dataset = wds.WebDataset("x.tar", shardshuffle=False).map(lambda sample: {"__key__": "new"})
+    assert list(dataset) == [{"__key__": "new"}]
+
+
+@row("`len()`")
+def test_lengths():
+    dataset = wds.WebDataset("x.tar", shardshuffle=False)
+    with pytest.raises(TypeError):
+        len(dataset)
+    assert len(dataset.with_length(3, silent=True)) == 3
+
+
+@row("`dataset.pipeline`")
+def test_stages():
+    dataset = wds.WebDataset("x.tar", shardshuffle=False)
+    assert len(dataset.pipeline) < len(real.WebDataset("x.tar", shardshuffle=False).pipeline)
+    assert not hasattr(dataset.shuffle(10).pipeline[-1], "kw")
+    assert not hasattr(wds.WebLoader(dataset).pipeline[0], "num_workers")
+
+
+@row("subclasses that override `create_url_iterator`, `update_cache_info`")
+def test_steps_of_the_constructor_are_not_called():
+    class Mine(wds.WebDataset):
+        def create_url_iterator(self, args):
+            raise AssertionError
+
+    assert len(list(Mine("x.tar", shardshuffle=False))) == 1
+
+
+@row("floats and booleans in `cls`, NaN in `json`, boolean masks in `png`")
+@pytest.mark.parametrize(
+    "fields", [{"cls": 1.5}, {"cls": True}, {"json": float("nan")}, {"png": np.ones((2, 2), bool)}]
+)
+def test_values_that_are_not_written(fields):
+    with pytest.raises(EncodeFailed, match='"a"'):
+        write(**fields)
+
+
+@row("keys with dots in their last part")
+def test_keys_with_dots():
+    with pytest.raises(BadName):
+        write(__key__="a.b", txt="x")
+    with wds.TarWriter("dots.tar", split_name=tarmac.last_dot) as shard:
+        shard.write({"__key__": "a.b", "txt": "x"})
+    dataset = wds.WebDataset("dots.tar", shardshuffle=False, split_name=tarmac.last_dot)
+    assert [sample["__key__"] for sample in dataset] == ["a.b"]
+
+
+@row("images of more than 64 megapixels")
+def test_large_images():
+    stream = io.BytesIO()
+    PIL.Image.new("1", (8200, 8200)).save(stream, "PNG")
+    Path("large.tar").write_bytes(plain([("a.png", stream.getvalue())]))
+    dataset = wds.WebDataset("large.tar", shardshuffle=False)
+    with pytest.raises(DecompressionBomb):
+        list(dataset.decode("pil"))
+    limits = tarmac.Limits(pixels=10**8)
+    assert next(iter(dataset.decode("pil", limits=limits)))["png"].size == (8200, 8200)
+
+
+@row("a writer for a directory that does not exist, or a device")
+def test_targets_of_writers():
+    for target in ("missing/x.tar", os.devnull):
+        with pytest.raises(OSError) as caught:
+            wds.TarWriter(target)
+        assert type(caught.value) is CommitFailed
+    with wds.TarWriter("pipe:cat > /dev/null") as shard:
+        shard.write({"__key__": "a", "txt": "x"})
+
+
+@row("a `ShardWriter` without samples")
+def test_no_samples():
+    with wds.ShardWriter("y-%d.tar") as shards:
+        assert shards.fname is None
+    assert not Path("y-0.tar").exists()
+    assert not hasattr(wds.TarWriter(io.BytesIO()), "tarstream")
+
+
+@row("unbalanced or escaped braces in patterns")
+def test_braces():
+    assert wds.SimpleShardList("x-{0..3.tar").urls == ["x-{0..3.tar"]
+    assert wds.shardlists.expand_urls(r"x-\{0,1\}.tar") == [r"x-\{0,1\}.tar"]
+
+
+@row("a name that begins with `@`")
+def test_lists():
+    Path("list.txt").write_text("x.tar\n")
+    assert len(list(wds.WebDataset("@list.txt", shardshuffle=False))) == 1
+
+
+@row("`cache_dir` that does not exist")
+@row("shards that the other library has cached")
+def test_cache_directories(tmp_path):
+    url = f"pipe:cat {tmp_path}/x.tar"
+    assert len(list(wds.WebDataset(url, shardshuffle=False, cache_dir="cache"))) == 1
+    (entry,) = (path.name for path in Path("cache").iterdir() if path.is_file())
+    assert entry != real.cache.url_to_cache_name(url)
+
+
+@row("errors of shards in handlers")
+def test_errors_have_a_url():
+    errors = []
+    dataset = wds.WebDataset("none.tar", shardshuffle=False, handler=lambda error: not errors.append(error))
+    with pytest.raises(ValueError):
+        list(dataset)
+    (error,) = errors
+    assert (type(error), error.url) == (NotFound, "none.tar")
+
+
+@row("`DecodingError(url, key, k, sample)`")
+def test_decoding_errors_have_a_message():
+    assert str(wds.DecodingError("invalid.", url="x.tar", key="a")) == 'x.tar, sample "a": invalid.'
+
+
+@row("`htgs://`, `GOPEN_BUFFER`")
+def test_htgs():
+    with pytest.raises(UnsupportedScheme):
+        wds.gopen("htgs://bucket/x.tar")
+
+
+@row("`import wids`")
+def test_wids():
+    assert not hasattr(wids, "wids_bench")
