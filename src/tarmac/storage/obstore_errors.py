@@ -10,7 +10,7 @@ import contextlib
 import re
 from collections.abc import Callable, Iterator
 from http import HTTPStatus
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from tarmac.display import redact
 from tarmac.errors import (
@@ -26,6 +26,7 @@ from tarmac.errors import (
     UrlError,
 )
 from tarmac.extras import MissingExtra
+from tarmac.storage.store import GLOB
 
 _STATUS = re.compile(r"\bstatus: (\d{3}),")
 _KIND = re.compile(r"HttpError \{\s+kind: (\w+),")
@@ -128,7 +129,10 @@ def status_error(
     if status in (401, 403):
         return AccessDenied(what, url=url, hint="check the credentials and what they allow.")
     if status in (404, 410):
-        return NotFound(what, url=url)
+        parts = urlsplit(url)
+        glob = parts.scheme in ("http", "https") and GLOB.search(unquote(parts.path))
+        hint = "web servers cannot be listed; name the shards: x-{0000..0009}.tar" if glob else None
+        return NotFound(what, url=url, hint=hint)
     if status == 412:
         return ObjectChanged(what, url=url)
     if status in (408, 429) or status >= 500:
