@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 import tarmac
+from harness.folder import Handler, serving
 from tarmac.errors import AccessDenied, BadSetting, ConnectFailed, NotFound, TarmacError, UrlError
 from tarmac.extras import MissingExtra
 from tarmac.storage import StorageOptions, open_read, open_write, read_range, stat
@@ -207,6 +208,25 @@ def test_the_source_of_rejected_credentials_is_named(s3, azure, hasty, profiles,
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", config.pop("account_key"))
     with pytest.raises(AccessDenied, match=r"Credentials: AZURE_STORAGE_ACCOUNT_KEY"):
         stat("az://data/x", replace(hasty, config=config))
+
+
+@pytest.mark.parametrize("secure", ["0", "1"])
+def test_the_source_of_credentials_for_web_servers(secure, hasty, monkeypatch):
+    class Deny(Handler):
+        def do_GET(self):
+            self.reply(403)
+
+        do_HEAD = do_GET
+
+    monkeypatch.setenv("TARMAC_SECURE", secure)
+    with serving(Deny) as url:
+        with pytest.raises(AccessDenied, match=r"403.*Credentials: none\."):
+            stat(f"{url}/x.tar", hasty)
+        with pytest.raises(AccessDenied, match=r"Credentials: the header Authorization\."):
+            stat(f"{url}/x.tar", replace(hasty, headers={"authorization": "Bearer s3cret"}))
+        with pytest.raises(AccessDenied, match=r"Credentials: the user and password of the URL\.") as info:
+            stat(f"{url.replace('://', '://me:s3cret@')}/x.tar", hasty)
+    assert "s3cret" not in str(info.value)
 
 
 def test_a_changed_file_makes_a_new_client(hasty, profiles, s3):

@@ -90,10 +90,8 @@ def translate(error: Exception, url: str, credentials: Callable[[], str] = str) 
     status = _STATUS.search(facts)
     if status is not None:
         code = _CODE.search(facts)
-        source = credentials() if status[1] in ("401", "403") else ""
-        return status_error(
-            int(status[1]), url, code=code[1] if code else "", tries=_tries(facts), credentials=source
-        )
+        number, name = int(status[1]), code[1] if code else ""
+        return status_error(number, url, code=name, tries=_tries(facts), credentials=credentials())
     if _RANGE.search(facts):
         return no_ranges(url)
     kind = _KIND.search(facts)
@@ -124,10 +122,10 @@ def status_error(
         phrase = f" {HTTPStatus(status).phrase}"
     except ValueError:
         phrase = ""
-    source = f". Credentials: {credentials}" if credentials else ""
-    what = f"the server responded with {status}{phrase}{f' ({code})' if code else ''}{tries}{source}."
+    what = f"the server responded with {status}{phrase}{f' ({code})' if code else ''}{tries}."
     if status in (401, 403):
-        return AccessDenied(what, url=url, hint="check the credentials and what they allow.")
+        source = f" Credentials: {credentials}." if credentials else ""
+        return AccessDenied(what + source, url=url, hint="check the credentials and what they allow.")
     if status in (404, 410):
         parts = urlsplit(url)
         glob = parts.scheme in ("http", "https") and GLOB.search(unquote(parts.path))
@@ -148,4 +146,5 @@ def _host(facts: str) -> str:
 
 def _tries(facts: str) -> str:
     match = _TRIES.search(facts)
-    return f", after {match[1]} retries" if match and match[1] != "0" else ""
+    count = match[1] if match else "0"
+    return {"0": "", "1": ", after 1 retry"}.get(count, f", after {count} retries")
