@@ -30,6 +30,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # Indexes that are made on first use belong to these tests alone.
 os.environ["TARMAC_HOME"] = tempfile.mkdtemp(prefix="tarmac-home-")
 atexit.register(shutil.rmtree, os.environ["TARMAC_HOME"], ignore_errors=True)
+# Profiles of the developer are not part of the tests.
+os.environ["AWS_CONFIG_FILE"] = os.environ["AWS_SHARED_CREDENTIALS_FILE"] = "/nonexistent"
 
 
 LEAVING = 30.0

@@ -50,12 +50,8 @@ def test_hub(monkeypatch, tmp_path):
 
 
 def test_endpoints(monkeypatch):
-    for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AIS_ENDPOINT"):
-        monkeypatch.delenv(name, raising=False)
-    assert environment.s3_endpoint() is None
+    monkeypatch.delenv("AIS_ENDPOINT", raising=False)
     assert environment.aistore_endpoint() is None
-    monkeypatch.setenv("AWS_ENDPOINT", "http://a")
-    assert environment.s3_endpoint() == "http://a"
     monkeypatch.setenv("AIS_ENDPOINT", "http://b")
     assert environment.aistore_endpoint() == "http://b"
 

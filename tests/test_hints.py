@@ -23,8 +23,8 @@ SOURCES = {
     if "compat" not in path.parts
 }
 CONTEXT = click.Context(program)
-OF_OTHERS = {"--shm-size", "--hard-dereference", "--max-"}
-"""Flags of docker and tar, and the beginning of several."""
+OF_OTHERS = {"--shm-size", "--hard-dereference", "--profile", "--max-"}
+"""Flags of docker, tar and aws, and the beginning of several."""
 PROSE = {"and", "knows", "must", "or", "raises", "reads", "started", "that", "use", "writes"}
 """What follows the name of the library in a sentence."""
 SPEC_KEYS = {"resample", "rest"}

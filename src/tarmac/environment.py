@@ -1,13 +1,14 @@
 """All environment variables that tarmac reads (docs/environment.md lists them), and secure mode.
 
 In secure mode, no URL may run a command, and no redirect may lead into a private network.
-obstore reads the variables of object stores itself (`AWS_*`, `GOOGLE_*`, `AZURE_*`).
+obstore reads the variables of object stores itself (`AWS_*`, `GOOGLE_*`, `AZURE_*`); storage/aws.py completes them.
 """
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from tarmac.errors import BadSetting
 
@@ -85,7 +86,9 @@ def gopen_verbose() -> bool:
 
 def hub_endpoint() -> str:
     """Return the address of the Hugging Face hub for `hf://` URLs."""
-    return (os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
+    endpoint = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
+    check_endpoint("HF_ENDPOINT", endpoint)
+    return endpoint.rstrip("/")
 
 
 def hub_token() -> str | None:
@@ -110,13 +113,27 @@ def store_settings() -> tuple[tuple[str, str], ...]:
     return tuple(pair for pair in os.environ.items() if pair[0].startswith(("AWS_", "AZURE_", "GOOGLE_")))
 
 
-def s3_endpoint() -> str | None:
-    """Return the S3 endpoint that obstore will use."""
-    return (
-        os.environ.get("AWS_ENDPOINT_URL_S3")
-        or os.environ.get("AWS_ENDPOINT_URL")
-        or os.environ.get("AWS_ENDPOINT")
-    )
+def aws_files() -> tuple[Path, Path]:
+    """Return the configuration file and the credentials file of the AWS SDK."""
+    names = (("AWS_CONFIG_FILE", "config"), ("AWS_SHARED_CREDENTIALS_FILE", "credentials"))
+    config, credentials = (Path(os.environ.get(name) or f"~/.aws/{file}") for name, file in names)
+    try:
+        return config.expanduser(), credentials.expanduser()
+    except RuntimeError:  # no home directory
+        return config, credentials
+
+
+def check_endpoint(name: str, value: str) -> None:
+    """Raise BadSetting unless an endpoint is the address of a server."""
+    try:
+        parts = urlsplit(value)
+        valid = parts.scheme in ("http", "https") and parts.hostname and (parts.port or 1)
+    except ValueError:
+        valid = False
+    if not valid or set(value) & set(" \t\r\n"):
+        example = value if value and "/" not in value and not set(value) & set(" \t\r\n@") else "HOST:PORT"
+        what = f"{name}: the endpoint needs http:// or https:// and the name of a server."
+        raise BadSetting(what, hint=f"http://{example} or https://{example}.")
 
 
 def default_seed() -> int:

@@ -319,7 +319,7 @@ class CommitFailed(WriteError):
 class DiskFull(WriteError):
     """No space is left for the shard."""
 
-    hint: str | None = "free space and run again; nothing was published."
+    hint: str | None = "free space and run again; no part of this file was published."
 
 
 class IndexingError(TarmacError, ValueError):

@@ -64,7 +64,8 @@ def no_credentials(monkeypatch, tmp_path_factory):
     for name in list(os.environ):
         if name.startswith(("AWS_", "AZURE_", "GOOGLE_", "HF_", "AIS_")):
             monkeypatch.delenv(name)
-    monkeypatch.setenv("HF_HOME", "/nonexistent")
+    for name in ("HF_HOME", "AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, "/nonexistent")
 
 
 @pytest.fixture

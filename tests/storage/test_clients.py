@@ -8,7 +8,7 @@ import pytest
 
 from tarmac.errors import UrlError
 from tarmac.storage import open_read, stat
-from tarmac.storage.clients import _allows_http, is_web, locate, login_of
+from tarmac.storage.clients import is_web, locate, login_of
 
 
 def test_options_are_keys_of_cached_clients(hasty):
@@ -54,25 +54,6 @@ def test_the_environment_is_part_of_the_key(hasty, monkeypatch):
     assert locate("s3://bucket/y", hasty)[0] is one
     monkeypatch.setenv("AWS_REGION", "eu-north-1")
     assert locate("s3://bucket/y", hasty)[0] is not one
-
-
-@pytest.mark.parametrize(
-    ("base", "config", "allowed"),
-    [
-        ("s3://b", {}, False),
-        ("s3://b", {"endpoint": "https://h"}, False),
-        ("s3://b", {"endpoint": "http://h"}, True),
-        ("s3://b", {"aws_endpoint": "http://h"}, True),
-        ("az://b", {"azure_storage_endpoint": "http://h"}, True),
-        ("s3://b", {"allow_http": "true"}, True),
-        ("s3://b", {"aws_allow_http": "false", "endpoint": "https://h"}, False),
-        ("gs://b", {}, True),
-    ],
-)
-def test_plain_http_needs_permission(base, config, allowed):
-    given = dict(config)
-    assert _allows_http(base, given) is allowed
-    assert not any("allow_http" in name for name in given)
 
 
 def test_login():

@@ -53,6 +53,11 @@ def debug_text(facts: str, kind: type[Exception] = Exception) -> Exception:
         (type("AlreadyExistsError", (Exception,), {})("x"), CommitFailed, "exists"),
         (type("InvalidPathError", (Exception,), {})("x"), UrlError, "path"),
         (type("UnknownConfigurationKeyError", (Exception,), {})("x"), UrlError, "key"),
+        (
+            debug_text("uri: Some(\n http://169.254.169.254/latest/api/token,\n), status: 403,"),
+            AccessDenied,
+            r"no credentials.*AWS_PROFILE.*AWS_SKIP_SIGNATURE",
+        ),
     ],
 )
 def test_translation(error, kind, what):

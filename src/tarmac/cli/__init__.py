@@ -44,6 +44,7 @@ VERBS = {
 }
 """The verbs and what they do, for `tarmac --help`."""
 _registered: dict[str, click.Command] = {}
+_JOBS = ("pack", "copy", "sort", "map", "join", "index", "export", "cache")
 DEFECT, INTERRUPTED = 70, 130
 
 
@@ -103,7 +104,16 @@ def main(arguments: list[str] | None = None) -> None:
         status = _run(sys.argv[1:] if arguments is None else arguments)
     if isinstance(sys.stdout, DataOnly):
         sys.stdout = output
+    if signals or status == INTERRUPTED:
+        with contextlib.suppress(OSError):
+            say(_interrupted(sys.argv[1:] if arguments is None else arguments), err=True)
     sys.exit(128 + signals[0] if signals else status)
+
+
+def _interrupted(arguments: list[str]) -> str:
+    """Return the last line of an interrupted program; jobs continue, unless they write to standard output."""
+    continues = arguments[:1] and arguments[0] in _JOBS and "-" not in arguments
+    return f"tarmac: interrupted{'; run the same command again to continue' if continues else ''}."
 
 
 @contextlib.contextmanager

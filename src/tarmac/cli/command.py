@@ -150,6 +150,10 @@ def _reserve_stdout(output: str | None, as_json: bool) -> None:
     if output == "-":
         if as_json:
             raise click.UsageError("--json and -o - would both write to standard output.")
+        if sys.stdout.isatty() and click.get_current_context().info_name != "export":
+            raise click.UsageError(
+                "-o - does not write shards to a terminal. Try: -o - | tar -tv, or -o FILE."
+            )
         sys.stdout = DataOnly(sys.stdout.buffer)
 
 
@@ -165,7 +169,8 @@ class DataOnly:
 
 def exit_code(error: TarmacError) -> int:
     """Return the exit status of an error: 1 damaged data, 2 usage, 3 transfer failed."""
-    if isinstance(error, TransferError | FileNotFoundError | PermissionError):
+    denied = isinstance(error.__cause__, PermissionError)
+    if denied or isinstance(error, TransferError | FileNotFoundError | PermissionError):
         return UNREACHABLE
     if isinstance(error, HookFailed):
         return DAMAGED

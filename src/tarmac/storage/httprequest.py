@@ -22,7 +22,7 @@ from tarmac.environment import is_secure
 from tarmac.errors import ConnectFailed, Stalled, TarmacError
 from tarmac.limits import MIB
 from tarmac.storage.addresses import Guard
-from tarmac.storage.clients import login_of
+from tarmac.storage.clients import credentials_of, login_of
 from tarmac.storage.obstore_errors import status_error
 from tarmac.storage.types import StorageOptions
 
@@ -144,7 +144,7 @@ def request(
                 return response
             response.close()
             if response.status not in REDIRECTS:
-                raise status_error(response.status, url)
+                raise status_error(response.status, url, credentials=credentials_of(url, storage))
             location = response.getheader("Location", "")
         raise ConnectFailed(f"more than {MAX_REDIRECTS} redirects.", url=url)
 

@@ -185,9 +185,12 @@ class LocalSink:
             return None
         except OSError as error:
             raise self._failed(error, "could not be created") from error
+        if modes.S_ISDIR(status.st_mode):
+            hint = f"a name in it: {self._url.rstrip('/')}/NAME"
+            raise CommitFailed("the target is a directory.", url=self._url, hint=hint)
         if not modes.S_ISREG(status.st_mode):
             raise CommitFailed(
-                "the target is a directory or a device.",
+                "the target is a device.",
                 url=self._url,
                 hint='a file name, "-" for standard output, or a pipe: command.',
             )

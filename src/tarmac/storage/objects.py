@@ -23,8 +23,8 @@ from tarmac.errors import (
 )
 from tarmac.limits import MIB
 from tarmac.storage import relay, web
-from tarmac.storage.clients import is_web, locate
-from tarmac.storage.obstore_errors import translate, translating
+from tarmac.storage.clients import is_web, requesting
+from tarmac.storage.obstore_errors import translating
 from tarmac.storage.store import Store
 from tarmac.storage.types import ObjectInfo, Source, StorageOptions
 
@@ -64,14 +64,13 @@ class WebStore(Store):
             return relay.RelaySource(url, storage)
         import obstore
 
-        client, path = locate(url, storage)
-        try:
-            result = obstore.get(client, path)
-        except Exception as error:
-            if is_web(url) and "MissingContentLength" in str(error):
-                return web.WebSource(url, storage)
-            raise translate(error, url) from None
-        return ObjectSource(url, storage, result)
+        with requesting(url, storage) as (client, path):
+            try:
+                return ObjectSource(url, storage, obstore.get(client, path))
+            except Exception as error:
+                if is_web(url) and "MissingContentLength" in str(error):
+                    return web.WebSource(url, storage)
+                raise
 
     def stat(self, url: str, storage: StorageOptions, /) -> ObjectInfo:
         url, storage = self.resolve(url, storage)
@@ -91,8 +90,7 @@ class WebStore(Store):
             return relay.call("read_range", url, start, stop, storage, version)  # type: ignore[no-any-return]
         import obstore
 
-        client, path = locate(url, storage)
-        with translating(url):
+        with requesting(url, storage) as (client, path):
             if version is None:
                 data = bytes(obstore.get_range(client, path, start=start, end=stop))
             else:
@@ -119,9 +117,8 @@ class WebStore(Store):
             return
         import obstore
 
-        client, path = locate(url, storage)
         parts = size > UPLOAD_CHUNK
-        with translating(url):
+        with requesting(url, storage) as (client, path):
             # Stores can create "only if new" in one atomic step only for an upload that is a single request.
             mode = "create" if only_new and not parts else "overwrite"
             obstore.put(client, path, file, use_multipart=parts, chunk_size=UPLOAD_CHUNK, mode=mode)  # type: ignore[arg-type]
@@ -141,8 +138,7 @@ class BucketStore(WebStore):
 def _stat(url: str, storage: StorageOptions, method: str = "HEAD") -> ObjectInfo:
     import obstore
 
-    client, path = locate(url, storage)
-    with translating(url):
+    with requesting(url, storage) as (client, path):
         if method == "GET":
             meta = obstore.get(client, path, options={"range": (0, 1)}).meta
         else:
@@ -154,10 +150,9 @@ def list_pages(url: str, storage: StorageOptions) -> Iterator[relay.Listing]:
     """Yield the objects under a prefix like `s3://bucket/train/`, a page at a time."""
     import obstore
 
-    client, prefix = locate(url, storage)
-    base = url.removesuffix(prefix)
-    folder = prefix.rpartition("/")[0]  # obstore lists by whole directories
-    with translating(url):
+    with requesting(url, storage) as (client, prefix):
+        base = url.removesuffix(prefix)
+        folder = prefix.rpartition("/")[0]  # obstore lists by whole directories
         for page in obstore.list(client, folder or None):
             yield [
                 (base + item["path"], ObjectInfo(item["size"], item["e_tag"]))
@@ -187,8 +182,9 @@ class ObjectSource(Source):
 
     def _next(self) -> bytes:
         try:
-            chunk = next(self._chunks, None)
-        except Exception as error:
+            with translating(self._url):
+                chunk = next(self._chunks, None)
+        except TarmacError as error:
             raise self._broken(error) from None
         self._received += 0 if chunk is None else len(chunk)
         if self._received > self.length or (chunk is None and self._received < self.length):
@@ -199,9 +195,8 @@ class ObjectSource(Source):
             )
         return b"" if chunk is None else bytes(chunk)
 
-    def _broken(self, error: Exception) -> TarmacError:
+    def _broken(self, result: TarmacError) -> TarmacError:
         """Return the reason why the body ended early; obstore gives none when the object was replaced."""
-        result = translate(error, self._url)
         if type(result) in (ShortRead, TransferError) and self.version is not None:
             with contextlib.suppress(TarmacError):
                 if WebStore().stat(self._url, self._storage).version != self.version:

@@ -20,6 +20,7 @@ from typing import IO, Any
 
 from tarmac import environment
 from tarmac.errors import TarmacError, TransferError
+from tarmac.extras import MissingExtra
 from tarmac.limits import MIB
 from tarmac.storage.types import ObjectInfo, Source, StorageOptions
 
@@ -185,7 +186,7 @@ def _serve(fd: int) -> None:
 def _answer(server: _Server, name: str, args: tuple[Any, ...]) -> tuple[bool, Any]:
     try:
         return True, getattr(server, name)(*args)
-    except TarmacError as error:
+    except (TarmacError, MissingExtra) as error:
         return False, error
     except Exception as error:  # other exceptions may not be picklable
         return False, TransferError(f"the helper process failed: {type(error).__name__}.")

@@ -57,7 +57,7 @@ class UploadSink:
             raise DiskFull(
                 f"the temporary file could not be written: {error.strerror}.",
                 url=self._url,
-                hint=f"free space in {tempfile.gettempdir()}, or set TMPDIR; nothing was published.",
+                hint=f"free space in {tempfile.gettempdir()}, or set TMPDIR; no part of this object was published.",
             ) from error
 
     def write(self, data: bytes, /) -> None:

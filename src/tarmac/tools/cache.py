@@ -13,6 +13,7 @@ from tarmac.progress import track
 from tarmac.runtime.lookahead import in_threads
 from tarmac.storage import Cache, StorageOptions
 from tarmac.storage.cache import CacheEntry
+from tarmac.storage.schemes import is_local
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.storage.urls import Shards, expand
 
@@ -31,10 +32,11 @@ class WarmReport:
     @property
     def remarks(self) -> list[str]:
         """Return a line for each shard that is not in the cache."""
-        too_large = (
-            f"not cached: {display_url(url)} is local or larger than the cache" for url in self.not_kept
+        not_kept = (
+            f"not cached: {display_url(url)} is {'local' if url == '-' or is_local(url) else 'larger than the cache'}"
+            for url in self.not_kept
         )
-        return [*too_large, *(f"FAILED {error}" for error in self.failed.values())]
+        return [*not_kept, *(f"FAILED {error}" for error in self.failed.values())]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the numbers and messages, for JSON."""

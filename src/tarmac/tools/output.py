@@ -89,6 +89,10 @@ class Output:
             )
         if not self.stream:
             self.name(0, _ANY_NAME, _ANY_NAME)
+        url = self.pattern
+        if is_local(url) and not url.endswith("/") and os.path.isdir(local_path(url)):
+            hint = f"{url}/ keeps the names of shards; {url}/x-{{i:06d}}.tar numbers them."
+            raise UsageError("the target is a directory.", url=url, hint=hint)
 
     @property
     def stream(self) -> bool:
