@@ -24,7 +24,9 @@ ROWS = {}
 ELSEWHERE = {
     "shard order with `shardshuffle`": "stream/test_webdataset.py::test_shard_shuffle_differs_by_epoch_and_not_by_run",
     "order without a seed": "stream/test_webdataset.py::test_shard_shuffle_differs_by_epoch_and_not_by_run",
-    "`shuffle(seed=…)`, `resampled=True, seed=…`": "stream/test_shuffle.py::test_issue_172_each_epoch_has_another_order",
+    "`shuffle(seed=…)`, `resampled=True, seed=…`": (
+        "stream/test_shuffle.py::test_issue_172_each_epoch_has_another_order"
+    ),
     "fewer shards than workers": "stream/test_split.py::test_issue_72_more_workers_than_shards",
     "a truncated shard or pipe": (
         "compat/test_regressions.py::test_issue_473_a_pipe_that_ends_between_members_is_an_error"
