@@ -103,3 +103,27 @@ def test_a_pool_returns_results_and_errors():
     assert results[:3] == [0, 1, 4]
     assert isinstance(results[3], BadName)
     assert results[4] == 16
+
+
+def _leave_when_interrupted(folder):
+    """Hold a suspended generator while an interrupt arrives outside of it."""
+
+    def files():
+        path = f"{folder}/{os.getpid()}"
+        open(path, "w").close()
+        try:
+            yield path
+        finally:
+            os.unlink(path)
+
+    held = files()
+    next(held)
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(FOREVER)
+    return list(held)
+
+
+def test_an_interrupted_worker_closes_its_generators(tmp_path):
+    with worker_pool(2, _leave_when_interrupted) as submit:
+        assert isinstance(result_of(submit(str(tmp_path))), Exception)
+    assert os.listdir(tmp_path) == []

@@ -147,7 +147,9 @@ def _run(item: Any) -> Any:
     try:
         _Worker.busy = True
         return _Worker.work(item)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
+        # Suspended generators clean up when the frames that hold them are cleared.
+        traceback.clear_frames(interrupt.__traceback__)
         os._exit(128 + signal.SIGINT)  # the next item may be waiting already
     finally:
         _Worker.busy = False
