@@ -19,9 +19,12 @@ from tarmac.errors import StateMismatch
 from tarmac.runtime.worker_info import WorkerInfo
 from tarmac.steps.stage import Epoch
 
-STATE_VERSION = 2
+STATE_VERSION = 3
 _MAX_INT = 2**63
-_ORDER_OPTIONS = ("bufsize", "initial", "max_bytes", "size", "p", "n", "nshards", "longest", "probs")
+_ORDER_OPTIONS = (
+    *("bufsize", "initial", "max_bytes", "size", "p", "n", "nshards", "longest", "probs"),
+    *("seeded", "seed_assigned", "deterministic"),
+)
 _COUNTS = ("epoch", "pass", "emitted", "consumed", "shared")
 
 

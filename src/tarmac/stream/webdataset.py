@@ -105,7 +105,7 @@ class WebDataset(DataPipeline, FluidInterface):
             size = 100 if shardshuffle is True else int(shardshuffle or 0)
             self.append(shuffle.detshuffle(size, seed=self.seed))
         elif shuffled:
-            self.append(ShardShuffle(shardshuffle, self.seed))
+            self.append(ShardShuffle(shardshuffle, seed))
         self.append(
             TarSamples(
                 handler,
