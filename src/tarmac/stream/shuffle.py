@@ -222,7 +222,7 @@ class ShardShuffle(EpochAware):
     def __init__(self, size: int | bool | None, seed: int | None = None) -> None:
         super().__init__()
         self.size: int = MAX_LIST if size is True else int(size or 0)
-        self.bufsize: int = 100 if size is True else self.size
+        self._buffer: int = 100 if size is True else self.size
         if self.size < 0:
             raise UsageError(f"expected 0 or more, got {size}.", field="shardshuffle")
         self.seed: int = seed_or_default(seed)
@@ -231,7 +231,7 @@ class ShardShuffle(EpochAware):
     def run(self, source: Iterable[T]) -> Iterator[T]:
         epoch = self._next_epoch().number
         if epoch == 0 and self.seeded:
-            return buffer_shuffle(source, self.bufsize, 100, random.Random(self.seed))
+            return buffer_shuffle(source, self._buffer, 100, random.Random(self.seed))
         rng = random.Random(make_seed("shards", self.seed, epoch))
         return _permuted(iter(source), self.size, rng) if self.size else iter(source)
 
