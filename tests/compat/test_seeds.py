@@ -202,6 +202,30 @@ def test_detshuffle_in_a_pipeline(seed, epoch, later, split):
     assert ours == theirs
 
 
+@pytest.mark.parametrize("kind", ["epoch", "seed"])
+@pytest.mark.parametrize("set_epoch", [True, False])
+def test_the_split_does_not_depend_on_peeks(kind, set_epoch):
+    """After an assignment before a split, one reader looks at a sample; together they still read all shards."""
+    read = []
+    for info in all_workers(3, 1):
+        with as_worker(info):
+            stages = [wds.SimpleShardList(names(30), seed=1), wds.detshuffle(9), wds.split_by_node]
+            dataset = wds.DataPipeline(*stages)
+            for epoch in range(3):
+                if kind == "epoch":
+                    dataset.stage(1).epoch = 4 * epoch
+                else:
+                    dataset.stage(0).seed = epoch
+                if info.rank == epoch:
+                    next(iter(dataset))
+                if set_epoch:
+                    dataset.set_epoch(epoch + 2)
+                read.append((epoch, urls(dataset)))
+                read.append((epoch + 10, urls(dataset)))
+    for epoch in (0, 1, 2, 10, 11, 12):
+        assert sorted(url for number, order in read if number == epoch for url in order) == sorted(names(30))
+
+
 # -- draws with replacement ------------------------------------------------------------------------
 
 

@@ -84,7 +84,8 @@ class EpochAware(PipelineStage):
 class NumberedEpochs(EpochAware):
     """Base class of stages with an `epoch` that programs read and set: the number of the last epoch.
 
-    In a pipeline, the stage counts with the pipeline, from the number that the program gave.
+    In a pipeline, the stage counts with the pipeline, from the number that the program gave. Before a split between
+    readers, the number stays until the program gives another: readers iterate differently often.
     """
 
     def __init__(self, first: int = 0) -> None:
@@ -107,17 +108,18 @@ class NumberedEpochs(EpochAware):
 
     def begin_epoch(self, epoch: Epoch) -> None:
         super().begin_epoch(epoch)
-        self._settle(epoch.number)
+        self._number_of(epoch)
 
     def _next_number(self) -> int:
-        number = self._next_epoch().number
-        self._settle(number)
-        return number + self._ahead
+        return self._number_of(self._next_epoch())
 
-    def _settle(self, number: int) -> None:
-        """Make the number that the program gave that of the epoch which the pipeline calls `number`."""
+    def _number_of(self, epoch: Epoch) -> int:
+        """Return the number that the stage has in an epoch of the pipeline."""
         if self._next is not None:
-            self._ahead, self._next = self._next - number, None
+            if epoch.shared and current_worker_info().count > 1:
+                return self._next
+            self._ahead, self._next = self._next - epoch.number, None
+        return epoch.number + self._ahead
 
     def seeds(self) -> Any:
         return [self._ahead, self._next]
