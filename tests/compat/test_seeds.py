@@ -302,6 +302,14 @@ def test_an_epoch_that_was_set_is_part_of_states(deterministic):
         assert (resumed.stage(0).epoch, resumed.stage(1).epoch) == (8, 10)
 
 
+@pytest.mark.parametrize("mixed", [True, False])
+def test_states_of_other_orders_are_refused(mixed):
+    shards = wds.ResampledShards(names(50), nshards=10, deterministic=True)
+    dataset = wds.RoundRobin([shards]) if mixed else wds.DataPipeline(shards)
+    with pytest.raises(StateMismatch, match="version"):
+        dataset.load_state_dict({**dataset.state_dict(), "version": 2})
+
+
 # -- helpers ---------------------------------------------------------------------------------------
 
 

@@ -145,8 +145,7 @@ def check_state(state: object, info: WorkerInfo, stages: int, identity: str) -> 
     """Return the state; raise StateMismatch if it is not one of this pipeline, rank and worker."""
     if not isinstance(state, Mapping):
         raise StateMismatch(f"expected a dictionary, got {type(state).__name__}.")
-    if state.get("version") != STATE_VERSION:
-        raise StateMismatch(f"expected a state of version {STATE_VERSION}, got {state.get('version')!r}.")
+    check_version(state)
     for name in _COUNTS:
         _check_count(state, name)
     if state.get("user_epoch", -1) is not None:
@@ -162,6 +161,12 @@ def check_state(state: object, info: WorkerInfo, stages: int, identity: str) -> 
             hint="build the same pipeline; only stages after the last shuffle may differ.",
         )
     return dict(state)
+
+
+def check_version(state: Mapping[str, Any]) -> None:
+    """Raise StateMismatch if the orders that a state refers to have changed since it was saved."""
+    if state.get("version") != STATE_VERSION:
+        raise StateMismatch(f"expected a state of version {STATE_VERSION}, got {state.get('version')!r}.")
 
 
 def _check_count(state: Mapping[str, Any], name: str) -> None:
