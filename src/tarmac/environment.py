@@ -141,6 +141,11 @@ def default_seed() -> int:
     return _number("WDS_SEED", os.environ.get("WDS_SEED") or "0")
 
 
+def has_seed() -> bool:
+    """Return whether `WDS_SEED` sets the default seed."""
+    return bool(os.environ.get("WDS_SEED"))
+
+
 def show_seed() -> bool:
     """Return whether `WDS_SHOW_SEED` turns on logging of the seeds of resampled shard lists."""
     return os.environ.get("WDS_SHOW_SEED", "").lower() in _TRUE

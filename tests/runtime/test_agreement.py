@@ -286,3 +286,41 @@ def test_workers_know_the_store_without_environment_variables(store, tmp_path, s
 def test_the_check_can_be_switched_off(store, tmp_path):
     printed = run(store, tmp_path, "turn(lambda: list(web(urls[rank:])))", TARMAC_CHECK_RANKS="0")
     assert "DISAGREE" not in "".join(printed)
+
+
+ASSIGNED = {
+    "list": "tarmac.DataPipeline(wds.SimpleShardList(urls), wds.split_by_node,"
+    " wds.tarfile_to_samples(), wds.map(key_of))",
+    "detshuffle": "tarmac.DataPipeline(wds.SimpleShardList(urls), wds.detshuffle(9), wds.split_by_node,"
+    " wds.tarfile_to_samples(), wds.map(key_of))",
+}
+ASSIGN = {"list": "dataset.stage(0).seed = {}", "detshuffle": "dataset.stage(1).epoch = {}"}
+
+
+@pytest.mark.parametrize("workers", [None, 1])
+def test_ranks_may_assign_seeds_and_epochs_in_each_epoch(store, tmp_path, workers):
+    """As programs for webdataset do; ranks that assign different ones are named."""
+    lines = ["import torch"]
+    for kind, created in ASSIGNED.items():
+        for other in (0, 1):
+            lines += [
+                f"dataset = {created}",
+                f"loader = torch.utils.data.DataLoader(dataset, None, num_workers={workers})" * bool(workers)
+                or "loader = dataset",
+                "if rank == 0: next(iter(loader))",
+                f"print('CASE', {kind!r}, end=' ')" if other else "orders = []",
+                "for epoch in range(3):",
+                f"    {ASSIGN[kind].format(f'epoch + {other} * rank')}",
+                "    turn(lambda: list(loader))"
+                if other
+                else "    turn(lambda: orders.append(list(loader)))",
+                "print()" if other else "print('KEYS', *(','.join(order) for order in orders))",
+            ]
+    first, second = run(store, tmp_path, "\n".join(lines))
+    assert "DISAGREE" not in first
+    mine, theirs = ([line for line in out.splitlines() if line.startswith("KEYS")] for out in (first, second))
+    for one, other in zip(mine, theirs, strict=True):
+        for left, right in zip(one.split()[1:], other.split()[1:], strict=True):
+            assert sorted(left.split(",") + right.split(",")) == World([5, 4, 3, 2, 5]).keys
+    for part in second.split("CASE ")[1:]:
+        assert "rank 1 and rank 0 disagree about the " in part

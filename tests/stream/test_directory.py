@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import pickle
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
+import tarmac.webdataset as wds
+from harness.shards import plain
 from harness.waiting import FOREVER, TIMEOUT, FakeClock
-from tarmac.errors import NotFound, UsageError
+from tarmac.errors import NotFound, Truncated, UsageError
 from tarmac.stream.shards import directory
 from tarmac.stream.shards.directory import DirectoryShardList
 from tarmac.stream.shards.split import split_by_worker
@@ -70,9 +75,60 @@ def test_a_shard_that_may_not_have_been_read_to_its_end_is_put_back(queue, mode)
     next(stream)
     stream.close()
     assert names(queue) == ["a.tar", "b.tgz", "c.tar.tgz", "ignored.txt"]
-    for _ in DirectoryShardList(queue, mode=mode):
-        break
+    assert list(stream) == []
+
+
+@pytest.mark.parametrize("mode", ["resample", "unlink", "keep"])
+def test_the_path_of_a_dropped_iterator_stays_until_the_next_is_taken(queue, tmp_path_factory, mode):
+    """As with the webdataset library, `next(iter(shards))` gives a file to work with."""
+    path = str(next(iter(DirectoryShardList(queue, mode=mode, select="oldest")))["url"])
+    gc.collect()
+    assert os.path.exists(path)
+    other = tmp_path_factory.mktemp("other")
+    (other / "x.tar").touch()
+    another = iter(DirectoryShardList(other))
+    next(another)
+    assert os.path.exists(path)
+    taken = iter(DirectoryShardList(queue, mode=mode, select="oldest"))
+    assert next(taken)["url"] == path
+    held = next(iter(DirectoryShardList(queue, mode=mode)))["url"]
+    assert os.path.exists(path)  # its iterator is in use
+    taken.close()
+    another.close()
+    assert not os.path.exists(path)
+    assert os.path.exists(held)
+    directory._put_back_all()
     assert names(queue) == ["a.tar", "b.tgz", "c.tar.tgz", "ignored.txt"]
+
+
+def test_a_process_puts_its_shards_back_when_it_exits(queue):
+    program = (
+        "import os, sys, tarmac.webdataset as wds; "
+        "path = next(iter(wds.DirectoryShardList(sys.argv[1])))['url']; print(os.path.exists(path))"
+    )
+    printed = subprocess.run([sys.executable, "-c", program, queue], capture_output=True, check=True)
+    assert printed.stdout.split() == [b"True"]
+    assert names(queue) == ["a.tar", "b.tgz", "c.tar.tgz", "ignored.txt"]
+
+
+def test_a_forked_process_leaves_claims_to_its_parent(queue):
+    path = next(iter(DirectoryShardList(queue)))["url"]
+    process = multiprocessing.get_context("fork").Process(target=directory._put_back_all)
+    process.start()
+    process.join()
+    process.close()
+    assert os.path.exists(path)
+    directory._put_back_all()
+
+
+def test_a_pipeline_that_is_left_puts_its_shard_back(tmp_path):
+    (tmp_path / "a.tar").write_bytes(plain([("1.txt", b""), ("2.txt", b"")]))
+    assert next(iter(wds.WebDataset(f"{tmp_path}/", shardshuffle=False)))["__key__"] == "1"
+    assert names(tmp_path) == ["a.tar"]
+    (tmp_path / "a.tar").write_text("damaged")
+    with pytest.raises(Truncated):
+        next(iter(wds.WebDataset(f"{tmp_path}/", shardshuffle=False)))
+    assert names(tmp_path) == ["a.tar"]
 
 
 def claim_and_wait(path, ready):

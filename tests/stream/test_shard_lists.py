@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from harness.workers import all_workers, as_worker
 from tarmac.errors import NoSamples, NotFound, UrlError
-from tarmac.runtime.seeds import make_seed
 from tarmac.runtime.worker_info import WorkerInfo
 from tarmac.stream.shards.lists import (
     ResampledShardList,
@@ -129,7 +128,7 @@ def test_upstream_resampling_collisions():
     """In the webdataset library, make_seed(0,31,0) == make_seed(1,0,0) gave two workers the same stream."""
     streams = set()
     for info in all_workers(3, 3):
-        for epoch in range(4):
+        for epoch in (0, 1, 30, 31):
             for seed in range(3):
                 with as_worker(info):
                     shards = ResampledShards("http://x/{0..99}.tar", seed=seed, deterministic=True)
@@ -198,8 +197,10 @@ def test_seeds_are_shown(monkeypatch, caplog):
     list(ResampledShards(TEN, nshards=1))
     assert not caplog.text
     monkeypatch.setenv("WDS_SHOW_SEED", "1")
-    list(ResampledShards(TEN, nshards=1, deterministic=True))
-    assert str(make_seed("resample", (0, 0), 0, 0)) in caplog.text
+    shards = ResampledShards(TEN, nshards=1, seed=5, deterministic=True)
+    assert [len(list(shards)) for _ in range(2)] == [1, 1]
+    assert "epoch 0 has seed 5" in caplog.text
+    assert f"epoch 1 has seed {webdataset.utils.make_seed(0, 1, 5)}" in caplog.text
 
 
 # -- stages and helpers ---------------------------------------------------------------------------

@@ -96,15 +96,27 @@ def test_issue_172_each_epoch_has_another_order():
 
 
 def test_seed_epoch_rank_and_worker_all_count():
-    orders = set()
+    """In the first epoch of a given seed, all readers have the order of the webdataset library."""
+    orders, first = set(), set()
     for info in all_workers(3, 3):
         for seed in range(3):
             for epoch in range(3):
                 with as_worker(info):
                     shuffle = Shuffle(100, seed=seed)
                     shuffle.set_epoch(epoch)
-                    orders.add(tuple(shuffle(range(50))))
-    assert len(orders) == 3**4
+                    (orders if epoch else first).add(tuple(shuffle(range(50))))
+    assert len(orders) == 3 * 3 * 3 * 2
+    assert len(first) == 3
+    assert not orders & first
+
+
+def test_readers_differ_in_the_first_epoch_without_a_seed():
+    """Ranks that all read the whole dataset read it in different orders, as with the webdataset library."""
+    orders = set()
+    for info in all_workers(3, 3):
+        with as_worker(info):
+            orders.add(tuple(Shuffle(100)(range(50))))
+    assert len(orders) == 9
 
 
 def test_the_seed_of_the_environment(monkeypatch):
@@ -195,7 +207,7 @@ def test_detshuffle_is_the_same_on_all_workers():
         for seed in range(4):
             for epoch in range(4):
                 with as_worker(info):
-                    order = tuple(detshuffle(100, seed=seed, epoch=epoch - 1)(range(50)))
+                    order = tuple(detshuffle(100, seed=10 * seed, epoch=epoch - 1)(range(50)))
                 assert orders.setdefault((seed, epoch), order) == order
     assert len(set(orders.values())) == 16
 

@@ -28,7 +28,7 @@ _address_of_parent: list[tuple[str, int]] = []
 
 _HINTS = {
     "shards": "give all ranks the same list in the same order; a pattern may match different files on each machine.",
-    "epoch": "call set_epoch with the same number on all ranks.",
+    "epoch": "call set_epoch, or set the `epoch` of a stage, with the same number on all ranks.",
     "position": "load the same state on all ranks.",
     "seed": "give all ranks the same seed; stages after the split may have any.",
     "samples": "give all ranks the same dataset with the same selection.",

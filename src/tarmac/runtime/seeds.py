@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import numbers
 import operator
 import os
 import struct
@@ -28,9 +29,27 @@ def make_seed(*parts: SeedPart) -> int:
     return int.from_bytes(digest, "big") >> 1
 
 
+def webdataset_seed(*parts: SeedPart) -> int:
+    """Return the 31-bit seed that the webdataset library makes of numbers.
+
+    It hashes other values differently in each process; for them, return one by `make_seed`.
+    """
+    if not all(isinstance(part, numbers.Real) for part in parts):
+        return make_seed(*parts) & 0x7FFFFFFF
+    seed = 0
+    for part in parts:
+        seed = (seed * 31 + hash(part)) & 0x7FFFFFFF
+    return seed
+
+
 def seed_or_default(seed: int | None) -> int:
     """Return the seed given, else the one from the environment, else 0."""
     return environment.default_seed() if seed is None else seed
+
+
+def is_given(seed: int | None) -> bool:
+    """Return whether the program or the environment gives the seed."""
+    return seed is not None or environment.has_seed()
 
 
 def random_seed() -> int:

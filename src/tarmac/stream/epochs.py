@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import json
 import multiprocessing
+import operator
 import os
 import secrets
 import stat
@@ -79,6 +80,57 @@ class EpochAware(PipelineStage):
         copied.__dict__.update(self.__dict__)
         copied._epochs = self._epochs.__copy__()
         return copied
+
+
+class NumberedEpochs(EpochAware):
+    """Base class of stages with an `epoch` that programs read and set: the number of the last epoch.
+
+    In a pipeline, the stage counts with the pipeline, from the number that the program gave. Before a split between
+    readers, the number stays until the program gives another: readers iterate differently often.
+    """
+
+    def __init__(self, first: int = 0) -> None:
+        super().__init__()
+        self._ahead = first  # of the surrounding pipeline
+        self._next: int | None = None
+
+    @property
+    def epoch(self) -> int:
+        """The number of the last epoch; -1 before the first."""
+        return self._epochs.last + self._ahead if self._next is None else self._next - 1
+
+    @epoch.setter
+    def epoch(self, epoch: int) -> None:
+        self._next = epoch + 1
+
+    def set_epoch(self, epoch: int) -> None:
+        super().set_epoch(epoch)
+        self._ahead, self._next = 0, None
+
+    def begin_epoch(self, epoch: Epoch) -> None:
+        super().begin_epoch(epoch)
+        self._number_of(epoch)
+
+    def _next_number(self) -> int:
+        return self._number_of(self._next_epoch())
+
+    def _number_of(self, epoch: Epoch) -> int:
+        """Return the number that the stage has in an epoch of the pipeline."""
+        if self._next is not None:
+            if epoch.shared and current_worker_info().count > 1:
+                return self._next
+            self._ahead, self._next = self._next - epoch.number, None
+        return epoch.number + self._ahead
+
+    def seeds(self) -> Any:
+        return [self._ahead, self._next]
+
+    def load_seeds(self, seeds: Any) -> None:
+        ahead, following = seeds
+        self._ahead, self._next = (
+            operator.index(ahead),
+            None if following is None else operator.index(following),
+        )
 
 
 class StreamSource(EpochAware, _IterableDataset):
@@ -164,10 +216,10 @@ class EpochCounter:
             else:
                 counts.restart_worker(worker, run, epoch.number, user_epoch)
 
-    def compared(self, epoch: int) -> int:
-        """Return the number of an epoch among those that were compared with other ranks."""
+    def compared(self, facts: str) -> int:
+        """Return the number of an epoch, by its facts, among those that were compared with other ranks."""
         with self._current(create=loader_token() is not None) as counts:
-            return counts.compare(epoch)
+            return counts.compare(facts)
 
     @property
     def last(self) -> int:
@@ -227,12 +279,15 @@ class _Counts:
         self.user_epoch: int | None = None
         # By token, as a string: the first epoch of the run, and the next one of each worker.
         self.runs: dict[str, list[int]] = {}
-        self.compared: list[int] = [0, -1]  # the number of epochs compared with other ranks, and the last one
+        self.compared: tuple[int, str] = (
+            0,
+            "",
+        )  # the number of epochs compared with other ranks, and the last one
 
-    def compare(self, epoch: int) -> int:
+    def compare(self, facts: str) -> int:
         """Return the number of an epoch among those compared; a new number if it is not the last one."""
-        if self.compared[1] != epoch:
-            self.compared = [self.compared[0] + 1, epoch]
+        if self.compared[1] != facts:
+            self.compared = self.compared[0] + 1, facts
         return self.compared[0]
 
     def restart(self, first: int, user_epoch: int | None) -> None:

@@ -21,6 +21,7 @@ from tarmac.runtime.seeds import all_seeds, load_all_seeds, make_seed, seed_or_d
 from tarmac.runtime.worker_info import WorkerInfo, current_worker_info
 from tarmac.steps.stage import Epoch, as_stage
 from tarmac.stream.epochs import StreamSource
+from tarmac.stream.state import STATE_VERSION, check_version
 
 _END = object()
 
@@ -114,6 +115,7 @@ class _Mix(StreamSource, ABC):
             return dict(self._resume)
         progress = self._progress
         return {
+            "version": STATE_VERSION,
             "epoch": progress.epoch.number,
             "agreed": progress.epoch.agreed or 0,
             "explicit": progress.epoch.explicit,
@@ -185,6 +187,7 @@ def _check_state(state: object, datasets: int) -> dict[str, Any]:
     names = ("epoch", "agreed", "explicit", "emitted", "ended", "datasets", "seeds")
     if not isinstance(state, Mapping) or any(name not in state for name in names):
         raise StateMismatch("expected the state of a mixture.")
+    check_version(state)
     if not isinstance(state["datasets"], list) or len(state["datasets"]) != datasets:
         saved = len(state["datasets"]) if isinstance(state["datasets"], list) else "unknown"
         raise StateMismatch(f"the state has {saved} datasets, this mixture has {datasets}.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import json
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
@@ -20,7 +21,7 @@ from tarmac.steps.handlers import Drops
 from tarmac.steps.stage import Each, Epoch, PipelineStage, as_stage
 from tarmac.stream.batch import Batched
 from tarmac.stream.describe import html_table, one_line
-from tarmac.stream.epochs import EpochAware, EpochCounter, StreamSource
+from tarmac.stream.epochs import EpochAware, EpochCounter, NumberedEpochs, StreamSource
 from tarmac.stream.shards.split import is_foreign, is_splitter, splits_nodes, with_parts
 from tarmac.stream.state import Progress, check_state, identity_of, skip
 
@@ -242,19 +243,20 @@ class DataPipeline(StreamSource):
             digest = xxhash.xxh3_64("\n".join(front[0].urls).encode("utf-8", "surrogateescape"))
             facts["shards"] = f"{len(front[0].urls)} shards (hash {digest.hexdigest()})"
         for number, stage in enumerate(front):
-            if hasattr(stage, "seed"):
-                facts[f"seed of stage {number}, {type(stage).__name__}"] = str(stage.seed)
+            if hasattr(stage, "seed") and not hasattr(stage, "seed_assigned"):
+                facts[_seed_name(number, stage)] = str(stage.seed)
         self._site.check(info, facts)
 
     def check_epoch(self, epoch: int) -> None:
         """Raise RanksDisagree if another rank splits the shards of another epoch."""
         info = current_worker_info()
         if info.world_size > 1 and self._splits_nodes():
+            facts = {"epoch": epoch, **_assigned(self.pipeline[: self._behind_splitters()])}
             if loader_token() is None:
-                self._site.check_epoch(info, {"epoch": epoch})
+                self._site.check_epoch(info, facts)
             else:  # workers count the epochs of their rank in a file
-                number = self._epochs.compared(epoch)
-                check_agreement(f"{self._site.name}/epoch {number}", info, {"epoch": epoch})
+                number = self._epochs.compared(json.dumps(facts))
+                check_agreement(f"{self._site.name}/epoch {number}", info, facts)
 
     def _splits_nodes(self) -> bool:
         stages = self.pipeline[: self._behind_splitters()]
@@ -400,6 +402,21 @@ class DataPipeline(StreamSource):
             f"{n} {type(stage).__name__}": as_stage(stage).drops for n, stage in enumerate(self.pipeline)
         }
         return {name: dropped for name, dropped in drops.items() if isinstance(dropped, Drops)}
+
+
+def _assigned(stages: list[Any]) -> dict[str, Any]:
+    """Return the seeds and epochs of single stages that a program may set before each epoch."""
+    facts: dict[str, Any] = {}
+    for number, stage in enumerate(stages):
+        if hasattr(stage, "seed_assigned"):
+            facts[_seed_name(number, stage)] = f"{stage.seed}{', assigned' * stage.seed_assigned}"
+        if isinstance(stage, NumberedEpochs):
+            facts[f"epoch of stage {number}, {type(stage).__name__}"] = stage.epoch
+    return facts
+
+
+def _seed_name(number: int, stage: Any) -> str:
+    return f"seed of stage {number}, {type(stage).__name__}"
 
 
 def _check_picklable(number: int, stage: Any) -> None:

@@ -16,6 +16,7 @@ from tarmac.steps.stage import PipelineStage
 from tarmac.storage import Cache, StorageOptions, is_local
 from tarmac.storage.local import local_path
 from tarmac.storage.types import DEFAULT_STORAGE
+from tarmac.stream.shards.directory import put_back
 from tarmac.tar import TarOptions
 from tarmac.tar.reader import DEFAULT_OPTIONS
 
@@ -65,14 +66,19 @@ class TarSamples(PipelineStage):
         )
 
     def run(self, source: Iterable[Any]) -> Iterator[Any]:
-        for shard in source:
-            try:
-                yield from self._samples({"url": shard} if isinstance(shard, str) else shard)
-            except _Stop:
-                return
-            except (TarmacError, OSError) as error:
-                if not self.drops.ask(self.handler, error):
+        shard: Any = None
+        try:
+            for shard in source:
+                try:
+                    yield from self._samples({"url": shard} if isinstance(shard, str) else shard)
+                except _Stop:
                     return
+                except (TarmacError, OSError) as error:
+                    if not self.drops.ask(self.handler, error):
+                        return
+            shard = None
+        finally:
+            put_back(shard)  # if it was not read to its end
 
     def _samples(self, shard: dict[str, Any]) -> Iterator[Any]:
         url = shard["url"]

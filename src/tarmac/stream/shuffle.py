@@ -8,11 +8,11 @@ from itertools import chain, islice
 from typing import Any, ClassVar, TypeVar
 
 from tarmac.errors import UsageError
-from tarmac.runtime.seeds import Seed, make_seed, seed_or_default
+from tarmac.runtime.seeds import is_given, make_seed, seed_or_default
 from tarmac.runtime.worker_info import WorkerInfo, current_worker_info
 from tarmac.steps.handlers import Handler
 from tarmac.steps.stage import Epoch
-from tarmac.stream.epochs import EpochAware, EpochCounter
+from tarmac.stream.epochs import EpochAware, NumberedEpochs
 from tarmac.stream.shards.split import is_claimed
 
 T = TypeVar("T")
@@ -101,16 +101,21 @@ def sample_bytes(sample: object) -> int:
 
 def _rng(purpose: str, seed: int, epoch: Epoch) -> random.Random:
     """Return random numbers for one purpose and epoch; for this reader, unless a split follows."""
-    info = WorkerInfo() if epoch.shared else current_worker_info()
+    info = _reader(epoch)
     return random.Random(make_seed(purpose, seed, epoch.number, info.rank, info.worker))
+
+
+def _reader(epoch: Epoch) -> WorkerInfo:
+    return WorkerInfo() if epoch.shared else current_worker_info()
 
 
 class Shuffle(EpochAware):
     """Shuffle with a buffer of `bufsize` samples, or `max_bytes` bytes of them.
 
     The order depends on the seed, the epoch, the rank and the worker; before a split, where all readers need the
-    same order, on the first two. Without a seed it is `WDS_SEED`, or 0. With `rng` the order depends on that
-    generator alone.
+    same order, on the first two. Epoch 0 of a given `seed` has the order that the webdataset library produces, which
+    depends on the seed alone. Without a seed it is `WDS_SEED`, or 0. With `rng` the order depends on that generator
+    alone.
 
     If the source raises and there is a `handler`, the handler is called with the error. The buffered samples come in
     any case. If the handler returns True, reading continues.
@@ -136,6 +141,7 @@ class Shuffle(EpochAware):
         self.bufsize = bufsize
         self.initial = initial
         self.rng = rng
+        self.seeded: bool = is_given(seed)
         # Before a split all readers must agree, however often each has iterated, so take the current state of `rng`.
         self.seed: int = seed_or_default(seed) if rng is None else make_seed("rng", repr(rng.getstate()))
         self.handler = handler
@@ -143,9 +149,15 @@ class Shuffle(EpochAware):
 
     def run(self, source: Iterable[T]) -> Iterator[T]:
         epoch = self._next_epoch()
-        rng = _rng("shuffle", self.seed, epoch) if self.rng is None or epoch.shared else self.rng
+        rng = self._generator(epoch) if self.rng is None or epoch.shared else self.rng
         data = source if self.handler is None else _handled(source, self.handler)
         return buffer_shuffle(data, self.bufsize, self.initial, rng, self.max_bytes)
+
+    def _generator(self, epoch: Epoch) -> random.Random:
+        # Ranks that all read the whole dataset must not read it in the same order, unless the program gave a seed.
+        if epoch.number == 0 and (self.seeded or _reader(epoch).index == 0):
+            return random.Random(self.seed)
+        return _rng("shuffle", self.seed, epoch)
 
     def seeds(self) -> Any:
         if self.rng is None:
@@ -159,36 +171,25 @@ class Shuffle(EpochAware):
             self.rng.setstate((version, tuple(words), gauss))
 
 
-class detshuffle(EpochAware):  # noqa: N801 - the name it has in the library whose calls we accept
+class detshuffle(NumberedEpochs):  # noqa: N801 - the name it has in the library whose calls we accept
     """Shuffle with a buffer, in the same order on all ranks and workers, as shards need before they are split.
 
-    The order depends on `seed` and the epoch. `epoch` is the number of the last one. The order of epoch 0 is the
-    one that the webdataset library produces.
+    The order depends on `seed` and the epoch, and is the one that the webdataset library produces. `epoch` is the
+    number of the last epoch, and may be set.
     """
 
     keeps_parts = True
 
     def __init__(self, bufsize: float = 1000, initial: float = 100, seed: int = 0, epoch: int = -1) -> None:
-        super().__init__()
+        super().__init__(epoch + 1)
         _check_sizes(bufsize, initial)
         self.bufsize = bufsize
         self.initial = initial
         self.seed = seed
-        self._epochs = EpochCounter(epoch + 1)
-
-    @property
-    def epoch(self) -> int:
-        """The number of the last epoch; -1 before the first."""
-        return self._epochs.last
-
-    @epoch.setter
-    def epoch(self, epoch: int) -> None:
-        self.set_epoch(epoch + 1)
 
     def run(self, source: Iterable[T]) -> Iterator[T]:
-        epoch = self._next_epoch().number
-        seed = self.seed if epoch == 0 else make_seed("detshuffle", self.seed, epoch)
-        return buffer_shuffle(source, self.bufsize, self.initial, random.Random(seed))
+        rng = random.Random(self.seed + self._next_number())
+        return buffer_shuffle(source, self.bufsize, self.initial, rng)
 
 
 class PermuteShards(EpochAware):
@@ -212,20 +213,25 @@ class ShardShuffle(EpochAware):
     """Shuffle the shards of a reader, after they were split.
 
     A list of up to `size` shards is permuted as a whole, and one of any length if `size` is True. A longer list is
-    shuffled with a buffer of `size` shards. 0, False or None keeps the order.
+    shuffled with a buffer of `size` shards. 0, False or None keeps the order. Epoch 0 of a given `seed` has the order
+    that the webdataset library produces, which always uses a buffer: of 100 shards if `size` is True.
     """
 
     keeps_parts = True
 
-    def __init__(self, size: int | bool | None, seed: Seed = 0) -> None:
+    def __init__(self, size: int | bool | None, seed: int | None = None) -> None:
         super().__init__()
         self.size: int = MAX_LIST if size is True else int(size or 0)
+        self._buffer: int = 100 if size is True else self.size
         if self.size < 0:
             raise UsageError(f"expected 0 or more, got {size}.", field="shardshuffle")
-        self.seed = seed
+        self.seed: int = seed_or_default(seed)
+        self.seeded: bool = is_given(seed)
 
     def run(self, source: Iterable[T]) -> Iterator[T]:
         epoch = self._next_epoch().number
+        if epoch == 0 and self.seeded:
+            return buffer_shuffle(source, self._buffer, 100, random.Random(self.seed))
         rng = random.Random(make_seed("shards", self.seed, epoch))
         return _permuted(iter(source), self.size, rng) if self.size else iter(source)
 

@@ -19,9 +19,12 @@ from tarmac.errors import StateMismatch
 from tarmac.runtime.worker_info import WorkerInfo
 from tarmac.steps.stage import Epoch
 
-STATE_VERSION = 2
+STATE_VERSION = 3
 _MAX_INT = 2**63
-_ORDER_OPTIONS = ("bufsize", "initial", "max_bytes", "size", "p", "n", "nshards", "longest", "probs")
+_ORDER_OPTIONS = (
+    *("bufsize", "initial", "max_bytes", "size", "p", "n", "nshards", "longest", "probs"),
+    *("seeded", "seed_assigned", "deterministic"),
+)
 _COUNTS = ("epoch", "pass", "emitted", "consumed", "shared")
 
 
@@ -142,8 +145,7 @@ def check_state(state: object, info: WorkerInfo, stages: int, identity: str) -> 
     """Return the state; raise StateMismatch if it is not one of this pipeline, rank and worker."""
     if not isinstance(state, Mapping):
         raise StateMismatch(f"expected a dictionary, got {type(state).__name__}.")
-    if state.get("version") != STATE_VERSION:
-        raise StateMismatch(f"expected a state of version {STATE_VERSION}, got {state.get('version')!r}.")
+    check_version(state)
     for name in _COUNTS:
         _check_count(state, name)
     if state.get("user_epoch", -1) is not None:
@@ -159,6 +161,12 @@ def check_state(state: object, info: WorkerInfo, stages: int, identity: str) -> 
             hint="build the same pipeline; only stages after the last shuffle may differ.",
         )
     return dict(state)
+
+
+def check_version(state: Mapping[str, Any]) -> None:
+    """Raise StateMismatch if the orders that a state refers to have changed since it was saved."""
+    if state.get("version") != STATE_VERSION:
+        raise StateMismatch(f"expected a state of version {STATE_VERSION}, got {state.get('version')!r}.")
 
 
 def _check_count(state: Mapping[str, Any], name: str) -> None:

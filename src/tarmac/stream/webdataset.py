@@ -46,7 +46,8 @@ class WebDataset(DataPipeline, FluidInterface):
       every sample is read once, however often each reader has iterated; with `set_epoch` it changes every epoch.
       If there are fewer shards than readers, several readers read one shard.
     - `shardshuffle` shuffles the shards of each reader, in a different order each epoch; `resampled` draws shards with
-      replacement, endlessly. `seed` makes both repeatable; without one it is `WDS_SEED`, or 0.
+      replacement, endlessly. `seed` makes both repeatable, and the first epoch that of the webdataset library; without
+      one it is `WDS_SEED`, or 0.
     - `handler` decides about errors of shards; `tar` sets how strictly they are read, and `limits` bounds what they may
       contain (also in `decode`). `storage` holds timeouts and credentials.
     - `split_name` is the naming rule, such as `tarmac.last_dot`.
@@ -107,7 +108,7 @@ class WebDataset(DataPipeline, FluidInterface):
             size = 100 if shardshuffle is True else int(shardshuffle or 0)
             self.append(shuffle.detshuffle(size, seed=self.seed))
         elif shuffled:
-            self.append(ShardShuffle(shardshuffle, self.seed))
+            self.append(ShardShuffle(shardshuffle, seed))
         self.append(
             self._reader_stage(
                 handler,

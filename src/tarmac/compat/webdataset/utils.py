@@ -13,7 +13,7 @@ from typing import Any
 from tarmac import environment
 from tarmac.display import visible
 from tarmac.limits import DEFAULT_LIMITS
-from tarmac.runtime.seeds import make_seed
+from tarmac.runtime.seeds import webdataset_seed
 from tarmac.runtime.worker_info import current_worker_info
 from tarmac.steps.stage import PipelineStage
 from tarmac.storage.braces import expand_braces
@@ -111,6 +111,9 @@ def repeatedly0(
             yield batch
         if empty:
             return
+
+
+make_seed = webdataset_seed
 
 
 def pytorch_worker_info(group: Any = None) -> tuple[int, int, int, int]:

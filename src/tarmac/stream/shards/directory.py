@@ -6,6 +6,7 @@ system releases when the reader dies. Shards that a dead reader had claimed are 
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import glob
 import os
@@ -13,8 +14,9 @@ import random
 import re
 import tempfile
 import time
+import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tarmac.errors import NotFound, UsageError
@@ -25,6 +27,7 @@ from tarmac.storage.braces import expand_braces
 from tarmac.storage.local import local_path
 from tarmac.storage.locks import try_lock
 from tarmac.stream.epochs import StreamSource
+from tarmac.stream.shards.split import is_claimed
 
 _CLAIM = re.compile(r"(?P<name>.+)\._(?P<pid>\d+)_", re.DOTALL)
 _DONE = "._done_"
@@ -46,8 +49,9 @@ class DirectoryShardList(StreamSource):
       file is put back.
 
     When the iterator is closed, the current shard is put back, whatever the mode, because it may not have been
-    read to its end. Shards have `claimed=True`: they belong to the process that claimed them, and splitters leave
-    them there.
+    read to its end. A shard whose iterator was dropped without that keeps its path until this process takes the next
+    shard of the directory, or exits. Shards have `claimed=True`: they belong to the process that claimed them, and
+    splitters leave them there.
     """
 
     per_reader = True
@@ -84,28 +88,21 @@ class DirectoryShardList(StreamSource):
         info = current_worker_info()
         epoch = self._next_epoch().number
         seed = make_seed("directory", seed_or_default(None), epoch, info.rank, info.worker)
-        return self._run(random.Random(seed))
+        return _ClaimedShards(self, random.Random(seed))
 
-    def _run(self, rng: random.Random) -> Iterator[dict[str, Any]]:
-        locks = _locks_work(self.path)
-        last = time.monotonic()
+    def take(self, rng: random.Random, *, locks: bool) -> _Claim | None:
+        """Claim the next shard, after waiting for it; return None at the end of the epoch."""
+        start = time.monotonic()
         while True:
+            _put_back_dropped(self.path)
             self._put_back_abandoned(locks=locks)
             claim = self._claim_one(rng, locks=locks)
-            if claim is None:
-                waited = time.monotonic() - last
-                if waited >= self.timeout or (self.poll is None and self._is_empty(waited)):
-                    return
-                time.sleep(min(_RETRY_SECONDS if self.poll is None else self.poll, self.timeout))
-                continue
-            try:
-                yield {"url": claim.path, "claimed": True}
-            except BaseException:  # closed while the shard was being read
-                claim.put_back()
-                raise
-            with contextlib.closing(claim):
-                self._finish(claim)
-            last = time.monotonic()
+            if claim is not None:
+                return claim
+            waited = time.monotonic() - start
+            if waited >= self.timeout or (self.poll is None and self._is_empty(waited)):
+                return None
+            time.sleep(min(_RETRY_SECONDS if self.poll is None else self.poll, self.timeout))
 
     def _candidates(self) -> list[str]:
         """Return the paths of unclaimed shards, sorted."""
@@ -131,7 +128,8 @@ class DirectoryShardList(StreamSource):
             rng.shuffle(candidates)
         return next(filter(None, (_claim(path, locks=locks) for path in candidates)), None)
 
-    def _finish(self, claim: _Claim) -> None:
+    def finish(self, claim: _Claim) -> None:
+        """Do with a shard that was read what `fate` or `mode` say."""
         if self.fate is not None:
             self.fate(claim.path)
             claim.put_back()
@@ -159,6 +157,40 @@ class DirectoryShardList(StreamSource):
                     _move_back(path, match["name"])
 
 
+class _ClaimedShards(Iterator[dict[str, Any]]):
+    """The shards of one epoch.
+
+    Not a generator: Python closes one that is dropped, and the path in the hands of the program would be gone.
+    """
+
+    def __init__(self, shards: DirectoryShardList, rng: random.Random) -> None:
+        self._shards, self._rng = shards, rng
+        self._locks: bool | None = None
+        self._claim: _Claim | None = None
+        self._ended = False
+
+    def __next__(self) -> dict[str, Any]:
+        if self._locks is None:
+            self._locks = _locks_work(self._shards.path)
+        claim, self._claim = self._claim, None
+        if claim is not None:
+            with contextlib.closing(claim):
+                self._shards.finish(claim)
+        claim = None if self._ended else self._shards.take(self._rng, locks=self._locks)
+        if claim is None:
+            self._ended = True
+            raise StopIteration
+        self._claim = claim
+        claim.owner = weakref.ref(self)
+        return {"url": claim.path, "claimed": True}
+
+    def close(self) -> None:
+        """Put back the current shard, and end the epoch."""
+        claim, self._claim, self._ended = self._claim, None, True
+        if claim is not None:
+            claim.put_back()
+
+
 @dataclass(slots=True)
 class _Claim:
     """A shard that belongs to this process until `close`."""
@@ -166,6 +198,8 @@ class _Claim:
     name: str
     path: str
     fd: int
+    owner: Callable[[], _ClaimedShards | None] = lambda: None
+    process: int = field(default_factory=os.getpid)
 
     def put_back(self) -> None:
         """Restore the name. If a newer shard has taken it, the next reader that looks for dead readers does it."""
@@ -176,9 +210,36 @@ class _Claim:
 
     def close(self) -> None:
         """Release the lock."""
+        _held.pop(self.path, None)
         if self.fd >= 0:
             fd, self.fd = self.fd, -1
             os.close(fd)
+
+
+_held: dict[str, _Claim] = {}
+"""The shards that this process has claimed, by path. A forked process inherits claims that are not its own."""
+
+
+def put_back(shard: object) -> None:
+    """Put back a claimed shard that was not read to its end; do nothing with any other."""
+    claim = _held.get(shard["url"]) if is_claimed(shard) else None  # type: ignore[index]
+    if claim is not None and claim.process == os.getpid():
+        claim.put_back()
+
+
+def _put_back_dropped(directory: str) -> None:
+    """Put back the shards of a directory whose iterator was dropped."""
+    for claim in list(_held.values()):
+        own = claim.process == os.getpid() and claim.path.startswith(os.path.join(directory, ""))
+        if own and claim.owner() is None:
+            claim.put_back()
+
+
+@atexit.register
+def _put_back_all() -> None:
+    for claim in list(_held.values()):
+        if claim.process == os.getpid():
+            claim.put_back()
 
 
 def _claim(path: str, *, locks: bool) -> _Claim | None:
@@ -193,6 +254,7 @@ def _claim(path: str, *, locks: bool) -> _Claim | None:
         if not locks or try_lock(fd):
             os.rename(path, claim.path)
             if os.path.samestat(os.fstat(fd), os.stat(claim.path)):
+                _held[claim.path] = claim
                 return claim
             claim.put_back()  # a new shard has taken the name since the file was opened
     except FileNotFoundError:

@@ -17,12 +17,12 @@ from typing import Any, TypeVar
 from tarmac import environment
 from tarmac.errors import NoSamples, NotFound
 from tarmac.limits import DEFAULT_LIMITS, Limits
-from tarmac.runtime.seeds import Seed, SeedPart, make_seed, random_seed
+from tarmac.runtime.seeds import Seed, SeedPart, make_seed, random_seed, webdataset_seed
 from tarmac.runtime.worker_info import current_worker_info
 from tarmac.storage import StorageOptions
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.storage.urls import Shards, ShardUrl, expand, iter_urls
-from tarmac.stream.epochs import EpochAware, StreamSource
+from tarmac.stream.epochs import EpochAware, NumberedEpochs, StreamSource
 from tarmac.stream.shards.specs import MultiShardSample
 
 _log = logging.getLogger("tarmac")
@@ -30,25 +30,19 @@ _log = logging.getLogger("tarmac")
 T = TypeVar("T")
 
 
-class _SavesDrawnSeed(EpochAware):
-    """Base class of stages with a `seed` that is part of a state if it was drawn at random."""
-
-    seed: Seed | None
-    _drawn = False
-
-    def seeds(self) -> Seed | None:
-        return self.seed if self._drawn else None
-
-    def load_seeds(self, seeds: int) -> None:
-        self.seed = operator.index(seeds)
+_DISTINCT_EPOCHS = 31
+"""The number of epochs in which webdataset's seeds differ: then each worker repeats epochs of the next one."""
 
 
-class SimpleShardList(_SavesDrawnSeed, StreamSource):
+class SimpleShardList(StreamSource):
     """The shards of a list, in its order or shuffled.
 
     With a `seed`, the order of the first epoch is the one that the webdataset library produces, and later epochs
-    have other orders, the same on all workers and ranks. `seed=True` draws a seed once.
+    have other orders, the same on all workers and ranks. `seed=True` draws a seed once. After an assignment to `seed`
+    the order depends on the new seed alone, not on the epoch, so a program may set it in each epoch.
     """
+
+    seed_assigned: bool = False
 
     def __init__(
         self,
@@ -60,8 +54,23 @@ class SimpleShardList(_SavesDrawnSeed, StreamSource):
     ) -> None:
         super().__init__()
         self.urls: list[ShardUrl] = expand(urls, limits=limits, storage=storage)
-        self.seed: Seed | None = random_seed() if seed is True else seed
+        self._seed: Seed | None = random_seed() if seed is True else seed
         self._drawn = seed is True
+
+    @property
+    def seed(self) -> Seed | None:
+        """The seed of the order; None keeps that of the list."""
+        return self._seed
+
+    @seed.setter
+    def seed(self, seed: Seed | None) -> None:
+        self._seed, self._drawn, self.seed_assigned = seed, False, True
+
+    def seeds(self) -> Seed | None:
+        return self._seed if self._drawn else None
+
+    def load_seeds(self, seeds: int) -> None:
+        self._seed = operator.index(seeds)
 
     def __len__(self) -> int:
         return len(self.urls)
@@ -69,17 +78,20 @@ class SimpleShardList(_SavesDrawnSeed, StreamSource):
     def __iter__(self) -> Iterator[dict[str, Any]]:
         epoch = self._next_epoch().number
         urls = self.urls.copy()
-        if self.seed is not None:
-            seed = self.seed if epoch == 0 else make_seed("shard list", self.seed, epoch)
-            random.Random(seed).shuffle(urls)
+        seed = self._seed
+        if seed is not None:
+            first = epoch == 0 or self.seed_assigned
+            random.Random(seed if first else make_seed("shard list", seed, epoch)).shuffle(urls)
         return ({"url": url} for url in urls)
 
 
-class ResampledShards(StreamSource):
+class ResampledShards(NumberedEpochs, StreamSource):
     """Shards drawn with replacement, `nshards` in each epoch; endlessly by default.
 
     With `deterministic`, the draws depend on `seed`, the epoch, the rank and the worker; `worker_seed()` replaces
-    the last two. Otherwise they also depend on a random number drawn at construction, which `state_dict` saves.
+    the last two. They are those of the webdataset library, until its seeds would repeat after 31 epochs. Otherwise
+    they depend on a random number drawn at construction, which `state_dict` saves. `seed` and `epoch`, the number of
+    the last epoch, may be set.
     """
 
     per_reader = True
@@ -105,52 +117,62 @@ class ResampledShards(StreamSource):
         self.seed = seed
         self.worker_seed = worker_seed
         self.deterministic = deterministic
-        self._seed = seed if deterministic else make_seed(seed, random_seed())
+        self._random = random_seed()
         self._epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
         super().set_epoch(epoch)
         self._epoch = epoch
 
-    @property
-    def epoch(self) -> int:
-        """The number of the last epoch; -1 before the first."""
-        return self._epochs.last
-
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        self._epoch = self._next_epoch().number
-        info = current_worker_info()
-        worker = (info.rank, info.worker) if self.worker_seed is None else self.worker_seed()
-        seed = make_seed("resample", worker, self._epoch, self._seed)
+        self._epoch = self._next_number()
+        seed = self._seed_of(self._epoch)
         if environment.show_seed():
             _log.warning("ResampledShards: epoch %d has seed %d", self._epoch, seed)
         return self._draw(random.Random(seed))
+
+    def _seed_of(self, epoch: int) -> int:
+        info = current_worker_info()
+        own = (info.rank, info.worker) if self.worker_seed is None else self.worker_seed()
+        if not self.deterministic:
+            return make_seed("resample", own, epoch, self._random)
+        if epoch < _DISTINCT_EPOCHS:
+            return webdataset_seed(
+                info.rank * 1000 + info.worker if self.worker_seed is None else own, epoch, self.seed
+            )
+        return make_seed("resample", own, epoch, self.seed)
 
     def _draw(self, rng: random.Random) -> Iterator[dict[str, Any]]:
         if self.urls:
             for _ in range(self.nshards):
                 yield {"url": self.urls[rng.randrange(len(self.urls))]}
 
-    def seeds(self) -> Seed | None:
-        return None if self.deterministic else self._seed
+    def seeds(self) -> list[Any]:
+        return [None if self.deterministic else self._random, *super().seeds()]
 
-    def load_seeds(self, seeds: int) -> None:
-        self._seed = operator.index(seeds)
+    def load_seeds(self, seeds: list[Any]) -> None:
+        drawn, *epochs = seeds
+        super().load_seeds(epochs)
+        self._random = self._random if self.deterministic else operator.index(drawn)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the draws of the current epoch depend on."""
-        return {"seed": self._seed, "epoch": self._epoch}
+        epoch = self._epoch if self._next is None else self._next
+        return {"seed": self.seed if self.deterministic else self._random, "epoch": epoch}
 
     def load_state_dict(self, state: Mapping[str, Any], /) -> None:
         """Make the next epoch the one that `state_dict` was called in, from its beginning."""
-        self._seed = state["seed"]
+        if self.deterministic:
+            self.seed = state["seed"]
+        else:
+            self._random = state["seed"]
         self.set_epoch(state["epoch"])
 
 
 ResampledShardList = ResampledShards
 
 
-class Resample(_SavesDrawnSeed):
+class Resample(EpochAware):
     """Collect all items and draw `n` of them with replacement. Without `seed`, one is drawn at construction."""
 
     per_reader = True
@@ -158,8 +180,14 @@ class Resample(_SavesDrawnSeed):
     def __init__(self, n: int = sys.maxsize, seed: Seed | None = None) -> None:
         super().__init__()
         self.n = n
-        self.seed: Seed | None = random_seed() if seed is None else seed
+        self.seed: Seed = random_seed() if seed is None else seed
         self._drawn = seed is None
+
+    def seeds(self) -> Seed | None:
+        return self.seed if self._drawn else None
+
+    def load_seeds(self, seeds: int) -> None:
+        self.seed = operator.index(seeds)
 
     def run(self, source: Iterable[T]) -> Iterator[T]:
         info = current_worker_info()
