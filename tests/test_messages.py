@@ -330,6 +330,11 @@ def a_misspelt_metadata_column():
 
 
 @case
+def a_manifest_that_is_another_file():
+    tarmac.index("x-0.tar", "some.csv")
+
+
+@case
 def a_missing_index():
     tarmac.index("y.tar", "lost.json")
     Path("y.tar.arrow").unlink()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 
 import click
 import pytest
@@ -65,13 +64,13 @@ def test_all_numbers_but_seeds_take_units():
 @pytest.mark.parametrize(
     ("flag", "value", "reason"),
     [
-        ("--tar", "end=foo", 'end: expected "strict" or "lenient", got \'foo\''),
-        ("--storage", "retries=-3", "retries: expected a number, got '-3'"),
-        ("--storage", "idle=60", "unknown setting 'idle'"),
+        ("--tar", "end=foo", r"\bend: .*'foo'"),
+        ("--storage", "retries=-3", r"\bretries: .*'-3'"),
+        ("--storage", "idle=60", "'idle'"),
     ],
 )
 def test_invalid_settings_give_the_reason(flag, value, reason):
-    with pytest.raises(click.BadParameter, match=re.escape(reason)):
+    with pytest.raises(click.BadParameter, match=reason):
         SIMPLE["copy"].make_context("copy", ["x.tar", "-o", "y.tar", flag, value])
 
 

@@ -94,6 +94,7 @@ def test_no_verb_writes_what_another_is_about_to_write(here, capsys, verb):
         status, message = tarmac(capsys, VERBS[verb], "-o", output)
         assert (status, files(here / "two")) == (2, {})
         assert "`tarmac map` (process" in message or ".jsonl: " in message
+        assert "--overwrite" not in message  # as for a job with other options, which is not running
         assert held.finish() == 0
     assert keys("two/*.tar") == keys("a-0.tar")
     assert sorted(os.listdir("two")) == [".tarmac", "a-0.tar"]
