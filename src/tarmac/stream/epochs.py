@@ -142,7 +142,8 @@ class StreamSource(EpochAware, _IterableDataset):
 
     def __add__(self, other: Any) -> Any:
         """Return a torch dataset of both, one after the other."""
-        return import_extra("torch.utils.data", "torch", "the sum of datasets").ChainDataset([self, other])
+        torch = import_extra("torch", "torch", "the sum of datasets")
+        return torch.utils.data.ChainDataset([self, other])
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
