@@ -21,9 +21,15 @@ _SOURCES = [
         "--from", "format", metavar="FORMAT", names=_formats,
         help="One of {names}. [default: inferred from the name]",
     ),
-    flag("--key", metavar="COLUMN", help="Column of a table with the keys; by default rows are numbered."),
+    flag(
+        "--key", metavar="COLUMN",
+        help="Column of a table with the keys. [default: __key__ or key, otherwise rows are numbered]",
+    ),
     flag("--columns", type=COLUMNS, help="Columns of a table to take, and their fields: label=cls,caption=txt."),
-    flag("--files", type=COLUMNS, help="Columns of a table that name files, and their fields: img=jpg,mask=png."),
+    flag(
+        "--files", type=COLUMNS,
+        help="Columns of a table that name files, and their fields: img=jpg, or img to keep the extension of each file.",
+    ),
     flag("--base", metavar="DIR", help="Directory of relative file names; by default the directory of the list."),
     flag("--py", "function", metavar="MODULE:FUNCTION", help="A function that yields samples."),
     flag("--require", type=NAMES, help="Fields that every sample must have: jpg,cls."),

@@ -72,13 +72,14 @@ def pack(
 ) -> PackReport:
     """Pack sources into shards of 10,000 samples, or as `max_samples` and `max_bytes` require.
 
-    A source is a directory, a recipe, a table, or the URL of one; `format` is inferred from its name unless given
-    does. `sources` may also be an iterable of samples, or a function that returns one. Running the same job again
+    A source is a directory, a recipe, a table, or the URL of one; `format` is by default inferred from its
+    name. `sources` may also be an iterable of samples, or a function that returns one. Running the same job again
     writes only what is missing.
 
-    Of tables, `key` is the column of keys (by default, rows are numbered), `columns` selects columns and names
-    their fields, and `files` names columns that hold file names, and the fields of their contents. Relative file
-    names are relative to `base`, by default to the directory of the table or recipe.
+    Of tables, `key` is the column of keys (by default `__key__` or `key`; without it, rows are numbered), `columns`
+    selects columns and names their fields, and `files` names columns that hold file names, and the fields of their
+    contents, with `*` for the extension of each file. Relative file names are relative to `base`, by default to
+    the directory of the table or recipe.
 
     `function` is a function or "module:function", called with `sources` as its arguments. `require` lists fields
     that every sample must have. `split` and `only` are those of `copy`. `task=(i, n)` writes only every n-th
@@ -107,7 +108,7 @@ def pack(
     packing = replace(packing, facts={name: value for name, value in facts.items() if value})
     with _without_gc(), tempfile.TemporaryDirectory(prefix="tarmac-pack-") as directory:
         sized = target.max_bytes is not None
-        opening = SourceOptions(table, base, allow_exec, timeout, storage, sized, directory)
+        opening = SourceOptions(table, base, allow_exec, timeout, storage, sized, directory=directory)
         job = PackJob([open_source(url, format, opening) for url in urls], target, packing)
         return _run(job, run)
 
