@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tarmac.tools.check.shard import ShardCheck
 
 _CHECK: Group = [
-    flag("--require", type=NAMES, help="Fields that every sample must have: jpg,cls."),
+    flag("--require", type=NAMES, help="Fields that every sample must have: jpg|png,cls."),
     flag("--digests", is_flag=True, help="Compare every field with the index beside its shard."),
     flag("--manifest", metavar="FILE", help="Compare with this manifest and its indexes."),
     flag("--decode", is_flag=True, help="Decode every field of a known type."),

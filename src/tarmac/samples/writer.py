@@ -170,7 +170,7 @@ class TarWriter:
         """Return which fields of a sample are written, in which order, by which encoder."""
         plan: _Plan = []
         seen = set()
-        for field in sorted(sample, key=str):
+        for field in sorted(sample, key=lambda name: str(name).lower()):
             if field in _SET_BY_READERS:
                 continue
             if isinstance(field, str) and is_reserved(field):

@@ -29,6 +29,7 @@ from tarmac.tools.check.shard import CheckOptions, ShardCheck, check_shard, entr
 from tarmac.tools.keystore import SharedKeys
 from tarmac.tools.options import Access, ReadArgs, Run, RunArgs, bundle, verb
 from tarmac.tools.output import Output
+from tarmac.tools.select import required_fields
 
 
 class CheckArgs(RunArgs, ReadArgs, total=False):
@@ -129,8 +130,8 @@ def check(
 ) -> CheckReport:
     """Read shards to their ends and report what is wrong with them; a damaged shard does not stop the others.
 
-    `require` names fields that every sample must have. `digests` compares every field with the index beside
-    its shard, `manifest` compares with a manifest and its indexes. `decode` decodes fields, images as a
+    `require` names fields that every sample must have; `"jpg|png"` means one of them. `digests` compares every
+    field with the index beside its shard, `manifest` compares with a manifest and its indexes. `decode` decodes fields, images as a
     specification such as "rgb8". `duplicates` finds keys that occur more than once. `all_errors` continues
     after a bad sample; more than `max_errors` errors stop the check. With a `ledger`, intact shards are not
     read again unless they change. `on_shard` is called with each result, in order.
@@ -152,7 +153,7 @@ def check(
             reject_command(os.fspath(manifest))
         reference = read_manifest(os.fspath(manifest), access.storage)
     checks = CheckOptions(
-        require=frozenset(name.lower() for name in require),
+        require=required_fields(require),
         digests=digests,
         manifest=reference,
         manifest_url=manifest.name if isinstance(manifest, Manifest) else os.fspath(manifest or ""),

@@ -74,6 +74,8 @@ class SourceOptions:
     """Whether planning needs the size of each sample, which takes longer."""
     split_name: Splitter = first_dot
     """Where the name of a file splits into key and field."""
+    checks_names: bool = False
+    """Whether to reject files that `split_name` joins, although their names suggest that they are samples."""
     directory: str = ""
     """A temporary directory for copies of remote and compressed lists."""
 
