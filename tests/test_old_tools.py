@@ -63,7 +63,7 @@ def test_files_without_an_extension_are_skipped_aloud(run):
     assert content("out.tar") == [{"__key__": "a", "txt": b"1"}, {"__key__": "b", "txt": b"3"}]
     out, err = good(run, "check", "odd.tar")
     assert out.endswith(b"odd.tar: 2 samples, 2 bytes, txt:2, 2 x no field in name skipped\n")
-    assert "1 shards, 2 samples" in err
+    assert "1 shard, 2 samples" in err
     out, _ = good(run, "check", "odd.tar", "--json")
     assert json.loads(out)["skipped"] == {"no field in name": 2}
     assert good(run, "show", "odd.tar")[0] == b"a\ttxt 1\nb\ttxt 1\n"

@@ -128,7 +128,7 @@ def test_duplicate_keys(shards, tmp_path):
     done = inside("check", shards, "--duplicates", "-j", 2)
     assert done.exit_code == 1
     assert f"DUPLICATE as3: {tmp_path}/a.tar, {tmp_path}/b.tar\n" in done.stdout
-    assert "1 duplicate keys" in done.stderr
+    assert "1 duplicate key" in done.stderr
     lines = inside("check", shards, "--duplicates", "--json").stdout.splitlines()
     assert json.loads(lines[-1])["duplicate"] == "as3"
 
@@ -150,7 +150,7 @@ def test_repair(shards, tmp_path):
     losses = [json.loads(line) for line in done.stdout.splitlines()]
     assert [loss.get("key") for loss in losses] == [None, "bs2", None]
     assert {loss["shard"] for loss in losses} == {f"{tmp_path}/b.tar", f"{tmp_path}/c.tar"}
-    assert b"2 clean copies of 11 samples, 1 samples lost" in done.stderr
+    assert b"2 clean copies of 11 samples, 1 sample lost" in done.stderr
     assert sorted(path.name for path in (tmp_path / "clean").glob("*.tar")) == ["b.tar", "c.tar"]
     assert len(list(read(f"{tmp_path}/clean/b.tar"))) == 5
     again = inside(

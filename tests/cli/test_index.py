@@ -120,7 +120,7 @@ def test_stale(folder):
     content[0] ^= 1
     (folder / "s001.tar").write_bytes(content)
     done = run("all.json", "--stale")
-    assert (done.exit_code, done.stderr) == (1, "1 shards need indexing\n")
+    assert (done.exit_code, done.stderr) == (1, "1 shard needs indexing\n")
     assert done.stdout.startswith("STALE ")
     done = run("all.json", "--stale", "--json")
     assert done.exit_code == 1

@@ -46,6 +46,11 @@ _REPAIR: Group = [
         metavar="FILE",
         help="With --repair: write the list of lost samples and bytes to this file, as JSON lines.",
     ),
+    flag(
+        "--intact",
+        type=click.Choice(["copy", "link"]),
+        help="With --repair: also copy or hard-link the intact shards, so that DIR/ is the whole dataset.",
+    ),
     flag("--regroup", is_flag=True, help="With --repair: regroup samples whose members are not contiguous."),
     flag("--overwrite", is_flag=True, help="With --repair: replace existing copies."),
 ]

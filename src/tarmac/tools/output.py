@@ -89,6 +89,16 @@ class Output:
             )
         if not self.stream:
             self.name(0, _ANY_NAME, _ANY_NAME)
+            self._check_extension()
+
+    def _check_extension(self) -> None:
+        """Raise if a name is as likely to be meant as a directory: it has neither a slash at its end nor a dot."""
+        path = local_path(self.pattern) if is_local(self.pattern) else ""
+        name = os.path.basename(path)
+        if not name or "." in name or "{" in path or self.numbered or _is_special(path):
+            return
+        what = "the output is neither a directory, DIR/, nor a name with an extension."
+        raise UsageError(what, url=self.pattern, hint=f"{self.pattern}/ or {self.pattern}.tar")
 
     @property
     def stream(self) -> bool:
@@ -250,6 +260,11 @@ class ShardTask(Task):
 
     def finish(self, outcomes: Sequence[Outcome]) -> None:
         self.output.finish(outcomes)
+
+
+def _is_special(path: str) -> bool:
+    """Return whether a path is a device or a named pipe."""
+    return os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
 
 
 def _exists(name: str) -> UsageError:

@@ -113,6 +113,16 @@ def test_keys_with_dots_in_a_table(tmp_path):
     assert fields(tmp_path / "o.tar", split_name=tarmac.last_dot) == {"a.b": {"txt"}}
 
 
+def test_a_directory_as_output(tmp_path):
+    tree = write_tree(tmp_path / "in", MIXED)
+    with pytest.raises(UsageError, match=r"packed/ or .*packed\.tar"):
+        pack(tree, tmp_path / "packed")
+    pack(tree, f"{tmp_path}/packed/", max_samples=2)
+    pack(tree, f"{tmp_path}/parts/", split={"train": 0.5, "val": 0.5})
+    assert sorted(path.name for path in (tmp_path / "packed").glob("*.tar")) == ["000000.tar", "000001.tar"]
+    assert {path.name[:-10] for path in (tmp_path / "parts").glob("*.tar")} <= {"train-", "val-"}
+
+
 def test_upper_case_extensions_sort_like_lower_case(tmp_path):
     import tarfile
 

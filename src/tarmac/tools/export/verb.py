@@ -118,6 +118,10 @@ class ExportJob(Task):
 
     verb = "export"
 
+    @property
+    def lists_outputs(self) -> bool:  # type: ignore[override]
+        return self.destination.lists_outputs
+
     def options(self) -> dict[str, Any]:
         inputs = {split: source.fingerprint() for split, source in self.sources.items()}
         options = {"inputs": inputs, "to": self.destination.format.name} | self.destination.options()

@@ -137,6 +137,8 @@ def _rows(table: Table, columns: Columns, prefix: str, *, whole: bool) -> Iterat
                 fields = layout.values(row, key)
         except TarmacError as error:
             raise error.at(url=table.url) from error.__cause__
+        for name in fields.keys() - prefixed.keys():  # after a file in the row
+            prefixed[name] = _checked(f"{prefix}{name}".lower())
         yield key, {prefixed[name]: data for name, data in fields.items()}
 
 

@@ -79,6 +79,7 @@ def pack(
 ) -> PackReport:
     """Pack sources into shards of 10,000 samples, or as `max_samples` and `max_bytes` require.
 
+    The output is a file, a pattern with `{i}`, or a directory, `DIR/`, for `000000.tar`, `000001.tar`, …
     A source is a directory, a recipe, a table, or the URL of one; `format` is by default inferred from its
     name. `sources` may also be an iterable of samples, or a function that returns one. Running the same job again
     writes only what is missing.
@@ -97,7 +98,10 @@ def pack(
     default is `first_dot`, and an error if that joins files whose names suggest otherwise (`x.v1.0.png`, `x.v1.1.png`).
     """
     rule = split_name or first_dot
-    writing = {"pattern": os.fspath(output), "storage": storage, "split_name": rule, **options}
+    pattern = os.fspath(output)
+    if pattern.endswith("/"):
+        pattern += "{split}-{i:06d}.tar" if split and not only else "{i:06d}.tar"
+    writing = {"pattern": pattern, "storage": storage, "split_name": rule, **options}
     target, run = _with_default_size(bundle(Output, writing)), bundle(Run, options)
     select = Select(fields, drop_fields, missing, split=split, only=only)
     named = {} if rule is first_dot else {"split_name": xxhash.xxh3_64_hexdigest(rule_bytes(rule))}
