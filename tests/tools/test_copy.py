@@ -275,6 +275,16 @@ def test_outputs_of_a_previous_run_are_removed_with_their_indexes(urls, tmp_path
     assert keys(f"{tmp_path}/x-*.tar") == keys(*urls)
 
 
+def test_hints_for_names_and_keys_that_repeat(urls, tmp_path):
+    with pytest.raises(TarmacError, match=r"out-\{i:06d\}\.tar as the output"):
+        copy(urls, f"{tmp_path}/out.tar", max_samples=10, jobs=1)
+    again = f"{tmp_path}/again.tar"
+    copy(urls[:1], again, jobs=1)
+    with pytest.raises(TarmacError, match="--rekey"):
+        copy([urls[0], again], f"{tmp_path}/twice.tar", jobs=1)
+    copy([urls[0], again], f"{tmp_path}/twice.tar", jobs=1, rekey="{i:09d}", overwrite=True)
+
+
 @pytest.mark.parametrize("name", ["packed", "a/b"])
 def test_outputs_that_may_be_directories(urls, tmp_path, name):
     with pytest.raises(UsageError, match=rf"{name}/ or .*{name}\.tar"):

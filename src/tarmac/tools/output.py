@@ -296,9 +296,10 @@ def fields_of(sample: Sample) -> Sample:
 
 def same_name(pattern: str) -> UsageError:
     """Return the error for a pattern without a number that several shards would share."""
-    return UsageError(
-        "several shards would have the same name.", url=pattern, hint="x-{i:06d}.tar as the output."
-    )
+    directory, slash, name = pattern.rpartition("/")
+    stem, dot, extension = name.partition(".")
+    hint = f"{directory}{slash}{stem}-{{i:06d}}{dot}{extension} as the output."
+    return UsageError("several outputs would have the same name.", url=pattern, hint=hint)
 
 
 def write_shard(

@@ -293,6 +293,12 @@ class PackJob(ShardTask):
         if text:
             write_all(url, text, self.output.storage, WriteOptions(overwrite=True))
 
+    @property
+    def classes_url(self) -> str:
+        """The location of the list of class names; empty without classes."""
+        url, text = self._classes()
+        return url if text else ""
+
     def _classes(self) -> tuple[str, bytes]:
         """Return the location and the content of the list of class names; no content without classes."""
         lists = [list(source.classes) for source in self.sources if source.classes is not None]

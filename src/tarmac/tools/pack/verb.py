@@ -143,6 +143,8 @@ def _run(job: PackJob, run: Run) -> PackReport:
     plan = job.planned
     if not run.dry_run:
         Balance(plan.left_out).add_to(report)
+    if job.classes_url and not (run.dry_run or job.output.stream):
+        report.remarks.append(f"names of the classes: {job.classes_url}")
     if plan.skipped:
         report.remarks.append(f"skipped files that belong to no sample: {plan.skipped}")
     return _report(report, plan.skipped.counts)
