@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("custom_*.py"))
 PRINTED = {
-    "custom_export_format": ["export: 1 samples in, 1 out", "# one", "- txt: hello", "- cls: 3"],
+    "custom_export_format": ["export: 1 sample in, 1 out", "# one", "- txt: hello", "- cls: 3"],
     "custom_verb": ["one train"],
     "custom_pack_source": ["pack: 2 samples in, 2 out", "g1 ACGTAC", "g2 TTT"],
 }

@@ -99,6 +99,12 @@ def examples(names: Iterable[str]) -> str:
     return ", ".join(map(repr, ordered[:_EXAMPLES])) + (f" and {more} more" if more > 0 else "")
 
 
+def plural(number: int, noun: str) -> str:
+    """Return a number with its noun: `1 shard`, `2 shards`, `0 clean copies`."""
+    several = f"{noun[:-1]}ies" if noun.endswith("y") and noun[-2] not in "aeo" else f"{noun}s"
+    return f"{number} {noun if number == 1 else several}"
+
+
 def html_table(title: str, rows: Mapping[str, object]) -> str:
     """Return a small table of names and values, for notebooks."""
     cells = "".join(

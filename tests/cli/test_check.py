@@ -151,7 +151,7 @@ def test_repair(shards, tmp_path):
     losses = [json.loads(line) for line in done.stdout.splitlines()]
     assert [loss.get("key") for loss in losses] == [None, "bs2", None]
     assert {loss["shard"] for loss in losses} == {f"{tmp_path}/b.tar", f"{tmp_path}/c.tar"}
-    assert b"2 clean copies of 11 samples, 1 samples lost" in done.stderr
+    assert b"2 clean copies of 11 samples, 1 sample lost" in done.stderr
     assert sorted(path.name for path in (tmp_path / "clean").glob("*.tar")) == ["b.tar", "c.tar"]
     assert len(list(read(f"{tmp_path}/clean/b.tar"))) == 5
     again = inside(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import pickle
@@ -34,13 +35,21 @@ def test_integers(field):
             encode(field, bad)
 
 
-def test_text_and_bytes_are_stored_in_any_field():
+def test_text_and_bytes_are_stored_as_they_are():
+    for field in ("txt", "json", "unknown", "cls", "txt.gz"):
+        text = encode(field, "ü")
+        assert (gzip.decompress(text) if field.endswith(".gz") else text) == "ü".encode()
     for field in ("txt", "json", "jpg", "unknown", "cls"):
-        assert encode(field, "ü") == "ü".encode()
         assert encode(field, b"raw") == b"raw"
         assert encode(field, bytearray(b"raw")) == b"raw"
     with pytest.raises(EncodeFailed, match="int"):
         encode("txt", 5)
+
+
+@pytest.mark.parametrize("field", ["jpg", "seg.PNG", "npy", "mp4", "wav", "pth", "jpg.gz"])
+def test_text_is_refused_where_bytes_belong(field):
+    with pytest.raises(EncodeFailed, match=rf'field "{field}".*photos/cat\.jpg.*read_bytes'):
+        encode(field, "photos/cat.jpg")
 
 
 def test_json():

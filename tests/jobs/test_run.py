@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tarmac.errors import BadName, ErrorBudgetExceeded, JobMismatch, UsageError
+from tarmac.errors import BadName, ErrorBudgetExceeded, JobMismatch, UsageError, WriteError
 from tarmac.jobs.engines.local import LocalEngine
 from tarmac.jobs.run import run_job
 from tarmac.jobs.task import MAX_REASONS, Outcome, Task, Unit
@@ -195,10 +195,25 @@ def test_a_missing_companion_is_written_again(tmp_path):
     assert (report.done, report.kept) == (1, 2)
 
 
-def test_outputs_that_an_overwriting_job_does_not_write_are_reported(tmp_path):
+def test_outputs_that_an_overwriting_job_does_not_write_are_removed(tmp_path):
     run(WriteFiles(tmp_path))
+    (tmp_path / "c").write_text("changed since")
+    (tmp_path / "d").write_text("of someone else")
     report = run(WriteFiles(tmp_path, names=("a",)), overwrite=True)
-    assert report.stale_outputs == [str(tmp_path / "b"), str(tmp_path / "c")]
+    assert report.removed_outputs == [str(tmp_path / "b")]
+    assert report.stale_outputs == [str(tmp_path / "c")]
+    assert [name for name in "abcd" if (tmp_path / name).exists()] == ["a", "c", "d"]
+
+
+def test_a_failed_overwriting_job_removes_nothing(tmp_path):
+    class Failing(WriteFiles):
+        def finish(self, outcomes):
+            raise WriteError("no")
+
+    run(WriteFiles(tmp_path))
+    with pytest.raises(WriteError):
+        run(Failing(tmp_path, names=("a",)), overwrite=True)
+    assert (tmp_path / "b").exists()
 
 
 class PicklingEngine:

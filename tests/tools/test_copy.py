@@ -265,11 +265,32 @@ def test_streams_without_a_name_or_a_count(urls, packed, tmp_path):
     assert copied(packed[:1], tmp_path / "b", "", rekey="{i:02d}") == [f"{n:02d}" for n in range(10)]
 
 
-def test_outputs_of_a_previous_run_are_reported(urls, tmp_path):
+def test_outputs_of_a_previous_run_are_removed_with_their_indexes(urls, tmp_path):
     output = f"{tmp_path}/x-{{i:03d}}.tar"
-    assert copy(urls, output, max_samples=10, jobs=1).units == 4
-    report = copy(urls, output, max_samples=20, jobs=1, overwrite=True)
-    assert (report.units, report.stale_outputs) == (2, [f"{tmp_path}/x-00{n}.tar" for n in (2, 3)])
+    assert copy(urls, output, max_samples=10, jobs=1, index=True).units == 4
+    report = copy(urls, output, max_samples=20, jobs=1, overwrite=True, index=True)
+    assert (report.units, report.removed_outputs) == (2, [f"{tmp_path}/x-00{n}.tar" for n in (2, 3)])
+    names = sorted(path.name for path in tmp_path.glob("x-*"))
+    assert names == ["x-000.tar", "x-000.tar.arrow", "x-001.tar", "x-001.tar.arrow"]
+    assert keys(f"{tmp_path}/x-*.tar") == keys(*urls)
+
+
+def test_hints_for_names_and_keys_that_repeat(urls, tmp_path):
+    with pytest.raises(TarmacError, match=r"out-\{i:06d\}\.tar as the output"):
+        copy(urls, f"{tmp_path}/out.tar", max_samples=10, jobs=1)
+    again = f"{tmp_path}/again.tar"
+    copy(urls[:1], again, jobs=1)
+    with pytest.raises(TarmacError, match="--rekey"):
+        copy([urls[0], again], f"{tmp_path}/twice.tar", jobs=1)
+    copy([urls[0], again], f"{tmp_path}/twice.tar", jobs=1, rekey="{i:09d}", overwrite=True)
+
+
+@pytest.mark.parametrize("name", ["packed", "a/b"])
+def test_outputs_that_may_be_directories(urls, tmp_path, name):
+    with pytest.raises(UsageError, match=rf"{name}/ or .*{name}\.tar"):
+        copy(urls, f"{tmp_path}/{name}", jobs=1)
+    assert copy(urls, f"{tmp_path}/{name}/", jobs=1).units == len(urls)
+    assert copy(urls, f"{tmp_path}/{name}.tar", jobs=1).units == 1
 
 
 def test_a_lost_index_is_rebuilt(urls, tmp_path):

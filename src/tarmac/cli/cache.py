@@ -11,6 +11,7 @@ from tarmac.cli.command import Group, argument, build, exit_code, flag, say_repo
 from tarmac.cli.flags import JSON, SHARDS
 from tarmac.cli.output import say, say_json
 from tarmac.cli.types import COUNT, SIZE
+from tarmac.display import plural
 
 _DIRECTORY: Group = [flag("--cache", metavar="DIR", help="The cache directory. [default: $WDS_CACHE]")]
 _MAX_BYTES: Group = [flag("--max-bytes", type=SIZE, help="Size of the cache. [default: $WDS_CACHE_SIZE]")]
@@ -58,7 +59,10 @@ def ls(cache: str | None = None, as_json: bool = False) -> None:
         else:
             say(f"{entry.size:>14}  {used}  {entry.url or entry.name}")
     if not as_json:
-        say(f"{len(entries)} shards, {sum(entry.size for entry in entries)} bytes", err=True)
+        say(
+            f"{plural(len(entries), 'shard')}, {plural(sum(entry.size for entry in entries), 'byte')}",
+            err=True,
+        )
 
 
 @build(_DIRECTORY, [flag("--keep", is_flag=True, help="Only report damaged shards.")], JSON)

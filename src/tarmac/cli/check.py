@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tarmac.tools.check.shard import ShardCheck
 
 _CHECK: Group = [
-    flag("--require", type=NAMES, help="Fields that every sample must have: jpg,cls."),
+    flag("--require", type=NAMES, help="Fields that every sample must have: jpg|png,cls."),
     flag("--digests", is_flag=True, help="Compare every field with the index beside its shard."),
     flag("--manifest", metavar="FILE", help="Compare with this manifest and its indexes."),
     flag("--decode", is_flag=True, help="Decode every field of a known type."),
@@ -45,6 +45,11 @@ _REPAIR: Group = [
         "--losses",
         metavar="FILE",
         help="With --repair: write the list of lost samples and bytes to this file, as JSON lines.",
+    ),
+    flag(
+        "--intact",
+        type=click.Choice(["copy", "link"]),
+        help="With --repair: also copy or hard-link the intact shards, so that DIR/ is the whole dataset.",
     ),
     flag("--regroup", is_flag=True, help="With --repair: regroup samples whose members are not contiguous."),
     flag("--overwrite", is_flag=True, help="With --repair: replace existing copies."),

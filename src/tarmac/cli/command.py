@@ -192,6 +192,8 @@ def print_report(report: Any, as_json: bool) -> None:
             say(with_flags(f"FAILED {error}"), err=True)
         if more_failed := report.failed - len(report.errors):
             say(f"FAILED … and {more_failed} more", err=True)
+        if report.removed_outputs:
+            say(f"removed what a previous run had written: {', '.join(report.removed_outputs)}", err=True)
         if report.stale_outputs:
             say(f"warning: left over from a previous run: {', '.join(report.stale_outputs)}", err=True)
     say_report(report, as_json)

@@ -27,12 +27,15 @@ SPLITS: Group = [
 WHERE = _select(
     "--where", metavar="CONDITION", help="A condition: \"jpg.width >= 512 and json.lang = 'en'\"."
 )
-SELECT: Group = [
+FIELD_RULE: Group = [
     _select("--fields", type=FIELDS, help="Fields to keep, with new names if given: img=jpg|png,cls."),
     _select("--drop-fields", type=NAMES, help="Fields to drop: json,txt."),
     _select(
         "--missing", type=click.Choice(["error", "skip"]), help="What to do with samples that lack a field."
     ),
+]
+SELECT: Group = [
+    *FIELD_RULE,
     WHERE,
     _select("--keys", metavar="FILE", help="Keep only the keys that this file lists, one per line."),
     _select("--slice", type=SLICE, help="START:STOP[:STEP] of all samples."),
@@ -100,13 +103,15 @@ STORAGE: Group = [
         help="Storage settings, such as idle_timeout=60,retries=20.",
     ),
 ]
+SPLIT_NAME = _access(
+    "--split-name",
+    type=SPLITTER,
+    help="Where a member name splits into key and field. [default: first-dot]",
+)
 READ: Group = [
     *STORAGE,
     _access("--limits", type=settings("Limits"), help="Limits against hostile data, such as member_bytes=4GiB."),
     _access("--tar", type=settings("TarOptions"), help="Strictness, such as end=lenient or concatenated=true."),
-    _access(
-        "--split-name", type=SPLITTER,
-        help="Where a member name splits into key and field. [default: first-dot]",
-    ),
+    SPLIT_NAME,
 ]  # fmt: skip
 ACCESS: Group = [_access("--cache", metavar="DIR", help="Cache directory for remote shards."), *READ]

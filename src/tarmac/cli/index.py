@@ -11,7 +11,7 @@ from tarmac.cli.command import Group, build, flag
 from tarmac.cli.flags import ACCESS, RUN, SHARDS
 from tarmac.cli.output import say, say_json
 from tarmac.cli.types import NAMES, manifest_url
-from tarmac.display import display_url
+from tarmac.display import display_url, plural
 
 if TYPE_CHECKING:
     from tarmac import Report
@@ -66,7 +66,12 @@ def _print_stale(manifests: tuple[str, ...], as_json: bool) -> None:
                 say_json({"url": display_url(shard.url), "kind": kind, "text": str(shard.error)})
             else:
                 say(f"STALE {shard.error}")
-    say(f"{stale} shards need indexing" if stale else "all indexes are up to date", err=True)
+    say(
+        f"{plural(stale, 'shard')} {'needs' if stale == 1 else 'need'} indexing"
+        if stale
+        else "all indexes are up to date",
+        err=True,
+    )
     if stale:
         raise click.exceptions.Exit(1)
 

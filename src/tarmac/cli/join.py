@@ -13,13 +13,13 @@ _JOIN = [
         "--with", "other", metavar="FILES", multiple=True, required=True,
         help="Other shards, or a csv, tsv, jsonl or parquet table.",
     ),
-    flag("--key", metavar="COLUMN", help="The column with the keys. [default: key or __key__]"),
+    flag("--key", metavar="COLUMN", help="The column with the keys. [default: __key__ or key]"),
     flag("--columns", type=COLUMNS, help="Columns to add, with new names if given: caption=txt,score."),
     flag(
         "--rows", type=click.Choice(["fields", "json"]),
         help="A field for each column, or one json field. [default: fields]",
     ),
-    flag("--prefix", metavar="TEXT", help="Prefix for the names of the new fields: clip."),
+    flag("--prefix", metavar="TEXT", help="Prefix for the names of the new fields; clip makes clip.json."),
     flag(
         "--how", type=click.Choice(["left", "inner"]),
         help="Keep or drop samples without a match. [default: left]",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tarmac.cli.command import argument, build_verb, flag
-from tarmac.cli.flags import ERRORS, RUN, SHUFFLE, SPLITS, STORAGE, WRITE
+from tarmac.cli.flags import ERRORS, FIELD_RULE, RUN, SHUFFLE, SPLIT_NAME, SPLITS, STORAGE, WRITE
 from tarmac.cli.types import COLUMNS, NAMES, SECONDS, TASK
 
 
@@ -21,12 +21,18 @@ _SOURCES = [
         "--from", "format", metavar="FORMAT", names=_formats,
         help="One of {names}. [default: inferred from the name]",
     ),
-    flag("--key", metavar="COLUMN", help="Column of a table with the keys; by default rows are numbered."),
+    flag(
+        "--key", metavar="COLUMN",
+        help="Column of a table with the keys. [default: __key__ or key, otherwise rows are numbered]",
+    ),
     flag("--columns", type=COLUMNS, help="Columns of a table to take, and their fields: label=cls,caption=txt."),
-    flag("--files", type=COLUMNS, help="Columns of a table that name files, and their fields: img=jpg,mask=png."),
+    flag(
+        "--files", type=COLUMNS,
+        help="Columns of a table that name files, and their fields: img=jpg, or img to keep each extension.",
+    ),
     flag("--base", metavar="DIR", help="Directory of relative file names; by default the directory of the list."),
     flag("--py", "function", metavar="MODULE:FUNCTION", help="A function that yields samples."),
-    flag("--require", type=NAMES, help="Fields that every sample must have: jpg,cls."),
+    flag("--require", type=NAMES, help="Fields that every sample must have: jpg|png,cls."),
 ]  # fmt: skip
 _TASK = [
     flag("--task", group="Run", type=TASK, help="I/N: write only shards I, I+N, I+2N..., to share the work."),
@@ -34,7 +40,7 @@ _TASK = [
 ]  # fmt: skip
 
 command = build_verb(
-    "pack", _SOURCES, SPLITS, SHUFFLE, WRITE, _TASK, RUN, ERRORS, STORAGE,
+    "pack", _SOURCES, FIELD_RULE, SPLITS, SHUFFLE, WRITE, _TASK, RUN, ERRORS, STORAGE, [SPLIT_NAME],
     help="""Pack files, tables or generated samples into shards of 10,000 samples, or as --max-samples
     and --max-bytes set.
 

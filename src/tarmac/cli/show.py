@@ -12,7 +12,7 @@ from tarmac.cli.command import Group, build, flag
 from tarmac.cli.flags import ACCESS, JSON, SELECT, SHARDS
 from tarmac.cli.output import say, say_json
 from tarmac.cli.types import NUMBER, manifest_url
-from tarmac.display import display_url, visible
+from tarmac.display import display_url, plural, visible
 
 if TYPE_CHECKING:
     from tarmac.tools.show.statistics import Statistics
@@ -75,7 +75,7 @@ def command(
         if as_json:
             say_json({"samples": count, "files": files, "directory": value})
         else:
-            say(f"{count} samples, {files} files -> {value}", err=True)
+            say(f"{plural(count, 'sample')}, {plural(files, 'file')} -> {value}", err=True)
     else:
         for sample in samples:
             _print_sample(sample, as_json, content=mode == "content")

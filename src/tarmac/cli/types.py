@@ -97,11 +97,11 @@ def _renamed(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _fields(text: str) -> Mapping[str, Sequence[str]]:
-    """Parse fields to keep: `cls,jpg`; with new names: `img=jpg|png,cls`."""
+    """Parse fields to keep: `cls,jpg|png`; with new names: `img=jpg|png,cls`."""
     fields: dict[str, Sequence[str]] = {}
     for new, old in _renamed(text):
         names = [name.strip() for name in old.split("|")]
-        if not all(names) or (new == old and len(names) > 1):
+        if not all(names):
             raise ValueError
         if new in fields:
             raise _InvalidError(f"two fields are named {new!r}")
@@ -139,9 +139,10 @@ def _task(text: str) -> tuple[int, int]:
 def _splitter(text: str) -> Any:
     import tarmac
 
-    if text not in ("first-dot", "last-dot"):
+    name = text.replace("-", "_")
+    if name not in ("first_dot", "last_dot"):
         raise ValueError
-    return getattr(tarmac, text.replace("-", "_"))
+    return getattr(tarmac, name)
 
 
 def _settings(class_name: str, text: str) -> Any:
@@ -182,7 +183,7 @@ NUMBER = _Type("number", _A_NUMBER, _number)
 SECONDS = _Type("seconds", "a positive number", _seconds)
 SLICE = _Type("slice", "START:STOP[:STEP], such as 100:200 or ::10", _slice)
 NAMES = _Type("names", "NAME[,NAME...]", _names)
-FIELDS = _Type("fields", "FIELD or NEW=OLD[|OLD...], separated by commas", _fields)
+FIELDS = _Type("fields", "FIELD[|FIELD...] or NEW=OLD[|OLD...], separated by commas", _fields)
 COLUMNS = _Type("columns", "COLUMN[=FIELD], separated by commas", _columns)
 PAIRS = _Type("pairs", "NAME=VALUE[,NAME=VALUE...]", _pairs)
 SPLIT = _Type(

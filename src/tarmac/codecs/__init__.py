@@ -4,7 +4,7 @@ from tarmac.codecs import arrays, basic, images, media, tenbin, unsafe  # noqa: 
 from tarmac.codecs.decode import Decoder
 from tarmac.codecs.encode import Encoder, encode_field, find_encoder
 from tarmac.codecs.images import imagehandler, imagespecs
-from tarmac.codecs.registry import Codec, find_codec, kind_of
+from tarmac.codecs.registry import Codec, find_codec, is_binary, kind_of
 
 __all__ = [
     "Codec",
@@ -15,5 +15,6 @@ __all__ = [
     "find_encoder",
     "imagehandler",
     "imagespecs",
+    "is_binary",
     "kind_of",
 ]

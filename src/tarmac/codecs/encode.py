@@ -1,6 +1,7 @@
 """Encode values by the extension of their field: `cls` as digits, `json` as JSON, `jpg` as JPEG.
 
-Bytes are stored as they are and strings as UTF-8, whatever the extension. A final `.gz` compresses the result.
+Bytes are stored as they are, and strings as UTF-8, but not in fields such as `jpg` and `npy`: there they are paths
+more often than content. A final `.gz` compresses the result.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Any
 
 from tarmac.codecs.compression import gzip
 from tarmac.codecs.handlers import extension_of
-from tarmac.codecs.registry import find_codec
+from tarmac.codecs.registry import find_codec, is_binary
 from tarmac.errors import CodecError, EncodeFailed, NoCodec, TarmacError
 
 Encoder = Callable[[Any], bytes]
@@ -27,9 +28,16 @@ def find_encoder(field: str, encoders: Mapping[str, Encoder] | None = None) -> E
         codec = find_codec(extension)
         encoder = None if codec is None else codec.encode
 
+    refuses_text = encoders is None and is_binary(name)
+
     def encode(value: Any) -> bytes:
         if isinstance(value, bytes):
             data = value
+        elif refuses_text and isinstance(value, str):
+            raise EncodeFailed(
+                f"expected bytes, got the text {value[:60]!r}.",
+                hint="the bytes of the file: pathlib.Path(path).read_bytes().",
+            )
         elif isinstance(value, str):
             data = value.encode("utf-8")
         elif isinstance(value, bytearray | memoryview):

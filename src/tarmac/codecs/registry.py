@@ -28,8 +28,8 @@ class Codec(Generic[T]):
     >>> codec = Codec("fp16", decode=load_vector, encode=dump_vector, kind="array")
     >>> tarmac.register_codec(codec)
 
-    Every part is optional. Without `decode`, fields stay bytes; without `encode`, writers accept only bytes
-    and strings. Import heavy libraries inside the functions.
+    Every part is optional. Without `decode`, fields stay bytes; without `encode`, writers accept only bytes,
+    and strings in text fields. Import heavy libraries inside the functions.
     """
 
     extensions: str
@@ -37,7 +37,8 @@ class Codec(Generic[T]):
     decode: Callable[..., T] | None = None
     """Called as `decode(data)` with the bytes of a field. It may raise any exception."""
     encode: Callable[[T], bytes] | None = None
-    """Called with any value other than bytes and strings, which are stored as they are."""
+    """Called with any value other than bytes, which are stored as they are, and strings, which only `int`, `text`
+    and `json` fields store."""
     kind: Kind = "bytes"
     """What the bytes hold. `int`, `text` and `json` fields become columns of that type in exports and indexes;
     `tarmac show` prints text and JSON, summarises arrays and displays images."""
@@ -105,6 +106,12 @@ def kind_of(field: str) -> Kind:
     """Return what a field holds, judged by its extension."""
     codec = find_codec(field)
     return "bytes" if codec is None else codec.kind
+
+
+def is_binary(field: str) -> bool:
+    """Return whether a field, compressed or not, has a codec whose bytes are not text."""
+    codec = find_codec(field.lower().removesuffix(".gz"))
+    return codec is not None and codec.kind not in ("text", "int", "json")
 
 
 def registered_codecs() -> Iterator[tuple[str, Codec[Any]]]:

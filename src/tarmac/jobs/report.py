@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from tarmac.display import display_url, html_table
+from tarmac.display import display_url, html_table, plural
 from tarmac.jobs.task import Outcome
 
 DROPPED = ("doubles_left_out", "without_a_partner_dropped")
@@ -46,7 +46,9 @@ class Report:
     remarks: list[str] = field(default_factory=list)
     """Other messages for the user."""
     stale_outputs: list[str] = field(default_factory=list)
-    """Local outputs of the job that this run replaces, which this run did not write."""
+    """Local outputs of the job that this run replaces, which this run neither wrote nor removed."""
+    removed_outputs: list[str] = field(default_factory=list)
+    """Local outputs of the job that this run replaces, which it removed."""
     outcomes: list[Outcome] = field(default_factory=list)
     """The result of each unit, in the order of the plan."""
 
@@ -76,14 +78,15 @@ class Report:
         names = ("verb", "units", "done", "kept", *_COUNTS, "errors")
         result = {name: getattr(self, name) for name in names} | self.notes
         result |= {"remarks": self.remarks} if self.remarks else {}
-        result |= {"stale_outputs": self.stale_outputs} if self.stale_outputs else {}
+        for name in ("stale_outputs", "removed_outputs"):
+            result |= {name: getattr(self, name)} if getattr(self, name) else {}
         return result | {"seconds": round(self.seconds, 3)}
 
     def __str__(self) -> str:
         if self.dry_run:
             done = f", {self.kept} already done" if self.kept else ""
             return f"{self.verb}: {self.units - self.kept} to do{done}"
-        counts = f"{self.read} samples in"
+        counts = f"{plural(self.read, 'sample')} in"
         counts += f", {self.read - self.left_out} selected" if self.left_out else ""
         counts += f", {self.written} out"
         counts += f", {self.failed} FAILED" if self.failed else ""
@@ -96,7 +99,7 @@ class Report:
         else:
             kept = f"; {self.kept} of {self.units} were already done" if self.kept else ""
         empty = "" if self.read else "; nothing to do: there are no samples"
-        return f"{self.verb}: {counts}, {self.bytes} bytes{kept}{empty}"
+        return f"{self.verb}: {counts}, {plural(self.bytes, 'byte')}{kept}{empty}"
 
     def __repr__(self) -> str:
         return f"<Report {self}>"

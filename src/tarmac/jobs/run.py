@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Iterable, Iterator
@@ -71,7 +72,9 @@ def run_job(
         report.outcomes = [outcomes[unit.name] for unit in units]
         report.errors = [error for outcome in report.outcomes for error in outcome.errors]
         task.finish(report.outcomes)
-        report.stale_outputs = _stale_outputs(records, report.outputs)
+        report.removed_outputs, report.stale_outputs = _remove_stale(
+            records, report.outputs, remove=task.lists_outputs
+        )
     finally:
         claims.close()
         records.close()
@@ -168,11 +171,22 @@ def _run_until_error(
         raise first_error
 
 
-def _stale_outputs(records: Ledger, outputs: Iterable[str]) -> list[str]:
-    """Return local outputs of the job that was overwritten and that this one did not write again.
+def _remove_stale(records: Ledger, outputs: Iterable[str], *, remove: bool) -> tuple[list[str], list[str]]:
+    """Remove local outputs of the overwritten job that this one did not write again: patterns would match them.
 
-    A pattern for the new outputs would match them, too.
+    Return the removed ones, and those that are left because they changed after the job had written them.
     """
-    previous = {url for _, outcome in records.previous.values() for url in outcome.outputs}
-    stale = previous - set(outputs)
-    return sorted(url for url in stale if is_local(url) and os.path.exists(local_path(url)))
+    removed, left, current = [], [], set(outputs)
+    for _, outcome in records.previous.values():
+        for url in outcome.outputs:
+            if url in current or not is_local(url) or not os.path.isfile(local_path(url)):
+                continue
+            digest = outcome.sampled_digests.get(url)
+            if not remove or digest is None or sampled_digests([url]) != {url: digest}:
+                left.append(url)
+                continue
+            for file in (url, *(filter(is_local, outcome.companions) if len(outcome.outputs) == 1 else ())):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(local_path(file))
+            removed.append(url)
+    return sorted(removed), sorted(left)

@@ -69,6 +69,8 @@ class Task(ABC):
 
     verb: str
     """The name of the job in messages and ledgers."""
+    lists_outputs: bool = True
+    """Whether outcomes list all files, so that those of an overwritten job can be removed."""
 
     def options(self) -> dict[str, Any]:
         """Return everything that the result depends on, as JSON; a job resumes only with equal options."""

@@ -151,7 +151,11 @@ class TarWriter:
             raise MissingField("the sample has no fields.", url=self.name, key=key)
         key_hash = hash(key)
         if key_hash in self._keys:
-            raise BadName("duplicate key: its members would read as one non-contiguous sample.", key=key)
+            raise BadName(
+                "duplicate key: its members would read as one non-contiguous sample.",
+                key=key,
+                hint="keys must be unique: tarmac copy --rekey '{i:09d}'.",
+            )
         if len(self._keys) < DEFAULT_LIMITS.tracked_keys:
             self._keys.add(key_hash)
         self._incomplete = True  # an interrupt may come between two blocks
@@ -170,7 +174,7 @@ class TarWriter:
         """Return which fields of a sample are written, in which order, by which encoder."""
         plan: _Plan = []
         seen = set()
-        for field in sorted(sample, key=str):
+        for field in sorted(sample, key=lambda name: str(name).lower()):
             if field in _SET_BY_READERS:
                 continue
             if isinstance(field, str) and is_reserved(field):

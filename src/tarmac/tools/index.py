@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Unpack
 
-from tarmac.display import display_url
+from tarmac.display import display_url, plural
 from tarmac.errors import IndexDamaged, TarmacError, UsageError, WriteError
 from tarmac.indexing.build import IndexOptions, index_shard, usable_index, with_existing_columns
 from tarmac.indexing.dali import read_dali
@@ -62,7 +62,9 @@ class IndexReport(Report):
     def __str__(self) -> str:
         if self.dry_run:
             return f"index: {len(self.built)} to do, {self.kept} up to date"
-        counts = f"{self.units} shards, {self.read} samples, {self.bytes} bytes"
+        counts = ", ".join(
+            [plural(self.units, "shard"), plural(self.read, "sample"), plural(self.bytes, "byte")]
+        )
         where = "" if self.output is None else f" -> {display_url(self.output)}"
         return f"index: {counts}; {self.done} indexed, {self.kept} up to date{where}"
 

@@ -89,10 +89,19 @@ class Output:
             )
         if not self.stream:
             self.name(0, _ANY_NAME, _ANY_NAME)
-        url = self.pattern
-        if is_local(url) and not url.endswith("/") and os.path.isdir(local_path(url)):
-            hint = f"{url}/ keeps the names of shards; {url}/x-{{i:06d}}.tar numbers them."
-            raise UsageError("the target is a directory.", url=url, hint=hint)
+            self._check_extension()
+
+    def _check_extension(self) -> None:
+        """Raise if a name is as likely to be meant as a directory: it has neither a slash at its end nor a dot."""
+        path = local_path(self.pattern) if is_local(self.pattern) else ""
+        name = os.path.basename(path)
+        if name and os.path.isdir(path):
+            hint = f"{self.pattern}/ keeps the names of shards; {self.pattern}/x-{{i:06d}}.tar numbers them."
+            raise UsageError("the target is a directory.", url=self.pattern, hint=hint)
+        if not name or "." in name or "{" in path or self.numbered or _is_special(path):
+            return
+        what = "the output is neither a directory, DIR/, nor a name with an extension."
+        raise UsageError(what, url=self.pattern, hint=f"{self.pattern}/ or {self.pattern}.tar")
 
     @property
     def stream(self) -> bool:
@@ -256,6 +265,11 @@ class ShardTask(Task):
         self.output.finish(outcomes)
 
 
+def _is_special(path: str) -> bool:
+    """Return whether a path is a device or a named pipe."""
+    return os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
+
+
 def _exists(name: str) -> UsageError:
     hint = "another name, or `overwrite` to replace it."
     return UsageError("the file exists and was not written by this job.", url=name, hint=hint)
@@ -285,9 +299,10 @@ def fields_of(sample: Sample) -> Sample:
 
 def same_name(pattern: str) -> UsageError:
     """Return the error for a pattern without a number that several shards would share."""
-    return UsageError(
-        "several shards would have the same name.", url=pattern, hint="x-{i:06d}.tar as the output."
-    )
+    directory, slash, name = pattern.rpartition("/")
+    stem, dot, extension = name.partition(".")
+    hint = f"{directory}{slash}{stem}-{{i:06d}}{dot}{extension} as the output."
+    return UsageError("several outputs would have the same name.", url=pattern, hint=hint)
 
 
 def write_shard(

@@ -41,7 +41,10 @@ class FieldRule:
     """The fields that a sample keeps, and their names."""
 
     kept: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """Pairs of a new name and the old names of which the first existing one is taken. Empty keeps all."""
+    """Pairs of a new name and the old names of which the first existing one is taken. Empty keeps all.
+
+    A new name with a bar, `jpg|png`, stands for the name of the field that is taken.
+    """
     dropped: frozenset[str] = frozenset()
     missing: Literal["error", "skip"] = "error"
 
@@ -58,8 +61,25 @@ class FieldRule:
                 url, key = sample.get("__url__"), sample.get("__key__")
                 what = f"the sample has no field {' or '.join(alternatives)}."
                 raise MissingField(what, url=url, key=key, hint='`missing`="skip" skips such samples.')
-            result[new] = sample[old]
+            result[old if "|" in new else new] = sample[old]
         return result
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the fields that are kept."""
+        return [name for new, _ in self.kept for name in new.split("|")]
+
+
+def required_fields(names: Collection[str]) -> frozenset[str]:
+    """Return the fields that samples must have, in lower case: `jpg`, or alternatives, `jpg|png` or `img=jpg|png`."""
+    if isinstance(names, str):
+        raise UsageError("expected a list of field names, got a string.", field="require")
+    return frozenset(name.lower().rpartition("=")[2] for name in names)
+
+
+def missing_fields(required: Collection[str], names: Collection[str]) -> list[str]:
+    """Return those of the required fields of which a sample has no alternative."""
+    return sorted(each for each in required if not any(name in names for name in each.split("|")))
 
 
 def _field_rule(
@@ -78,7 +98,11 @@ def _field_rule(
     pairs = fields.items() if isinstance(fields, Mapping) else [(name, name) for name in fields or ()]
     kept = []
     for new, old in pairs:
-        names = tuple(name.strip().lower() for name in ([old] if isinstance(old, str) else old))
+        names = tuple(
+            name.strip().lower()
+            for each in ([old] if isinstance(old, str) else old)
+            for name in each.split("|")
+        )
         if not new or not names or not all(names):
             raise UsageError(f"invalid field {new!r}: expected names, got {old!r}.", field="fields")
         kept.append((new, names))
@@ -151,7 +175,7 @@ class Select:
     def options(self) -> dict[str, Any]:
         """Return what the result depends on, for a ledger."""
         rule = self.rule or FieldRule()
-        kept = [new if (new.lower(),) == old else f"{new}={'|'.join(old)}" for new, old in rule.kept]
+        kept = [new if new.lower() == "|".join(old) else f"{new}={'|'.join(old)}" for new, old in rule.kept]
         dropped = self.drop_fields if isinstance(self.drop_fields, Sequence) else sorted(self.drop_fields)
         texts = {
             "fields": ",".join([*kept, *(f"-{name}" for name in dropped)]),

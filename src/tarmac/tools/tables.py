@@ -6,10 +6,13 @@ order, so a plan of millions of rows holds no values.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import csv
 import io
+import json
 import os
+import re
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,6 +21,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
+from tarmac.codecs import kind_of
 from tarmac.codecs.basic import json_loads
 from tarmac.errors import DecodeFailed, ObjectChanged, UrlError
 from tarmac.storage import without_query
@@ -29,6 +33,12 @@ Position = tuple[int, ...]
 """Where a row is: its number, and what else its table needs to find it."""
 _MAX_CELL = (1 << 31) - 1
 """Characters per cell; real captions and masks exceed the 128 Ki that the csv module allows."""
+_ESCAPE = re.compile(r"\\([tnr\\])")
+_ESCAPED = {"t": "\t", "n": "\n", "r": "\r", "\\": "\\"}
+EXPORTED_KEY = "__key__"
+"""The column by which tables that `export` wrote are recognised."""
+BASE64 = "__base64__"
+"""The member of a JSON object that lists those of its members that are bytes, unless their names show it."""
 _BATCH = 1024
 """Rows per Parquet batch."""
 
@@ -41,6 +51,8 @@ class Table(ABC):
     local: LocalCopy
     extensions: ClassVar[tuple[str, ...]] = ()
     row_name: ClassVar[str] = "row"
+    typed: ClassVar[bool] = True
+    """Whether cells have types: an empty cell of text may stand for a missing value."""
 
     def label(self, position: Position) -> str:
         """Return the name of a row for messages: `row 3`, `line 3`."""
@@ -105,6 +117,7 @@ class Csv(_TextTable):
 
     extensions = (".csv",)
     row_name = "row"
+    typed = False
     style: ClassVar[Mapping[str, Any]] = {"delimiter": ","}
 
     @cached_property
@@ -138,7 +151,7 @@ class Csv(_TextTable):
             nonlocal end, line_number
             for line in file:
                 line_number += 1
-                text = line.decode("utf-8-sig" if end == 0 else "utf-8")
+                text = line.decode("utf-8-sig" if number == end == 0 else "utf-8")
                 end += len(line)
                 yield text
 
@@ -163,14 +176,27 @@ class Csv(_TextTable):
 
 
 class Tsv(Csv):
-    """Tab-separated values; quotes are ordinary characters."""
+    r"""Tab-separated values; quotes are ordinary characters.
+
+    `\t`, `\n`, `\r` and `\\` are escapes only in a table with the column `__key__`, as `export` writes it: in others,
+    a backslash may belong to a path.
+    """
 
     extensions = (".tsv",)
     style: ClassVar[Mapping[str, Any]] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
 
+    def _row(self, cells: list[str], label: str) -> Row:
+        if EXPORTED_KEY in self.names:
+            cells = [_ESCAPE.sub(lambda match: _ESCAPED[match[1]], cell) for cell in cells]
+        return super()._row(cells, label)
+
 
 class JsonLines(_TextTable):
-    """One JSON object per line. Objects may have different members."""
+    """One JSON object per line. Objects may have different members.
+
+    In an object with the member `__key__`, as `export` writes it, `__base64__` lists members that are bytes, and a
+    `json` member is the value itself, even if that is text or null.
+    """
 
     extensions = (".jsonl", ".ndjson")
 
@@ -194,6 +220,17 @@ class JsonLines(_TextTable):
         if not isinstance(row, dict):
             what = f"line {number}: expected a JSON object, got {type(row).__name__}."
             raise DecodeFailed(what, url=self.url)
+        return self._exported(row, number) if EXPORTED_KEY in row else row
+
+    def _exported(self, row: dict[str, Any], number: int) -> Row:
+        for name in row.pop(BASE64, ()):
+            try:
+                row[name] = base64.b64decode(row[name], validate=True)
+            except (KeyError, TypeError, ValueError):
+                raise DecodeFailed(f"line {number}: {name!r} is not base64.", url=self.url) from None
+        for name, value in row.items():
+            if (value is None or type(value) is str) and kind_of(name) == "json":
+                row[name] = json.dumps(value).encode()
         return row
 
 

@@ -189,7 +189,7 @@ def test_reports(tmp_path):
     (tmp_path / "0.tar").write_bytes(plain())
     report = tarmac.check(tmp_path / "0.tar")
     assert (report.ok, report.samples, report.bad) == (True, 3, [])
-    assert str(report) == "check: 1 shards, 3 samples, 0 bad"
+    assert str(report) == "check: 1 shard, 3 samples, 0 bad"
     (tmp_path / "1.tar").write_bytes(plain()[:1500])
     report = tarmac.check([tmp_path / "0.tar", tmp_path / "1.tar", tmp_path / "0.tar"], max_errors=0, jobs=1)
     assert not report.ok

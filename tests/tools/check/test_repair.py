@@ -56,6 +56,39 @@ def sidecar(tmp_path_factory):
     return open_sidecar(f"{path}.arrow")
 
 
+@pytest.mark.parametrize("how", ["copy", "link"])
+def test_a_repair_with_intact_shards_is_a_whole_dataset(tmp_path, how):
+    for number in range(3):
+        files = [(f"{number}{name}", data) for name, data in FILES]
+        (tmp_path / f"x-{number}.tar").write_bytes(plain(files)[: -5000 if number == 1 else None])
+    (tmp_path / "x-3.tar.gz").write_bytes(gzip.compress(plain([("z.txt", b"z")])))
+    shards = [f"{tmp_path}/x-{number}.tar{'.gz' if number == 3 else ''}" for number in range(4)]
+
+    def run(**more):
+        return tarmac.check(shards, repair=f"{tmp_path}/clean/", intact=how, jobs=1, progress=False, **more)
+
+    report = run()
+    names = ["x-0.tar", "x-1.tar", "x-2.tar", "x-3.tar"]
+    assert sorted(path.name for path in (tmp_path / "clean").glob("*.tar")) == names
+    for name in ("x-0.tar", "x-2.tar"):
+        original, copy = tmp_path / name, tmp_path / "clean" / name
+        assert original.read_bytes() == copy.read_bytes()
+        assert original.samefile(copy) == (how == "link")
+    samples = sum(1 for _ in read(f"{tmp_path}/clean/*.tar"))
+    assert (report.written, len(report.outputs)) == (samples, 4)
+    assert tarmac.check(f"{tmp_path}/clean/*.tar", jobs=1, progress=False).ok
+    assert run().outputs == report.outputs
+    assert run(overwrite=True).written == samples
+    assert not list((tmp_path / "clean").glob(".x-*"))
+
+
+def test_intact_shards_need_a_repair(tmp_path):
+    with pytest.raises(UsageError, match="`intact`"):
+        tarmac.check(str(tmp_path), intact="copy")
+    with pytest.raises(UsageError, match="`intact`"):
+        tarmac.check(str(tmp_path), repair=f"{tmp_path}/x/", intact="move")
+
+
 def spans():
     """Where each sample is in the archive."""
     data = plain(FILES)

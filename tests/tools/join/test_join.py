@@ -382,3 +382,22 @@ def test_tables_of_several_formats(tmp_path, urls):
         join(urls, [table(tmp_path, "csv"), table(tmp_path, "jsonl")], f"{tmp_path}/out/")
     with pytest.raises(UsageError, match="csv, shards"):
         join(urls, [table(tmp_path, "csv"), urls[0]], f"{tmp_path}/out/")
+
+
+def test_prefixes_end_at_a_dot(urls, tmp_path):
+    path = tmp_path / "t.jsonl"
+    key = next(iter(tarmac.read(urls[0])))["__key__"]
+    path.write_text(json.dumps({"key": key, "image": {"bytes": None, "path": None}, "n": 1}) + "\n")
+    for prefix, name in (("meta", "meta.n"), ("meta.", "meta.n"), ("m_", "m_n")):
+        join(urls, str(path), f"{tmp_path}/{prefix}/", prefix=prefix)
+        first = next(iter(tarmac.read(f"{tmp_path}/{prefix}/*.tar")))
+        assert first[name] == b"1"
+
+
+def test_files_in_rows(urls, tmp_path):
+    path = tmp_path / "t.parquet"
+    key = next(iter(tarmac.read(urls[0])))["__key__"]
+    rows = [{"__key__": key, "image": {"bytes": b"1", "path": "x.PNG"}}]
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    join(urls, str(path), f"{tmp_path}/o/", prefix="right")
+    assert next(iter(tarmac.read(f"{tmp_path}/o/*.tar")))["right.image.png"] == b"1"

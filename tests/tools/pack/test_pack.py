@@ -287,7 +287,8 @@ def test_several_sources(tmp_path):
 
 def test_classes(tmp_path):
     tree = write_tree(tmp_path / "tree", {"dog/1.jpg": b"D", "cat/1.jpg": b"C"})
-    pack(tree, tmp_path, format="imagefolder")
+    report = pack(tree, tmp_path, format="imagefolder")
+    assert any("out/classes.txt" in remark for remark in report.remarks)
     assert samples(tmp_path / "out") == [
         {"__key__": "cat/1", "cls": b"0", "jpg": b"C"}, {"__key__": "dog/1", "cls": b"1", "jpg": b"D"},
     ]  # fmt: skip
@@ -318,8 +319,8 @@ def test_nothing_to_pack(tmp_path):
     write_tree(tmp_path / "tree", {".DS_Store": b"", "README": b""})
     with pytest.raises(UrlError, match=r"tree: .*\b1 "):
         pack(tmp_path / "tree", tmp_path)
-    with pytest.raises(UsageError, match="out/"):
-        tarmac.pack(tmp_path / "tree", f"{tmp_path}/out/")
+    with pytest.raises(UsageError, match="out/"):  # sources are not shards, whose names could be kept
+        tarmac.pack(tmp_path / "tree", f"{tmp_path}/out/{{name}}.tar")
     with pytest.raises(UsageError, match="`sources`"):
         pack([], tmp_path)
 

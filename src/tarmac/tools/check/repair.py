@@ -8,8 +8,8 @@ import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import IO, Any
 
 import xxhash
@@ -18,16 +18,18 @@ from tarmac.display import display_url
 from tarmac.errors import CompressionDamaged, IndexingError, TrailingData, UsageError
 from tarmac.indexing.manifest import Shard
 from tarmac.indexing.sidecar import Sidecar, open_sidecar
+from tarmac.jobs.outputs import existing_sizes
 from tarmac.jobs.report import Report
 from tarmac.jobs.task import Outcome, Unit
 from tarmac.samples.grouping import Sample
 from tarmac.samples.naming import Splitter, plain_key
-from tarmac.storage import Source, open_read, stat
-from tarmac.tar.compression import HEAD, Decompressing, detect
+from tarmac.storage import Source, WriteOptions, is_local, open_read, open_write, stat
+from tarmac.storage.local import local_path
+from tarmac.tar.compression import HEAD, Decompressing, detect, format_of_name
 from tarmac.tools.check.salvage import Buffer, Loss, SampleRun, layout_of, runs_of, scan
 from tarmac.tools.check.shard import CheckOptions, index_url, naming_rule, sample_problems
 from tarmac.tools.options import Run
-from tarmac.tools.output import Output, ShardTask, Sources, same_name, write_shard
+from tarmac.tools.output import Output, ShardTask, Sources, make_directory, same_name, write_shard
 from tarmac.tools.plan import shard_stem
 from tarmac.tools.rewrite import run_writing
 
@@ -48,10 +50,15 @@ class _RepairTask(ShardTask):
     entries: Sequence[Shard | None]
     regroup: bool = False
     """Whether to put samples together whose members are not contiguous."""
+    intact: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Samples and payload of the intact shards, which are copied as they are."""
+    link: bool = False
+    """Whether intact shards are linked instead, where that is possible."""
     verb = "repair"
 
     def options(self) -> dict[str, Any]:
-        return self.checks.ledger_options() | self.output.options() | {"regroup": self.regroup}
+        options = self.checks.ledger_options() | self.output.options() | {"regroup": self.regroup}
+        return options | ({"intact": "link" if self.link else "copy"} if self.intact else {})
 
     def plan(self) -> Iterator[Unit]:
         names = set()
@@ -67,6 +74,8 @@ class _RepairTask(ShardTask):
 
     def run(self, unit: Unit) -> Outcome:
         url, outcome = self.urls[unit.content], Outcome()
+        if url in self.intact and format_of_name(url) is None:
+            return self._copied(url, unit.name)
         losses: list[Loss] = []
         index, rule = self._index(unit.content)
         checks, output = replace(self.checks, split_name=rule), replace(self.output, split_name=rule)
@@ -79,6 +88,24 @@ class _RepairTask(ShardTask):
         outcome.details["losses"] = [
             {name: each[name] for name in each if each[name] is not None} for each in facts
         ]
+        return outcome
+
+    def _copied(self, url: str, name: str) -> Outcome:
+        samples, payload = self.intact[url]
+        outcome = Outcome(written=samples, bytes=payload, details={"losses": []})
+        if is_local(name):
+            make_directory(name)
+        if not (self.link and _linked(url, name)):
+            sink = open_write(name, self.output.storage, WriteOptions(overwrite=True))
+            try:
+                with open_read(url, self.checks.storage) as source:
+                    while chunk := source.read(CHUNK):
+                        sink.write(chunk)
+            except BaseException:
+                sink.abort()
+                raise
+            sink.commit()
+        outcome.outputs |= existing_sizes([name], self.output.storage)
         return outcome
 
     def _index(self, number: int) -> tuple[Sidecar | None, Splitter]:
@@ -101,13 +128,34 @@ def repair(
     entries: Sequence[Shard | None],
     *,
     regroup: bool = False,
+    intact: Mapping[str, tuple[int, int]] | None = None,
+    link: bool = False,
 ) -> Report:
-    """Write a clean copy of each of these shards; the details of the outcomes have their `losses`."""
+    """Write a clean copy of each of these shards; the details of the outcomes have their `losses`.
+
+    `intact` has the samples and the payload of those that are copied, or linked, as they are.
+    """
     if output.stream or not (output.by_shard or output.numbered):
         what = "expected a directory, DIR/, or a numbered pattern for clean copies."
         raise UsageError(what, field="repair", url=output.pattern)
-    task = _RepairTask(urls, output, checks, entries, regroup)
+    task = _RepairTask(urls, output, checks, entries, regroup, intact or {}, link)
     return run_writing(task, run, task.verb)
+
+
+def _linked(url: str, name: str) -> bool:
+    """Make a hard link to a local shard; return whether that was possible."""
+    if not (is_local(url) and is_local(name)):
+        return False
+    target = local_path(name)
+    part = f"{os.path.dirname(target) or '.'}/.{os.path.basename(target)}.part-{os.urandom(8).hex()}"
+    try:
+        os.link(local_path(url), part)
+    except OSError:  # another file system, or one without links
+        return False
+    os.replace(part, target)
+    with contextlib.suppress(FileNotFoundError):  # both may already have been the same file
+        os.unlink(part)
+    return True
 
 
 @contextlib.contextmanager

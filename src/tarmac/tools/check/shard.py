@@ -37,6 +37,7 @@ from tarmac.storage import StorageOptions, location, open_read, stat
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.tar import TarOptions, read_members
 from tarmac.tar.reader import DEFAULT_OPTIONS
+from tarmac.tools.select import missing_fields
 
 LocatedField = tuple[int, int, bytes]
 """Offset, size and bytes of a field."""
@@ -213,9 +214,8 @@ def sample_problems(
     skipped: Counter[str],
 ) -> Iterator[TarmacError]:
     """Yield the errors of one sample: missing fields, and fields that cannot be decoded."""
-    missing = options.require - fields.keys()
-    if missing:
-        yield MissingField(f"the sample has no {', '.join(sorted(missing))}.", url=url, key=key)
+    if missing := missing_fields(options.require, fields):
+        yield MissingField(f"the sample has no {', '.join(missing)}.", url=url, key=key)
     if not options.decode:
         return
     decoder = _decoder(options.decode, options.tar.limits)

@@ -9,10 +9,10 @@ import tempfile
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
 from tarmac.codecs import imagespecs
-from tarmac.display import display_url, identity
+from tarmac.display import display_url, identity, plural
 from tarmac.errors import ErrorBudgetExceeded, TarmacError, UsageError
 from tarmac.indexing.manifest import Manifest, Shard, read_manifest
 from tarmac.jobs.engines import Engine, make_engine
@@ -29,6 +29,7 @@ from tarmac.tools.check.shard import CheckOptions, ShardCheck, check_shard, entr
 from tarmac.tools.keystore import SharedKeys
 from tarmac.tools.options import Access, ReadArgs, Run, RunArgs, bundle, verb
 from tarmac.tools.output import Output
+from tarmac.tools.select import required_fields
 
 
 class CheckArgs(RunArgs, ReadArgs, total=False):
@@ -98,11 +99,13 @@ class CheckReport(Report):
         }
 
     def __str__(self) -> str:
-        twice = f", {len(self.duplicates)} duplicate keys" if self.duplicates else ""
-        text = f"check: {len(self.shards)} shards, {self.samples} samples, {len(self.bad)} bad{twice}"
+        twice = f", {plural(len(self.duplicates), 'duplicate key')}" if self.duplicates else ""
+        shards, samples = plural(len(self.shards), "shard"), plural(self.samples, "sample")
+        text = f"check: {shards}, {samples}, {len(self.bad)} bad{twice}"
         if self.outputs or self.losses:
             lost = sum(loss["what"] == "sample" for loss in self.losses)
-            text += f"; {len(self.outputs)} clean copies of {self.written} samples, {lost} samples lost"
+            copies, recovered = plural(len(self.outputs), "clean copy"), plural(self.written, "sample")
+            text += f"; {copies} of {recovered}, {plural(lost, 'sample')} lost"
         if "to_repair" in self.notes:
             text += f"; {self.notes['to_repair']} to repair"
         return text if self.complete else f"{text}; stopped at `max_errors`"
@@ -123,27 +126,31 @@ def check(
     repair: str | None = None,
     losses: str | None = None,
     regroup: bool = False,
+    intact: Literal["copy", "link"] | None = None,
     overwrite: bool = False,
     on_shard: Callable[[ShardCheck], None] | None = None,
     **options: Unpack[CheckArgs],
 ) -> CheckReport:
     """Read shards to their ends and report what is wrong with them; a damaged shard does not stop the others.
 
-    `require` names fields that every sample must have. `digests` compares every field with the index beside
-    its shard, `manifest` compares with a manifest and its indexes. `decode` decodes fields, images as a
-    specification such as "rgb8". `duplicates` finds keys that occur more than once. `all_errors` continues
-    after a bad sample; more than `max_errors` errors stop the check. With a `ledger`, intact shards are not
-    read again unless they change. `on_shard` is called with each result, in order.
+    `require` names fields that every sample must have; `"jpg|png"` means one of them. `digests` compares every
+    field with the index beside its shard, `manifest` compares with a manifest and its indexes. `decode` decodes
+    fields, images as a specification such as "rgb8". `duplicates` finds keys that occur more than once.
+    `all_errors` continues after a bad sample; more than `max_errors` errors stop the check. With a `ledger`,
+    intact shards are not read again unless they change. `on_shard` is called with each result, in order.
 
     `repair` is a directory or pattern for clean copies of damaged shards. What they lack is in the report, and
-    is written to the file `losses` as JSON lines. `regroup` puts samples together whose members are not
+    is written to the file `losses` as JSON lines. `intact` also copies the other shards, or makes hard links to
+    them where possible, so that the result is the whole dataset. `regroup` puts samples together whose members are not
     contiguous. With `dry_run` shards are checked, and nothing is written.
     """
     access, run = bundle(Access, options), bundle(Run, options)
     if duplicates and ledger is not None:
         raise UsageError("`duplicates` reads all keys, so it cannot be combined with `ledger`.")
-    if (regroup or overwrite or losses) and repair is None:
-        raise UsageError("`regroup`, `overwrite` and `losses` need `repair`.")
+    if (regroup or overwrite or losses or intact) and repair is None:
+        raise UsageError("`regroup`, `intact`, `overwrite` and `losses` need `repair`.")
+    if intact not in (None, "copy", "link"):
+        raise UsageError(f"expected 'copy' or 'link', got {intact!r}.", field="intact")
     inputs = access.inputs(sources)
     if manifest is None or isinstance(manifest, Manifest):
         reference = manifest
@@ -152,7 +159,7 @@ def check(
             reject_command(os.fspath(manifest))
         reference = read_manifest(os.fspath(manifest), access.storage)
     checks = CheckOptions(
-        require=frozenset(name.lower() for name in require),
+        require=required_fields(require),
         digests=digests,
         manifest=reference,
         manifest_url=manifest.name if isinstance(manifest, Manifest) else os.fspath(manifest or ""),
@@ -184,9 +191,18 @@ def check(
             report.duplicates = {key: [urls[n] for n in numbers] for key, numbers in keys.duplicates()}
     if repair is not None and report.complete:
         target = Output(repair, overwrite=overwrite, storage=access.storage)
-        damaged = [result.url for result in report.bad if not result.unreachable]
+        written = [each for each in report.shards if not each.unreachable and (intact or not each.ok)]
         known = dict(zip(urls, entries, strict=True))
-        job = write_copies(damaged, target, run, checks, [known[url] for url in damaged], regroup=regroup)
+        job = write_copies(
+            [each.url for each in written],
+            target,
+            run,
+            checks,
+            [known[each.url] for each in written],
+            regroup=regroup,
+            intact={each.url: (each.samples, each.payload) for each in written if each.ok},
+            link=intact == "link",
+        )
         report.add_copies(job)
         if losses is not None and not run.dry_run:
             lines = "".join(f"{json.dumps(loss, ensure_ascii=True)}\n" for loss in report.losses)

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from tarmac.errors import UsageError, WriteError
 from tarmac.jobs.ledger import ledger_url
@@ -35,6 +35,8 @@ class Destination(Output):
     hf_split: str = "train"
     several: bool = False
     """Whether several splits are exported together."""
+    lists_outputs: ClassVar[bool] = True
+    """Whether outcomes list all files."""
     joined: bool = False
     """Whether one unit takes all samples, because the inputs have no names."""
 
@@ -55,6 +57,9 @@ class Destination(Output):
             hint = "a name without the compression extension."
             raise UsageError("exports are not compressed.", url=self.pattern, hint=hint)
         super().__post_init__()
+
+    def _check_extension(self) -> None:
+        """Accept any name: the format says what it is."""
 
     @property
     def cut(self) -> bool:

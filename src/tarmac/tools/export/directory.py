@@ -51,6 +51,7 @@ class DirectoryWriter(Writer):
 class DirectoryDestination(Destination):
     """A local directory of plain files."""
 
+    lists_outputs = False
     claims: str = ""
     """The file by which units that may replace files share the names they have written."""
 

@@ -1,7 +1,8 @@
 r"""Text: JSON lines, YAML, and tables of tab-separated and comma-separated values.
 
 In jsonl, each sample is an object in one line, with `__key__` first: text is a string, an integer a number, JSON is
-itself, and bytes are a string in base64. In yaml, it is a document, in which bytes are `!!binary`.
+itself, and bytes are a string in base64. `__base64__` lists the fields in base64 whose extension does not imply it. In
+yaml, a sample is a document, in which bytes are `!!binary`.
 
 Tables have a header of column names, and a missing field is empty. In tsv, tabs, line breaks and backslashes inside a
 value are written `\t`, `\n`, `\r` and `\\`, so that each line is a row. In csv, such a value is quoted as in RFC 4180.
@@ -18,10 +19,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from tarmac.codecs import is_binary
 from tarmac.errors import UsageError
 from tarmac.samples.grouping import Sample
 from tarmac.tools.export.formats import KEY, RowOptions, SinkFile, Writer, payload
 from tarmac.tools.export.values import Json
+from tarmac.tools.tables import BASE64
 
 _ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 Join = Callable[[list[str]], str]
@@ -44,7 +47,12 @@ class TextWriter(Writer):
 
 def to_jsonl(row: RowOptions, sample: Sample) -> str:
     """Return a sample as a line of JSON."""
-    pairs = (f"{_json_string(name)}: {_json_value(value)}" for name, value in row.values(sample).items())
+    values = row.values(sample)
+    if row.key and (
+        marked := [name for name in values if type(values[name]) is bytes and not is_binary(name)]
+    ):
+        values[BASE64] = Json(json.dumps(marked))
+    pairs = (f"{_json_string(name)}: {_json_value(value)}" for name, value in values.items())
     return f"{{{', '.join(pairs)}}}\n"
 
 

@@ -73,7 +73,7 @@ def export(
     unnamed = any(map(is_stream, inputs.urls))
     row = RowOptions(Kinds(kinds or {}).after(select.rule), None, key, header)
     if kind.table and select.rule is not None and select.rule.kept:
-        row = replace(row, columns=tuple(new for new, _ in select.rule.kept))
+        row = replace(row, columns=tuple(select.rule.names))
     if destination.directory and (unnamed or (select.slice and not can_index(inputs.urls))):
         destination = replace(destination, joined=True)
     planned = plan(
@@ -117,6 +117,10 @@ class ExportJob(Task):
     """What else the result depends on, for the ledger."""
 
     verb = "export"
+
+    @property
+    def lists_outputs(self) -> bool:  # type: ignore[override]
+        return self.destination.lists_outputs
 
     def options(self) -> dict[str, Any]:
         inputs = {split: source.fingerprint() for split, source in self.sources.items()}

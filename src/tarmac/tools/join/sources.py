@@ -124,7 +124,7 @@ def open_source(
 
 def _rows(table: Table, columns: Columns, prefix: str, *, whole: bool) -> Iterator[tuple[str, Fields]]:
     """Yield the key and the fields of each row; with `whole`, the row is one field of JSON."""
-    layout = None if whole else columns.layout(table.names, table.url, find_key=True)
+    layout = None if whole else columns.layout(table.names, table.url, find_key=True, typed=table.typed)
     key_column = columns.key_column(table.names, table.url)
     names = ["json"] if layout is None else layout.fields.values()
     prefixed = {name: _checked(f"{prefix}{name}".lower()) for name in names}
@@ -137,6 +137,8 @@ def _rows(table: Table, columns: Columns, prefix: str, *, whole: bool) -> Iterat
                 fields = layout.values(row, key)
         except TarmacError as error:
             raise error.at(url=table.url) from error.__cause__
+        for name in fields.keys() - prefixed.keys():  # after a file in the row
+            prefixed[name] = _checked(f"{prefix}{name}".lower())
         yield key, {prefixed[name]: data for name, data in fields.items()}
 
 

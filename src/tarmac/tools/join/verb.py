@@ -54,9 +54,9 @@ def join(
     """Add the fields that `other` has for the same key, and write the samples to new shards.
 
     `other` is a table (csv, tsv, jsonl or parquet) or shards. The keys of a table are in the column `key`, by
-    default `key` or `__key__`. Each other column becomes the field of the same name, as in `pack`; `columns`
+    default `__key__` or `key`. Each other column becomes the field of the same name, as in `pack`; `columns`
     selects columns, and a mapping renames them from column to field. With `rows` "json", each row becomes one
-    field `json`. The names of new fields begin with `prefix`.
+    field `json`. The names of new fields begin with `prefix`: `"clip"`, or `"clip."`, makes `clip.json`.
 
     `how` "left" keeps samples without a match, "inner" drops them. A field that exists already is an error,
     unless `replace` is set; with `on_error` "skip" its sample is left out and counted as failed. A key that
@@ -70,6 +70,8 @@ def join(
     ):
         if value not in known:
             raise UsageError(f"expected one of {', '.join(map(repr, known))}, got {value!r}.", field=name)
+    if prefix[-1:].isalnum():
+        prefix += "."  # so that the extension stays that of the field
     select, run, access = bundle(Select, options), bundle(Run, options), bundle(Access, options)
     target = bundle(Output, {"pattern": os.fspath(output), **options})
     splits = selects_by_split(select, target)

@@ -17,14 +17,14 @@ from tarmac.display import identity
 from tarmac.errors import BadName, DuplicateField, JobError, MissingField, TarmacError, UrlError, UsageError
 from tarmac.jobs.task import Outcome, Unit
 from tarmac.samples.grouping import Sample
-from tarmac.samples.naming import check_field, check_key
+from tarmac.samples.naming import Splitter, check_field, check_key, first_dot
 from tarmac.samples.splits import key_hasher, split_bounds
 from tarmac.storage import WriteOptions, is_local, write_all
 from tarmac.storage.local import local_path
 from tarmac.tools.output import Output, ShardTask, fields_of, same_name, write_shard
 from tarmac.tools.pack.sources.files import file_stat
 from tarmac.tools.pack.sources.source import UNKNOWN, FileStats, Location, Skipped, Source, load_each
-from tarmac.tools.select import Select
+from tarmac.tools.select import Select, missing_fields, required_fields
 
 Row = tuple[int, str, Location]
 """A planned sample: the number of its source, its key, and its location in the source."""
@@ -37,23 +37,39 @@ class PackOptions:
     shuffle: bool = False
     seed: int = 0
     select: Select = field(default_factory=Select)
-    """Only its splits apply."""
+    """Its fields and splits apply."""
     require: Collection[str] = ()
     on_error: Literal["abort", "skip"] = "abort"
     task: tuple[int, int] = (0, 1)
+    split_name: Splitter = first_dot
     facts: dict[str, Any] = field(default_factory=dict)
     """What else the result depends on, for the ledger."""
 
     def __post_init__(self) -> None:
-        if isinstance(self.require, str):
-            raise UsageError("expected a list of field names, got a string.", field="require")
+        _ = self.required
         if not 0 <= self.task[0] < self.task[1]:
             raise UsageError(f"expected (i, n) with i from 0 to n - 1, got {self.task!r}.", field="task")
 
     @cached_property
     def required(self) -> frozenset[str]:
-        """The required fields in lower case."""
-        return frozenset(name.lower() for name in self.require)
+        """The required fields in lower case, or their alternatives."""
+        return required_fields(self.require)
+
+    @cached_property
+    def needed(self) -> frozenset[str]:
+        """The fields that a sample must have: those that are required or selected."""
+        rule = self.select.rule
+        selected = () if rule is None or rule.missing == "skip" else rule.kept
+        return self.required | {"|".join(names) for _, names in selected}
+
+    def choose(self, sample: Sample) -> Sample | None:
+        """Return a sample with the selected fields; None if it lacks one and is to be skipped."""
+        if self.select.rule is None:
+            return sample
+        lowered = {name.lower(): value for name, value in sample.items()}
+        if len(lowered) != len(sample):
+            raise DuplicateField("fields differ only in case.", key=sample["__key__"])
+        return self.select.rule(lowered)
 
     def options(self) -> dict[str, Any]:
         """Return what the result depends on, for the ledger."""
@@ -160,7 +176,7 @@ class PackJob(ShardTask):
 
     def _check(self, rows: list[Row]) -> None:
         """Raise before anything is written if keys repeat or required fields are missing."""
-        output, required = self.output, self.pack.required
+        output, required = self.output, self.pack.needed
         renumbered = output.rekey and output.key("key", 0) != output.key("key", 1)
         unique = len(self.sources) == 1 and self.sources[0].unique_keys
         if not (unique or renumbered):
@@ -179,11 +195,8 @@ class PackJob(ShardTask):
                 names = self.sources[number].field_names(location)
                 if names is None:
                     break
-                if not required <= names:
-                    raise self._lacks(names, number, key)
-
-    def _lacks(self, names: set[str], source: int, key: str) -> MissingField:
-        return lacks_fields(self.pack.required - names, url=self.sources[source].url, key=key)
+                if missing := missing_fields(required, names):
+                    raise lacks_fields(missing, url=self.sources[number].url, key=key)
 
     def _split(self, rows: list[Row], sizes: list[int], skipped: Skipped) -> _Plan:
         select = self.pack.select
@@ -250,7 +263,7 @@ class PackJob(ShardTask):
                 )
                 for number in used
             }
-            if len(used) == 1 and not skip and not required:
+            if len(used) == 1 and not skip and not required and self.pack.select.rule is None:
                 outcome.read += len(rows)
                 yield from load_each(loads[used[0]], (row[1:] for row in rows))
                 return
@@ -259,22 +272,32 @@ class PackJob(ShardTask):
                 try:
                     sample = loads[number](key, location)
                     names = {name.lower() for name in sample} if required else set()
-                    if not required <= names:
-                        raise self._lacks(names, number, key)
-                    if skip:
-                        check_sample(sample)
+                    if missing := missing_fields(required, names):
+                        raise lacks_fields(missing, url=self.sources[number].url, key=key)
+                    chosen = self.pack.choose(sample)
+                    if skip and chosen is not None:
+                        check_sample(chosen, self.pack.split_name)
                 except TarmacError as error:
                     if not skip:
                         raise
                     outcome.fail(str(error.at(key=key)))
                 else:
-                    yield sample
+                    if chosen is None:
+                        outcome.dropped += 1
+                    else:
+                        yield chosen
 
     def finish(self, outcomes: Sequence[Outcome]) -> None:
         self.output.finish(outcomes)
         url, text = self._classes()
         if text:
             write_all(url, text, self.output.storage, WriteOptions(overwrite=True))
+
+    @property
+    def classes_url(self) -> str:
+        """The location of the list of class names; empty without classes."""
+        url, text = self._classes()
+        return url if text else ""
 
     def _classes(self) -> tuple[str, bytes]:
         """Return the location and the content of the list of class names; no content without classes."""
@@ -313,10 +336,10 @@ def _edges(output: Output, sizes: list[int]) -> list[int]:
     return [*edges, total]
 
 
-def check_sample(sample: Sample) -> None:
+def check_sample(sample: Sample, split_name: Splitter = first_dot) -> None:
     """Raise if a writer would reject the sample."""
-    key = check_key(sample["__key__"])
-    names = [name for name in fields_of(sample) if check_field(name, key)]
+    key = check_key(sample["__key__"], split_name)
+    names = [name for name in fields_of(sample) if check_field(name, key, split_name)]
     if not names:
         raise MissingField("the sample has no fields.", key=key)
     if len({name.lower() for name in names}) != len(names):

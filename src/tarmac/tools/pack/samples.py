@@ -17,6 +17,7 @@ from tarmac.tools.options import Run
 from tarmac.tools.output import Output, fields_of
 from tarmac.tools.pack.job import PackOptions, check_sample, lacks_fields
 from tarmac.tools.rewrite import rewrite_samples
+from tarmac.tools.select import missing_fields
 
 Samples = Iterable[Mapping[str, Any]]
 
@@ -79,12 +80,15 @@ def _encoded(
             result: Sample = {"__key__": key}
             for name, value in fields_of(dict(sample)).items():
                 result[name] = encode_field(name, value, _encoder(name), key)
-            check_sample(result)
-            if missing := options.required - {name.lower() for name in result}:
+            if missing := missing_fields(options.required, {name.lower() for name in result}):
                 raise lacks_fields(missing, key=key)
+            if (chosen := options.choose(result)) is None:
+                outcome.dropped += 1
+                continue
+            check_sample(chosen, options.split_name)
         except TarmacError as error:
             if options.on_error == "abort":
                 raise
             outcome.fail(str(error.at(key=key)))
         else:
-            yield result
+            yield chosen

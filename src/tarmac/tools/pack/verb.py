@@ -9,11 +9,14 @@ import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
+
+import xxhash
 
 from tarmac.display import identity
 from tarmac.errors import UsageError
 from tarmac.jobs.report import Report
+from tarmac.samples.naming import Splitter, first_dot, rule_bytes
 from tarmac.storage import StorageOptions, is_local
 from tarmac.storage.local import local_path
 from tarmac.storage.types import DEFAULT_STORAGE
@@ -24,7 +27,7 @@ from tarmac.tools.pack.job import PackJob, PackOptions
 from tarmac.tools.pack.samples import Samples, pack_samples
 from tarmac.tools.pack.sources.source import SourceOptions, open_source
 from tarmac.tools.rewrite import rewrite_samples, run_writing
-from tarmac.tools.select import Select
+from tarmac.tools.select import Fields, Select
 from tarmac.tools.tally import Balance
 
 MAX_SAMPLES = 10_000
@@ -60,6 +63,9 @@ def pack(
     base: Path | None = None,
     function: str | Callable[..., Samples] | None = None,
     require: Collection[str] = (),
+    fields: Fields | None = None,
+    drop_fields: Collection[str] = (),
+    missing: Literal["error", "skip"] = "error",
     split: Mapping[str, float] | None = None,
     only: str | None = None,
     shuffle: bool = False,
@@ -68,26 +74,38 @@ def pack(
     allow_exec: bool = False,
     timeout: float = 600.0,
     storage: StorageOptions = DEFAULT_STORAGE,
+    split_name: Splitter | None = None,
     **options: Unpack[PackArgs],
 ) -> PackReport:
     """Pack sources into shards of 10,000 samples, or as `max_samples` and `max_bytes` require.
 
-    A source is a directory, a recipe, a table, or the URL of one; `format` is inferred from its name unless given
-    does. `sources` may also be an iterable of samples, or a function that returns one. Running the same job again
+    The output is a file, a pattern with `{i}`, or a directory, `DIR/`, for `000000.tar`, `000001.tar`, …
+    A source is a directory, a recipe, a table, or the URL of one; `format` is by default inferred from its
+    name. `sources` may also be an iterable of samples, or a function that returns one. Running the same job again
     writes only what is missing.
 
-    Of tables, `key` is the column of keys (by default, rows are numbered), `columns` selects columns and names
-    their fields, and `files` names columns that hold file names, and the fields of their contents. Relative file
-    names are relative to `base`, by default to the directory of the table or recipe.
+    Of tables, `key` is the column of keys (by default `__key__` or `key`; without it, rows are numbered), `columns`
+    selects columns and names their fields, and `files` names columns that hold file names, and the fields of their
+    contents, with `*` for the extension of each file. Relative file names are relative to `base`, by default to
+    the directory of the table or recipe.
 
     `function` is a function or "module:function", called with `sources` as its arguments. `require` lists fields
-    that every sample must have. `split` and `only` are those of `copy`. `task=(i, n)` writes only every n-th
-    shard, from i on, so that n machines can share a job. `timeout` limits the seconds of each command in a recipe,
-    which `allow_exec` allows.
+    that every sample must have; `"jpg|png"` means one of them. `fields`, `drop_fields`, `missing`, `split` and `only`
+    are those of `copy`. `task=(i, n)` writes only every n-th shard, from i on, so that n machines can share a job.
+    `timeout` limits the seconds of each command in a recipe, which `allow_exec` allows.
+
+    `split_name` is the rule that splits the names of files into keys and fields, and that readers must use, too. The
+    default is `first_dot`, and an error if that joins files whose names suggest otherwise (`x.v1.0.png`, `x.v1.1.png`).
     """
-    target = _with_default_size(bundle(Output, {"pattern": os.fspath(output), "storage": storage, **options}))
-    run, select = bundle(Run, options), Select(split=split, only=only)
-    packing = PackOptions(shuffle, seed, select, require, run.on_error, task)
+    rule = split_name or first_dot
+    pattern = os.fspath(output)
+    if pattern.endswith("/"):
+        pattern += "{split}-{i:06d}.tar" if split and not only else "{i:06d}.tar"
+    writing = {"pattern": pattern, "storage": storage, "split_name": rule, **options}
+    target, run = _with_default_size(bundle(Output, writing)), bundle(Run, options)
+    select = Select(fields, drop_fields, missing, split=split, only=only)
+    named = {} if rule is first_dot else {"split_name": xxhash.xxh3_64_hexdigest(rule_bytes(rule))}
+    packing = PackOptions(shuffle, seed, select, require, run.on_error, task, rule, named)
     table = Columns(key or "", _mapping(columns, "columns"), _mapping(files, "files"))
     base = os.fspath(base or "")
     if function is not None or not _are_paths(sources):
@@ -102,12 +120,14 @@ def pack(
     if not urls:
         raise UsageError("expected at least one source.", field="sources")
     _check_output_outside(urls, target)
-    facts: dict[str, Any] = {"from": format, "base": identity(base), "key": table.key}
+    facts: dict[str, Any] = named | {"from": format, "base": identity(base), "key": table.key}
     facts |= {"files": dict(table.files), "columns": dict(table.fields)}
     packing = replace(packing, facts={name: value for name, value in facts.items() if value})
     with _without_gc(), tempfile.TemporaryDirectory(prefix="tarmac-pack-") as directory:
         sized = target.max_bytes is not None
-        opening = SourceOptions(table, base, allow_exec, timeout, storage, sized, directory)
+        opening = SourceOptions(
+            table, base, allow_exec, timeout, storage, sized, rule, split_name is None, directory
+        )
         job = PackJob([open_source(url, format, opening) for url in urls], target, packing)
         return _run(job, run)
 
@@ -123,6 +143,8 @@ def _run(job: PackJob, run: Run) -> PackReport:
     plan = job.planned
     if not run.dry_run:
         Balance(plan.left_out).add_to(report)
+    if job.classes_url and not (run.dry_run or job.output.stream):
+        report.remarks.append(f"names of the classes: {job.classes_url}")
     if plan.skipped:
         report.remarks.append(f"skipped files that belong to no sample: {plan.skipped}")
     return _report(report, plan.skipped.counts)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tarmac.codecs import kind_of
-from tarmac.display import visible
+from tarmac.display import plural, visible
 from tarmac.exact.dataset import Dataset
 from tarmac.indexing.attributes import read_field
 from tarmac.indexing.manifest import Manifest
@@ -181,7 +181,8 @@ def _table(statistics: Statistics) -> list[list[str]]:
 
 
 def _report_lines(statistics: Statistics) -> Iterator[str]:
-    yield f"{len(statistics.shards)} shards, {len(statistics.samples)} samples, {statistics.bytes} bytes"
+    shards, samples = plural(len(statistics.shards), "shard"), plural(len(statistics.samples), "sample")
+    yield f"{shards}, {samples}, {plural(statistics.bytes, 'byte')}"
     rows = _table(statistics)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     yield ""

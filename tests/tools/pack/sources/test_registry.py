@@ -6,9 +6,11 @@ import pickle
 
 import pytest
 
+import tarmac
 from tarmac.errors import NotFound, UrlError, UsageError
 from tarmac.tools.pack.sources.source import SOURCES, guess_format
 from tools.pack.trees import read_all, source, write_tree
+from tools.shards import write
 
 
 @pytest.mark.parametrize(
@@ -16,7 +18,7 @@ from tools.pack.trees import read_all, source, write_tree
     [
         ("s3://b/d/", "dir"), ("x/", "dir"), ("t.CSV", "csv"), ("t.tsv.gz", "tsv"), ("t.jsonl", "jsonl"),
         ("t.ndjson.zst", "jsonl"), ("s3://b/t.parquet", "parquet"), ("http://h/t.csv?x=1", "csv"),
-        ("x.recipe", "recipe"),
+        ("x.recipe", "recipe"), ("x.db", "sqlite"), ("x.lmdb", "lmdb"), ("x.tfrecord.gz", "tfrecord"),
     ],
 )  # fmt: skip
 def test_formats_by_name(name, format):
@@ -42,6 +44,10 @@ def test_names_that_do_not_tell(tmp_path):
 def test_every_format_opens_a_source_that_pickles_after_use(tmp_path, format):
     text = {"jsonl": b'{"txt": "x"}', "recipe": b"a.txt text:x"}.get(format, b"txt\nx\n")
     write_tree(tmp_path, {"in/cat/a.txt": b"x", "f": text})
+    if format in ("hf", "lmdb", "sqlite", "tfrecord"):
+        (tmp_path / "f").unlink()
+        shard = write(tmp_path / "a.tar", [("a", {"txt": b"x", "jpg": b"y"}), ("b", {"txt": b"z"})])
+        tarmac.export(shard, tmp_path / "f", format, jobs=1, progress=False)
     opened = source(tmp_path / ("in" if format in ("dir", "imagefolder") else "f"), format, needs_sizes=True)
     assert opened.format == format
     samples = read_all(opened)[0]

@@ -3,5 +3,9 @@
 from __future__ import annotations
 
 from tarmac.tools.pack.sources import directory as directory
+from tarmac.tools.pack.sources import hf as hf
+from tarmac.tools.pack.sources import lmdb as lmdb
 from tarmac.tools.pack.sources import recipe as recipe
+from tarmac.tools.pack.sources import sqlite as sqlite
 from tarmac.tools.pack.sources import table as table
+from tarmac.tools.pack.sources import tfrecord as tfrecord

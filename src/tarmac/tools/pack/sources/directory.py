@@ -12,7 +12,7 @@ from functools import partial
 from operator import itemgetter
 from sys import intern
 
-from tarmac.errors import AccessDenied, DuplicateField, NotFound, TransferError, UrlError
+from tarmac.errors import AccessDenied, BadName, DuplicateField, NotFound, TransferError, UrlError
 from tarmac.samples.naming import first_dot
 from tarmac.storage import can_list, is_local, list_objects
 from tarmac.storage.local import local_path
@@ -41,6 +41,9 @@ class Directory(FileSource):
     def items(self, skipped: Skipped) -> Iterator[Item]:
         items = self._local(skipped) if is_local(self.url) else self._remote(skipped)
         items.sort(key=itemgetter(0))
+        if self.options.checks_names:
+            for key, _, files in items:
+                _check_names(self.url, str(key), [file[0] for file in files])
         return iter(items)
 
     def _local(self, skipped: Skipped) -> list[Item]:
@@ -49,7 +52,7 @@ class Directory(FileSource):
         items: list[Item] = []
         while pending:
             path, prefix, behind_link = pending.pop()
-            for folder, linked in _list_folder(path, prefix, self.options.needs_sizes, items, skipped):
+            for folder, linked in _list_folder(path, prefix, self.options, items, skipped):
                 linked = linked or behind_link
                 # Only a link can lead back to a folder that contains it.
                 if linked and _identity(folder) in _ancestors(path, root):
@@ -67,7 +70,7 @@ class Directory(FileSource):
         samples: dict[str, list[File]] = {}
         for url, info in list_objects(base, self.options.storage):
             name = url.removeprefix(base)
-            halves = first_dot(name)
+            halves = self.options.split_name(name)
             if "/." in f"/{name}":
                 skipped.add(HIDDEN, name)
             elif halves is None:
@@ -111,11 +114,12 @@ class ImageFolder(Directory):
 
 
 def _list_folder(
-    path: str, prefix: str, needs_sizes: bool, items: list[Item], skipped: Skipped
+    path: str, prefix: str, options: SourceOptions, items: list[Item], skipped: Skipped
 ) -> list[tuple[str, bool]]:
     """Add the samples of one folder; return its folders and whether each is a link."""
     samples: dict[str, list[File]] = {}
     folders: list[tuple[str, bool]] = []
+    needs_sizes, rule = options.needs_sizes, options.split_name
     try:
         with os.scandir(path) as entries:
             for entry in entries:
@@ -127,6 +131,8 @@ def _list_folder(
                     else:
                         folders.append((entry.path, entry.is_symlink()))
                     continue
+                if rule is not first_dot and dot > 0:
+                    dot = len(halves[0]) if (halves := rule(name)) else -1
                 if dot <= 0 or dot == len(name) - 1:
                     skipped.add(NO_EXTENSION if dot else HIDDEN, prefix + name)
                     continue
@@ -153,6 +159,24 @@ def _list_folder(
         size = sum(file[2] for file in files) if needs_sizes else 0
         items.append((prefix + stem, size, tuple(files)))
     return folders
+
+
+def _check_names(url: str, key: str, fields: list[str]) -> None:
+    """Raise if dots that seem to belong to keys, as in `x.v1.0.png`, would become parts of fields."""
+    numbered: dict[str, str] = {}
+    for name in fields:
+        middle, _, extension = name.rpartition(".")
+        if middle and any(part.isdigit() for part in middle.split(".")):
+            other = numbered.setdefault(extension.lower(), name)
+            if other is not name:
+                raise _joined(url, key, f"{key}.{other} and {key}.{name} would be one sample, {key!r}.")
+        if " " in name:
+            raise _joined(url, key, f"{key}.{name} would have the key {key!r}, and spaces in its field.")
+
+
+def _joined(url: str, key: str, what: str) -> BadName:
+    hint = "`split_name` last_dot, if keys contain dots; first_dot, if they do not."
+    return BadName(what, url=url, key=key, hint=hint)
 
 
 def _identity(path: str) -> tuple[int, int] | None:

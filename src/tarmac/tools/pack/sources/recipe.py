@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tarmac.errors import DuplicateField, UnsafeUrl, UsageError
-from tarmac.samples.naming import first_dot
 from tarmac.storage import scheme_of
 from tarmac.tools.localcopy import LocalCopy, ensure_local, resolve_name
 from tarmac.tools.pack.sources.files import FileSource, locate_file
@@ -41,7 +40,7 @@ class Recipe(FileSource):
 
     def _file(self, line: str, number: int) -> tuple[str, File]:
         name, *rest = line.split(None, 1)
-        halves = first_dot(name)
+        halves = self.options.split_name(name)
         if halves is None or not rest:
             raise UsageError(
                 f"line {number}: expected KEY.FIELD SOURCE, got {line[:60]!r}.",

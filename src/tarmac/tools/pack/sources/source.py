@@ -11,6 +11,7 @@ from typing import Any
 
 from tarmac.errors import NotFound, UrlError, UsageError
 from tarmac.samples.grouping import Sample
+from tarmac.samples.naming import Splitter, first_dot
 from tarmac.storage import StorageOptions, is_local, without_query
 from tarmac.storage.local import local_path
 from tarmac.storage.types import DEFAULT_STORAGE
@@ -71,6 +72,10 @@ class SourceOptions:
     storage: StorageOptions = DEFAULT_STORAGE
     needs_sizes: bool = False
     """Whether planning needs the size of each sample, which takes longer."""
+    split_name: Splitter = first_dot
+    """Where the name of a file splits into key and field."""
+    checks_names: bool = False
+    """Whether to reject files that `split_name` joins, although their names suggest that they are samples."""
     directory: str = ""
     """A temporary directory for copies of remote and compressed lists."""
 
@@ -138,6 +143,8 @@ class SourceFormat:
     """Whether `key`, `columns` and `files` apply to it."""
     lists_files: bool = False
     """Whether it names files, which may be relative to `base`."""
+    directory: Callable[[str], bool] | None = None
+    """Returns whether a local directory has this format, rather than being one of plain files."""
 
 
 SOURCES: dict[str, SourceFormat] = {}
@@ -152,7 +159,8 @@ def register_source(source: SourceFormat) -> None:
 def guess_format(url: str) -> str:
     """Return the format of a source by its name."""
     if url.endswith("/") or (is_local(url) and os.path.isdir(local_path(url))):
-        return "dir"
+        special = [each for each in SOURCES.values() if each.directory and is_local(url)]
+        return next((each.name for each in special if each.directory(local_path(url))), "dir")  # type: ignore[misc]
     name = without_query(url).lower()
     if format_of_name(name):
         name = name.rpartition(".")[0]

@@ -39,15 +39,15 @@ class TableSource(Source):
     @cached_property
     def layout(self) -> Layout:
         """What each column becomes."""
-        return self.options.columns.layout(self.table.names, self.url)
+        return self.options.columns.layout(self.table.names, self.url, typed=self.table.typed)
 
     @property
     def unique_keys(self) -> bool:  # type: ignore[override]
-        return not self.options.columns.key
+        return not self.layout.key
 
     def items(self, skipped: Skipped) -> Iterator[Item]:
         layout, sized = self.layout, self.options.needs_sizes
-        columns = layout.columns if sized else [*filter(None, [layout.key]), *layout.files]
+        columns = layout.columns if sized else layout.planned
         for position, row in self.table.rows(columns):
             key, size = row.get(layout.key), 0
             files: tuple[File, ...] = ()
@@ -73,7 +73,7 @@ class TableSource(Source):
     def opened(self, locations: Sequence[Location], stats: FileStats) -> Iterator[Load]:
         layout = self.layout
         positions = [location[:-1] for location in locations]
-        columns = list(layout.fields) or layout.columns
+        columns = layout.stored or layout.columns
         with (
             self.table.reader(positions, columns) as read,
             file_loader(self.options.storage, stats) as load_files,
@@ -95,14 +95,19 @@ class TableSource(Source):
         return self.table.local.version
 
 
-def _open(format: str, url: str, options: SourceOptions) -> Source:
+def open_table(format: str, table: type[Table], url: str, options: SourceOptions) -> TableSource:
+    """Open a table, of which a remote or compressed one is copied first."""
     if format == "lines" and (options.columns.key or options.columns.files):
         raise UsageError("lines have no columns, so `key` and `files` do not apply.", url=url)
     local = ensure_local(url, options.directory, options.storage)
-    return TableSource(format, url, TABLES[format](url, local), options)
+    return TableSource(format, url, table(url, local), options)
+
+
+def register_table(format: str, table: type[Table]) -> None:
+    """Register a format of tables."""
+    opened = partial(open_table, format, table)
+    register_source(SourceFormat(format, opened, table.extensions, has_columns=True, lists_files=True))
 
 
 for _name, _table in TABLES.items():
-    register_source(
-        SourceFormat(_name, partial(_open, _name), _table.extensions, has_columns=True, lists_files=True)
-    )
+    register_table(_name, _table)
