@@ -30,6 +30,17 @@ class MapRandomly(Each):
         return self.f(item, np.random.default_rng())
 
 
+class Matches(Each):
+    """Replace each sample with whether `f(sample)` is true."""
+
+    def __init__(self, f: Callable[[Any], object]) -> None:
+        super().__init__()
+        self.f = f
+
+    def apply(self, item: Any) -> bool:
+        return bool(self.f(item))
+
+
 class Steps(ABC):
     """The steps that `Dataset` and `Mix` have in common. Each method returns a new object."""
 
