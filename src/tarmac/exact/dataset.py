@@ -20,7 +20,7 @@ from tarmac.exact.fetch import Fetcher
 from tarmac.exact.order.exact import ExactOrder
 from tarmac.exact.selection import Part, by_condition, by_key_hash, by_keys, by_mask, by_numbers, whole
 from tarmac.exact.shardset import OpenOptions, ShardSet
-from tarmac.exact.steps import MapRandomly, Matches, Steps, apply_steps, describe_step
+from tarmac.exact.steps import Map, MapRandomly, Matches, Steps, apply_steps, describe_step
 from tarmac.exact.types import MapStyle, T_co, U
 from tarmac.indexing.build import manifest_of
 from tarmac.indexing.manifest import Manifest
@@ -34,7 +34,7 @@ from tarmac.runtime.seeds import Seed
 from tarmac.runtime.types import Integers
 from tarmac.samples.naming import Splitter
 from tarmac.samples.splits import split_bounds
-from tarmac.steps.fields import Map, ToTuple
+from tarmac.steps.fields import ToTuple
 from tarmac.steps.stage import Each
 from tarmac.storage import Cache, StorageOptions, is_local
 from tarmac.storage.types import DEFAULT_STORAGE

@@ -18,6 +18,17 @@ from tarmac.steps.handlers import reraise_exception
 from tarmac.steps.stage import Each
 
 
+class Map(Each):
+    """Replace each sample with `f(sample)`; unlike a pipeline, do not add its key to dictionaries."""
+
+    def __init__(self, f: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.f = f
+
+    def apply(self, item: Any) -> Any:
+        return self.f(item)
+
+
 class MapRandomly(Each):
     """Replace each sample with `f(sample, rng)`."""
 
