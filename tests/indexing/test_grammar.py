@@ -79,7 +79,7 @@ def test_columns_and_their_positions():
         ("a in (-'x')", "expected a number, got \"'x'\""),
         ("a like b", 'expected a pattern in single quotes, got "b"'),
         ("a between 1 or 2", 'expected and, got "or"'),
-        ("upper(a) = 'x'", "upper; .*length, lower, has, at character 1 "),
+        ("upper(a) = 'x'", "upper; .*length, lower, number, has, at character 1 "),
         ("has(5)", 'expected the name of a field, got "5"'),
         ("length a", 'got "a"'),
         ("a > 1e999", "too large, at character 5 "),
