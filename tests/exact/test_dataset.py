@@ -6,6 +6,7 @@ import os
 import pickle
 import random
 import re
+import shlex
 import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -496,6 +497,22 @@ def test_compressed_and_damaged_shards(tmp_path):
         with pytest.raises(TarmacError, match=name):
             Dataset(tmp_path / name)
     assert not list(tmp_path.glob("*.arrow"))
+
+
+@pytest.mark.parametrize("name", ["a.tar.gz", "a b.tgz", "c.d.tar.gz"])
+def test_the_hint_for_compressed_shards_works(tmp_path, name):
+    with tarmac.TarWriter(tmp_path / "plain.tar.gz") as writer:
+        writer.write({"__key__": "a", "x": b""})
+    os.rename(tmp_path / "plain.tar.gz", tmp_path / name)
+    with pytest.raises(IndexingError) as caught:
+        Dataset(tmp_path / name)
+    program, verb, source, _, output = shlex.split(caught.value.hint)
+    assert (program, verb, source) == ("tarmac", "copy", str(tmp_path / name))
+    tarmac.copy(source, output)
+    assert Dataset(output)["a"]["x"] == b""
+    os.rename(tmp_path / name, tmp_path / "e.tar")
+    with pytest.raises(IndexingError, match=r"rename it to .*/e\.tar\.gz"):
+        Dataset(tmp_path / "e.tar")
 
 
 def test_a_hundred_thousand_shards(tmp_path):

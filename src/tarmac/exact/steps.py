@@ -10,12 +10,11 @@ from typing import Any, Self
 import numpy as np
 
 from tarmac.codecs.handlers import Handler as FieldDecoder
-from tarmac.display import display_url
-from tarmac.errors import TarmacError, TransformFailed
+from tarmac.errors import TransformFailed
 from tarmac.limits import Limits
 from tarmac.steps.fields import Associate, Decode, MapDict, MapTuple, Rename
 from tarmac.steps.handlers import reraise_exception
-from tarmac.steps.stage import Each
+from tarmac.steps.stage import Each, name_sample
 
 
 class Map(Each):
@@ -155,10 +154,7 @@ def apply_steps(steps: Sequence[Each], sample: Any, seed: int | None) -> Any:
                     f"{describe_step(step)} returned None, but a dataset has an item for every sample.",
                     hint="where() excludes samples; Loader(max_bad_samples=n) replaces those that raise.",
                 )
-    except TarmacError as error:
-        error.at(url=url, key=key)
-        raise
     except Exception as error:
-        error.add_note(f'at sample "{key}" of {display_url(url)}')
+        name_sample(error, url, key)
         raise
     return item
