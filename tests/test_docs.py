@@ -94,6 +94,10 @@ def test_every_environment_variable_is_documented():
 
 def test_links_between_pages_lead_somewhere():
     for page in [*ROOT.glob("*.md"), *PAGES]:
-        for target in re.findall(r"\]\((?!http)([^)#]+)", page.read_text()):
+        for target, anchor in re.findall(r"\]\((?!http)([^)#]+)#?([^)]*)\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+            if anchor:
+                headings = re.findall(r"(?m)^#+ (.*)$", (page.parent / target).read_text())
+                anchors = {re.sub(r"[^\w -]", "", each).lower().replace(" ", "-") for each in headings}
+                assert anchor in anchors, f"{page.name}: {target}#{anchor}"
     assert os.path.exists(ROOT / "LICENSE")

@@ -321,7 +321,7 @@ def unknown_keys():
 
 @case
 def a_condition_of_different_types():
-    tarmac.Dataset("x-*.tar").where("key > 1")
+    tarmac.Dataset("x-*.tar").where("has(txt) > 1")
 
 
 @case

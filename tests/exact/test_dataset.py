@@ -6,12 +6,14 @@ import os
 import pickle
 import random
 import re
+import shlex
 import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -38,6 +40,7 @@ from tarmac.errors import (
 )
 from tarmac.exact.dataset import Dataset
 from tarmac.exact.fetch import FEW
+from tarmac.exact.shardset import ShardSet
 from tarmac.indexing.build import IndexOptions, manifest_of
 from tarmac.indexing.manifest import Manifest, Shard, write_manifest
 from tarmac.storage import Cache, StorageOptions
@@ -189,7 +192,7 @@ def test_invalid_sample_numbers(numbers):
         with pytest.raises(TypeError):
             numbers.batch(bad)
     with pytest.raises(TypeError):
-        numbers["00001"]
+        numbers[0.5]
     with pytest.raises(UsageError):
         numbers[::-1]
     with pytest.raises(IndexError, match="0 samples"):
@@ -293,6 +296,31 @@ def test_by_key(numbers):
     ):
         with pytest.raises(KeyError, match=re.escape(repr(key))):
             ds.get(key)
+        with pytest.raises(KeyError, match=re.escape(repr(key))):
+            ds[key]
+        assert ds.get(key, None) is None
+        assert key not in ds
+    assert numbers["00042"] == numbers.get("00042", None) == numbers[42]
+    assert numbers.map(lambda sample: int(sample["cls"]))["00042"] == 42
+
+
+def test_keys_are_looked_up_in_the_index(numbers, monkeypatch):
+    monkeypatch.setattr(ShardSet, "open", None)  # no shard is opened
+    assert "00042" in numbers
+    assert "00042" not in numbers[:42]
+    with pytest.raises(TypeError, match="key"):
+        42 in numbers  # noqa: B015
+
+
+def test_several_numbers_are_a_list(numbers):
+    keys = ["00003", "00049", "00003"]
+    for some in ([3, 49, 3], (3, -1, 3), np.array([3, 49, 3]), torch.tensor([3, 49, 3])):
+        assert [sample["__key__"] for sample in numbers[some]] == keys
+    assert numbers[[]] == []
+    assert numbers[np.int64(3)] == numbers[torch.tensor(3)] == numbers[3]
+    for bad in ([0.5], 0.5, None, b"00042", ["00042"]):
+        with pytest.raises(TypeError, match="integers"):
+            numbers[bad]
 
 
 def test_adding(numbers):
@@ -469,6 +497,22 @@ def test_compressed_and_damaged_shards(tmp_path):
         with pytest.raises(TarmacError, match=name):
             Dataset(tmp_path / name)
     assert not list(tmp_path.glob("*.arrow"))
+
+
+@pytest.mark.parametrize("name", ["a.tar.gz", "a b.tgz", "c.d.tar.gz"])
+def test_the_hint_for_compressed_shards_works(tmp_path, name):
+    with tarmac.TarWriter(tmp_path / "plain.tar.gz") as writer:
+        writer.write({"__key__": "a", "x": b""})
+    os.rename(tmp_path / "plain.tar.gz", tmp_path / name)
+    with pytest.raises(IndexingError) as caught:
+        Dataset(tmp_path / name)
+    program, verb, source, _, output = shlex.split(caught.value.hint)
+    assert (program, verb, source) == ("tarmac", "copy", str(tmp_path / name))
+    tarmac.copy(source, output)
+    assert Dataset(output)["a"]["x"] == b""
+    os.rename(tmp_path / name, tmp_path / "e.tar")
+    with pytest.raises(IndexingError, match=r"rename it to .*/e\.tar\.gz"):
+        Dataset(tmp_path / "e.tar")
 
 
 def test_a_hundred_thousand_shards(tmp_path):

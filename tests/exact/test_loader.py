@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections import Counter
 
 import numpy as np
@@ -309,6 +310,27 @@ def test_errors_name_the_field(shards, threads, processes):
         pytest.raises(MismatchedBatch, match=r'field "a" .*\(3,\)'),
     ):
         list(loader)
+
+
+@pytest.mark.parametrize(("threads", "processes"), [(0, 0), (2, 1)])
+def test_mismatched_samples_are_named(tmp_path, threads, processes):
+    path = tmp_path / "odd.tar"
+    with tarmac.TarWriter(path) as writer:
+        for number in range(4):
+            text = {"txt": "x"} if number == 2 else {}
+            writer.write({"__key__": f"k{number}", "cls": number, **text})
+    ds = tarmac.Dataset(path)
+    with tarmac.Loader(ds, 4, threads=threads, processes=processes, shuffle=False) as loader:
+        with pytest.raises(MismatchedBatch, match=r"different fields: txt") as caught:
+            list(loader)
+    other = re.search(r'compared with sample "(k\d)"', str(caught.value))[1]
+    assert "k2" in {other, caught.value.key}  # with threads, any sample may come first
+    assert other != caught.value.key
+    assert caught.value.url == str(path)
+    assert "to_tuple" in caught.value.hint
+    assert len(next(iter(tarmac.Loader(ds.to_tuple("cls"), 4)))[0]) == 4  # as the hint says
+    assert len(next(iter(tarmac.Loader(ds.where("not has(txt)"), 3)))["cls"]) == 3
+    assert len(next(iter(tarmac.Loader(ds, 4, collate=list)))) == 4
 
 
 @pytest.mark.parametrize(("threads", "processes"), [(0, 0), (2, 1)])

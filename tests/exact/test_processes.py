@@ -209,3 +209,16 @@ def test_a_worker_killed_between_a_batch_and_its_memory(dataset, monkeypatch):
         pytest.raises(WorkerDied, match="SIGKILL"),
     ):
         list(loader)
+
+
+def test_a_script_without_a_guard(dataset, tmp_path):
+    """A spawned process runs the script again, and ends when that starts a process in turn."""
+    url = dataset[0]["__url__"]
+    script = tmp_path / "unguarded.py"
+    script.write_text(
+        f"import tarmac\nlist(tarmac.Loader(tarmac.Dataset({url!r}), 2, processes=1, start_method='spawn'))\n"
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=TIMEOUT)
+    assert done.returncode == 1
+    assert "WorkerDied" in done.stderr
+    assert 'below `if __name__ == "__main__":`' in done.stderr.splitlines()[-1]

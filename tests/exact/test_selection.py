@@ -224,3 +224,45 @@ def test_unknown_keys_are_reported(many):
     with pytest.raises(UsageError, match=r"`keys`: .*'nope'"):
         ds.select_keys(["nope"])
     assert keys(ds.select_keys([])) == []
+
+
+def test_by_function(ds):
+    seen = []
+
+    def even(sample):
+        seen.append(sample["__key__"])
+        return int(sample["__key__"]) % 2 == 0
+
+    kept = ds.filter(even, threads=3)
+    assert list(kept.keys()) == ["000", "002", "004", "006", "008"]
+    assert sorted(seen) == [f"{i:03d}" for i in range(10)]  # each once, and not again when it is read
+    assert [sample["__key__"] for sample in kept] == [kept.key(i) for i in range(5)]
+    assert (len(seen), len(kept), kept[-1]["__key__"], "003" in kept) == (10, 5, "008", False)
+    assert repr(kept).startswith("<Dataset: 5 of 10 samples")
+    assert kept.fingerprint == ds.filter(even).fingerprint == pickle.loads(pickle.dumps(kept)).fingerprint
+    assert kept.fingerprint == ds[::2].fingerprint != ds.fingerprint
+    assert ds.filter(lambda sample: True).fingerprint == ds.fingerprint
+    assert len(ds.filter(lambda sample: False)) == 0 == len(ds[:0].filter(even))
+
+
+def test_by_function_after_other_steps_and_selections(ds):
+    both = ds[1:8].map(lambda sample: int(sample["__key__"])) + ds[::3].map(lambda sample: -1)
+    kept = both.filter(lambda number: number < 0 or number % 3 == 0)
+    assert list(kept) == [3, 6, -1, -1, -1, -1]
+    assert list(kept.filter(lambda number: number > 3)) == [6]
+    drawn = ds.map(lambda sample, rng: rng.random(), random=True)
+    assert drawn.filter(lambda x: x < 0.5).fingerprint == drawn.filter(lambda x: x < 0.5).fingerprint
+
+
+def test_by_function_of_many_samples(tmp_path):
+    big = Dataset(write_shards(tmp_path, [150, 1, 0, 99], index=True))
+    kept = big.filter(lambda sample: int(sample["__key__"]) % 7 == 1, threads=4)
+    assert list(kept.keys()) == [key for key in big.keys() if int(key) % 7 == 1]  # noqa: SIM118
+
+
+def test_errors_of_a_filter(ds):
+    with pytest.raises(UsageError, match=r"where\(\)"):
+        ds.filter("w > 3")
+    with pytest.raises(ZeroDivisionError) as caught:
+        ds.filter(lambda sample: 1 // (int(sample["__key__"]) - 5))
+    assert caught.value.__notes__[0].startswith('at sample "005" of ')

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import tarmac
 from harness.datasets import write_shards
 from tarmac.errors import DecodeFailed, MissingField, TarmacError, TransformFailed
 from tarmac.exact.dataset import Dataset
@@ -43,6 +44,16 @@ def test_steps_are_applied_in_order(ds):
     assert done.get("00003") == (40, "00003", "True")
     assert list(ds[0]) == ["__key__", "__url__", "cls", "txt"]  # the original dataset is unchanged
     assert repr(done).endswith("steps Decode, Rename, MapDict, Associate, Map(<lambda>), ToTuple, MapTuple>")
+
+
+def test_dictionaries_stay_as_they_are(ds):
+    def arguments(sample, rng=None):
+        return {"x": int(sample["cls"])}
+
+    expected = [{"x": i} for i in range(5)]
+    assert everywhere(ds.map(arguments)) == everywhere(ds.map(arguments, random=True)) == expected
+    assert Mix([ds]).map(arguments).batch([0, 4]) == [{"x": 0}, {"x": 4}]
+    assert next(iter(tarmac.Loader(ds.map(arguments), 5, shuffle=False)))["x"].tolist() == [0, 1, 2, 3, 4]
 
 
 def test_steps_stay_with_their_samples(ds):

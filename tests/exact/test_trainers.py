@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -115,3 +120,48 @@ def test_transformers_resume_at_every_step(noise, tmp_path):
     for step in range(1, EPOCHS * STEPS):
         rest = train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{step}"))
         assert rest == whole[step:], step
+
+
+class StubTrainer:
+    """What the recipe uses of transformers.Trainer: one epoch, with the batches before a checkpoint skipped."""
+
+    def __init__(self, model, args, train_dataset):
+        self.model, self.args, self.train_dataset = model, args, train_dataset
+
+    def train(self, resume_from_checkpoint=0):
+        loader = self.get_train_dataloader()
+        loader.set_epoch(0)
+        for step, batch in enumerate(loader):
+            if step >= resume_from_checkpoint:
+                self.model(**batch)
+
+
+def test_the_recipe_for_transformers(tmp_path, monkeypatch):
+    module = ModuleType("transformers")
+    module.Trainer = StubTrainer
+    monkeypatch.setitem(sys.modules, "transformers", module)
+    text = (Path(__file__).resolve().parents[2] / "docs" / "exact.md").read_text()
+    (recipe,) = re.findall(r"```python\n(import transformers\n.*?)```", text, re.DOTALL)
+    with tarmac.TarWriter(tmp_path / "d.tar", index=True) as writer:
+        for number in range(20):
+            writer.write(
+                {"__key__": f"{number:03d}", "cls": number, "npy": np.full(4, 100 * number, np.float32)}
+            )
+    names = {"tarmac": tarmac, "torch": torch, "np": np, "ds": tarmac.Dataset(tmp_path / "d.tar")}
+    exec(recipe, names)
+    args = SimpleNamespace(train_batch_size=5, seed=1, dataloader_num_workers=0)
+
+    def seen(**options):
+        batches = []
+
+        def forward(x, labels):  # as a model, it takes nothing else
+            assert x.shape == (5, 4)
+            assert (x.mean(1) / 100).round().tolist() == labels.tolist()
+            batches.append(x.tolist())
+
+        names["train"](forward, args, **options)
+        return batches
+
+    whole = seen()
+    assert len(whole) == 4
+    assert seen(resume_from_checkpoint=2) == whole[2:]

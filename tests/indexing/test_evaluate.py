@@ -156,6 +156,51 @@ def test_shards_of_different_types_give_consistent_results():
     assert rows("y > 0.7", shards[0], types=numbers) == [0]
 
 
+SCORES = pa.table(
+    {
+        "i": ["3", "10", " -2 ", None, "+4", "null"],
+        "f": ["0.5", ".25", "5.", "1e3", "", "-7"],
+        "mixed": ["1", "n/a", "2.5", "99999999999999999999", None, "1_0"],
+        "w": ["a", "b", "c", "d", "e", "f"],
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("i > 3", [1, 4]),
+        ("4 = i", [4]),
+        ("i in (3, -2.0, 1.5)", [0, 2]),
+        ("i between -2 and 3", [0, 2]),
+        ("i * 2 >= 8", [1, 4]),
+        ("-i > 1", [2]),
+        ("f >= 0.5", [0, 2, 3]),
+        ("number(i) > f", [0, 1]),
+        ("i = '10' or f = '5.'", [1, 2]),  # text is still text
+        ("number(mixed) < 3", [0, 2]),
+        ("number(mixed) > 1e19", [3]),
+        ("number(mixed) is null", [1, 4, 5]),
+        ("number(i) + number(f) > 8", [1]),
+        ("number('7') = 7 and i = 3", [0]),
+        ("number(null) is null and i = 3", [0]),
+    ],
+)
+def test_text_that_holds_numbers(text, expected):
+    for table in (SCORES, SCORES.to_batches()[0], pa.concat_tables([SCORES.slice(0, 2), SCORES.slice(2)])):
+        assert rows(text, table) == expected
+    assert rows(text, SCORES.slice(0, 0)) == []
+
+
+@pytest.mark.parametrize(
+    "text", ["mixed > 1", "1 < mixed", "mixed in (1, 2)", "mixed + 1 > 1", "w between 1 and 2"]
+)
+def test_text_that_does_not(text):
+    column = "w" if "w" in text else "mixed"
+    with pytest.raises(IndexingError, match=rf"Try: number\({column}\)"):
+        rows(text, SCORES)
+
+
 def test_deep_and_long_conditions_are_evaluated():
     deep = "n"
     for level in range(15):

@@ -79,7 +79,7 @@ def test_columns_and_their_positions():
         ("a in (-'x')", "\"'x'\", at character 8 "),
         ("a like b", '"b", at character 8 '),
         ("a between 1 or 2", r'\band, .*"or", at character 13 '),
-        ("upper(a) = 'x'", "upper.*: length, lower, has, at character 1 "),
+        ("upper(a) = 'x'", "upper.*length, lower, number, has, at character 1 "),
         ("has(5)", '"5", at character 5 '),
         ("length a", 'got "a"'),
         ("a > 1e999", "large, at character 5 "),

@@ -118,6 +118,67 @@ def test_in_datasets_and_pipelines(tmp_path):
     assert pickle.loads(pickle.dumps(crop)).size == 16
 
 
+SPECS = {
+    "rgb8": (np.uint8, (16, 16, 3)),
+    "rgb": (np.float32, (16, 16, 3)),
+    "l8": (np.uint8, (16, 16)),
+    "rgba": (np.float32, (16, 16, 4)),
+    "torchrgb": (torch.float32, (3, 16, 16)),
+    "torchrgb8": (torch.uint8, (3, 16, 16)),
+    "torchl": (torch.float32, (16, 16)),
+}
+
+
+@pytest.mark.parametrize("spec", [*SPECS, "pil", "pill", "pilrgba"])
+def test_after_any_decoder(tmp_path, spec):
+    path = str(tmp_path / "a.tar")
+    with tarmac.TarWriter(path, index=True) as writer:
+        for number in range(6):
+            writer.write({"__key__": f"{number:03d}", "jpg": JPEG})
+
+    def pixels(image):
+        """Return rows and columns of red or grey, from 0 to 255."""
+        if isinstance(image, Image.Image):
+            assert image.size == (16, 16)
+            assert image.mode == {"pil": "RGB", "pill": "L", "pilrgba": "RGBA"}[spec]
+            image = np.asarray(image)
+        else:
+            dtype, shape = SPECS[spec]
+            assert type(image) is (torch.Tensor if "torch" in spec else np.ndarray)
+            assert (image.dtype, tuple(image.shape)) == (dtype, shape)
+            scale = 255 if dtype in (np.float32, torch.float32) else 1
+            image = np.asarray(image) * scale
+        image = image.transpose(1, 2, 0) if "torch" in spec and image.ndim == 3 else image
+        return image[..., 0] if image.ndim == 3 else image
+
+    crop = tarmac.RandomResizedCrop(16)
+    ds = tarmac.Dataset(path)
+    order = list(range(6))
+    expected = ds.map(crop, random=True).batch(order, seeds=order)
+    assert type(expected[0]["jpg"]) is np.ndarray
+    cropped = ds.decode(spec).map(crop, random=True).batch(order, seeds=order)
+    for one, other in zip(cropped, expected, strict=True):
+        wanted = other["jpg"].astype(float)
+        wanted = wanted @ [0.299, 0.587, 0.114] if spec in ("l8", "torchl", "pill") else wanted[..., 0]
+        assert np.abs(pixels(one["jpg"]) - wanted).mean() < 4  # the same part, mirrored or not
+    if "pil" not in spec:
+        stacked = next(iter(tarmac.Loader(ds.decode(spec).map(crop, random=True).to_tuple("jpg"), 3)))[0]
+        assert tuple(stacked.shape) == (3, *SPECS[spec][1])
+    assert len(list(tarmac.WebDataset(path, shardshuffle=False).decode(spec).map(crop))) == 6
+
+
+def test_the_axis_of_one_channel_stays():
+    crop = tarmac.RandomResizedCrop(8, fields="png")
+    assert crop({"__key__": "a", "png": np.zeros((20, 30, 1), np.uint8)})["png"].shape == (8, 8, 1)
+    assert crop({"__key__": "a", "png": torch.zeros((1, 20, 30))})["png"].shape == (1, 8, 8)
+
+
+@pytest.mark.parametrize("value", ["text", np.zeros(3), torch.zeros(2, 3, 4, 5), 5])
+def test_values_that_are_not_images(value):
+    with pytest.raises(UsageError, match=r"expected an image .* got"):
+        RandomResizedCrop(8)({"__key__": "a", "jpg": value})
+
+
 def test_invalid_arguments_and_missing_fields():
     with pytest.raises(MissingField, match="jpg;jpeg;png;webp"):
         RandomResizedCrop(8)({"__key__": "a", "txt": b""})

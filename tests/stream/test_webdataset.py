@@ -298,3 +298,19 @@ def test_every_fluent_method(shards, tmp_path):
     lines = io.StringIO()
     list(dataset.info(stream=lines, n=2).slice(4))
     assert lines.getvalue().count("---") == 2
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_errors_of_functions_name_sample_and_shard(tmp_path, threads):
+    path = tmp_path / "a.tar"
+    path.write_bytes(plain([(f"k{number}\x1b.cls", b"%d" % number) for number in range(3)]))
+
+    def fail(sample):
+        return 1 / (1 - int(sample["cls"]))
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        list(tarmac.WebDataset(str(path), shardshuffle=False).map(fail, threads=threads))
+    assert caught.value.__notes__ == [f'at sample "k1\\x1b" of {path}']
+    with pytest.raises(ZeroDivisionError) as caught:
+        list(tarmac.WebDataset(str(path), shardshuffle=False).select(fail))
+    assert caught.value.__notes__ == [f'at sample "k1\\x1b" of {path}']

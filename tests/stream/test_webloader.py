@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 from torch.utils.data import DataLoader
@@ -196,3 +198,9 @@ def test_batches_match_those_of_a_dataloader(shards, batch, drop_last):
     plain_loader = DataLoader(dataset, batch_size=batch, drop_last=drop_last)
     ours = WebLoader(WebDataset(shards).map(key_of), batch_size=batch, drop_last=drop_last)
     assert list(ours) == list(plain_loader)
+
+
+def test_without_torch(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ImportError, match=r"WebLoader: .*tarmac-data\[torch\]"):
+        tarmac.WebLoader([1, 2], batch_size=None)

@@ -94,6 +94,9 @@ ERRORS: Group = [
         "--on-error", type=click.Choice(["abort", "skip"]), help="Stop at a bad sample, or skip and count it."
     ),
     _run("--max-errors", type=NUMBER, help="Stop after more than this many bad samples."),
+    _run(
+        "--retry", type=click.Choice(["failed"]), help="Process shards again in which samples failed before."
+    ),
 ]
 STORAGE: Group = [
     _access("--allow-exec", is_flag=True, default=False, help="Allow pipe: inputs, which run commands."),

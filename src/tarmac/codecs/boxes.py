@@ -71,11 +71,13 @@ def _decode_box(data: bytes, box: Box) -> Array | None:
     return rows[:, left - first : right - first]
 
 
-def mirror(image: Array) -> Array:
-    """Mirror an image horizontally, possibly in place."""
+def mirror(image: NDArray[Any]) -> NDArray[Any]:
+    """Mirror an image, height x width or with channels last, horizontally and possibly in place."""
     import numpy as np
 
     native = _native()
+    if image.dtype != np.uint8 or image.shape[2:] != (3,):
+        return np.ascontiguousarray(image[:, ::-1])
     if native is not None and image.flags.c_contiguous:
         native.mirror(image, image.shape[1])
         return image

@@ -18,20 +18,23 @@ from tarmac.display import examples, html_table, visible
 from tarmac.errors import TarmacError, TarmacWarning, UsageError
 from tarmac.exact.fetch import Fetcher
 from tarmac.exact.order.exact import ExactOrder
-from tarmac.exact.selection import Part, by_condition, by_key_hash, by_keys, by_numbers, whole
+from tarmac.exact.selection import Part, by_condition, by_key_hash, by_keys, by_mask, by_numbers, whole
 from tarmac.exact.shardset import OpenOptions, ShardSet
-from tarmac.exact.steps import MapRandomly, Steps, apply_steps, describe_step
+from tarmac.exact.steps import Map, MapRandomly, Matches, Steps, apply_steps, describe_step
 from tarmac.exact.types import MapStyle, T_co, U
 from tarmac.indexing.build import manifest_of
 from tarmac.indexing.manifest import Manifest
 from tarmac.indexing.meta import meta_plan
 from tarmac.indexing.where import parse_where
 from tarmac.limits import Limits
+from tarmac.progress import track
+from tarmac.runtime.lookahead import in_threads
+from tarmac.runtime.processes import usable_cores
 from tarmac.runtime.seeds import Seed
 from tarmac.runtime.types import Integers
 from tarmac.samples.naming import Splitter
 from tarmac.samples.splits import split_bounds
-from tarmac.steps.fields import Map, ToTuple
+from tarmac.steps.fields import ToTuple
 from tarmac.steps.stage import Each
 from tarmac.storage import Cache, StorageOptions, is_local
 from tarmac.storage.types import DEFAULT_STORAGE
@@ -41,6 +44,11 @@ from tarmac.tar.reader import DEFAULT_OPTIONS
 
 if TYPE_CHECKING:
     from tarmac.exact.mix import Mix
+
+
+_REQUIRED: Any = object()
+_TESTED = 64
+"""Samples that a thread of `filter` reads at a time."""
 
 
 class SeededIndex(int):
@@ -77,7 +85,7 @@ class Dataset(Steps, MapStyle[T_co]):
     """The samples of indexed shards, as a sequence.
 
     >>> ds = tarmac.Dataset("train.json").decode("rgb8").to_tuple("jpg;png", "cls")
-    >>> len(ds), ds[0], ds[-1], ds[:1000], ds.get("n01440764/n01440764_10026")
+    >>> len(ds), ds[0], ds[-1], ds[:1000], ds[[7, 3]], ds["n01440764/n01440764_10026"]
 
     `source` names manifests (see `tarmac index`) or shards, which are indexed on first use. Every method
     returns a new dataset, and samples are read on access. A dataset pickles small, can be used from several
@@ -216,12 +224,19 @@ class Dataset(Steps, MapStyle[T_co]):
     # Reading
 
     @overload
-    def __getitem__(self, index: int) -> T_co: ...
+    def __getitem__(self, index: int | str) -> T_co: ...
     @overload
     def __getitem__(self, index: slice) -> Dataset[T_co]: ...
-    def __getitem__(self, index: int | slice) -> Any:
+    @overload
+    def __getitem__(self, index: Sequence[int] | Integers) -> list[T_co]: ...
+    def __getitem__(self, index: Any) -> Any:
+        """Return a sample by number or key, a Dataset for a slice, or a list of samples for several numbers."""
+        if isinstance(index, str):
+            return self.get(index)
         if isinstance(index, slice):
             return self._sliced(index)
+        if not hasattr(index, "__index__") or getattr(index, "ndim", False):
+            return self.batch(index)
         part, number, row = self._fetcher.locate(index)
         sample = part.shards.open(number).sample(row)
         return apply_steps(part.steps, sample, None) if part.steps else sample
@@ -245,14 +260,34 @@ class Dataset(Steps, MapStyle[T_co]):
             return self.batch(indices, seeds=[getattr(index, "seed", 0) for index in indices])
         return self.batch(indices)
 
-    def get(self, key: str) -> T_co:
-        """Return the sample with this key, or raise KeyError."""
+    @overload
+    def get(self, key: str) -> T_co: ...
+    @overload
+    def get(self, key: str, default: U) -> T_co | U: ...
+    def get(self, key: str, default: Any = _REQUIRED) -> Any:
+        """Return the sample with this key; without one, return `default`, or raise KeyError if there is none."""
+        located = self._find(key)
+        if located is not None:
+            part, number, row = located
+            return apply_steps(part.steps, part.shards.open(number).sample(row), None)
+        if default is _REQUIRED:
+            raise KeyError(key)
+        return default
+
+    def __contains__(self, key: object) -> bool:
+        """Return whether a sample has this key, from the index."""
+        if not isinstance(key, str):
+            raise TypeError(f"expected the key of a sample, got {type(key).__name__}")
+        return self._find(key) is not None
+
+    def _find(self, key: str) -> tuple[Part, int, int] | None:
+        """Return the part, the shard and the row of the first sample with this key."""
         for part in self._parts:
             for number, sidecar, rows in part.indexes():
                 row = sidecar.find(key)
                 if row is not None and (rows is None or row in rows):
-                    return apply_steps(part.steps, part.shards.open(number).sample(row), None)  # type: ignore[no-any-return]
-        raise KeyError(key)
+                    return part, number, row
+        return None
 
     def __iter__(self) -> Iterator[T_co]:
         for part in self._parts:
@@ -290,6 +325,29 @@ class Dataset(Steps, MapStyle[T_co]):
     def where(self, condition: str) -> Dataset[T_co]:
         """Keep the samples that meet a condition on index columns: `where("width >= 512 and lang = 'en'")`."""
         return self._of_parts(by_condition(self._parts, parse_where(condition)))
+
+    def filter(
+        self, f: Callable[[T_co], object], *, threads: int | None = None, progress: bool | None = None
+    ) -> Dataset[T_co]:
+        """Keep the samples for which `f(sample)` is true.
+
+        This reads every sample once, in `threads` threads (by default one per core); `where` needs only the
+        index. Random steps before it draw numbers that depend on the position of the sample.
+        """
+        if isinstance(f, str):
+            raise UsageError(f"expected a function, got {f!r}.", field="f", hint="where() takes conditions.")
+        tested, total = self._then(Matches(f)), len(self)
+
+        def verdicts(start: int) -> list[bool]:
+            numbers = range(start, min(start + _TESTED, total))
+            return tested.batch(numbers, seeds=numbers)
+
+        starts = range(0, total, _TESTED)
+        chunks = in_threads(verdicts, starts, usable_cores() if threads is None else max(threads, 1))
+        kept = [
+            each for chunk in track(chunks, len(starts), "filtering", progress=progress) for each in chunk
+        ]
+        return self._of_parts(by_mask(self._parts, np.array(kept, np.bool_)))
 
     def select_keys(self, keys: Collection[str]) -> Dataset[T_co]:
         """Keep the samples with these keys, in the order of the shards.

@@ -15,11 +15,11 @@ from tarmac.display import html_table
 from tarmac.errors import UsageError
 from tarmac.exact.dataset import Dataset
 from tarmac.exact.order.mixture import MixedOrder, counts_of
-from tarmac.exact.steps import MapRandomly, Steps, describe_step
+from tarmac.exact.steps import Map, MapRandomly, Steps, describe_step
 from tarmac.exact.types import MapStyle, T_co, U
 from tarmac.limits import Limits
 from tarmac.runtime.seeds import Seed, make_seed
-from tarmac.steps.fields import Map, ToTuple
+from tarmac.steps.fields import ToTuple
 from tarmac.steps.stage import Each
 
 

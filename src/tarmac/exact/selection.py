@@ -98,6 +98,19 @@ def by_numbers(part: Part, start: int, stop: int, step: int) -> Part:
     return _narrowed(part, selected())
 
 
+def by_mask(parts: Sequence[Part], mask: NDArray[np.bool_]) -> list[Part]:
+    """Return the samples for which the mask, which has an item for each sample of all parts, is true."""
+    lengths = [length for part in parts for length in part.lengths.tolist()]
+    pieces = iter(np.split(mask, np.cumsum(lengths)[:-1]) if lengths else ())
+
+    def selected(part: Part) -> Iterator[Rows]:
+        for old, piece in zip(part.rows, pieces, strict=False):
+            rows = np.flatnonzero(piece).astype(np.int32)
+            yield rows if old is None else old[rows]
+
+    return [_narrowed(part, selected(part)) for part in parts]
+
+
 def by_condition(parts: Sequence[Part], condition: Condition) -> list[Part]:
     """Return the samples that meet a condition on index columns.
 

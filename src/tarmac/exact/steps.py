@@ -10,12 +10,22 @@ from typing import Any, Self
 import numpy as np
 
 from tarmac.codecs.handlers import Handler as FieldDecoder
-from tarmac.display import display_url
-from tarmac.errors import TarmacError, TransformFailed
+from tarmac.errors import TransformFailed
 from tarmac.limits import Limits
 from tarmac.steps.fields import Associate, Decode, MapDict, MapTuple, Rename
 from tarmac.steps.handlers import reraise_exception
-from tarmac.steps.stage import Each
+from tarmac.steps.stage import Each, name_sample
+
+
+class Map(Each):
+    """Replace each sample with `f(sample)`; unlike a pipeline, do not add its key to dictionaries."""
+
+    def __init__(self, f: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.f = f
+
+    def apply(self, item: Any) -> Any:
+        return self.f(item)
 
 
 class MapRandomly(Each):
@@ -28,6 +38,17 @@ class MapRandomly(Each):
     def apply(self, item: Any) -> Any:
         """Apply `f` with an unseeded generator: outside of a Loader there is no epoch to derive one from."""
         return self.f(item, np.random.default_rng())
+
+
+class Matches(Each):
+    """Replace each sample with whether `f(sample)` is true."""
+
+    def __init__(self, f: Callable[[Any], object]) -> None:
+        super().__init__()
+        self.f = f
+
+    def apply(self, item: Any) -> bool:
+        return bool(self.f(item))
 
 
 class Steps(ABC):
@@ -133,10 +154,7 @@ def apply_steps(steps: Sequence[Each], sample: Any, seed: int | None) -> Any:
                     f"{describe_step(step)} returned None, but a dataset has an item for every sample.",
                     hint="where() excludes samples; Loader(max_bad_samples=n) replaces those that raise.",
                 )
-    except TarmacError as error:
-        error.at(url=url, key=key)
-        raise
     except Exception as error:
-        error.add_note(f'at sample "{key}" of {display_url(url)}')
+        name_sample(error, url, key)
         raise
     return item

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -48,11 +49,12 @@ from tarmac.storage import (
     location,
     open_shard,
     stat,
+    without_query,
 )
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.storage.urls import Shards, ShardUrl
 from tarmac.tar import Member, TarOptions, read_members
-from tarmac.tar.compression import HEAD, detect
+from tarmac.tar.compression import HEAD, detect, format_of_name
 from tarmac.tar.reader import DEFAULT_OPTIONS
 
 GroupMembers = Callable[[Iterator[Member], str, Grouping], Iterator[Sample]]
@@ -255,6 +257,15 @@ def index_in_memory(source: Source, url: str, options: IndexOptions = DEFAULT_IN
     return read_sidecar(make_sidecar(entries, info, {}, digests=options.digests), url)
 
 
+def _decompressing(url: str, compression: str) -> str:
+    """Return the command that writes a decompressed copy: beside the shard, or into the working directory."""
+    shown = display_url(url)
+    stem = re.sub(r"(?i)(\.tar)?(\.\w+)?$", "", shown if is_local(url) else shown.rpartition("/")[2])
+    if format_of_name(without_query(url)) is None:
+        return f"rename it to {stem}.tar.{compression}, and decompress that with tarmac copy."
+    return f"tarmac copy {shlex.quote(shown)} -o {shlex.quote(f'{stem}.tar')}"
+
+
 def _read_entries(
     source: Source, url: str, options: IndexOptions, group: GroupMembers
 ) -> tuple[Entries, MetaColumns | None]:
@@ -265,7 +276,7 @@ def _read_entries(
         raise IndexingError(
             f"the shard is compressed ({compression}), so its samples have no offsets.",
             url=url,
-            hint="decompress it: images and arrays are usually compressed already.",
+            hint=_decompressing(url, compression),
         )
     # Of a mapped shard only the needed pages are read; a stream delivers all bytes anyway.
     kept: dict[int, bytes] | None = {} if columns is not None and data is None else None

@@ -58,8 +58,10 @@ class Scope(NamedTuple):
         text = self.text[node.start : node.end]
         return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
-    def error(self, node: Node, what: str) -> BadCondition:
-        return condition_error(self.text, node.start, what)
+    def error(self, node: Node, what: str, text: Node | None = None) -> BadCondition:
+        """Return an error at a part of the condition; `text` is a part that could be converted to numbers."""
+        hint = f"number({self.source(text)}), which is null for text that is not a number." if text else None
+        return condition_error(self.text, node.start, what, hint)
 
 
 def evaluate(
@@ -86,6 +88,9 @@ def _value(node: Node, scope: Scope) -> Any:
             return pc.utf8_length(_as(_TEXT, operand, scope)).cast(pa.int64())
         case "lower", (operand,):
             return pc.utf8_lower(_as(_TEXT, operand, scope))
+        case "number", (operand,):
+            value = _value(operand, scope)
+            return _numbers(value) if _KINDS[value.type] == _TEXT else _as(_NUMBER, operand, scope)
         case "+", (operand,):
             return _as(_NUMBER, operand, scope)
         case "-", (operand,):
@@ -118,12 +123,43 @@ def _value(node: Node, scope: Scope) -> Any:
 def _as(kind: str, node: Node, scope: Scope) -> Any:
     """Return the value of a part that must be of this kind; null is of every kind."""
     value = _value(node, scope)
+    value = _as_numbers(node, value, scope) if kind == _NUMBER else value
     actual = _KINDS[value.type]
     if actual == kind:
         return value
     if actual == _NULL:
         return _NULLS[kind]
-    raise scope.error(node, f"{scope.source(node)} is {actual}, expected {kind}")
+    text = node if (actual, kind) == (_TEXT, _NUMBER) else None
+    raise scope.error(node, f"{scope.source(node)} is {actual}, expected {kind}", text)
+
+
+def _as_numbers(node: Node, value: Any, scope: Scope) -> Any:
+    """Return a column of text as numbers if that is what all its values are, as in `cls.txt` or `score.json`.
+
+    A column that is text only because another shard holds text would be numbers in one shard and not in another.
+    """
+    if node.operator != "column" or _KINDS[value.type] != _TEXT:
+        return value
+    stored = scope.table.column(scope.names[node.value]).type
+    if not (pa.types.is_string(stored) or pa.types.is_large_string(stored) or pa.types.is_dictionary(stored)):
+        return value
+    trimmed = pc.utf8_trim_whitespace(value)
+    empty = pc.is_in(trimmed, value_set=pa.array(["", "null"]))
+    return _numbers(value) if pc.all(pc.or_(_is_number(trimmed), empty)).as_py() else value
+
+
+def _is_number(text: Any) -> Any:
+    return pc.match_substring_regex(text, r"\A[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\z")
+
+
+def _numbers(texts: Any) -> Any:
+    """Return text as numbers; text that is not a number becomes null."""
+    trimmed = pc.utf8_trim_whitespace(texts)
+    digits = pc.if_else(_is_number(trimmed), pc.utf8_ltrim(trimmed, "+"), _NULLS[_TEXT])
+    try:
+        return digits.cast(pa.int64())
+    except pa.ArrowInvalid:  # not all are integers of 64 bits
+        return digits.cast(pa.float64())
 
 
 def _column(node: Node, scope: Scope) -> Any:
@@ -173,6 +209,10 @@ def _floats(*values: Any) -> list[Any]:
 
 
 def _compare(node: Node, operator: str, left: tuple[Node, Any], right: tuple[Node, Any], scope: Scope) -> Any:
+    if _KINDS[right[1].type] == _NUMBER:
+        left = left[0], _as_numbers(*left, scope)
+    elif _KINDS[left[1].type] == _NUMBER:
+        right = right[0], _as_numbers(*right, scope)
     if _NULL in _check_comparable(node, left, right, scope):
         return _NULLS[_TRUTH]
     sides = [left[1], right[1]]
@@ -186,12 +226,15 @@ def _check_comparable(
     one, other = _KINDS[left[1].type], _KINDS[right[1].type]
     if one != other and _NULL not in (one, other):
         what = f"{scope.source(left[0])} ({one}) and {scope.source(right[0])} ({other}) cannot be compared"
-        raise scope.error(node, what)
+        text = {(_TEXT, _NUMBER): left[0], (_NUMBER, _TEXT): right[0]}.get((one, other))
+        raise scope.error(node, what, text if text and text.operator != "constant" else None)
     return one, other
 
 
 def _in(node: Node, operand: Node, items: list[Node], scope: Scope) -> Any:
     value = _value(operand, scope)
+    if any(_KINDS[pa.scalar(item.value).type] == _NUMBER for item in items):
+        value = _as_numbers(operand, value, scope)
     for item in items:
         _check_comparable(node, (operand, value), (item, pa.scalar(item.value)), scope)
     if value.type == pa.null():

@@ -1,7 +1,7 @@
 """Parse conditions such as `width >= 512 and lang = 'en'` into a tree.
 
 The language is a subset of SQL: comparisons, `and`, `or`, `not`, `in`, `like`, `between`, `is null`, arithmetic,
-and the functions length, lower and has. Names may be in double quotes; strings are in single quotes.
+and the functions length, lower, number and has. Names may be in double quotes; strings are in single quotes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TOKEN = re.compile(
 )
 _COMPARISONS = {"=": "=", "==": "=", "!=": "!=", "<>": "!=", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
 _CONSTANTS = {"null": None, "true": True, "false": False}
-_FUNCTIONS = ("length", "lower", "has")
+_FUNCTIONS = ("length", "lower", "number", "has")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +37,9 @@ class Node:
     """A part of a condition, with its position in the text.
 
     The operators are `constant` and `column`, whose value or name is `value`; `not`, `is null`, `length`, `lower`,
-    `+` and `-`, of one operand; `=`, `!=`, `<`, `<=`, `>` and `>=`, of two; `between`, of a value, the lowest and
-    the highest; `in`, of a value and constants; `like` and `ilike`, with the pattern in `value`; `and` and `or`;
-    and `arithmetic`, with a tuple of the signs between its operands in `value`.
+    `number`, `+` and `-`, of one operand; `=`, `!=`, `<`, `<=`, `>` and `>=`, of two; `between`, of a value, the
+    lowest and the highest; `in`, of a value and constants; `like` and `ilike`, with the pattern in `value`; `and`
+    and `or`; and `arithmetic`, with a tuple of the signs between its operands in `value`.
 
     A long chain of `and`, `or` or signs of equal precedence is one node, so that it does not become a deep tree.
     """

@@ -108,6 +108,15 @@ def _column(name: str) -> MetaColumn:
     return MetaColumn(name, (*others, *origins))
 
 
+def is_column(name: str) -> bool:
+    """Return whether a plan can have a column of this name, in samples that have its field."""
+    try:
+        _column(name)
+    except BadCondition:
+        return False
+    return True
+
+
 def _interpretations(name: str) -> Iterator[_Origin]:
     """Yield every way to split a name into field and attribute, the longest field first."""
     yield _origin(name, "")

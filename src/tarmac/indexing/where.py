@@ -7,13 +7,14 @@ character.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from tarmac.errors import BadCondition, IndexingError
 from tarmac.indexing.grammar import Node, condition_error, parse
+from tarmac.indexing.meta import is_column
 
 if TYPE_CHECKING:
     import numpy as np
@@ -58,18 +59,35 @@ class Condition:
                 return condition_error(self.text, self.positions[name], what.removesuffix("?"), hint)
         return None
 
-    def resolve(self, available: Iterable[str]) -> dict[str, str]:
-        """Return the full name of each column as written."""
+    def resolve(self, available: Iterable[str], *, indexed: bool = True) -> dict[str, str]:
+        """Return the full name of each column as written.
+
+        The names that are `available` are those of an index, or otherwise those that samples offer.
+        """
         names = list(available)
-        resolved = {}
-        for name, position in self.positions.items():
-            try:
-                resolved[name] = resolve(name, names)
-            except IndexingError as error:
-                quoted = self.text[position] == '"'
-                hint = f"single quotes for text: '{name}'" if quoted else error.hint
-                raise condition_error(self.text, position, error.what.rstrip("."), hint) from None
-        return resolved
+        return {name: self._full_name(name, names, indexed) for name in self.positions}
+
+    def _full_name(self, name: str, names: list[str], indexed: bool) -> str:
+        try:
+            return resolve(name, names, indexed=indexed)
+        except IndexingError as error:
+            position = self.positions[name]
+            quoted = self.text[position] == '"'
+            hint = f"single quotes for text: '{name}'" if quoted else error.hint
+            raise condition_error(self.text, position, error.what.rstrip("."), hint) from None
+
+    def metadata(self, names: Callable[[], Iterable[str]]) -> list[str]:
+        """Return the full names of the metadata columns, which an index or `Columns` can have.
+
+        `names` returns the columns that samples offer; it is called only to complete a name such as `width`.
+        """
+        written = [name for name in self.positions if name != "key" and not name.startswith(_HAS)]
+        if all(map(is_column, written)):
+            return written
+        offered = list(names())
+        return [
+            name if is_column(name) else self._full_name(name, offered, indexed=False) for name in written
+        ]
 
     def mask(self, table: Any, types: Mapping[str, Any] | None = None) -> NDArray[np.bool_]:
         """Return for each row of an Arrow table or batch whether the condition is true.
@@ -101,7 +119,7 @@ def parse_where(text: str) -> Condition:
     return Condition(text, *parse(text))
 
 
-def resolve(name: str, available: Iterable[str]) -> str:
+def resolve(name: str, available: Iterable[str], *, indexed: bool = True) -> str:
     """Return the column of this name, or the only one that ends in it: `jpg.width` for `width`."""
     columns = list(available)
     if name in columns:
@@ -116,6 +134,9 @@ def resolve(name: str, available: Iterable[str]) -> str:
         raise IndexingError(
             f'"{name}" is ambiguous: {", ".join(sorted(matches))}.', hint="use the full name of the column."
         )
+    if not indexed:
+        what = f'the samples have no column "{name}"; {_guess(name, columns)}available: {_listed(columns)}.'
+        raise IndexingError(what)
     raise IndexingError(
         f'the index has no column "{name}"; {_guess(name, columns)}available: {_listed(columns)}.',
         hint=f"rebuild the index with it: tarmac index SHARDS --meta {name if '.' in name else f'FIELD.{name}'}",

@@ -29,6 +29,7 @@ def run_job(
     ledger: str | None = None,
     overwrite: bool = False,
     max_errors: int | None = None,
+    retry_failed: bool = False,
     dry_run: bool = False,
     storage: StorageOptions = DEFAULT_STORAGE,
     progress: bool | None = None,
@@ -36,7 +37,8 @@ def run_job(
     """Run the units of a job that are not done. After an error, units in progress are completed and the job stops.
 
     `ledger` is the URL of the ledger; `overwrite` starts over. More than `max_errors` failed samples are an
-    error. `dry_run` writes nothing and reports what there is to do.
+    error. `retry_failed` runs units again in which samples failed. `dry_run` writes nothing and reports what there
+    is to do.
     """
     started = time.monotonic()
     report = Report(task.verb, dry_run=dry_run)
@@ -52,10 +54,14 @@ def run_job(
             task.begin(units)
         if not dry_run:
             records.begin()
-        outcomes = dict(_completed(task, units, records, ledger, storage))
+        retried = {name for name, (_, outcome) in records.done.items() if retry_failed and outcome.failed}
+        recorded = [unit for unit in units if unit.name in records.done.keys() - retried]
+        outcomes = dict(_completed(task, recorded, records, ledger, storage))
         for outcome in outcomes.values():
             report.add(outcome)
         report.units, report.kept = len(units), len(outcomes)
+        if any(outcome.failed for outcome in outcomes.values()):
+            report.remarks.append('failed samples of an earlier run; `retry` "failed" processes them again')
         if dry_run:
             return report
         missing = [unit for unit in units if unit.name not in outcomes]
@@ -96,10 +102,9 @@ def _checked_names(plan: Iterable[Unit]) -> list[Unit]:
 
 
 def _completed(
-    task: Task, units: Iterable[Unit], records: Ledger, ledger: str | None, storage: StorageOptions
+    task: Task, recorded: list[Unit], records: Ledger, ledger: str | None, storage: StorageOptions
 ) -> Iterator[tuple[str, Outcome]]:
-    """Yield the units that the ledger has and whose outputs still exist; raise if their inputs changed."""
-    recorded = [unit for unit in units if unit.name in records.done]
+    """Yield the recorded units whose outputs still exist; raise if their inputs changed."""
     files = {url for unit in recorded for url in records.done[unit.name][1].files}
     existing = existing_sizes(files, storage)
     for unit in recorded:

@@ -76,11 +76,14 @@ def result_of(future: Future[R]) -> R | Exception:
     return future.result()
 
 
+GUARD = 'put the main program below `if __name__ == "__main__":`, which processes need that are not forked.'
+"""What to try if a process ends before it has done anything: it may have run the program again."""
+
+
 def _worker_died() -> WorkerDied:
-    return WorkerDied(
-        "a worker process was killed or exited early.",
-        hint="run the same command again, with fewer processes if memory ran out.",
-    )
+    again = "run the same command again, with fewer processes if memory ran out."
+    hint = again if _context().get_start_method() == "fork" else f"{again} In a script, {GUARD}"
+    return WorkerDied("a worker process was killed or exited early.", hint=hint)
 
 
 def _context() -> Any:

@@ -17,7 +17,6 @@ from tarmac.limits import DEFAULT_LIMITS, Limits
 from tarmac.samples.grouping import Sample
 from tarmac.steps.fields import getfirst
 
-Image = NDArray[np.uint8]
 _ATTEMPTS = 10
 
 
@@ -34,11 +33,12 @@ class RandomResizedCrop:
     >>> crop = tarmac.RandomResizedCrop(224)
     >>> ds = tarmac.Dataset("train.json").decode(only="cls").map(crop, random=True).to_tuple("jpg", "cls")
 
-    It replaces decoding: the first of `fields` that a sample has must be bytes, and becomes an array of uint8
-    of `size` x `size` x 3. With `tarmac-jpeg` installed, only the needed part of a JPEG is decoded; the pixels
-    are the same, but damage in the rest of the image is not detected. `scale` is the range of the part's area
-    and `ratio` that of its width divided by its height, as in torchvision. `mirror` is the probability of
-    mirroring.
+    It replaces the first of `fields` that a sample has. Bytes become an array of uint8 of `size` x `size` x 3,
+    which is fastest: with `tarmac-jpeg` installed, only the needed part of a JPEG is decoded. The pixels are the
+    same without it, but then damage anywhere in the image is an error, and with it only in that part. An image
+    that is decoded already keeps its type, layout and colours: an array has its channels last, a tensor first.
+    `scale` is the range of the part's area and `ratio` that of its width divided by its height, as in
+    torchvision. `mirror` is the probability of mirroring.
     """
 
     def __init__(
@@ -69,16 +69,53 @@ class RandomResizedCrop:
         name = next(name for name in self.fields if name in sample)
         return {**sample, name: self.crop(data, rng)}
 
-    def crop(self, data: bytes, rng: Random = random) -> Image:
-        """Return a random part of one image."""
+    def crop(self, data: Any, rng: Random = random) -> Any:
+        """Return a random part of one image: of bytes, of an array, of a tensor or of a Pillow image."""
+        if isinstance(data, bytes | bytearray | memoryview):
+            image = OpenImage(bytes(data), self.limits)
+            return self._resized(image.pixels(self._box(image.width, image.height, rng)), rng)
+        if isinstance(data, np.ndarray) and data.ndim in (2, 3):
+            left, top, right, bottom = self._box(data.shape[1], data.shape[0], rng)
+            return self._resized(data[top:bottom, left:right], rng)
+        if hasattr(data, "detach") and data.ndim in (2, 3):  # a tensor; channels come first, if there are any
+            import torch
+
+            pixels = data.detach().cpu().numpy()
+            cut = self.crop(pixels if data.ndim == 2 else pixels.transpose(1, 2, 0), rng)
+            cut = cut if data.ndim == 2 else cut.transpose(2, 0, 1)
+            return torch.from_numpy(np.ascontiguousarray(cut)).to(data.device)
+        if hasattr(data, "getbands"):  # a Pillow image
+            from PIL.Image import Resampling, Transpose
+
+            width, height = data.size
+            box = self._box(width, height, rng)
+            filtering = Resampling.BOX if self._shrinks(box) else Resampling.BILINEAR
+            small = data.resize((self.size, self.size), filtering, box)
+            return small.transpose(Transpose.FLIP_LEFT_RIGHT) if rng.random() < self.mirror else small
+        what = f"expected an image as bytes, array, tensor or Pillow image, got {_described(data)}."
+        raise UsageError(what, field="fields", hint="`fields` names the fields that hold images.")
+
+    def _box(self, width: int, height: int, rng: Random) -> Box:
+        return random_box(width, height, self.scale, self.ratio, rng)
+
+    def _shrinks(self, box: Box) -> bool:
+        """Return whether to average over areas, because the image shrinks by more than half."""
+        left, top, right, bottom = box
+        return min(right - left, bottom - top) > 2 * self.size
+
+    def _resized(self, part: NDArray[Any], rng: Random) -> NDArray[Any]:
         cv2 = import_extra("cv2", "crops", "resized crops")
-        image = OpenImage(data, self.limits)
-        part = image.pixels(random_box(image.width, image.height, self.scale, self.ratio, rng))
-        # Average over areas when shrinking by more than half; interpolate otherwise.
-        shrinks = min(part.shape[:2]) > 2 * self.size
-        interpolation = cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR
-        resized: Image = cv2.resize(part, (self.size, self.size), interpolation=interpolation)
+        interpolation = cv2.INTER_AREA if self._shrinks((0, 0, *part.shape[:2])) else cv2.INTER_LINEAR
+        resized: NDArray[Any] = cv2.resize(part, (self.size, self.size), interpolation=interpolation)
+        resized = resized.reshape(
+            self.size, self.size, *part.shape[2:]
+        )  # OpenCV drops the axis of one channel
         return mirror(resized) if rng.random() < self.mirror else resized
+
+
+def _described(value: Any) -> str:
+    shape = getattr(value, "shape", None)
+    return type(value).__name__ + ("" if shape is None else f" of shape {tuple(shape)}")
 
 
 def random_box(

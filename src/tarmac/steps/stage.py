@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, ClassVar
 
+from tarmac.display import display_url, visible
 from tarmac.errors import TarmacError, UsageError
 from tarmac.runtime.lookahead import in_threads
 from tarmac.steps.handlers import Drops, Handler, reraise_exception
@@ -22,9 +23,17 @@ from tarmac.steps.handlers import Drops, Handler, reraise_exception
 def located(error: TarmacError, sample: Any) -> TarmacError:
     """Add the URL and key of a sample to an error."""
     if isinstance(sample, Mapping):
-        url, key = sample.get("__url__"), sample.get("__key__")
-        error.at(url=url if isinstance(url, str) else None, key=key if isinstance(key, str) else None)
+        name_sample(error, sample.get("__url__"), sample.get("__key__"))
     return error
+
+
+def name_sample(error: Exception, url: object, key: object) -> None:
+    """Add the URL and key of a sample to an error of tarmac, or as a note to one of the user's function."""
+    if isinstance(error, TarmacError):
+        error.at(url=url if isinstance(url, str) else None, key=key if isinstance(key, str) else None)
+    elif isinstance(key, str):
+        shard = f" of {display_url(url)}" if isinstance(url, str) else ""
+        error.add_note(visible(f'at sample "{key}"{shard}'))
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +217,8 @@ class Each(PipelineStage):
         try:
             return self.apply(item), None
         except Exception as exn:
+            if isinstance(item, Mapping):
+                name_sample(exn, item.get("__url__"), item.get("__key__"))
             return None, exn
 
 

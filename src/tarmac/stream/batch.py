@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 _SHAPE_HINT = "resize or pad before batched(), or make lists with batched(collation_fn=None)."
+_FIELDS_HINT = 'pick common fields with to_tuple("jpg;png", "cls") before batched(), or select() samples.'
 Collate = Callable[[list[Any]], Any]
 
 
@@ -30,9 +31,8 @@ def default_collation_fn(
         for sample in samples:
             if sample.keys() != names:
                 odd = ", ".join(sorted(map(str, sample.keys() ^ names)))
-                raise located(
-                    MismatchedBatch(f"the samples of one batch have different fields: {odd}."), sample
-                )
+                what = f"the samples of one batch have different fields: {odd}."
+                raise located(MismatchedBatch(what, hint=_FIELDS_HINT), sample)
         columns = [(name, [sample[name] for sample in samples]) for name in names]
         return {
             name: _combine(column, name, samples, combine_tensors, combine_scalars)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tarmac.errors import StateMismatch
+from tarmac.extras import import_extra
 from tarmac.runtime.worker_info import assume_worker, current_worker_info
 from tarmac.steps.handlers import Drops
 from tarmac.steps.stage import Epoch, PipelineStage, as_stage
@@ -140,6 +141,7 @@ class LoaderSource(PipelineStage):
     """
 
     def __init__(self, dataset: Any, *args: Any, **kw: Any) -> None:
+        import_extra("torch", "torch", "WebLoader")
         from torch.utils.data import DataLoader
 
         self.resumes_itself: bool = as_stage(dataset).resumes_itself

@@ -24,7 +24,7 @@ from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.storage.urls import ShardUrl
 from tarmac.tools.localcopy import decompressed
 from tarmac.tools.options import Access
-from tarmac.tools.plan import can_index, shard_stem
+from tarmac.tools.plan import can_index, columns_for, shard_stem
 from tarmac.tools.regroup import index_scattered
 from tarmac.tools.select import Select
 from tarmac.tools.workdir import disk_errors
@@ -56,7 +56,7 @@ def gather(
     inputs: Inputs, directory: str, select: Select, access: Access, *, progress: bool | None = None
 ) -> Gathered:
     """Index shards; what is created for this job alone goes into the directory."""
-    options = replace(access.indexing, meta=select.meta)
+    options = replace(access.indexing, meta=columns_for(inputs, select, access))
     versions: dict[int, str] = {}
 
     def index_one(number: int, given: Shard | ShardUrl) -> Shard:

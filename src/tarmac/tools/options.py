@@ -125,6 +125,8 @@ class ErrorArgs(TypedDict, total=False):
     """Stop at a bad sample, or skip and count it."""
     max_errors: int | None
     """Stop when more samples than this were bad."""
+    retry: Literal["failed"] | None
+    """Process the outputs of an earlier run again in which samples failed."""
 
 
 class ReadArgs(TypedDict, total=False):
@@ -215,6 +217,7 @@ class Run:
     dry_run: bool = False
     on_error: Literal["abort", "skip"] = "abort"
     max_errors: int | None = None
+    retry: Literal["failed"] | None = None
     progress: bool | None = None
 
     def __post_init__(self) -> None:
@@ -224,6 +227,8 @@ class Run:
             raise UsageError(f"expected 0 or more, got {self.max_errors}.", field="max_errors")
         if self.on_error not in ("abort", "skip"):
             raise UsageError(f"expected 'abort' or 'skip', got {self.on_error!r}.", field="on_error")
+        if self.retry not in (None, "failed"):
+            raise UsageError(f"expected 'failed' or None, got {self.retry!r}.", field="retry")
 
     def __getstate__(self) -> dict[str, object]:
         return self.__dict__ | {"engine": None}  # workers need no engine, which may not pickle

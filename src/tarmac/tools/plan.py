@@ -21,8 +21,10 @@ from tarmac.errors import UsageError
 from tarmac.exact.dataset import Dataset
 from tarmac.exact.selection import whole
 from tarmac.exact.shardset import ShardSet
-from tarmac.indexing.build import manifest_of
+from tarmac.indexing.build import manifest_of, usable_index
 from tarmac.indexing.manifest import Inputs
+from tarmac.indexing.meta import MetaPlan, is_column
+from tarmac.indexing.sidecar import sidecar_url
 from tarmac.jobs.report import Report
 from tarmac.runtime.types import Integers
 from tarmac.samples.grouping import Sample
@@ -33,7 +35,7 @@ from tarmac.tar.compression import format_of_name
 from tarmac.tools.options import Access
 from tarmac.tools.order import AS_IS, Order, Permutation, permutation_text
 from tarmac.tools.output import Output, same_name
-from tarmac.tools.select import Select
+from tarmac.tools.select import Select, offered_names
 from tarmac.tools.tally import Balance, Tally
 
 BATCH = 1024
@@ -42,6 +44,10 @@ BATCH_BYTES = 32 << 20
 """... and about how many bytes of them."""
 SIZES_BATCH = 1 << 20
 """Samples whose sizes are looked up together, to find where shards end."""
+
+
+_EXAMINED = 20
+"""Samples that are read to complete short names in conditions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,12 +328,30 @@ def _open_datasets(
     views: bool = False,
     progress: bool | None = None,
 ) -> list[Dataset]:
-    opening, indexing = access.opening(views=views), replace(access.indexing, meta=select.meta)
-    datasets = []
+    opening, datasets = access.opening(views=views), []
     for group in inputs:
+        indexing = replace(access.indexing, meta=columns_for(group, select, access))
         manifest = manifest_of(group, indexing, beside=False, progress=progress)
         datasets.append(Dataset._of_parts([whole(ShardSet(manifest, opening))]))
     return datasets
+
+
+def columns_for(inputs: Inputs, select: Select, access: Access) -> MetaPlan | None:
+    """Return the columns that the indexes of inputs need for the condition of a selection."""
+    if inputs.manifest is not None and can_index(inputs.urls):  # has its indexes
+        return None
+
+    def names() -> list[str]:
+        """Return the columns of an existing index, as a dataset knows them, or those that samples offer."""
+        first = inputs.urls[0]
+        sidecar = usable_index(first, sidecar_url(first), access.indexing) if can_index([first]) else None
+        columns = [] if sidecar is None else sidecar.metadata
+        short = [name for name in select.condition.columns if not is_column(name)] if select.condition else []
+        if all(any(column.endswith(f".{name}") for column in columns) for name in short):
+            return columns
+        return offered_names(itertools.islice(access.reader(inputs.urls), _EXAMINED))
+
+    return select.meta(names)
 
 
 def _indexed(datasets: Sequence[Dataset], select: Select, order: Order) -> IndexedSamples:

@@ -124,6 +124,7 @@ def run_writing(task: ShardTask, run: Run, name: str) -> Report:
         ledger=ledger_url(output.ledger_pattern, name),
         overwrite=output.overwrite,
         max_errors=run.max_errors,
+        retry_failed=run.retry == "failed",
         dry_run=run.dry_run,
         storage=output.storage,
         progress=run.progress,
@@ -148,6 +149,9 @@ def rewrite_samples(
         if output.stream:
             return Report(verb, 1, dry_run=True)
         raise UsageError("the number of shards of a stream is known only after reading it.", field="dry_run")
+    if run.retry:
+        what = "a stream is processed as a whole, so that single shards cannot be retried."
+        raise UsageError(what, field="retry", hint="`overwrite` starts over.")
     total = Outcome()
     incoming = _counted(samples, total)
     changed = iter(incoming if change is None else change(incoming, total))

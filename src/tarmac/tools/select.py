@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal
 
 import xxhash
@@ -15,7 +15,7 @@ from tarmac.display import examples
 from tarmac.errors import JobError, MissingField, UsageError
 from tarmac.exact.dataset import Dataset
 from tarmac.exact.selection import by_numbers
-from tarmac.indexing.meta import Columns, MetaPlan, meta_plan
+from tarmac.indexing.meta import Columns, MetaPlan, meta_plan, names_in
 from tarmac.indexing.where import Condition, parse_where
 from tarmac.limits import DEFAULT_LIMITS
 from tarmac.samples.grouping import Sample
@@ -235,13 +235,13 @@ class Select:
             raise UsageError(f"unknown split {self.only!r}: `split` has {names}.", field="only")
         return split_bounds(self.shares)[self.only]
 
-    @cached_property
-    def meta(self) -> MetaPlan | None:
-        """Return the columns that an index needs to evaluate the condition."""
-        if self.condition is None:
-            return None
-        names = [name for name in self.condition.columns if name != "key" and not name.startswith("has:")]
-        return meta_plan(names) if names else None
+    def meta(self, names: Callable[[], Iterable[str]]) -> MetaPlan | None:
+        """Return the columns that an index needs to evaluate the condition.
+
+        `names` returns the columns that the samples offer, to complete short names.
+        """
+        columns = self.condition.metadata(names) if self.condition is not None else []
+        return meta_plan(columns) if columns else None
 
     # Indexed shards
 
@@ -272,7 +272,7 @@ class Select:
         if self.keys is not None:
             samples = _with_keys(samples, self.listed, tally)
         if self.condition is not None:
-            samples = _matching(samples, self.condition, self.meta, tally)
+            samples = _matching(samples, self.condition, self, tally)
         if self.bounds is not None:
             samples = _in_split(samples, self.bounds)
         if self.slice:
@@ -348,22 +348,30 @@ def _with_keys(samples: Iterable[Sample], listed: frozenset[str], tally: Tally) 
 
 
 def _matching(
-    samples: Iterable[Sample], condition: Condition, plan: MetaPlan | None, tally: Tally
+    samples: Iterable[Sample], condition: Condition, select: Select, tally: Tally
 ) -> Iterator[Sample]:
     import pyarrow as pa
 
+    plan: MetaPlan | None = None
     for chunk in chunks(samples, _CHUNK, _CHUNK_BYTES):
-        columns = Columns(plan or MetaPlan())
+        plan = plan or select.meta(partial(offered_names, chunk)) or MetaPlan()
+        columns = Columns(plan)
         for sample in chunk:
             columns.add(fields_of(sample), sample["__key__"])
         arrays = columns.arrays() | {"key": pa.array([_readable(sample["__key__"]) for sample in chunk])}
         for name in condition.columns:
             if name.startswith("has:"):
                 arrays[name] = pa.array([name[4:] in sample for sample in chunk])
+        resolved = condition.resolve(arrays)
         for name in condition.compared:
-            tally.columns[name] += len(chunk) - arrays[name].null_count
+            tally.columns[name] += len(chunk) - arrays[resolved[name]].null_count
         mask = condition.mask(pa.table(arrays))
         yield from (sample for sample, true in zip(chunk, mask.tolist(), strict=True) if true)
+
+
+def offered_names(samples: Iterable[Sample]) -> list[str]:
+    """Return the columns that conditions can use for these samples."""
+    return list(dict.fromkeys(name for sample in samples for name in names_in(sample)))
 
 
 def _readable(key: str) -> str:

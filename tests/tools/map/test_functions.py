@@ -50,6 +50,17 @@ def test_one_none_and_many(function):
     assert function("return {'x': b''}")(SAMPLE)[0]["__key__"] == "a"
 
 
+def test_what_is_passed_on_keeps_its_key(function):
+    def keys(body):
+        return [one["__key__"] for one in function(body)(SAMPLE)]
+
+    assert keys("yield sample") == ["a"]
+    assert keys("yield sample; yield sample | {'__key__': 'a-m'}") == ["a", "a-m"]
+    assert keys("yield sample | {'__key__': 'a-m'}; yield sample") == ["a-m", "a"]
+    assert keys("yield sample; yield {'x': b''}; yield {'x': b''}") == ["a", "a/000001", "a/000002"]
+    assert keys("yield sample; yield {'x': b''}; yield sample") == ["a/000000", "a/000001", "a/000002"]
+
+
 def test_values_are_encoded_as_a_writer_does(function):
     (new,) = function(
         "return {'cls': 3, 'json': {'a': [1]}, 'txt': 'x', 'npy': __import__('numpy').ones(2)}"
@@ -189,3 +200,28 @@ def test_a_function_cannot_end_the_command(function, tmp_path):
     (tmp_path / "script.py").write_text("raise SystemExit(0)")
     with pytest.raises(UsageError, match="SystemExit"):
         load_function(f"{tmp_path}/script.py:f")
+
+
+def test_modules_beside_the_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "beside").mkdir()
+    (tmp_path / "beside/__init__.py").write_text("")
+    (tmp_path / "beside/deep.py").write_text("from . import deepest\n")
+    (tmp_path / "beside/deepest.py").write_text("X = b'1'\n")
+    (tmp_path / "beside_helper.py").write_text(
+        "def x():\n    import beside.deep as d\n    return d.deepest.X\n"
+    )
+    (tmp_path / "unrelated.py").write_text("")
+    (tmp_path / "main_function.py").write_text(
+        "import json\nfrom beside_helper import x\ndef f(sample):\n    return sample | {'x': x()}\n"
+    )
+    work = Function(f"{tmp_path}/main_function.py:f")
+    assert work(SAMPLE)[0]["x"] == b"1"
+    before = work.options()
+    (tmp_path / "unrelated.py").write_text("1")
+    assert work.options() == before
+    for name in ("beside_helper.py", "beside/deep.py", "beside/deepest.py", "main_function.py"):
+        before = work.options()
+        with open(tmp_path / name, "a") as file:
+            file.write("\n")
+        assert work.options() != before, name

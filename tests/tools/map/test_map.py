@@ -115,6 +115,34 @@ def test_filters_are_counted_and_failures_are_not_kept(shards, tmp_path):
     assert (again.kept, again.done, again.failed) == (3, 0, 3)  # it still says what is missing
 
 
+def test_failed_samples_are_tried_again(shards, tmp_path):
+    text = f"echo $TARMAC_KEY >> {tmp_path}/ran; test $TARMAC_KEY != k15 || test -e {tmp_path}/mended"
+    first = mapped(shards, text, f"{tmp_path}/out/", 2, on_error="skip", index=True)
+    assert (first.failed, first.written) == (1, 29)
+    again = mapped(shards, text, f"{tmp_path}/out/", 2, on_error="skip", index=True)
+    assert (again.kept, again.failed) == (3, 1)
+    assert "`retry`" in again.remarks[0]
+    with pytest.raises(TransformFailed, match='sample "k15"'):  # not mended yet
+        mapped(shards, text, f"{tmp_path}/out/", index=True, retry="failed")
+    (tmp_path / "mended").touch()
+    (tmp_path / "ran").unlink()
+    third = mapped(shards, text, f"{tmp_path}/out/", 2, index=True, retry="failed")
+    assert (third.kept, third.done, third.failed, third.written, third.remarks) == (2, 1, 0, 30, [])
+    assert {line[:2] for line in (tmp_path / "ran").read_text().split()} == {"k1"}  # only that shard
+    keys = [sample["__key__"] for sample in read(f"{tmp_path}/out/*.tar")]
+    assert keys == [f"k{s}{n}" for s in range(3) for n in range(10)]
+    assert len(tarmac.Dataset(f"{tmp_path}/out/*.tar")) == 30
+    fourth = mapped(shards, text, f"{tmp_path}/out/", 2, index=True, retry="failed")
+    assert (fourth.kept, fourth.done, fourth.failed) == (3, 0, 0)
+
+
+def test_what_cannot_be_retried(shards, tmp_path):
+    with pytest.raises(UsageError, match="`retry`"):
+        mapped(shards, "true", f"{tmp_path}/out/", retry="all")
+    with pytest.raises(UsageError, match="`retry`"):
+        mapped([f"pipe:cat {shards[0]}"], "true", f"{tmp_path}/x-{{i}}.tar", retry="failed", max_samples=5)
+
+
 def test_a_failure_aborts_by_default(shards, tmp_path):
     text = "test $TARMAC_KEY != k15"
     with pytest.raises(TransformFailed, match='sample "k15"'):

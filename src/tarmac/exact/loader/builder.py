@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from tarmac.errors import ErrorBudgetExceeded
+from tarmac.errors import ErrorBudgetExceeded, MismatchedBatch
 from tarmac.exact.dataset import Dataset
 from tarmac.exact.loader.collate import BatchBuffer
 from tarmac.exact.loader.cursor import seeds_of
@@ -16,6 +16,7 @@ from tarmac.exact.loader.stats import Stats
 from tarmac.exact.order.epochs import Request
 from tarmac.exact.order.mixture import EpochOrder, substitutes
 from tarmac.exact.steps import apply_steps
+from tarmac.steps.stage import name_sample
 
 CHUNK = 32
 """Largest number of samples that a thread works on at a time: handing over costs, and waits for the GIL."""
@@ -104,7 +105,13 @@ class _Batch:
             except Exception as error:
                 item = self._substitute(slot, sample, error)
             built = time.perf_counter()
-            self.put(slot, item)
+            try:
+                self.put(slot, item)
+            except MismatchedBatch as error:
+                first = self.builder.samples.key(int(self.indices[self.buffer.first]))
+                error.what = f'{error.what.rstrip(".")}, compared with sample "{first}".'
+                name_sample(error, sample["__url__"], sample["__key__"])
+                raise
             stats.steps += built - began
             stats.collate += time.perf_counter() - built
         return stats

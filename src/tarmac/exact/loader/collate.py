@@ -10,7 +10,9 @@ import numpy as np
 
 from tarmac.errors import MismatchedBatch
 
-_SAME_SHAPE = "resize, crop or pad to one shape in a map(), or use Loader(collate=list)."
+_SAME_SHAPE = "resize, crop (RandomResizedCrop) or pad to one shape in a map(), or use Loader(collate=list)."
+_SAME_FIELDS = """pick common fields with to_tuple("jpg;png", "cls"), select samples with where("has(txt)"), or use \
+Loader(collate=list)."""
 
 
 class BatchBuffer:
@@ -26,6 +28,8 @@ class BatchBuffer:
         self._lock = threading.Lock()
         self._columns: dict[Any, Any] | None = None
         self._type: type = object
+        self.first = 0
+        """The slot of the item that determined the columns."""
 
     def put(self, slot: int, item: Any) -> None:
         """Write an item into its slot."""
@@ -33,12 +37,12 @@ class BatchBuffer:
         if self._columns is None:
             with self._lock:
                 if self._columns is None:
-                    self._type = kind
+                    self._type, self.first = kind, slot
                     self._columns = {name: self._column(value) for name, value in values.items()}
         columns = self._columns
         if kind is not self._type or values.keys() != columns.keys():
             odd = ", ".join(sorted(map(str, values.keys() ^ columns.keys()))) or type(item).__name__
-            raise MismatchedBatch(f"the samples of a batch have different fields: {odd}.")
+            raise MismatchedBatch(f"the samples of a batch have different fields: {odd}.", hint=_SAME_FIELDS)
         for name, value in values.items():
             column = columns[name]
             if isinstance(column, np.ndarray):

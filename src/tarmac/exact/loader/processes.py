@@ -24,7 +24,7 @@ from tarmac.exact.loader.worker import SentBatch, work
 from tarmac.exact.order.epochs import Request
 from tarmac.exact.steps import describe_step
 from tarmac.runtime.lookahead import look_ahead
-from tarmac.runtime.processes import exit_reason, keep_in_parent
+from tarmac.runtime.processes import GUARD, exit_reason, keep_in_parent
 
 SHUTDOWN_TIMEOUT = 2.0
 """Seconds until workers that do not exit are killed."""
@@ -100,6 +100,8 @@ class _Worker:
             target=work, args=(theirs, builder, threads, os.getpid()), daemon=True
         )
         self._process.start()
+        self._imports_main = context.get_start_method() != "fork"
+        self._answered = False
         theirs.close()
         self._memory: dict[int, Any] = {}
         self._freed: deque[int] = deque()
@@ -129,7 +131,9 @@ class _Worker:
         ready = self._wait()
         with self._connected():
             if self._connection in ready or self._connection.poll():
-                return self._connection.recv()
+                received = self._connection.recv()
+                self._answered = True
+                return received
         raise self._died()
 
     @contextlib.contextmanager
@@ -191,7 +195,8 @@ class _Worker:
         return result
 
     def _died(self) -> WorkerDied:
-        return WorkerDied(f"worker process {self._process.pid} {exit_reason(self._process)}.")
+        hint = None if self._answered or not self._imports_main else f"{GUARD} Otherwise {WorkerDied.hint}"
+        return WorkerDied(f"worker process {self._process.pid} {exit_reason(self._process)}.", hint=hint)
 
     def stop(self) -> None:
         """Ask the worker to exit."""

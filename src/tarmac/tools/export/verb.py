@@ -190,6 +190,7 @@ def _run(job: ExportJob, run: Run, *, remembered: bool) -> Report:
             ledger=destination.ledger if remembered else None,
             overwrite=destination.overwrite,
             max_errors=run.max_errors,
+            retry_failed=run.retry == "failed",
             dry_run=run.dry_run,
             storage=destination.storage,
             progress=run.progress,

@@ -23,6 +23,7 @@ from tarmac.errors import NotPicklable, TarmacError, TransformFailed, UsageError
 from tarmac.extras import MissingExtra
 from tarmac.samples.grouping import Sample
 from tarmac.samples.naming import Splitter, check_field, check_key, first_dot, is_reserved
+from tarmac.tools.map.imports import imported_files
 
 KEY = "__key__"
 _PACKAGE = str(Path(__file__).parents[2]) + os.sep
@@ -34,8 +35,9 @@ BASIC = "basic"
 class Function:
     """A function that maps a sample to a sample, to None, which drops it, or to several samples.
 
-    Several samples get the keys `old/000000`, `old/000001` and so on, unless the function sets them. A field
-    that the function does not change keeps its bytes, so that a JPEG is not encoded again.
+    Of several samples, those without a key, or with the old key more than once, get the keys `old/000000`,
+    `old/000001` and so on, by their position. A field that the function does not change keeps its bytes, so that
+    a JPEG is not encoded again.
     """
 
     source: Callable[[Sample], Any] | str
@@ -83,11 +85,17 @@ class Function:
         return {"py": " ".join([name, *hashes])} | ({"decode": self.decode} if self.decode else {})
 
     def _files(self, inner: Any) -> list[str]:
-        """Return the file that the user named and the file that defines the function."""
+        """Return the file that the user named, the file that defines the function, and what they import."""
         named = [_named_module(self.source)] if isinstance(self.source, str) else []
         modules = [*named, sys.modules.get(getattr(inner, "__module__", None) or "")]
-        paths = dict.fromkeys(getattr(module, "__file__", None) for module in modules)
-        return [path for path in paths if path and os.path.isfile(path)]
+        files: dict[str, None] = {}
+        for module in modules:
+            path = getattr(module, "__file__", None)
+            if path and os.path.isfile(path):
+                package = (getattr(module, "__package__", None) or "").split(".")
+                root = Path(path).parents[len(package) if package[0] else 0]
+                files |= dict.fromkeys(imported_files(path, str(root)))
+        return list(files)
 
     def __call__(self, sample: Sample) -> list[Sample]:
         """Return the new samples, with fields of bytes."""
@@ -105,10 +113,9 @@ class Function:
             return []
         if several is None:
             return [self._encoded(result, key, sample, before)]
+        once = sum(one.get(KEY) == key for one in several) == 1
         samples = [
-            self._encoded(
-                one, f"{key}/{number:06d}" if one.get(KEY, key) == key else one[KEY], sample, before
-            )
+            self._encoded(one, key if once and one.get(KEY) == key else f"{key}/{number:06d}", sample, before)
             for number, one in enumerate(several)
         ]
         if len({one[KEY] for one in samples}) != len(samples):
@@ -219,14 +226,20 @@ def _from_file(path: str) -> ModuleType:
         return sys.modules[name]
     if not os.path.isfile(path):
         raise UsageError("no such file.", field="function", url=path)
+    directory = os.path.dirname(os.path.abspath(path))
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
+    sys.path.insert(0, directory)  # as for a script, modules beside the file are found, and found first
     try:
         spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[name]
         raise
+    finally:
+        sys.path.remove(directory)
+        if directory not in sys.path:
+            sys.path.append(directory)  # for imports inside functions
     return module
