@@ -51,7 +51,7 @@ def test_failed_samples(folder, capsys):
     status, _, err = run(capsys, *command, "--on-error", "skip")
     assert status == 1
     assert err.startswith('FAILED bad.tar, sample "a"')
-    assert err.endswith("sort: 2 samples in, 1 out, 1 FAILED, 1 bytes\n")
+    assert err.endswith("sort: 2 samples in, 1 out, 1 FAILED, 1 byte\n")
 
 
 @pytest.mark.parametrize(
