@@ -34,7 +34,7 @@ def test_reports(folder, capsys):
     assert (status, json.loads(out)["written"], err) == (0, 17, "")
     status, _, err = run(capsys, *command[:-3], "1e1", "--overwrite")
     assert (status, ": out/x-000002.tar, out/x-000003.tar" in err) == (0, True)
-    assert keys("out/x-00000[01].tar") == keys("in-*.tar")
+    assert keys("out/x-*.tar") == keys("in-*.tar")
 
 
 @pytest.mark.parametrize(

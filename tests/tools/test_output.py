@@ -55,11 +55,11 @@ def test_invalid_arguments_are_reported_before_any_work(options, location):
 
 
 def test_when_a_shard_is_full():
-    by_count, by_size = Output("x", max_samples=2), Output("x", max_bytes=10)
+    by_count, by_size = Output("x.tar", max_samples=2), Output("x.tar", max_bytes=10)
     assert [by_count.is_full(n, 0, 1) for n in range(3)] == [False, False, True]
     assert [by_size.is_full(1, 6, n) for n in (4, 5)] == [False, True]
     assert not by_size.is_full(0, 0, 1000)
-    assert not Output("x").is_full(10**9, 10**12, 1)
+    assert not Output("x.tar").is_full(10**9, 10**12, 1)
 
 
 def test_writing_a_shard(tmp_path):
@@ -72,7 +72,7 @@ def test_writing_a_shard(tmp_path):
 
 
 def test_no_samples_make_no_shard(tmp_path):
-    outcome = write_shard(Output("x"), str(tmp_path / "x.tar"), [])
+    outcome = write_shard(Output("x.tar"), str(tmp_path / "x.tar"), [])
     assert (outcome.written, outcome.outputs) == (0, {})
     assert list(tmp_path.iterdir()) == []
 
@@ -132,9 +132,9 @@ def test_existing_files_are_not_replaced(tmp_path):
     (tmp_path / "x.tar").write_bytes(b"mine")
     names = [str(tmp_path / "x.tar"), str(tmp_path / "y.tar")]
     with pytest.raises(UsageError, match="overwrite"):
-        Output("x").check_new(names)
-    Output("x", overwrite=True).check_new(names)
-    Output("x").check_new(names[1:])
+        Output("x.tar").check_new(names)
+    Output("x.tar", overwrite=True).check_new(names)
+    Output("x.tar").check_new(names[1:])
 
 
 def test_inputs_are_recognised_by_any_name(tmp_path):
@@ -148,8 +148,8 @@ def test_inputs_are_recognised_by_any_name(tmp_path):
 
 
 def test_options_for_the_ledger():
-    assert Output("x", max_samples=3, rekey="{i}", overwrite=True).options() == {
-        "pattern": "x",
+    assert Output("x.tar", max_samples=3, rekey="{i}", overwrite=True).options() == {
+        "pattern": "x.tar",
         "max_samples": 3,
         "rekey": "{i}",
     }
