@@ -266,3 +266,8 @@ def test_errors_of_a_filter(ds):
     with pytest.raises(ZeroDivisionError) as caught:
         ds.filter(lambda sample: 1 // (int(sample["__key__"]) - 5))
     assert caught.value.__notes__[0].startswith('at sample "005" of ')
+
+
+def test_shards_that_parts_share_are_counted_once(ds):
+    train, val = ds.split(train=0.5, val=0.5)
+    assert repr(train + val).startswith("<Dataset: 10 samples in 2 shards")

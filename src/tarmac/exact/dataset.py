@@ -208,7 +208,7 @@ class Dataset(Steps, MapStyle[T_co]):
         )
         facts = {
             "samples": f"{len(self)}" if len(self) == total else f"{len(self)} of {total}",
-            "shards": f"{int(np.count_nonzero(self.lengths))}",
+            "shards": f"{len({(id(part.shards), number) for part in self._parts for number in part.used})}",
         }
         part = next((part for part in self._parts if len(part.numbers)), None)
         # Only local indexes are opened for this: printing a dataset sends no request.

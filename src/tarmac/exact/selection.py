@@ -43,6 +43,12 @@ class Part:
         return zip(numbers, self.shards.sidecars(numbers), self.rows, strict=True)
 
     @property
+    def used(self) -> list[int]:
+        """The shards that have samples."""
+        used: list[int] = self.numbers[self.lengths > 0].tolist()
+        return used
+
+    @property
     def samples(self) -> int:
         """The number of samples."""
         return int(self.lengths.sum())
