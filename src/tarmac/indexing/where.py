@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
+from tarmac.display import visible
 from tarmac.errors import BadCondition, IndexingError
 from tarmac.indexing.grammar import Node, condition_error, parse
 from tarmac.indexing.meta import is_column
@@ -74,7 +75,8 @@ class Condition:
             position = self.positions[name]
             quoted = self.text[position] == '"'
             hint = f"single quotes for text: '{name}'" if quoted else error.hint
-            raise condition_error(self.text, position, error.what.rstrip("."), hint) from None
+            what = visible(error.what.rstrip("."))  # names of fields, in a message of several lines
+            raise condition_error(self.text, position, what, hint) from None
 
     def metadata(self, names: Callable[[], Iterable[str]]) -> list[str]:
         """Return the full names of the metadata columns, which an index or `Columns` can have.
