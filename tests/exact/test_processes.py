@@ -51,9 +51,9 @@ def large(sample):
 
 
 def shared_memory():
-    """Return the files in shared memory, except semaphores: a Loader has none."""
-    names = os.listdir("/dev/shm") if os.path.isdir("/dev/shm") else []
-    return {name for name in names if not name.startswith("sem.")}
+    """Return the files in shared memory, except semaphores and the directories of other tests: a Loader has none."""
+    entries = os.scandir("/dev/shm") if os.path.isdir("/dev/shm") else []
+    return {entry.name for entry in entries if entry.is_file() and not entry.name.startswith("sem.")}
 
 
 def test_arrays_are_shared_without_a_copy_while_they_are_used(dataset):
