@@ -24,9 +24,22 @@ ROWS = {}
 ELSEWHERE = {
     "shard order with `shardshuffle`": "stream/test_webdataset.py::test_shard_shuffle_differs_by_epoch_and_not_by_run",
     "order without a seed": "stream/test_webdataset.py::test_shard_shuffle_differs_by_epoch_and_not_by_run",
-    "`shuffle(seed=…)`, `resampled=True, seed=…`": (
+    "`shuffle(seed=…)`, `SimpleShardList(seed=…)`": (
         "stream/test_shuffle.py::test_issue_172_each_epoch_has_another_order"
     ),
+    "`resampled=True, seed=…`": "compat/test_seeds.py::test_resampled_datasets_use_their_seed",
+    "`WDS_SEED=7`": "compat/test_seeds.py",
+    "a `DirectoryShardList` that was left": (
+        "stream/test_directory.py::test_the_path_of_a_dropped_iterator_stays_until_the_next_is_taken"
+    ),
+    "`SimpleShardList(urls, seed=…)`; `shuffle(…, seed=…)`; `WebDataset(…, shardshuffle=…, seed=…)`": (
+        "compat/test_seeds.py::test_shardshuffle"
+    ),
+    "`detshuffle(…)`, with any `epoch`": "compat/test_seeds.py::test_detshuffle_in_every_epoch",
+    "`ResampledShards(…, deterministic=True)`, with any `worker_seed` that is a number": (
+        "compat/test_seeds.py::test_resampled_shards"
+    ),
+    "`shuffle(…, rng=…)`; `wds.utils.make_seed` of numbers": "compat/test_seeds.py::test_make_seed",
     "fewer shards than workers": "stream/test_split.py::test_issue_72_more_workers_than_shards",
     "a truncated shard or pipe": (
         "compat/test_regressions.py::test_issue_473_a_pipe_that_ends_between_members_is_an_error"
