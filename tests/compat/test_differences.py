@@ -28,7 +28,7 @@ ELSEWHERE = {
         "stream/test_shuffle.py::test_issue_172_each_epoch_has_another_order"
     ),
     "`resampled=True, seed=…`": "compat/test_seeds.py::test_resampled_datasets_use_their_seed",
-    "`WDS_SEED=7`": "compat/test_seeds.py",
+    "`WDS_SEED=7`": "stream/test_webdataset.py::test_seed_from_the_environment",
     "a `DirectoryShardList` that was left": (
         "stream/test_directory.py::test_the_path_of_a_dropped_iterator_stays_until_the_next_is_taken"
     ),
