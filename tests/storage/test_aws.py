@@ -210,6 +210,7 @@ def test_the_source_of_rejected_credentials_is_named(s3, azure, hasty, profiles,
         stat("az://data/x", replace(hasty, config=config))
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("secure", ["0", "1"])
 def test_the_source_of_credentials_for_web_servers(secure, hasty, monkeypatch):
     class Deny(Handler):

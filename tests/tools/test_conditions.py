@@ -50,6 +50,7 @@ def copied(source, target, condition):
     return [int(sample["__key__"]) for sample in tarmac.read(target)]
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(("condition", "expected"), CASES.items())
 def test_the_same_names_everywhere(folder, tmp_path, monkeypatch, condition, expected):
     monkeypatch.setenv("TARMAC_HOME", str(tmp_path / "home"))
@@ -70,6 +71,7 @@ def test_the_same_names_everywhere(folder, tmp_path, monkeypatch, condition, exp
         assert audit.summary().samples == len(expected)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("name", ["widht", "jpg.widht", "json.lagn", "lagn"])
 def test_misspelt_columns(folder, tmp_path, monkeypatch, name):
     monkeypatch.setenv("TARMAC_HOME", str(tmp_path / "home"))
