@@ -15,7 +15,7 @@ import os
 import re
 from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
@@ -191,6 +191,11 @@ class Tsv(Csv):
         return super()._row(cells, label)
 
 
+def names_in(rows: Iterable[tuple[Position, Row]]) -> list[str]:
+    """Return the columns of rows that may differ, in the order of their first appearance."""
+    return list(dict.fromkeys(name for _, row in rows for name in row))
+
+
 class JsonLines(_TextTable):
     """One JSON object per line. Objects may have different members.
 
@@ -202,12 +207,10 @@ class JsonLines(_TextTable):
 
     @cached_property
     def names(self) -> list[str]:
-        names: dict[str, None] = {}
-        for _, row in self.rows():
-            names.update(dict.fromkeys(row))
+        names = names_in(self.rows())
         if not names:
             raise UrlError("the table is empty: expected JSON objects.", url=self.url)
-        return list(names)
+        return names
 
     def parse(self, text: bytes, number: int) -> Row | None:
         content = text.strip()

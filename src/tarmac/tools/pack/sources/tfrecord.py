@@ -17,7 +17,7 @@ from tarmac.errors import DecodeFailed, UrlError
 from tarmac.extras import import_extra
 from tarmac.tools.export.tfrecord import masked_crc
 from tarmac.tools.pack.sources.table import register_table
-from tarmac.tools.tables import Position, Row, Table
+from tarmac.tools.tables import Position, Row, Table, names_in
 
 _LENGTH = struct.Struct("<Q4s")
 _END = 4
@@ -42,12 +42,10 @@ class Tfrecord(Table):
 
     @cached_property
     def names(self) -> list[str]:
-        names: dict[str, None] = {}
-        for _, row in self.rows():
-            names.update(dict.fromkeys(row))
+        names = names_in(self.rows())
         if not names:
             raise UrlError("the file has no records.", url=self.url)
-        return list(names)
+        return names
 
     def rows(self, columns: Sequence[str] | None = None) -> Iterator[tuple[Position, Row]]:
         with self.local.opened(self.url) as fd:
