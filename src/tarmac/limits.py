@@ -2,9 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, fields
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+_UNITS = {"": 1, "b": 1} | {
+    f"{letter}{suffix}": base**power
+    for power, letter in enumerate("kmgtp", 1)
+    for suffix, base in (("", 1000), ("b", 1000), ("ib", 1024))
+}
+_NUMBER = re.compile(r"\s*([0-9][0-9_]*(?:\.[0-9]+)?(?:e[0-9]+)?)\s*([a-z]*)\s*", re.IGNORECASE)
+
+
+def parse_number(text: str) -> int:
+    """Parse an integer with an optional unit, such as `1e4`, `100MB` or `2GiB`; raise ValueError if it is not one."""
+    match = _NUMBER.fullmatch(text)
+    size = _UNITS.get(match[2].lower()) if match else None
+    if match is None or size is None:
+        raise ValueError(f"expected a number such as 1000, 1e4, 100MB or 2GiB, got {text!r}")
+    number = float(match[1]) * size if not match[1].isdigit() else int(match[1]) * size
+    if number != int(number):
+        raise ValueError(f"expected a whole number, got {text!r}")
+    return int(number)
 
 
 class Options:

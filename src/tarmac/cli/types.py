@@ -11,13 +11,8 @@ import click
 
 from tarmac.display import display_url
 from tarmac.errors import UsageError
+from tarmac.limits import parse_number
 
-_UNITS = {"": 1, "b": 1} | {
-    f"{letter}{suffix}": base**power
-    for power, letter in enumerate("kmgtp", 1)
-    for suffix, base in (("", 1000), ("b", 1000), ("ib", 1024))
-}
-_NUMBER = re.compile(r"\s*([0-9][0-9_]*(?:\.[0-9]+)?(?:e[0-9]+)?)\s*([a-z]*)\s*", re.IGNORECASE)
 _SLICE = re.compile(r"\s*(-?\d*)\s*:\s*(-?\d*)\s*(?::\s*(-?\d*)\s*)?")
 
 
@@ -50,17 +45,11 @@ class _Type(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 
 
 def _number(text: str, minimum: int = 0) -> int:
-    """Parse an integer, with an optional unit: `1e4`, `100MB`, `2GiB`."""
-    match = _NUMBER.fullmatch(text)
-    size = _UNITS.get(match[2].lower()) if match else None
-    if match is None or size is None:
-        raise ValueError
-    number = float(match[1]) * size if not match[1].isdigit() else int(match[1]) * size
-    if number != int(number):
-        raise ValueError
+    """Parse an integer, with an optional unit."""
+    number = parse_number(text)
     if number < minimum:
         raise _InvalidError(f"expected at least {minimum}")
-    return int(number)
+    return number
 
 
 def _seconds(text: str) -> float:

@@ -61,6 +61,16 @@ class Fetcher:
         """Return the number of the shard of each sample, counted over all parts."""
         return np.searchsorted(self._ends, indices, side="right")
 
+    def samples_of(self, shard: int) -> Integers:
+        """Return the numbers of the samples of a shard, which is counted over all parts."""
+        return np.arange(self._segments[shard][3], self._ends_list[shard])
+
+    def rows_of(self, shard: int, samples: Integers) -> Integers:
+        """Return the rows of samples of one shard."""
+        _, _, selected, begin = self._segments[shard]
+        rows = samples - begin
+        return rows if selected is None else selected[rows].astype(np.int64)
+
     def shard(self, number: int) -> tuple[Part, int]:
         """Return the part that holds a shard, and the shard's number in it."""
         return self._segments[number][:2]
@@ -95,9 +105,8 @@ class Fetcher:
         order = np.argsort(numbers, kind="stable")
         cuts = np.flatnonzero(np.diff(numbers[order])) + 1
         for positions in np.split(order, cuts) if len(order) else ():
-            part, number, selected, begin = self._segments[int(numbers[positions[0]])]
-            rows = indices[positions] - begin
-            yield part, number, rows if selected is None else selected[rows].astype(np.int64), positions
+            segment = int(numbers[positions[0]])
+            yield *self.shard(segment), self.rows_of(segment, indices[positions]), positions
 
     def fetch(self, indices: ArrayLike) -> _Fetched:
         """Return raw samples, and for each the steps to apply."""

@@ -7,7 +7,6 @@ request, and several requests in parallel.
 from __future__ import annotations
 
 import itertools
-import mmap
 import weakref
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
@@ -26,6 +25,7 @@ from tarmac.runtime.types import Integers
 from tarmac.samples.grouping import Sample
 from tarmac.storage import Source, StorageOptions, read_range
 from tarmac.storage.local import LocalSource
+from tarmac.storage.mapped import MappedFile, map_file
 from tarmac.storage.types import DEFAULT_STORAGE
 
 CHUNK = 4096
@@ -69,7 +69,7 @@ class IndexedShard:
         self.url, self.sidecar = url, sidecar
         self._storage, self._version, self._verify = storage, version, verify
         self._wanted = None if fields is None else frozenset(fields)
-        self._file = source if isinstance(source, LocalSource) else None
+        self._file = source if isinstance(source, LocalSource | MappedFile) else None
         self.content: Any = None
         """The bytes of the shard, if it is mapped or in memory."""
         self.damaged: bool = False
@@ -77,9 +77,11 @@ class IndexedShard:
         if source is not None:
             # Other threads may read after this shard was dropped, so the source is closed with the last reference.
             closing = weakref.finalize(self, source.close)
-            length = source.length if self._file is not None and not mapped else None
-            if length is None:
-                self.content = source.map() or source.content()
+            length = None if self._file is None else source.length
+            if isinstance(source, LocalSource):
+                self.content = map_file(source.fileno(), length or 0) if mapped else None
+            elif mapped or length is None:
+                self.content = source.content()
             if self.content is not None:
                 length = len(self.content)
             elif length is None:
@@ -89,10 +91,8 @@ class IndexedShard:
                 raise IndexStale(
                     f"expected {sidecar.facts.size} bytes as when it was indexed, got {length}.", url=url
                 )
-            if isinstance(self.content, mmap.mmap):
-                self.content.madvise(mmap.MADV_NORMAL)  # rows come in any order
         if views and self.content is not None:
-            self.content = memoryview(self.content)
+            self.content = memoryview(self.content).cast("B")
         self._links: NDArray[np.bool_] | None = None
         """Which members are hard links; only needed to compare names."""
         if compare_names and self.content is None and self._file is None:
@@ -148,6 +148,53 @@ class IndexedShard:
             raise IndexStale("the shard was truncated while it was read.", url=self.url)
         return data
 
+    def members(self, row: int) -> list[tuple[str, int, int, int | None]]:
+        """Return name, offset, size and digest of each wanted field of a sample; digests only to be verified."""
+        sidecar, wanted, digests = self.sidecar, self._wanted, self.sidecar.digests if self._verify else None
+        members = []
+        for number in range(self._starts[row], self._starts[row + 1]):
+            name = sidecar.fields[self._field_of[number]]
+            if wanted is None or name in wanted:
+                digest = None if digests is None else int(digests[number])
+                members.append((name, self._offsets[number], self._sizes[number], digest))
+        return members
+
+    def extents(self, rows: Integers) -> tuple[Integers, Integers]:
+        """Return begin and end of the bytes that each of these samples needs; equal if it needs none.
+
+        They include headers if names have to be compared.
+        """
+        owners, members = self._members_of(rows)
+        begins, ends = np.full(len(rows), self.sidecar.facts.size, np.int64), np.zeros(len(rows), np.int64)
+        offsets = self.sidecar.offsets[members]
+        np.minimum.at(begins, owners, offsets if self._links is None else offsets - HEADER_BYTES)
+        np.maximum.at(ends, owners, offsets + self.sidecar.sizes[members])
+        return np.minimum(begins, ends), ends
+
+    def check_names(self, rows: Integers, data: bytes, base: int) -> None:
+        """Raise IndexStale if fetched bytes, from offset `base` on, have other names than the index."""
+        if self._links is None:
+            return
+        owners, members = self._members_of(rows)
+        keys, offsets = self.sidecar.keys(rows), self.sidecar.offsets[members].tolist()
+        names = [self.sidecar.fields[number] for number in self.sidecar.field_of[members].tolist()]
+        headers = [data[offset - HEADER_BYTES - base : offset - base] for offset in offsets]
+        expected = zip(
+            [keys[owner] for owner in owners.tolist()],
+            names,
+            self._links[members].tolist(),
+            offsets,
+            strict=True,
+        )
+        check_headers(headers, expected, self.url)
+
+    def read_range(self, start: int, stop: int) -> bytes:
+        """Return bytes of a remote shard; raise if it was replaced or is shorter than when it was indexed."""
+        data = read_range(self.url, start, stop, self._storage, self._version)
+        if len(data) != stop - start:
+            raise IndexStale("the shard is shorter than when it was indexed.", url=self.url)
+        return data
+
     def samples(self, rows: Integers | slice) -> list[Sample]:
         """Return several samples, in the order of `rows`."""
         if self.names is not None:
@@ -199,17 +246,7 @@ class IndexedShard:
     def _fill(self, samples: list[Sample], rows: Integers | slice) -> None:
         sidecar = self.sidecar
         numbers = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
-        firsts, lasts = sidecar.starts[numbers], sidecar.starts[numbers + 1]
-        owners = np.repeat(np.arange(len(numbers)), lasts - firsts)
-        # The numbers of all members, sample after sample.
-        counts = (lasts - firsts).astype(np.int64)
-        members = np.arange(len(owners)) + np.repeat(firsts - (np.cumsum(counts) - counts), counts)
-        if self._wanted is not None:
-            selected = np.isin(
-                sidecar.field_of[members],
-                [number for number, name in enumerate(sidecar.fields) if name in self._wanted],
-            )
-            owners, members = owners[selected], members[selected]
+        owners, members = self._members_of(numbers)
         starts = sidecar.offsets[members]
         names = [sidecar.fields[number] for number in sidecar.field_of[members].tolist()]
         header = 0 if self._links is None else HEADER_BYTES
@@ -224,6 +261,21 @@ class IndexedShard:
         if self._verify:
             self._check_digests(samples, owners, members, names)
 
+    def _members_of(self, rows: Integers) -> tuple[Integers, Integers]:
+        """Return the numbers of the wanted members of some samples, and for each the index of its sample."""
+        sidecar = self.sidecar
+        firsts, lasts = sidecar.starts[rows], sidecar.starts[rows + 1]
+        counts = (lasts - firsts).astype(np.int64)
+        owners = np.repeat(np.arange(len(rows)), counts)
+        members = np.arange(len(owners)) + np.repeat(firsts - (np.cumsum(counts) - counts), counts)
+        if self._wanted is not None:
+            selected = np.isin(
+                sidecar.field_of[members],
+                [number for number, name in enumerate(sidecar.fields) if name in self._wanted],
+            )
+            owners, members = owners[selected], members[selected]
+        return owners, members
+
     def _check_digests(
         self, samples: list[Sample], owners: Integers, members: Integers, names: list[str]
     ) -> None:
@@ -231,11 +283,7 @@ class IndexedShard:
         expected = self.sidecar.digests[members].tolist()
         for owner, name, digest in zip(owners.tolist(), names, expected, strict=True):
             if xxhash.xxh3_64_intdigest(samples[owner][name]) != digest:
-                error = DigestMismatch(
-                    f'the field "{name}" differs from its digest in the index.',
-                    url=self.url,
-                    key=samples[owner]["__key__"],
-                )
+                error = digest_mismatch(name, self.url, samples[owner]["__key__"])
                 self.damaged = True
                 if self._file is not None:
                     self._file.blame(error)
@@ -258,7 +306,12 @@ class IndexedShard:
         start, stop, _ = span
         if self._file is not None:
             return self._large(start, stop - start)  # type: ignore[no-any-return]
-        return read_range(self.url, start, stop, self._storage, self._version)
+        return self.read_range(start, stop)
+
+
+def digest_mismatch(field: str, url: str, key: str) -> DigestMismatch:
+    """Return the error for a field that differs from its digest."""
+    return DigestMismatch(f'the field "{field}" differs from its digest in the index.', url=url, key=key)
 
 
 def cut_out(
@@ -289,12 +342,17 @@ def cut_out(
     )
 
 
-def coalesce(starts: Sequence[int], ends: Sequence[int], gap: int = GAP) -> list[tuple[int, int, list[int]]]:
-    """Merge ranges that overlap or are close: return begin, end and the numbers of the merged ranges."""
+def coalesce(
+    starts: Sequence[int], ends: Sequence[int], gap: int = GAP, span: int = SPAN
+) -> list[tuple[int, int, list[int]]]:
+    """Merge ranges that overlap or are close: return begin, end and the numbers of the merged ranges.
+
+    None becomes longer than `span` by merging.
+    """
     spans: list[tuple[int, int, list[int]]] = []
     for number in sorted(range(len(starts)), key=starts.__getitem__):
         start, end = starts[number], ends[number]
-        if spans and start <= spans[-1][1] + gap and end <= spans[-1][0] + SPAN:
+        if spans and start <= spans[-1][1] + gap and end <= spans[-1][0] + span:
             first, last, numbers = spans[-1]
             numbers.append(number)
             spans[-1] = first, max(last, end), numbers

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import threading
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Any, Generic, Protocol, TypeVar
@@ -19,6 +20,7 @@ from tarmac.runtime.lookahead import in_threads
 from tarmac.samples.naming import Splitter, first_dot
 from tarmac.storage import Cache, Source, StorageOptions, is_local, open_read, stat
 from tarmac.storage.locks import forget_in_children
+from tarmac.storage.mapped import MappedFile, max_descriptors, max_maps
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.tar import TarOptions
 from tarmac.tar.reader import DEFAULT_OPTIONS
@@ -44,8 +46,8 @@ class OpenOptions:
     tar: TarOptions = DEFAULT_OPTIONS
     split_name: Splitter | None = None
     """How member names are split into key and field; None accepts what the index has."""
-    open_shards: int = 128
-    """Largest number of open shards; each takes three file descriptors."""
+    open_shards: int | None = None
+    """Largest number of open shards; None for as many as the process can map."""
     mapped: bool = True
     """Map local shards; otherwise read them in pieces, which keeps less memory in use."""
     views: bool = False
@@ -79,7 +81,7 @@ class ShardSet:
         for holder in list(getattr(self, "_holders", ())):
             holder.forget_table()
         self._holders: weakref.WeakSet[Holder] = weakref.WeakSet()
-        limit = self.options.open_shards
+        limit = self.options.open_shards or _max_open(self.options)
         self._open: _Pool[IndexedShard] = _Pool(None if self.options.in_memory else limit)
         self._sidecars: _Pool[Sidecar] = _Pool(limit)
 
@@ -104,9 +106,16 @@ class ShardSet:
         self._holders.add(holder)
         return shards
 
-    def release(self, number: int) -> None:
-        """Close a shard once no thread reads from it, and let the cache evict it first."""
+    def retire(self, number: int) -> None:
+        """Make a shard that will not be used again soon the first to be closed.
+
+        A remote one is closed at once, since its index takes memory; a cached one is the first to be evicted, too.
+        """
+        if is_local(self.url(number)):
+            self._open.retire(number)
+            return
         self._open.drop(number)
+        self._sidecars.drop(number)
         if self.options.cache is not None:
             self.options.cache.retire(self.url(number))
 
@@ -120,6 +129,11 @@ class ShardSet:
         if all(is_local(self.url(number)) for number in numbers):
             return map(self.sidecar, numbers)
         return in_threads(self.sidecar, numbers, REQUESTS)
+
+    def is_fetched(self, number: int) -> bool:
+        """Return whether a shard is remote, and neither cached nor in memory."""
+        options = self.options
+        return options.cache is None and not options.in_memory and not is_local(self.url(number))
 
     def url(self, number: int) -> str:
         """Return the URL of a shard."""
@@ -159,7 +173,7 @@ class ShardSet:
                 return InMemory(source)
         if options.cache is not None:
             return options.cache.open_read(url, options.storage, version)
-        return open_read(url, options.storage) if is_local(url) else None
+        return MappedFile(url) if is_local(url) else None
 
     def _checked_sidecar(self, number: int) -> Sidecar:
         """Return the index that the manifest names; if it names none, find or build one."""
@@ -206,6 +220,12 @@ class ShardSet:
         self.close()
 
 
+def _max_open(options: OpenOptions) -> int:
+    """Return how many shards can be open: each takes two maps, and one from a cache a descriptor, too."""
+    shards = max_maps() // 4
+    return shards if options.cache is None else min(shards, max_descriptors() // 2)
+
+
 def _named_sidecar(shard: Shard, storage: StorageOptions) -> Sidecar:
     url = shard.index or sidecar_url(shard.url)
     try:
@@ -219,7 +239,7 @@ def _named_sidecar(shard: Shard, storage: StorageOptions) -> Sidecar:
 
 
 class _Pool(Generic[T]):
-    """Objects by number, created on first use; the oldest is dropped when there are too many.
+    """Objects by number, created on first use; retired and then the oldest ones are dropped when there are too many.
 
     A dropped shard is closed when the last thread stops reading from it. Several threads can create
     different objects in parallel, but only one creates each.
@@ -227,7 +247,7 @@ class _Pool(Generic[T]):
 
     def __init__(self, limit: int | None) -> None:
         self._limit = limit
-        self._items: dict[int, T] = {}
+        self._items: OrderedDict[int, T] = OrderedDict()
         self.forget()
         forget_in_children(self)
 
@@ -257,8 +277,14 @@ class _Pool(Generic[T]):
                         self._creating.pop(number, None)
                         self._items[number] = item
                         if self._limit is not None and len(self._items) > self._limit:
-                            del self._items[next(iter(self._items))]
+                            self._items.popitem(last=False)
         return item
+
+    def retire(self, number: int) -> None:
+        """Make an object the first to be dropped."""
+        with self._lock:
+            if number in self._items:
+                self._items.move_to_end(number, last=False)
 
     def drop(self, number: int) -> None:
         """Remove an object."""

@@ -117,15 +117,7 @@ class LocalSource(Source):
 
     def read_at(self, start: int, size: int) -> bytes:
         """Return up to `size` bytes from `start`; fewer only at the end of the file."""
-        parts = []
-        try:
-            while size > 0 and (part := os.pread(self._fd, size, start)):
-                parts.append(part)
-                start += len(part)
-                size -= len(part)
-        except OSError as error:
-            raise TransferError(f"reading failed: {error.strerror}.", url=self._url) from error
-        return b"".join(parts)
+        return read_at(self._fd, start, size, self._url)
 
     def map(self) -> mmap.mmap | None:
         """Map the file, unless it is empty or not a plain file."""
@@ -144,6 +136,19 @@ class LocalSource(Source):
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             os.close(fd)
+
+
+def read_at(fd: int, start: int, size: int, url: str) -> bytes:
+    """Return up to `size` bytes of an open file from `start`; fewer only at its end."""
+    parts = []
+    try:
+        while size > 0 and (part := os.pread(fd, size, start)):
+            parts.append(part)
+            start += len(part)
+            size -= len(part)
+    except OSError as error:
+        raise TransferError(f"reading failed: {error.strerror}.", url=url) from error
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 class LocalSink:

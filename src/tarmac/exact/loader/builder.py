@@ -12,11 +12,14 @@ from tarmac.errors import ErrorBudgetExceeded, MismatchedBatch
 from tarmac.exact.dataset import Dataset
 from tarmac.exact.loader.collate import BatchBuffer
 from tarmac.exact.loader.cursor import seeds_of
+from tarmac.exact.loader.located import Locations, Packed, read_located, unpack
+from tarmac.exact.loader.spool import Spool
 from tarmac.exact.loader.stats import Stats
 from tarmac.exact.order.epochs import Request
 from tarmac.exact.order.mixture import EpochOrder, substitutes
 from tarmac.exact.steps import apply_steps
-from tarmac.steps.stage import name_sample
+from tarmac.samples.grouping import Sample
+from tarmac.steps.stage import Each, name_sample
 
 CHUNK = 32
 """Largest number of samples that a thread works on at a time: handing over costs, and waits for the GIL."""
@@ -55,10 +58,17 @@ class BatchBuilder:
     max_bad_samples: int
 
     def begin(
-        self, request: Request, pool: ThreadPoolExecutor | None = None, threads: int = 1
+        self,
+        request: Request,
+        pool: ThreadPoolExecutor | None = None,
+        threads: int = 1,
+        spool: Spool | None = None,
     ) -> Callable[[], Result]:
-        """Start a batch in a pool of `threads` threads, and return a function that waits for it."""
-        batch = _Batch(self, request)
+        """Start a batch in a pool of `threads` threads, and return a function that waits for it.
+
+        `spool` holds the samples that the request locates.
+        """
+        batch = _Batch(self, request, spool)
         if pool is None:
             return lambda: batch.finish([batch.fill(chunk) for chunk in _chunks(request.size, 1)])
         futures = [pool.submit(batch.fill, chunk) for chunk in _chunks(request.size, threads)]
@@ -82,8 +92,12 @@ def _results(futures: list[Future[Stats]]) -> Iterator[Stats]:
 class _Batch:
     """A batch under construction."""
 
-    def __init__(self, builder: BatchBuilder, request: Request) -> None:
-        self.builder, self.request = builder, request
+    def __init__(self, builder: BatchBuilder, request: Request, spool: Spool | None) -> None:
+        self.builder, self.spool = builder, spool
+        self.locations: Locations | None = request.located
+        if isinstance(request.located, Packed) and spool is not None:
+            self.locations = unpack(request.located, spool)
+        self.request = request._replace(located=None)
         self.positions = request.positions
         self.indices = builder.order.at(request.epoch, self.positions)
         self.seeds = seeds_of(builder.seed, request.epoch, self.positions)
@@ -96,9 +110,9 @@ class _Batch:
         """Build the items of some slots of the batch."""
         stats = Stats()
         began = time.perf_counter()
-        fetched = self.builder.samples._fetcher.fetch(self.indices[slots.start : slots.stop])
+        fetched = self._fetch(slots)
         stats.read += time.perf_counter() - began
-        for slot, sample, steps in zip(slots, *fetched, strict=True):
+        for slot, (sample, steps) in zip(slots, fetched, strict=True):
             began = time.perf_counter()
             try:
                 item = sample if not steps else apply_steps(steps, sample, self.seeds[slot])
@@ -115,6 +129,23 @@ class _Batch:
             stats.steps += built - began
             stats.collate += time.perf_counter() - built
         return stats
+
+    def _fetch(self, slots: range) -> Iterable[tuple[Sample, tuple[Each, ...]]]:
+        """Read the samples of some slots, and return each with its steps."""
+        fetcher, locations, spool = self.builder.samples._fetcher, self.locations, self.spool
+        if locations is None or spool is None:
+            return zip(*fetcher.fetch(self.indices[slots.start : slots.stop]), strict=True)
+        others = [slot for slot in slots if locations[slot] is None]
+        read = zip(*fetcher.fetch(self.indices[others]), strict=True)
+        fetched = []
+        for slot in slots:
+            located = locations[slot]
+            if located is None:
+                fetched.append(next(read))
+            else:
+                steps = fetcher.locate(int(self.indices[slot]))[0].steps
+                fetched.append((read_located(located, spool), steps))
+        return fetched
 
     def _substitute(self, slot: int, sample: Any, error: Exception) -> Any:
         """Return the next good item of the window, so that every rank keeps its number of samples."""

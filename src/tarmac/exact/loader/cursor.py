@@ -12,6 +12,7 @@ from typing import Any, ParamSpec
 from tarmac.display import html_table
 from tarmac.errors import LoaderError, TarmacWarning, UsageError
 from tarmac.exact.dataset import Dataset
+from tarmac.exact.loader.budget import STREAMS, WINDOW, order_within, parse_budget
 from tarmac.exact.loader.state import LoaderState
 from tarmac.exact.mix import Mix
 from tarmac.exact.order.bijection import MAX_SIZE, mix_key
@@ -86,8 +87,9 @@ class EpochCursor:
         rank: int | None = None,
         world_size: int | None = None,
         tail: Tail = "drop",
-        streams: int = 64,
-        window: int = 16_384,
+        streams: int | None = None,
+        window: int | None = None,
+        remote_budget: int | str | None = None,
     ) -> None:
         if not isinstance(dataset, Dataset | Mix):
             raise UsageError(f"expected a Dataset or a Mix, got {type(dataset).__name__}.", field="dataset")
@@ -100,6 +102,8 @@ class EpochCursor:
         self.batch_size: int = batch_size
         self.tail: Tail = tail
         self._samples: Dataset[Any] = dataset._concatenated if isinstance(dataset, Mix) else dataset
+        self._budget = None if remote_budget is None else parse_budget(remote_budget)
+        streams, window = self._stream_sizes(streams, window)
         shards = len(self._samples.lengths)
         self._state = LoaderState(
             seed, 0, 0, shuffle, streams, window, len(dataset), shards, dataset.fingerprint, 0
@@ -110,6 +114,15 @@ class EpochCursor:
         self._longest = 0  # the largest length that was returned to a caller
         self._find_worker()
         self._order = self._new_order()
+
+    def _stream_sizes(self, streams: int | None, window: int | None) -> tuple[int, int]:
+        """Return the given streams and window, those that fit into the budget, or the defaults."""
+        if self._budget is None:
+            return streams or STREAMS, window or WINDOW
+        for name, value in (("streams", streams), ("window", window)):
+            if value is not None:
+                raise UsageError("cannot be combined with `remote_budget`, which chooses it.", field=name)
+        return order_within(self._budget, self._samples)
 
     def _new_order(self) -> EpochOrder:
         state = self._state

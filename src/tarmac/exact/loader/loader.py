@@ -12,10 +12,13 @@ from typing import Any, Generic
 
 from tarmac.errors import UsageError
 from tarmac.exact.dataset import Dataset
+from tarmac.exact.loader.budget import spool_limit
 from tarmac.exact.loader.builder import BadSample, BatchBuilder, Result
 from tarmac.exact.loader.cursor import EpochCursor, explain_torch_arguments
 from tarmac.exact.loader.lookahead import LookAhead
 from tarmac.exact.loader.processes import STALL, Processes
+from tarmac.exact.loader.remote import Remote
+from tarmac.exact.loader.spool import Spool
 from tarmac.exact.loader.stats import Stats
 from tarmac.exact.mix import Mix
 from tarmac.exact.order.epochs import Request, Tail
@@ -65,8 +68,9 @@ class Loader(EpochCursor, Generic[Batch_co]):
         tail: Tail = "drop",
         collate: Callable[[list[T_co]], Batch_co] | None = None,
         max_bad_samples: int = 0,
-        streams: int = 64,
-        window: int = 16_384,
+        streams: int | None = None,
+        window: int | None = None,
+        remote_budget: int | str | None = None,
         prefetch: int = PER_WORKER,
         start_method: str | None = None,
         stall: float = STALL,
@@ -91,12 +95,15 @@ class Loader(EpochCursor, Generic[Batch_co]):
             tail=tail,
             streams=streams,
             window=window,
+            remote_budget=remote_budget,
         )
         self._threads = usable_cores() if threads is None else threads
         self._prefetch = prefetch
         self._builder = BatchBuilder(self._samples, self._order, seed, collate, max_bad_samples)
         self._processes = Processes(self._builder, processes, self._threads, start_method, stall)
         self._look_ahead = LookAhead(self._samples, self._order)
+        self._remote: Remote | None = None
+        self._spool: Spool | None = None
         self._stats = Stats()
         self.bad_samples: list[BadSample] = []
 
@@ -108,17 +115,31 @@ class Loader(EpochCursor, Generic[Batch_co]):
             self._builder.seed, self._builder.order = self._state.seed, self._order
             self._look_ahead = LookAhead(self._samples, self._order)
 
+    def _fetching(self, requests: Iterator[Request]) -> Generator[Request, None, None]:
+        """Yield the requests when the remote bytes that they need have arrived."""
+        if self._remote is None and any(
+            part.shards.is_fetched(number) for part in self._samples._parts for number in part.used
+        ):
+            self._spool = Spool(spool_limit(self._budget))
+            packed = self._processes.count > 0
+            self._remote = Remote(self._samples, self._order, self._spool, packed=packed)
+        requests = self._look_ahead.fetching(requests)
+        return requests if self._remote is None else self._remote.fetching(requests)
+
     def stats(self) -> dict[str, Any]:
         """Return where the time went since the loader was created; `"verdict"` names the bottleneck."""
-        return asdict(self._stats) | {"verdict": self._stats.verdict()}
+        stats = self._stats if self._remote is None else self._stats + self._remote.stats
+        return asdict(stats) | {"verdict": stats.verdict()}
 
     def _facts(self) -> dict[str, str]:
         return super()._facts() | {"threads": str(self._threads), "processes": str(self._processes.count)}
 
     def __iter__(self) -> Iterator[Batch_co]:
         with self._iteration() as iteration:
-            fetching = self._look_ahead.fetching(self._requests(iteration))
-            with closing(fetching) as requests, closing(self._results(requests)) as results:
+            with (
+                closing(self._fetching(self._requests(iteration))) as requests,
+                closing(self._results(requests)) as results,
+            ):
                 while True:
                     began = time.perf_counter()
                     result = next(results, None)
@@ -127,6 +148,8 @@ class Loader(EpochCursor, Generic[Batch_co]):
                         break
                     self._account(result, arrived - began)
                     self._look_ahead.batch_done(result.request)
+                    if self._remote is not None:
+                        self._remote.batch_done(result.request)
                     self._advance(iteration)
                     yield result.batch
                     del result  # the caller has the only reference to the batch
@@ -144,12 +167,16 @@ class Loader(EpochCursor, Generic[Batch_co]):
 
     def _results(self, requests: Iterator[Request]) -> Generator[Result, None, None]:
         if self._processes.count:
-            return self._processes.results(requests, self._prefetch)
-        return in_order(self._builder, requests, self._threads, self._prefetch)
+            return self._processes.results(requests, self._prefetch, self._spool)
+        return in_order(self._builder, requests, self._threads, self._prefetch, self._spool)
 
     def close(self) -> None:
-        """Terminate the worker processes; the next iteration starts new ones."""
+        """Terminate the worker processes and drop fetched samples; the next iteration starts new ones."""
         self._processes.close()
+        self._remote = None
+        if self._spool is not None:
+            self._spool.close()
+            self._spool = None
 
     def __enter__(self) -> Loader[Batch_co]:
         return self
@@ -159,7 +186,11 @@ class Loader(EpochCursor, Generic[Batch_co]):
 
 
 def in_order(
-    builder: BatchBuilder, requests: Iterator[Request], threads: int, prefetch: int
+    builder: BatchBuilder,
+    requests: Iterator[Request],
+    threads: int,
+    prefetch: int,
+    spool: Spool | None = None,
 ) -> Generator[Result, None, None]:
     """Build batches in this process, with threads if `threads` is positive, `prefetch` batches ahead."""
     pool = ThreadPoolExecutor(threads, thread_name_prefix="tarmac-loader") if threads else None
@@ -168,7 +199,7 @@ def in_order(
     try:
         # `map` keeps no reference to a yielded batch.
         yield from map(
-            operator.call, look_ahead(lambda one: builder.begin(one, pool, threads), requests, depth)
+            operator.call, look_ahead(lambda one: builder.begin(one, pool, threads, spool), requests, depth)
         )
     finally:
         if pool is not None:

@@ -106,4 +106,4 @@ class LookAhead:
 
     def _retire(self, shard: int) -> None:
         part, number = self._dataset._fetcher.shard(shard)
-        part.shards.release(number)
+        part.shards.retire(number)

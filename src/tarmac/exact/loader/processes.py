@@ -14,12 +14,13 @@ import weakref
 from collections import deque
 from collections.abc import Generator, Iterator
 from multiprocessing.connection import Connection, wait
-from multiprocessing.reduction import recv_handle
+from multiprocessing.reduction import recv_handle, send_handle
 from typing import Any
 
 from tarmac.errors import NotPicklable, WorkerDied, WorkerFailed
 from tarmac.exact.loader.builder import BatchBuilder, Result
 from tarmac.exact.loader.shared_memory import map_segment, watched
+from tarmac.exact.loader.spool import Spool
 from tarmac.exact.loader.worker import SentBatch, work
 from tarmac.exact.order.epochs import Request
 from tarmac.exact.steps import describe_step
@@ -48,9 +49,11 @@ class Processes:
         self._workers: list[_Worker] = []
         self._requested = 0
 
-    def results(self, requests: Iterator[Request], prefetch: int) -> Generator[Result, None, None]:
-        """Yield batches in order; each worker prepares `prefetch` batches ahead."""
-        workers = self._started()
+    def results(
+        self, requests: Iterator[Request], prefetch: int, spool: Spool | None = None
+    ) -> Generator[Result, None, None]:
+        """Yield batches in order; each worker prepares `prefetch` batches ahead, and reads from the spool."""
+        workers = self._started(spool)
 
         def start(request: Request) -> tuple[_Worker, int]:
             number = self._requested
@@ -67,7 +70,7 @@ class Processes:
             self.close()
             raise
 
-    def _started(self) -> list[_Worker]:
+    def _started(self, spool: Spool | None) -> list[_Worker]:
         if not self._workers:
             if self._context.get_start_method() != "fork":
                 _check_picklable(self._builder)
@@ -75,6 +78,9 @@ class Processes:
             self._workers = [
                 _Worker(self._context, self._builder, self._threads, self._stall) for _ in range(self.count)
             ]
+            if spool is not None:
+                for worker in self._workers:
+                    worker.send_spool(spool)
         return self._workers
 
     def close(self) -> None:
@@ -112,6 +118,12 @@ class _Worker:
         while self._freed:
             self._send(("free", self._freed.popleft()))
         self._send(("build", (number, request)))
+
+    def send_spool(self, spool: Spool) -> None:
+        """Give the worker the descriptor of the spool."""
+        self._send(("spool", None))
+        with self._connected():
+            send_handle(self._connection, spool.fileno(), self._process.pid)
 
     def take(self, number: int) -> Result:
         """Wait for a batch; batches of an abandoned iteration are discarded."""

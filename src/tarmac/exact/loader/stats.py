@@ -12,6 +12,12 @@ class Stats:
 
     samples: int = 0
     batches: int = 0
+    requests: int = 0
+    """Requests for pieces of remote shards, ..."""
+    fetched: int = 0
+    """... and their bytes."""
+    fetch: float = 0.0
+    """Waiting for remote bytes before a batch can be built."""
     read: float = 0.0
     """Locating and reading samples."""
     steps: float = 0.0
@@ -38,6 +44,7 @@ class Stats:
         if share < 0.05:
             return f"{rate}: the training loop is the bottleneck; it waits {share:.0%} of the time"
         work = {
+            "fetching": (self.fetch, "a cache, a larger remote_budget, or a faster network"),
             "reading": (self.read, "a cache, faster storage, or larger shards"),
             "decoding and mapping": (self.steps, "more threads; processes if a step holds the GIL"),
             "collating": (self.collate, "smaller items"),

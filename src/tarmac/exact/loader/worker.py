@@ -9,13 +9,14 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
-from multiprocessing.reduction import send_handle
+from multiprocessing.reduction import recv_handle, send_handle
 from typing import Any, NamedTuple
 
 from tarmac.errors import NotPicklable
 from tarmac.exact.loader.builder import BatchBuilder, Result
 from tarmac.exact.loader.lookahead import LookAhead
 from tarmac.exact.loader.shared_memory import Segment, required_size
+from tarmac.exact.loader.spool import Spool
 from tarmac.runtime.processes import close_parent_ends, sendable_error
 
 
@@ -46,6 +47,7 @@ def work(connection: Connection, builder: BatchBuilder, threads: int, parent: in
     pending: deque[tuple[int, Callable[[], Result]]] = deque()
     segments = _Segments(connection, parent)
     look_ahead = LookAhead(builder.samples, builder.order)
+    spool: Spool | None = None
     try:
         while True:
             # Wait for messages only if there is nothing else to do.
@@ -55,9 +57,11 @@ def work(connection: Connection, builder: BatchBuilder, threads: int, parent: in
                     return
                 if kind == "free":
                     segments.free(value)
+                elif kind == "spool":
+                    spool = Spool(0, recv_handle(connection))
                 else:
                     number, request = value
-                    pending.append((number, builder.begin(request, pool, threads)))
+                    pending.append((number, builder.begin(request, pool, threads, spool)))
             number, finish = pending.popleft()
             try:
                 result = finish()

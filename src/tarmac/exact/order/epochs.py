@@ -10,7 +10,7 @@ the fewest shards; otherwise every rank reads parts of more streams.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -39,7 +39,8 @@ def steps_left(samples: int, position: int, global_batch: int, tail: Tail) -> in
 class Request(NamedTuple):
     """A batch: every `stride`-th position of an epoch from `first` on, wrapping around at the end.
 
-    A few integers whatever the batch size, so that sending it to a worker never blocks.
+    A few integers whatever the batch size, so that sending it to a worker never blocks. `located` says where the
+    samples are that were fetched before; see `loader/located.py`.
     """
 
     epoch: int
@@ -47,6 +48,7 @@ class Request(NamedTuple):
     size: int
     stride: int
     samples: int
+    located: Any = None
 
     @property
     def positions(self) -> Integers:

@@ -1,0 +1,157 @@
+"""Keep thousands of local files readable without a descriptor for each.
+
+`mmap.mmap` holds a descriptor for as long as the map exists, and processes may have few of them. Here a file is
+mapped and its descriptor closed. Large reads need a descriptor again, because only they release the GIL while
+the disk works; a pool keeps as many as the limit of the process allows.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import threading
+import weakref
+from collections import OrderedDict
+from functools import cache
+from typing import Any
+
+from tarmac.storage.local import LocalSource, local_path, read_at
+from tarmac.storage.locks import forget_in_children
+from tarmac.storage.types import Source
+
+_FAILED = ctypes.c_void_p(-1).value
+_MAPS = 65530
+"""Maps that Linux allows a process by default."""
+
+
+@cache
+def _libc() -> Any:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    integers = ctypes.c_int, ctypes.c_int, ctypes.c_int
+    libc.mmap.argtypes = ctypes.c_void_p, ctypes.c_size_t, *integers, ctypes.c_long
+    libc.munmap.argtypes = ctypes.c_void_p, ctypes.c_size_t
+    return libc
+
+
+def map_file(fd: int, size: int) -> Any:
+    """Return the content of a file as an array of bytes, or None if it cannot be mapped.
+
+    Its slices are `bytes`. The map is removed with the last reference to the array; the descriptor may be
+    closed at once.
+    """
+    if not size:
+        return None
+    libc = _libc()
+    address = libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, fd, 0)
+    if address == _FAILED:
+        return None  # the address space or the number of maps is limited
+    content = (ctypes.c_char * size).from_address(address)
+    weakref.finalize(content, libc.munmap, address, size)
+    return content
+
+
+def max_maps() -> int:
+    """Return how many maps this process may have."""
+    try:
+        with open("/proc/sys/vm/max_map_count", "rb") as file:
+            return int(file.read())
+    except (OSError, ValueError):
+        return _MAPS
+
+
+def max_descriptors() -> int:
+    """Return how many descriptors this process may have."""
+    import resource
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 1 << 20 if soft == resource.RLIM_INFINITY else soft
+
+
+class MappedFile(Source):
+    """A local file that holds a map, and a descriptor only while there are enough."""
+
+    def __init__(self, url: str) -> None:
+        self._path = local_path(url)
+        self._url = url
+        with LocalSource(url) as source:
+            self.length = source.length
+            self._status = os.fstat(source.fileno())
+            self._content = map_file(source.fileno(), source.length or 0)
+
+    def content(self) -> Any:
+        return self._content
+
+    def read_at(self, start: int, size: int) -> bytes:
+        """Return up to `size` bytes from `start`; fewer only at the end of the file."""
+        descriptor = _descriptors.get(self)
+        if descriptor is not None:
+            return read_at(descriptor.fd, start, size, self._url)
+        data: bytes = self._content[start : start + size]  # still the file that was opened
+        return data
+
+    def reopen(self) -> _Descriptor | None:
+        """Open the file again; return None if it was removed or replaced, unless it is not mapped."""
+        try:
+            descriptor = _Descriptor(os.open(self._path, os.O_RDONLY | os.O_CLOEXEC))
+            if os.path.samestat(os.fstat(descriptor.fd), self._status):
+                return descriptor
+        except OSError:
+            if self._content is None:
+                raise
+        return None
+
+    def close(self) -> None:
+        _descriptors.drop(self)
+
+
+class _Descriptor:
+    """An open file, closed with the last reference: a thread may still read while the pool drops it."""
+
+    __slots__ = ("fd",)
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    def __del__(self) -> None:
+        os.close(self.fd)
+
+
+class _Descriptors:
+    """The descriptors of recently read files."""
+
+    def __init__(self) -> None:
+        self._open: OrderedDict[int, _Descriptor] = OrderedDict()
+        self.forget()
+        forget_in_children(self)
+
+    def forget(self) -> None:
+        """Replace the lock, which a thread of the parent may have held."""
+        self._lock = threading.Lock()
+
+    def get(self, file: MappedFile) -> _Descriptor | None:
+        with self._lock:
+            descriptor = self._open.get(id(file))
+            if descriptor is not None:
+                self._open.move_to_end(id(file))
+                return descriptor
+        descriptor = file.reopen()
+        if descriptor is not None:
+            with self._lock:
+                self._open[id(file)] = descriptor
+                dropped = self._open.popitem(last=False) if len(self._open) > self._limit else None
+            del dropped  # closes it after the lock was released
+        return descriptor
+
+    @property
+    def _limit(self) -> int:
+        return max(max_descriptors() // 4, 1)
+
+    def drop(self, file: MappedFile) -> None:
+        with self._lock:
+            dropped = self._open.pop(id(file), None)
+        del dropped
+
+
+_descriptors = _Descriptors()
