@@ -12,6 +12,7 @@ from pathlib import Path
 from rich.console import Console
 
 from bench import measure, report
+from bench.proxy import delaying
 from bench.registry import Site, all_cases
 
 
@@ -58,9 +59,10 @@ def _serve(site: Site, stack: ExitStack) -> Site:
 
     site.data.mkdir(parents=True, exist_ok=True)
     try:
-        return replace(site, http=stack.enter_context(nginx(site.data)))
+        url = stack.enter_context(nginx(site.data))
     except MissingComponent:
         return site
+    return replace(site, http=url, slow=stack.enter_context(delaying(url)))
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ VERSION = 2  # count up when the content changes, so that old files are not take
 TEXT_BYTES = 800
 IMAGE_BYTES = 80_000
 SEED = 7
+SIDECAR = ".arrow"
 
 
 def small_samples(site: Site) -> Iterator[dict[str, Any]]:
@@ -110,6 +111,33 @@ def photo_shards(site: Site, count: int = 4) -> list[Path]:
         _shard(site, f"photo-{site.big}-{number}of{count}-v{VERSION}.tar", part(number))
         for number in range(count)
     ]
+
+
+def linked_photos(site: Site, count: int, *, index: bool = False) -> list[str]:
+    """The pictures in `count` shards of the same size, if there are enough; return their names below `site.data`.
+
+    The shards are hard links to the first, so that thousands of them need the room of one. With `index`, so are their
+    indexes.
+    """
+    import tarmac
+
+    count = min(count, site.big)
+    each = site.big // count
+    folder = site.data / f"photo-{each}x{count}-v{VERSION}"
+    folder.mkdir(parents=True, exist_ok=True)
+    names = [f"{number:06d}.tar" for number in range(count)]
+    first = folder / names[0]
+    if not first.exists():
+        with tarmac.TarWriter(first) as writer:
+            for sample in photo_samples(replace(site, big=each)):
+                writer.write(sample)
+    if index and not (folder / f"{names[0]}{SIDECAR}").exists():
+        tarmac.index(str(first), progress=False)
+    for suffix in ("", SIDECAR)[: 1 + index]:
+        for name in names[1:]:
+            if not (folder / f"{name}{suffix}").exists():
+                os.link(folder / f"{names[0]}{suffix}", folder / f"{name}{suffix}")
+    return [f"{folder.name}/{name}" for name in names]
 
 
 def fact_shard(site: Site) -> Path:

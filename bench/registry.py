@@ -22,6 +22,8 @@ class Site:
     small: int = 100_000
     big: int = 3_000
     http: str = ""
+    slow: str = ""
+    """The same server behind `bench.proxy`: 20 ms away."""
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import pytest
 from bench.__main__ import main
 from bench.cases.indexed import PASSES
 from bench.measure import Result, Runs, which
+from bench.proxy import delaying
 from bench.registry import Case, Done, Site, all_cases
 
 from harness.servers import nginx
@@ -36,8 +37,8 @@ def test_case(site, name, side):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the peer's are not ours to mend
         if "nginx" in case.needs:
-            with nginx(site.data) as url:
-                done = case.setup(replace(site, http=url), side)()
+            with nginx(site.data) as url, delaying(url) as slow:
+                done = case.setup(replace(site, http=url, slow=slow), side)()
         else:
             done = case.setup(site, side)()
 
