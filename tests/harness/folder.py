@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -58,6 +59,11 @@ class EndingServer(ThreadingHTTPServer):
         self.connections.discard(request)
         super().shutdown_request(request)
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Ignore clients that were killed."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
     def server_close(self) -> None:
         for connection in list(self.connections):
             with contextlib.suppress(OSError):
@@ -78,10 +84,18 @@ def serving(handler: type[Handler]) -> Iterator[str]:
 
 
 @contextmanager
-def folder(root: Path, prefix: str = "/", *, keep_alive: bool = True) -> Iterator[str]:
+def folder(
+    root: Path,
+    prefix: str = "/",
+    *,
+    keep_alive: bool = True,
+    log: list[tuple[str, str, str | None]] | None = None,
+    fault: Callable[[str], int | None] | None = None,
+) -> Iterator[str]:
     """Serve the files below `root` to GET, HEAD and PUT, with ranges and ETags; queries are ignored.
 
-    Without `keep_alive`, each connection and its thread end with the request.
+    Without `keep_alive`, each connection and its thread end with the request. Method, path and range of each
+    request are added to `log`. If `fault(path)` returns a status, the server answers with it.
     """
     base = root.resolve()
 
@@ -95,8 +109,13 @@ def folder(root: Path, prefix: str = "/", *, keep_alive: bool = True) -> Iterato
 
         def do_GET(self) -> None:
             path = self.path_of_object()
-            if not path.is_file():
-                self.reply(404)
+            if log is not None:
+                log.append((self.command, self.path, self.headers.get("Range")))
+            status = None if path.is_file() else 404
+            if fault is not None:
+                status = fault(self.path) or status
+            if status is not None:
+                self.reply(status)
                 return
             with path.open("rb") as file:
                 facts = os.fstat(file.fileno())

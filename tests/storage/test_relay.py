@@ -12,6 +12,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import psutil
@@ -20,6 +21,7 @@ import pytest
 import tarmac
 from harness import rounds
 from harness.faultserver import Action, FaultServer
+from harness.folder import Handler, serving
 from harness.waiting import FOREVER, until
 from storage.caches import shard_bytes
 from tarmac.errors import AccessDenied, NotFound, ShortRead, Stalled, TransferError
@@ -334,3 +336,20 @@ def test_errors_of_the_helper_itself():
     assert not ok
     assert isinstance(error, TransferError)
     assert "KeyError" in str(error)
+
+
+def test_threads_of_a_child_send_requests_at_the_same_time(used):
+    together = threading.Barrier(4)  # a request is answered when four have arrived
+
+    class Meeting(Handler):
+        def do_GET(self):
+            together.wait(FOREVER)
+            self.reply(200, {"ETag": '"v1"'}, len(BODY))
+            self.wfile.write(BODY)
+
+    def all_of_them(url):
+        with ThreadPoolExecutor(4) as pool:
+            return [len(body) for body in pool.map(lambda n: fetch(f"{url}/{n}", used), range(4))]
+
+    with serving(Meeting) as url:
+        assert in_child(lambda: all_of_them(url)) == [len(BODY)] * 4

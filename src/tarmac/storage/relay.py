@@ -2,7 +2,8 @@
 
 obstore's threads exist only in the process that started them. A child forked from it, such as a DataLoader
 worker, would wait for them forever, so it starts one new interpreter and sends its requests there.
-Requests are few and large: one round trip per megabyte. The helper exits when its client does.
+Each thread of the client has a connection of its own while it waits, so requests run at the same time. The helper exits
+when its client does.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from multiprocessing.connection import Connection, Pipe
+from multiprocessing.reduction import recv_handle, send_handle
 from typing import IO, Any
 
 from tarmac import environment
@@ -26,16 +28,18 @@ from tarmac.storage.types import ObjectInfo, Source, StorageOptions
 
 Listing = list[tuple[str, ObjectInfo]]
 MAX_READ = 4 * MIB
+CONNECT = "connect"
 _relay: Relay | None = None
 _starting = threading.Lock()
 
 
 class Relay:
-    """One helper process and the pipe to it."""
+    """One helper process, and connections to it."""
 
     def __init__(self) -> None:
-        self.pipe, theirs = Pipe()
+        self.control, theirs = Pipe()
         self._lock = threading.Lock()
+        self._idle: list[Connection[Any, Any]] = []
         command = [sys.executable, "-m", "tarmac.storage.relay"]
         # The pipe is the helper's standard input: no other process inherits it, so it closes when we exit.
         pipe = [(os.POSIX_SPAWN_DUP2, theirs.fileno(), 0)]
@@ -44,21 +48,36 @@ class Relay:
 
     def call(self, name: str, *args: Any) -> Any:
         """Run an operation in the helper; return its result or raise its error."""
+        try:
+            connection = self._take()
+            connection.send((name, args))
+            ok, value = connection.recv()
+        except (EOFError, OSError):
+            self.stop()
+            raise TransferError("the helper process for object stores has exited.") from None
         with self._lock:
-            try:
-                self.pipe.send((name, args))
-                ok, value = self.pipe.recv()
-            except (EOFError, OSError):
-                self.stop()
-                raise TransferError("the helper process for object stores has exited.") from None
+            self._idle.append(connection)
         if ok:
             return value
         raise value
 
+    def _take(self) -> Connection[Any, Any]:
+        """Return an idle connection, or a new one: as many as there are threads with requests."""
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()
+            ours, theirs = Pipe()
+            with theirs:
+                self.control.send(CONNECT)
+                send_handle(self.control, theirs.fileno(), self._pid)
+            return ours
+
     def stop(self) -> None:
-        """Close the pipe, which stops the helper, and wait for it to exit."""
+        """Close the connections, which stops the helper, and wait for it to exit."""
         with contextlib.suppress(OSError):
-            self.pipe.close()
+            self.control.close()
+        for connection in self._idle:
+            connection.close()
         with contextlib.suppress(ChildProcessError):  # a child of the parent of this process
             os.waitpid(self._pid, 0)
 
@@ -67,7 +86,7 @@ def _running() -> Relay:
     """Return the helper of this process; start it if needed."""
     global _relay
     with _starting:
-        if _relay is None or _relay.pipe.closed:
+        if _relay is None or _relay.control.closed:
             _relay = Relay()
         return _relay
 
@@ -170,17 +189,23 @@ def _exit_with_client(fd: int) -> None:
 
 
 def _serve(fd: int) -> None:
-    """Answer requests until the client exits."""
+    """Accept connections until the client exits."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the client handles Ctrl-C
     threading.Thread(target=_exit_with_client, args=(fd,), daemon=True).start()
-    pipe: Connection[Any, Any] = Connection(fd)
+    control: Connection[Any, Any] = Connection(fd)
     server = _Server()
-    while True:
-        try:
-            name, args = pipe.recv()
-            pipe.send(_answer(server, name, args))
-        except (EOFError, OSError):
-            return
+    with contextlib.suppress(EOFError, OSError):
+        while control.recv() == CONNECT:
+            connection: Connection[Any, Any] = Connection(recv_handle(control))
+            threading.Thread(target=_answer_all, args=(server, connection), daemon=True).start()
+
+
+def _answer_all(server: _Server, connection: Connection[Any, Any]) -> None:
+    """Answer the requests of one connection, one after the other."""
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            name, args = connection.recv()
+            connection.send(_answer(server, name, args))
 
 
 def _answer(server: _Server, name: str, args: tuple[Any, ...]) -> tuple[bool, Any]:

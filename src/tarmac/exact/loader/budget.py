@@ -56,6 +56,8 @@ def order_within(budget: int, dataset: Dataset[Any]) -> tuple[int, int]:
     They depend on the sizes of the shards, not on where these are, so a copy of the data has the same order.
     """
     samples = max(budget // (OVERLAP * mean_bytes(dataset)), 1)
+    if samples >= len(dataset):
+        return STREAMS, WINDOW
     streams, window = STREAMS, min(WINDOW, samples // STREAMS)
     while window < _SMALL_WINDOW and streams > _FEW_STREAMS:
         streams //= 2

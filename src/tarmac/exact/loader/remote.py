@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -38,7 +38,9 @@ from tarmac.limits import KIB, MIB
 from tarmac.runtime.types import Integers
 
 PIECE = 1 * MIB
-"""Largest piece, unless a sample is larger."""
+"""Largest piece, unless a sample is larger, ..."""
+EDGES = 8
+"""... and the number of pieces of each stream for which the spool has room: a window begins and ends inside of one."""
 GAP = 64 * KIB
 """Bytes between two samples up to which they are fetched by one request."""
 SPARSE = 4
@@ -77,8 +79,8 @@ class _Piece:
     rows: list[int]
     start: int
     stop: int
-    left: int = 0
-    """Uses in the rest of the epoch."""
+    left: int | None = 1
+    """Uses in the rest of the epoch; None if unknown, as in a mixture, which may repeat samples."""
     batches: int = 0
     """Batches in flight that need it."""
     offset: int | None = None
@@ -102,6 +104,8 @@ class Remote:
     def __init__(self, dataset: Dataset[Any], order: EpochOrder, spool: Spool, *, packed: bool) -> None:
         self._fetcher, self._order, self._spool, self._packed = dataset._fetcher, order, spool, packed
         self._window = window_bytes(dataset, order)
+        orders = (order,) if isinstance(order, ExactOrder) else order.orders
+        self._longest = min(PIECE, spool.limit // (EDGES * sum(each.streams for each in orders)))
         self._shards: OrderedDict[int, _Shard] = OrderedDict()  # the most recently used last
         self._idle: OrderedDict[_Piece, None] = OrderedDict()  # the first to be dropped first
         self._waiting: deque[_Batch] = deque()  # for their shards to open, or for room in the spool
@@ -183,11 +187,14 @@ class Remote:
                 part.shards.retire(inner)
 
     def _plan(self, batch: _Batch, pool: ThreadPoolExecutor, *, partially: bool = False) -> bool:
-        """Fetch the missing pieces of a batch; return whether there is room for all, or `partially`."""
+        """Fetch the missing pieces of a batch; return whether there is room for all.
+
+        With `partially`, pieces that are needed later make room, and those without room are left out.
+        """
         pieces: list[_Piece | None] = []
         for row in batch.rows:
             piece = None if row is None else self._piece(*row, batch.request)
-            if piece is not None and piece.arrival is None and not self._fetch(piece, pool):
+            if piece is not None and piece.arrival is None and not self._fetch(piece, pool, partially):
                 if not partially:
                     self._make_idle(_leave(pieces))
                     return False
@@ -207,43 +214,42 @@ class Remote:
             self._cut(shard, request)
         piece = shard.pieces.get(row)
         if piece is None:  # a single sample; the row may have been dropped, or be used a second time
-            piece = next(_cut(shard, np.array([row])), None)
+            piece = next(_cut(shard, np.array([row]), 0), None)
         return piece
 
     def _cut(self, shard: _Shard, request: Request) -> None:
         """Cut the rows that this rank needs in the rest of the epoch into pieces, except those in the spool."""
         shard.planned = request.epoch
-        rows, uses = self._needed(shard, request)
+        rows, repeated = self._needed(shard, request)
         missing = [row for row in rows.tolist() if row not in shard.pieces]
-        for piece in _cut(shard, np.array(missing, np.int64)):
+        for piece in _cut(shard, np.array(missing, np.int64), self._longest):
             shard.pieces.update(dict.fromkeys(piece.rows, piece))
-        for piece in shard.pieces.values():
-            piece.left = 0
-        for row in rows.tolist():
-            if row in shard.pieces:
-                shard.pieces[row].left += uses
+        uses = Counter(shard.pieces[row] for row in rows.tolist() if row in shard.pieces)
+        for piece in set(shard.pieces.values()):
+            piece.left = None if repeated else uses[piece]
 
-    def _needed(self, shard: _Shard, request: Request) -> tuple[Integers, int]:
-        """Return the rows of a shard that this rank needs in the rest of the epoch, and how often at most."""
-        samples, uses = self._fetcher.samples_of(shard.number), 1 << 40  # a mixture may repeat samples
+    def _needed(self, shard: _Shard, request: Request) -> tuple[Integers, bool]:
+        """Return the rows of a shard that this rank needs in the rest of the epoch, and whether they may repeat."""
+        samples, repeated = self._fetcher.samples_of(shard.number), True
         if isinstance(self._order, ExactOrder) and self._first is not None:
             positions = self._order.position_of(request.epoch, samples)
             start = self._first.first if self._first.epoch == request.epoch else 0
             mine = (positions >= start) & ((positions - request.first) % request.stride == 0)
-            samples, uses = samples[mine], 1
-        return self._fetcher.rows_of(shard.number, samples), uses
+            samples, repeated = samples[mine], False
+        return self._fetcher.rows_of(shard.number, samples), repeated
 
     # Fetch
 
-    def _fetch(self, piece: _Piece, pool: ThreadPoolExecutor) -> bool:
-        """Start to fetch a piece; return whether there is room for it."""
+    def _fetch(self, piece: _Piece, pool: ThreadPoolExecutor, make_room: bool) -> bool:
+        """Start to fetch a piece; return whether there is room for it, `make_room` by dropping others."""
         size = piece.stop - piece.start
         if size > self._spool.limit:
             return False
         while (offset := self._spool.allocate(size)) is None:
-            if not self._idle:
+            victim = next(iter(self._idle), None)
+            if victim is None or (victim.left and not make_room):
                 return False
-            self._drop(next(iter(self._idle)))
+            self._drop(victim)
         piece.offset = offset
         piece.arrival = pool.submit(self._arrive, piece, offset)
         self.stats.requests += 1
@@ -305,7 +311,7 @@ class Remote:
         if batch.packed is not None:
             self._spool.free(batch.packed.offset)
         for piece in batch.pieces:
-            if piece is not None:
+            if piece is not None and piece.left is not None:
                 piece.left -= 1
         self._make_idle(_leave(batch.pieces))
         for row in batch.rows:
@@ -315,7 +321,7 @@ class Remote:
     def _make_idle(self, pieces: Iterable[_Piece]) -> None:
         for piece in pieces:
             self._idle[piece] = None
-            self._idle.move_to_end(piece, last=piece.left > 0)
+            self._idle.move_to_end(piece, last=piece.left is None or piece.left > 0)
 
     def _abandon(self) -> None:
         """Forget what was planned, and what did not arrive."""
@@ -344,13 +350,13 @@ def _leave(pieces: Iterable[_Piece | None]) -> list[_Piece]:
     return idle
 
 
-def _cut(shard: _Shard, rows: Integers) -> Iterator[_Piece]:
+def _cut(shard: _Shard, rows: Integers, longest: int) -> Iterator[_Piece]:
     """Cut rows of a shard into pieces; leave out rows whose bytes are far apart."""
     begins, ends = shard.opening.result().extents(rows)
     sizes = shard.opening.result().sidecar.bytes_of(rows)
     compact = ends - begins <= SPARSE * sizes + GAP
     rows, begins, ends = rows[compact], begins[compact], ends[compact]
-    for start, stop, numbers in coalesce(begins.tolist(), ends.tolist(), GAP, PIECE):
+    for start, stop, numbers in coalesce(begins.tolist(), ends.tolist(), GAP, longest):
         if stop > start:
             yield _Piece(shard, rows[numbers].tolist(), start, stop, left=1)
 
