@@ -4,6 +4,7 @@ from tarmac.codecs.registry import register_codec as register_codec
 from tarmac.exact.dataset import Dataset as Dataset
 from tarmac.exact.loader import BatchSampler as BatchSampler
 from tarmac.exact.loader import Loader as Loader
+from tarmac.exact.loader import To as To
 from tarmac.exact.mix import Mix as Mix
 from tarmac.indexing.manifest import Manifest as Manifest
 from tarmac.indexing.manifest import read_manifest as read_manifest

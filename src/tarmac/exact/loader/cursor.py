@@ -27,7 +27,7 @@ P = ParamSpec("P")
 _TORCH_ARGUMENTS = {
     "num_workers": "processes=n for worker processes, or threads=n.",
     "drop_last": 'tail="drop" (the default), tail="short" or tail="pad".',
-    "pin_memory": "torch.from_numpy(array).pin_memory() in the training loop; batches are numpy arrays.",
+    "pin_memory": 'to=tarmac.To("torch", device="cuda"), which copies through pinned memory.',
     "persistent_workers": "leave it out; workers persist until close().",
     "prefetch_factor": "prefetch=n.",
     "collate_fn": "collate=f.",

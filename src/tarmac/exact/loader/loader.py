@@ -20,6 +20,7 @@ from tarmac.exact.loader.processes import STALL, Processes
 from tarmac.exact.loader.remote import Remote
 from tarmac.exact.loader.spool import Spool
 from tarmac.exact.loader.stats import Stats
+from tarmac.exact.loader.targets import Framework, To, as_target, converted
 from tarmac.exact.mix import Mix
 from tarmac.exact.order.epochs import Request, Tail
 from tarmac.exact.types import Batch_co, T_co
@@ -45,7 +46,12 @@ class Loader(EpochCursor, Generic[Batch_co]):
     selects what happens to the last samples that do not fill a batch on every rank: "drop", "pad" (fill up
     from the start of the epoch) or "short". Up to `max_bad_samples` samples are replaced with others from
     their window when a step raises; `loader.bad_samples` lists them. `collate` turns a list of items into a
-    batch. A worker process that sends nothing for `stall` seconds, or that was stopped, is an error.
+    batch. `to="torch"` (or "jax", "tensorflow") makes its arrays tensors; `To` has options such as the device. A
+    worker process that sends nothing for `stall` seconds, or that was stopped, is an error.
+
+    What is read from remote shards without a cache is held in a temporary file without a name, of at most 8 GiB or
+    `remote_budget` ("8GiB", or a number of bytes). A budget also chooses `streams` and `window` so that no byte has to
+    be fetched twice in an epoch.
 
     Each iteration is an epoch from its start; the next epoch follows one that was finished. An abandoned
     epoch is repeated, so looking at a batch loses nothing; until then, `state_dict()` has the position where
@@ -71,6 +77,7 @@ class Loader(EpochCursor, Generic[Batch_co]):
         streams: int | None = None,
         window: int | None = None,
         remote_budget: int | str | None = None,
+        to: Framework | To | None = None,
         prefetch: int = PER_WORKER,
         start_method: str | None = None,
         stall: float = STALL,
@@ -104,6 +111,7 @@ class Loader(EpochCursor, Generic[Batch_co]):
         self._look_ahead = LookAhead(self._samples, self._order)
         self._remote: Remote | None = None
         self._spool: Spool | None = None
+        self._to = as_target(to)
         self._stats = Stats()
         self.bad_samples: list[BadSample] = []
 
@@ -167,8 +175,10 @@ class Loader(EpochCursor, Generic[Batch_co]):
 
     def _results(self, requests: Iterator[Request]) -> Generator[Result, None, None]:
         if self._processes.count:
-            return self._processes.results(requests, self._prefetch, self._spool)
-        return in_order(self._builder, requests, self._threads, self._prefetch, self._spool)
+            results = self._processes.results(requests, self._prefetch, self._spool)
+        else:
+            results = in_order(self._builder, requests, self._threads, self._prefetch, self._spool)
+        return results if self._to is None else converted(results, self._to)
 
     def close(self) -> None:
         """Terminate the worker processes and drop fetched samples; the next iteration starts new ones."""
