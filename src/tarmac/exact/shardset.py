@@ -81,7 +81,8 @@ class ShardSet:
         for holder in list(getattr(self, "_holders", ())):
             holder.forget_table()
         self._holders: weakref.WeakSet[Holder] = weakref.WeakSet()
-        limit = self.options.open_shards or _max_open(self.options)
+        limit = self.max_open = self.options.open_shards or _max_open(self.options)
+        """The largest number of open shards."""
         self._open: _Pool[IndexedShard] = _Pool(None if self.options.in_memory else limit)
         self._sidecars: _Pool[Sidecar] = _Pool(limit)
 

@@ -188,6 +188,9 @@ class Loader(EpochCursor, Generic[Batch_co]):
             self._spool.close()
             self._spool = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        return super().__getstate__() | {"_remote": None, "_spool": None}
+
     def __enter__(self) -> Loader[Batch_co]:
         return self
 

@@ -1,7 +1,8 @@
-"""Fetch remote shards into the cache before they are needed, and evict first those that are done.
+"""Fetch remote shards into the cache before they are needed, and close or evict first those that are done.
 
 The order of an epoch is known, so nothing has to be guessed. While a batch is built, the shards of the next
-batches are downloaded as far as the cache has room. A shard whose last sample was read is evicted first.
+batches are downloaded as far as the cache has room. A shard whose last sample was read is evicted from the cache
+first, and closed first if more shards are in use than can be open.
 """
 
 from __future__ import annotations
@@ -16,20 +17,24 @@ import numpy as np
 from tarmac.exact.dataset import Dataset
 from tarmac.exact.order.epochs import Request
 from tarmac.exact.order.mixture import EpochOrder
+from tarmac.exact.selection import Part
 from tarmac.storage import is_local
 
 HORIZON = 32
 """Number of batches whose shards are fetched ahead."""
-DOWNLOADS = 4
-"""Parallel downloads."""
+DOWNLOADS = 16
+"""Parallel downloads. A batch may need a sample of every shard, and most of the time a download waits for a server."""
 
 
 class LookAhead:
-    """Tracks which cached shards of a dataset are needed soon, and which are no longer needed in this epoch."""
+    """Tracks which shards of a dataset are needed soon, and which are no longer needed in this epoch.
+
+    That matters for cached shards, and for datasets with more shards than can be open.
+    """
 
     def __init__(self, dataset: Dataset[Any], order: EpochOrder) -> None:
         self._dataset, self._order = dataset, order
-        self._enabled = any(part.shards.options.cache is not None for part in dataset._parts)
+        self._enabled = any(_is_tracked(part) for part in dataset._parts)
         self._epoch = -1
         self._last: dict[int, int | None] = {}  # the last position of each shard in use
         self._waiting: deque[int] = deque()  # shards to fetch when there is room
@@ -44,7 +49,7 @@ class LookAhead:
         try:
             for request in requests:
                 ahead.append(request)
-                self._waiting.extend(self._begin(request))
+                self._waiting.extend(filter(self._cached, self._begin(request)))
                 self._fetch(pool)
                 if len(ahead) > horizon:
                     yield ahead.popleft()
@@ -74,7 +79,11 @@ class LookAhead:
             self._epoch, self._last = request.epoch, {}
         indices = self._order.at(request.epoch, request.positions)
         shards = np.unique(self._dataset._fetcher.shard_numbers(indices)).tolist()
-        new = [shard for shard in shards if shard not in self._last and self._cached(shard)]
+        new = [
+            shard
+            for shard in shards
+            if shard not in self._last and _is_tracked(self._dataset._fetcher.shard(shard)[0])
+        ]
         for shard in new:
             self._last[shard] = self._order.last_position(request.epoch, shard)
         return new
@@ -107,3 +116,7 @@ class LookAhead:
     def _retire(self, shard: int) -> None:
         part, number = self._dataset._fetcher.shard(shard)
         part.shards.retire(number)
+
+
+def _is_tracked(part: Part) -> bool:
+    return part.shards.options.cache is not None or len(part.numbers) > part.shards.max_open

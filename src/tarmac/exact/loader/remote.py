@@ -331,7 +331,7 @@ class Remote:
         self._waiting.clear()
         self._delivered.clear()
         for piece in list(self._idle):
-            if piece.arrival is not None and (piece.arrival.cancelled() or not piece.arrival.result()):
+            if not _arrived(piece):
                 self._drop(piece)
         for number, shard in list(self._shards.items()):
             shard.planned = -1
@@ -361,9 +361,15 @@ def _cut(shard: _Shard, rows: Integers, longest: int) -> Iterator[_Piece]:
             yield _Piece(shard, rows[numbers].tolist(), start, stop, left=1)
 
 
+def _arrived(piece: _Piece) -> bool:
+    """Wait for a piece, and return whether it is in the spool."""
+    arrival = piece.arrival
+    return arrival is not None and not arrival.cancelled() and arrival.result()
+
+
 def _locate(row: tuple[_Shard, int] | None, piece: _Piece | None) -> Located | None:
     """Wait for a piece, and return where a sample is in it; None if it could not be fetched."""
-    if row is None or piece is None or piece.arrival is None or not piece.arrival.result():
+    if row is None or piece is None or not _arrived(piece):
         return None
     assert piece.offset is not None
     shard, moved = piece.shard.opening.result(), piece.offset - piece.start
