@@ -282,12 +282,7 @@ def _read_entries(
     kept: dict[int, bytes] | None = {} if columns is not None and data is None else None
     payload = options.digests or kept is not None
     members = read_members(stream if data is None else data, options.tar, url=url, payload=payload)
-    grouping = Grouping(
-        options.split_name,
-        options.lower,
-        lenient=options.tar.end == "lenient",
-        tracked_keys=options.tar.limits.tracked_keys,
-    )
+    grouping = Grouping.of(options.tar, options.split_name, lower=options.lower)
 
     def read(offset: int, size: int) -> bytes:
         return kept[offset] if data is None else data[offset : offset + size]  # type: ignore[index]

@@ -50,7 +50,8 @@ def _group_scattered(members: Iterator[Any], url: str, options: Grouping) -> Ite
         for member in order[start:end].tolist():
             field = names[kinds[member]]
             if field in sample:
-                raise DuplicateField(f'the sample has two fields "{field}".', url=url, key=key)
+                what = f'the sample has two fields "{field}".'
+                raise DuplicateField(what, url=url, key=key, hint="`repeated` keep, if whole samples repeat.")
             sample[field] = offsets[member], sizes[member], digests[member]
         yield sample
         start = end
