@@ -134,7 +134,9 @@ def find_or_make_index(url: str, options: IndexOptions, *, beside: bool = True) 
     rules = _reading_rules(options)
     sidecar, cached = sidecar_url(url), _cached_index(url, rules)
     # An index beside the shard may follow other rules; one in the cache directory is named after its rules.
-    for index in (sidecar, cached) if beside or not rules else (cached,):
+    # Without repeated samples, the index is the same whether they are kept or not.
+    strict = replace(options, tar=replace(options.tar, repeated="error"))
+    for index in (sidecar, cached) if beside or not _reading_rules(strict) else (cached,):
         existing = usable_index(url, index, options)
         if existing is not None:
             return existing, index

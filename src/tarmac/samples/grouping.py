@@ -148,7 +148,9 @@ def _group(
 def _occurs_again(same_field: bool, url: str, member: bytes, key: str) -> SplitSample:
     """Return the error of a key that had a sample before, which begins with the same field or another one."""
     if same_field:
-        return RepeatedSample("a sample with this key precedes it in the shard.", url=url, member=member, key=key)
+        return RepeatedSample(
+            "a sample with this key precedes it in the shard.", url=url, member=member, key=key
+        )
     what = "the members of this sample are not contiguous in the shard."
     return SplitSample(what, url=url, member=member, key=key)
 

@@ -56,7 +56,9 @@ def whole_samples(
             if len(hashes) < _MAX_HASHES:
                 hashes[names] = fields
         if first.get(key_hash, fields) != fields:
-            what = "the members of this sample are not contiguous, or a sample with this key has other fields."
+            what = (
+                "the members of this sample are not contiguous, or a sample with this key has other fields."
+            )
             on_error(SplitSample(what, url=url, key=key))
             continue
         if len(first) < tracked:
