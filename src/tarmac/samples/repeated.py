@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from tarmac.samples.grouping import Sample
 
 OnError = Callable[[SampleError], None]
-_MAX_HASHES = 1000
 
 
 class Run(dict[str, Any]):
@@ -31,16 +30,19 @@ def whole_samples(
     before a duplicate field is held until the next one shows that it was whole.
     """
     first: dict[int, int] = {}  # a hash of the fields of the first run of each key, by the hash of the key
-    hashes: dict[tuple[str, ...], int] = {}
+    names: tuple[str, ...] = ()  # of the last run
+    fields = 0  # a hash of them, in any order
     unreported = dict(split)
     held: Sample | None = None
     dropped: str | None = None  # the key whose contiguous runs are dropped
     for run in runs:
         key = run["__key__"]
-        if key in unreported:
-            on_error(unreported.pop(key))
-        if key == dropped or (split and key in split):
-            continue
+        if split or dropped is not None:
+            if key in unreported:
+                on_error(unreported.pop(key))
+            if key == dropped or key in split:
+                continue
+            dropped = None
         if held is not None:
             if held.keys() != run.keys():
                 on_error(DuplicateField(f'duplicate field "{_first_field(run)}".', url=url, key=key))
@@ -48,13 +50,9 @@ def whole_samples(
                 continue
             yield held
             held = None
-        dropped = None
-        names, key_hash = tuple(run), hash(key)
-        fields = hashes.get(names)
-        if fields is None:
-            fields = hash(frozenset(names))
-            if len(hashes) < _MAX_HASHES:
-                hashes[names] = fields
+        if (new := tuple(run)) != names:
+            names, fields = new, hash(frozenset(new))
+        key_hash = hash(key)
         if first.get(key_hash, fields) != fields:
             what = (
                 "the members of this sample are not contiguous, or a sample with this key has other fields."

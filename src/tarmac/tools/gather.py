@@ -81,9 +81,9 @@ def _indexed(url: str, directory: str, options: IndexOptions) -> tuple[Shard, st
         return _unpacked(url, directory, options)
     try:
         sidecar, index = find_or_make_index(url, options, beside=False)
-    except SplitSample as error:
-        if isinstance(error, RepeatedSample):
-            raise
+    except RepeatedSample:
+        raise
+    except SplitSample:
         if is_local(url):
             return _indexed_locally(url, url, directory, options), str(stat(url, options.storage))
         return _unpacked(url, directory, options)
@@ -107,9 +107,9 @@ def _indexed_locally(path: str, url: str, directory: str, options: IndexOptions)
     try:
         try:
             content = index_shard(path, options)
-        except SplitSample as error:
-            if isinstance(error, RepeatedSample):
-                raise
+        except RepeatedSample:
+            raise
+        except SplitSample:
             content = index_scattered(path, options)
     except TarmacError as error:
         if path != url:  # name the URL, not the copy
