@@ -125,6 +125,8 @@ def main() -> None:
     gpu = torch.cuda.is_available()
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))) if gpu else torch.device("cpu")
     ranks, rank = 1, 0
+    if gpu:
+        torch.cuda.set_device(device)
     if "RANK" in os.environ:  # set by torchrun
         dist.init_process_group("nccl" if gpu else "gloo")
         ranks, rank = dist.get_world_size(), dist.get_rank()
