@@ -143,7 +143,7 @@ class _Batch:
         fetched = self.builder.samples._fetcher.fetch(self.indices[slots.start : slots.stop])
         stats.read += time.perf_counter() - began
         for slot, sample, steps in zip(slots, *fetched, strict=True):
-            began = built = time.perf_counter()
+            began = time.perf_counter()
             try:
                 item = sample if not steps else apply_steps(steps, sample, self.seeds[slot])
                 built = time.perf_counter()
@@ -154,6 +154,7 @@ class _Batch:
                 if not self.builder.max_bad_samples:
                     raise
                 self._substitute(slot, sample, error)
+                built = time.perf_counter()
             stats.steps += built - began
             stats.collate += time.perf_counter() - built
         return stats
