@@ -14,7 +14,7 @@ import numpy as np
 import xxhash
 from numpy.typing import ArrayLike
 
-from tarmac.display import examples, html_table, visible
+from tarmac.display import examples, html_table, plural, visible
 from tarmac.errors import TarmacError, TarmacWarning, UsageError
 from tarmac.exact.fetch import Fetcher
 from tarmac.exact.order.exact import ExactOrder
@@ -195,7 +195,7 @@ class Dataset(Steps, MapStyle[T_co]):
 
     def __repr__(self) -> str:
         facts = self._facts()
-        first = f"{facts.pop('samples')} samples in {facts.pop('shards')} shards"
+        first = f"{facts.pop('samples')} samples in {plural(int(facts.pop('shards')), 'shard')}"
         return visible(
             f"<Dataset: {'; '.join([first, *(f'{name} {value}' for name, value in facts.items())])}>"
         )

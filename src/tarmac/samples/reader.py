@@ -11,7 +11,7 @@ from itertools import islice
 from mmap import mmap
 from typing import Any
 
-from tarmac.display import display_url, visible
+from tarmac.display import display_url, plural, visible
 from tarmac.errors import ArchiveError, PartialSamples, SampleError, SplitSample, TarmacWarning, UsageError
 from tarmac.limits import Limits
 from tarmac.samples.grouping import Grouping, Sample, group_members
@@ -64,7 +64,7 @@ class SampleReader:
     def __repr__(self) -> str:
         urls = [display_url(url) for url in islice(self.urls, 1)] + ["…"] * (len(self.urls) > 1)
         fields = "" if self.fields is None else f", fields {', '.join(sorted(self.fields))}"
-        return f"<SampleReader of {len(self.urls)} shards: {', '.join(urls)}{fields}>"
+        return f"<SampleReader of {plural(len(self.urls), 'shard')}: {', '.join(urls)}{fields}>"
 
     def __iter__(self) -> Iterator[Sample]:
         report = self.report
