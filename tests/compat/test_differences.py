@@ -50,6 +50,9 @@ ELSEWHERE = {
     "samples whose members are not contiguous": (
         "stream/test_non_contiguous.py::test_a_local_shard_yields_contiguous_samples_only"
     ),
+    "whole samples whose key occurs again in a shard": (
+        "samples/test_repeated.py::test_samples_are_those_of_webdataset"
+    ),
     "hard links": "tar/test_links.py",
     "a shard without its end-of-archive marker; archives joined with `cat`": (
         "stream/test_non_contiguous.py::test_tar_options_of_every_reader"
