@@ -168,10 +168,7 @@ RANGES = st.lists(st.tuples(st.integers(0, 300), st.integers(0, 60)))
 @given(RANGES)
 def test_ranges_are_merged(ranges):
     starts, ends = [start for start, _ in ranges], [start + size for start, size in ranges]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(indexed, "GAP", 10)
-        patch.setattr(indexed, "SPAN", 80)
-        spans = coalesce(starts, ends)
+    spans = coalesce(starts, ends, 10, 80)
     assert sorted(number for _, _, numbers in spans for number in numbers) == list(range(len(ranges)))
     for first, last, numbers in spans:
         assert first == min(starts[number] for number in numbers)

@@ -265,7 +265,7 @@ def test_invalid_arguments(dataset):
     [
         ({"num_workers": 4}, "processes=.*threads="),
         ({"drop_last": True}, "tail="),
-        ({"pin_memory": True}, "pin_memory"),
+        ({"pin_memory": True}, "to="),
         ({"persistent_workers": True}, "close"),
         ({"collate_fn": list}, "collate="),
         ({"num_replicas": 2}, "world_size="),

@@ -18,6 +18,7 @@ from tarmac.exact import shardset
 from tarmac.exact.shardset import OpenOptions, ShardSet, find_or_make_index
 from tarmac.indexing.build import IndexOptions, manifest_of
 from tarmac.indexing.manifest import Manifest, Shard
+from tarmac.storage import mapped
 
 
 @pytest.fixture(autouse=True)
@@ -34,8 +35,13 @@ def manifest(tmp_path):
 def open_files(folder):
     links = (os.path.join("/proc/self/fd", fd) for fd in os.listdir("/proc/self/fd"))
     names = [os.readlink(link) for link in links if os.path.lexists(link)]
-    # A thread of Arrow may release the maps of indexes a moment later.
-    return {name for name in names if name.startswith(str(folder)) and name.endswith(".tar")}
+    return {name for name in names if name.startswith(str(folder))}
+
+
+def mapped_files(folder):
+    with open("/proc/self/maps") as file:
+        names = {line.rstrip("\n").partition("/")[2] for line in file}
+    return {name for name in names if f"/{name}".startswith(str(folder)) and name.endswith(".tar")}
 
 
 def test_shards_are_opened_when_needed_and_kept(manifest, tmp_path):
@@ -46,11 +52,12 @@ def test_shards_are_opened_when_needed_and_kept(manifest, tmp_path):
     assert shards.sidecar(0) is first.sidecar
     for number in range(6):
         shards.open(number)
-    assert len(open_files(tmp_path)) == 3  # two, and `first`
+    assert len(mapped_files(tmp_path)) == 3  # two, and `first`
     assert first.sample(1)["cls"] == b"1"
     del first
-    assert len(open_files(tmp_path)) == 2
+    assert len(mapped_files(tmp_path)) == 2
     shards.close()
+    assert not mapped_files(tmp_path)
     assert not open_files(tmp_path)
     assert shards.open(3).sample(0)["cls"] == b"6"
     shards.close()
@@ -189,3 +196,50 @@ def test_manifests_without_indexes(tmp_path):
     shards.close()
     with pytest.raises(IndexDamaged, match=r"s000\.tar.*4.*2"):
         ShardSet(Manifest([Shard(urls[0], 4)]), OpenOptions()).sidecar(0)
+
+
+LARGE = 40_000
+
+
+def test_many_shards_stay_open_within_the_limit_of_descriptors(tmp_path, monkeypatch):
+    monkeypatch.setattr("tarmac.storage.mapped.max_descriptors", lambda: 40)
+    dataset = tarmac.Dataset(write_shards(tmp_path, [2] * 60, size=LARGE))
+    opened, real = [], shardset.stat
+    monkeypatch.setattr(shardset, "stat", lambda url, *options: opened.append(url) or real(url, *options))
+    for number in (0, 1):  # the second time, no shard is opened again
+        for shard in range(60):
+            assert len(dataset[2 * shard + number]["txt"]) == LARGE
+            assert len(open_files(tmp_path)) <= 10
+    assert len(opened) == 60
+    assert len(mapped_files(tmp_path)) == 60
+    dataset.close()
+
+
+def test_a_shard_that_is_replaced_or_removed_keeps_its_bytes(tmp_path, monkeypatch):
+    monkeypatch.setattr("tarmac.storage.mapped.max_descriptors", lambda: 4)
+    first, second, third = write_shards(tmp_path, [2] * 3, size=LARGE)
+    dataset = tarmac.Dataset([first, second, third])
+    before = [dataset[number] for number in range(6)]  # each read closes the descriptor of the shard before
+    os.unlink(first)
+    (tmp_path / "new.tar").write_bytes(bytes(os.path.getsize(second)))
+    os.replace(tmp_path / "new.tar", second)
+    assert [dataset[number] for number in range(6)] == before
+    dataset.close()
+
+
+def test_files_that_cannot_be_mapped_are_read(tmp_path, monkeypatch):
+    urls = write_shards(tmp_path, [5, 5], size=LARGE)
+    expected = list(tarmac.Dataset(urls))
+    real = mapped.map_file
+    monkeypatch.setattr(mapped, "map_file", lambda fd, size: None if size > LARGE else real(fd, size))
+    assert list(tarmac.Dataset(urls)) == expected
+
+
+def test_retired_shards_are_closed_first(manifest):
+    shards = ShardSet(manifest, OpenOptions(open_shards=3))
+    kept = [shards.open(number) for number in range(3)]
+    shards.retire(2)
+    shards.open(3)
+    assert shards.open(0) is kept[0]
+    assert shards.open(1) is kept[1]
+    assert shards.open(2) is not kept[2]

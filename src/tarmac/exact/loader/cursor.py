@@ -118,7 +118,7 @@ class EpochCursor:
     def _stream_sizes(self, streams: int | None, window: int | None) -> tuple[int, int]:
         """Return the given streams and window, those that fit into the budget, or the defaults."""
         if self._budget is None:
-            return streams or STREAMS, window or WINDOW
+            return STREAMS if streams is None else streams, WINDOW if window is None else window
         for name, value in (("streams", streams), ("window", window)):
             if value is not None:
                 raise UsageError("cannot be combined with `remote_budget`, which chooses it.", field=name)
