@@ -1,7 +1,7 @@
 """`webdataset.compat`: the fluent classes."""
 
 from tarmac.compat.webdataset.filters import decode as _decode
-from tarmac.compat.webdataset.tariterators import tarfile_to_samples as _tarfile_to_samples
+from tarmac.compat.webdataset.tariterators import TarSamples as _TarSamples
 from tarmac.stream import fluent, webdataset, webloader
 from tarmac.stream.read_shards import check_empty as check_empty
 
@@ -15,7 +15,7 @@ class FluidInterface(fluent.FluidInterface):
 class WebDataset(FluidInterface, webdataset.WebDataset):
     """`tarmac.WebDataset`, with functions that the program has replaced in this library."""
 
-    _reader_stage = _tarfile_to_samples
+    _reader_stage = _TarSamples
 
 
 class FluidWrapper(FluidInterface, webdataset.FluidWrapper):

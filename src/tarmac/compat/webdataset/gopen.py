@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import IO, Any, NoReturn
 
 from tarmac import environment
+from tarmac.compat.webdataset._security import check_url
 from tarmac.compat.webdataset.utils import print_message
 from tarmac.display import display_url
 from tarmac.errors import UnsupportedScheme, WriteError
@@ -169,11 +170,12 @@ def gopen_curl(url: str, mode: str = "rb", bufsize: int = BUFFER, **kw: Any) -> 
 def gopen(url: str, mode: str = "rb", bufsize: int = BUFFER, **kw: Any) -> IO[bytes]:
     """Open a URL, a file name or "-" as a binary file, for reading ("rb") or writing ("wb").
 
-    `kw` is passed to the function that `gopen_schemes` has for the scheme. Without one, `kw` are fields of
+    Secure mode rejects commands and local files. `kw` is passed to the function that `gopen_schemes` has for the scheme. Without one, `kw` are fields of
     `StorageOptions`.
     """
     if mode not in ("rb", "wb"):
         raise ValueError(f'mode must be "rb" or "wb", got {mode!r}')
+    check_url(url)
     target = rewrite_url(url)
     if environment.gopen_verbose():
         print_message(f"GOPEN {display_url(url)}")

@@ -16,6 +16,7 @@ from itertools import chain, groupby, islice
 from typing import IO, Any
 
 from tarmac import environment
+from tarmac.compat.webdataset._security import check_url
 from tarmac.compat.webdataset.gopen import ReadFile
 from tarmac.compat.webdataset.utils import print_message
 from tarmac.display import display_url
@@ -283,7 +284,11 @@ class TarSamples(read_shards.TarSamples):
         """Whether the stage understands parts of shards; functions of the program may not."""
         return _steps() == _STEPS
 
+    _reads_local = True
+    """Whether local shards are read in secure mode."""
+
     def _samples(self, shard: dict[str, Any]) -> Iterator[Any]:
+        check_url(shard["url"], reject_local=not self._reads_local)
         if environment.gopen_verbose():
             print_message(f"GOPEN {display_url(shard['url'])}")
         return super()._samples(shard)
@@ -308,7 +313,14 @@ def tarfile_samples(
     tar: TarOptions | None = None,
 ) -> Iterator[Any]:
     """Yield the samples of shards."""
-    return TarSamples(handler, select_files, rename_files, tar=tar).run(src)
+    return tarfile_to_samples(handler, select_files, rename_files, tar=tar).run(src)
 
 
-tarfile_to_samples = TarSamples
+class TarfileToSamples(TarSamples):
+    """Read the samples of each shard; as `gopen`, it rejects local shards in secure mode."""
+
+    state_name = "TarSamples"
+    _reads_local = False
+
+
+tarfile_to_samples = TarfileToSamples
