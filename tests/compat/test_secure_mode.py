@@ -99,7 +99,7 @@ def test_rewriting(library, shard, monkeypatch):
 
 @libraries
 @pytest.mark.parametrize(
-    "field, message", [("pth", "torch.loads is not allowed"), ("pyd", "Unpickling is not")]
+    ("field", "message"), [("pth", "torch.loads is not allowed"), ("pyd", "Unpickling is not")]
 )
 def test_fields(library, shard, field, message):
     dataset = library.WebDataset(shard, shardshuffle=False)

@@ -80,7 +80,7 @@ def test_no_index_with_an_opener():
         wds.ShardWriter("a-%d.tar", index=True, opener=lambda name: io.BytesIO())
 
 
-# -- compared with the library -------------------------------------------------------------------------------------------
+# -- compared with the library -------------------------------------------------------------------------------------
 
 libraries = pytest.mark.parametrize("library", [real, wds], ids=["webdataset", "tarmac"])
 

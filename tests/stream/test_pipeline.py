@@ -80,7 +80,7 @@ def test_editing():
     longer = pipeline.compose(Select(is_even), Batched(2, None))
     assert list(pipeline) == [0, 2, 4, 6]
     assert list(longer) == [[0, 2], [4, 6]]
-    assert pipeline.stage(1).f is double
+    assert pipeline.stage(1).function is double
     assert len(pipeline.pipeline) == 2
     longer.close()
     assert longer.pipeline == []

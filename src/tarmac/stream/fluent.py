@@ -13,7 +13,7 @@ from tarmac.limits import DEFAULT_LIMITS, Limits
 from tarmac.steps import fields
 from tarmac.steps.handlers import Handler, reraise_exception
 from tarmac.stream import batch, debug, sample_cache
-from tarmac.stream.batch import Batched, default_collation_fn
+from tarmac.stream.batch import default_collation_fn
 from tarmac.stream.shuffle import Rsample, Shuffle
 
 Function = Callable[[Any], Any]
@@ -23,12 +23,39 @@ class _SelectOptions(TypedDict, total=False):
     handler: Handler
 
 
+class Stages:
+    """The stages that the methods add, by the names of the webdataset library."""
+
+    associate = fields.Associate
+    batched = batch.Batched
+    decode = fields.Decode
+    extract_keys = fields.ExtractKeys
+    info = debug.info
+    log_keys = debug.log_keys
+    map = fields.Map
+    map_dict = fields.MapDict
+    map_tuple = fields.MapTuple
+    rename = fields.Rename
+    rename_keys = fields.RenameKeys
+    rsample = Rsample
+    select = fields.Select
+    shuffle = Shuffle
+    slice = batch.slice_stage
+    to_tuple = fields.ToTuple
+    unbatched = batch.unbatched
+    unlisted = batch.unlisted
+    xdecode = fields.XDecode
+    Cached = sample_cache.Cached
+    DBCache = sample_cache.DBCache
+    LMDBCached = sample_cache.LMDBCached
+
+
 class FluidInterface:
     """Methods that add stages, for classes with a `compose` method."""
 
     limits: Limits = DEFAULT_LIMITS
     """The default limits of `decode`."""
-    _decode_stage = fields.Decode
+    _stages: Any = Stages
 
     def compose(self, *args: Any) -> Self:
         """Return a copy with more stages."""
@@ -45,23 +72,23 @@ class FluidInterface:
         partial: bool = True,
     ) -> Self:
         """Collect samples into batches; `partial=False` drops a last batch that is not full."""
-        return self.compose(Batched(batchsize, collation_fn, partial))
+        return self.compose(self._stages.batched(batchsize, collation_fn=collation_fn, partial=partial))
 
     def unbatched(self) -> Self:
         """Split batches into samples."""
-        return self.compose(batch.unbatched())
+        return self.compose(self._stages.unbatched())
 
     def listed(self, batchsize: int, partial: bool = True) -> Self:
         """Collect items into lists."""
-        return self.compose(Batched(batchsize, None, partial))
+        return self.compose(self._stages.batched(batchsize, collation_fn=None, partial=partial))
 
     def unlisted(self) -> Self:
         """Split lists into items."""
-        return self.compose(batch.unlisted())
+        return self.compose(self._stages.unlisted())
 
     def log_keys(self, logfile: str | None = None) -> Self:
         """Append the key of each sample to a file."""
-        return self.compose(debug.log_keys(logfile))
+        return self.compose(self._stages.log_keys(logfile))
 
     def info(
         self,
@@ -73,7 +100,7 @@ class FluidInterface:
         name: str = "",
     ) -> Self:
         """Print the first `n` samples, and then every `every`-th one, to `stream` (by default standard error)."""
-        return self.compose(debug.info(fmt, n, every, width, stream, name))
+        return self.compose(self._stages.info(fmt, n, every, width, stream, name))
 
     def shuffle(
         self,
@@ -89,11 +116,14 @@ class FluidInterface:
 
         The first sample is yielded when `initial` samples are buffered.
         """
-        return self if size < 1 else self.compose(Shuffle(size, initial, rng, seed, handler, max_bytes))
+        if size < 1:
+            return self
+        options = {"initial": initial, "rng": rng, "seed": seed, "handler": handler, "max_bytes": max_bytes}
+        return self.compose(self._stages.shuffle(size, **options))
 
     def map(self, f: Function, handler: Handler = reraise_exception, threads: int = 0) -> Self:
         """Replace each sample by the result of a function; None drops it."""
-        return self.compose(fields.Map(f, handler, threads))
+        return self.compose(self._stages.map(f, handler=handler, threads=threads))
 
     def decode(
         self,
@@ -113,7 +143,7 @@ class FluidInterface:
         decoded fields; by default it is that of the dataset.
         """
         return self.compose(
-            self._decode_stage(
+            self._stages.decode(
                 *args,
                 handler=handler,
                 threads=threads,
@@ -128,11 +158,11 @@ class FluidInterface:
 
     def map_dict(self, handler: Handler = reraise_exception, **kw: Function) -> Self:
         """Apply functions to fields by name."""
-        return self.compose(fields.MapDict(handler, **kw))
+        return self.compose(self._stages.map_dict(handler=handler, **kw))
 
     def select(self, predicate: Function, **kw: Unpack[_SelectOptions]) -> Self:
         """Keep the samples for which a function returns true; `handler` decides about its errors."""
-        return self.compose(fields.Select(predicate, **kw))
+        return self.compose(self._stages.select(predicate, **kw))
 
     def to_tuple(
         self,
@@ -143,24 +173,24 @@ class FluidInterface:
     ) -> Self:
         """Make a tuple of fields; `"jpg;png"` takes the first of them that the sample has."""
         return self.compose(
-            fields.ToTuple(
+            self._stages.to_tuple(
                 *args, handler=handler, missing_is_error=missing_is_error, none_is_error=none_is_error
             )
         )
 
     def map_tuple(self, *args: Function | None, handler: Handler = reraise_exception) -> Self:
         """Apply functions to the first items of each tuple."""
-        return self.compose(fields.MapTuple(*args, handler=handler))
+        return self.compose(self._stages.map_tuple(*args, handler=handler))
 
     def slice(self, *args: int | None) -> Self:
         """Keep some of the items, as itertools.islice does."""
-        return self.compose(batch.slice_stage(*args))
+        return self.compose(self._stages.slice(*args))
 
     def rename(
         self, *, handler: Handler = reraise_exception, keep: bool = True, **kw: str | Sequence[str]
     ) -> Self:
         """Rename fields: `jpg="jpg;jpeg;png"`."""
-        return self.compose(fields.Rename(handler, keep, **kw))
+        return self.compose(self._stages.rename(handler=handler, keep=keep, **kw))
 
     def associate(
         self,
@@ -169,11 +199,11 @@ class FluidInterface:
         handler: Handler = reraise_exception,
     ) -> Self:
         """Add fields by key, from a dictionary or a function."""
-        return self.compose(fields.Associate(associator, handler))
+        return self.compose(self._stages.associate(associator, handler=handler))
 
     def rsample(self, p: float = 0.5) -> Self:
         """Keep each sample with probability `p`."""
-        return self.compose(Rsample(p))
+        return self.compose(self._stages.rsample(p))
 
     def rename_keys(
         self,
@@ -186,7 +216,7 @@ class FluidInterface:
     ) -> Self:
         """Rename fields by shell pattern: `image="*.jpg"`."""
         return self.compose(
-            fields.RenameKeys(
+            self._stages.rename_keys(
                 *args,
                 keep_unselected=keep_unselected,
                 must_match=must_match,
@@ -205,7 +235,7 @@ class FluidInterface:
     ) -> Self:
         """Make a tuple of fields by shell pattern."""
         return self.compose(
-            fields.ExtractKeys(
+            self._stages.extract_keys(
                 *args, duplicate_is_error=duplicate_is_error, ignore_missing=ignore_missing, handler=handler
             )
         )
@@ -220,12 +250,12 @@ class FluidInterface:
     ) -> Self:
         """Decode fields by shell pattern, with functions that read a stream."""
         return self.compose(
-            fields.XDecode(*args, must_decode=must_decode, defaults=defaults, handler=handler, **kw)
+            self._stages.xdecode(*args, must_decode=must_decode, defaults=defaults, handler=handler, **kw)
         )
 
     def mcached(self) -> Self:
         """Keep samples in memory after the first complete epoch."""
-        return self.compose(sample_cache.Cached())
+        return self.compose(self._stages.Cached())
 
     def lmdb_cached(
         self,
@@ -235,8 +265,8 @@ class FluidInterface:
         chunksize: int = 500,
     ) -> Self:
         """Keep samples in an LMDB environment after the first complete epoch."""
-        return self.compose(sample_cache.LMDBCached(fname, map_size, pickler, chunksize))
+        return self.compose(self._stages.LMDBCached(fname, map_size, pickler, chunksize))
 
     def db_cached(self, dbname: str | os.PathLike[str], pickler: Any = pickle, chunksize: int = 500) -> Self:
         """Keep samples in an SQLite file after the first complete epoch."""
-        return self.compose(sample_cache.DBCache(dbname, pickler, chunksize))
+        return self.compose(self._stages.DBCache(dbname, pickler, chunksize))

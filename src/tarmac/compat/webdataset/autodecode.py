@@ -17,8 +17,8 @@ from tarmac.codecs.basic import cbor_loads as cbor_loads
 from tarmac.codecs.basic import msgpack_loads as msgpack_loads
 from tarmac.codecs.compression import gzfilter as gzfilter
 from tarmac.codecs.decode import DecodingError as DecodingError
-from tarmac.codecs.handlers import Continue as Continue
 from tarmac.codecs.handlers import SAFE, DecodeFunction, DecodeOptions, FieldHandler, Handler
+from tarmac.codecs.handlers import Continue as Continue
 from tarmac.codecs.handlers import handle_extension as handle_extension
 from tarmac.codecs.images import IMAGE_EXTENSIONS as IMAGE_EXTENSIONS
 from tarmac.codecs.images import ImageHandler as ImageHandler

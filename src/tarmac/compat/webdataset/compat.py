@@ -1,7 +1,8 @@
 """`webdataset.compat`: the fluent classes."""
 
-from tarmac.compat.webdataset.filters import decode as _decode
+from tarmac.compat.webdataset import filters as _filters
 from tarmac.compat.webdataset.tariterators import TarSamples as _TarSamples
+from tarmac.extras import import_extra
 from tarmac.stream import fluent, webdataset, webloader
 from tarmac.stream.read_shards import check_empty as check_empty
 
@@ -9,7 +10,7 @@ from tarmac.stream.read_shards import check_empty as check_empty
 class FluidInterface(fluent.FluidInterface):
     """The methods of `tarmac.WebDataset`; `decode` leaves as bytes what the webdataset library does."""
 
-    _decode_stage = _decode
+    _stages = _filters  # looked up when a method is called: programs may replace them
 
 
 class WebDataset(FluidInterface, webdataset.WebDataset):
@@ -23,4 +24,11 @@ class FluidWrapper(FluidInterface, webdataset.FluidWrapper):
 
 
 class WebLoader(FluidInterface, webloader.WebLoader):
-    """`tarmac.WebLoader` with these methods."""
+    """`tarmac.WebLoader` with these methods; its first stage is a DataLoader."""
+
+    @staticmethod
+    def _source_class() -> type[webloader.LoaderSource]:
+        import_extra("torch", "torch", "WebLoader")
+        from tarmac.compat.webdataset._loader import Loader
+
+        return Loader

@@ -170,8 +170,8 @@ def gopen_curl(url: str, mode: str = "rb", bufsize: int = BUFFER, **kw: Any) -> 
 def gopen(url: str, mode: str = "rb", bufsize: int = BUFFER, **kw: Any) -> IO[bytes]:
     """Open a URL, a file name or "-" as a binary file, for reading ("rb") or writing ("wb").
 
-    Secure mode rejects commands and local files. `kw` is passed to the function that `gopen_schemes` has for the scheme. Without one, `kw` are fields of
-    `StorageOptions`.
+    Secure mode rejects commands and local files. `kw` is passed to the function that `gopen_schemes` has for the
+    scheme. Without one, `kw` are fields of `StorageOptions`.
     """
     if mode not in ("rb", "wb"):
         raise ValueError(f'mode must be "rb" or "wb", got {mode!r}')

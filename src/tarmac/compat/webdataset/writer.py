@@ -55,7 +55,7 @@ def _target(fileobj: str | os.PathLike[str] | IO[bytes]) -> dict[str, Any]:
     mode = os.stat(local_path(name)).st_mode
     if not (stat.S_ISCHR(mode) or stat.S_ISFIFO(mode)):
         return {"target": name}
-    return {"target": open(local_path(name), "wb"), "_name": name, "_close": True}  # noqa: SIM115
+    return {"target": open(local_path(name), "wb"), "_name": name, "_close": True}
 
 
 def _native(encoder: SampleEncoder | None, mtime: float | None, format: str | int | None) -> dict[str, Any]:
@@ -125,7 +125,8 @@ class TarWriter(writer.TarWriter):
 class ShardWriter(shards.ShardWriter):
     """`tarmac.ShardWriter` with the arguments and attributes of the webdataset library.
 
-    The first shard is opened at once, so a writer without samples writes an empty shard. `options` are the other arguments of `TarWriter`, and `index`.
+    The first shard is opened at once, so a writer without samples writes an empty shard. `options` are the other
+    arguments of `TarWriter`, and `index`.
     """
 
     def __init__(
