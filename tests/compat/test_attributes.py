@@ -180,3 +180,40 @@ def test_loaders_resume_and_can_be_copied(shard):
     assert len(list(pickle.loads(pickle.dumps(loader())))) == len(list(copy.copy(loader()).pipeline[0])) == 4
     with pytest.raises(ValueError, match="num_workers"):
         first.pipeline[0].num_workers = 2
+
+
+# -- what subclasses override ------------------------------------------------------------------------------------------
+
+
+@libraries
+def test_subclasses_create_the_list_of_shards(library, shard):
+    seen = []
+
+    class Mine(library.WebDataset):
+        def update_cache_info(self, args):
+            seen.append((args.urls, args.mode, args.cache_dir))
+
+        def create_url_iterator(self, args):
+            self.append(library.SimpleShardList([shard] * args.urls))
+
+    class Changed(library.WebDataset):
+        def create_url_iterator(self, args):
+            args.urls = [shard] * args.urls
+            super().create_url_iterator(args)
+
+    for kind in (Mine, Changed):
+        dataset = kind(3, shardshuffle=False)
+        assert dataset.stage(0).urls == [shard] * 3
+        assert len(list(dataset.map(len))) == 12
+        assert len(list(kind(1, resampled=True, shardshuffle=False).slice(5))) == (4 if kind is Mine else 5)
+    assert seen == [(3, None, None), (1, "resampled", None)]
+
+
+@libraries
+def test_a_missing_cache_directory_is_an_error(library, shard, tmp_path, monkeypatch):
+    missing = str(tmp_path / "missing")
+    with pytest.raises(ValueError, match=r"cache directory .*missing does not exist"):
+        library.WebDataset(shard, shardshuffle=False, cache_dir=missing)
+    monkeypatch.setenv("WDS_CACHE", missing)
+    with pytest.raises(ValueError, match=r"cache directory .*missing does not exist"):
+        library.WebDataset(shard, shardshuffle=False)

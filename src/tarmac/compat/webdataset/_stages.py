@@ -34,7 +34,7 @@ class _Recorded(PipelineStage):
     kw: dict[str, Any]
     _initial: tuple[tuple[Any, ...], dict[str, Any]]
 
-    def __new__(cls, *args: Any, **kw: Any) -> Self:
+    def __new__(cls, /, *args: Any, **kw: Any) -> Self:  # a field may be called cls
         stage = super().__new__(cls)
         stage.args, stage.kw, stage._initial = args, kw, (args, dict(kw))
         return stage

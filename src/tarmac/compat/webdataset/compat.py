@@ -1,7 +1,16 @@
 """`webdataset.compat`: the fluent classes."""
 
+from __future__ import annotations
+
+import inspect
+import os
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from tarmac import environment
 from tarmac.compat.webdataset import filters as _filters
 from tarmac.compat.webdataset.tariterators import TarSamples as _TarSamples
+from tarmac.errors import UsageError
 from tarmac.extras import import_extra
 from tarmac.stream import fluent, webdataset, webloader
 from tarmac.stream.read_shards import check_empty as check_empty
@@ -14,9 +23,46 @@ class FluidInterface(fluent.FluidInterface):
 
 
 class WebDataset(FluidInterface, webdataset.WebDataset):
-    """`tarmac.WebDataset`, with functions that the program has replaced in this library."""
+    """`tarmac.WebDataset`, with functions that the program has replaced in this library.
+
+    The constructor calls `update_cache_info(args)` and `create_url_iterator(args)`, with its arguments as attributes of
+    `args`; a subclass may override both. A cache directory must exist.
+    """
 
     _reader_stage = _TarSamples
+
+    if not TYPE_CHECKING:  # the arguments are those of the base class
+
+        def __init__(self, *args: Any, **kw: Any) -> None:
+            bound = _SIGNATURE.bind(self, *args, **kw)
+            bound.apply_defaults()
+            del bound.arguments["self"]
+            arguments = SimpleNamespace(**bound.arguments)
+            arguments.mode = "resampled" if arguments.resampled else arguments.mode
+            self.update_cache_info(arguments)
+            self._arguments = arguments
+            super().__init__(**{name: vars(arguments)[name] for name in bound.arguments})
+            del self._arguments
+
+    def update_cache_info(self, args: Any) -> None:
+        """Check the cache directory before anything else is done."""
+        directory = args.cache_dir or environment.cache_dir()
+        if args.cache is None and directory is not None and not os.path.exists(os.path.expanduser(directory)):
+            raise UsageError(f"cache directory {directory} does not exist.", hint=f"mkdir -p {directory}")
+
+    def create_url_iterator(self, args: Any) -> None:
+        """Append the first stage, which lists the shards `args.urls`."""
+        super()._append_shards(args.urls, *args.options)
+
+    def _append_shards(self, urls: Any, *options: Any) -> None:
+        self._arguments.options = options
+        self.create_url_iterator(self._arguments)
+
+    _arguments: SimpleNamespace
+
+
+_SIGNATURE = inspect.signature(webdataset.WebDataset.__init__)
+WebDataset.__init__.__signature__ = _SIGNATURE  # type: ignore[attr-defined]
 
 
 class FluidWrapper(FluidInterface, webdataset.FluidWrapper):
