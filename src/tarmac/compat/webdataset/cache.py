@@ -31,6 +31,8 @@ _log = logging.getLogger("tarmac")
 islocal = is_local
 default_cache_dir: str = environment.cache_dir() or "./_cache"
 default_cache_size: float = float(environment.cache_size()) if environment.cache_size() >= 0 else 1e18
+verbose_cache = 0
+"""Without effect, as in the webdataset library; `verbose` prints downloads."""
 
 _NAMED_BY_PATH = frozenset(("", "file", "http", "https", "ftp", "ftps", "gs", "s3", "ais"))
 _MAGIC = {

@@ -13,6 +13,7 @@ import re
 import subprocess
 from collections.abc import Callable, Iterator, MutableMapping
 from dataclasses import replace
+from subprocess import PIPE as PIPE
 from types import TracebackType
 from typing import IO, Any, NoReturn
 
@@ -30,6 +31,8 @@ from tarmac.storage.unclosed import Watch
 
 Opener = Callable[..., Any]
 BUFFER = 8192
+info: dict[str, Any] = {}
+"""What a program adds to the messages of GOPEN_VERBOSE."""
 _POPEN = tuple(inspect.signature(subprocess.Popen).parameters)
 _BY_CURL = ("sftp", "scp", "ftps")
 _IN_COMMAND = re.compile(r"(?:https?|hdfs|gs|ais|s3):\S*")
@@ -178,7 +181,7 @@ def gopen(url: str, mode: str = "rb", bufsize: int = BUFFER, **kw: Any) -> IO[by
     check_url(url)
     target = rewrite_url(url)
     if environment.gopen_verbose():
-        print_message(f"GOPEN {display_url(url)}")
+        print_message(f"GOPEN {display_url(url)} {info}")
         if target != url:
             print_message(f"GOPEN REWRITE {display_url(url)} -> {display_url(target)}")
     opener = gopen_schemes.registered.get(schemes.scheme_of(target))

@@ -290,7 +290,7 @@ class TarSamples(read_shards.TarSamples):
     def _samples(self, shard: dict[str, Any]) -> Iterator[Any]:
         check_url(shard["url"], reject_local=not self._reads_local)
         if environment.gopen_verbose():
-            print_message(f"GOPEN {display_url(shard['url'])}")
+            print_message(f"GOPEN {display_url(shard['url'])} {gopen.info}")
         return super()._samples(shard)
 
     def run(self, source: Iterable[Any]) -> Iterator[Any]:
