@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import pickle
 import re
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import tarmac
 import tarmac.compat.wids as wids
 import tarmac.webdataset as wds
 from harness.shards import plain
-from tarmac.errors import BadName, DecompressionBomb, EncodeFailed, NotFound, UnsupportedScheme
+from tarmac.errors import BadName, DecompressionBomb, EncodeFailed, NotATar, UnsupportedScheme
 
 ROOT = Path(__file__).parents[2]
 ROWS = {}
@@ -188,19 +189,34 @@ def test_cache_directories(tmp_path):
     assert entry != real.cache.url_to_cache_name(url)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
 @row("errors of shards in handlers")
-def test_errors_have_a_url():
+@pytest.mark.parametrize("library", [real, wds])
+def test_errors_end_with_a_url(library):
+    Path("torn.tar").write_bytes(b"<html>" * 200)
     errors = []
-    dataset = wds.WebDataset("none.tar", shardshuffle=False, handler=lambda error: not errors.append(error))
+
+    def handler(error):
+        errors.append(error)
+        return True
+
     with pytest.raises(ValueError):
-        list(dataset)
+        list(library.WebDataset("torn.tar", shardshuffle=False, handler=handler))
     (error,) = errors
-    assert (type(error), error.url) == (NotFound, "none.tar")
+    *_, stream, url = error.args
+    assert (url, stream is None) == ("torn.tar", library is wds)
+    if library is wds:
+        assert (type(error), error.url) == (NotATar, "torn.tar")
+        assert pickle.loads(pickle.dumps(error)).url == "torn.tar"
 
 
-@row("`DecodingError(url, key, k, sample)`")
-def test_decoding_errors_have_a_message():
-    assert str(wds.DecodingError("invalid.", url="x.tar", key="a")) == 'x.tar, sample "a": invalid.'
+@row('`DecodingError("x.tar")`')
+@pytest.mark.parametrize("library", [real, wds])
+def test_decoding_errors_have_a_message(library):
+    error = library.DecodingError(url="x.tar", key="a", k="cls", sample={})
+    assert (error.url, error.key, error.k, error.sample) == ("x.tar", "a", "cls", {})
+    error = library.DecodingError("x.tar")
+    assert (error.url, str(error)) == (("x.tar", "x.tar") if library is real else (None, "x.tar"))
 
 
 @row("`htgs://`, `GOPEN_BUFFER`")

@@ -14,6 +14,7 @@ import pytest
 import tarmac.compat
 from harness.shards import plain
 from tarmac.compat.wids import wids_bench
+from tarmac.errors import UnsafeUrl
 
 # The names that programs and the tests of wids 0.2.111 import, by module.
 NAMES = {
@@ -132,11 +133,15 @@ def test_a_program_runs_unchanged(tmp_path):
     assert done.stderr == ""
 
 
-@pytest.mark.parametrize("name", ["files", "shardlist"])
-def test_the_benchmark_prints_keys(tmp_path, capsys, monkeypatch, name):
+def test_the_benchmark_prints_keys(tmp_path, capsys, monkeypatch):
     (tmp_path / "a.tar").write_bytes(plain([(f"{i}.cls", b"%d" % i) for i in range(2)]))
-    (tmp_path / "list.json").write_text(json.dumps({name: [{"url": str(tmp_path / "a.tar"), "nsamples": 2}]}))
+    path, shards = tmp_path / "list.json", [{"url": "a.tar", "nsamples": 2}]
+    path.write_text(json.dumps({"wids_version": 1, "shardlist": shards}))
     for command, first in (("wids", ["2"]), ("wds", [])):
-        monkeypatch.setattr(sys, "argv", ["wids_bench", command, str(tmp_path / "list.json")])
+        monkeypatch.setattr(sys, "argv", ["wids_bench", command, str(path)])
         wids_bench.main()
         assert capsys.readouterr().out.splitlines() == [*first, "0 0", "1 1"]
+        path.write_text(json.dumps({"wids_version": 1, "shardlist": [{"url": "pipe:true", "nsamples": 2}]}))
+        with pytest.raises(UnsafeUrl):
+            wids_bench.main()
+        path.write_text(json.dumps({"wids_version": 1, "shardlist": shards}))

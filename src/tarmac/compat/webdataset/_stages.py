@@ -64,9 +64,9 @@ def library_stage(name: str, module: str, stage: type[T], f: Callable[..., Any] 
         "__doc__": stage.__doc__,
         "__signature__": inspect.signature(stage),
     }
-    made = type(stage.__name__, (_Recorded, stage, FilterFunction), names)
-    made.f = Uncurried(made, f"_{name}") if f is None else staticmethod(f)  # type: ignore[attr-defined]
-    return cast("type[T]", made)
+    result = type(stage.__name__, (_Recorded, stage, FilterFunction), names)
+    result.f = Uncurried(result, f"_{name}") if f is None else staticmethod(f)  # type: ignore[attr-defined]
+    return cast("type[T]", result)
 
 
 def function_of(stage: type[Any]) -> Uncurried:

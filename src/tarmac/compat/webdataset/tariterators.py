@@ -293,6 +293,11 @@ class TarSamples(read_shards.TarSamples):
             print_message(f"GOPEN {display_url(shard['url'])} {gopen.info}")
         return super()._samples(shard)
 
+    def _ask(self, error: Exception) -> bool:
+        if getattr(error, "url", None) is not None:
+            error.args = (*error.args, None, error.url)  # type: ignore[attr-defined]
+        return super()._ask(error)
+
     def run(self, source: Iterable[Any]) -> Iterator[Any]:
         reader, handler = self.reader, self.handler
         if _steps() == _STEPS or reader.cache is not None:

@@ -1,46 +1,44 @@
-"""`wids.wids_bench`: print the keys of a dataset, read by number (`wids`) or from start to end (`wds`).
+"""`wids.wids_bench`: print the keys of a list of shards, read by number (`wids`) or from start to end (`wds`).
 
-python -m wids.wids_bench wids dataset.json
+    python -m wids.wids_bench wids list.json
+
+The list is one that `ShardListDataset` reads; as there, it cannot name commands.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-from typing import Any
+import sys
 
 from tarmac.compat.webdataset.compat import WebDataset
 from tarmac.compat.wids.wids import ShardListDataset
+from tarmac.display import visible
 
 
 def main_wids(args: argparse.Namespace) -> None:
     """Print the number of samples, and the number and key of each, read by number."""
-    dataset = ShardListDataset(_files(args.dataset), transformations=[])
-    print(len(dataset))  # noqa: T201 - the purpose of this command
+    dataset = ShardListDataset(args.dataset, transformations=[])
+    sys.stdout.write(f"{len(dataset)}\n")
     for number in range(len(dataset)):
-        print(number, dataset[number]["__key__"])  # noqa: T201
+        _write(number, dataset[number]["__key__"])
     dataset.close()
 
 
 def main_wds(args: argparse.Namespace) -> None:
     """Print the number and key of each sample, read from start to end."""
-    urls = [file["url"] for file in _files(args.dataset)]
+    urls = [shard["url"] for shard in ShardListDataset(args.dataset).shards]
     for number, sample in enumerate(WebDataset(urls, shardshuffle=False)):
-        print(number, sample["__key__"])  # noqa: T201
+        _write(number, sample["__key__"])
 
 
-def _files(path: str) -> list[dict[str, Any]]:
-    """Return the shards of a list: `files` in those that this command was written for, or `shardlist`."""
-    with open(path, encoding="utf-8") as stream:
-        description = json.load(stream)
-    files: list[dict[str, Any]] = description.get("files") or description["shardlist"]
-    return files
+def _write(number: int, key: str) -> None:
+    sys.stdout.write(f"{number} {visible(key)}\n")
 
 
 def main() -> None:
     """Run a command."""
-    parser = argparse.ArgumentParser(description=main_wids.__doc__)
-    commands = parser.add_subparsers(dest="command", required=True)
+    parser = argparse.ArgumentParser(prog="wids_bench", description="Print the keys of a list of shards.")
+    commands = parser.add_subparsers(required=True)
     for name, run in (("wids", main_wids), ("wds", main_wds)):
         command = commands.add_parser(name, help=run.__doc__)
         command.add_argument("dataset", help="a list of shards in JSON")
