@@ -185,6 +185,25 @@ def test_a_replaced_gopen_has_an_effect(monkeypatch, shard):
     assert opened == ["anywhere.tar"]
 
 
+@pytest.mark.parametrize("library", [real, wds])
+@pytest.mark.parametrize("cached", [False, True])
+@pytest.mark.parametrize("name", ["group_by_keys", "tar_file_expander"])
+def test_replaced_steps_of_datasets_have_an_effect(monkeypatch, tmp_path, library, shard, name, cached):
+    calls, original = [], getattr(library.compat, name)
+
+    def replaced(data, **kw):
+        calls.append(kw)
+        return original(data, **kw)
+
+    monkeypatch.setattr(library.compat, name, replaced)
+    options = {"cache_dir": str(tmp_path)} if cached else {}
+    dataset = library.WebDataset(f"pipe:cat {shard}", shardshuffle=False, **options)
+    samples = list(dataset)
+    assert [sample["__key__"] for sample in samples] == ["0", "1", "2", "3"]
+    assert all(("__local_path__" in sample) == cached for sample in samples)
+    assert len(calls) == 1
+
+
 # -- files -------------------------------------------------------------------------------------------------------------
 
 

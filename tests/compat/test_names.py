@@ -75,6 +75,17 @@ def test_the_modules_have_every_name():
     assert missing == set(MISSING)
 
 
+def test_modules_have_the_names_that_they_import_from_each_other():
+    missing = set()
+    with mock.patch.dict(sys.modules, {"zmq": ModuleType("zmq")}):
+        for name in MODULES:
+            for item, value in vars(importlib.import_module(f"webdataset.{name}")).items():
+                origin = value.__name__ if inspect.ismodule(value) else getattr(value, "__module__", None)
+                if str(origin).startswith("webdataset") and not hasattr(submodule(name), item):
+                    missing.add(f"{name}.{item}")
+    assert missing <= set(MISSING)
+
+
 @pytest.mark.parametrize("name", MODULES)
 def test_submodules_are_attributes_and_can_be_imported(name):
     module = submodule(name)

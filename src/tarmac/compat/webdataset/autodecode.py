@@ -27,6 +27,7 @@ from tarmac.codecs.media import torch_video as torch_video
 from tarmac.codecs.registry import Codec, find_codec, register_codec, registered_codecs
 from tarmac.codecs.tenbin import tenbin_loads as tenbin_loads
 from tarmac.codecs.unsafe import pickle_loads
+from tarmac.compat.webdataset import utils as utils
 from tarmac.compat.webdataset._security import PICKLE, TORCH, check_data
 from tarmac.limits import DEFAULT_LIMITS, Limits
 

@@ -19,6 +19,7 @@ from tarmac.compat.webdataset._security import check_url
 from tarmac.compat.webdataset.gopen import ReadFile
 from tarmac.compat.webdataset.gopen import pipe_cleaner as pipe_cleaner
 from tarmac.compat.webdataset.tariterators import gopen, open_each
+from tarmac.compat.webdataset.utils import obsolete as obsolete
 from tarmac.compat.webdataset.utils import print_message
 from tarmac.display import display_url
 from tarmac.errors import NotATar

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import inspect
 import os
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from tarmac import environment
-from tarmac.compat.webdataset import filters as _filters
-from tarmac.compat.webdataset.tariterators import TarSamples as _TarSamples
+from tarmac.compat.webdataset import autodecode as autodecode
+from tarmac.compat.webdataset import cache as cache
+from tarmac.compat.webdataset import filters as filters
+from tarmac.compat.webdataset import pytorch, tariterators
+from tarmac.compat.webdataset import shardlists as shardlists
+from tarmac.compat.webdataset import utils as utils
+from tarmac.compat.webdataset.filters import pipelinefilter as pipelinefilter
+from tarmac.compat.webdataset.filters import reraise_exception as reraise_exception
+from tarmac.compat.webdataset.pipeline import DataPipeline as DataPipeline
+from tarmac.compat.webdataset.tariterators import group_by_keys as group_by_keys
+from tarmac.compat.webdataset.tariterators import tar_file_expander as tar_file_expander
 from tarmac.errors import UsageError
 from tarmac.extras import import_extra
 from tarmac.stream import fluent, webdataset, webloader
@@ -19,7 +29,21 @@ from tarmac.stream.read_shards import check_empty as check_empty
 class FluidInterface(fluent.FluidInterface):
     """The methods of `tarmac.WebDataset`; `decode` leaves as bytes what the webdataset library does."""
 
-    _stages = _filters  # looked up when a method is called: programs may replace them
+    _stages = filters  # looked up when a method is called: programs may replace them
+
+
+class TarSamples(tariterators.TarSamples):
+    """Read shards, also with functions that the program has replaced in this module, where the library uses them."""
+
+    def _steps(self) -> tuple[Callable[..., Any], ...]:
+        here: dict[Callable[..., Any], Callable[..., Any]] = {
+            _EXPANDER: tar_file_expander,
+            _GROUPER: group_by_keys,
+        }
+        return tuple(here.get(function, function) for function in super()._steps())
+
+
+_EXPANDER, _GROUPER = tar_file_expander, group_by_keys
 
 
 class WebDataset(FluidInterface, webdataset.WebDataset):
@@ -29,7 +53,7 @@ class WebDataset(FluidInterface, webdataset.WebDataset):
     `args`; a subclass may override both. A cache directory must exist.
     """
 
-    _reader_stage = _TarSamples
+    _reader_stage = TarSamples
 
     if not TYPE_CHECKING:  # the arguments are those of the base class
 
@@ -78,3 +102,9 @@ class WebLoader(FluidInterface, webloader.WebLoader):
         from tarmac.compat.webdataset._loader import Loader
 
         return Loader
+
+
+def __getattr__(name: str) -> Any:
+    if name != "DataLoader":
+        raise AttributeError(f"module 'webdataset.compat' has no attribute {name!r}")
+    return getattr(pytorch, name)

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from tarmac.compat.webdataset import utils as utils
+from tarmac.compat.webdataset.utils import PipelineStage as PipelineStage
 from tarmac.compat.webdataset.utils import repeatedly as repeat_items
 from tarmac.steps.stage import Epoch, as_stage
 from tarmac.stream.epochs import StreamSource

@@ -9,6 +9,8 @@ from functools import reduce
 from typing import Any, TypeVar
 
 from tarmac.codecs.unsafe import pickle_loads
+from tarmac.compat.webdataset import autodecode as autodecode
+from tarmac.compat.webdataset import utils as utils
 from tarmac.compat.webdataset._stages import Uncurried as Uncurried
 from tarmac.compat.webdataset._stages import function_of, library_stage
 from tarmac.compat.webdataset.autodecode import Decoder

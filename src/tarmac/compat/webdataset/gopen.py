@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import IO, Any, NoReturn
 
 from tarmac import environment
+from tarmac.compat.webdataset import utils as utils
 from tarmac.compat.webdataset._security import check_url
 from tarmac.compat.webdataset.utils import print_message
 from tarmac.display import display_url

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+from tarmac.compat.webdataset.utils import PipelineStage as PipelineStage
 from tarmac.stream.length import add_length
 from tarmac.stream.pipeline import DataPipeline as DataPipeline
 

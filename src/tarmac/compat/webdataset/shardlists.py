@@ -7,7 +7,11 @@ import re
 from dataclasses import dataclass, field
 
 from tarmac import environment
+from tarmac.compat.webdataset import utils as utils
 from tarmac.compat.webdataset.filters import Uncurried as Uncurried
+from tarmac.compat.webdataset.filters import pipelinefilter as pipelinefilter
+from tarmac.compat.webdataset.utils import is_iterable as is_iterable
+from tarmac.compat.webdataset.utils import obsolete as obsolete
 from tarmac.storage import urls
 from tarmac.stream.shards.directory import DirectoryShardList as DirectoryShardList
 from tarmac.stream.shards.lists import Resample as Resample

@@ -16,6 +16,7 @@ from itertools import chain, groupby, islice
 from typing import IO, Any
 
 from tarmac import environment
+from tarmac.compat.webdataset import filters as filters
 from tarmac.compat.webdataset._security import check_url
 from tarmac.compat.webdataset.gopen import ReadFile
 from tarmac.compat.webdataset.utils import print_message
@@ -269,20 +270,17 @@ def _shard_of(file: dict[str, Any]) -> str | None:
     return file.get("__url__", "") if file else None
 
 
-def _steps() -> tuple[Callable[..., Any], ...]:
-    return gopen.gopen, url_opener, tar_file_expander, group_by_keys
-
-
-_STEPS = _steps()
-
-
 class TarSamples(read_shards.TarSamples):
     """Read the samples of each shard in one step, or with the functions that the program has replaced here."""
 
     @property
     def reads_parts(self) -> bool:  # type: ignore[override]
         """Whether the stage understands parts of shards; functions of the program may not."""
-        return _steps() == _STEPS
+        return self._steps() == _STEPS
+
+    def _steps(self) -> tuple[Callable[..., Any], ...]:
+        """Return the functions that read shards in separate steps."""
+        return gopen.gopen, url_opener, tar_file_expander, group_by_keys
 
     _reads_local = True
     """Whether local shards are read in secure mode."""
@@ -299,14 +297,27 @@ class TarSamples(read_shards.TarSamples):
         return super()._ask(error)
 
     def run(self, source: Iterable[Any]) -> Iterator[Any]:
-        reader, handler = self.reader, self.handler
-        if _steps() == _STEPS or reader.cache is not None:
+        reader, handler, steps = self.reader, self.handler, self._steps()
+        if steps == _STEPS:
             return super().run(source)
-        streams = url_opener(source, handler=handler)
-        files = tar_file_expander(
-            streams, handler=handler, select_files=reader.select, rename_files=reader.rename
-        )
-        return group_by_keys(files, handler=handler)
+        _, opener, expander, grouper = steps
+        if reader.cache is None:
+            streams = opener(source, handler=handler)
+        else:
+            streams = open_each(source, handler, self._open_cached)
+        files = expander(streams, handler=handler, select_files=reader.select, rename_files=reader.rename)
+        samples: Iterator[Any] = grouper(files, handler=handler)
+        return samples
+
+    def _open_cached(self, url: str) -> dict[str, Any]:
+        check_url(url, reject_local=False)
+        assert self.reader.cache is not None
+        stream = ReadFile(self.reader.cache.open_read(url, self.reader.storage))
+        path = self._local_path(url)
+        return {"stream": stream} if path is None else {"stream": stream, "local_path": path}
+
+
+_STEPS = (gopen.gopen, url_opener, tar_file_expander, group_by_keys)
 
 
 def tarfile_samples(

@@ -17,6 +17,7 @@ from tarmac.codecs.images import image_encoder
 from tarmac.codecs.tenbin import encode_tenbin
 from tarmac.compat.webdataset._security import check_url
 from tarmac.compat.webdataset.autodecode import encoders
+from tarmac.compat.webdataset.gopen import gopen as gopen
 from tarmac.compat.webdataset.utils import identity, print_message
 from tarmac.display import display_url
 from tarmac.errors import CommitFailed, UsageError
