@@ -185,6 +185,12 @@ def assigned_workers(library):
     return "assigned"
 
 
+def shard_after_no_samples(library):
+    with library.ShardWriter("s-%d.tar", verbose=0):
+        pass
+    return keys(read(library, "s-0.tar", empty_check=False))
+
+
 BOTH = {
     "shard order with `shardshuffle`": (
         lambda lib: two_epochs(read(lib, "s-{0..9}.tar", shardshuffle=10, seed=3).map(itemgetter("__url__"))),
@@ -243,6 +249,7 @@ BOTH = {
         UnsafeCodec,
     ),
     "`GOPEN_REWRITE`": (rewritten, True, UnsafeUrl),
+    "a `ShardWriter` without samples": (shard_after_no_samples, [], ["0"]),
     "the first stage of a `WebLoader`": (assigned_workers, "assigned", ValueError),
 }
 """Rows that both libraries are compared by: a function of the library, and what it gives or raises in each."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import IO, Any, cast
 
+from tarmac import storage
 from tarmac.codecs import encode_field, find_encoder
 from tarmac.codecs.arrays import encode_npy, encode_npz, encode_torch
 from tarmac.codecs.basic import cbor_dumps as cbor_dumps
@@ -20,10 +21,10 @@ from tarmac.compat.webdataset.autodecode import encoders
 from tarmac.compat.webdataset.gopen import gopen as gopen
 from tarmac.compat.webdataset.utils import identity, print_message
 from tarmac.display import display_url
-from tarmac.errors import CommitFailed, UsageError
+from tarmac.errors import CommitFailed, NotFound, UsageError
 from tarmac.samples import shards, writer
 from tarmac.samples.writer import SampleEncoder
-from tarmac.storage import is_local
+from tarmac.storage import is_local, is_stream
 from tarmac.storage.local import local_path
 from tarmac.tar.writer import TarFormat
 
@@ -126,8 +127,8 @@ class TarWriter(writer.TarWriter):
 class ShardWriter(shards.ShardWriter):
     """`tarmac.ShardWriter` with the arguments and attributes of the webdataset library.
 
-    The first shard is opened at once, so a writer without samples writes an empty shard. `options` are the other
-    arguments of `TarWriter`, and `index`.
+    The first shard is opened at once, so a writer without samples writes an empty shard, unless there is a shard of
+    that name. `options` are the other arguments of `TarWriter`, and `index`.
     """
 
     def __init__(
@@ -175,8 +176,25 @@ class ShardWriter(shards.ShardWriter):
         if self.verbose:
             super()._log_shard(name)
 
+    def finish_shard(self) -> None:
+        """Publish the current shard, if there is one. A shard without samples never replaces another."""
+        if self._writer is not None and not self._samples and self.opener is None and self._is_taken():
+            writer, self._writer = self._writer, None
+            writer.abort()
+        super().finish_shard()
+
+    def _is_taken(self) -> bool:
+        assert self._name is not None
+        if is_stream(self._name):
+            return False
+        try:
+            storage.stat(self._name, self._options["storage"])
+        except NotFound:
+            return False
+        return True
+
     next_stream = shards.ShardWriter.next_shard
-    finish = shards.ShardWriter.finish_shard
+    finish = finish_shard
     maxcount = property(lambda self: self.max_samples)
     maxsize = property(lambda self: self.max_bytes)
     post = property(lambda self: self.on_shard)
