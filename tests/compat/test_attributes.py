@@ -108,7 +108,14 @@ def test_stages_keep_their_arguments(name, library):
 
 
 @libraries
-def test_functions_of_stages_take_data(library):
+def test_functions_of_stages_take_data(library, shard):
+    stage = library.tarfile_to_samples(handler=library.reraise_exception)
+    assert (stage.f.__name__, stage.args, list(stage.kw)) == ("tarfile_samples", (), ["handler"])
+    assert (
+        len(list(stage.f([{"url": shard}], *stage.args, **stage.kw)))
+        == len(list(stage([{"url": shard}])))
+        == 4
+    )
     stage = library.map(str)
     assert list(stage.f([1, 2], *stage.args, **stage.kw)) == list(stage([1, 2])) == ["1", "2"]
     shuffle = library.shuffle(10, 5, seed=3)

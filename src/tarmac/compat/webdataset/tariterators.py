@@ -18,6 +18,7 @@ from typing import IO, Any
 from tarmac import environment
 from tarmac.compat.webdataset import filters as filters
 from tarmac.compat.webdataset._security import check_url
+from tarmac.compat.webdataset._stages import library_stage
 from tarmac.compat.webdataset.gopen import ReadFile
 from tarmac.compat.webdataset.utils import print_message
 from tarmac.display import display_url
@@ -283,7 +284,7 @@ class TarSamples(read_shards.TarSamples):
         return gopen.gopen, url_opener, tar_file_expander, group_by_keys
 
     _reads_local = True
-    """Whether local shards are read in secure mode."""
+    """Whether local shards are read in secure mode, as in `WebDataset` and not in `gopen`."""
 
     def _samples(self, shard: dict[str, Any]) -> Iterator[Any]:
         check_url(shard["url"], reject_local=not self._reads_local)
@@ -332,11 +333,5 @@ def tarfile_samples(
     return tarfile_to_samples(handler, select_files, rename_files, tar=tar).run(src)
 
 
-class TarfileToSamples(TarSamples):
-    """Read the samples of each shard; as `gopen`, it rejects local shards in secure mode."""
-
-    state_name = "TarSamples"
-    _reads_local = False
-
-
-tarfile_to_samples = TarfileToSamples
+tarfile_to_samples = library_stage("tarfile_to_samples", __name__, TarSamples, tarfile_samples)
+tarfile_to_samples._reads_local = False
