@@ -62,10 +62,12 @@ class WebDataset(FluidInterface, webdataset.WebDataset):
             bound.apply_defaults()
             del bound.arguments["self"]
             arguments = SimpleNamespace(**bound.arguments)
-            arguments.mode = "resampled" if arguments.resampled else arguments.mode
+            if arguments.resampled:
+                arguments.mode = "resampled"  # for the hooks
             self.update_cache_info(arguments)
             self._arguments = arguments
-            super().__init__(**{name: vars(arguments)[name] for name in bound.arguments})
+            given = {name: vars(arguments)[name] for name in bound.arguments}
+            super().__init__(**given | {"mode": None if arguments.resampled else arguments.mode})
             del self._arguments
 
     def update_cache_info(self, args: Any) -> None:
