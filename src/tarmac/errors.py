@@ -294,8 +294,7 @@ class DecodingError(CodecError):
     ) -> None:
         super().__init__(what, **location)
         self.sample: Any = sample
-        if k is not None:
-            self.field = k
+        self.field: str | None = k
 
     @property
     def k(self) -> str | None:
