@@ -1,5 +1,5 @@
-"""Needs a C compiler and the headers of libjpeg-turbo: `apt-get install libjpeg-dev`."""
+"""Needs a C compiler; `jpeg` also needs the headers of libjpeg-turbo: `apt-get install libjpeg-dev`."""
 
 from setuptools import Extension, setup
 
-setup(ext_modules=[Extension("tarmac_jpeg", ["tarmac_jpeg.c"], libraries=["jpeg"])])
+setup(ext_modules=[Extension("tarmac_native.jpeg", ["jpeg.c"], libraries=["jpeg"], optional=True)])

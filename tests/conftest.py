@@ -108,7 +108,7 @@ def pytest_make_parametrize_id(config, val, argname):
 # Files that `--quick` leaves out: those that need servers, torch, other programs or processes, and those of long laws.
 _SLOW = re.compile(
     r"^\s*(?:import|from) (?:subprocess|multiprocessing|torch|torchdata|lightning|transformers|webdataset|wids"
-    r"|tarmac_jpeg|harness\.(?:servers|crash|faultserver|oracle|readers|memory)|storage\.|fuzz)\b|\bjobs=[2-9]|processes=[1-9]",
+    r"|tarmac_native|harness\.(?:servers|crash|faultserver|oracle|readers|memory)|storage\.|fuzz)\b|\bjobs=[2-9]|processes=[1-9]",
     re.MULTILINE,
 )
 _LONG = frozenset(

@@ -309,6 +309,25 @@ def a_name_in_a_list_that_is_a_pattern():
 
 
 @case
+def a_repeated_sample():
+    Path("repeated.tar").write_bytes(plain([("a.txt", b"1"), ("b.txt", b"2"), ("a.txt", b"3")]))
+    list(tarmac.read("repeated.tar"))
+
+
+@case
+def a_repeated_sample_with_other_fields():
+    files = [("a.txt", b"1"), ("b.txt", b"2"), ("a.txt", b"3"), ("a.cls", b"4")]
+    Path("other.tar").write_bytes(plain(files))
+    list(tarmac.read("other.tar", repeated="keep"))
+
+
+@case
+def a_duplicate_field():
+    Path("twice.tar").write_bytes(plain([("a.txt", b"1"), ("a.txt", b"2")]))
+    list(tarmac.read("twice.tar"))
+
+
+@case
 def a_split_sample():
     Path("split.tar").write_bytes(plain([("a.txt", b"1"), ("b.txt", b"2"), ("a.cls", b"3")]))
     list(tarmac.read("split.tar"))

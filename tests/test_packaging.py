@@ -75,7 +75,7 @@ def test_extras_refer_to_this_distribution():
 
 def test_the_accelerator_is_another_distribution():
     native = tomllib.loads((ROOT / "native" / "pyproject.toml").read_text())["project"]
-    assert native["name"] == "tarmac-jpeg"
+    assert native["name"] == "tarmac-native"
 
 
 def test_versions_agree():

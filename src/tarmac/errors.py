@@ -6,7 +6,7 @@
     ├─ TransferError        ConnectFailed · Stalled · ShortRead · ObjectChanged · CommandFailed
     ├─ ArchiveError         NotATar · BadChecksum · BadHeader · Truncated · TrailingData · UnsupportedMember
     │                       LimitExceeded · CompressionDamaged
-    ├─ SampleError          BadName · DuplicateField · SplitSample · MissingField · MismatchedBatch
+    ├─ SampleError          BadName · DuplicateField · SplitSample · RepeatedSample · MissingField · MismatchedBatch
     │                       NoSamples · TransformFailed (TimedOut)
     ├─ CodecError           EncodeFailed · NoCodec · DecodingError (DecodeFailed (DecompressionBomb) · UnsafeCodec)
     ├─ WriteError           CommitFailed · DiskFull
@@ -244,6 +244,14 @@ class SplitSample(SampleError):
     """The members of one sample are not contiguous in the shard."""
 
     hint: str | None = "tarmac sort --by key makes the samples contiguous."
+
+
+class RepeatedSample(SplitSample):
+    """The key of a sample occurs again in the shard."""
+
+    hint: str | None = (
+        "`repeated` keep reads both; tarmac copy --repeated keep --rekey '{i:09d}' makes the keys unique."
+    )
 
 
 class MissingField(SampleError, KeyError):

@@ -26,6 +26,7 @@ def test_a_flag_has_the_same_meaning_on_every_verb():
         "--fields", "--drop-fields", "--missing", "--where", "--keys", "--slice", "--slice-shard", "--split", "--only",
         "--max-samples", "--max-bytes", "--rekey", "--compress", "--index", "--post-cmd", "--delete-after",
         "--on-error", "--dry-run", "--allow-exec", "--cache", "--storage", "--limits", "--tar", "--split-name",
+        "--repeated",
     }  # fmt: skip
     for name in shared:
         verbs = [verb for verb in SIMPLE if name in options(verb)]

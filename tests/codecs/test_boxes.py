@@ -44,7 +44,7 @@ def decoding(request, monkeypatch):
     if request.param == "whole":
         monkeypatch.setattr(boxes, "_native", lambda: None)
     else:
-        pytest.importorskip("tarmac_jpeg")
+        pytest.importorskip("tarmac_native.jpeg")
     return request.param
 
 
@@ -57,7 +57,7 @@ def decoding(request, monkeypatch):
     st.data(),
 )
 def test_a_part_equals_that_part_of_the_whole(width, height, subsampling, quality, draw):
-    pytest.importorskip("tarmac_jpeg")
+    pytest.importorskip("tarmac_native.jpeg")
     array = random_image(width, height)
     if subsampling == "Gray":
         data = simplejpeg.encode_jpeg(array[:, :, :1].copy(), quality, colorspace="GRAY")
@@ -74,7 +74,7 @@ def test_a_part_equals_that_part_of_the_whole(width, height, subsampling, qualit
 
 @pytest.mark.parametrize("seed", range(20))
 def test_parts_of_progressive_jpegs(seed):
-    pytest.importorskip("tarmac_jpeg")
+    pytest.importorskip("tarmac_native.jpeg")
     data = saved(random_image(150, 130, seed), "JPEG", quality=80, progressive=True)
     rng = np.random.default_rng(seed)
     (left, right), (top, bottom) = sorted(rng.choice(150, 2, False)), sorted(rng.choice(130, 2, False))
@@ -131,7 +131,7 @@ def test_too_many_pixels(decoding):
 
 
 def test_invalid_arguments_of_the_native_decoder():
-    native = pytest.importorskip("tarmac_jpeg")
+    native = pytest.importorskip("tarmac_native.jpeg")
     data, out = jpeg(random_image(40, 30)), bytearray(40 * 30 * 3)
     assert native.decode_box(data, (0, 0, 40, 30), out, True) == (0, 40)
     for box, why in [
@@ -158,7 +158,7 @@ def test_invalid_arguments_of_the_native_decoder():
 
 
 def test_random_damage_is_an_error_or_pixels():
-    native = pytest.importorskip("tarmac_jpeg")
+    native = pytest.importorskip("tarmac_native.jpeg")
     rng = np.random.default_rng(7)
     outcomes = set()
     for number in range(rounds(600)):
@@ -189,7 +189,7 @@ def test_mirrors(decoding, width):
 
 
 def test_the_native_mirror_rejects_invalid_rows():
-    native = pytest.importorskip("tarmac_jpeg")
+    native = pytest.importorskip("tarmac_native.jpeg")
     for size, width in [(10, 3), (9, 0)]:
         with pytest.raises(ValueError, match=rf"\b{size} .*\b{width} "):
             native.mirror(bytearray(size), width)

@@ -11,9 +11,17 @@ import warnings
 from collections.abc import Callable
 
 from harness.oracle import digest, python_tarfile
-from tarmac.errors import BadName, TarmacError, TarmacWarning, UnsupportedMember
+from tarmac.errors import (
+    BadName,
+    DuplicateField,
+    RepeatedSample,
+    SplitSample,
+    TarmacError,
+    TarmacWarning,
+    UnsupportedMember,
+)
 from tarmac.limits import Limits
-from tarmac.samples.grouping import group_members
+from tarmac.samples.grouping import Grouping, group_members
 from tarmac.samples.naming import check_field, check_key, first_dot
 from tarmac.storage.braces import expand_braces
 from tarmac.tar import TarOptions, read_members
@@ -41,7 +49,9 @@ def reader(data: bytes) -> None:
     streamed = outcome(lambda: list(read_members(io.BytesIO(data), OPTIONS)))
     if streamed is not UnsupportedMember:  # of a hard link, what it means has gone by
         assert whole == streamed, (whole, streamed)
-    outcome(lambda: list(group_members(read_members(data, OPTIONS), "x")))
+    samples = outcome(lambda: list(group_members(read_members(data, OPTIONS), "x")))
+    kept = outcome(lambda: list(group_members(read_members(data, OPTIONS), "x", Grouping(repeated="keep"))))
+    assert kept == samples or samples in (DuplicateField, RepeatedSample, SplitSample), (samples, kept)
     if isinstance(whole, list):
         skipped = outcome(lambda: list(read_members(io.BytesIO(data), OPTIONS, payload=False)))
         assert skipped == [(name, offset, size, b"") for name, offset, size, _ in whole]

@@ -1,4 +1,4 @@
-"""Decode a part of an image. With the package `tarmac-jpeg`, only that part of a JPEG is decoded."""
+"""Decode a part of an image. With the package `tarmac-native`, only that part of a JPEG is decoded."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def mirror(image: NDArray[Any]) -> NDArray[Any]:
 @cache
 def _native() -> Any:
     try:
-        import tarmac_jpeg
+        from tarmac_native import jpeg
     except ImportError:
         return None
-    return tarmac_jpeg
+    return jpeg

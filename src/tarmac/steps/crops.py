@@ -34,7 +34,7 @@ class RandomResizedCrop:
     >>> ds = tarmac.Dataset("train.json").decode(only="cls").map(crop, random=True).to_tuple("jpg", "cls")
 
     It replaces the first of `fields` that a sample has. Bytes become an array of uint8 of `size` x `size` x 3,
-    which is fastest: with `tarmac-jpeg` installed, only the needed part of a JPEG is decoded. The pixels are the
+    which is fastest: with `tarmac-native` installed, only the needed part of a JPEG is decoded. The pixels are the
     same without it, but then damage anywhere in the image is an error, and with it only in that part. An image
     that is decoded already keeps its type, layout and colours: an array has its channels last, a tensor first.
     `scale` is the range of the part's area and `ratio` that of its width divided by its height, as in
@@ -63,6 +63,9 @@ class RandomResizedCrop:
         self.ratio: tuple[float, float] = ratio
         self.mirror: float = mirror
         self.limits = limits
+
+    def __repr__(self) -> str:
+        return f"RandomResizedCrop({self.size}, scale={self.scale}, ratio={self.ratio}, mirror={self.mirror})"
 
     def __call__(self, sample: Mapping[str, Any], rng: Random = random) -> Sample:
         data = getfirst(sample, self.fields)

@@ -7,7 +7,7 @@ import html
 import sys
 from typing import TYPE_CHECKING, Any
 
-from tarmac.display import display_url, visible
+from tarmac.display import display_url, plural, visible
 from tarmac.steps.stage import is_curried
 from tarmac.stream.shuffle import MAX_LIST
 
@@ -63,7 +63,7 @@ def _details(stage: Any) -> str:
 
 
 def _count(stage: Any) -> str:
-    shards = "1 shard" if len(stage.urls) == 1 else f"{len(stage.urls)} shards"
+    shards = plural(len(stage.urls), "shard")
     return f"{shards}, resampled" if getattr(stage, "per_reader", False) else shards
 
 

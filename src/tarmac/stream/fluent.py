@@ -6,7 +6,7 @@ import os
 import pickle
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import IO, Any, Self, TypedDict, Unpack
+from typing import IO, Any, TypedDict, TypeVar, Unpack
 
 from tarmac.codecs.handlers import Handler as FieldDecoder
 from tarmac.limits import DEFAULT_LIMITS, Limits
@@ -17,6 +17,8 @@ from tarmac.stream.batch import default_collation_fn
 from tarmac.stream.shuffle import Rsample, Shuffle
 
 Function = Callable[[Any], Any]
+# Methods are annotated with this variable, not with `Self`, so that jedi (IPython) knows what follows a step.
+P = TypeVar("P", bound="FluidInterface")
 
 
 class _SelectOptions(TypedDict, total=False):
@@ -57,53 +59,53 @@ class FluidInterface:
     """The default limits of `decode`."""
     _stages: Any = Stages
 
-    def compose(self, *args: Any) -> Self:
+    def compose(self: P, *args: Any) -> P:
         """Return a copy with more stages."""
         raise NotImplementedError
 
-    def pipe(self, *stages: Any) -> Self:
+    def pipe(self: P, *stages: Any) -> P:
         """Add custom stages: functions from iterator to iterator, or `PipelineStage` objects."""
         return self.compose(*stages)
 
     def batched(
-        self,
+        self: P,
         batchsize: int,
         collation_fn: Callable[[list[Any]], Any] | None = default_collation_fn,
         partial: bool = True,
-    ) -> Self:
+    ) -> P:
         """Collect samples into batches; `partial=False` drops a last batch that is not full."""
         return self.compose(self._stages.batched(batchsize, collation_fn=collation_fn, partial=partial))
 
-    def unbatched(self) -> Self:
+    def unbatched(self: P) -> P:
         """Split batches into samples."""
         return self.compose(self._stages.unbatched())
 
-    def listed(self, batchsize: int, partial: bool = True) -> Self:
+    def listed(self: P, batchsize: int, partial: bool = True) -> P:
         """Collect items into lists."""
         return self.compose(self._stages.batched(batchsize, collation_fn=None, partial=partial))
 
-    def unlisted(self) -> Self:
+    def unlisted(self: P) -> P:
         """Split lists into items."""
         return self.compose(self._stages.unlisted())
 
-    def log_keys(self, logfile: str | None = None) -> Self:
+    def log_keys(self: P, logfile: str | None = None) -> P:
         """Append the key of each sample to a file."""
         return self.compose(self._stages.log_keys(logfile))
 
     def info(
-        self,
+        self: P,
         fmt: str | None = None,
         n: int = 3,
         every: int = -1,
         width: int = 50,
         stream: IO[str] | None = None,
         name: str = "",
-    ) -> Self:
+    ) -> P:
         """Print the first `n` samples, and then every `every`-th one, to `stream` (by default standard error)."""
         return self.compose(self._stages.info(fmt, n, every, width, stream, name))
 
     def shuffle(
-        self,
+        self: P,
         size: int,
         *,
         initial: float = 100,
@@ -111,7 +113,7 @@ class FluidInterface:
         seed: int | None = None,
         handler: Handler | None = None,
         max_bytes: int | None = None,
-    ) -> Self:
+    ) -> P:
         """Shuffle with a buffer of `size` samples, or `max_bytes` bytes of them; a size below 1 does nothing.
 
         The first sample is yielded when `initial` samples are buffered.
@@ -121,12 +123,12 @@ class FluidInterface:
         options = {"initial": initial, "rng": rng, "seed": seed, "handler": handler, "max_bytes": max_bytes}
         return self.compose(self._stages.shuffle(size, **options))
 
-    def map(self, f: Function, handler: Handler = reraise_exception, threads: int = 0) -> Self:
+    def map(self: P, f: Function, handler: Handler = reraise_exception, threads: int = 0) -> P:
         """Replace each sample by the result of a function; None drops it."""
         return self.compose(self._stages.map(f, handler=handler, threads=threads))
 
     def decode(
-        self,
+        self: P,
         *args: str | FieldDecoder,
         pre: Iterable[FieldDecoder] | None = None,
         post: Iterable[FieldDecoder] | None = None,
@@ -136,7 +138,7 @@ class FluidInterface:
         allow_pickle: bool = False,
         limits: Limits | None = None,
         threads: int = 0,
-    ) -> Self:
+    ) -> P:
         """Decode fields by extension; strings such as "rgb8" set the format of images.
 
         `threads` is the number of samples decoded at a time, in this process, in order. `limits` bounds the size of
@@ -156,21 +158,21 @@ class FluidInterface:
             )
         )
 
-    def map_dict(self, handler: Handler = reraise_exception, **kw: Function) -> Self:
+    def map_dict(self: P, handler: Handler = reraise_exception, **kw: Function) -> P:
         """Apply functions to fields by name."""
         return self.compose(self._stages.map_dict(handler=handler, **kw))
 
-    def select(self, predicate: Function, **kw: Unpack[_SelectOptions]) -> Self:
+    def select(self: P, predicate: Function, **kw: Unpack[_SelectOptions]) -> P:
         """Keep the samples for which a function returns true; `handler` decides about its errors."""
         return self.compose(self._stages.select(predicate, **kw))
 
     def to_tuple(
-        self,
+        self: P,
         *args: str | Sequence[str],
         handler: Handler = reraise_exception,
         missing_is_error: bool = True,
         none_is_error: bool | None = None,
-    ) -> Self:
+    ) -> P:
         """Make a tuple of fields; `"jpg;png"` takes the first of them that the sample has."""
         return self.compose(
             self._stages.to_tuple(
@@ -178,42 +180,42 @@ class FluidInterface:
             )
         )
 
-    def map_tuple(self, *args: Function | None, handler: Handler = reraise_exception) -> Self:
+    def map_tuple(self: P, *args: Function | None, handler: Handler = reraise_exception) -> P:
         """Apply functions to the first items of each tuple."""
         return self.compose(self._stages.map_tuple(*args, handler=handler))
 
-    def slice(self, *args: int | None) -> Self:
+    def slice(self: P, *args: int | None) -> P:
         """Keep some of the items, as itertools.islice does."""
         return self.compose(self._stages.slice(*args))
 
     def rename(
-        self, *, handler: Handler = reraise_exception, keep: bool = True, **kw: str | Sequence[str]
-    ) -> Self:
+        self: P, *, handler: Handler = reraise_exception, keep: bool = True, **kw: str | Sequence[str]
+    ) -> P:
         """Rename fields: `jpg="jpg;jpeg;png"`."""
         return self.compose(self._stages.rename(handler=handler, keep=keep, **kw))
 
     def associate(
-        self,
+        self: P,
         associator: Mapping[str, Mapping[str, Any]] | Callable[[str], Mapping[str, Any]],
         *,
         handler: Handler = reraise_exception,
-    ) -> Self:
+    ) -> P:
         """Add fields by key, from a dictionary or a function."""
         return self.compose(self._stages.associate(associator, handler=handler))
 
-    def rsample(self, p: float = 0.5) -> Self:
+    def rsample(self: P, p: float = 0.5) -> P:
         """Keep each sample with probability `p`."""
         return self.compose(self._stages.rsample(p))
 
     def rename_keys(
-        self,
+        self: P,
         *args: tuple[str, str],
         keep_unselected: bool = False,
         must_match: bool = True,
         duplicate_is_error: bool = True,
         handler: Handler = reraise_exception,
         **kw: str,
-    ) -> Self:
+    ) -> P:
         """Rename fields by shell pattern: `image="*.jpg"`."""
         return self.compose(
             self._stages.rename_keys(
@@ -227,12 +229,12 @@ class FluidInterface:
         )
 
     def extract_keys(
-        self,
+        self: P,
         *args: str | Sequence[str],
         duplicate_is_error: bool = True,
         ignore_missing: bool = False,
         handler: Handler = reraise_exception,
-    ) -> Self:
+    ) -> P:
         """Make a tuple of fields by shell pattern."""
         return self.compose(
             self._stages.extract_keys(
@@ -241,32 +243,32 @@ class FluidInterface:
         )
 
     def xdecode(
-        self,
+        self: P,
         *args: tuple[str, Any],
         must_decode: bool = True,
         defaults: Iterable[tuple[str, Any]] = fields.X_DECODERS,
         handler: Handler = reraise_exception,
         **kw: Any,
-    ) -> Self:
+    ) -> P:
         """Decode fields by shell pattern, with functions that read a stream."""
         return self.compose(
             self._stages.xdecode(*args, must_decode=must_decode, defaults=defaults, handler=handler, **kw)
         )
 
-    def mcached(self) -> Self:
+    def mcached(self: P) -> P:
         """Keep samples in memory after the first complete epoch."""
         return self.compose(self._stages.Cached())
 
     def lmdb_cached(
-        self,
+        self: P,
         fname: str | os.PathLike[str],
         map_size: float = 1e12,
         pickler: Any = pickle,
         chunksize: int = 500,
-    ) -> Self:
+    ) -> P:
         """Keep samples in an LMDB environment after the first complete epoch."""
         return self.compose(self._stages.LMDBCached(fname, map_size, pickler, chunksize))
 
-    def db_cached(self, dbname: str | os.PathLike[str], pickler: Any = pickle, chunksize: int = 500) -> Self:
+    def db_cached(self: P, dbname: str | os.PathLike[str], pickler: Any = pickle, chunksize: int = 500) -> P:
         """Keep samples in an SQLite file after the first complete epoch."""
         return self.compose(self._stages.DBCache(dbname, pickler, chunksize))

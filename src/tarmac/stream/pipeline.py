@@ -9,7 +9,7 @@ import sys
 import warnings
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import xxhash
 
@@ -26,6 +26,7 @@ from tarmac.stream.length import add_length
 from tarmac.stream.shards.split import is_foreign, is_splitter, splits_nodes, with_parts
 from tarmac.stream.state import Progress, check_state, identity_of, skip
 
+P = TypeVar("P", bound="DataPipeline")  # not Self: see stream/fluent.py
 COMPARED_AFTER = 4
 """The number of items after which ranks compare their epochs, so that a rank may look at the first few alone."""
 MAX_EMPTY_EPOCHS = 100
@@ -302,7 +303,7 @@ class DataPipeline(StreamSource):
         """Add a stage at the end, in place."""
         self.pipeline.append(f)
 
-    def compose(self, *args: Any) -> Self:
+    def compose(self: P, *args: Any) -> P:
         """Return a copy with more stages. The copy counts its own epochs."""
         result = copy.copy(self)
         result.pipeline = [
@@ -317,7 +318,7 @@ class DataPipeline(StreamSource):
             setattr(self, name, value)
         return self
 
-    def with_length(self, n: int, silent: bool = False) -> Self:
+    def with_length(self: P, n: int, silent: bool = False) -> P:
         """Set the result of `len()`, for frameworks that need one; the number of items does not change.
 
         Before, the pipeline has no `__len__`.
@@ -332,11 +333,11 @@ class DataPipeline(StreamSource):
         def __len__(self) -> int:
             """Return the length that `with_length` has set."""
 
-    def with_epoch(self, nsamples: int = -1, nbatches: int = -1) -> Self:
+    def with_epoch(self: P, nsamples: int = -1, nbatches: int = -1) -> P:
         """End an iteration after this number of items of the last stage, repeating the data if necessary."""
         return self._changed(repetitions=sys.maxsize, nsamples=max(nsamples, nbatches))
 
-    def repeat(self, nepochs: int = -1, nbatches: int = -1) -> Self:
+    def repeat(self: P, nepochs: int = -1, nbatches: int = -1) -> P:
         """Run `nepochs` epochs in one iteration, or without end, and stop after `nbatches` items."""
         return self._changed(repetitions=nepochs if nepochs > 0 else sys.maxsize, nsamples=nbatches)
 

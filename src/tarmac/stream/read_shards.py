@@ -39,6 +39,7 @@ class TarSamples(PipelineStage):
     """
 
     reads_parts = True
+    default_tar = DEFAULT_OPTIONS
 
     def __init__(
         self,
@@ -58,7 +59,7 @@ class TarSamples(PipelineStage):
         self.reader: SampleReader = SampleReader(
             (),
             split_name=split_name,
-            tar=DEFAULT_OPTIONS if tar is None else tar,
+            tar=self.default_tar if tar is None else tar,
             storage=DEFAULT_STORAGE if storage is None else storage,
             cache=cache,
             rename=rename_files,

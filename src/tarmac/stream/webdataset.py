@@ -6,7 +6,6 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import Any, Self
 
 from tarmac import environment
@@ -31,8 +30,7 @@ from tarmac.stream.shards.lists import ResampledShards, SimpleShardList
 from tarmac.stream.shards.specs import MultiShardSample
 from tarmac.stream.shards.split import is_splitter, single_node_only, split_by_worker, splits_nodes
 from tarmac.stream.shuffle import PermuteShards, ShardShuffle
-from tarmac.tar import TarOptions
-from tarmac.tar.reader import DEFAULT_OPTIONS
+from tarmac.tar import Repeated, TarOptions
 
 ShardStage = Callable[[Iterable[Any]], Iterable[Any]]
 
@@ -50,7 +48,8 @@ class WebDataset(DataPipeline, FluidInterface):
       one it is `WDS_SEED`, or 0.
     - `handler` decides about errors of shards; `tar` sets how strictly they are read, and `limits` bounds what they may
       contain (also in `decode`). `storage` holds timeouts and credentials.
-    - `split_name` is the naming rule, such as `tarmac.last_dot`.
+    - `split_name` is the naming rule, such as `tarmac.last_dot`. `repeated="keep"` reads whole samples whose key occurs
+      again in a shard, which by default is an error.
     - `cache_dir` keeps remote shards on disk, up to `cache_size` bytes; `cache` is a `tarmac.Cache` in their place.
     """
 
@@ -80,12 +79,12 @@ class WebDataset(DataPipeline, FluidInterface):
         limits: Limits | None = None,
         tar: TarOptions | None = None,
         split_name: Splitter = first_dot,
+        repeated: Repeated | None = None,
         cache: Cache | None = None,
     ) -> None:
         super().__init__()
         self.seed: int = environment.default_seed() if seed is None else seed
-        tar = DEFAULT_OPTIONS if tar is None else tar
-        tar = tar if limits is None else replace(tar, limits=limits)
+        tar = (self._reader_stage.default_tar if tar is None else tar).override(limits, repeated)
         self.limits: Limits = tar.limits
         storage = DEFAULT_STORAGE if storage is None else storage
         resampled = resampled or mode == "resampled"

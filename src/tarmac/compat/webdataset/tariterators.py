@@ -223,9 +223,9 @@ def group_by_keys(
 ) -> Iterator[dict[str, Any]]:
     """Group contiguous files into samples by `keys(fname) -> (key, field)`.
 
-    `lcase` converts field names to lower case; `suffixes` limits the fields. A field that occurs twice in a sample
-    raises DuplicateField, a key that occurs again later in its shard raises SplitSample. If the handler ignores
-    them, the sample is dropped, or the rest of the shard.
+    `lcase` converts field names to lower case; `suffixes` limits the fields. Whole samples may repeat. A field that
+    occurs twice in a sample raises DuplicateField, a part of a sample later in its shard raises SplitSample. If the
+    handler ignores them, the sample is dropped, or the rest of the shard.
     """
     selected = None if suffixes is None else {"__key__", "__url__", *suffixes}
 
@@ -243,7 +243,8 @@ def group_by_keys(
         if isinstance(error, SplitSample):
             raise _SkipShard
 
-    grouping = Grouping(split_name=first_dot if keys is base_plus_ext else split, lower=lcase)
+    split_name = first_dot if keys is base_plus_ext else split
+    grouping = Grouping(split_name=split_name, lower=lcase, repeated="keep")
     try:
         for url, files in groupby(data, _shard_of):
             if url is None:
@@ -272,7 +273,12 @@ def _shard_of(file: dict[str, Any]) -> str | None:
 
 
 class TarSamples(read_shards.TarSamples):
-    """Read the samples of each shard in one step, or with the functions that the program has replaced here."""
+    """Read the samples of each shard in one step, or with the functions that the program has replaced here.
+
+    As in the webdataset library, the key of a whole sample may occur again in a shard.
+    """
+
+    default_tar = TarOptions(repeated="keep")
 
     @property
     def reads_parts(self) -> bool:  # type: ignore[override]

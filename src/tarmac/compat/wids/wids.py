@@ -41,12 +41,14 @@ from tarmac.samples.naming import first_dot
 from tarmac.storage import Cache, Source, is_local, open_read, scheme_of
 from tarmac.storage.cache import check_shard
 from tarmac.storage.local import LocalSource
+from tarmac.tar import TarOptions
 
 _log = logging.getLogger("tarmac")
 
 Localname = Callable[[str], str]
 MANY_OPEN_SHARDS = 200
 """Open shards beyond which a process may run out of file descriptors."""
+_INDEXING = IndexOptions(lower=False, tar=TarOptions(repeated="keep"))
 
 
 def _indexed(
@@ -64,7 +66,7 @@ def _indexed(
             data = source.content() or b""
         if md5sum is not None and (actual := hashlib.md5(data).hexdigest()) != md5sum:  # noqa: S324
             raise DigestMismatch(f"expected the MD5 sum {md5sum}, got {actual}.", url=url)
-        shard = IndexedShard(url, index_in_memory(source, url, IndexOptions(lower=False)), source)
+        shard = IndexedShard(url, index_in_memory(source, url, _INDEXING), source)
         if samples not in (None, len(shard)):
             raise BadManifest(
                 f"the list of shards says {samples} samples, the shard has {len(shard)}.",

@@ -73,6 +73,8 @@ class CheckOptions:
             options["against"] = f"{identity(self.manifest_url)} {self.manifest.fingerprint}"
         if self.split_name is not first_dot:
             options["split_name"] = xxhash.xxh3_64_hexdigest(rule_bytes(self.split_name))
+        if self.tar.repeated != "error":
+            options["repeated"] = self.tar.repeated
         return options | {
             "decode": self.decode,
             "end": self.tar.end,
@@ -192,10 +194,9 @@ def _samples(
     record: Callable[[SampleError], None],
 ) -> Iterator[tuple[str, Mapping[str, LocatedField]]]:
     """Yield the key of each sample, and the offset, size and bytes of its fields."""
-    tar = options.tar
-    grouping = Grouping(rule, lenient=tar.end == "lenient", tracked_keys=tar.limits.tracked_keys)
+    grouping = Grouping.of(options.tar, rule)
     with open_read(url, options.storage) as source:
-        members = read_members(source.map() or source, tar, url=url, skipped=skipped)
+        members = read_members(source.map() or source, options.tar, url=url, skipped=skipped)
         try:
             located: Iterator[Any] = ((name, at, size, (at, size, data)) for name, at, size, data in members)
             for sample in group_members(located, url, grouping, skipped=skipped, on_error=record):

@@ -138,7 +138,7 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "tarmac_jpeg", "Parts of JPEGs.", -1, methods,
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "tarmac_native.jpeg", "Parts of JPEGs.", -1, methods,
                                     NULL, NULL, NULL, NULL};
 
-PyMODINIT_FUNC PyInit_tarmac_jpeg(void) { return PyModule_Create(&module); }
+PyMODINIT_FUNC PyInit_jpeg(void) { return PyModule_Create(&module); }
