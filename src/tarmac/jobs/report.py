@@ -46,7 +46,7 @@ class Report:
     remarks: list[str] = field(default_factory=list)
     """Other messages for the user."""
     stale_outputs: list[str] = field(default_factory=list)
-    """Local outputs of the job that this run replaces, which this run neither wrote nor removed."""
+    """Outputs of the job that this run replaces, which it neither wrote nor removed: changed files, and objects."""
     removed_outputs: list[str] = field(default_factory=list)
     """Local outputs of the job that this run replaces, which it removed."""
     outcomes: list[Outcome] = field(default_factory=list)
