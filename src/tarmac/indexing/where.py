@@ -78,12 +78,17 @@ class Condition:
             what = visible(error.what.rstrip("."))  # names of fields, in a message of several lines
             raise condition_error(self.text, position, what, hint) from None
 
+    @property
+    def metadata_names(self) -> list[str]:
+        """The metadata columns as written."""
+        return [name for name in self.positions if name != "key" and not name.startswith(_HAS)]
+
     def metadata(self, names: Callable[[], Iterable[str]]) -> list[str]:
         """Return the full names of the metadata columns, which an index or `Columns` can have.
 
         `names` returns the columns that samples offer; it is called only to complete a name such as `width`.
         """
-        written = [name for name in self.positions if name != "key" and not name.startswith(_HAS)]
+        written = self.metadata_names
         if all(map(is_column, written)):
             return written
         offered = list(names())
@@ -141,14 +146,20 @@ def resolve(name: str, available: Iterable[str], *, indexed: bool = True) -> str
         raise IndexingError(what)
     raise IndexingError(
         f'the index has no column "{name}"; {_guess(name, columns)}available: {_listed(columns)}.',
-        hint=f"rebuild the index with it: tarmac index SHARDS --meta {name if '.' in name else f'FIELD.{name}'}",
+        hint=f"rebuild the index with it: tarmac index SHARDS --meta {_full_names(name)}",
     )
 
 
+def _full_names(name: str) -> str:
+    """Return what a column may be called in an index."""
+    return name if "." in name or is_column(name) else f"FIELD.{name}, or {name} if it is a field"
+
+
 def _guess(name: str, columns: list[str]) -> str:
-    endings = {column.rpartition(".")[2]: column for column in columns}
-    similar = get_close_matches(name, [*columns, *endings], 1)
-    return f"did you mean {endings.get(similar[0], similar[0])}? " if similar else ""
+    parts = {column.partition(".")[0]: column for column in sorted(columns, key=len, reverse=True)}
+    parts |= {column.rpartition(".")[2]: column for column in columns}
+    similar = get_close_matches(name, [*columns, *parts], 1)
+    return f"did you mean {similar[0] if similar[0] in columns else parts[similar[0]]}? " if similar else ""
 
 
 def _listed(columns: list[str]) -> str:

@@ -15,7 +15,7 @@ from tarmac.display import examples
 from tarmac.errors import JobError, MissingField, UsageError
 from tarmac.exact.dataset import Dataset
 from tarmac.exact.selection import by_numbers
-from tarmac.indexing.meta import Columns, MetaPlan, meta_plan, names_in
+from tarmac.indexing.meta import Columns, MetaPlan, is_column, meta_plan, names_in
 from tarmac.indexing.where import Condition, parse_where
 from tarmac.limits import DEFAULT_LIMITS
 from tarmac.samples.grouping import Sample
@@ -166,6 +166,8 @@ class Select:
     only: str | None = None
     storage: StorageOptions = DEFAULT_STORAGE
     allow_exec: bool = True
+    indexed_names: tuple[str, ...] = ()
+    """Columns of an index, which complete short names before those that samples offer do."""
 
     def __post_init__(self) -> None:
         _ = self.rule, self.condition, self.bounds  # so that mistakes are reported before any work
@@ -240,8 +242,22 @@ class Select:
 
         `names` returns the columns that the samples offer, to complete short names.
         """
-        columns = self.condition.metadata(names) if self.condition is not None else []
+        columns = self.condition.metadata(lambda: self._completing(names)) if self.condition else []
         return meta_plan(columns) if columns else None
+
+    @property
+    def short_names(self) -> list[str]:
+        """The columns of the condition that are not full names."""
+        return (
+            [name for name in self.condition.metadata_names if not is_column(name)] if self.condition else []
+        )
+
+    def _completing(self, names: Callable[[], Iterable[str]]) -> Iterable[str]:
+        """Return the columns of the index if they complete all short names, otherwise those that samples offer."""
+        known = self.indexed_names
+        if all(any(f".{column}".endswith(f".{name}") for column in known) for name in self.short_names):
+            return known
+        return names()
 
     # Indexed shards
 

@@ -144,11 +144,9 @@ class PackJob(ShardTask):
     def begin(self, units: Sequence[Unit]) -> None:
         self.output.check_new(self.writes(units))
         url, text = self._classes()
-        if text and is_local(url) and not self.output.overwrite and os.path.exists(local_path(url)):
-            with open(local_path(url), "rb") as file:
-                if file.read() != text:
-                    hint = "another directory, or `overwrite` to replace it."
-                    raise UsageError("the existing file lists different classes.", url=url, hint=hint)
+        if text and not self.output.overwrite and _content(url) not in (None, text):
+            hint = "another name, or `overwrite` to replace it."
+            raise UsageError("the existing file lists different classes.", url=url, hint=hint)
 
     @cached_property
     def planned(self) -> _Plan:
@@ -305,9 +303,21 @@ class PackJob(ShardTask):
         if any(classes != lists[0] for classes in lists):
             raise UsageError("the folders have different classes, so their numbers would differ, too.")
         fixed = self.output.pattern.partition("{")[0].partition("%")[0]
-        directory, slash, _ = fixed.rpartition("/")
-        text = "".join(f"{name}\n" for name in lists[0]) if lists else ""
-        return f"{directory}{slash}classes.txt", text.encode("utf-8", "surrogateescape")
+        directory, slash, name = fixed.rpartition("/")
+        text = "".join(f"{name}\n" for name in lists[0]).encode("utf-8", "surrogateescape") if lists else b""
+        shared = f"{directory}{slash}classes.txt"
+        stem = name.partition(".tar")[0].rstrip("-_.")
+        if not stem or _content(shared) == text:  # a list for the whole directory, as earlier versions wrote it
+            return shared, text
+        return f"{directory}{slash}{stem}.classes.txt", text
+
+
+def _content(url: str) -> bytes | None:
+    """Return the content of a local file that exists."""
+    if not is_local(url) or not os.path.isfile(local_path(url)):
+        return None
+    with open(local_path(url), "rb") as file:
+        return file.read()
 
 
 def _shuffled(size: int, seed: int) -> list[int]:

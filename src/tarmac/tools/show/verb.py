@@ -138,10 +138,10 @@ def _counts_from_the_end(select: Select) -> bool:
 
 
 def _stream(inputs: Inputs, select: Select, access: Access) -> Iterator[Sample]:
-    from tarmac.tools.plan import OnePass
+    from tarmac.tools.plan import OnePass, with_indexed_names
     from tarmac.tools.tally import Tally
 
-    tally = Tally()
+    tally, select = Tally(), with_indexed_names(inputs, select, access)
     yield from OnePass(inputs.urls, select, access).samples(OnePass.everything, tally)
     select.remarks(tally, empty=True)  # showing an empty selection is not an error
 
