@@ -143,7 +143,7 @@ def test_errors(folder, capsys):
     status, err = failing(capsys, "s000.tar", "--meta", "jpg.widht")
     assert status == 2
     assert "jpg.width?" in err
-    assert run("s000.tar", "-o", "m.json").exit_code == 0
+    assert run("s001.tar", "-o", "m.json").exit_code == 0
     assert failing(capsys, "m.json", "--add")[0] == 2
     assert failing(capsys, "s000.tar", "--dali", "--digests")[0] == 2
     assert failing(capsys, "s000.tar", "--dali")[0] == 3  # there is no s000.idx

@@ -271,7 +271,7 @@ class PackJob(ShardTask):
                     sample = loads[number](key, location)
                     names = {name.lower() for name in sample} if required else set()
                     if missing := missing_fields(required, names):
-                        raise lacks_fields(missing, url=self.sources[number].url, key=key)
+                        raise lacks_fields(missing, skip, url=self.sources[number].url, key=key)
                     chosen = self.pack.choose(sample)
                     if skip and chosen is not None:
                         check_sample(chosen, self.pack.split_name)
@@ -307,7 +307,9 @@ class PackJob(ShardTask):
         text = "".join(f"{name}\n" for name in lists[0]).encode("utf-8", "surrogateescape") if lists else b""
         shared = f"{directory}{slash}classes.txt"
         stem = name.partition(".tar")[0].rstrip("-_.")
-        if not stem or _content(shared) == text:  # a list for the whole directory, as earlier versions wrote it
+        if (
+            not stem or _content(shared) == text
+        ):  # a list for the whole directory, as earlier versions wrote it
             return shared, text
         return f"{directory}{slash}{stem}.classes.txt", text
 
@@ -356,7 +358,7 @@ def check_sample(sample: Sample, split_name: Splitter = first_dot) -> None:
         raise DuplicateField("fields differ only in case.", key=key)
 
 
-def lacks_fields(names: Collection[str], **location: Any) -> MissingField:
-    """Return the error for a sample without required fields."""
-    hint = '`on_error` "skip" skips such samples.'
+def lacks_fields(names: Collection[str], skip: bool = False, **location: Any) -> MissingField:
+    """Return the error for a sample without required fields; `skip` is whether it is skipped already."""
+    hint = None if skip else '`on_error` "skip" skips such samples.'
     return MissingField(f"the sample has no {', '.join(sorted(names))}.", hint=hint, **location)

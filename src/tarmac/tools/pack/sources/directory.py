@@ -175,7 +175,7 @@ def _check_names(url: str, key: str, fields: list[str]) -> None:
 
 
 def _joined(url: str, key: str, what: str) -> BadName:
-    hint = "`split_name` last_dot, if keys contain dots; first_dot, if they do not."
+    hint = "split_name=tarmac.last_dot, if keys contain dots; split_name=tarmac.first_dot, if they do not."
     return BadName(what, url=url, key=key, hint=hint)
 
 
