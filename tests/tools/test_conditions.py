@@ -17,6 +17,9 @@ CASES = {
     "height = 8 and lang = 'en'": [1, 3],
     "json.lang = 'de'": [0, 2],
     "deep.er > 1": [2, 3],
+    "list.1 >= 4": [2, 3],
+    "caption = 'Word 2' or lower(caption) = 'word 3'": [2, 3],
+    "width = 8 and caption like '%0' and cls = 0": [0],
     "aes.json > 0.5": [2, 3],
     "score.txt >= 20 and score.txt < 30": [2],
     "number(txt) is null": [1, 3],
@@ -31,6 +34,8 @@ COLUMNS = [
     "jpg.height",
     "json.lang",
     "json.deep.er",
+    "json.list.1",
+    "json.caption",
     "aes.json",
     "score.txt",
     "txt",
@@ -49,7 +54,12 @@ def folder(tmp_path_factory):
                     {
                         "__key__": str(i),
                         "jpg": np.zeros((8, 8 * (i + 1), 3), np.uint8),
-                        "json": {"lang": "en" if i % 2 else "de", "deep": {"er": i}},
+                        "json": {
+                            "lang": "en" if i % 2 else "de",
+                            "deep": {"er": i},
+                            "list": [i, 2 * i],
+                            "caption": f"Word {i}",
+                        },
                         "aes.json": i / 4 + 0.1,
                         "score.txt": str(i * 10),
                         "score": str(i / 5).encode(),  # as join adds it

@@ -342,15 +342,17 @@ def columns_for(inputs: Inputs, select: Select, access: Access) -> MetaPlan | No
     if inputs.manifest is not None and can_index(inputs.urls):  # has its indexes
         return None
 
-    examined = itertools.islice(access.reader(inputs.urls), _EXAMINED)
-    return with_indexed_names(inputs, select, access).meta(lambda: offered_names(examined))
+    def names() -> list[str]:
+        return offered_names(itertools.islice(access.reader(inputs.urls), _EXAMINED))
+
+    return with_indexed_names(inputs, select, access).meta(names)
 
 
 def with_indexed_names(inputs: Inputs, select: Select, access: Access) -> Select:
     """Return a selection whose short names are completed as those of a dataset, if there is an index."""
     first = inputs.shards[0]
     url = first.url if isinstance(first, Shard) else first
-    if not (select.short_names and can_index([url])):
+    if select.condition is None or not select.condition.short_names or not can_index([url]):
         return select
     index = first.index if isinstance(first, Shard) else None
     sidecar = usable_index(url, index or sidecar_url(url), access.indexing)

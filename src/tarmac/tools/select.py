@@ -15,7 +15,7 @@ from tarmac.display import examples
 from tarmac.errors import JobError, MissingField, UsageError
 from tarmac.exact.dataset import Dataset
 from tarmac.exact.selection import by_numbers
-from tarmac.indexing.meta import Columns, MetaPlan, is_column, meta_plan, names_in
+from tarmac.indexing.meta import Columns, MetaPlan, meta_plan, names_in
 from tarmac.indexing.where import Condition, parse_where
 from tarmac.limits import DEFAULT_LIMITS
 from tarmac.samples.grouping import Sample
@@ -74,7 +74,11 @@ def required_fields(names: Collection[str]) -> frozenset[str]:
     """Return the fields that samples must have, in lower case: `jpg`, or alternatives, `jpg|png` or `img=jpg|png`."""
     if isinstance(names, str):
         raise UsageError("expected a list of field names, got a string.", field="require")
-    return frozenset(name.lower().rpartition("=")[2] for name in names)
+    fields = frozenset(name.lower().rpartition("=")[2] for name in names)
+    for field in fields:
+        if not all(map(str.strip, field.split("|"))):
+            raise UsageError(f"expected names such as jpg|png, got {field!r}.", field="require")
+    return fields
 
 
 def missing_fields(required: Collection[str], names: Collection[str]) -> list[str]:
@@ -242,22 +246,8 @@ class Select:
 
         `names` returns the columns that the samples offer, to complete short names.
         """
-        columns = self.condition.metadata(lambda: self._completing(names)) if self.condition else []
+        columns = self.condition.metadata(names, self.indexed_names) if self.condition else []
         return meta_plan(columns) if columns else None
-
-    @property
-    def short_names(self) -> list[str]:
-        """The columns of the condition that are not full names."""
-        return (
-            [name for name in self.condition.metadata_names if not is_column(name)] if self.condition else []
-        )
-
-    def _completing(self, names: Callable[[], Iterable[str]]) -> Iterable[str]:
-        """Return the columns of the index if they complete all short names, otherwise those that samples offer."""
-        known = self.indexed_names
-        if all(any(f".{column}".endswith(f".{name}") for column in known) for name in self.short_names):
-            return known
-        return names()
 
     # Indexed shards
 
