@@ -107,7 +107,10 @@ def _completed(
     existing = existing_sizes(files, storage)
     for unit in recorded:
         if records.done[unit.name][0] != task.inputs(unit):
-            raise JobMismatch(f"the inputs of {unit.name} have changed since it was written.", url=ledger)
+            retry = '`retry` "failed" processes the shards again in which samples failed; '
+            hint = f"{retry if records.done[unit.name][1].failed else ''}{JobMismatch.hint}"
+            what = f"the inputs of {unit.name} have changed since it was written."
+            raise JobMismatch(what, url=ledger, hint=hint)
         outcome = completed_outcome(unit.name, records, existing)
         if outcome is not None:
             yield unit.name, outcome

@@ -439,3 +439,17 @@ def test_from_a_bucket_to_a_bucket(s3, tmp_path):
     assert [(s["__key__"], s["txt"]) for s in packed] == [(str(n), b"%d" % n) for n in range(5)]
     pack("s3://data/in/t.csv", tmp_path, storage=storage)
     assert samples(tmp_path / "out")[1] == {"__key__": "000000001", "cls": b"4", "txt": b"4"}
+
+
+def test_a_file_that_was_missing_is_packed_by_a_retry(tmp_path):
+    write_tree(tmp_path, {"t.csv": b"key,path\na,a.txt\nb,b.txt\n", "a.txt": b"A"})
+
+    def run(**options):
+        return pack(tmp_path / "t.csv", tmp_path, files=["path"], on_error="skip", **options)
+
+    assert run().failed == 1
+    write_tree(tmp_path, {"b.txt": b"B"})
+    with pytest.raises(JobMismatch, match='`retry` "failed"'):
+        run()
+    assert run(retry="failed").written == 2
+    assert keys(tmp_path / "out") == ["a", "b"]
