@@ -101,10 +101,10 @@ def test_leftovers_of_streams_and_generators(urls, output, tmp_path):
     def generated():
         yield from ({"__key__": str(number), "txt": "text"} for number in range(6))
 
-    made = f"{tmp_path}/made/x-{{i:03d}}.tar"
-    pack(generated, made, max_samples=2, jobs=1)
-    assert len(pack(generated, made, max_samples=6, jobs=1, overwrite=True).removed_outputs) == 2
-    assert shards(made) == ["x-000.tar"]
+    generated_shards = f"{tmp_path}/made/x-{{i:03d}}.tar"
+    pack(generated, generated_shards, max_samples=2, jobs=1)
+    assert len(pack(generated, generated_shards, max_samples=6, jobs=1, overwrite=True).removed_outputs) == 2
+    assert shards(generated_shards) == ["x-000.tar"]
 
 
 @pytest.mark.processes
