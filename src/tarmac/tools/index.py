@@ -171,7 +171,7 @@ def default_manifest(urls: Sequence[str], sidecars: str | None = None) -> str | 
 
 
 def _check_listed(listed: Sequence[Shard], urls: Sequence[str], manifest: str) -> None:
-    """Raise if the manifest that would be replaced lists other shards, since nobody named it."""
+    """Raise if the manifest that would be replaced lists other shards, since the user did not name it."""
     others = {location(shard.url) for shard in listed} - set(map(location, urls))
     if others:
         what = f"the manifest exists and lists {plural(len(others), 'other shard')}."
