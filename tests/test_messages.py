@@ -437,6 +437,7 @@ def an_extracted_directory_that_is_a_file():
 
 command("copy", "x-*.tar", "-o", "z-{i}.tar", "--shuffle", "--interleave", "2")
 command("copy", "x-*.tar", "-o", "z-{i}.tar", "--slice", "a")
+command("copy", "x-*.tar", "-o", "z-{i}.tar", "--slice", "10")
 command("copy", "x-*.tar", "-o", "z-{i}.tar", "--max-bytes", "many")
 command("copy", "x-*.tar", "-o", "z-{i}.tar", "--fields", "jpg")
 command("copy", "pipe:cat x-0.tar", "-o", "z-{i}.tar")
