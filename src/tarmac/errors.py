@@ -292,7 +292,17 @@ class DecodingError(CodecError):
     `k`, its name, and `sample` are the attributes of the webdataset library, which alone sets the sample.
     """
 
-    sample: Any = None
+    def __init__(
+        self,
+        what: str = "the field was not decoded.",
+        *,
+        k: str | None = None,
+        sample: Any = None,
+        **location: Any,
+    ) -> None:
+        super().__init__(what, **location)
+        self.sample: Any = sample
+        self.field: str | None = k
 
     @property
     def k(self) -> str | None:

@@ -101,7 +101,7 @@ class Manifest(ShardListing):
 
     def _counts(self) -> str:
         sizes = [shard.size for shard in self.shards]
-        size = "" if None in sizes else f", {sum(size or 0 for size in sizes)} bytes"
+        size = "" if None in sizes else f", {plural(sum(size or 0 for size in sizes), 'byte')}"
         return f"{plural(len(self.shards), 'shard')}, {plural(self.samples, 'sample')}{size}"
 
     def _repr_html_(self) -> str:

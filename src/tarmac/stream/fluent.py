@@ -13,7 +13,7 @@ from tarmac.limits import DEFAULT_LIMITS, Limits
 from tarmac.steps import fields
 from tarmac.steps.handlers import Handler, reraise_exception
 from tarmac.stream import batch, debug, sample_cache
-from tarmac.stream.batch import Batched, default_collation_fn
+from tarmac.stream.batch import default_collation_fn
 from tarmac.stream.shuffle import Rsample, Shuffle
 
 Function = Callable[[Any], Any]
@@ -25,12 +25,39 @@ class _SelectOptions(TypedDict, total=False):
     handler: Handler
 
 
+class Stages:
+    """The stages that the methods add, by the names of the webdataset library."""
+
+    associate = fields.Associate
+    batched = batch.Batched
+    decode = fields.Decode
+    extract_keys = fields.ExtractKeys
+    info = debug.info
+    log_keys = debug.log_keys
+    map = fields.Map
+    map_dict = fields.MapDict
+    map_tuple = fields.MapTuple
+    rename = fields.Rename
+    rename_keys = fields.RenameKeys
+    rsample = Rsample
+    select = fields.Select
+    shuffle = Shuffle
+    slice = batch.slice_stage
+    to_tuple = fields.ToTuple
+    unbatched = batch.unbatched
+    unlisted = batch.unlisted
+    xdecode = fields.XDecode
+    Cached = sample_cache.Cached
+    DBCache = sample_cache.DBCache
+    LMDBCached = sample_cache.LMDBCached
+
+
 class FluidInterface:
     """Methods that add stages, for classes with a `compose` method."""
 
     limits: Limits = DEFAULT_LIMITS
     """The default limits of `decode`."""
-    _decode_stage = fields.Decode
+    _stages: Any = Stages
 
     def compose(self: P, *args: Any) -> P:
         """Return a copy with more stages."""
@@ -47,23 +74,23 @@ class FluidInterface:
         partial: bool = True,
     ) -> P:
         """Collect samples into batches; `partial=False` drops a last batch that is not full."""
-        return self.compose(Batched(batchsize, collation_fn, partial))
+        return self.compose(self._stages.batched(batchsize, collation_fn=collation_fn, partial=partial))
 
     def unbatched(self: P) -> P:
         """Split batches into samples."""
-        return self.compose(batch.unbatched())
+        return self.compose(self._stages.unbatched())
 
     def listed(self: P, batchsize: int, partial: bool = True) -> P:
         """Collect items into lists."""
-        return self.compose(Batched(batchsize, None, partial))
+        return self.compose(self._stages.batched(batchsize, collation_fn=None, partial=partial))
 
     def unlisted(self: P) -> P:
         """Split lists into items."""
-        return self.compose(batch.unlisted())
+        return self.compose(self._stages.unlisted())
 
     def log_keys(self: P, logfile: str | None = None) -> P:
         """Append the key of each sample to a file."""
-        return self.compose(debug.log_keys(logfile))
+        return self.compose(self._stages.log_keys(logfile))
 
     def info(
         self: P,
@@ -75,7 +102,7 @@ class FluidInterface:
         name: str = "",
     ) -> P:
         """Print the first `n` samples, and then every `every`-th one, to `stream` (by default standard error)."""
-        return self.compose(debug.info(fmt, n, every, width, stream, name))
+        return self.compose(self._stages.info(fmt, n, every, width, stream, name))
 
     def shuffle(
         self: P,
@@ -91,11 +118,14 @@ class FluidInterface:
 
         The first sample is yielded when `initial` samples are buffered.
         """
-        return self if size < 1 else self.compose(Shuffle(size, initial, rng, seed, handler, max_bytes))
+        if size < 1:
+            return self
+        options = {"initial": initial, "rng": rng, "seed": seed, "handler": handler, "max_bytes": max_bytes}
+        return self.compose(self._stages.shuffle(size, **options))
 
     def map(self: P, f: Function, handler: Handler = reraise_exception, threads: int = 0) -> P:
         """Replace each sample by the result of a function; None drops it."""
-        return self.compose(fields.Map(f, handler, threads))
+        return self.compose(self._stages.map(f, handler=handler, threads=threads))
 
     def decode(
         self: P,
@@ -115,7 +145,7 @@ class FluidInterface:
         decoded fields; by default it is that of the dataset.
         """
         return self.compose(
-            self._decode_stage(
+            self._stages.decode(
                 *args,
                 handler=handler,
                 threads=threads,
@@ -130,11 +160,11 @@ class FluidInterface:
 
     def map_dict(self: P, handler: Handler = reraise_exception, **kw: Function) -> P:
         """Apply functions to fields by name."""
-        return self.compose(fields.MapDict(handler, **kw))
+        return self.compose(self._stages.map_dict(handler=handler, **kw))
 
     def select(self: P, predicate: Function, **kw: Unpack[_SelectOptions]) -> P:
         """Keep the samples for which a function returns true; `handler` decides about its errors."""
-        return self.compose(fields.Select(predicate, **kw))
+        return self.compose(self._stages.select(predicate, **kw))
 
     def to_tuple(
         self: P,
@@ -145,24 +175,24 @@ class FluidInterface:
     ) -> P:
         """Make a tuple of fields; `"jpg;png"` takes the first of them that the sample has."""
         return self.compose(
-            fields.ToTuple(
+            self._stages.to_tuple(
                 *args, handler=handler, missing_is_error=missing_is_error, none_is_error=none_is_error
             )
         )
 
     def map_tuple(self: P, *args: Function | None, handler: Handler = reraise_exception) -> P:
         """Apply functions to the first items of each tuple."""
-        return self.compose(fields.MapTuple(*args, handler=handler))
+        return self.compose(self._stages.map_tuple(*args, handler=handler))
 
     def slice(self: P, *args: int | None) -> P:
         """Keep some of the items, as itertools.islice does."""
-        return self.compose(batch.slice_stage(*args))
+        return self.compose(self._stages.slice(*args))
 
     def rename(
         self: P, *, handler: Handler = reraise_exception, keep: bool = True, **kw: str | Sequence[str]
     ) -> P:
         """Rename fields: `jpg="jpg;jpeg;png"`."""
-        return self.compose(fields.Rename(handler, keep, **kw))
+        return self.compose(self._stages.rename(handler=handler, keep=keep, **kw))
 
     def associate(
         self: P,
@@ -171,11 +201,11 @@ class FluidInterface:
         handler: Handler = reraise_exception,
     ) -> P:
         """Add fields by key, from a dictionary or a function."""
-        return self.compose(fields.Associate(associator, handler))
+        return self.compose(self._stages.associate(associator, handler=handler))
 
     def rsample(self: P, p: float = 0.5) -> P:
         """Keep each sample with probability `p`."""
-        return self.compose(Rsample(p))
+        return self.compose(self._stages.rsample(p))
 
     def rename_keys(
         self: P,
@@ -188,7 +218,7 @@ class FluidInterface:
     ) -> P:
         """Rename fields by shell pattern: `image="*.jpg"`."""
         return self.compose(
-            fields.RenameKeys(
+            self._stages.rename_keys(
                 *args,
                 keep_unselected=keep_unselected,
                 must_match=must_match,
@@ -207,7 +237,7 @@ class FluidInterface:
     ) -> P:
         """Make a tuple of fields by shell pattern."""
         return self.compose(
-            fields.ExtractKeys(
+            self._stages.extract_keys(
                 *args, duplicate_is_error=duplicate_is_error, ignore_missing=ignore_missing, handler=handler
             )
         )
@@ -222,12 +252,12 @@ class FluidInterface:
     ) -> P:
         """Decode fields by shell pattern, with functions that read a stream."""
         return self.compose(
-            fields.XDecode(*args, must_decode=must_decode, defaults=defaults, handler=handler, **kw)
+            self._stages.xdecode(*args, must_decode=must_decode, defaults=defaults, handler=handler, **kw)
         )
 
     def mcached(self: P) -> P:
         """Keep samples in memory after the first complete epoch."""
-        return self.compose(sample_cache.Cached())
+        return self.compose(self._stages.Cached())
 
     def lmdb_cached(
         self: P,
@@ -237,8 +267,8 @@ class FluidInterface:
         chunksize: int = 500,
     ) -> P:
         """Keep samples in an LMDB environment after the first complete epoch."""
-        return self.compose(sample_cache.LMDBCached(fname, map_size, pickler, chunksize))
+        return self.compose(self._stages.LMDBCached(fname, map_size, pickler, chunksize))
 
     def db_cached(self: P, dbname: str | os.PathLike[str], pickler: Any = pickle, chunksize: int = 500) -> P:
         """Keep samples in an SQLite file after the first complete epoch."""
-        return self.compose(sample_cache.DBCache(dbname, pickler, chunksize))
+        return self.compose(self._stages.DBCache(dbname, pickler, chunksize))

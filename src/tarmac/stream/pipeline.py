@@ -9,7 +9,7 @@ import sys
 import warnings
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import xxhash
 
@@ -22,6 +22,7 @@ from tarmac.steps.stage import Each, Epoch, PipelineStage, as_stage
 from tarmac.stream.batch import Batched
 from tarmac.stream.describe import html_table, one_line
 from tarmac.stream.epochs import EpochAware, EpochCounter, NumberedEpochs, StreamSource
+from tarmac.stream.length import add_length
 from tarmac.stream.shards.split import is_foreign, is_splitter, splits_nodes, with_parts
 from tarmac.stream.state import Progress, check_state, identity_of, skip
 
@@ -318,18 +319,19 @@ class DataPipeline(StreamSource):
         return self
 
     def with_length(self: P, n: int, silent: bool = False) -> P:
-        """Set the result of `len()`, for frameworks that need one; the number of items does not change."""
+        """Set the result of `len()`, for frameworks that need one; the number of items does not change.
+
+        Before, the pipeline has no `__len__`.
+        """
         if not silent:
             warnings.warn("with_length() sets the result of len(), not the number of items.", stacklevel=2)
+        add_length(self)
         return self._changed(length=n)
 
-    def __len__(self) -> int:
-        if self.length is None:
-            raise TypeError("the length of this pipeline is unknown; with_length(n) sets one")
-        return self.length
+    if TYPE_CHECKING:  # at run time only after `with_length`
 
-    def __bool__(self) -> bool:
-        return True  # the default would call len()
+        def __len__(self) -> int:
+            """Return the length that `with_length` has set."""
 
     def with_epoch(self: P, nsamples: int = -1, nbatches: int = -1) -> P:
         """End an iteration after this number of items of the last stage, repeating the data if necessary."""

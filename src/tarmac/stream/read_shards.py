@@ -75,7 +75,7 @@ class TarSamples(PipelineStage):
                 except _Stop:
                     return
                 except (TarmacError, OSError) as error:
-                    if not self.drops.ask(self.handler, error):
+                    if not self._ask(error):
                         return
             shard = None
         finally:
@@ -109,8 +109,12 @@ class TarSamples(PipelineStage):
         return str(cached) if cached is not None and cached.exists() else None
 
     def _on_error(self, error: SampleError) -> None:
-        if not self.drops.ask(self.handler, error):
+        if not self._ask(error):
             raise _Stop
+
+    def _ask(self, error: Exception) -> bool:
+        """Return whether the handler accepts an error of a shard."""
+        return self.drops.ask(self.handler, error)
 
 
 class _Stop(Exception):

@@ -88,15 +88,7 @@ class WebDataset(DataPipeline, FluidInterface):
         self.limits: Limits = tar.limits
         storage = DEFAULT_STORAGE if storage is None else storage
         resampled = resampled or mode == "resampled"
-        if isinstance(urls, str) and urls.endswith("/") and is_local(urls):
-            self.append(DirectoryShardList(urls, mode=mode))
-        elif mode not in (None, "resampled"):
-            raise UsageError(
-                f'expected "resampled", or "resample", "unlink" or "keep" for a directory, got {mode!r}.',
-                field="mode",
-            )
-        else:
-            self.append(_shard_list(urls, resampled, self.seed, seed is not None, tar.limits, storage))
+        self._append_shards(urls, mode, resampled, seed is not None, tar.limits, storage)
         shuffled = bool(shardshuffle) and not resampled
         if shuffled:
             self.append(PermuteShards())
@@ -124,6 +116,26 @@ class WebDataset(DataPipeline, FluidInterface):
             self.append(check_empty)
         if repeat:
             self.repeat()
+
+    def _append_shards(
+        self,
+        urls: Shards | Mapping[str, Any],
+        mode: str | None,
+        resampled: bool,
+        deterministic: bool,
+        limits: Limits,
+        storage: StorageOptions,
+    ) -> None:
+        """Append the stage that lists the shards."""
+        if isinstance(urls, str) and urls.endswith("/") and is_local(urls):
+            self.append(DirectoryShardList(urls, mode=mode))
+        elif mode not in (None, "resampled"):
+            raise UsageError(
+                f'expected "resampled", or "resample", "unlink" or "keep" for a directory, got {mode!r}.',
+                field="mode",
+            )
+        else:
+            self.append(_shard_list(urls, resampled, self.seed, deterministic, limits, storage))
 
     def with_equal_batches(self, batchsize: int | None = None, tail: Tail = "pad") -> Self:
         """Give every rank and worker the same number of items in an epoch, whatever the sizes of the shards.

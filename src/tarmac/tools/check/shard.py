@@ -11,7 +11,7 @@ from typing import Any
 import xxhash
 
 from tarmac.codecs import Decoder, imagehandler
-from tarmac.display import display_url, identity, visible
+from tarmac.display import display_url, identity, plural, visible
 from tarmac.errors import (
     DigestMismatch,
     ErrorBudgetExceeded,
@@ -136,7 +136,7 @@ class ShardCheck:
             )
         fields = " ".join(f"{visible(name)}:{count}" for name, count in sorted(self.fields.items()))
         skipped = "".join(f", {count} x {reason} skipped" for reason, count in sorted(self.skipped.items()))
-        counts = f"{self.samples} samples, {self.payload} bytes"
+        counts = f"{plural(self.samples, 'sample')}, {plural(self.payload, 'byte')}"
         return f"ok    {visible(display_url(self.url))}: {counts}, {fields}{skipped}"
 
 
