@@ -140,6 +140,17 @@ def linked_photos(site: Site, count: int, *, index: bool = False) -> list[str]:
     return [f"{folder.name}/{name}" for name in names]
 
 
+def photo_manifest(site: Site, count: int) -> str:
+    """The same shards, indexed, in a manifest; return its name below `site.data`."""
+    import tarmac
+
+    names = linked_photos(site, count, index=True)
+    manifest = f"{names[0].rpartition('/')[0]}/m.json"
+    if not (site.data / manifest).exists():
+        tarmac.index([str(site.data / name) for name in names], str(site.data / manifest), progress=False)
+    return manifest
+
+
 def fact_shard(site: Site) -> Path:
     return _shard(site, f"fact-{site.small}-v{VERSION}.tar", fact_samples)
 

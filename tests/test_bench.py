@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from bench.__main__ import main
 from bench.cases.indexed import PASSES
+from bench.cases.loading import BATCH
 from bench.measure import Result, Runs, which
 from bench.proxy import delaying
 from bench.registry import Case, Done, Site, all_cases
@@ -44,6 +45,7 @@ def test_case(site, name, side):
 
     small = site.small
     counts = (1, small, small // 5, small * PASSES, small * 8, small * 10, site.big, site.big * 8)
+    counts += (site.big * 2, min(BATCH, site.big * 10), BATCH)  # of loaders
     assert done.count in counts
     assert not done.fault
 

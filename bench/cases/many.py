@@ -1,0 +1,61 @@
+"""A loader over as many shards as ImageNet has, beside the same loader over ten.
+
+The shards are hard links to one, of a thousand pictures each, so all are in memory; what differs is the cost of
+having many.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from dataclasses import replace
+from typing import Any
+
+from bench import data
+from bench.cases.loading import BATCH, SIZE, calm_opencv
+from bench.registry import Done, Site, Work, case
+
+FEW = "10 shards"
+EACH = 1000
+
+
+def loading(site: Site, side: str, shards: int, *, pictures: bool) -> Work:
+    """Load batches from `shards` shards, after as many as open all of them."""
+    import tarmac
+
+    calm_opencv()
+    count = 10 if side == FEW else shards
+    each = min(EACH, site.big)
+    manifest = data.photo_manifest(replace(site, big=each * count), count)
+    dataset: Any = tarmac.Dataset(str(site.data / manifest))
+    if pictures:
+        crop = tarmac.RandomResizedCrop(SIZE)
+        dataset = dataset.decode(only="cls").map(crop, random=True).to_tuple("jpg", "cls")
+    else:
+        dataset = dataset.map(len)
+    steps = max((site.big if pictures else 20 * site.big) // BATCH, 1)
+    batches = iter(tarmac.Loader(dataset, BATCH, seed=1, tail="short"))
+    warm = 0 if pictures else min(20 * shards, len(dataset) // 2)
+    for _ in itertools.islice(batches, warm // BATCH):
+        pass
+
+    def work() -> Done:
+        count = sum(len(batch[1] if pictures else batch) for batch in itertools.islice(batches, steps))
+        descriptors = len(os.listdir("/proc/self/fd"))
+        return Done(count, note=f"{descriptors} descriptors" if side == "tarmac" else "")
+
+    return work
+
+
+def rows(shards: int) -> None:
+    @case(f"loader over {shards:,} shards, raw", sides=("tarmac", FEW), ratio=0.9, repeat=3)
+    def raw(site: Site, side: str) -> Work:
+        return loading(site, side, shards, pictures=False)
+
+    @case(f"loader over {shards:,} shards, pictures", sides=("tarmac", FEW), ratio=0.9, repeat=3)
+    def pictures(site: Site, side: str) -> Work:
+        return loading(site, side, shards, pictures=True)
+
+
+rows(600)
+rows(1281)
