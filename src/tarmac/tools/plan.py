@@ -195,8 +195,9 @@ class StreamedShards:
         return self._selected([self.inputs[shard.source]], tally or Tally())
 
     def _selected(self, urls: Sequence[str], tally: Tally) -> Iterator[Sample]:
-        select = self.select
-        each = select.of_each((read_shard(self.access.reader([url]), url) for url in urls), tally)
+        select, reader = self.select, self.access.reader(urls)
+        shards = (read_shard(reader, url, opening=opening) for url, opening in reader.open_each(urls))
+        each = select.of_each(shards, tally)
         # Selected before interleaving, as with an index; a slice, which counts all samples, is rejected with it.
         return select.cut(self.order.of_streams(each, lambda samples: select.of_all(samples, tally)), tally)
 

@@ -24,6 +24,7 @@ from tarmac.limits import DEFAULT_LIMITS
 from tarmac.runtime.seeds import random_seed
 from tarmac.samples.grouping import Grouping, group_members
 from tarmac.samples.naming import first_dot
+from tarmac.samples.reader import Opening
 from tarmac.steps.handlers import Handler, reraise_exception
 from tarmac.storage.braces import expand_braces
 from tarmac.stream import read_shards
@@ -283,10 +284,10 @@ class TarSamples(read_shards.TarSamples):
         """Whether the stage understands parts of shards; functions of the program may not."""
         return _steps() == _STEPS
 
-    def _samples(self, shard: dict[str, Any]) -> Iterator[Any]:
+    def _samples(self, shard: dict[str, Any], opening: Opening) -> Iterator[Any]:
         if environment.gopen_verbose():
             print_message(f"GOPEN {display_url(shard['url'])}")
-        return super()._samples(shard)
+        return super()._samples(shard, opening)
 
     def run(self, source: Iterable[Any]) -> Iterator[Any]:
         reader, handler = self.reader, self.handler
