@@ -17,7 +17,6 @@ def shard(tmp_path):
     path = str(tmp_path / "x.tar")
     with tarmac.TarWriter(path) as writer:
         writer.write({"__key__": "a", "txt": "one"})
-    tarmac.index(path, progress=False)
     return path
 
 
@@ -32,7 +31,10 @@ def loaded(script, names, monkeypatch, tmp_path):
     return output.splitlines()[-1].split()
 
 
-def test_a_sample_of_a_dataset(shard, monkeypatch, tmp_path):
+@pytest.mark.parametrize("indexed", [True, False])
+def test_a_sample_of_a_dataset(shard, indexed, monkeypatch, tmp_path):
+    if indexed:
+        tarmac.index(shard, progress=False)
     script = f"import tarmac; assert tarmac.Dataset({shard!r})[0]['txt'] == b'one'"
 
     assert loaded(script, ["pandas", "multiprocessing", "obstore"], monkeypatch, tmp_path) == []
