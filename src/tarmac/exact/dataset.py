@@ -28,8 +28,8 @@ from tarmac.indexing.meta import meta_plan
 from tarmac.indexing.where import parse_where
 from tarmac.limits import Limits
 from tarmac.progress import track
+from tarmac.runtime.cores import usable_cores
 from tarmac.runtime.lookahead import in_threads
-from tarmac.runtime.processes import usable_cores
 from tarmac.runtime.seeds import Seed
 from tarmac.runtime.types import Integers
 from tarmac.samples.naming import Splitter

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
+import pickle
 import re
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import xxhash
@@ -21,6 +24,7 @@ from tarmac.errors import (
     IndexingError,
     ObjectChanged,
     TarmacError,
+    WorkerDied,
     WriteError,
 )
 from tarmac.indexing.entries import Entries
@@ -36,7 +40,7 @@ from tarmac.indexing.sidecar import (
     write_sidecar,
 )
 from tarmac.progress import track
-from tarmac.runtime.lookahead import in_threads
+from tarmac.runtime.lookahead import in_threads, run_ahead
 from tarmac.samples.grouping import Grouping, Sample, group_members
 from tarmac.samples.naming import Splitter, first_dot, rule_bytes
 from tarmac.storage import (
@@ -51,6 +55,7 @@ from tarmac.storage import (
     stat,
     without_query,
 )
+from tarmac.storage.local import local_path
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.storage.urls import Shards, ShardUrl
 from tarmac.tar import Member, TarOptions, read_members
@@ -62,6 +67,8 @@ GroupMembers = Callable[[Iterator[Member], str, Grouping], Iterator[Sample]]
 CHUNK = 1 << 20
 REQUESTS = 16
 """Remote shards handled concurrently."""
+WORTHWHILE = 32 << 20
+"""Bytes of shards without an index from which on several processes index them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,17 +99,23 @@ def manifest_of(
     beside: bool = True,
     index_one: Callable[[int, Shard | ShardUrl], Shard] | None = None,
     progress: bool | None = None,
+    processes: int = 1,
 ) -> Manifest:
     """Return the manifest that `source` is or names, or build one for the shards that it expands to.
 
     Shards that a manifest lists keep their entries. Missing indexes of others are built and written as
     `find_or_make_index` does. `index_one` replaces both; it gets the number of a shard, and its entry or URL.
+    With several `processes`, they build the missing indexes of local shards.
     """
     inputs = (
         source if isinstance(source, Inputs) else find_inputs(source, options.storage, options.tar.limits)
     )
     if inputs.manifest is not None and index_one is None:
         return inputs.manifest
+
+    if processes > 1:
+        missing = [shard for shard in inputs.shards if not isinstance(shard, Shard) and is_local(shard)]
+        _build_missing(missing, options, processes, beside=beside)
 
     def indexed(number: int) -> Shard:
         shard = inputs.shards[number]
@@ -116,6 +129,46 @@ def manifest_of(
     remote = any(not (is_local(url) or is_stream(url)) for url in inputs.urls)
     shards = in_threads(indexed, numbers, REQUESTS) if remote else map(indexed, numbers)
     return Manifest(list(track(shards, len(numbers), "indexing", progress=progress)))
+
+
+def _build_missing(urls: Sequence[str], options: IndexOptions, processes: int, *, beside: bool) -> None:
+    """Write the missing indexes of local shards in several processes, if that is worth starting them.
+
+    An index that cannot be built is left to the caller, which raises the error where it belongs.
+    """
+    sizes = {url: _size_without_index(url, options) for url in urls}
+    missing = [url for url, size in sizes.items() if size]
+    if len(missing) < 2 or sum(sizes.values()) < WORTHWHILE or not _can_pickle(options):
+        return
+    from tarmac.runtime.processes import result_of, worker_pool
+
+    work = partial(_try_to_index, options, beside)
+    with contextlib.suppress(WorkerDied), worker_pool(min(processes, len(missing)), work) as submit:
+        for _, future in run_ahead(submit, missing, processes, ordered=False):
+            result_of(future)
+
+
+def _size_without_index(url: str, options: IndexOptions) -> int:
+    """Return the size of a local shard, or 0 if it may have an index or cannot be read."""
+    indexes = sidecar_url(url), _cached_index(url, _reading_rules(options))
+    try:
+        return 0 if any(map(os.path.exists, map(local_path, indexes))) else os.stat(local_path(url)).st_size
+    except (OSError, ValueError):
+        return 0
+
+
+def _can_pickle(options: IndexOptions) -> bool:
+    """Return whether options can be sent to other processes: a naming rule may be a local function."""
+    try:
+        pickle.dumps(options)
+    except (pickle.PicklingError, AttributeError, TypeError):
+        return False
+    return True
+
+
+def _try_to_index(options: IndexOptions, beside: bool, url: str) -> None:
+    with contextlib.suppress(TarmacError, OSError):
+        find_or_make_index(url, options, beside=beside)
 
 
 def indexed_shard(url: str, sidecar: Sidecar, index: str) -> Shard:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping
+from itertools import accumulate
 from typing import Any, TypeAlias
 
 from tarmac.errors import BadName
@@ -104,10 +105,20 @@ def _numbers(values: array[int], type_: Any) -> Any:
 
 
 def _texts(names: list[str]) -> Any:
-    """Return a text array, or a binary one if a name is not valid UTF-8."""
+    """Return a text array, or a binary one if a name is not valid UTF-8.
+
+    It is made of its buffers, because `pa.array` would import pandas, where that is installed.
+    """
     import pyarrow as pa
 
-    try:
-        return pa.array(names, pa.string())
-    except UnicodeEncodeError:
-        return pa.array([name.encode("utf-8", "surrogateescape") for name in names], pa.binary())
+    joined, kind = "".join(names), pa.string()
+    if joined.isascii():
+        lengths, data = map(len, names), joined.encode()
+    else:
+        try:
+            encoded = [name.encode() for name in names]
+        except UnicodeEncodeError:
+            encoded, kind = [name.encode("utf-8", "surrogateescape") for name in names], pa.binary()
+        lengths, data = map(len, encoded), b"".join(encoded)
+    starts = array("i", accumulate(lengths, initial=0))
+    return pa.Array.from_buffers(kind, len(names), [None, pa.py_buffer(starts), pa.py_buffer(data)])

@@ -61,13 +61,11 @@ class Sidecar:
         field = members.field("field")
         self._field_names = field.dictionary
         self.fields = [_text(name) for name in self._field_names.to_pylist()]
-        self.field_of: NDArray[np.int16] = field.indices.to_numpy()
-        self.offsets: Integers = members.field("offset").to_numpy()
-        self.sizes: Integers = members.field("size").to_numpy()
-        self.digests: NDArray[np.uint64] | None = (
-            members.field("digest").to_numpy() if facts.digests else None
-        )
-        self.starts: NDArray[np.int32] = batch.column("members").offsets.to_numpy()
+        self.field_of: NDArray[np.int16] = _numbers(field.indices)
+        self.offsets: Integers = _numbers(members.field("offset"))
+        self.sizes: Integers = _numbers(members.field("size"))
+        self.digests: NDArray[np.uint64] | None = _numbers(members.field("digest")) if facts.digests else None
+        self.starts: NDArray[np.int32] = _numbers(batch.column("members").offsets)
         self.metadata = [name for name in batch.schema.names if name not in ("key", "members")]
         """The names of the metadata columns."""
         self._rows: dict[str, list[int]] | None = None
@@ -214,7 +212,7 @@ def make_sidecar(
     batch = pa.RecordBatch.from_arrays(list(arrays.values()), list(arrays))
     members = arrays["members"]
     field, offsets, sizes = map(members.values.field, ("field", "offset", "size"))
-    numbers = [each.to_numpy() for each in (members.offsets, field.indices, offsets, sizes)]
+    numbers = [_numbers(each) for each in (members.offsets, field.indices, offsets, sizes)]
     facts = Facts(
         size=info.size,
         version=info.version,
@@ -328,6 +326,19 @@ def _is_consistent(sidecar: Sidecar) -> bool:
         if len(numbers) != len(row) * len(sidecar) or not (numbers.reshape(-1, len(row)) == row).all():
             return False
     return sidecar.fingerprint() == facts.fingerprint
+
+
+def _numbers(array: Any) -> Any:
+    """Return a view of an array of numbers. Its method `to_numpy` would import pandas, where that is installed."""
+    if array.null_count:
+        raise ValueError("numbers are missing")
+    kind = np.dtype(str(array.type))
+    buffer = array.buffers()[1]
+    return (
+        np.frombuffer(buffer, kind, len(array), array.offset * kind.itemsize)
+        if len(array)
+        else np.empty(0, kind)
+    )
 
 
 def _text(key: str | bytes) -> str:

@@ -62,21 +62,22 @@ def run_ahead(
     depth = workers * PER_WORKER
     if ordered:
         for item, future in look_ahead(lambda item: (item, submit(item)), items, depth):
-            _first_completed([future])
+            first_completed([future])
             yield item, future
         return
     running: dict[Future[R], T] = {}
     for item in items:
         running[submit(item)] = item
         if len(running) >= depth:
-            future = _first_completed(running)
+            future = first_completed(running)
             yield running.pop(future), future
     while running:
-        future = _first_completed(running)
+        future = first_completed(running)
         yield running.pop(future), future
 
 
-def _first_completed(futures: Iterable[Future[R]]) -> Future[R]:
+def first_completed(futures: Iterable[Future[R]]) -> Future[R]:
+    """Wait for one of the futures and return it."""
     futures = list(futures)
     # Wake up now and then: a signal that another thread received does not interrupt this wait.
     while not wait(futures, WAKE_UP, FIRST_COMPLETED).done:

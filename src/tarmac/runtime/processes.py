@@ -34,11 +34,6 @@ EXIT_TIMEOUT = 3.0
 PR_SET_PDEATHSIG = 1
 
 
-def usable_cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 @contextlib.contextmanager
 def worker_pool(processes: int, work: Callable[[T], R]) -> Iterator[Callable[[T], Future[R]]]:
     """Start processes that run `work`, and yield the function that submits an item to them.

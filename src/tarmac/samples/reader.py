@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections import Counter
-from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from mmap import mmap
-from typing import Any
+from typing import Any, TypeVar
 
 from tarmac.display import display_url, plural, visible
 from tarmac.errors import ArchiveError, PartialSamples, SampleError, SplitSample, TarmacWarning, UsageError
@@ -17,11 +17,15 @@ from tarmac.limits import Limits
 from tarmac.samples.grouping import Grouping, Sample, group_members
 from tarmac.samples.naming import Splitter, first_dot
 from tarmac.storage import Cache, Source, StorageOptions, open_shard
+from tarmac.storage.ahead import open_ahead
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.storage.urls import Shards, expand
 from tarmac.tar import Member, Repeated, TarOptions, read_members
 from tarmac.tar.compression import HEAD, detect
 from tarmac.tar.reader import DEFAULT_OPTIONS
+
+T = TypeVar("T")
+Opening = Callable[[], Source]
 
 
 @dataclass(slots=True)
@@ -68,18 +72,25 @@ class SampleReader:
 
     def __iter__(self) -> Iterator[Sample]:
         report = self.report
-        for url in self.urls:
-            previous = report.samples
-            for sample in read_shard(self, url):
-                report.samples += 1
-                yield sample
-            report.shards += 1
-            if report.samples == previous:
-                report.empty_shards.append(url)
+        with contextlib.closing(self.open_each(self.urls)) as shards:
+            for url, opening in shards:
+                previous = report.samples
+                for sample in read_shard(self, url, opening=opening):
+                    report.samples += 1
+                    yield sample
+                report.shards += 1
+                if report.samples == previous:
+                    report.empty_shards.append(url)
 
     def open(self, url: str) -> Source:
         """Open the bytes of one shard, through the cache if there is one."""
         return open_shard(url, self.storage, self.cache)
+
+    def open_each(
+        self, shards: Iterable[T], url_of: Callable[[T], str] = str, *, early: bool = True
+    ) -> Generator[tuple[T, Opening], None, None]:
+        """Yield each shard with a function that opens it; remote shards are opened `early` (storage/ahead.py)."""
+        return open_ahead(shards, url_of, self.open, self.storage, self.cache, early=early)
 
 
 def read(
@@ -116,16 +127,19 @@ def read(
 
 
 def read_shard(
-    reader: SampleReader, url: str, on_error: Callable[[SampleError], None] | None = None
+    reader: SampleReader,
+    url: str,
+    on_error: Callable[[SampleError], None] | None = None,
+    opening: Opening | None = None,
 ) -> Iterator[Sample]:
-    """Yield the samples of one shard.
+    """Yield the samples of one shard, which `opening()` opens, or else the reader.
 
     With an `on_error` that returns, samples with errors are dropped. The headers of a plain local shard are
     then read first, so that non-contiguous samples are dropped whole. In a stream such a sample is detected
     at its second part; the rest of the shard is dropped, because other samples may be non-contiguous, too.
     """
     grouping, skipped = Grouping.of(reader.tar, reader.split_name, lower=reader.lower), reader.report.skipped
-    with reader.open(url) as source:
+    with reader.open(url) if opening is None else opening() as source:
         mapped = source.map() if reader.mmap else None
         options: dict[str, Any] = {}
         if on_error is not None:

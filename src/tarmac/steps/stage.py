@@ -78,6 +78,9 @@ class PipelineStage:
     """Whether the stage hands on parts of shards unchanged (see `tarmac.stream.shards.split`)."""
     reads_parts: bool = False
     """Whether the stage reads shards into samples, and understands parts of shards."""
+    foreseeable: bool = False
+    """Whether items may be taken from the stage before they are needed: taking one has no effect, and does not wait.
+    Remote shards are opened ahead if all stages before their reader are foreseeable. A subclass declares it again."""
     state_name: ClassVar[str | None] = None
     """The name of the stage in saved states, if it is not that of its class."""
     drops: Drops | Callable[[], dict[str, Drops]] | None = None
@@ -135,6 +138,16 @@ class PipelineStage:
     def upstream_epochs(self, own: int, shared: int) -> tuple[int, int]:
         """Return the epochs for the stages before this one: those of the samples that the stage replays."""
         return own, shared
+
+
+class Foreseen(Iterator[Any]):
+    """Items that may be taken before they are needed, since all stages that they come from are foreseeable."""
+
+    def __init__(self, items: Iterable[Any]) -> None:
+        self._next = iter(items).__next__
+
+    def __next__(self) -> Any:
+        return self._next()
 
 
 class _Adapter(PipelineStage):

@@ -17,6 +17,7 @@ import contextlib
 import hashlib
 import os
 import re
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -130,6 +131,20 @@ class Cache:
                 what = f"{self._root}: {error.strerror or error}; shards are streamed."
                 warnings.warn(what, CacheDisabled, stacklevel=3)
         return schemes.open_read(url, storage) if source is None else source
+
+    def open_early(self, url: str, storage: StorageOptions, room: Callable[[], int]) -> Source | None:
+        """Open a shard as `open_read` does, before it is needed.
+
+        Return None, and keep nothing, if it has to be downloaded and has more than `room()` bytes, which may change
+        in the meantime.
+        """
+        source = self._cached(url, storage)
+        if source is None and not self._disabled:
+            source = self._fetch(url, storage, room=room)
+        if source is None or isinstance(source, LocalSource) or self._is_too_large(source.length or 0):
+            return source
+        source.close()
+        return None
 
     def retire(self, url: str) -> None:
         """Make the entry of a URL the first to be evicted, because it will not be used again soon."""
@@ -289,8 +304,20 @@ class Cache:
         current = schemes.stat(url, storage)
         return current.size == note.size if current.version is None else current.version == note.version
 
-    def _fetch(self, url: str, storage: StorageOptions, version: str | None = None) -> Source | None:
-        """Download the entry unless another process just did; return None if it exceeds `max_bytes`."""
+    def _is_too_large(self, size: int) -> bool:
+        return self.max_bytes is not None and size > self.max_bytes
+
+    def _fetch(
+        self,
+        url: str,
+        storage: StorageOptions,
+        version: str | None = None,
+        room: Callable[[], int] = lambda: sys.maxsize,
+    ) -> Source | None:
+        """Download the entry unless another process just did.
+
+        If it is known to exceed `max_bytes` or `room()`, return the remote source; if it turns out to, None.
+        """
         name = self.path_of(url).name
         with open_cache_dirs(self._root, create=True) as dirs, dirs.locked(name):
             source = self._cached(url, storage, version)
@@ -299,29 +326,31 @@ class Cache:
             for stale in dirs.parts.names(name):
                 dirs.parts.remove(stale)  # its download has died, since we hold the lock
             remote = schemes.open_read(url, storage)
-            if self.max_bytes is not None and (remote.length or 0) > self.max_bytes:
+            if self._is_too_large(remote.length or 0) or (remote.length or 0) > room():
                 return remote
             part = part_name(name)
             with remote, contextlib.ExitStack() as unless_published:
                 cached = _CachedSource(self, name, dirs.parts.create(part), remote.version)
                 unless_published.callback(dirs.parts.remove, part)
                 unless_published.callback(cached.close)
-                note = self._download(remote, cached, url)
+                note = self._download(remote, cached, url, room)
                 if note is None:
                     return None
                 self._publish(dirs, part, cached, note)
                 unless_published.pop_all()
                 return cached
 
-    def _download(self, remote: Source, cached: _CachedSource, url: str) -> Note | None:
-        """Download to a part file; return None if the shard exceeds `max_bytes`."""
+    def _download(
+        self, remote: Source, cached: _CachedSource, url: str, room: Callable[[], int]
+    ) -> Note | None:
+        """Download to a part file; return None if the shard exceeds `max_bytes` or `room()`."""
         import xxhash
 
         hasher, size, fd = xxhash.xxh3_64(), 0, cached.fileno()
         while chunk := remote.read(MIB):
             hasher.update(chunk)
             size += len(chunk)
-            if self.max_bytes is not None and size > self.max_bytes:
+            if self._is_too_large(size) or size > room():
                 return None
             view = memoryview(chunk)
             while view:  # a call may write only some of the bytes

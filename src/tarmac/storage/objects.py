@@ -52,6 +52,8 @@ def _guarded(url: str) -> bool:
 class WebStore(Store):
     """Files on web servers. Subclasses translate their URLs into requests to a web server or bucket."""
 
+    opens_ahead = True
+
     def resolve(self, url: str, storage: StorageOptions, /) -> tuple[str, StorageOptions]:
         """Return the URL to request, and the options to request it with."""
         return url, storage

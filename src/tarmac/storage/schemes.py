@@ -15,7 +15,15 @@ from operator import itemgetter
 
 from tarmac import environment
 from tarmac.environment import is_secure
-from tarmac.errors import ShortRead, TooManyShards, UnsafeUrl, UnsupportedScheme, UrlError, UsageError
+from tarmac.errors import (
+    ShortRead,
+    TarmacError,
+    TooManyShards,
+    UnsafeUrl,
+    UnsupportedScheme,
+    UrlError,
+    UsageError,
+)
 from tarmac.limits import DEFAULT_LIMITS, MIB
 from tarmac.storage.local import local_path
 from tarmac.storage.store import Store
@@ -99,6 +107,14 @@ def is_stream(url: str) -> bool:
     """Return whether the URL can be read only once, from start to end: standard input or a command."""
     store = _find_store(scheme_of(url))
     return store is not None and store.is_stream
+
+
+def opens_ahead(url: str) -> bool:
+    """Return whether the store of the URL allows to open it before it is read."""
+    try:
+        return _resolve(url)[0].opens_ahead
+    except TarmacError:
+        return False  # raised when it is opened
 
 
 def can_list(url: str) -> bool:

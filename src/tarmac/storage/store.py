@@ -28,6 +28,8 @@ class Store(ABC):
 
     is_stream: ClassVar[bool] = False
     """Whether a URL names a stream that can be read only once, from start to end."""
+    opens_ahead: ClassVar[bool] = False
+    """Whether a reader of several URLs may open the next ones early, in other threads, and perhaps in vain."""
 
     @abstractmethod
     def open_read(self, url: str, storage: StorageOptions, /) -> Source:

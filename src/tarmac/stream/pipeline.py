@@ -18,12 +18,12 @@ from tarmac.runtime.agreement import Site, check_agreement, remember_rendezvous,
 from tarmac.runtime.seeds import all_seeds, load_all_seeds
 from tarmac.runtime.worker_info import WorkerInfo, current_worker_info, loader_token, remember_rank
 from tarmac.steps.handlers import Drops
-from tarmac.steps.stage import Each, Epoch, PipelineStage, as_stage
+from tarmac.steps.stage import Each, Epoch, Foreseen, PipelineStage, as_stage
 from tarmac.stream.batch import Batched
 from tarmac.stream.describe import html_table, one_line
 from tarmac.stream.epochs import EpochAware, EpochCounter, NumberedEpochs, StreamSource
 from tarmac.stream.length import add_length
-from tarmac.stream.shards.split import is_foreign, is_splitter, splits_nodes, with_parts
+from tarmac.stream.shards.split import is_foreign, is_foreseeable, is_splitter, splits_nodes, with_parts
 from tarmac.stream.state import Progress, check_state, identity_of, skip
 
 P = TypeVar("P", bound="DataPipeline")  # not Self: see stream/fluent.py
@@ -185,6 +185,8 @@ class DataPipeline(StreamSource):
         for number, stage in enumerate(self.pipeline[:stateless]):
             if is_splitter(stage):
                 stage = with_parts(stage, self.pipeline[number + 1 :])
+            if as_stage(stage).reads_parts and all(map(is_foreseeable, self.pipeline[:number])):
+                source = Foreseen(source)
             source = self.invoke(stage, source) if number else self.invoke(stage)
             if number == reader:
                 source = progress.note_first(iter(source))

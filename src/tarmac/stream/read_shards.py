@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from itertools import chain, islice
 from typing import Any
 
 from tarmac.display import display_url
 from tarmac.errors import NoSamples, SampleError, TarmacError
 from tarmac.samples.naming import Splitter, first_dot
-from tarmac.samples.reader import SampleReader, read_shard
+from tarmac.samples.reader import Opening, SampleReader, read_shard
 from tarmac.steps.handlers import Drops, Handler, reraise_exception
-from tarmac.steps.stage import PipelineStage
+from tarmac.steps.stage import Foreseen, PipelineStage
 from tarmac.storage import Cache, StorageOptions, is_local
 from tarmac.storage.local import local_path
 from tarmac.storage.types import DEFAULT_STORAGE
@@ -69,24 +70,26 @@ class TarSamples(PipelineStage):
     def run(self, source: Iterable[Any]) -> Iterator[Any]:
         shard: Any = None
         try:
-            for shard in source:
-                try:
-                    yield from self._samples({"url": shard} if isinstance(shard, str) else shard)
-                except _Stop:
-                    return
-                except (TarmacError, OSError) as error:
-                    if not self._ask(error):
+            early = isinstance(source, Foreseen | list | tuple)
+            with closing(self.reader.open_each(source, _url_of, early=early)) as shards:
+                for shard, opening in shards:
+                    try:
+                        yield from self._samples({"url": shard} if isinstance(shard, str) else shard, opening)
+                    except _Stop:
                         return
-            shard = None
+                    except (TarmacError, OSError) as error:
+                        if not self._ask(error):
+                            return
+                shard = None
         finally:
             put_back(shard)  # if it was not read to its end
 
-    def _samples(self, shard: dict[str, Any]) -> Iterator[Any]:
+    def _samples(self, shard: dict[str, Any], opening: Opening) -> Iterator[Any]:
         url = shard["url"]
         if self.verbose:
             _log.info("reading %s", display_url(url))
         on_error = None if self.handler is reraise_exception else self._on_error
-        samples: Iterable[Any] = read_shard(self.reader, url, on_error=on_error)
+        samples: Iterable[Any] = read_shard(self.reader, url, on_error, opening)
         if "part" in shard:
             index, count = shard["part"]
             samples = islice(samples, index, None, count)
@@ -115,6 +118,11 @@ class TarSamples(PipelineStage):
     def _ask(self, error: Exception) -> bool:
         """Return whether the handler accepts an error of a shard."""
         return self.drops.ask(self.handler, error)
+
+
+def _url_of(shard: Any) -> Any:
+    """Return the URL of a shard; what it lacks is reported when the shard is read."""
+    return shard.get("url") if isinstance(shard, dict) else shard
 
 
 class _Stop(Exception):

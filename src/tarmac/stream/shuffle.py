@@ -147,6 +147,11 @@ class Shuffle(EpochAware):
         self.handler = handler
         self.max_bytes = max_bytes
 
+    @property
+    def foreseeable(self) -> bool:  # type: ignore[override]
+        """Whether items may be taken early: not if the program has the generator, or a handler, to itself."""
+        return self.rng is None and self.handler is None
+
     def run(self, source: Iterable[T]) -> Iterator[T]:
         epoch = self._next_epoch()
         rng = self._generator(epoch) if self.rng is None or epoch.shared else self.rng
@@ -179,6 +184,7 @@ class detshuffle(NumberedEpochs):  # noqa: N801 - the name it has in the library
     """
 
     keeps_parts = True
+    foreseeable = True
 
     def __init__(self, bufsize: float = 1000, initial: float = 100, seed: int = 0, epoch: int = -1) -> None:
         super().__init__(epoch + 1)
@@ -200,6 +206,7 @@ class PermuteShards(EpochAware):
     """
 
     keeps_parts = True
+    foreseeable = True
     state_name: ClassVar[str | None] = "Redeal"
 
     def run(self, source: Iterable[T]) -> Iterator[T]:
@@ -218,6 +225,7 @@ class ShardShuffle(EpochAware):
     """
 
     keeps_parts = True
+    foreseeable = True
 
     def __init__(self, size: int | bool | None, seed: int | None = None) -> None:
         super().__init__()

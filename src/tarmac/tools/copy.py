@@ -54,6 +54,7 @@ def copy(
         order=order,
         views=True,
         progress=run.progress,
+        processes=run.workers,
     )
     facts: dict[str, Any] = {"select": select.options()} | order.options(one_pass=planned.one_pass)
     return rewrite("copy", planned, target, run, options=facts)

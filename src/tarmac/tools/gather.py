@@ -53,7 +53,13 @@ class Gathered:
 
 
 def gather(
-    inputs: Inputs, directory: str, select: Select, access: Access, *, progress: bool | None = None
+    inputs: Inputs,
+    directory: str,
+    select: Select,
+    access: Access,
+    *,
+    progress: bool | None = None,
+    processes: int = 1,
 ) -> Gathered:
     """Index shards; what is created for this job alone goes into the directory."""
     options = replace(access.indexing, meta=columns_for(inputs, select, access))
@@ -68,7 +74,9 @@ def gather(
         versions[number] = f"{url} {version}"
         return shard
 
-    manifest = manifest_of(inputs, options, index_one=index_one, progress=progress)
+    manifest = manifest_of(
+        inputs, options, beside=False, index_one=index_one, progress=progress, processes=processes
+    )
     lines = "\n".join(versions[number] for number in range(len(versions)))
     digest = xxhash.xxh3_64_hexdigest(lines.encode("utf-8", "surrogateescape"))
     copies = zip(manifest.urls, inputs.urls, strict=True)

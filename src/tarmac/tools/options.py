@@ -21,7 +21,7 @@ from tarmac.jobs.engines import Engine, make_engine
 from tarmac.jobs.task import Outcome
 from tarmac.limits import Limits
 from tarmac.runtime.budget import ErrorBudget
-from tarmac.runtime.processes import usable_cores
+from tarmac.runtime.cores import usable_cores
 from tarmac.samples.naming import Splitter, first_dot
 from tarmac.samples.reader import SampleReader
 from tarmac.storage import Cache, StorageOptions

@@ -195,8 +195,9 @@ class StreamedShards:
         return self._selected([self.inputs[shard.source]], tally or Tally())
 
     def _selected(self, urls: Sequence[str], tally: Tally) -> Iterator[Sample]:
-        select = self.select
-        each = select.of_each((read_shard(self.access.reader([url]), url) for url in urls), tally)
+        select, reader = self.select, self.access.reader(urls)
+        shards = (read_shard(reader, url, opening=opening) for url, opening in reader.open_each(urls))
+        each = select.of_each(shards, tally)
         # Selected before interleaving, as with an index; a slice, which counts all samples, is rejected with it.
         return select.cut(self.order.of_streams(each, lambda samples: select.of_all(samples, tally)), tally)
 
@@ -246,12 +247,13 @@ def plan(
     views: bool = False,
     stream_remote: bool | None = None,
     progress: bool | None = None,
+    processes: int = 1,
 ) -> Plan:
     """Decide how the samples are read: by index, shard by shard, or in one pass.
 
     Remote shards that each become one output shard are streamed: reading them twice, to index them first,
     would cost more. `stream_remote` overrides that. `views` lends memory-mapped fields to a caller that only
-    passes them on.
+    passes them on. `processes` build the indexes that are missing.
     """
     urls = [url for group in inputs for url in group.urls]
     one_to_one = (
@@ -266,7 +268,7 @@ def plan(
         _check_one_pass(select, output, order)
         return Plan({"": OnePass(urls, select, access, order)}, one_pass=True, select=select)
     selects = selects_by_split(select, output)
-    datasets = _open_datasets(inputs, select, access, views=views, progress=progress)
+    datasets = _open_datasets(inputs, select, access, views=views, progress=progress, processes=processes)
     sources = {name: _indexed(datasets, each, order) for name, each in selects.items()}
     balance = select.balance(_joined(datasets), sum(source.size for source in sources.values()))
     if any(map(len, datasets)):
@@ -328,11 +330,12 @@ def _open_datasets(
     *,
     views: bool = False,
     progress: bool | None = None,
+    processes: int = 1,
 ) -> list[Dataset]:
     opening, datasets = access.opening(views=views), []
     for group in inputs:
         indexing = replace(access.indexing, meta=columns_for(group, select, access))
-        manifest = manifest_of(group, indexing, beside=False, progress=progress)
+        manifest = manifest_of(group, indexing, beside=False, progress=progress, processes=processes)
         datasets.append(Dataset._of_parts([whole(ShardSet(manifest, opening))]))
     return datasets
 

@@ -20,6 +20,7 @@ def test_sorted_and_stable_in_any_memory(tmp_path_factory, values, reverse, memo
     assert list(runs) == sorted(
         ((value, number * 3) for number, value in enumerate(values)), key=lambda row: row[0], reverse=reverse
     )
+    assert list(runs.numbers()) == [number for _, number in runs]
 
 
 def test_many_runs_are_merged_in_between(tmp_path, monkeypatch):

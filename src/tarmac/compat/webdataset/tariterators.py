@@ -27,6 +27,7 @@ from tarmac.limits import DEFAULT_LIMITS
 from tarmac.runtime.seeds import random_seed
 from tarmac.samples.grouping import Grouping, group_members
 from tarmac.samples.naming import first_dot
+from tarmac.samples.reader import Opening
 from tarmac.steps.handlers import Handler, reraise_exception
 from tarmac.storage.braces import expand_braces
 from tarmac.stream import read_shards
@@ -292,11 +293,11 @@ class TarSamples(read_shards.TarSamples):
     _reads_local = True
     """Whether local shards are read in secure mode, as in `WebDataset` and not in `gopen`."""
 
-    def _samples(self, shard: dict[str, Any]) -> Iterator[Any]:
+    def _samples(self, shard: dict[str, Any], opening: Opening) -> Iterator[Any]:
         check_url(shard["url"], reject_local=not self._reads_local)
         if environment.gopen_verbose():
             print_message(f"GOPEN {display_url(shard['url'])} {gopen.info}")
-        return super()._samples(shard)
+        return super()._samples(shard, opening)
 
     def _ask(self, error: Exception) -> bool:
         if getattr(error, "url", None) is not None:

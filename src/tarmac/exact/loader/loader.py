@@ -25,8 +25,8 @@ from tarmac.exact.mix import Mix
 from tarmac.exact.order.epochs import Request, Tail
 from tarmac.exact.types import Batch_co, T_co
 from tarmac.runtime.budget import ErrorBudget
+from tarmac.runtime.cores import usable_cores
 from tarmac.runtime.lookahead import PER_WORKER, look_ahead
-from tarmac.runtime.processes import usable_cores
 
 
 class Loader(EpochCursor, Generic[Batch_co]):

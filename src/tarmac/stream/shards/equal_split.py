@@ -38,6 +38,7 @@ class EqualSplit(PipelineStage):
 
     splits = True
     keeps_parts = True
+    foreseeable = True
     state_name: ClassVar[str | None] = "EqualShares"
 
     def __post_init__(self) -> None:

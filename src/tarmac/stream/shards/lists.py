@@ -42,6 +42,7 @@ class SimpleShardList(StreamSource):
     the order depends on the new seed alone, not on the epoch, so a program may set it in each epoch.
     """
 
+    foreseeable = True
     seed_assigned: bool = False
 
     def __init__(
@@ -95,6 +96,7 @@ class ResampledShards(NumberedEpochs, StreamSource):
     """
 
     per_reader = True
+    foreseeable = True
 
     def __init__(
         self,
@@ -176,6 +178,7 @@ class Resample(EpochAware):
     """Collect all items and draw `n` of them with replacement. Without `seed`, one is drawn at construction."""
 
     per_reader = True
+    foreseeable = True
 
     def __init__(self, n: int = sys.maxsize, seed: Seed | None = None) -> None:
         super().__init__()

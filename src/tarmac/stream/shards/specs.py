@@ -65,6 +65,8 @@ class MultiShardSample(StreamSource):
     the epoch alone, so all ranks and workers agree.
     """
 
+    foreseeable = True
+
     def __init__(
         self,
         spec: str | os.PathLike[str] | Mapping[str, Any],

@@ -64,6 +64,13 @@ def splits_nodes(stage: object) -> bool:
     return stage is split_by_node or stage is split_all or as_stage(stage).splits_nodes
 
 
+def is_foreseeable(stage: object) -> bool:
+    """Return whether items may be taken from a stage before they are needed (see `PipelineStage.foreseeable`)."""
+    stage = stage.func if isinstance(stage, functools.partial) else stage
+    declared = "foreseeable" in vars(type(stage)) and as_stage(stage).foreseeable
+    return declared or isinstance(stage, list | tuple) or any(stage is known for known in _SPLITTERS)
+
+
 def is_foreign(stage: object) -> bool:
     """Return whether a stage was defined outside of tarmac, so that it may be a splitter."""
     while isinstance(stage, functools.partial):

@@ -82,6 +82,7 @@ def export(
         destination,
         access,
         progress=run.progress,
+        processes=run.workers,
         stream_remote=_can_stream(select, destination) and not (kind.table and row.columns is None),
     )
     (source, *_) = planned.sources.values()

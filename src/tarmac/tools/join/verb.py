@@ -81,7 +81,7 @@ def join(
     inputs, others = access.inputs(sources), access.inputs(other)
     with work_directory("join", tmp) as directory:
         right = open_source(others, f"{directory}/with", layout, rows, prefix, access, progress=run.progress)
-        left = gather(inputs, directory, select, access, progress=run.progress)
+        left = gather(inputs, directory, select, access, progress=run.progress, processes=run.workers)
         used, unmatched, selected = np.zeros(right.size, bool), 0, 0
         joined: dict[str, IndexedSamples] = {}
         examples: list[str] = []

@@ -95,7 +95,9 @@ def map(  # noqa: A001 - the name of the verb
         )
     select, run = bundle(Select, options), bundle(Run, options)
     target = bundle(Output, {"pattern": os.fspath(output), **options})
-    planned = plan([access.inputs(sources)], select, target, access, progress=run.progress)
+    planned = plan(
+        [access.inputs(sources)], select, target, access, progress=run.progress, processes=run.workers
+    )
     concurrency = run.workers
     if not planned.one_pass:
         shards = sum(1 for name, each in planned.sources.items() for _ in each.shards(target, name))

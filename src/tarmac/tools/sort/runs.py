@@ -49,11 +49,19 @@ class Runs:
             return self._held_rows()
         return self._merge([*map(_read, self._files), self._held_rows()])
 
+    def numbers(self) -> Iterator[int]:
+        """Return the numbers alone, in the order of their values."""
+        if self._files:
+            return (number for _, number in self)
+        return map(self._numbers.__getitem__, self._held_order())
+
+    def _held_order(self) -> array[int]:
+        values = self._values
+        return array("q", sorted(range(len(values)), key=values.__getitem__, reverse=self._reverse))
+
     def _held_rows(self) -> Iterator[Row]:
-        values, numbers = self._values, self._numbers
-        order = array("q", sorted(range(len(values)), key=values.__getitem__, reverse=self._reverse))
-        for position in order:
-            yield values[position], numbers[position]
+        order = self._held_order()
+        return zip(map(self._values.__getitem__, order), map(self._numbers.__getitem__, order), strict=True)
 
     def _merge(self, runs: list[Iterator[Row]]) -> Iterator[Row]:
         return heapq.merge(*runs, key=itemgetter(0), reverse=self._reverse)

@@ -73,7 +73,7 @@ def sort(
     splits = selects_by_split(select, target)
     inputs, losses = access.inputs(sources), _Losses()
     with work_directory("sort", tmp) as directory:
-        shards = gather(inputs, directory, select, access, progress=run.progress)
+        shards = gather(inputs, directory, select, access, progress=run.progress, processes=run.workers)
         samples = {
             name: _sorted(shards, each, order, f"{directory}/order-{number}", memory, run, losses)
             for number, (name, each) in enumerate(splits.items())
@@ -125,10 +125,13 @@ def _sorted(
 
 def _unique(runs: Runs, order: SortKey, dataset: Dataset, shards: Gathered, losses: _Losses) -> Iterator[int]:
     """Yield the numbers of the samples in order, without those that `unique` excludes."""
+    if order.unique == "keep":
+        yield from runs.numbers()
+        return
     previous: bytes | None = None
     first = -1
     for value, number in runs:
-        if order.unique == "keep" or value != previous:
+        if value != previous:
             previous, first = value, number
             yield number
         elif order.unique == "first":
