@@ -17,7 +17,7 @@ from PIL import Image
 import tarmac
 from tarmac.codecs import boxes
 from tarmac.errors import MissingField, UsageError
-from tarmac.steps.crops import RandomResizedCrop, random_box
+from tarmac.steps.pictures import RandomResizedCrop, random_box
 
 SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
 
