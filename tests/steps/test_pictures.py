@@ -1,4 +1,4 @@
-"""Random crops have the right shape and pixels, and depend only on the random numbers."""
+"""Cropped and resized images have the right shape and pixels, and depend only on the random numbers."""
 
 from __future__ import annotations
 
@@ -10,14 +10,18 @@ import numpy as np
 import pytest
 import simplejpeg
 import torch
+from bench.cases.pictures import area_resized, decibels, quality
+from bench.data import natural_jpegs
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
 import tarmac
-from tarmac.codecs import boxes
-from tarmac.errors import MissingField, UsageError
-from tarmac.steps.pictures import RandomResizedCrop, random_box
+from tarmac.codecs import accelerator
+from tarmac.errors import DecodeFailed, DecompressionBomb, MissingField, UsageError
+from tarmac.exact.steps import seeded_generator
+from tarmac.limits import Limits
+from tarmac.steps.pictures import RandomResizedCrop, Resize, ResizeCenterCrop, random_box
 
 SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
 
@@ -29,6 +33,11 @@ def gradient(width=120, height=90):
 
 
 JPEG = simplejpeg.encode_jpeg(gradient(), 95)
+
+
+def without_native(monkeypatch):
+    monkeypatch.setattr(accelerator, "jpeg", lambda: None)
+    monkeypatch.setattr(accelerator, "pixels", lambda: None)
 
 
 class Numbers:
@@ -66,13 +75,29 @@ def test_the_centre_is_taken_if_nothing_fits():
     assert random_box(1, 1, SCALE, RATIO, random.Random(0)) == (0, 0, 1, 1)
 
 
+def test_the_parts_of_a_seed_never_change():
+    """A run that is resumed by a later version goes on with the same crops."""
+    crop = RandomResizedCrop(224)
+    expected = {
+        0: (59, 943, 1, 763, False),
+        1: (445, 887, 103, 465, True),
+        2: (2, 990, 0, 764, False),
+        3: (197, 688, 175, 654, False),
+    }
+    for seed, numbers in expected.items():
+        across, down, mirrored = crop.region(1024, 768, random.Random(seed))
+        assert (across.start, across.stop, down.start, down.stop, mirrored) == numbers
+    across, down, mirrored = crop.region(500, 375, seeded_generator(12345))
+    assert (across.start, across.stop, down.start, down.stop, mirrored) == (285, 492, 137, 347, True)
+
+
 @pytest.mark.parametrize("native", [True, False])
 def test_crops(monkeypatch, native):
     if not native:
-        monkeypatch.setattr(boxes, "_native", lambda: None)
+        without_native(monkeypatch)
     crop = RandomResizedCrop(32, scale=(0.25, 0.25), ratio=(1.0, 1.0))
-    straight = crop.crop(JPEG, Numbers(0, 0, 0.999, 0, 0.9))  # the upper right corner, not mirrored
-    mirrored = crop.crop(JPEG, Numbers(0, 0, 0.999, 0, 0.1))
+    straight = crop.transform(JPEG, Numbers(0, 0, 0.999, 0, 0.9))  # the upper right corner, not mirrored
+    mirrored = crop.transform(JPEG, Numbers(0, 0, 0.999, 0, 0.1))
     np.testing.assert_array_equal(mirrored, straight[:, ::-1])
     assert straight.shape == (32, 32, 3)
     assert straight.dtype == np.uint8
@@ -84,16 +109,16 @@ def test_crops(monkeypatch, native):
 
 def test_pixels_do_not_depend_on_the_native_decoder(monkeypatch):
     crop = RandomResizedCrop(48)
-    ours = [crop.crop(JPEG, random.Random(seed)) for seed in range(40)]
-    monkeypatch.setattr(boxes, "_native", lambda: None)
-    np.testing.assert_array_equal(ours, [crop.crop(JPEG, random.Random(seed)) for seed in range(40)])
+    ours = [crop.transform(JPEG, random.Random(seed)) for seed in range(40)]
+    without_native(monkeypatch)
+    np.testing.assert_array_equal(ours, [crop.transform(JPEG, random.Random(seed)) for seed in range(40)])
 
 
 def test_large_parts_are_averaged():
     noise = np.random.default_rng(0).integers(0, 2, (400, 400, 1)).repeat(3, 2).astype(np.uint8) * 255
     stream = io.BytesIO()
     Image.fromarray(noise).save(stream, "PNG")
-    small = RandomResizedCrop(40, scale=(1.0, 1.0), ratio=(1.0, 1.0)).crop(
+    small = RandomResizedCrop(40, scale=(1.0, 1.0), ratio=(1.0, 1.0)).transform(
         stream.getvalue(), random.Random(0)
     )
     assert small.std() < 30  # a hundred black and white pixels averaged for each
@@ -184,9 +209,130 @@ def test_invalid_arguments_and_missing_fields():
         RandomResizedCrop(8)({"__key__": "a", "txt": b""})
     for field, bad in (
         ("size", {"size": 0}),
+        ("size", {"size": (224, 224)}),
         ("scale", {"size": 8, "scale": (0, 1)}),
         ("scale", {"size": 8, "scale": (0.5, 1.1)}),
         ("ratio", {"size": 8, "ratio": (2, 1)}),
     ):
         with pytest.raises(UsageError, match=f"`{field}`"):
             RandomResizedCrop(**bad)
+
+
+@pytest.mark.parametrize(("width", "height"), [(120, 90), (90, 120), (33, 200), (7, 5), (1, 1), (64, 64)])
+def test_sizes_of_results(width, height):
+    image = np.ascontiguousarray(np.resize(gradient(), (height, width, 3)))
+    data = simplejpeg.encode_jpeg(image, 90)
+    shorter = min(width, height)
+    for given_, name in ((data, "bytes"), (image, "array"), (Image.fromarray(image), "Pillow")):
+        resized = np.asarray(Resize(20).transform(given_))
+        assert resized.shape == (20 * height // shorter, 20 * width // shorter, 3), name
+        assert np.asarray(Resize((31, 17)).transform(given_)).shape == (17, 31, 3), name
+        assert np.asarray(ResizeCenterCrop(21).transform(given_)).shape == (21, 21, 3), name
+        assert np.asarray(ResizeCenterCrop(21, shorter=21).transform(given_)).shape == (21, 21, 3), name
+
+
+def test_the_centre_is_that_of_the_resized_image():
+    for data in (JPEG, gradient()):
+        resized = Resize(64).transform(data)
+        assert resized.shape == (64, 85, 3)
+        centre = ResizeCenterCrop(56).transform(data)
+        np.testing.assert_array_equal(centre, resized[4:60, 14:70])
+    assert ResizeCenterCrop(224).shorter == 256
+
+
+@pytest.fixture(scope="module")
+def photos():
+    return natural_jpegs(4)
+
+
+@pytest.mark.parametrize(
+    "step", [RandomResizedCrop(224), RandomResizedCrop(96), Resize(256), ResizeCenterCrop(224)]
+)
+def test_natural_images_are_close_to_averages_of_whole_images(photos, step):
+    note, fault = quality(step, photos)
+    assert not fault, note
+
+
+@pytest.mark.parametrize("step", [RandomResizedCrop(224, exact=True), ResizeCenterCrop(224, exact=True)])
+def test_exact_results_are_averages_of_whole_images(photos, step):
+    for seed, photo in enumerate(photos):
+        region = step.region(1024, 768, random.Random(seed))
+        result = step.transform(photo, random.Random(seed))
+        expected = area_resized(photo, region)
+        assert decibels(result, expected[:, ::-1] if region.mirrored else expected) > 55
+
+
+@pytest.mark.parametrize("spec", [*SPECS, "pil", "pill", "pilrgba", "torch"])
+@pytest.mark.parametrize("format", ["JPEG", "PNG"])
+def test_decoding_at_a_size(tmp_path, spec, format):
+    stream = io.BytesIO()
+    Image.fromarray(gradient()).save(stream, format, quality=95)
+    field = {"JPEG": "jpg", "PNG": "png"}[format]
+    path = str(tmp_path / "a.tar")
+    with tarmac.TarWriter(path, index=True) as writer:
+        writer.write({"__key__": "a", field: stream.getvalue(), "cls": 3})
+    whole = tarmac.Dataset(path).decode(spec)[0][field]
+    for dataset in (tarmac.Dataset(path), tarmac.WebDataset(path, shardshuffle=False)):
+        [small] = [sample[field] for sample in dataset.decode(spec, size=30)]
+        [other] = [sample[field] for sample in dataset.decode(spec, size=(50, 20))]
+        assert type(small) is type(other) is type(whole)
+        values, all_values = np.asarray(small, np.float64), np.asarray(whole, np.float64)
+        assert abs(values.mean() - all_values.mean()) < 0.01 * (all_values.max() - all_values.min())
+        if isinstance(small, Image.Image):
+            assert (small.size, other.size, small.mode) == ((40, 30), (50, 20), whole.mode)
+            continue
+        assert small.dtype == whole.dtype
+        axes = slice(-2, None) if "torch" in spec else slice(0, 2)
+        assert (tuple(small.shape[axes]), tuple(other.shape[axes])) == ((30, 40), (20, 50))
+        assert small.ndim == whole.ndim
+
+
+def test_wrong_ways_to_decode_at_a_size(tmp_path):
+    path = str(tmp_path / "a.tar")
+    with tarmac.TarWriter(path, index=True) as writer:
+        writer.write({"__key__": "a", "jpg": JPEG})
+    for dataset in (tarmac.Dataset(path), tarmac.WebDataset(path, shardshuffle=False)):
+        with pytest.raises(UsageError, match="requires a format of images"):
+            dataset.decode(size=30)
+        with pytest.raises(UsageError, match="`size`"):
+            dataset.decode("rgb8", size=0)
+    with pytest.raises(DecodeFailed, match="jpg"):
+        tarmac.Dataset(path).map_dict(jpg=lambda data: data[:300]).decode("rgb8", size=30)[0]
+
+
+@pytest.mark.parametrize("thin", [(1, 3000), (3000, 1)])
+def test_long_images_do_not_become_huge(thin):
+    data = simplejpeg.encode_jpeg(np.zeros((*thin, 3), np.uint8), 90)
+    limits = Limits(pixels=1_000_000)
+    for image in (data, np.zeros((*thin, 3), np.uint8)):
+        with pytest.raises(DecompressionBomb, match="pixels"):
+            Resize(100, limits=limits).transform(image)
+        assert ResizeCenterCrop(100, limits=limits).transform(image).shape == (100, 100, 3)
+
+
+def test_invalid_arguments_of_the_other_steps():
+    for field, step, bad in (
+        ("size", Resize, {"size": 0}),
+        ("size", Resize, {"size": (3, 4, 5)}),
+        ("size", ResizeCenterCrop, {"size": -1}),
+        ("shorter", ResizeCenterCrop, {"size": 9, "shorter": 8}),
+    ):
+        with pytest.raises(UsageError, match=f"`{field}`"):
+            step(**bad)
+
+
+def test_the_steps_in_both_doors(tmp_path):
+    path = str(tmp_path / "a.tar")
+    with tarmac.TarWriter(path, index=True) as writer:
+        for number in range(6):
+            writer.write({"__key__": f"{number:03d}", "jpg": JPEG, "cls": number})
+    for step in (
+        tarmac.Resize((24, 24)),
+        tarmac.ResizeCenterCrop(24),
+        tarmac.ResizeCenterCrop(24, exact=True),
+    ):
+        ds = tarmac.Dataset(path).decode(only="cls").map(step).to_tuple("jpg", "cls")
+        [(images, _)] = tarmac.Loader(ds, 6, shuffle=False)
+        streamed = list(tarmac.WebDataset(path, shardshuffle=False).map(pickle.loads(pickle.dumps(step))))
+        np.testing.assert_array_equal(images, [sample["jpg"] for sample in streamed])
+        assert images.shape == (6, 24, 24, 3)

@@ -1,7 +1,7 @@
 """Decode a part of an image at the size that is needed.
 
-A JPEG holds blocks of 8x8 pixels, which can be decoded to 4x4, 2x2 or 1x1. With the package `tarmac-native`, only the needed
-part is decoded; without it, the whole image at the same scale, with the same pixels.
+A JPEG holds blocks of 8x8 pixels, which can be decoded to 4x4, 2x2 or 1x1. With the package `tarmac-native`, only the
+needed part is decoded; without it, the whole image at the same scale, with the same pixels.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Box = tuple[int, int, int, int]
 """Left, top, right, bottom, in pixels; right and bottom are exclusive."""
 _SCALES = (1, 2, 4)
-"""Eighths at which JPEGs are decoded: those for which libjpeg-turbo has vector instructions; others take longer than all."""
+"""Eighths at which JPEGs are decoded. For others, libjpeg-turbo has no vector instructions and needs more time."""
 _MAX_BLOCK = 32
 """Width of the widest JPEG block: the decoder may begin up to that many columns left of a box."""
 
@@ -59,7 +59,9 @@ class OpenImage:
 
     def scale(self, region: Region) -> int:
         """Return the eighths at which to decode: the fewest that do not lose what the result can show."""
-        if self._pixels is not None or max(self.width, self.height) < WHOLE:  # whose scales are hard to tell apart
+        if (
+            self._pixels is not None or max(self.width, self.height) < WHOLE
+        ):  # whose scales are hard to tell apart
             return WHOLE
         return next((scale for scale in _SCALES if region.allows(scale)), WHOLE)
 

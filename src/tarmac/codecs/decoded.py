@@ -1,4 +1,4 @@
-"""Resize images that are decoded already: arrays, tensors and Pillow images. They keep their type, layout and colours."""
+"""Resize decoded images: arrays, tensors and Pillow images. They keep their type, layout and colours."""
 
 from __future__ import annotations
 
@@ -47,6 +47,6 @@ def _resize_pillow(image: Any, region: Region) -> Any:
     (left, right), (top, bottom) = region.across.edges, region.down.edges
     # Both average over the areas of pixels that shrink; at other sizes the box is less even.
     filtering = Resampling.BOX if region.shrinks else Resampling.BILINEAR
-    size = region.across.count, region.down.count
+    size = region.across.wanted, region.down.wanted
     resized = image.resize(size, filtering, (left, top, right, bottom))
     return resized.transpose(Transpose.FLIP_LEFT_RIGHT) if region.mirrored else resized

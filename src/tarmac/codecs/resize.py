@@ -6,10 +6,12 @@ so that bytes are resized in integers, and `tarmac-native` and NumPy give the sa
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from tarmac.codecs import accelerator
+from tarmac.codecs.pixels import check_pixels
 from tarmac.errors import UsageError
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ WHOLE = 8
 Size = int | tuple[int, int]
 """The length of the shorter side, or width and height."""
 _SUM = 256
+_MAX_CHANNELS = 64
 
 
 class Span(NamedTuple):
@@ -41,7 +44,7 @@ class Span(NamedTuple):
         return cls(start, stop, size, 0, size)
 
     @property
-    def count(self) -> int:
+    def wanted(self) -> int:
         return self.last - self.first
 
     @property
@@ -68,13 +71,14 @@ class Region(NamedTuple):
         return all((axis.stop - axis.start) * scale >= WHOLE * axis.size for axis in (self.across, self.down))
 
 
-def check_size(size: Size) -> Size:
+def check_size(size: Any) -> Size:
     """Return a valid size; raise for others."""
-    numbers = tuple(size) if isinstance(size, tuple | list) else (size,)
-    if len(numbers) > 2 or not all(isinstance(number, int) and number > 0 for number in numbers):
-        what = f"expected a positive number, or a pair of them for width and height, got {size}."
+    pair = isinstance(size, tuple | list)
+    numbers = tuple(size) if pair else (size, size)
+    if len(numbers) != 2 or not all(isinstance(number, int) and number > 0 for number in numbers):
+        what = f"expected a positive integer, or a pair of them for width and height, got {size!r}."
         raise UsageError(what, field="size")
-    return (numbers[0], numbers[1]) if len(numbers) == 2 else numbers[0]
+    return numbers if pair else numbers[0]
 
 
 def fit(width: int, height: int, size: Size) -> Region:
@@ -87,8 +91,17 @@ def fit(width: int, height: int, size: Size) -> Region:
     return Region(Span.of(0, width, wide), Span.of(0, height, high))
 
 
+def check_region(region: Region, max_pixels: int) -> Region:
+    """Return a region whose result is within the limit: one side of a long, thin image may become large."""
+    check_pixels(region.across.wanted, region.down.wanted, max_pixels)
+    return region
+
+
 class Axis(NamedTuple):
-    """The pixels that go into each pixel of a result: neighbours from `first` on, which never falls, with their weights."""
+    """The pixels that go into each pixel of a result: neighbours from `first` on, with their weights.
+
+    `first` never falls, unless the axis is mirrored.
+    """
 
     first: NDArray[np.int32]
     weights: NDArray[np.uint16]
@@ -99,7 +112,7 @@ class Axis(NamedTuple):
 
     @property
     def end(self) -> int:
-        return int(self.first[-1]) + self.weights.shape[1]
+        return int(self.first[-1]) + int(self.weights.shape[1])
 
     def moved(self, offset: int, *, mirrored: bool = False) -> Axis:
         """Return the same for an image that lacks pixels at its start, and possibly in reverse order."""
@@ -128,7 +141,7 @@ def weigh(span: Span, scale: int = WHOLE) -> Axis:
         first = np.minimum(first, stop - taps)
         position = (first[:, None] + np.arange(taps + 1)) * step - left[:, None]
         area = np.minimum(np.maximum(position, 0), length)  # up to each pixel
-        share = (2 * _SUM * area + length) // (2 * length)
+        share = (area * (_SUM / length) + 0.5).astype(np.uint16)
         weights = share[:, 1:] - share[:, :-1]
     else:
         middle = 2 * left + length - step  # in half steps, from the middle of the first pixel
@@ -137,7 +150,7 @@ def weigh(span: Span, scale: int = WHOLE) -> Axis:
         second = (2 * _SUM * (middle - 2 * step * first) + 2 * step) // (4 * step)
         second = np.where(first < span.start, 0, np.where(first >= span.stop - 1, _SUM, second))
         first = first.clip(span.start, span.stop - taps)
-        weights = np.stack([_SUM - second, second], 1) if taps == 2 else np.full((span.count, 1), _SUM)
+        weights = np.stack([_SUM - second, second], 1) if taps == 2 else np.full((span.wanted, 1), _SUM)
     return Axis(first.astype(np.int32), np.ascontiguousarray(weights, np.uint16))
 
 
@@ -154,10 +167,11 @@ def resize(image: NDArray[Any], across: Axis, down: Axis) -> NDArray[Any]:
 
     native = accelerator.pixels()
     height, width, *channels = image.shape
-    pixels = image.reshape(height, width, -1)
-    if native is None or image.dtype != np.uint8:
-        return _resize(pixels, across, down).reshape(len(down.first), len(across.first), *channels)
-    out = np.empty((len(down.first), len(across.first), *channels), np.uint8)
+    pixels = image.reshape(height, width, math.prod(channels))
+    shape = len(down.first), len(across.first), *channels
+    if native is None or image.dtype != np.uint8 or not 1 <= pixels.shape[2] <= _MAX_CHANNELS:
+        return _resize(pixels, across, down).reshape(shape)
+    out = np.empty(shape, np.uint8)
     native.resize(np.ascontiguousarray(pixels), width, pixels.shape[2], across, down, out)
     return out
 
@@ -170,12 +184,16 @@ def _resize(pixels: NDArray[Any], across: Axis, down: Axis) -> NDArray[Any]:
     weights = across.weights.repeat(channels, 0)
     rows = pixels.reshape(len(pixels), -1)
     if pixels.dtype == np.uint8:
-        halves = (_combine(rows.astype(np.uint16), down.first, down.weights, 0) + np.uint16(1)) >> np.uint16(1)
+        halves = (_combine(rows.astype(np.uint16), down.first, down.weights, 0) + np.uint16(1)) >> np.uint16(
+            1
+        )
         sums = _combine(halves.astype(np.float32), columns, weights, 1, channels)  # exact below 2^24
         return ((sums + np.float32(1 << 14)) * np.float32(1 / (1 << 15))).astype(np.uint8)
     floating = pixels.dtype.kind == "f"
     rows = rows.astype(np.float32 if floating and pixels.dtype.itemsize <= 4 else np.float64)
-    sums = _combine(_combine(rows, down.first, down.weights, 0), columns, weights, 1, channels) / (_SUM * _SUM)
+    sums = _combine(_combine(rows, down.first, down.weights, 0), columns, weights, 1, channels) / (
+        _SUM * _SUM
+    )
     return (sums if floating else np.rint(sums)).astype(pixels.dtype)
 
 

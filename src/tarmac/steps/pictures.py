@@ -12,8 +12,7 @@ from typing import Any, Protocol
 
 from tarmac.codecs.boxes import Box, OpenImage
 from tarmac.codecs.decoded import image_size, resize_image
-from tarmac.codecs.pixels import check_pixels
-from tarmac.codecs.resize import Region, Size, Span, check_size, fit
+from tarmac.codecs.resize import Region, Size, Span, check_region, check_size, fit
 from tarmac.errors import UsageError
 from tarmac.limits import DEFAULT_LIMITS, Limits
 from tarmac.samples.grouping import Sample
@@ -62,10 +61,7 @@ class PictureStep:
         return resize_image(image, self._checked(*size, rng))
 
     def _checked(self, width: int, height: int, rng: Random) -> Region:
-        """Return a region whose result is within the limits: the sides of a long, thin image may become large."""
-        region = self.region(width, height, rng)
-        check_pixels(region.across.count, region.down.count, self.limits.pixels)
-        return region
+        return check_region(self.region(width, height, rng), self.limits.pixels)
 
 
 class RandomResizedCrop(PictureStep):
@@ -134,8 +130,8 @@ class ResizeCenterCrop(PictureStep):
 
     >>> ds = tarmac.Dataset("val.json").decode(only="cls").map(tarmac.ResizeCenterCrop(224))
 
-    The shorter side gets the length `shorter`, by default 8/7 of `size`: 256 for 224. Then the `size` x `size` pixels in
-    the middle are kept. The other arguments are those of `RandomResizedCrop`.
+    The shorter side gets the length `shorter`, by default 8/7 of `size`: 256 for 224. Then the `size` x `size` pixels
+    in the middle are kept. The other arguments are those of `RandomResizedCrop`.
     """
 
     def __init__(
@@ -149,7 +145,7 @@ class ResizeCenterCrop(PictureStep):
     ) -> None:
         super().__init__(fields, limits, exact=exact)
         self.size: int = _positive(size)
-        self.shorter: int = round(size * 8 / 7) if shorter is None else shorter
+        self.shorter: int = round(self.size * 8 / 7) if shorter is None else shorter
         if self.shorter < size:
             raise UsageError(f"expected at least the size, {size}, got {self.shorter}.", field="shorter")
 
@@ -163,9 +159,9 @@ class ResizeCenterCrop(PictureStep):
         return span._replace(first=first, last=first + self.size)
 
 
-def _positive(size: int) -> int:
-    if size < 1:
-        raise UsageError(f"expected a positive number, got {size}.", field="size")
+def _positive(size: Any) -> int:
+    if not isinstance(size, int) or size < 1:
+        raise UsageError(f"expected a positive integer, got {size!r}.", field="size")
     return size
 
 
