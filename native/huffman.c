@@ -1,10 +1,11 @@
 /* Reads the entropy-coded data of baseline JPEGs in the place of libjpeg-turbo.
  *
  * Most of the time of decoding goes into Huffman codes, since those of rows and columns that nobody needs must be
- * read, too. Three things make this reader faster: 0xFF bytes are unstuffed in advance, so that 8 bytes are loaded
- * at once; one look at 11 bits gives a run of zeros, the coefficient after it and the length of both; and the bits are
- * replenished once for four of them. All else stays with libjpeg-turbo: markers, inverse transforms, colours, scaling.
- * Progressive pictures, restart markers and arithmetic coding do, too.
+ * read, too. Four things make this reader faster: 0xFF bytes are unstuffed in advance, so that 8 bytes are loaded
+ * at once; one look at 11 bits gives a run of zeros, the coefficient after it and the length of both; the bits are
+ * replenished once for four of them; and what nobody needs is passed over, several coefficients at a look. All else
+ * stays with libjpeg-turbo: markers, inverse transforms, colours, scaling. Progressive pictures, restart markers and
+ * arithmetic coding do, too.
  */
 #include "huffman.h"
 
@@ -15,6 +16,7 @@
 #define TABLES 2                 /* of each kind, as in baseline JPEGs */
 #define WINDOW 16384             /* unstuffed bytes that are held */
 #define LONGEST (10 * 64 * 4)    /* bytes of the longest MCU: 10 blocks of 64 coefficients of at most 31 bits */
+#define END 0x8000               /* no coefficient behind these is other than 0 */
 #define MARGIN 64                /* bytes that may be loaded behind them */
 
 /* This type is private to libjpeg, and has been the same in all versions. Only libjpeg-turbo is known to call it as here. */
@@ -39,6 +41,7 @@ struct jpeg_entropy_decoder {
 
 typedef struct {
     int16_t whole[1 << LOOK];  /* value << 8 | zeros before it << 4 | bits of both; 0 if they are longer than a look */
+    uint16_t pass[1 << LOOK];  /* of all that is whole: END if it ends the block | coefficients << 4 | bits; or 0 */
     uint16_t code[1 << LOOK];  /* symbol << 8 | bits; 0 if the code is longer than a look */
     int32_t last[17];          /* the last code of each length, or -1 */
     int32_t offset[17];        /* from codes of each length to symbols */
@@ -53,6 +56,7 @@ typedef struct {
     uint64_t bits;             /* the next bits, the first of them highest; `count` of them are valid */
     int count;
     unsigned int dc[MAX_COMPS_IN_SCAN]; /* of damaged data, the sum may overflow */
+    JDIMENSION column, first, last; /* the number of the next MCU in its row, and those that are needed */
     Table dc_tables[TABLES], ac_tables[TABLES];
 } Reader;
 
@@ -95,6 +99,24 @@ static int build(Table *table, const JHUFF_TBL *huffman) {
         }
     }
     return 0;
+}
+
+/* Fill in what can be passed over at one look. */
+static void add_passes(Table *table) {
+    for (unsigned int look = 0; look < 1 << LOOK; look++) {
+        int bits = 0, coefficients = 0, end = 0;
+        while (!end) {
+            int entry = table->code[look << bits & ((1 << LOOK) - 1)], size = entry >> 8 & 15, zeros = entry >> 12;
+            int more = bits + (entry & 255) + size;
+            if (!entry || more > LOOK) break; /* the bits behind the look are not known */
+            bits = more;
+            if (size || zeros == 15)
+                coefficients += zeros + 1;
+            else
+                end = END;
+        }
+        table->pass[look] = (uint16_t)(end | coefficients << 4 | bits);
+    }
 }
 
 /* Move what is left to the front of the window, and unstuff more behind it. */
@@ -193,6 +215,33 @@ INLINE int read_ac(Bits *in, const Table *table, JCOEF *block) {
     return 0;
 }
 
+/* Pass over the coefficients behind the first. Returns 0, or -1 for damage. */
+INLINE int pass_ac(Bits *in, const Table *table) {
+    int at = 1;
+    do {
+        int known = 1;
+        replenish(in);
+        for (int i = 0; i < 4; i++) {
+            int entry = table->pass[in->bits >> (64 - LOOK)], after = at + (entry >> 4 & 0x7ff);
+            known = entry && after < 64; /* behind the last coefficient, other codes begin */
+            if (!known) break;
+            at = after;
+            in->bits <<= entry & 15;
+            in->count -= entry & 15;
+            if (entry & END) return 0;
+        }
+        if (known) continue;
+        replenish(in);
+        int symbol = take_symbol(in, table), size = symbol & 15;
+        if (symbol < 0) return -1;
+        if (!size && symbol != 0xf0) return 0;
+        if (size) take(in, size);
+        at += (symbol >> 4) + 1;
+        if (at > 64 && size) return -1;
+    } while (at < 64);
+    return 0;
+}
+
 static void damaged(j_decompress_ptr jpeg) {
     jpeg->err->msg_code = JERR_UNREADABLE;
     jpeg->err->error_exit((j_common_ptr)jpeg);
@@ -201,19 +250,20 @@ static void damaged(j_decompress_ptr jpeg) {
 /* Read the blocks of an MCU, which are zero before; without `blocks`, pass over them. */
 static boolean decode_mcu(j_decompress_ptr jpeg, JBLOCKROW *blocks) {
     Reader *reader = jpeg->client_data;
-    JBLOCK unused;
     if (reader->filled < reader->at + LONGEST) fill(reader);
+    int needed = blocks && reader->column >= reader->first && reader->column <= reader->last;
+    if (++reader->column == jpeg->MCUs_per_row) reader->column = 0;
     Bits in = {reader->bits, reader->count, reader->window + reader->at};
     for (int i = 0; i < jpeg->blocks_in_MCU; i++) {
         int number = jpeg->MCU_membership[i];
         const jpeg_component_info *component = jpeg->cur_comp_info[number];
-        JCOEF *block = blocks ? *blocks[i] : unused;
         replenish(&in);
         int symbol = take_symbol(&in, &reader->dc_tables[component->dc_tbl_no]);
         if (symbol < 0 || symbol > 15) damaged(jpeg);
         if (symbol) reader->dc[number] += (unsigned int)extended(take(&in, symbol), symbol);
-        block[0] = (JCOEF)(int)reader->dc[number];
-        if (read_ac(&in, &reader->ac_tables[component->ac_tbl_no], block)) damaged(jpeg);
+        const Table *table = &reader->ac_tables[component->ac_tbl_no];
+        if (needed) *blocks[i][0] = (JCOEF)(int)reader->dc[number];
+        if (needed ? read_ac(&in, table, *blocks[i]) : pass_ac(&in, table)) damaged(jpeg);
     }
     reader->bits = in.bits;
     reader->count = in.count;
@@ -234,12 +284,13 @@ static int is_known(j_decompress_ptr jpeg) {
     return 1;
 }
 
-void huffman_take_over(j_decompress_ptr jpeg) {
+void huffman_take_over(j_decompress_ptr jpeg, JDIMENSION left, JDIMENSION right) {
     if (!is_known(jpeg)) return;
     Reader *reader = jpeg->mem->alloc_large((j_common_ptr)jpeg, JPOOL_IMAGE, sizeof *reader); /* freed with `jpeg` */
     for (int i = 0; i < TABLES; i++) {
         JHUFF_TBL *dc = jpeg->dc_huff_tbl_ptrs[i], *ac = jpeg->ac_huff_tbl_ptrs[i];
         if ((dc && build(&reader->dc_tables[i], dc)) || (ac && build(&reader->ac_tables[i], ac))) return;
+        if (ac) add_passes(&reader->ac_tables[i]);
     }
     reader->next = jpeg->src->next_input_byte;
     reader->end = reader->next + jpeg->src->bytes_in_buffer;
@@ -247,6 +298,11 @@ void huffman_take_over(j_decompress_ptr jpeg) {
     reader->bits = 0;
     reader->count = reader->ended = 0;
     memset(reader->dc, 0, sizeof reader->dc);
+    JDIMENSION wide = jpeg->scale_num * DCTSIZE / jpeg->scale_denom; /* an MCU; one of a single component is a block */
+    if (jpeg->comps_in_scan > 1) wide *= (JDIMENSION)jpeg->max_h_samp_factor;
+    reader->column = 0;
+    reader->first = left / wide;
+    reader->last = (right - 1) / wide;
     jpeg->client_data = reader;
     jpeg->entropy->decode_mcu = decode_mcu;
 }

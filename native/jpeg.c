@@ -64,7 +64,7 @@ static int decode(const Py_buffer *data, unsigned int scale, Box box, Py_buffer 
         jpeg_destroy_decompress(&jpeg);
         return -1;
     }
-    huffman_take_over(&jpeg);
+    huffman_take_over(&jpeg, box.left, box.right);
     *first = box.left;
     *width = box.right - box.left;
     jpeg_crop_scanline(&jpeg, first, width); /* moves left to where a block begins */
