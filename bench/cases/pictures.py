@@ -119,7 +119,7 @@ def beside_turboloader(site: Site, side: str) -> Work:
     return of_turboloader(site, train_aug=True, antialias=True)
 
 
-@case("the same, which does not average", sides=("tarmac", "turboloader"))
+@case("the same, which does not average", sides=("tarmac", "turboloader"), ratio=1.43)
 def beside_turboloader_bilinear(site: Site, side: str) -> Work:
     return random_crops(site) if side == "tarmac" else of_turboloader(site, train_aug=True)
 

@@ -24,6 +24,7 @@ Size = int | tuple[int, int]
 """The length of the shorter side, or width and height."""
 _SUM = 256
 _MAX_CHANNELS = 64
+_ROWS = 64
 
 
 class Span(NamedTuple):
@@ -177,6 +178,17 @@ def resize(image: NDArray[Any], across: Axis, down: Axis) -> NDArray[Any]:
 
 
 def _resize(pixels: NDArray[Any], across: Axis, down: Axis) -> NDArray[Any]:
+    """Resize with NumPy, some rows of the result at a time, so that what is between fits into a cache."""
+    import numpy as np
+
+    starts = range(0, len(down.first), _ROWS)
+    bands = [Axis(down.first[start : start + _ROWS], down.weights[start : start + _ROWS]) for start in starts]
+    return np.concatenate(
+        [_resize_rows(pixels[band.begin : band.end], across, band.moved(band.begin)) for band in bands]
+    )
+
+
+def _resize_rows(pixels: NDArray[Any], across: Axis, down: Axis) -> NDArray[Any]:
     import numpy as np
 
     channels = pixels.shape[2]

@@ -10,7 +10,9 @@ import numpy as np
 
 from tarmac.errors import MismatchedBatch
 
-_SAME_SHAPE = "resize (Resize), crop (RandomResizedCrop) or pad to one shape in a map(), or use Loader(collate=list)."
+_SAME_SHAPE = (
+    "resize (Resize), crop (RandomResizedCrop) or pad to one shape in a map(), or use Loader(collate=list)."
+)
 _SAME_FIELDS = """pick common fields with to_tuple("jpg;png", "cls"), select samples with where("has(txt)"), or use \
 Loader(collate=list)."""
 
