@@ -76,7 +76,7 @@ def decoding(request, monkeypatch):
         monkeypatch.setattr(accelerator, "pixels", lambda: None)
     else:
         pytest.importorskip("tarmac_native.jpeg")
-        assert accelerator.jpeg()
+        assert accelerator.jpeg(), "tarmac-native is of another version: pip install ./native"
         assert accelerator.pixels()
     return request.param
 

@@ -316,6 +316,7 @@ def test_invalid_arguments_of_the_other_steps():
         ("size", Resize, {"size": (3, 4, 5)}),
         ("size", ResizeCenterCrop, {"size": -1}),
         ("shorter", ResizeCenterCrop, {"size": 9, "shorter": 8}),
+        ("shorter", ResizeCenterCrop, {"size": 9, "shorter": "10"}),
     ):
         with pytest.raises(UsageError, match=f"`{field}`"):
             step(**bad)

@@ -145,7 +145,7 @@ class ResizeCenterCrop(PictureStep):
     ) -> None:
         super().__init__(fields, limits, exact=exact)
         self.size: int = _positive(size)
-        self.shorter: int = round(self.size * 8 / 7) if shorter is None else shorter
+        self.shorter: int = round(size * 8 / 7) if shorter is None else _positive(shorter, "shorter")
         if self.shorter < size:
             raise UsageError(f"expected at least the size, {size}, got {self.shorter}.", field="shorter")
 
@@ -159,10 +159,10 @@ class ResizeCenterCrop(PictureStep):
         return span._replace(first=first, last=first + self.size)
 
 
-def _positive(size: Any) -> int:
-    if not isinstance(size, int) or size < 1:
-        raise UsageError(f"expected a positive integer, got {size!r}.", field="size")
-    return size
+def _positive(number: Any, field: str = "size") -> int:
+    if not isinstance(number, int) or number < 1:
+        raise UsageError(f"expected a positive integer, got {number!r}.", field=field)
+    return number
 
 
 def _described(value: Any) -> str:
