@@ -68,6 +68,62 @@ def photo_samples(site: Site) -> Iterator[dict[str, Any]]:
         yield {"__key__": f"{number:08d}", "jpg": pictures[number % 100], "cls": number % 1000}
 
 
+def natural_picture(rng: Any, width: int = 1024, height: int = 768) -> Any:
+    """Return pixels like those of a photo: 1/f noise, a gradient of light, edges of shapes, noise of a sensor."""
+    import numpy as np
+
+    frequencies = np.hypot(np.fft.fftfreq(height)[:, None], np.fft.rfftfreq(width))
+    frequencies[0, 0] = 1
+
+    def clouds(power: float) -> Any:
+        parts = rng.normal(size=(2, *frequencies.shape))
+        field = np.fft.irfft2((parts[0] + 1j * parts[1]) / frequencies**power, (height, width))
+        return field / field.std()
+
+    y, x = np.mgrid[:height, :width].astype(np.float32)
+    angle = rng.uniform(0, 2 * np.pi)
+    light = 128 + 40 * ((x / width - 0.5) * np.cos(angle) + (y / height - 0.5) * np.sin(angle))
+    light += 30 * clouds(1.2)
+    colours = np.stack([12 * clouds(1.5), 0 * light, 12 * clouds(1.5)], 2)  # smoother than the light
+    for _ in range(12):  # ellipses with soft edges
+        (across, down), turn = rng.uniform(0, (width, height)), rng.uniform(0, np.pi)
+        long = rng.uniform(0.04, 0.3) * width
+        short = long * rng.uniform(0.3, 1)
+        u = (x - across) * np.cos(turn) + (y - down) * np.sin(turn)
+        v = (y - down) * np.cos(turn) - (x - across) * np.sin(turn)
+        inside = np.clip((1 - np.hypot(u / long, v / short)) * short / 2 + 0.5, 0, 1)
+        light += inside * rng.uniform(-60, 60)
+        colours += inside[..., None] * rng.uniform(-25, 25, 3)
+    pixels = light[..., None] + colours + rng.normal(0, 1.5, colours.shape)
+    return pixels.clip(0, 255).astype(np.uint8)
+
+
+def natural_jpegs(count: int, width: int = 1024, height: int = 768) -> list[bytes]:
+    """Return natural-looking JPEGs with colours at half resolution, of quality 90 and 95 in turn."""
+    import numpy as np
+    import simplejpeg
+
+    return [
+        simplejpeg.encode_jpeg(
+            natural_picture(np.random.default_rng(number), width, height),
+            quality=(90, 95)[number % 2],
+            colorsubsampling="420",
+        )
+        for number in range(count)
+    ]
+
+
+def large_samples(site: Site) -> Iterator[dict[str, Any]]:
+    """JPEG pictures of 1024x768, of 260 and 390 KB; 24 different ones, over and over."""
+    pictures = natural_jpegs(min(24, large_count(site)))
+    for number in range(large_count(site)):
+        yield {"__key__": f"{number:08d}", "jpg": pictures[number % len(pictures)]}
+
+
+def large_count(site: Site) -> int:
+    return max(1, site.big // 12)
+
+
 def fact_samples(site: Site) -> Iterator[dict[str, Any]]:
     """Fields that are decoded and are not images: a class, some JSON, a small array."""
     import numpy as np
@@ -149,6 +205,10 @@ def photo_manifest(site: Site, count: int) -> str:
     if not (site.data / manifest).exists():
         tarmac.index([str(site.data / name) for name in names], str(site.data / manifest), progress=False)
     return manifest
+
+
+def large_shard(site: Site) -> Path:
+    return _shard(site, f"large-{site.big}-v{VERSION}.tar", large_samples)
 
 
 def fact_shard(site: Site) -> Path:

@@ -2,4 +2,15 @@
 
 from setuptools import Extension, setup
 
-setup(ext_modules=[Extension("tarmac_native.jpeg", ["jpeg.c"], libraries=["jpeg"], optional=True)])
+setup(
+    ext_modules=[
+        Extension(
+            "tarmac_native.jpeg",
+            ["jpeg.c", "huffman.c"],
+            depends=["huffman.h"],
+            libraries=["jpeg"],
+            optional=True,
+        ),
+        Extension("tarmac_native.pixels", ["pixels.c"], optional=True),
+    ]
+)

@@ -21,7 +21,6 @@ DOCUMENTS = [path for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")] if p
 # The distribution that has a library, where the names differ.
 DISTRIBUTIONS = {
     "backports.zstd": "backports.zstd",
-    "cv2": "opencv-python-headless",
     "google_crc32c": "google-crc32c",
 }
 

@@ -24,7 +24,7 @@ def augment(image: Any, rng: Any) -> Any:
     """Crop an array at random, to SIZE x SIZE, and mirror every other one."""
     import cv2
 
-    from tarmac.steps.crops import random_box
+    from tarmac.steps.pictures import random_box
 
     left, top, right, bottom = random_box(image.shape[1], image.shape[0], *SHAPES, rng)
     crop = cv2.resize(image[top:bottom, left:right], (SIZE, SIZE))
@@ -36,7 +36,7 @@ def augment_image(image: Any, rng: Any) -> Any:
     import numpy as np
     from PIL import Image
 
-    from tarmac.steps.crops import random_box
+    from tarmac.steps.pictures import random_box
 
     crop = image.crop(random_box(*image.size, *SHAPES, rng)).resize((SIZE, SIZE), Image.Resampling.BILINEAR)
     return np.asarray(crop.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if rng.random() < 0.5 else crop)

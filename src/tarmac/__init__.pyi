@@ -15,7 +15,9 @@ from tarmac.samples.naming import last_dot as last_dot
 from tarmac.samples.reader import read as read
 from tarmac.samples.shards import ShardWriter as ShardWriter
 from tarmac.samples.writer import TarWriter as TarWriter
-from tarmac.steps.crops import RandomResizedCrop as RandomResizedCrop
+from tarmac.steps.pictures import RandomResizedCrop as RandomResizedCrop
+from tarmac.steps.pictures import Resize as Resize
+from tarmac.steps.pictures import ResizeCenterCrop as ResizeCenterCrop
 from tarmac.storage import Cache as Cache
 from tarmac.storage import StorageOptions as StorageOptions
 from tarmac.storage import register_scheme as register_scheme

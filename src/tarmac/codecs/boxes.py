@@ -1,12 +1,17 @@
-"""Decode a part of an image. With the package `tarmac-native`, only that part of a JPEG is decoded."""
+"""Decode a part of an image at the size that is needed.
+
+A JPEG holds blocks of 8x8 pixels, which can be decoded to 4x4, 2x2 or 1x1. With the package `tarmac-native`, only the
+needed part is decoded; without it, the whole image at the same scale, with the same pixels.
+"""
 
 from __future__ import annotations
 
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from tarmac.codecs import accelerator
 from tarmac.codecs.images import DIRECT_COLOURS, FORMATS, decode_image, jpeg_header
 from tarmac.codecs.pixels import check_pixels
+from tarmac.codecs.resize import WHOLE, Region, resize, resize_array, weigh
 from tarmac.limits import DEFAULT_LIMITS, Limits
 
 if TYPE_CHECKING:
@@ -17,7 +22,8 @@ if TYPE_CHECKING:
 
 Box = tuple[int, int, int, int]
 """Left, top, right, bottom, in pixels; right and bottom are exclusive."""
-_FAST = True
+_SCALES = (1, 2, 4)
+"""Eighths at which JPEGs are decoded. For others, libjpeg-turbo has no vector instructions and needs more time."""
 _MAX_BLOCK = 32
 """Width of the widest JPEG block: the decoder may begin up to that many columns left of a box."""
 
@@ -25,38 +31,75 @@ _MAX_BLOCK = 32
 class OpenImage:
     """An image whose size is known before it is decoded, if its format allows that.
 
-    Pixels are those of `imagehandler("rgb8", fast=True)`, whether the image is decoded whole or in part.
+    With `exact`, it is decoded whole and as `decode("rgb8")` does. Otherwise subsampled colours are not smoothed.
     """
 
-    def __init__(self, data: bytes, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(self, data: bytes, limits: Limits = DEFAULT_LIMITS, *, exact: bool = False) -> None:
         self._data = data
         self._limits = limits
+        self._exact = exact
         self._pixels: Array | None = None
         header = jpeg_header(data) if data.endswith(b"\xff\xd9") else None  # a truncated one is decoded whole
-        if header is None or header[2] not in DIRECT_COLOURS:
+        if exact or header is None or header[2] not in DIRECT_COLOURS:
             self._pixels = self._decode()
             self.height, self.width = self._pixels.shape[:2]
         else:
             self.width, self.height, _ = header
             check_pixels(self.width, self.height, limits.pixels)
 
-    def pixels(self, box: Box) -> Array:
-        """Return the pixels of a box as an array of height x width x 3."""
-        left, top, right, bottom = box
+    def resized(self, region: Region) -> Array:
+        """Return a part of the image at another size, as an array of height x width x 3."""
+        scale = self.scale(region)
+        across, down = weigh(region.across, scale), weigh(region.down, scale)
+        part = self.part((across.begin, down.begin, across.end, down.end), scale)
+        if part is None:
+            return resize_array(self.pixels(), region)
+        pixels, left, top = part
+        return resize(pixels, across.moved(left, mirrored=region.mirrored), down.moved(top))
+
+    def scale(self, region: Region) -> int:
+        """Return the eighths at which to decode: the fewest that do not lose what the result can show."""
+        if (
+            self._pixels is not None or max(self.width, self.height) < WHOLE
+        ):  # whose scales are hard to tell apart
+            return WHOLE
+        return next((scale for scale in _SCALES if region.allows(scale)), WHOLE)
+
+    def part(self, box: Box, scale: int = WHOLE) -> tuple[Array, int, int] | None:
+        """Return pixels of the image at a scale that include a box of it, and where they begin: left and top.
+
+        Return None if the image must be decoded whole.
+        """
+        if self._pixels is not None:
+            return None
+        return _decode_box(self._data, box, scale) or self._decode_scaled(box, scale)
+
+    def pixels(self) -> Array:
+        """Return all pixels, as an array of height x width x 3."""
         if self._pixels is None:
-            part = _decode_box(self._data, box)
-            if part is not None:
-                return part
             self._pixels = self._decode()
-        return self._pixels[top:bottom, left:right]
+        return self._pixels
+
+    def _decode_scaled(self, box: Box, scale: int) -> tuple[Array, int, int] | None:
+        import simplejpeg
+
+        width, height = (-(-size * scale // WHOLE) for size in (self.width, self.height))
+        try:
+            pixels = simplejpeg.decode_jpeg(
+                self._data, "RGB", fastupsample=True, min_width=width, min_height=height
+            )
+        except ValueError:
+            return None  # damaged: decoding the whole image raises, or shows that it can still be read
+        left, top, right, bottom = box
+        return pixels[top:bottom, left:right], left, top
 
     def _decode(self) -> Array:
-        pixels: Array = decode_image(self._data, "rgb8", FORMATS, self._limits.pixels, fast=True)
+        pixels: Array = decode_image(self._data, "rgb8", FORMATS, self._limits.pixels)
         return pixels
 
 
-def _decode_box(data: bytes, box: Box) -> Array | None:
-    native = _native()
+def _decode_box(data: bytes, box: Box, scale: int) -> tuple[Array, int, int] | None:
+    native = accelerator.jpeg()
     if native is None:
         return None
     import numpy as np
@@ -64,32 +107,7 @@ def _decode_box(data: bytes, box: Box) -> Array | None:
     left, top, right, bottom = box
     out = np.empty((bottom - top) * (right - left + _MAX_BLOCK) * 3, np.uint8)
     try:
-        first, width = native.decode_box(data, box, out, _FAST)
+        first, width = native.decode_box(data, scale, box, out)
     except ValueError:
-        return None  # damaged: decoding the whole image raises, or shows that it can still be read
-    rows = out[: (bottom - top) * width * 3].reshape(bottom - top, width, 3)
-    return rows[:, left - first : right - first]
-
-
-def mirror(image: NDArray[Any]) -> NDArray[Any]:
-    """Mirror an image, height x width or with channels last, horizontally and possibly in place."""
-    import numpy as np
-
-    native = _native()
-    if image.dtype != np.uint8 or image.shape[2:] != (3,):
-        return np.ascontiguousarray(image[:, ::-1])
-    if native is not None and image.flags.c_contiguous:
-        native.mirror(image, image.shape[1])
-        return image
-    mirrored = np.empty_like(image)
-    mirrored.view("V3")[...] = image[:, ::-1].view("V3")  # copying pixels is faster than copying bytes
-    return mirrored
-
-
-@cache
-def _native() -> Any:
-    try:
-        from tarmac_native import jpeg
-    except ImportError:
-        return None
-    return jpeg
+        return None  # damaged, but perhaps not as simplejpeg sees it
+    return out[: (bottom - top) * width * 3].reshape(bottom - top, width, 3), first, top

@@ -149,14 +149,21 @@ imagehandler = ImageHandler
 
 def decode_image(data: bytes, spec: str, formats: str, max_pixels: int, fast: bool = False) -> Any:
     """Decode an image of one of these Pillow formats and of at most `max_pixels` pixels."""
-    package, element, mode = imagespecs[spec]
+    package, _, mode = imagespecs[spec]
     mode = mode.upper()
     if package == "pil":
         image = open_image(data, formats, max_pixels)
         return image.copy() if image.mode in _DEEP and spec in _KEEPS_DEPTH else _convert(image, mode, spec)
-    pixels = _pixels(data, spec, mode, formats, max_pixels, fast)
+    return convert_pixels(_pixels(data, spec, mode, formats, max_pixels, fast), spec)
+
+
+def convert_pixels(pixels: Array, spec: str) -> Any:
+    """Return what a spec says, made of bytes that have its colours: height x width, or with channels last."""
     import numpy as np
 
+    package, element, _ = imagespecs[spec]
+    if package == "pil":
+        return _to_pillow(pixels)
     if package == "torch":
         torch = import_extra("torch", "torch", f"{spec} images")
         if pixels.ndim == 3:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from tarmac.codecs.handlers import Handler as FieldDecoder
+from tarmac.codecs.resize import Size
 from tarmac.errors import TransformFailed
 from tarmac.limits import Limits
 from tarmac.steps.fields import Associate, Decode, MapDict, MapTuple, Rename
@@ -75,12 +76,14 @@ class Steps(ABC):
         post: Iterable[FieldDecoder] | None = None,
         allow_pickle: bool = False,
         limits: Limits | None = None,
+        size: Size | None = None,
     ) -> S:
         """Decode fields by extension: `decode("rgb8")`.
 
-        A string is an image format, as in a pipeline; functions decode fields that they know. `only` names
-        the fields to decode. With `partial`, fields that are decoded already are left alone. `pre` and `post`
-        replace the decoders that are tried first and last. `limits` defaults to those of the dataset.
+        A string is an image format, as in a pipeline; functions decode fields that they know. `size` resizes
+        images: it is the length of the shorter side, or width and height. `only` names the fields to decode.
+        With `partial`, fields that are decoded already are left alone. `pre` and `post` replace the decoders that are
+        tried first and last. `limits` defaults to those of the dataset.
         """
         return self._then(  # type: ignore[no-any-return]
             Decode(
@@ -91,6 +94,7 @@ class Steps(ABC):
                 post=post,
                 allow_pickle=allow_pickle,
                 limits=self._limits if limits is None else limits,
+                size=size,
             )
         )
 

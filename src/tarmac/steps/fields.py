@@ -12,6 +12,8 @@ from typing import Any
 
 from tarmac.codecs import Decoder, imagehandler
 from tarmac.codecs.handlers import Handler as FieldDecoder
+from tarmac.codecs.resize import Size
+from tarmac.codecs.resized import ResizedImageHandler
 from tarmac.errors import DuplicateField, MissingField, NoCodec, UsageError
 from tarmac.limits import DEFAULT_LIMITS, Limits
 from tarmac.steps.handlers import Handler, reraise_exception
@@ -78,10 +80,15 @@ class Select(Each):
         return item if self.predicate(item) else None
 
 
+def _image_handler(spec: str, size: Size | None) -> FieldDecoder:
+    return imagehandler(spec) if size is None else ResizedImageHandler(spec, size)
+
+
 class Decode(Each):
     """Decodes the fields of each sample by extension; a string such as "rgb8" selects the type of images.
 
-    The keyword arguments are those of `Decoder`.
+    `size` resizes them: it is the length of the shorter side, or width and height. The other keyword arguments are
+    those of `Decoder`.
     """
 
     decoder_class = Decoder
@@ -97,9 +104,16 @@ class Decode(Each):
         partial: bool = False,
         allow_pickle: bool = False,
         limits: Limits = DEFAULT_LIMITS,
+        size: Size | None = None,
     ) -> None:
         super().__init__(handler, threads)
-        handlers = [imagehandler(item) if isinstance(item, str) else item for item in args]
+        if size is not None and not any(isinstance(item, str) for item in args):
+            raise UsageError(
+                "the size of images requires a format of images.",
+                field="size",
+                hint='decode("rgb8", size=256).',
+            )
+        handlers = [_image_handler(item, size) if isinstance(item, str) else item for item in args]
         self.decoder = self.decoder_class(
             handlers, pre, post, only, partial, allow_pickle=allow_pickle, limits=limits
         )

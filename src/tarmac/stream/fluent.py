@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import IO, Any, TypedDict, TypeVar, Unpack
 
 from tarmac.codecs.handlers import Handler as FieldDecoder
+from tarmac.codecs.resize import Size
 from tarmac.limits import DEFAULT_LIMITS, Limits
 from tarmac.steps import fields
 from tarmac.steps.handlers import Handler, reraise_exception
@@ -138,11 +139,13 @@ class FluidInterface:
         allow_pickle: bool = False,
         limits: Limits | None = None,
         threads: int = 0,
+        size: Size | None = None,
     ) -> P:
         """Decode fields by extension; strings such as "rgb8" set the format of images.
 
-        `threads` is the number of samples decoded at a time, in this process, in order. `limits` bounds the size of
-        decoded fields; by default it is that of the dataset.
+        `size` resizes images: it is the length of the shorter side, or width and height. `threads` is the number of
+        samples decoded at a time, in this process, in order. `limits` bounds the size of decoded fields; by default
+        it is that of the dataset.
         """
         return self.compose(
             self._stages.decode(
@@ -155,6 +158,7 @@ class FluidInterface:
                 partial=partial,
                 allow_pickle=allow_pickle,
                 limits=self.limits if limits is None else limits,
+                size=size,
             )
         )
 
