@@ -10,8 +10,8 @@ import numpy as np
 
 from tarmac.errors import MismatchedBatch
 
-_SAME_SHAPE = """resize (Resize), crop (RandomResizedCrop) or pad to one shape in a map(), use Loader(collate=list), or replace \
-a few odd samples with Loader(max_bad_samples=n)."""
+_SAME_SHAPE = """resize (Resize), crop (RandomResizedCrop) or pad to one shape in a map(), use \
+Loader(collate=list), or replace a few odd samples with Loader(max_bad_samples=n)."""
 _SAME_FIELDS = """pick common fields with to_tuple("jpg;png", "cls"), select samples with where("has(txt)"), use \
 Loader(collate=list), or replace a few odd samples with Loader(max_bad_samples=n)."""
 
