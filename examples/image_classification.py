@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from PIL import Image, ImageDraw, ImageOps
+from PIL import Image, ImageDraw
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -59,27 +59,12 @@ def pack(images: Path | None) -> None:
     )
 
 
-def evaluation_crop(sample: dict[str, Any]) -> tuple[np.ndarray, int]:
-    """Resize the image and crop its centre."""
-    return np.asarray(ImageOps.fit(sample["jpg"], (SIZE, SIZE), Image.Resampling.BILINEAR)), sample["cls"]
-
-
 def datasets() -> tuple[tarmac.Dataset[Any], tarmac.Dataset[Any]]:
     """Return the samples for training, randomly cropped and mirrored, and those for evaluation."""
+    train, val = (tarmac.Dataset(f"shards/{name}-*.tar").decode(only="cls") for name in ("train", "val"))
     crop = tarmac.RandomResizedCrop(SIZE, scale=(0.5, 1.0))
-    train = (
-        tarmac.Dataset("shards/train-*.tar").decode(only="cls").map(crop, random=True).to_tuple("jpg", "cls")
-    )
-    val = tarmac.Dataset("shards/val-*.tar").decode("pil").map(evaluation_crop)
-    return train, val
-
-
-def to_device(
-    images: np.ndarray, labels: np.ndarray, device: torch.device
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Move a batch to the device as bytes, and normalise it there."""
-    tensor = torch.from_numpy(images).to(device, non_blocking=True).permute(0, 3, 1, 2).float()
-    return tensor.div_(127.5).sub_(1), torch.from_numpy(labels).to(device, non_blocking=True)
+    centre = tarmac.ResizeCenterCrop(SIZE)
+    return train.map(crop, random=True).to_tuple("jpg", "cls"), val.map(centre).to_tuple("jpg", "cls")
 
 
 def network(classes: int) -> nn.Module:
@@ -95,8 +80,7 @@ def evaluate(model: nn.Module, loader: tarmac.Loader[Any], device: torch.device)
     counts = torch.zeros(2, device=device)
     model.eval()
     with torch.no_grad():
-        for batch in loader:
-            images, labels = to_device(*batch, device)
+        for images, labels in loader:
             right = (model(images).argmax(1) == labels).sum()
             counts += torch.stack([right, torch.tensor(len(labels), device=device)])
     model.train()
@@ -136,8 +120,10 @@ def main() -> None:
         dist.barrier()
 
     train, val = datasets()
-    loader = tarmac.Loader(train, options.batch_size // ranks, seed=1)
-    held_out = tarmac.Loader(val, 64, shuffle=False, tail="short")
+    mean = std = (0.5, 0.5, 0.5)
+    to = tarmac.To("torch", device=device, channels_first=True, normalize=(mean, std))
+    loader = tarmac.Loader(train, options.batch_size // ranks, seed=1, to=to)
+    held_out = tarmac.Loader(val, 64, shuffle=False, tail="short", to=to)
 
     torch.manual_seed(0)
     model = network(len(Path("shards/classes.txt").read_text().splitlines())).to(device)
@@ -155,8 +141,7 @@ def main() -> None:
     steps = 0
     while loader.epoch < options.epochs:
         epoch, first = loader.epoch, loader.position
-        for batch in loader:
-            images, labels = to_device(*batch, device)
+        for images, labels in loader:
             loss = nn.functional.cross_entropy(parallel(images), labels)
             optimizer.zero_grad()
             loss.backward()
