@@ -2,4 +2,9 @@
 
 from setuptools import Extension, setup
 
-setup(ext_modules=[Extension("tarmac_native.jpeg", ["jpeg.c"], libraries=["jpeg"], optional=True)])
+setup(
+    ext_modules=[
+        Extension("tarmac_native.jpeg", ["jpeg.c"], libraries=["jpeg"], optional=True),
+        Extension("tarmac_native.tar", ["tar.c"], extra_compile_args=["-O3"], optional=True),
+    ]
+)

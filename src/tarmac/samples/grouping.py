@@ -15,7 +15,9 @@ from typing import Any
 from tarmac.errors import DuplicateField, SampleError, SplitSample, Truncated, TruncatedTail
 from tarmac.limits import DEFAULT_LIMITS
 from tarmac.samples.naming import Splitter, first_dot, is_metadata, is_reserved
+from tarmac.samples.native import NativeRuns, Value
 from tarmac.tar import Member
+from tarmac.tar.reader import RUN
 
 Sample = dict[str, Any]
 """One sample: `__key__`, `__url__` and its fields, which are bytes until they are decoded."""
@@ -35,6 +37,7 @@ class Grouping:
 
 DEFAULT_GROUPING = Grouping()
 _MAX_FIELDS = 1000
+_NO_KEY = b"\0"  # no member name contains a NUL
 
 
 def _raise(error: SampleError) -> None:
@@ -49,12 +52,15 @@ def group_members(
     skipped: Counter[str] | None = None,
     on_error: Callable[[SampleError], None] = _raise,
     split_keys: frozenset[str] = frozenset(),
+    value: Value | None = None,
+    runs: NativeRuns | None = None,
 ) -> Iterator[Sample]:
-    """Yield one dictionary per sample: `__key__`, `__url__`, and the bytes of each field.
+    """Yield one dictionary per sample: `__key__`, `__url__`, and the bytes of each field, or `value` of it.
 
     Members that belong to no sample (no dot in the name, reserved names) are counted in `skipped`. Duplicate
     fields and non-contiguous samples go to `on_error`; if it returns, the rest of the sample is dropped.
     Samples in `split_keys`, which are known to be non-contiguous, are one error each and dropped whole.
+    `runs` must be that of `members`, with the same `value`.
     """
     counts: Counter[str] = Counter() if skipped is None else skipped
     naming = Naming(options, counts)
@@ -64,9 +70,11 @@ def group_members(
     seen: set[int] = set(map(hash, split_keys))
     unreported = set(split_keys)
     sample: Sample = {}
-    current = b"\0"  # key of the current sample; no member name contains a NUL
+    current = _NO_KEY
+    if runs is not None and conventional:
+        runs.start(url, naming.fields, seen, tracked)
     try:
-        for name, _offset, _size, data in members:
+        for name, offset, size, data in members:
             # Most names are a key and a known field. Known fields passed all checks and contain no slash, so
             # a dot before one is the first of the base name. A miss is a dot in a directory, such as "./", or
             # a new field.
@@ -76,6 +84,12 @@ def group_members(
                 stem = name[: name.find(b".", name.rfind(b"/") + 1)]
                 field = known_field(name[len(stem) + 1 :])
             if field is None or (stem != current and _needs_check(stem)):
+                if name is RUN:
+                    if sample:
+                        yield sample
+                    sample, current = {}, _NO_KEY
+                    yield from data  # type: ignore[misc]
+                    continue
                 named = naming(name)
                 if named is None:
                     continue
@@ -101,7 +115,7 @@ def group_members(
                 on_error(DuplicateField(what, url=url, member=name, key=sample["__key__"]))
                 sample = {}
             if sample:
-                sample[field] = data
+                sample[field] = data if value is None else value(offset, size, data)
     except Truncated as error:
         if not options.lenient:
             raise

@@ -16,6 +16,7 @@ from tarmac.errors import ArchiveError, PartialSamples, SampleError, SplitSample
 from tarmac.limits import Limits
 from tarmac.samples.grouping import Grouping, Sample, group_members
 from tarmac.samples.naming import Splitter, first_dot
+from tarmac.samples.native import NativeRuns
 from tarmac.storage import Cache, Source, StorageOptions, open_shard
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.storage.urls import Shards, expand
@@ -129,9 +130,10 @@ def read_shard(
                 options["split_keys"] = _find_split_keys(reader, url, mapped)
             else:
                 options["on_error"] = _stop_at_split_sample(on_error, url)
-        members = _members(reader, url, mapped or source, skipped=skipped)
+        runs = _runs(reader)
+        members = _members(reader, url, mapped or source, skipped=skipped, runs=runs)
         try:
-            yield from group_members(members, url, grouping, skipped=skipped, **options)
+            yield from group_members(members, url, grouping, skipped=skipped, runs=runs, **options)
         except (ArchiveError, SampleError) as error:
             error.at(url=url)
             source.blame(error)
@@ -145,8 +147,9 @@ def read_shard(
 def count_samples(reader: SampleReader, url: str) -> int:
     """Return the number of samples in a shard. Payload of a local shard is not read; a remote one is streamed."""
     with reader.open(url) as source:
-        members = _members(reader, url, source.map() or source, payload=False)
-        return sum(1 for _ in group_members(members, url, _grouping(reader)))
+        runs = _runs(reader, payload=False)
+        members = _members(reader, url, source.map() or source, payload=False, runs=runs)
+        return sum(1 for _ in group_members(members, url, _grouping(reader), runs=runs))
 
 
 class _RestDropped(Exception):
@@ -177,10 +180,11 @@ def _find_split_keys(reader: SampleReader, url: str, mapped: mmap) -> frozenset[
         if isinstance(error, SplitSample) and error.key is not None:
             keys.add(error.key)
 
-    members = _members(reader, url, mapped, payload=False)
+    runs = _runs(reader, payload=False)
+    members = _members(reader, url, mapped, payload=False, runs=runs)
     with contextlib.suppress(ArchiveError), warnings.catch_warnings():  # the real reading reports these
         warnings.simplefilter("ignore", TarmacWarning)
-        for _ in group_members(members, url, _grouping(reader), on_error=collect):
+        for _ in group_members(members, url, _grouping(reader), on_error=collect, runs=runs):
             pass
     return frozenset(keys)
 
@@ -188,6 +192,12 @@ def _find_split_keys(reader: SampleReader, url: str, mapped: mmap) -> frozenset[
 def _grouping(reader: SampleReader) -> Grouping:
     lenient, tracked_keys = reader.tar.end == "lenient", reader.tar.limits.tracked_keys
     return Grouping(reader.split_name, reader.lower, lenient, tracked_keys)
+
+
+def _runs(reader: SampleReader, *, payload: bool = True) -> NativeRuns | None:
+    """Return a way to read runs of members at once, unless each has to be selected or renamed."""
+    plain = reader.fields is None and reader.select is None and reader.rename is None
+    return NativeRuns(reader.tar.limits, payload=payload) if plain else None
 
 
 def _members(
