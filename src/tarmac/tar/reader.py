@@ -148,7 +148,7 @@ def read_members(
             if scan is not None:
                 if idle:
                     idle -= 1
-                elif overrides is None and marker is None and files is None:
+                elif position < end and overrides is None and marker is None and files is None:
                     position, run = scan(buffer, position, end, base)
                     if run:
                         pause = 1
