@@ -113,6 +113,7 @@ WAYS: dict[str, Callable[[bytes, Counter[str]], Iterable[Any]]] = {
     "tight": lambda data, skipped: read_samples(
         data, Grouping(tracked_keys=3), TarOptions(limits=TIGHT), skipped=skipped
     ),
+    "few keys compared": lambda data, skipped: read_samples(data, Grouping(tracked_keys=7), skipped=skipped),
     "dropping": read_dropping,
     "dropping known keys": lambda data, skipped: read_dropping(
         data, skipped, split_keys=frozenset(("s1", "a0", "c/d2"))
@@ -131,7 +132,8 @@ def expect_the_same(data: bytes, ways: Iterable[str] = WAYS, how: str = "") -> N
 def many(count: int = 40, **options: Any) -> bytes:
     """Samples enough for several in a run."""
     return plain(
-        [(f"s{n}.{field}", b"x" * (n * 37 % 700)) for n in range(count) for field in ("cls", "txt")], **options
+        [(f"s{n}.{field}", b"x" * (n * 37 % 700)) for n in range(count) for field in ("cls", "txt")],
+        **options,
     )
 
 
@@ -199,9 +201,7 @@ def public_outcomes(path: str) -> dict[str, list[Any]]:
         return lambda _: iter([{"result": work()}])
 
     def goes_on(_: Any) -> Iterable[Any]:
-        return tarmac.WebDataset(
-            path, handler=wds.warn_and_continue, shardshuffle=False, empty_check=False
-        )
+        return tarmac.WebDataset(path, handler=wds.warn_and_continue, shardshuffle=False, empty_check=False)
 
     doors: dict[str, Callable[[Any], Iterable[Any]]] = {
         "read": lambda _: tarmac.read(path),
@@ -262,7 +262,9 @@ def test_a_sample_is_yielded_before_more_is_read():
 
 def test_a_run_is_bounded():
     """What is in memory at once does not grow with the shard."""
-    scanner = require_native().Scanner("x.tar", {b"bin": "bin"}, set(), 10**6, 1 << 40, 1 << 20, 1 << 18, True, None)
+    scanner = require_native().Scanner(
+        "x.tar", {b"bin": "bin"}, set(), 10**6, 1 << 40, 1 << 20, 1 << 18, True, None
+    )
     for size in (0, 100, 50_000, 1_000_000):
         data = plain([(f"{n}-{size}.bin", bytes(size)) for n in range(2000 if size < 1000 else 20)])
         position, samples = scanner.run(data, 0, len(data), 0)
@@ -302,6 +304,12 @@ def test_another_version_of_the_module_is_not_used(monkeypatch):
         assert len(list(read_samples(many()))) == 40
     finally:
         native._native.cache_clear()
+
+
+def test_keys_that_occur_again():
+    names = [f"s{n}.{field}" for n in (*range(20), 3, *range(20, 40), 12, 25) for field in ("cls", "txt")]
+    for count in range(0, len(names), 7):
+        expect_the_same(plain([(name, b"1") for name in names[:count]]))
 
 
 def test_many_fields_and_long_names():
