@@ -147,6 +147,40 @@ def padded(data: bytes) -> bytes:
     return data.ljust(-(-len(data) // 512) * 512, b"\0")
 
 
+def member(name: bytes, data: bytes = b"1", extension: bytes | None = None, **details: Any) -> bytes:
+    """Return a file, with an extended header before it if there is one."""
+    before = b""
+    if extension is not None:
+        before = block(b"pax/" + name, len(extension), b"x") + padded(extension)
+    return before + block(name, len(data), **details) + padded(data)
+
+
+def with_one(odd: bytes) -> bytes:
+    """Return an archive of ordinary samples with something else in the middle of it."""
+    first, second = (
+        [member(b"%d.txt" % n) + member(b"%d.cls" % n) for n in numbers]
+        for numbers in (range(9), range(9, 20))
+    )
+    return b"".join([*first, odd, *second, bytes(1024)])
+
+
+def all_oddities() -> Iterator[bytes]:
+    """Yield one member for each detail that an archive can have, usual or not."""
+    for key in KEYS + ODD_KEYS:
+        for field in FIELDS + ODD_FIELDS:
+            yield member(key + b"." + field)
+    yield from (member(b"a.txt", extension=text) for text in TIMES + ODD_TIMES)
+    twice = block(b"pax/a.txt", len(TIMES[0]), b"x") + padded(TIMES[0])
+    yield twice + member(b"a.txt", extension=TIMES[0])
+    yield from (member(b"a.txt", size_form=form) for form in SIZE_FORMS)
+    yield from (member(b"a.txt", sum_form=form) for form in SUM_FORMS)
+    yield from (member(b"a\xff.txt", signed=signed) for signed in (False, True))
+    yield from (
+        member(b"a.txt", magic=magic, prefix=b"p") for magic in (*MAGICS, b"ustar 00", b"\0" * 7 + b"x")
+    )
+    yield from (member(name, kind=bytes((kind,))) for kind in range(256) for name in (b"a.txt", b"a.b/"))
+
+
 def almost_ordinary(rng: random.Random, samples: int, odd: float = 0.05) -> bytes:
     """Return an archive of samples in which each detail is unusual with the probability `odd`."""
 
@@ -171,7 +205,7 @@ def almost_ordinary(rng: random.Random, samples: int, odd: float = 0.05) -> byte
             for _ in range(pick((int(times),), (0, 1, 2))):
                 text = pick(TIMES, ODD_TIMES)
                 kind = pick((b"x",), (b"g", b"X", b"L", b"K"))
-                parts.append(block(b"pax", len(text), kind, **details) + padded(text))
+                parts.append(block(b"pax/" + name, len(text), kind, **details) + padded(text))
             data = rng.randbytes(rng.choice(SIZES))
             kind = pick((b"0",), (b"0", b"\0", b"7", b"1", b"2", b"5", b"S", b"Z"))
             parts.append(block(name, len(data), kind, **details) + padded(data))

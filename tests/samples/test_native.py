@@ -20,7 +20,15 @@ import tarmac
 import tarmac.webdataset as wds
 from harness import rounds
 from harness.damage import bit_flips, cuts, mutations, random_flips, structural
-from harness.native import almost_ordinary, block, padded, python_only, read_samples, require_native
+from harness.native import (
+    all_oddities,
+    almost_ordinary,
+    member,
+    python_only,
+    read_samples,
+    require_native,
+    with_one,
+)
 from harness.shards import KINDS, PLAIN_KINDS, header_offsets, plain, with_hard_links, zstd
 from harness.work import calls
 from tarmac.errors import SampleError, TarmacError
@@ -187,6 +195,11 @@ def test_archives_that_are_almost_ordinary(seed, samples, odd):
         expect_the_same(structural(data, rng), rng.sample(list(WAYS), 3))
 
 
+def test_one_unusual_member_among_ordinary_ones():
+    for odd in all_oddities():
+        expect_the_same(with_one(odd), ("whole", "headers", "lenient", "dropping"))
+
+
 @pytest.mark.parametrize("compress", [gzip.compress, zstd])
 def test_compressed_archives(compress):
     rng = random.Random(3)
@@ -316,4 +329,4 @@ def test_many_fields_and_long_names():
     names = [f"s{n}.field{m}" for n in range(3) for m in range(80)]
     names += [f"t{n}.{'f' * 60}" for n in range(5)] + [f"{'k' * 90}{n}.txt" for n in range(5)]
     expect_the_same(plain([(name, b"1") for name in names]))
-    expect_the_same(b"".join(block(b"%d.TXT" % n, 3) + padded(b"abc") for n in range(9)) + bytes(1024))
+    expect_the_same(b"".join(member(b"%d.TXT" % n) for n in range(9)) + bytes(1024))
