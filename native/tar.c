@@ -1,8 +1,8 @@
 /* Read runs of ordinary samples from a buffer with a tar archive.
  *
  * The scanner reads only what is beyond doubt: regular files of POSIX, GNU and old archives with a correct checksum, an
- * octal size and a payload inside the buffer, whose names are a key and a field that the caller knows. Extended
- * headers may set times only. It stops before the first sample that has anything else in it, or whose end it has
+ * octal size and a payload inside the buffer, whose names are a key and a field that the caller knows, as one that it
+ * wants or does not want. Extended headers may set times only. It stops before the first sample that has anything else in it, or whose end it has
  * not seen, and leaves that to the caller. So it raises no errors about archives, and has no options that change
  * what is accepted. */
 
@@ -25,7 +25,9 @@ enum {
     MAX_NAME = PREFIX_BYTES + 1 + NAME,
     MAX_FIELD = 48,  /* bytes of a field name */
     MAX_FIELDS = 64, /* fields of a shard: one bit each */
-    MAX_SAMPLES = 256
+    MAX_SAMPLES = 256,
+    MAX_UNWANTED = 256, /* members that a run passes over */
+    UNWANTED = -1
 };
 
 typedef enum { FAILED = -1, OTHER = 0, ORDINARY = 1 } Outcome;
@@ -34,13 +36,13 @@ typedef enum { FAILED = -1, OTHER = 0, ORDINARY = 1 } Outcome;
 typedef struct {
     char text[MAX_FIELD];
     Py_ssize_t length;
-    int field;
+    int field; /* or UNWANTED */
     int next; /* the spelling that last came after this one */
 } Spelling;
 
 typedef struct {
     PyObject_HEAD
-    PyObject *url, *known, *seen, *value; /* a string, a dictionary, a set, a function or None */
+    PyObject *url, *known, *unwanted, *seen, *value; /* a string, a dictionary, two sets, a function or None */
     Py_ssize_t tracked, member_bytes, extension_bytes, span;
     int payload;
     PyObject *key_name, *url_name;
@@ -148,30 +150,33 @@ static int find_spelling(Scanner *self, const char *text, Py_ssize_t length) {
     return -1;
 }
 
+/* Return the number of a field, which several spellings may have, or -1 with an error. */
+static int field_number(Scanner *self, PyObject *name) {
+    for (int field = 0; field < self->field_count; field++) {
+        int different = PyUnicode_Compare(name, self->fields[field]);
+        if (different == -1 && PyErr_Occurred()) return -1;
+        if (!different) return field;
+    }
+    Py_INCREF(name);
+    self->fields[self->field_count] = name;
+    return self->field_count++;
+}
+
 /* Take over a spelling that the caller knows by now. */
 static Outcome add_spelling(Scanner *self, const char *text, Py_ssize_t length) {
     if (length > MAX_FIELD || self->spelling_count == MAX_FIELDS) return OTHER;
     PyObject *key = PyBytes_FromStringAndSize(text, length);
     if (!key) return FAILED;
     PyObject *name = PyDict_GetItemWithError(self->known, key); /* borrowed */
+    int field = name || PyErr_Occurred() ? 0 : PySet_Contains(self->unwanted, key);
     Py_DECREF(key);
-    if (!name) return PyErr_Occurred() ? FAILED : OTHER;
-    if (!PyUnicode_Check(name)) return OTHER;
-    int field = 0;
-    while (field < self->field_count) {
-        int different = PyUnicode_Compare(name, self->fields[field]);
-        if (different == -1 && PyErr_Occurred()) return FAILED;
-        if (!different) break;
-        field++;
-    }
-    if (field == self->field_count) {
-        Py_INCREF(name);
-        self->fields[self->field_count++] = name;
-    }
+    if (PyErr_Occurred()) return FAILED;
+    if (name ? !PyUnicode_Check(name) : !field) return OTHER;
+    if (name && (field = field_number(self, name)) < 0) return FAILED;
     Spelling *spelling = &self->spellings[self->spelling_count];
     memcpy(spelling->text, text, (size_t)length);
     spelling->length = length;
-    spelling->field = field;
+    spelling->field = name ? field : UNWANTED;
     spelling->next = 0;
     self->spelling_count++;
     return ORDINARY;
@@ -300,8 +305,15 @@ static Py_ssize_t scan(
     sample.text = sample.hash = NULL;
     sample.count = 0;
     Py_ssize_t first = position, begin = position; /* of the run, and of the sample that is being read */
+    int unwanted = 0;
     Outcome outcome;
     while ((outcome = read_member(self, data, end, position, &member)) == ORDINARY) {
+        if (member.field == UNWANTED) {
+            if (unwanted++ == MAX_UNWANTED) break;
+            position = member.next;
+            if (!sample.count) begin = position;
+            continue;
+        }
         int same = sample.count && sample.key_length == member.key_length &&
                    !memcmp(sample.key, member.name, (size_t)member.key_length);
         if (!same) {
@@ -358,22 +370,24 @@ static PyObject *Scanner_run(Scanner *self, PyObject *const *arguments, Py_ssize
 }
 
 static PyObject *Scanner_new(PyTypeObject *type, PyObject *arguments, PyObject *options) {
-    static char *names[] = {"url", "fields", "seen", "tracked", "member_bytes", "extension_bytes", "span", "payload", "value", NULL};
-    PyObject *url, *known, *seen, *value;
+    static char *names[] = {"url", "fields", "unwanted", "seen", "tracked", "member_bytes", "extension_bytes", "span", "payload", "value", NULL};
+    PyObject *url, *known, *unwanted, *seen, *value;
     Py_ssize_t tracked, member_bytes, extension_bytes, span;
     int payload;
-    if (!PyArg_ParseTupleAndKeywords(arguments, options, "UO!O!nnnnpO", names, &url, &PyDict_Type, &known, &PySet_Type,
-                                     &seen, &tracked, &member_bytes, &extension_bytes, &span, &payload, &value))
+    if (!PyArg_ParseTupleAndKeywords(arguments, options, "UO!O!O!nnnnpO", names, &url, &PyDict_Type, &known, &PySet_Type,
+                                     &unwanted, &PySet_Type, &seen, &tracked, &member_bytes, &extension_bytes, &span, &payload, &value))
         return NULL;
     Scanner *self = PyObject_GC_New(Scanner, type);
     if (!self) return NULL;
     memset((char *)self + sizeof(PyObject), 0, sizeof(Scanner) - sizeof(PyObject));
     Py_INCREF(url);
     Py_INCREF(known);
+    Py_INCREF(unwanted);
     Py_INCREF(seen);
     Py_INCREF(value);
     self->url = url;
     self->known = known;
+    self->unwanted = unwanted;
     self->seen = seen;
     self->value = value;
     self->tracked = tracked;
@@ -391,6 +405,7 @@ static PyObject *Scanner_new(PyTypeObject *type, PyObject *arguments, PyObject *
 static int Scanner_traverse(Scanner *self, visitproc visit, void *arg) {
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(self->known);
+    Py_VISIT(self->unwanted);
     Py_VISIT(self->seen);
     Py_VISIT(self->value);
     return 0;
@@ -399,7 +414,7 @@ static int Scanner_traverse(Scanner *self, visitproc visit, void *arg) {
 static void Scanner_dealloc(Scanner *self) {
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
-    PyObject *owned[] = {self->url, self->known, self->seen, self->value, self->key_name, self->url_name};
+    PyObject *owned[] = {self->url, self->known, self->unwanted, self->seen, self->value, self->key_name, self->url_name};
     for (size_t at = 0; at < sizeof owned / sizeof *owned; at++) Py_XDECREF(owned[at]);
     for (int at = 0; at < self->field_count; at++) Py_DECREF(self->fields[at]);
     PyObject_GC_Del(self);
@@ -411,10 +426,10 @@ static PyMethodDef scanner_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-PyDoc_STRVAR(scanner_doc, "Scanner(url, fields, seen, tracked, member_bytes, extension_bytes, span, payload, value)\n--\n\n"
+PyDoc_STRVAR(scanner_doc, "Scanner(url, fields, unwanted, seen, tracked, member_bytes, extension_bytes, span, payload, value)\n--\n\n"
 "Reads runs of ordinary samples.\n\n"
-"`fields` has the name of each known field by its bytes in member names, and `seen` the hashes of keys, which grows up to\n"
-"`tracked`. A run ends after `span` bytes. Fields are bytes, empty without `payload`, or `value(offset, size, bytes)`.");
+"`fields` has the name of each known field by its bytes in member names, `unwanted` the bytes of fields that are left out,\n"
+"and `seen` the hashes of keys, up to `tracked` of them. A run ends after `span` bytes. Fields are bytes, empty without `payload`, or `value(offset, size, bytes)`.");
 
 static PyType_Slot scanner_slots[] = {
     {Py_tp_doc, (void *)scanner_doc},

@@ -9,6 +9,7 @@ import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ from tarmac.limits import Limits
 from tarmac.samples import native
 from tarmac.samples.grouping import Grouping
 from tarmac.samples.naming import last_dot
+from tarmac.samples.reader import ReadReport, SampleReader
 from tarmac.tar import TarOptions
 
 CORPUS = sorted((Path(__file__).parent.parent / "corpus").glob("*.tar*"))
@@ -98,6 +100,16 @@ def read_dropping(source: Any, skipped: Counter[str], **options: Any) -> Iterato
     yield {"errors": errors}
 
 
+_scratch = tempfile.TemporaryDirectory()
+"""Holds one file, always of the same name, for what reads files."""
+
+
+def read_file(data: bytes, skipped: Counter[str], **options: Any) -> SampleReader:
+    path = Path(_scratch.name, "x.tar")
+    path.write_bytes(data)
+    return replace(tarmac.read(str(path), **options), report=ReadReport(skipped=skipped))
+
+
 TIGHT = Limits(member_bytes=600, extension_bytes=25, extensions=1, tracked_keys=3)
 LENIENT = TarOptions(end="lenient")
 WAYS: dict[str, Callable[[bytes, Counter[str]], Iterable[Any]]] = {
@@ -122,6 +134,10 @@ WAYS: dict[str, Callable[[bytes, Counter[str]], Iterable[Any]]] = {
         data, Grouping(tracked_keys=3), TarOptions(limits=TIGHT), skipped=skipped
     ),
     "few keys compared": lambda data, skipped: read_samples(data, Grouping(tracked_keys=7), skipped=skipped),
+    "fields": lambda data, skipped: read_file(data, skipped, fields=["txt", "JPG"]),
+    "fields of a stream": lambda data, skipped: read_file(data, skipped, fields=["cls", "a.b.c"], mmap=False),
+    "fields, case kept": lambda data, skipped: read_file(data, skipped, fields=["JPG", "cls"], lower=False),
+    "no field": lambda data, skipped: read_file(data, skipped, fields=[]),
     "dropping": read_dropping,
     "dropping known keys": lambda data, skipped: read_dropping(
         data, skipped, split_keys=frozenset(("s1", "a0", "c/d2"))
@@ -197,7 +213,7 @@ def test_archives_that_are_almost_ordinary(seed, samples, odd):
 
 def test_one_unusual_member_among_ordinary_ones():
     for odd in all_oddities():
-        expect_the_same(with_one(odd), ("whole", "headers", "lenient", "dropping"))
+        expect_the_same(with_one(odd), ("whole", "headers", "lenient", "fields", "dropping"))
 
 
 @pytest.mark.parametrize("compress", [gzip.compress, zstd])
@@ -276,7 +292,7 @@ def test_a_sample_is_yielded_before_more_is_read():
 def test_a_run_is_bounded():
     """What is in memory at once does not grow with the shard."""
     scanner = require_native().Scanner(
-        "x.tar", {b"bin": "bin"}, set(), 10**6, 1 << 40, 1 << 20, 1 << 18, True, None
+        "x.tar", {b"bin": "bin"}, {b"txt"}, set(), 10**6, 1 << 40, 1 << 20, 1 << 18, True, None
     )
     for size in (0, 100, 50_000, 1_000_000):
         data = plain([(f"{n}-{size}.bin", bytes(size)) for n in range(2000 if size < 1000 else 20)])
@@ -284,14 +300,16 @@ def test_a_run_is_bounded():
         assert 0 < len(samples) <= 256
         assert sum(len(sample["bin"]) for sample in samples) <= (1 << 18) + size
         assert data[position : position + 100].rstrip(b"\0") == b"%d-%d.bin" % (len(samples), size)
+    unwanted = plain([(f"{n}.txt", b"") for n in range(1000)])
+    assert scanner.run(unwanted, 0, len(unwanted), 0) == (256 * 512, [])
 
 
 def test_invalid_arguments():
     module = require_native()
     data = plain()
     with pytest.raises(TypeError):
-        module.Scanner("x.tar", {}, {}, 1, 1, 1, 1, True, None)
-    scanner = module.Scanner("x.tar", {}, set(), 1, 1, 1, 1, True, None)
+        module.Scanner("x.tar", {}, set(), {}, 1, 1, 1, 1, True, None)
+    scanner = module.Scanner("x.tar", {}, set(), set(), 1, 1, 1, 1, True, None)
     for arguments in [(data, -1, 10, 0), (data, 0, len(data) + 1, 0), (data, 0, -1, 0), (data, 0, 10, -1)]:
         with pytest.raises(ValueError, match="inside the buffer"):
             scanner.run(*arguments)

@@ -22,25 +22,34 @@ INTERFACE = 1
 # The bytes of an archive that a run may cover: its samples are in memory at once, and the pages of its headers.
 _SPAN = 256 * KIB
 _SPAN_OF_HEADERS = 8 * MIB
+_MAX_UNWANTED = 1000
 
 
 class NativeRuns:
     """Runs of samples in C: `scan` is None without the C module, and until `start`."""
 
-    __slots__ = ("_options", "scan")
+    __slots__ = ("_options", "_unwanted", "scan")
 
     def __init__(self, limits: Limits, *, payload: bool = True, value: Value | None = None) -> None:
         extension_bytes = min(limits.extension_bytes, limits.member_bytes)
         span = _SPAN if payload else _SPAN_OF_HEADERS
         sizes = limits.member_bytes, extension_bytes, span
         self._options = *(min(size, sys.maxsize) for size in sizes), payload, value
+        self._unwanted: set[bytes] = set()
         self.scan: Callable[[bytes | mmap, int, int, int], tuple[int, Any]] | None = None
 
     def start(self, url: str, fields: dict[bytes, str], seen: set[int], tracked: int) -> None:
         """Scan for samples of these fields with new keys; their hashes are added to `seen`, up to `tracked`."""
         native = _native()
         if native is not None:
-            self.scan = native.Scanner(url, fields, seen, min(tracked, sys.maxsize), *self._options).run
+            self.scan = native.Scanner(
+                url, fields, self._unwanted, seen, min(tracked, sys.maxsize), *self._options
+            ).run
+
+    def leave_out(self, field: str) -> None:
+        """Leave out the members of a field, which the caller does not want, either; it is spelled as in their names."""
+        if len(self._unwanted) < _MAX_UNWANTED:
+            self._unwanted.add(field.encode("utf-8", "surrogateescape"))
 
 
 @cache

@@ -195,16 +195,17 @@ def _grouping(reader: SampleReader) -> Grouping:
 
 
 def _runs(reader: SampleReader, *, payload: bool = True) -> NativeRuns | None:
-    """Return a way to read runs of members at once, unless each has to be selected or renamed."""
-    plain = reader.fields is None and reader.select is None and reader.rename is None
+    """Return a way to read runs of members at once, unless functions select or rename each of them."""
+    plain = reader.select is None and reader.rename is None
     return NativeRuns(reader.tar.limits, payload=payload) if plain else None
 
 
 def _members(
-    reader: SampleReader, url: str, data: mmap | Source, **options: Any
+    reader: SampleReader, url: str, data: mmap | Source, *, runs: NativeRuns | None, **options: Any
 ) -> Generator[Member, None, None]:
     """Return the selected members of a shard, renamed."""
-    members = read_members(data, reader.tar, url=url, wanted=_selection(reader), **options)
+    wanted = _selection(reader, runs)
+    members = read_members(data, reader.tar, url=url, wanted=wanted, runs=runs, **options)
     return members if reader.rename is None else _renamed(members, reader.rename)
 
 
@@ -214,8 +215,11 @@ def _renamed(members: Iterator[Member], rename: Callable[[str], str]) -> Generat
         yield renamed.encode("utf-8", "surrogateescape"), offset, size, data
 
 
-def _selection(reader: SampleReader) -> Callable[[bytes], bool] | None:
-    """Return a test of member names for the selected fields or files, so that no other payload is copied."""
+def _selection(reader: SampleReader, runs: NativeRuns | None) -> Callable[[bytes], bool] | None:
+    """Return a test of member names for the selected fields or files, so that no other payload is copied.
+
+    `runs` gets to know the other fields.
+    """
     fields, split_name, lower = reader.fields, reader.split_name, reader.lower
     rename, select = reader.rename, reader.select
     if fields is None and select is None:
@@ -230,6 +234,11 @@ def _selection(reader: SampleReader) -> Callable[[bytes], bool] | None:
         if fields is None:
             return True
         named = split_name(name)
-        return named is not None and (named[1].lower() if lower else named[1]) in fields
+        if named is None:
+            return False
+        selected = (named[1].lower() if lower else named[1]) in fields
+        if runs is not None and not selected:
+            runs.leave_out(named[1])
+        return selected
 
     return wanted

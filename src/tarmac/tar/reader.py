@@ -116,7 +116,7 @@ def read_members(
     A hard link is yielded with the offset and bytes of its target; in a stream it raises an error, unless
     `payload` is false. Members for which `wanted(name)` is false are skipped. Without `payload`, the bytes of
     members are skipped. Compression is detected from the first bytes. Between two members, `runs` may read
-    the following ones; its result is yielded in a member with the name RUN. It is ignored with `wanted`.
+    the following ones; its result is yielded in a member with the name RUN. It must skip what is not `wanted`.
     """
     limits = options.limits
     counts: Counter[str] = Counter() if skipped is None else skipped
@@ -132,7 +132,7 @@ def read_members(
     marker: int | None = None  # the offset of the end-of-archive marker, once it was seen
     files = None if _before is None else _before[1]  # the targets of hard links, once there are links
     name = b""
-    scan = None if runs is None or wanted is not None else runs.scan
+    scan = None if runs is None else runs.scan
     idle, pause = 0, 1  # headers until the next attempt to scan, and how many that are after a failure
     try:
         buffer, read = _begin(source, limits)
