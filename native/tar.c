@@ -42,11 +42,11 @@ typedef struct {
 
 typedef struct {
     PyObject_HEAD
-    PyObject *url, *known, *unwanted, *seen, *value; /* a string, a dictionary, two sets, a function or None */
-    Py_ssize_t tracked, member_bytes, extension_bytes, span;
+    PyObject *url, *known, *unwanted, *seen, *value; /* seen: the beginning of the first field by the hash of the key */
+    Py_ssize_t tracked, prefix, member_bytes, extension_bytes, span;
     int payload;
     PyObject *key_name, *url_name;
-    PyObject *fields[MAX_FIELDS];
+    PyObject *fields[MAX_FIELDS], *beginnings[MAX_FIELDS];
     int field_count;
     Spelling spellings[MAX_FIELDS];
     int spelling_count, last;
@@ -157,8 +157,11 @@ static int field_number(Scanner *self, PyObject *name) {
         if (different == -1 && PyErr_Occurred()) return -1;
         if (!different) return field;
     }
+    PyObject *beginning = PyUnicode_Substring(name, 0, self->prefix);
+    if (!beginning) return -1;
     Py_INCREF(name);
     self->fields[self->field_count] = name;
+    self->beginnings[self->field_count] = beginning;
     return self->field_count++;
 }
 
@@ -238,12 +241,12 @@ static Outcome read_member(Scanner *self, const unsigned char *data, Py_ssize_t 
 
 /* Begin a sample, unless its key was seen before or cannot be remembered. */
 static Outcome begin_sample(Scanner *self, Sample *sample, const Member *member) {
-    if (PySet_GET_SIZE(self->seen) >= self->tracked) return OTHER;
+    if (PyDict_Size(self->seen) >= self->tracked) return OTHER;
     PyObject *text = PyUnicode_DecodeUTF8(member->name, member->key_length, "surrogateescape");
     if (!text) return FAILED;
     Py_hash_t hash = PyObject_Hash(text);
     PyObject *number = hash == -1 ? NULL : PyLong_FromSsize_t(hash);
-    int seen = number ? PySet_Contains(self->seen, number) : -1;
+    int seen = number ? PyDict_Contains(self->seen, number) : -1;
     if (seen) {
         Py_DECREF(text);
         Py_XDECREF(number);
@@ -287,7 +290,7 @@ static int finish_sample(Scanner *self, Sample *sample, const unsigned char *dat
         Py_DECREF(value);
         if (result < 0) goto failed;
     }
-    if (PySet_Add(self->seen, sample->hash) < 0 || PyList_Append(samples, made) < 0) goto failed;
+    if (PyDict_SetItem(self->seen, sample->hash, self->beginnings[sample->members[0].field]) < 0 || PyList_Append(samples, made) < 0) goto failed;
     Py_DECREF(made);
     drop_sample(sample);
     return 0;
@@ -370,12 +373,12 @@ static PyObject *Scanner_run(Scanner *self, PyObject *const *arguments, Py_ssize
 }
 
 static PyObject *Scanner_new(PyTypeObject *type, PyObject *arguments, PyObject *options) {
-    static char *names[] = {"url", "fields", "unwanted", "seen", "tracked", "member_bytes", "extension_bytes", "span", "payload", "value", NULL};
+    static char *names[] = {"url", "fields", "unwanted", "seen", "tracked", "prefix", "member_bytes", "extension_bytes", "span", "payload", "value", NULL};
     PyObject *url, *known, *unwanted, *seen, *value;
-    Py_ssize_t tracked, member_bytes, extension_bytes, span;
+    Py_ssize_t tracked, prefix, member_bytes, extension_bytes, span;
     int payload;
-    if (!PyArg_ParseTupleAndKeywords(arguments, options, "UO!O!O!nnnnpO", names, &url, &PyDict_Type, &known, &PySet_Type,
-                                     &unwanted, &PySet_Type, &seen, &tracked, &member_bytes, &extension_bytes, &span, &payload, &value))
+    if (!PyArg_ParseTupleAndKeywords(arguments, options, "UO!O!O!nnnnnpO", names, &url, &PyDict_Type, &known, &PySet_Type,
+                                     &unwanted, &PyDict_Type, &seen, &tracked, &prefix, &member_bytes, &extension_bytes, &span, &payload, &value))
         return NULL;
     Scanner *self = PyObject_GC_New(Scanner, type);
     if (!self) return NULL;
@@ -391,6 +394,7 @@ static PyObject *Scanner_new(PyTypeObject *type, PyObject *arguments, PyObject *
     self->seen = seen;
     self->value = value;
     self->tracked = tracked;
+    self->prefix = prefix;
     self->member_bytes = member_bytes;
     self->extension_bytes = extension_bytes;
     self->span = span;
@@ -416,7 +420,10 @@ static void Scanner_dealloc(Scanner *self) {
     PyObject_GC_UnTrack(self);
     PyObject *owned[] = {self->url, self->known, self->unwanted, self->seen, self->value, self->key_name, self->url_name};
     for (size_t at = 0; at < sizeof owned / sizeof *owned; at++) Py_XDECREF(owned[at]);
-    for (int at = 0; at < self->field_count; at++) Py_DECREF(self->fields[at]);
+    for (int at = 0; at < self->field_count; at++) {
+        Py_DECREF(self->fields[at]);
+        Py_DECREF(self->beginnings[at]);
+    }
     PyObject_GC_Del(self);
     Py_DECREF(type);
 }
@@ -426,10 +433,10 @@ static PyMethodDef scanner_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-PyDoc_STRVAR(scanner_doc, "Scanner(url, fields, unwanted, seen, tracked, member_bytes, extension_bytes, span, payload, value)\n--\n\n"
+PyDoc_STRVAR(scanner_doc, "Scanner(url, fields, unwanted, seen, tracked, prefix, member_bytes, extension_bytes, span, payload, value)\n--\n\n"
 "Reads runs of ordinary samples.\n\n"
 "`fields` has the name of each known field by its bytes in member names, `unwanted` the bytes of fields that are left out,\n"
-"and `seen` the hashes of keys, up to `tracked` of them. A run ends after `span` bytes. Fields are bytes, empty without `payload`, or `value(offset, size, bytes)`.");
+"and `seen` up to `tracked` hashes of keys with `prefix` characters of their first fields. A run ends after `span` bytes. Fields are bytes, empty without `payload`, or `value(offset, size, bytes)`.");
 
 static PyType_Slot scanner_slots[] = {
     {Py_tp_doc, (void *)scanner_doc},

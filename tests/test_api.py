@@ -113,7 +113,7 @@ def test_a_sample_reader_can_be_iterated_again(shard):
 
 
 def test_readers_have_readable_reprs(shard):
-    assert repr(tarmac.read(shard)) == f"<SampleReader of 1 shards: {shard}>"
+    assert repr(tarmac.read(shard)) == f"<SampleReader of 1 shard: {shard}>"
     reader = tarmac.read("https://user:secret@host/{0..2}.tar", fields=["txt", "cls"])
     assert repr(reader) == "<SampleReader of 3 shards: https://…@host/0.tar, …, fields cls, txt>"
 
@@ -123,6 +123,17 @@ def test_dir_of_a_pipeline_leaves_out_the_contract_of_stages(shard):
     public = {name for name in dir(stream) if not name.startswith("_")}
     assert {"shuffle", "decode", "batched", "close", "set_epoch", "state_dict", "with_epoch"} <= public
     assert not {"reads_parts", "begin_epoch", "stateless", "check_ranks", "upstream_epochs"} & public
+
+
+@pytest.mark.parametrize("kind", [tarmac.Dataset, tarmac.Mix, tarmac.WebDataset, tarmac.WebLoader])
+def test_methods_that_are_chained_complete_in_ipython(kind):
+    """jedi takes `Self` in a base class for the base class, so that `ds.decode().` would not offer `where`."""
+    methods = {
+        name: method for name, method in inspect.getmembers(kind, inspect.isfunction) if name[0] != "_"
+    }
+    inherited = [name for name, method in methods.items() if name not in vars(kind)]
+    assert {"decode", "rename", "map_tuple"} <= set(inherited)
+    assert [name for name in inherited if methods[name].__annotations__.get("return") == "Self"] == []
 
 
 def test_manifests_are_written_and_read(shard, tmp_path):

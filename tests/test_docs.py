@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
 import os
 import re
 import shlex
 import subprocess
 import sys
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tarmac import environment
+from tarmac import environment, errors
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -90,6 +93,46 @@ def test_every_environment_variable_is_documented():
     for path in (ROOT / "src" / "tarmac").rglob("*.py"):
         if path.name != "environment.py":
             assert "os.environ" not in path.read_text(), path
+
+
+def test_every_error_is_documented():
+    """The page lists every class in the order of the tree, with its built-in bases and the start of its docstring."""
+    page = (ROOT / "docs" / "errors.md").read_text()
+    cell = r" (.*?) \|"
+    rows = re.findall(rf"^\| ((?:· )*)`(\w+)` \|{cell}{cell}{cell}$", page, re.MULTILINE)
+    assert all(cure for *_, cure in rows)
+    expected = [*described(errors.TarmacError), *described(errors.TarmacWarning)]
+    assert [(len(dots) // 2, *row) for dots, *row, _ in rows] == expected
+
+
+def described(kind: type, depth: int = 0) -> Iterator[tuple[int, str, str, str]]:
+    """Yield the rows of a class and of those that derive from it."""
+    bases = [base for base in kind.__bases__ if base.__module__ != errors.__name__ and base is not Exception]
+    names = [
+        base.__name__ if base.__module__ == "builtins" else f"{base.__module__}.{base.__name__}"
+        for base in bases
+    ]
+    meaning = inspect.getdoc(kind).splitlines()[0].removesuffix(".")
+    yield depth, kind.__name__, ", ".join(f"`{name}`" for name in names), meaning
+    for each in kind.__subclasses__():
+        if each.__module__ == errors.__name__:
+            yield from described(each, depth + 1)
+
+
+def test_every_extra_is_documented():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = {*project["optional-dependencies"]} - {"quick", "test", "fuzz", "bench"}
+    page = (ROOT / "docs" / "install.md").read_text()
+    rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", page, re.MULTILINE)
+    assert {name for row in rows for name in re.findall(r"\w+", row)} == extras
+    supported = [each.split(" :: ")[-1] for each in project["classifiers"] if "Python :: 3." in each]
+    assert project["requires-python"] == f">={supported[0]}"
+    assert f"{supported[0]} or newer" in page
+
+
+def test_every_page_is_linked_from_the_readme():
+    readme = (ROOT / "README.md").read_text()
+    assert [page.name for page in PAGES[1:] if f"(docs/{page.name})" not in readme] == []
 
 
 def test_links_between_pages_lead_somewhere():

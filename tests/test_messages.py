@@ -279,9 +279,52 @@ def a_pickle_in_secure_mode():
 
 
 @case
+def a_local_file_of_gopen_in_secure_mode():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TARMAC_SECURE", "1")
+        wds.gopen("x-0.tar")
+
+
+@case
+def a_torch_file_of_the_webdataset_library_in_secure_mode():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TARMAC_SECURE", "1")
+        wds.torch_loads(b"")
+
+
+@case
+def a_missing_directory_of_a_writer_of_the_webdataset_library():
+    wds.TarWriter("absent/x.tar")
+
+
+@case
+def a_missing_cache_directory_of_the_webdataset_library():
+    wds.WebDataset("x-0.tar", shardshuffle=False, cache_dir="absent")
+
+
+@case
 def a_name_in_a_list_that_is_a_pattern():
     Path("list.txt").write_text("x-0.tar::d/x-1.tar\n")
     list(tarmac.read("@list.txt"))
+
+
+@case
+def a_repeated_sample():
+    Path("repeated.tar").write_bytes(plain([("a.txt", b"1"), ("b.txt", b"2"), ("a.txt", b"3")]))
+    list(tarmac.read("repeated.tar"))
+
+
+@case
+def a_repeated_sample_with_other_fields():
+    files = [("a.txt", b"1"), ("b.txt", b"2"), ("a.txt", b"3"), ("a.cls", b"4")]
+    Path("other.tar").write_bytes(plain(files))
+    list(tarmac.read("other.tar", repeated="keep"))
+
+
+@case
+def a_duplicate_field():
+    Path("twice.tar").write_bytes(plain([("a.txt", b"1"), ("a.txt", b"2")]))
+    list(tarmac.read("twice.tar"))
 
 
 @case
@@ -394,6 +437,7 @@ def an_extracted_directory_that_is_a_file():
 
 command("copy", "x-*.tar", "-o", "z-{i}.tar", "--shuffle", "--interleave", "2")
 command("copy", "x-*.tar", "-o", "z-{i}.tar", "--slice", "a")
+command("copy", "x-*.tar", "-o", "z-{i}.tar", "--slice", "10")
 command("copy", "x-*.tar", "-o", "z-{i}.tar", "--max-bytes", "many")
 command("copy", "x-*.tar", "-o", "z-{i}.tar", "--fields", "jpg")
 command("copy", "pipe:cat x-0.tar", "-o", "z-{i}.tar")

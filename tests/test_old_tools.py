@@ -248,6 +248,29 @@ def test_short_streams_of_any_length_can_be_shuffled(folder, count):
     assert sorted(keys("out.tar")) == sorted(keys("short-0.tar"))
 
 
+def test_a_shard_is_joined_with_itself_and_split(run):
+    """As `tarscat a.tar a.tar | tarsplit -n 32` does it."""
+    good(run, "copy", *["in-0.tar"] * 4, "-o", "x-{i}.tar", "--max-samples", "32", "--rekey", "{i:09d}")
+    assert keys("x-0.tar", "x-1.tar") == [f"{number:09d}" for number in range(40)]
+    assert len(keys("x-1.tar")) == 8
+
+
+def test_shards_that_other_tools_have_joined(run):
+    """The keys of such a shard occur several times."""
+    with tarfile.open("joined.tar", "w") as joined, tarfile.open("in-0.tar") as shard:
+        for member in shard.getmembers() * 4:
+            joined.addfile(member, shard.extractfile(member))
+    status, _, err = run("copy", "joined.tar", "-o", "x-{i}.tar", "--max-samples", "32")
+    assert status == 1
+    assert "--repeated keep" in err
+    assert "--rekey '{i:09d}'" in err
+    renamed = ("--repeated", "keep", "--rekey", "{i:09d}")
+    good(run, "copy", "joined.tar", "-o", "x-{i}.tar", "--max-samples", "32", *renamed)
+    assert content("x-0.tar", "x-1.tar") == [
+        sample | {"__key__": f"{number:09d}"} for number, sample in enumerate(content("in-0.tar") * 4)
+    ]
+
+
 def test_all_extensions_are_read_in_lower_case(run):
     Path("upper.tar").write_bytes(plain([("a.JPG", b"1"), ("a.Cls", b"2"), ("a.TXT", b"3")]))
     good(run, "copy", "upper.tar", "-o", "out.tar")

@@ -43,6 +43,16 @@ def test_by_default_the_bar_is_shown_on_terminals_and_in_notebooks(capsys, monke
     assert bool(capsys.readouterr().err) == (terminal or notebook)
 
 
+def test_notebooks_show_a_count_that_needs_no_widgets(capsys, monkeypatch):
+    monkeypatch.setattr(module, "DELAY", -1.0)
+    kernel = SimpleNamespace(kernel=object())
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: kernel))
+    monkeypatch.setitem(sys.modules, "rich.progress", None)
+    assert list(track(iter("ab"), 2, "indexing")) == ["a", "b"]
+    shown = capsys.readouterr().err.split("\r")
+    assert shown == ["", "indexing 1/2", "indexing 2/2", " " * 12, ""]  # the last removes the line
+
+
 def test_errors_are_raised_and_the_bar_stops(capsys, monkeypatch):
     monkeypatch.setattr(module, "DELAY", -1.0)
 

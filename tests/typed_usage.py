@@ -78,3 +78,11 @@ def torch_loaders(ds: Dataset[Sample]) -> None:
     assert_type(DataLoader(ds), DataLoader[Sample])
     assert_type(DataLoader(ds.map(label), batch_sampler=sampler), DataLoader[int])
     assert_type(DataLoader(ds.repeat(2), batch_sampler=sampler), DataLoader[Sample])
+
+
+def streams(source: str) -> None:
+    stream = tarmac.WebDataset(source)
+    assert_type(stream.shuffle(10).decode().with_epoch(5), tarmac.WebDataset)
+    DataLoader(stream, batch_size=None)
+    DataLoader(stream.batched(4), batch_size=None, num_workers=2)
+    tarmac.WebLoader(stream.batched(4), batch_size=None).unbatched().shuffle(10)

@@ -6,7 +6,7 @@
     ├─ TransferError        ConnectFailed · Stalled · ShortRead · ObjectChanged · CommandFailed
     ├─ ArchiveError         NotATar · BadChecksum · BadHeader · Truncated · TrailingData · UnsupportedMember
     │                       LimitExceeded · CompressionDamaged
-    ├─ SampleError          BadName · DuplicateField · SplitSample · MissingField · MismatchedBatch
+    ├─ SampleError          BadName · DuplicateField · SplitSample · RepeatedSample · MissingField · MismatchedBatch
     │                       NoSamples · TransformFailed (TimedOut)
     ├─ CodecError           EncodeFailed · NoCodec · DecodingError (DecodeFailed (DecompressionBomb) · UnsafeCodec)
     ├─ WriteError           CommitFailed · DiskFull
@@ -246,6 +246,14 @@ class SplitSample(SampleError):
     hint: str | None = "tarmac sort --by key makes the samples contiguous."
 
 
+class RepeatedSample(SplitSample):
+    """The key of a sample occurs again in the shard."""
+
+    hint: str | None = (
+        "`repeated` keep reads both; tarmac copy --repeated keep --rekey '{i:09d}' makes the keys unique."
+    )
+
+
 class MissingField(SampleError, KeyError):
     """A sample lacks a required field."""
 
@@ -284,7 +292,17 @@ class DecodingError(CodecError):
     `k`, its name, and `sample` are the attributes of the webdataset library, which alone sets the sample.
     """
 
-    sample: Any = None
+    def __init__(
+        self,
+        what: str = "the field was not decoded.",
+        *,
+        k: str | None = None,
+        sample: Any = None,
+        **location: Any,
+    ) -> None:
+        super().__init__(what, **location)
+        self.sample: Any = sample
+        self.field: str | None = k
 
     @property
     def k(self) -> str | None:

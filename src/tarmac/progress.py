@@ -14,9 +14,35 @@ DELAY = 0.5
 
 def track(items: Iterable[T], total: int, what: str, *, progress: bool | None = None) -> Iterator[T]:
     """Yield the items and show a progress bar; None shows it on terminals and in notebooks."""
-    if not (sys.stderr.isatty() or _in_notebook() if progress is None else progress):
+    notebook = _in_notebook()
+    if not (sys.stderr.isatty() or notebook if progress is None else progress):
         yield from items
-        return
+    elif notebook:
+        yield from _count(items, total, what)
+    else:
+        yield from _draw_bar(items, total, what)
+
+
+def _count(items: Iterable[T], total: int, what: str) -> Iterator[T]:
+    """Show a count in one line of text: in notebooks, rich draws bars only if ipywidgets is installed."""
+    shown, line = time.monotonic(), ""
+    try:
+        for number, item in enumerate(items, 1):
+            if time.monotonic() - shown > DELAY:
+                shown, line = time.monotonic(), f"{what} {number}/{total}"
+                _write(f"\r{line}")
+            yield item
+    finally:
+        if line:
+            _write(f"\r{' ' * len(line)}\r")
+
+
+def _write(text: str) -> None:
+    sys.stderr.write(text)
+    sys.stderr.flush()
+
+
+def _draw_bar(items: Iterable[T], total: int, what: str) -> Iterator[T]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -35,7 +61,7 @@ def track(items: Iterable[T], total: int, what: str, *, progress: bool | None = 
 
 
 def _in_notebook() -> bool:
-    """Return whether this is the kernel of a notebook, where rich draws bars although nothing is a terminal."""
+    """Return whether this is the kernel of a notebook, which shows what is written although it is not a terminal."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return shell is not None and hasattr(shell, "kernel")

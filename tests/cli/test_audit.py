@@ -57,15 +57,17 @@ def test_a_step_and_its_options(audit, shards):
         f"{sample.step}\t{sample.rank}\t{sample.position}\t{sample.key}"
         for sample in tarmac.audit(shards, batch_size=8, **options).step(2)
     ]
-    assert audit(*flags, "--step", 2) == (0, expected, "")
-    assert audit(*flags, "--step", 2, "--rank", 1) == (0, expected[8:], "")
+    names = "step\trank\tposition\tkey\n"
+    assert audit(*flags, "--step", 2) == (0, expected, names)
+    assert audit(*flags, "--step", 2, "--rank", 1) == (0, expected[8:], names)
     assert json.loads(audit(*flags, "--step", 2, "--json")[1][0])["key"] == expected[0].split("\t")[3]
     lines = audit("--no-shuffle", "--step", 0, "--where", "key >= 'k30'")[1]
     assert lines[0].split("\t")[3] == "k30"
 
 
 def test_a_key(audit):
-    code, lines, _ = audit("--key", "k05", "--epochs", 3, "--no-shuffle")
+    code, lines, err = audit("--key", "k05", "--epochs", 3, "--no-shuffle")
+    assert err == "epoch\tposition\tstep\trank\tslot\n"
     assert (code, lines) == (0, ["0\t5\t0\t0\t5", "1\t5\t0\t0\t5", "2\t5\t0\t0\t5"])
     assert audit("--key", "k59", "--no-shuffle")[1] == ["0\t59\t-\t-\t-"]
 

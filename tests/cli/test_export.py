@@ -67,7 +67,7 @@ def test_standard_output(folder, run):
     bare = run("s*.tar", "--to", "tsv", "-o", "-", "--fields", "cls", "--no-key", "--no-header")
     assert bare == (0, "0\n1\n2\n3\n4\n5\n6\n", "export: 7 samples in, 7 out, 7 bytes\n")
     kinds = run(
-        "s000.tar", "--to", "jsonl", "-o", "-", "--fields", "cls", "--kinds", "cls=text", "--slice", "1"
+        "s000.tar", "--to", "jsonl", "-o", "-", "--fields", "cls", "--kinds", "cls=text", "--slice", "1:2"
     )
     assert json.loads(kinds[1]) == {"__key__": "00001", "cls": "1"}
 

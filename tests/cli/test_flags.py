@@ -26,6 +26,7 @@ def test_a_flag_has_the_same_meaning_on_every_verb():
         "--fields", "--drop-fields", "--missing", "--where", "--keys", "--slice", "--slice-shard", "--split", "--only",
         "--max-samples", "--max-bytes", "--rekey", "--compress", "--index", "--post-cmd", "--delete-after",
         "--on-error", "--dry-run", "--allow-exec", "--cache", "--storage", "--limits", "--tar", "--split-name",
+        "--repeated",
     }  # fmt: skip
     for name in shared:
         verbs = [verb for verb in SIMPLE if name in options(verb)]
@@ -87,8 +88,8 @@ def test_invalid_settings_give_the_reason(flag, value, reason):
         ("SLICE", "100:200", slice(100, 200)),
         ("SLICE", "1::10", slice(1, None, 10)),
         ("SLICE", "-3:", slice(-3, None)),
-        ("SLICE", "12", slice(12, 13)),
-        ("SLICE", "-1", slice(-1, None)),
+        ("SLICE", "12:13", slice(12, 13)),
+        ("SLICE", "-1:", slice(-1, None)),
         ("NAMES", "a, b", ["a", "b"]),
         ("FIELDS", "img=jpg|png,cls", {"img": ["jpg", "png"], "cls": ["cls"]}),
         ("COLUMNS", "caption=txt,cls", {"caption": "txt", "cls": "cls"}),
@@ -105,7 +106,7 @@ def test_values(parser, text, value):
     [
         *(("SIZE", text) for text in ("", "x", "-5M", "5X", "0", "1.5")),
         *(("SECONDS", text) for text in ("", "0", "-1", "nan", "x")),
-        *(("SLICE", text) for text in ("", "a:b", "1:2:3:4", "1:x")),
+        *(("SLICE", text) for text in ("", "a:b", "1:2:3:4", "1:x", "12", "-1")),
         *(("FIELDS", text) for text in ("=jpg", "a=", "jpg|", "a=x,a=y", "a=x|", "")),
         *(("COLUMNS", text) for text in ("", "a=", "a,a")),
         *(("SPLIT", text) for text in ("train=x", "train")),

@@ -75,11 +75,13 @@ def test_processes(folder):
     assert len(list(Dataset("all.json"))) == 7
 
 
-def test_without_a_manifest(folder):
-    done = run("s000.tar")
+def test_the_default_manifest_is_named(folder):
+    done = run("s000.tar", "s001.tar")
     assert done.exit_code == 0
-    assert "->" not in done.stderr
-    assert sorted(os.listdir(folder)) == ["s000.tar", "s000.tar.arrow", "s001.tar"]
+    assert done.stderr.endswith(" -> s.json\n")
+    names = ["s.json", "s000.tar", "s000.tar.arrow", "s001.tar", "s001.tar.arrow"]
+    assert sorted(os.listdir(folder)) == names
+    assert len(list(Dataset("s.json"))) == 7
 
 
 def test_options(folder):
@@ -141,7 +143,8 @@ def test_errors(folder, capsys):
     status, err = failing(capsys, "s000.tar", "--meta", "jpg.widht")
     assert status == 2
     assert "jpg.width?" in err
-    assert failing(capsys, "s000.tar", "--add")[0] == 2
+    assert run("s001.tar", "-o", "m.json").exit_code == 0
+    assert failing(capsys, "m.json", "--add")[0] == 2
     assert failing(capsys, "s000.tar", "--dali", "--digests")[0] == 2
     assert failing(capsys, "s000.tar", "--dali")[0] == 3  # there is no s000.idx
     status, err = failing(capsys, "s000.tar", "--info", "absent.txt")

@@ -16,6 +16,7 @@ import tarmac
 from cli.running import PROGRAM, program, run
 from harness.faultfs import Fault, faulty
 from harness.folder import folder
+from harness.shards import plain
 from tools.shards import make
 
 
@@ -141,3 +142,75 @@ def test_warming_says_why_a_shard_is_not_cached(tmp_path, capsys):
         large = run(capsys, "cache", "warm", remote, "--cache", tmp_path / "cache", "--max-bytes", "1")[2]
     assert "is larger than the cache\n" in large
     assert "local" not in large
+
+
+def test_a_number_as_a_slice(tmp_path, capsys):
+    (shard,) = make(tmp_path, 5)
+    status, _, stderr = run(capsys, "copy", shard, "-o", tmp_path / "x.tar", "--slice", "2")
+    assert status == 2
+    one, before = re.search(r"Try: (\S+) for this sample, (\S+) for those before it", stderr).groups()
+    for value, count in ((one, 1), (before, 2)):
+        target = tmp_path / f"{count}.tar"
+        assert run(capsys, "copy", shard, "-o", target, "--slice", value)[0] == 0
+        assert len(list(tarmac.read(target))) == count
+
+
+def hinted(stderr, flag):
+    """Return the flag and the value that a hint suggests."""
+    return re.search(rf"(--{flag}) ([\w=-]+)", stderr.partition("Try: ")[2]).groups()
+
+
+def test_hints_for_damaged_archives_are_flags(tmp_path, capsys):
+    first, second = plain([("a.txt", b"1")]), plain([("b.txt", b"2")])
+    (tmp_path / "torn.tar").write_bytes(first[:700])
+    (tmp_path / "joined.tar").write_bytes(first + second)
+    for name in ("torn.tar", "joined.tar"):
+        path = tmp_path / name
+        status, _, stderr = run(capsys, "show", path)
+        assert status == 1
+        assert "TarOptions" not in stderr + "".join(run(capsys, "check", path)[1:])
+        assert run(capsys, "show", path, *hinted(stderr, "tar"))[0] == 0
+
+
+def test_hints_for_names_with_dots_are_flags(tmp_path, capsys):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (tmp_path / "t.csv").write_text("key,txt\na.b,x\nc.d,y\n")
+    for name in ("x.v1.1.txt", "x.v1.2.txt", "at 10.11 x.txt"):
+        (folder / name).write_text(name)
+    for number, (source, more) in enumerate(
+        [(tmp_path / "t.csv", ()), (folder, ()), (folder, ("--split-name", "first-dot"))]
+    ):
+        target = tmp_path / f"{number}.tar"
+        status, _, stderr = run(capsys, "pack", source, "-o", target, *more)
+        assert status == 1
+        assert run(capsys, "pack", source, "-o", target, *hinted(stderr, "split-name"))[0] == 0
+        assert len(list(tarmac.read(target, split_name=tarmac.last_dot))) == len(list(folder.iterdir())) - (
+            not number
+        )
+
+
+def test_skipped_samples_have_no_hint_to_skip_them(tmp_path, capsys):
+    (tmp_path / "t.csv").write_text("key,txt,cls\na,x,1\nb,y,\n")
+    command = ["pack", tmp_path / "t.csv", "-o", tmp_path / "x.tar", "--require", "cls"]
+    assert "--on-error" in run(capsys, *command)[2]
+    status, _, stderr = run(capsys, *command, "--on-error", "skip")
+    assert status == 1
+    assert "FAILED" in stderr
+    assert "--on-error" not in stderr
+
+
+def test_one_sample_is_not_several(tmp_path, capsys):
+    (shard,) = make(tmp_path, 1)
+    for command in (["check", shard], ["index", shard], ["copy", shard, "-o", tmp_path / "x.tar"]):
+        output = "".join(map(str, run(capsys, *command)[1:]))
+        assert "1 sample" in output
+        assert not re.search(r"\b1 (samples|shards|bytes|copies)\b", output)
+
+
+def test_repair_without_regrouping_says_what_it_loses(tmp_path, capsys):
+    (tmp_path / "x.tar").write_bytes(plain([("a.txt", b"1"), ("b.txt", b"2"), ("a.cls", b"3")]))
+    command = ["check", tmp_path / "x.tar", "--repair", "-o", f"{tmp_path}/clean/"]
+    assert "--regroup keeps 1 sample " in run(capsys, *command)[2]
+    assert run(capsys, *command, "--regroup", "--overwrite")[0] == 0
+    assert [sample["__key__"] for sample in tarmac.read(tmp_path / "clean/x.tar")] == ["a", "b"]

@@ -62,7 +62,7 @@ def test_an_imagefolder(folder, run):
     write_tree(folder / "in", {"cat/1.jpg": b"C", "dog/2.jpg": b"D"})
     assert run("in", "--from", "imagefolder", "-o", "o/x-{i:06d}.tar", "--require", "jpg,cls")[0] == 0
     assert [s["cls"] for s in samples("o/x-000000.tar")] == [b"0", b"1"]
-    assert (folder / "o/classes.txt").read_text() == "cat\ndog\n"
+    assert (folder / "o/x.classes.txt").read_text() == "cat\ndog\n"
 
 
 def test_a_recipe(folder, run):

@@ -59,7 +59,7 @@ def test_what_is_in_a_sample(folder):
 
 def test_chosen_samples(folder):
     assert run("s*.tar", "--slice", "1:3", "--fields", "txt").stdout == "0/a1\ttxt 9\n1/a0\ttxt 9\n"
-    assert run("s*.tar", "--where", "png.width = 6", "--slice-shard", "0", "--fields", "txt").stdout == (
+    assert run("s*.tar", "--where", "png.width = 6", "--slice-shard", "0:1", "--fields", "txt").stdout == (
         "0/a0\ttxt 9\n1/a0\ttxt 9\n"
     )
 

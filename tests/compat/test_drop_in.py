@@ -185,6 +185,25 @@ def test_a_replaced_gopen_has_an_effect(monkeypatch, shard):
     assert opened == ["anywhere.tar"]
 
 
+@pytest.mark.parametrize("library", [real, wds])
+@pytest.mark.parametrize("cached", [False, True])
+@pytest.mark.parametrize("name", ["group_by_keys", "tar_file_expander"])
+def test_replaced_steps_of_datasets_have_an_effect(monkeypatch, tmp_path, library, shard, name, cached):
+    calls, original = [], getattr(library.compat, name)
+
+    def replaced(data, **kw):
+        calls.append(kw)
+        return original(data, **kw)
+
+    monkeypatch.setattr(library.compat, name, replaced)
+    options = {"cache_dir": str(tmp_path)} if cached else {}
+    dataset = library.WebDataset(f"pipe:cat {shard}", shardshuffle=False, **options)
+    samples = list(dataset)
+    assert [sample["__key__"] for sample in samples] == ["0", "1", "2", "3"]
+    assert all(("__local_path__" in sample) == cached for sample in samples)
+    assert len(calls) == 1
+
+
 # -- files -------------------------------------------------------------------------------------------------------------
 
 
@@ -267,6 +286,8 @@ def test_verbose_caches_name_their_downloads(remote, tmp_path, capfd):
 
 
 def test_samples_of_cached_shards_have_a_local_path(remote, tmp_path):
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "small").mkdir()
     dataset = read("remote://host/x-0.tar", cache_dir=str(tmp_path / "cache"))
     for _ in range(2):
         paths = {sample["__local_path__"] for sample in dataset}
@@ -309,8 +330,8 @@ def test_stages_can_be_recognised_by_their_text():
     dataset = wds.WebDataset("https://u:secret@host/x.tar", shardshuffle=10).shuffle(100).map(double)
     texts = [str(stage) for stage in dataset.pipeline]
     assert [text for text in texts if "shuffle" in text] == [texts[4], texts[-2]]
-    assert "bufsize=100" in texts[-2]
-    assert texts[-1].startswith("<map ")
+    assert texts[-2].startswith("<_shuffle (100,) ")
+    assert texts[-1].startswith("<_map ")
     assert "double" in texts[-1]
     assert "secret" not in str(texts)
 

@@ -191,6 +191,7 @@ def test_warnings_do_not_sleep(shards, monkeypatch):
 
 def test_url_to_name_and_home_directories_have_an_effect(shards, monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "cache").mkdir()
     urls = f"pipe:cat {first(shards)}"
     named = wds.WebDataset(
         urls, shardshuffle=False, cache_dir="~/cache", url_to_name=lambda url: "my-name.tar"

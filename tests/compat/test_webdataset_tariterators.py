@@ -186,7 +186,7 @@ def test_grouping_rules(shards):
 
 
 def test_damaged_samples_are_errors():
-    twice = [{"fname": name, "data": b"", "__url__": "u"} for name in ("a.x", "a.x", "b.x")]
+    twice = [{"fname": name, "data": b"", "__url__": "u"} for name in ("a.x", "a.y", "a.x", "b.x")]
     with pytest.raises(DuplicateField):
         list(group_by_keys(twice))
     assert keys(group_by_keys(twice, handler=ignore_and_continue)) == ["b"]

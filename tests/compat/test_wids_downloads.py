@@ -101,11 +101,29 @@ def test_custom_localname(shards, remote, tmp_path):
     dataset = ShardListDataset(shards, localname=localname)
     assert keys(dataset) == ALL
     assert remote.fetched == [item["url"] for item in shards[1:]]  # the first exists
-    assert entries(tmp_path / "mirror") == ["0.tar", "x-1.tar", "x-2.tar"]
+    assert sorted(path.name for path in (tmp_path / "mirror").iterdir()) == ["x-0.tar", "x-1.tar", "x-2.tar"]
+    for number in range(3):
+        path = tmp_path / "mirror" / f"x-{number}.tar"
+        assert path.read_bytes() == (tmp_path / f"x-{number}.tar").read_bytes()
     assert dataset.cache_dir is None
     (tmp_path / "mirror" / "x-0.tar").write_bytes(b"<html>" * 200)
     with pytest.raises(NotATar):
         ShardListDataset(shards, localname=localname)[0]
+
+
+def test_what_is_not_a_shard_does_not_stay_under_its_localname(shards, remote, tmp_path):
+    (tmp_path / "x-0.tar").write_bytes(b"<html>" * 200)
+    local = tmp_path / "local.tar"
+    dataset = ShardListDataset(shards[:1], localname=lambda url: str(local))
+    with pytest.raises(NotATar, match="remote://host/x-0"):
+        dataset[0]
+    remote.broken = 1
+    (tmp_path / "x-0.tar").write_bytes(shard(0, 3))
+    with pytest.raises(ShortRead):
+        dataset[0]
+    assert not local.exists()
+    assert keys(dataset) == ALL[:3]
+    assert local.read_bytes() == shard(0, 3)
 
 
 def test_default_directories(shards, remote, tmp_path, monkeypatch):

@@ -84,7 +84,7 @@ def test_fields_keep_their_case(tmp_path):
 
 @pytest.mark.parametrize(
     ("names", "error"),
-    [(["a.txt", "a.txt", "b.txt"], DuplicateField), (["a.txt", "b.txt", "a.cls"], SplitSample)],
+    [(["a.txt", "a.cls", "a.txt", "b.txt"], DuplicateField), (["a.txt", "b.txt", "a.cls"], SplitSample)],
 )
 def test_repeated_names_are_errors(tmp_path, names, error):
     """In wids they shifted the positions of all later samples."""
@@ -92,6 +92,12 @@ def test_repeated_names_are_errors(tmp_path, names, error):
     path.write_bytes(plain([(name, b"1") for name in names]))
     with pytest.raises(error):
         IndexedTarSamples(path=path)
+
+
+def test_whole_samples_may_repeat(tmp_path):
+    path = tmp_path / "a.tar"
+    path.write_bytes(plain([("a.txt", b"1"), ("b.txt", b"2"), ("a.txt", b"3")]))
+    assert [sample[".txt"].read() for sample in IndexedTarSamples(path=path)] == [b"1", b"2", b"3"]
 
 
 def test_damage_and_other_files_are_errors(tmp_path, path):

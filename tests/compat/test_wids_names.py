@@ -13,6 +13,8 @@ import pytest
 
 import tarmac.compat
 from harness.shards import plain
+from tarmac.compat.wids import wids_bench
+from tarmac.errors import UnsafeUrl
 
 # The names that programs and the tests of wids 0.2.111 import, by module.
 NAMES = {
@@ -22,9 +24,11 @@ NAMES = {
         IndexedTarSamples LRUShards CacheLocalname DefaultLocalname compute_file_md5sum compute_num_samples
         splitname group_by_key interpret_transformations hash_dataset_name lengths_to_ranges
         intersect_range intersect_ranges iterate_ranges DistributedLocalSampler""",
+    "wids.wids_bench": "main_wids main_wds",
     "wids.wids_cleanup": "keep_most_recent_files",
     "wids.wids_decode": """check_keys decode_all_gz decode_basic decode_images_to_pil decode_images_to_numpy
         default_decoder""",
+    "wids.wids_dir": "",
     "wids.wids_dl": "download_and_open download_file",
     "wids.wids_index": "main main_create main_update main_info main_sample AtomicJsonUpdate",
     "wids.wids_lru": "LRUCache",
@@ -127,3 +131,17 @@ def test_a_program_runs_unchanged(tmp_path):
     assert "tarmac" in file
     assert rest == ["5", "0", "1", "2", "3", "4"]
     assert done.stderr == ""
+
+
+def test_the_benchmark_prints_keys(tmp_path, capsys, monkeypatch):
+    (tmp_path / "a.tar").write_bytes(plain([(f"{i}.cls", b"%d" % i) for i in range(2)]))
+    path, shards = tmp_path / "list.json", [{"url": "a.tar", "nsamples": 2}]
+    path.write_text(json.dumps({"wids_version": 1, "shardlist": shards}))
+    for command, first in (("wids", ["2"]), ("wds", [])):
+        monkeypatch.setattr(sys, "argv", ["wids_bench", command, str(path)])
+        wids_bench.main()
+        assert capsys.readouterr().out.splitlines() == [*first, "0 0", "1 1"]
+        path.write_text(json.dumps({"wids_version": 1, "shardlist": [{"url": "pipe:true", "nsamples": 2}]}))
+        with pytest.raises(UnsafeUrl):
+            wids_bench.main()
+        path.write_text(json.dumps({"wids_version": 1, "shardlist": shards}))

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 import tarfile
+import threading
 
 import pytest
+import webdataset as real
 
 import tarmac
 import tarmac.webdataset as wds
@@ -75,3 +78,68 @@ def test_tar_formats(format):
 def test_no_index_with_an_opener():
     with pytest.raises(ValueError, match="opener"):
         wds.ShardWriter("a-%d.tar", index=True, opener=lambda name: io.BytesIO())
+
+
+# -- compared with the library -------------------------------------------------------------------------------------
+
+libraries = pytest.mark.parametrize("library", [real, wds], ids=["webdataset", "tarmac"])
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
+@libraries
+def test_the_first_shard_is_opened_at_once(tmp_path, library):
+    seen = []
+    with library.ShardWriter(str(tmp_path / "a-%d.tar"), post=seen.append, start_shard=3) as shards:
+        assert shards.fname == str(tmp_path / "a-3.tar")
+        assert (shards.shard, shards.count, shards.total) == (4, 0, 0)
+        assert isinstance(shards.tarstream, library.TarWriter)
+    assert seen == [str(tmp_path / "a-3.tar")]
+    with tarfile.open(seen[0]) as archive:
+        assert archive.getnames() == []
+    dataset = library.WebDataset(seen[0], shardshuffle=False, empty_check=False)
+    assert list(dataset) == []
+
+
+@libraries
+def test_a_missing_directory_is_a_missing_file(tmp_path, library):
+    for make in (library.TarWriter, library.ShardWriter):
+        with pytest.raises(FileNotFoundError):
+            make(str(tmp_path / "missing" / "x-%d.tar"))
+
+
+@libraries
+def test_devices_are_written(library):
+    with library.TarWriter(os.devnull) as shard:
+        shard.write({"__key__": "a", "txt": "x"})
+
+
+@libraries
+def test_named_pipes_are_written(tmp_path, library):
+    pipe, names = str(tmp_path / "pipe"), []
+
+    def read():
+        with open(pipe, "rb") as stream, tarfile.open(fileobj=stream, mode="r|") as archive:
+            names.extend(info.name for info in archive)
+
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=read)
+    reader.start()
+    with library.TarWriter(pipe) as shard:
+        shard.write({"__key__": "a", "txt": "x"})
+    reader.join()
+    assert names == ["a.txt"]
+
+
+@libraries
+def test_attributes(tmp_path, library):
+    stream = io.BytesIO()
+    with library.TarWriter(stream, "me", "us", 0o600, "gz", mtime=5.0, keep_meta=True) as shard:
+        assert (shard.user, shard.group, shard.mode, shard.compress) == ("me", "us", 0o600, "gz")
+        assert (shard.mtime, shard.keep_meta, shard.stream, shard.own_fileobj) == (5.0, True, stream, None)
+        assert shard.encoder({"__key__": "a", "txt": "x"}) == {"__key__": "a", "txt": b"x"}
+    with library.TarWriter(str(tmp_path / "x.tar")) as shard:
+        assert shard.own_fileobj is shard.stream
+        assert callable(shard.stream.write)
+    assert shard.own_fileobj is None
+    for name, compress in [("x", None), ("x.gz", None), ("x.xz", False), (stream, True), (stream, "bz2")]:
+        assert library.TarWriter.tarmode(name, compress) == real.TarWriter.tarmode(name, compress)

@@ -72,8 +72,10 @@ def test_tensors_are_stacked():
     batch = collated([(torch.full((2,), i), i) for i in range(3)])
     assert batch[0].shape == (3, 2)
     assert batch[0].tolist() == [[0, 0], [1, 1], [2, 2]]
-    with pytest.raises(MismatchedBatch, match=r"\(2,\).*\(3,\)"):
+    with pytest.raises(MismatchedBatch, match=r"\(3,\).*\(2,\)"):
         collated([torch.zeros(2), torch.zeros(3)])
+    with pytest.raises(MismatchedBatch, match=r"\(\).*\bstr\b"):
+        collated(["x", torch.tensor(1)])
 
 
 @pytest.mark.parametrize(

@@ -210,12 +210,12 @@ def test_repr(tmp_path):
     ds = Dataset(urls)
     assert repr(ds) == "<Dataset: 30 samples in 3 shards; fields cls, txt>"
     assert repr(ds[2:5].decode().map(values)) == (
-        "<Dataset: 3 of 30 samples in 1 shards; fields cls, txt; steps Decode, Map(values)>"
+        "<Dataset: 3 of 30 samples in 1 shard; fields cls, txt; steps Decode, Map(values)>"
     )
     assert repr(Dataset(urls, fields=["cls"])[:0]) == "<Dataset: 0 of 30 samples in 0 shards>"
     assert "<td>30</td>" in ds._repr_html_()
     assert "&lt;lambda&gt;" in ds.map(lambda sample: sample)._repr_html_()
-    assert "samples in 1 shards" in repr(
+    assert "samples in 1 shard" in repr(
         Dataset(Manifest([Shard("http://127.0.0.1:1/a.tar", 3, 1, None, "f")]))
     )
 

@@ -73,6 +73,7 @@ def test_random_numbers_come_from_the_seed(ds):
     assert first[0] != first[1]  # one generator for all steps of a sample
     assert tuple(seeded_generator(7).random(2)) == first
     assert first == GOLDEN  # resumed epochs rely on these numbers
+    assert drawn[0] != drawn[0]  # without a seed, each access draws new numbers
     assert drawn[0] != drawn[0]  # outside of a loader they are not seeded
     with pytest.raises(ValueError, match="zip"):
         drawn.batch([0, 1], seeds=[7])

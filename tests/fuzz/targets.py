@@ -12,8 +12,17 @@ from collections.abc import Callable
 
 from harness.native import python_only, read_samples
 from harness.oracle import digest, python_tarfile
-from tarmac.errors import BadName, TarmacError, TarmacWarning, UnsupportedMember
+from tarmac.errors import (
+    BadName,
+    DuplicateField,
+    RepeatedSample,
+    SplitSample,
+    TarmacError,
+    TarmacWarning,
+    UnsupportedMember,
+)
 from tarmac.limits import Limits
+from tarmac.samples.grouping import Grouping
 from tarmac.samples.naming import check_field, check_key, first_dot
 from tarmac.storage.braces import expand_braces
 from tarmac.tar import TarOptions, read_members
@@ -44,6 +53,8 @@ def reader(data: bytes) -> None:
     samples = outcome(lambda: list(read_samples(data, tar=OPTIONS)))
     with python_only():
         assert samples == outcome(lambda: list(read_samples(data, tar=OPTIONS)))
+    kept = outcome(lambda: list(read_samples(data, Grouping(repeated="keep"), OPTIONS)))
+    assert kept == samples or samples in (DuplicateField, RepeatedSample, SplitSample), (samples, kept)
     if isinstance(whole, list):
         skipped = outcome(lambda: list(read_members(io.BytesIO(data), OPTIONS, payload=False)))
         assert skipped == [(name, offset, size, b"") for name, offset, size, _ in whole]

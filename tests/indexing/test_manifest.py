@@ -224,7 +224,7 @@ def test_a_manifest_shows_its_size_and_no_secrets():
     shards = [Shard(f"https://user:secret@h/<{number}>.tar", 10, 1000) for number in range(12)]
     manifest = Manifest(shards, "train")
     assert repr(manifest).startswith("Manifest('train', 12 shards, 120 samples, 12000 bytes, first 'https://")
-    assert repr(Manifest([Shard("a.tar", 1)])) == "Manifest(1 shards, 1 samples, first 'a.tar')"
+    assert repr(Manifest([Shard("a.tar", 1)])) == "Manifest(1 shard, 1 sample, first 'a.tar')"
     html = manifest._repr_html_()
     assert "&lt;0&gt;.tar" in html
     assert "and 2 more" in html

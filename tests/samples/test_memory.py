@@ -18,6 +18,7 @@ from harness.memory import peak
 from tarmac.tar.writer import HeaderBuilder, Owner, END_MARKER, member_block
 from tarmac.tar import read_members
 from harness.native import read_samples
+from tarmac.samples.grouping import Grouping
 
 class Generated:
     '''A shard that is generated while it is read.'''
@@ -94,11 +95,25 @@ def test_skipping_a_million_members(run):
     assert grown < 16 << 20
 
 
-def test_a_million_members_in_half_a_million_samples(run):
-    grown = run("""
+@pytest.mark.parametrize("repeated", ["error", "keep"])
+def test_a_million_members_in_half_a_million_samples(run, repeated):
+    grown = run(f"""
         name = lambda n: b"%07d.%c" % (n // 2, b"ab"[n % 2])
         source = Generated(lambda n: member_block(headers, name(n), b"x"), 1_000_000)
-        assert sum(1 for _ in read_samples(source)) == 500_000
+        samples = read_samples(source, Grouping(repeated={repeated!r}))
+        assert sum(1 for _ in samples) == 500_000
         print(peak() - base)
     """)
     assert grown < 64 << 20
+
+
+@pytest.mark.parametrize("repeated", ["error", "keep"])
+def test_long_field_names_are_not_kept(repeated):
+    grown = run(f"""
+        name = lambda n: b"%07d." % n + b"%07d" % n * 3000
+        source = Generated(lambda n: member_block(headers, name(n), b"x"), 10_000, step=10)
+        samples = group_members(read_members(source), "x", Grouping(repeated={repeated!r}))
+        assert sum(1 for _ in samples) == 10_000
+        print(peak() - base)
+    """)
+    assert grown < 100 << 20  # those of a thousand are; all together they take 200 MiB

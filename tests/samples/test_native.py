@@ -32,7 +32,7 @@ from harness.native import (
 )
 from harness.shards import KINDS, PLAIN_KINDS, header_offsets, plain, with_hard_links, zstd
 from harness.work import calls
-from tarmac.errors import SampleError, TarmacError
+from tarmac.errors import SampleError, SplitSample, TarmacError
 from tarmac.indexing.build import IndexOptions, index_shard
 from tarmac.limits import Limits
 from tarmac.samples import native
@@ -138,9 +138,10 @@ WAYS: dict[str, Callable[[bytes, Counter[str]], Iterable[Any]]] = {
     "fields of a stream": lambda data, skipped: read_file(data, skipped, fields=["cls", "a.b.c"], mmap=False),
     "fields, case kept": lambda data, skipped: read_file(data, skipped, fields=["JPG", "cls"], lower=False),
     "no field": lambda data, skipped: read_file(data, skipped, fields=[]),
+    "repeated": lambda data, skipped: read_samples(data, Grouping(repeated="keep"), skipped=skipped),
     "dropping": read_dropping,
     "dropping known keys": lambda data, skipped: read_dropping(
-        data, skipped, split_keys=frozenset(("s1", "a0", "c/d2"))
+        data, skipped, split={key: SplitSample("x", key=key) for key in ("s1", "a0", "c/d2")}
     ),
 }
 
@@ -292,7 +293,7 @@ def test_a_sample_is_yielded_before_more_is_read():
 def test_a_run_is_bounded():
     """What is in memory at once does not grow with the shard."""
     scanner = require_native().Scanner(
-        "x.tar", {b"bin": "bin"}, {b"txt"}, set(), 10**6, 1 << 40, 1 << 20, 1 << 18, True, None
+        "x.tar", {b"bin": "bin"}, {b"txt"}, {}, 10**6, 32, 1 << 40, 1 << 20, 1 << 18, True, None
     )
     for size in (0, 100, 50_000, 1_000_000):
         data = plain([(f"{n}-{size}.bin", bytes(size)) for n in range(2000 if size < 1000 else 20)])
@@ -308,8 +309,8 @@ def test_invalid_arguments():
     module = require_native()
     data = plain()
     with pytest.raises(TypeError):
-        module.Scanner("x.tar", {}, set(), {}, 1, 1, 1, 1, True, None)
-    scanner = module.Scanner("x.tar", {}, set(), set(), 1, 1, 1, 1, True, None)
+        module.Scanner("x.tar", {}, set(), set(), 1, 1, 1, 1, 1, True, None)
+    scanner = module.Scanner("x.tar", {}, set(), {}, 1, 1, 1, 1, 1, True, None)
     for arguments in [(data, -1, 10, 0), (data, 0, len(data) + 1, 0), (data, 0, -1, 0), (data, 0, 10, -1)]:
         with pytest.raises(ValueError, match="inside the buffer"):
             scanner.run(*arguments)

@@ -190,3 +190,8 @@ def test_invalid_arguments_and_missing_fields():
     ):
         with pytest.raises(UsageError, match=f"`{field}`"):
             RandomResizedCrop(**bad)
+
+
+def test_repr():
+    text = "RandomResizedCrop(224, scale=(0.5, 1.0), ratio=(0.75, 1.3333333333333333), mirror=0.5)"
+    assert repr(tarmac.RandomResizedCrop(224, scale=(0.5, 1.0))) == text

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import itertools
 import pickle
 import random
+from collections.abc import Sized
 
 import pytest
 
@@ -78,7 +80,7 @@ def test_editing():
     longer = pipeline.compose(Select(is_even), Batched(2, None))
     assert list(pipeline) == [0, 2, 4, 6]
     assert list(longer) == [[0, 2], [4, 6]]
-    assert pipeline.stage(1).f is double
+    assert pipeline.stage(1).function is double
     assert len(pipeline.pipeline) == 2
     longer.close()
     assert longer.pipeline == []
@@ -96,13 +98,34 @@ def test_with_epoch_and_repeat():
 
 def test_length_is_picklable_and_off_by_default():
     pipeline = DataPipeline(range(3))
-    with pytest.raises(TypeError, match="with_length"):
-        len(pipeline)
+    assert not hasattr(pipeline, "__len__")
+    assert not isinstance(pipeline, Sized)
     assert pipeline
     with pytest.warns(UserWarning, match="len"):
         pipeline.with_length(7)
     assert len(pickle.loads(pickle.dumps(pipeline))) == 7
-    assert len(DataPipeline(range(3)).with_length(2, silent=True)) == 2
+    assert isinstance(pipeline, Sized)
+    assert type(pipeline).__name__ == "DataPipeline"
+    for copied in (copy.copy(pipeline), copy.deepcopy(pipeline), pipeline.compose(list)):
+        assert len(copied.with_length(8, silent=True)) == 8
+    assert not DataPipeline(range(3)).with_length(0, silent=True)
+    assert not hasattr(DataPipeline(range(3)), "__len__")
+
+
+class Named(DataPipeline):
+    """A subclass that can be pickled by name."""
+
+
+@pytest.mark.processes
+def test_lengths_of_subclasses_in_loaders():
+    from torch.utils.data import DataLoader
+
+    dataset = Named(range(6)).with_length(6, silent=True)
+    assert isinstance(pickle.loads(pickle.dumps(dataset)), Named)
+    loader = DataLoader(dataset, batch_size=2, num_workers=1, multiprocessing_context="spawn")
+    assert (len(loader), len(list(loader))) == (3, 3)
+    with pytest.raises(TypeError):
+        len(DataLoader(Named(range(6))))
 
 
 def test_torch_sees_an_iterable_dataset():

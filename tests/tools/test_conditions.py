@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
 import tarmac
+from harness.folder import folder as folder_server
 from tarmac.errors import BadCondition, TarmacError
 
 CASES = {
@@ -14,14 +17,31 @@ CASES = {
     "height = 8 and lang = 'en'": [1, 3],
     "json.lang = 'de'": [0, 2],
     "deep.er > 1": [2, 3],
+    "list.1 >= 4": [2, 3],
+    "caption = 'Word 2' or lower(caption) = 'word 3'": [2, 3],
+    "width = 8 and caption like '%0' and cls = 0": [0],
     "aes.json > 0.5": [2, 3],
     "score.txt >= 20 and score.txt < 30": [2],
     "number(txt) is null": [1, 3],
     "number(txt) = 2": [2],
     "cls in (1, 2)": [1, 2],
     "has(aes.json) and key > '1'": [2, 3],
+    "score > 0.3": [2, 3],
+    "score between 0.2 and 0.4 or score = 0": [0, 1, 2],
 }
-COLUMNS = ["jpg.width", "jpg.height", "json.lang", "json.deep.er", "aes.json", "score.txt", "txt", "cls"]
+COLUMNS = [
+    "jpg.width",
+    "jpg.height",
+    "json.lang",
+    "json.deep.er",
+    "json.list.1",
+    "json.caption",
+    "aes.json",
+    "score.txt",
+    "txt",
+    "cls",
+    "score",
+]
 
 
 @pytest.fixture(scope="module")
@@ -34,9 +54,15 @@ def folder(tmp_path_factory):
                     {
                         "__key__": str(i),
                         "jpg": np.zeros((8, 8 * (i + 1), 3), np.uint8),
-                        "json": {"lang": "en" if i % 2 else "de", "deep": {"er": i}},
+                        "json": {
+                            "lang": "en" if i % 2 else "de",
+                            "deep": {"er": i},
+                            "list": [i, 2 * i],
+                            "caption": f"Word {i}",
+                        },
                         "aes.json": i / 4 + 0.1,
                         "score.txt": str(i * 10),
+                        "score": str(i / 5).encode(),  # as join adds it
                         "txt": "word" if i % 2 else str(i),
                         "cls": i,
                     }
@@ -95,3 +121,42 @@ def test_ambiguous_names(folder, tmp_path, monkeypatch):
     monkeypatch.setenv("TARMAC_HOME", str(tmp_path / "home"))
     with pytest.raises(BadCondition, match=r"ambiguous: .*cls.size"):
         tarmac.copy(str(folder / "plain.tar"), tmp_path / "a.tar", where="size > 3")
+
+
+@pytest.mark.parametrize("source", ["index.json", "x.tar"])
+def test_an_index_decides_what_a_short_name_means(tmp_path, source):
+    """Also where samples are read from start to end."""
+    with tarmac.TarWriter(tmp_path / "x.tar") as writer:
+        for i in range(4):
+            image = np.zeros((8, 8, 3), np.uint8)
+            writer.write({"__key__": str(i), "jpg": image, "json": {"width": i}})
+    tarmac.index(tmp_path / "x.tar", tmp_path / "index.json", meta=["json.width"])
+    url, condition = str(tmp_path / source), "width >= 2"
+    assert [int(sample.key) for sample in tarmac.show(url, where=condition)] == [2, 3]
+    assert [int(sample.key) for sample in tarmac.show(url, where=condition, at=[0])] == [2]
+    assert copied(url, tmp_path / "a.tar", condition) == [2, 3]
+    with folder_server(tmp_path) as server:
+        tarmac.copy(f"{server}/{source}", f"{tmp_path}/out/", where=condition)
+    assert [int(sample["__key__"]) for sample in tarmac.read(str(tmp_path / "out/x.tar"))] == [2, 3]
+
+
+def test_a_field_without_an_extension_that_is_not_text(tmp_path):
+    with tarmac.TarWriter(tmp_path / "x.tar", encoder=False) as writer:
+        writer.write({"__key__": "a", "raw": b"\xff\xfe"})
+    with pytest.raises(BadCondition, match=r'"raw".*available: raw\.size'):
+        list(tarmac.show(str(tmp_path / "x.tar"), where="raw = 1"))
+
+
+@pytest.mark.parametrize(
+    ("name", "columns"), [("cls", ["cls"]), ("score", ["score"]), ("json.lang", ["json.lang"])]
+)
+def test_the_hint_for_a_column_that_is_not_indexed(folder, tmp_path, name, columns):
+    manifest = str(tmp_path / "some.json")
+    tarmac.index(str(folder / "plain.tar"), manifest, sidecars=str(tmp_path), meta=["txt"])
+    condition = f"{name} is not null"
+    with pytest.raises(BadCondition) as caught:
+        tarmac.Dataset(manifest).where(condition)
+    hinted = re.search(r"--meta (?:FIELD\S+ or )?(\S+)", caught.value.hint)[1]
+    assert [hinted] == columns
+    tarmac.index(manifest, manifest, meta=[hinted])
+    assert len(tarmac.Dataset(manifest).where(condition)) == 4

@@ -128,6 +128,57 @@ def test_indexes_in_a_directory_of_their_own(urls, manifest, tmp_path):
     assert not (tmp_path / "c").exists()
 
 
+@pytest.mark.parametrize(
+    ("names", "manifest"),
+    [
+        (["train-000.tar", "train-001.tar"], "train.json"),
+        (["train-000.tar"], "train.json"),
+        (["v2-7.tar", "v2-8.tar"], "v2.json"),
+        (["000.tar", "001.tar"], "index.json"),
+        (["a.tar", "b.tar"], "index.json"),
+    ],
+)
+def test_the_manifest_is_beside_the_shards_by_default(tmp_path, names, manifest):
+    shards = write_shards(tmp_path, [2] * len(names), index=False)
+    urls = [str(tmp_path / name) for name in names]
+    for shard, url in zip(shards, urls, strict=True):
+        os.rename(shard, url)
+    assert index(urls, dry_run=True).output == str(tmp_path / manifest)
+    assert not (tmp_path / manifest).exists()
+    report = index(urls)
+    assert report.output == str(tmp_path / manifest)
+    assert read_manifest(report.output) == report.manifest
+    assert index(urls, sidecars=str(tmp_path / "side")).output == str(tmp_path / "side" / manifest)
+    assert index(report.output).output is None  # a manifest is not written again by itself
+
+
+def test_a_default_manifest_replaces_only_one_of_the_same_shards(urls, tmp_path):
+    manifest = tmp_path / "s.json"
+    manifest.write_text("notes")
+    with pytest.raises(UrlError, match=r"s\.json"):
+        index(urls)
+    assert manifest.read_text() == "notes"
+    assert not list(tmp_path.glob("*.arrow"))
+    manifest.unlink()
+    index(urls[:2])
+    assert index(urls).manifest.urls == urls  # more of them
+    with pytest.raises(UsageError, match=r"s\.json.*`add`.*`output`"):
+        index(urls[1:])
+    assert index(urls[1:], add=True).manifest.urls == urls
+    assert index(urls[1:], manifest).manifest.urls == urls[1:]
+    (tmp_path / "b").mkdir()
+    report = index([*urls, *write_shards(tmp_path / "b", [1])])
+    assert report.output is None
+    assert "`output`" in report.remarks[0]
+
+
+def test_columns_without_a_value_are_reported(urls):
+    assert index(urls, meta=["cls", "json.widht"]).remarks == [
+        "no sample has a value in the column json.widht"
+    ]
+    assert index(urls, meta=["cls"]).remarks == []
+
+
 def test_the_same_shard_twice(urls, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for twice in ([urls[0], urls[0]], [urls[0], "s000.tar"], ["./s000.tar", f"file://{urls[0]}"]):

@@ -78,7 +78,10 @@ def command(
 
 
 def _print_rows(rows: Iterable[Any], as_json: bool) -> None:
-    for row in rows:
+    """Print a line for each row, and the names of the columns as a message."""
+    for number, row in enumerate(rows):
+        if not (number or as_json):
+            say("\t".join(row._fields), err=True)
         if as_json:
             say_json(row._asdict())
         else:

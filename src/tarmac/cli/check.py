@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tarmac.cli.command import Group, build, flag
+from tarmac.cli.command import Group, build, flag, with_flags
 from tarmac.cli.flags import READ, RUN, SHARDS
 from tarmac.cli.output import say, say_json
 from tarmac.cli.types import NAMES, NUMBER
@@ -84,7 +84,7 @@ def command(
             say_json(result.to_dict(), err=repair)
         elif not (quiet and result.ok):
             for line in str(result).split("\n"):
-                say(line, err=repair)
+                say(with_flags(line), err=repair)
 
     report = check(list(sources), decode=decode_as or decode, repair=output, on_shard=print_shard, **options)
     for key, urls in report.duplicates.items():

@@ -111,10 +111,16 @@ SPLIT_NAME = _access(
     type=SPLITTER,
     help="Where a member name splits into key and field. [default: first-dot]",
 )
+REPEATED = _access(
+    "--repeated",
+    type=click.Choice(["error", "keep"]),
+    help="What to do with whole samples whose key occurs again in a shard. [default: error]",
+)
 READ: Group = [
     *STORAGE,
     _access("--limits", type=settings("Limits"), help="Limits against hostile data, such as member_bytes=4GiB."),
     _access("--tar", type=settings("TarOptions"), help="Strictness, such as end=lenient or concatenated=true."),
     SPLIT_NAME,
+    REPEATED,
 ]  # fmt: skip
 ACCESS: Group = [_access("--cache", metavar="DIR", help="Cache directory for remote shards."), *READ]

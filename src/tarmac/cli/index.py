@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from tarmac import Report
 
 _INDEX: Group = [
-    flag("-o", "--output", metavar="FILE", help="The manifest to write."),
+    flag(
+        "-o", "--output", metavar="FILE",
+        help="The manifest to write. [default: beside the shards, train.json for train-*.tar]",
+    ),
     flag("--meta", type=NAMES, help="Metadata columns: jpg.width,json.caption,cls."),
     flag(
         "--on-bad-meta", type=click.Choice(["error", "null"]),
@@ -34,7 +37,7 @@ _INDEX: Group = [
 ]  # fmt: skip
 
 
-@build(SHARDS, _INDEX, RUN, ACCESS, example="tarmac index 'train-*.tar' -o train.json")
+@build(SHARDS, _INDEX, RUN, ACCESS, example="tarmac index 'train-*.tar'")
 def command(
     sources: tuple[str, ...],
     stale: bool = False,

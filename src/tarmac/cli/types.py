@@ -73,7 +73,10 @@ def _seconds(text: str) -> float:
 def _slice(text: str) -> slice:
     if re.fullmatch(r"-?\d+", text.strip()):
         number = int(text)
-        return slice(number, number + 1 or None)
+        one = f"{number}:{number + 1 or ''}"
+        raise _InvalidError(
+            f"expected a slice, got a number. Try: {one} for this sample, :{number} for those before it"
+        )
     match = _SLICE.fullmatch(text)
     if match is None:
         raise ValueError

@@ -25,12 +25,12 @@ ALIGNMENT = 64
 MAX_DIMENSIONS = 10
 INFO_BYTES = 8
 PREFIX = struct.Struct("<8sq")
-_TYPES = {f"{name}{8 * size}": f"{name[0]}{size}" for name in ("int", "uint") for size in (1, 2, 4, 8)} | {
+TYPES = {f"{name}{8 * size}": f"{name[0]}{size}" for name in ("int", "uint") for size in (1, 2, 4, 8)} | {
     "float16": "f2",
     "float32": "f4",
     "float64": "f8",
 }
-_LONG = {short.encode(): long for long, short in _TYPES.items()}
+_LONG = {short.encode(): long for long, short in TYPES.items()}
 
 
 def plain_array(value: Any) -> Array:
@@ -59,15 +59,16 @@ def encode_chunks(arrays: Sequence[Any], infos: Sequence[str] | None = None) -> 
         raise EncodeFailed(f"expected one info per array, got {len(names)} for {len(arrays)}.")
     for value, name in zip(arrays, names, strict=True):
         array = plain_array(value)
-        yield _chunk(_header(array, name))
-        yield _chunk(array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes())
+        yield encode_chunk(encode_header(array, name))
+        yield encode_chunk(array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes())
 
 
-def _header(array: Array, info: str) -> bytes:
-    short = _TYPES.get(array.dtype.name)
+def encode_header(array: Array, info: str) -> bytes:
+    """Return the content of the header chunk of an array."""
+    short = TYPES.get(array.dtype.name)
     if short is None:
         raise EncodeFailed(
-            f"tenbin does not support {array.dtype.name}: expected one of {', '.join(sorted(_TYPES))}.",
+            f"tenbin does not support {array.dtype.name}: expected one of {', '.join(sorted(TYPES))}.",
             hint="convert with array.astype, or use an npy field.",
         )
     if array.ndim >= MAX_DIMENSIONS:
@@ -77,7 +78,8 @@ def _header(array: Array, info: str) -> bytes:
     return struct.pack(f"<8s8s{1 + array.ndim}q", short.encode(), info.encode(), array.ndim, *array.shape)
 
 
-def _chunk(data: bytes) -> bytes:
+def encode_chunk(data: bytes) -> bytes:
+    """Return a chunk with this content."""
     return PREFIX.pack(MAGIC, len(data)) + data + bytes(-len(data) % ALIGNMENT)
 
 
@@ -120,7 +122,7 @@ def decode_chunks(chunks: Iterable[bytes | memoryview]) -> tuple[list[Array], li
     arrays, names = [], []
     pairs = iter(chunks)
     for header in pairs:
-        dtype, shape, name = _parse_header(bytes(header))
+        dtype, shape, name = decode_header(bytes(header))
         data = next(pairs, None)
         if data is None:
             raise DecodeFailed("tenbin: the last array has no data.")
@@ -132,7 +134,8 @@ def decode_chunks(chunks: Iterable[bytes | memoryview]) -> tuple[list[Array], li
     return arrays, names
 
 
-def _parse_header(header: bytes) -> tuple[np.dtype[Any], tuple[int, ...], str]:
+def decode_header(header: bytes) -> tuple[np.dtype[Any], tuple[int, ...], str]:
+    """Return the type, shape and info of an array."""
     import numpy as np
 
     if len(header) < 24 or len(header) % 8:

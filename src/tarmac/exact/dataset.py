@@ -14,7 +14,7 @@ import numpy as np
 import xxhash
 from numpy.typing import ArrayLike
 
-from tarmac.display import examples, html_table, visible
+from tarmac.display import examples, html_table, plural, visible
 from tarmac.errors import TarmacError, TarmacWarning, UsageError
 from tarmac.exact.fetch import Fetcher
 from tarmac.exact.order.exact import ExactOrder
@@ -39,7 +39,7 @@ from tarmac.steps.stage import Each
 from tarmac.storage import Cache, StorageOptions, is_local
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.storage.urls import Shards
-from tarmac.tar import TarOptions
+from tarmac.tar import Repeated, TarOptions
 from tarmac.tar.reader import DEFAULT_OPTIONS
 
 if TYPE_CHECKING:
@@ -94,8 +94,9 @@ class Dataset(Steps, MapStyle[T_co]):
     `fields` limits what is read. `meta` names columns that the index needs for `where`, such as
     `["jpg.width", "json.caption"]`. `cache` keeps remote shards on disk; without it, they are read by ranges.
     `in_memory` reads each shard once and keeps it. `verify` compares each field with its digest in the index.
-    `storage` configures access to stores. `limits`, `tar` and `split_name` apply when shards are indexed;
+    `storage` configures access to stores. `limits`, `tar`, `split_name` and `repeated` apply when shards are indexed;
     `limits` also applies to `decode`. An existing index that was built with another `split_name` is an error.
+    `repeated="keep"` indexes whole samples whose key occurs again in a shard; by key, the first of them is returned.
     `progress` shows a progress bar while shards are indexed; by default on terminals and in notebooks.
     """
 
@@ -112,6 +113,7 @@ class Dataset(Steps, MapStyle[T_co]):
         limits: Limits | None = None,
         tar: TarOptions = DEFAULT_OPTIONS,
         split_name: Splitter | None = None,
+        repeated: Repeated | None = None,
         progress: bool | None = None,
     ) -> None:
         for name, value in (("fields", fields), ("meta", meta)):
@@ -119,8 +121,7 @@ class Dataset(Steps, MapStyle[T_co]):
                 raise UsageError(
                     f'expected a list of names such as ["jpg", "cls"], got {value!r}.', field=name
                 )
-        if limits is not None:
-            tar = replace(tar, limits=limits)
+        tar = tar.override(limits, repeated)
         options = OpenOptions(
             fields=None if fields is None else frozenset(name.lower() for name in fields),
             verify=verify,
@@ -194,7 +195,7 @@ class Dataset(Steps, MapStyle[T_co]):
 
     def __repr__(self) -> str:
         facts = self._facts()
-        first = f"{facts.pop('samples')} samples in {facts.pop('shards')} shards"
+        first = f"{facts.pop('samples')} samples in {plural(int(facts.pop('shards')), 'shard')}"
         return visible(
             f"<Dataset: {'; '.join([first, *(f'{name} {value}' for name, value in facts.items())])}>"
         )
@@ -284,9 +285,9 @@ class Dataset(Steps, MapStyle[T_co]):
         """Return the part, the shard and the row of the first sample with this key."""
         for part in self._parts:
             for number, sidecar, rows in part.indexes():
-                row = sidecar.find(key)
-                if row is not None and (rows is None or row in rows):
-                    return part, number, row
+                for row in sidecar.find(key):
+                    if rows is None or row in rows:
+                        return part, number, row
         return None
 
     def __iter__(self) -> Iterator[T_co]:

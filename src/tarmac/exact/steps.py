@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from tarmac.limits import Limits
 from tarmac.steps.fields import Associate, Decode, MapDict, MapTuple, Rename
 from tarmac.steps.handlers import reraise_exception
 from tarmac.steps.stage import Each, name_sample
+
+# Methods are annotated with this variable, not with `Self`, so that jedi (IPython) knows what follows a step.
+S = TypeVar("S", bound="Steps")
 
 
 class Map(Each):
@@ -64,7 +67,7 @@ class Steps(ABC):
         """The limits for decoding."""
 
     def decode(
-        self,
+        self: S,
         *decoders: str | FieldDecoder,
         only: str | Iterable[str] | None = None,
         partial: bool = False,
@@ -72,7 +75,7 @@ class Steps(ABC):
         post: Iterable[FieldDecoder] | None = None,
         allow_pickle: bool = False,
         limits: Limits | None = None,
-    ) -> Self:
+    ) -> S:
         """Decode fields by extension: `decode("rgb8")`.
 
         A string is an image format, as in a pipeline; functions decode fields that they know. `only` names
@@ -91,19 +94,19 @@ class Steps(ABC):
             )
         )
 
-    def map_dict(self, **functions: Callable[[Any], Any]) -> Self:
+    def map_dict(self: S, **functions: Callable[[Any], Any]) -> S:
         """Apply functions to fields by name."""
         return self._then(MapDict(**functions))  # type: ignore[no-any-return]
 
-    def map_tuple(self, *functions: Callable[[Any], Any] | None) -> Self:
+    def map_tuple(self: S, *functions: Callable[[Any], Any] | None) -> S:
         """Apply functions to the items of a tuple, in order; None leaves an item unchanged."""
         return self._then(MapTuple(*functions))  # type: ignore[no-any-return]
 
-    def rename(self, **names: str) -> Self:
+    def rename(self: S, **names: str) -> S:
         """Rename fields: `rename(image="jpg;png")`."""
         return self._then(Rename(keep=True, handler=reraise_exception, **names))  # type: ignore[no-any-return]
 
-    def associate(self, table: Mapping[str, Mapping[str, Any]] | Callable[[str], Mapping[str, Any]]) -> Self:
+    def associate(self: S, table: Mapping[str, Mapping[str, Any]] | Callable[[str], Mapping[str, Any]]) -> S:
         """Add fields by key, from a dictionary or a function."""
         return self._then(Associate(table))  # type: ignore[no-any-return]
 

@@ -1,7 +1,7 @@
 """Read attributes of a field, decoding no more of it than necessary.
 
 Images have a width, a height and a number of channels, as stored, from their header; arrays a shape and a
-type; JSON any value inside it; text and numbers themselves.
+type; JSON any value inside it; text and numbers themselves. A field without a known type is text.
 """
 
 from __future__ import annotations
@@ -25,6 +25,11 @@ def is_json(field: str) -> bool:
     return kind_of(field) == "json"
 
 
+def has_type(field: str) -> bool:
+    """Return whether the extension of a field says what it holds; others, such as `score`, may hold text."""
+    return find_codec(field) is not None
+
+
 def attributes_of(field: str) -> tuple[str, ...]:
     """Return the attributes, other than its size, of a field that is not JSON; "" is the field itself."""
     codec = find_codec(field)
@@ -36,7 +41,9 @@ def attributes_of(field: str) -> tuple[str, ...]:
 def read_field(field: str, data: bytes, limits: Limits = DEFAULT_LIMITS) -> Lookup:
     """Read the attributes of a field. Errors of codecs are not translated."""
     codec = find_codec(field)
-    if codec is None or not (codec.read_attributes or codec.kind in ("int", "text", "json")):
+    if codec is None:
+        return {"": text_loads(data)}.get
+    if not (codec.read_attributes or codec.kind in ("int", "text", "json")):
         raise NoCodec(f'no codec reads attributes of the field "{field}".')
     if codec.read_attributes is not None:
         return codec.read_attributes(data, limits).get

@@ -147,7 +147,9 @@ def find_or_make_index(url: str, options: IndexOptions, *, beside: bool = True) 
     rules = _reading_rules(options)
     sidecar, cached = sidecar_url(url), _cached_index(url, rules)
     # An index beside the shard may follow other rules; one in the cache directory is named after its rules.
-    for index in (sidecar, cached) if beside or not rules else (cached,):
+    # Without repeated samples, the index is the same whether they are kept or not.
+    strict = replace(options, tar=replace(options.tar, repeated="error"))
+    for index in (sidecar, cached) if beside or not _reading_rules(strict) else (cached,):
         existing = usable_index(url, index, options)
         if existing is not None:
             return existing, index
@@ -298,12 +300,7 @@ def _read_entries(
     # What is kept is dropped sample by sample, so it is also read sample by sample.
     runs = None if kept is not None else NativeRuns(options.tar.limits, payload=payload, value=value)
     members = read_members(stream if data is None else data, options.tar, url=url, payload=payload, runs=runs)
-    grouping = Grouping(
-        options.split_name,
-        options.lower,
-        lenient=options.tar.end == "lenient",
-        tracked_keys=options.tar.limits.tracked_keys,
-    )
+    grouping = Grouping.of(options.tar, options.split_name, lower=options.lower)
 
     def read(offset: int, size: int) -> bytes:
         return kept[offset] if data is None else data[offset : offset + size]  # type: ignore[index]

@@ -60,7 +60,7 @@ class Entries:
             raise BadName(
                 "the shard has more than 32,000 different fields; the naming rule is probably wrong.",
                 key=key,
-                hint="`split_name`=last_dot for keys that contain dots.",
+                hint="split_name=tarmac.last_dot for keys that contain dots.",
             )
         self.fields[field] = number
         return number

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 import xxhash
 
-from tarmac.display import display_url, holds_secret, visible
+from tarmac.display import display_url, holds_secret, plural, visible
 from tarmac.errors import (
     AccessDenied,
     BadManifest,
@@ -97,11 +97,12 @@ class Manifest(ShardListing):
     def __repr__(self) -> str:
         first = f", first {display_url(self.shards[0].url)!r}" if self.shards else ""
         name = f"{self.name!r}, " if self.name else ""
-        return f"Manifest({name}{len(self.shards)} shards, {self.samples} samples{self._size()}{first})"
+        return f"Manifest({name}{self._counts()}{first})"
 
-    def _size(self) -> str:
+    def _counts(self) -> str:
         sizes = [shard.size for shard in self.shards]
-        return "" if None in sizes else f", {sum(size or 0 for size in sizes)} bytes"
+        size = "" if None in sizes else f", {plural(sum(size or 0 for size in sizes), 'byte')}"
+        return f"{plural(len(self.shards), 'shard')}, {plural(self.samples, 'sample')}{size}"
 
     def _repr_html_(self) -> str:
         rows = [
@@ -111,7 +112,7 @@ class Manifest(ShardListing):
         ]
         if len(self.shards) > _SHOWN:
             rows.append(f"<tr><td colspan=3>and {len(self.shards) - _SHOWN} more</td></tr>")
-        title = f"{len(self.shards)} shards, {self.samples} samples{self._size()}"
+        title = self._counts()
         caption = f"<caption>{escape(visible(f'{self.name}: {title}' if self.name else title))}</caption>"
         return f"<table>{caption}<tr><th>shard<th>samples<th>bytes</tr>{''.join(rows)}</table>"
 

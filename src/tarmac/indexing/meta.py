@@ -15,9 +15,9 @@ from difflib import get_close_matches
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, NoReturn
 
-from tarmac.codecs.basic import json_loads
+from tarmac.codecs.basic import json_loads, text_loads
 from tarmac.errors import BadCondition, CodecError, DecodeFailed, UsageError
-from tarmac.indexing.attributes import Lookup, attributes_of, is_json, read_field
+from tarmac.indexing.attributes import Lookup, attributes_of, has_type, is_json, read_field
 from tarmac.indexing.entries import Extent
 from tarmac.indexing.promote import as_array
 from tarmac.limits import DEFAULT_LIMITS, Limits
@@ -83,8 +83,9 @@ def meta_plan(
     """Return the plan for columns with these names: `["jpg.width", "json.caption", "cls"]`.
 
     Images have `width`, `height` and `channels`; npy arrays have `shape` and `dtype`; text and numbers are
-    values themselves. JSON has any path into it, `json.a.b.0`, or is a value as a whole. Every field but JSON
-    has a `size` in bytes; `json.size` is the value that the JSON calls size.
+    values themselves, and so is a field without an extension, such as `score`. JSON has any path into it,
+    `json.a.b.0`, or is a value as a whole. Every field but JSON has a `size` in bytes; `json.size` is the value that
+    the JSON calls size.
     """
     if isinstance(names, str):
         listed = [name.strip() for name in names.split(",")]
@@ -92,12 +93,15 @@ def meta_plan(
     return MetaPlan(tuple(map(_column, dict.fromkeys(map(str.strip, names)))), on_bad, limits)
 
 
-def _column(name: str) -> MetaColumn:
+def _column(name: str, *, strict: bool = False) -> MetaColumn:
+    """Interpret the name of a column; only if not `strict`, it may be a field without an extension."""
     parts = [part.strip() for part in name.split(";")]
     if not name or len(name) > _MAX_NAME or any(not part or part != part.strip(".") for part in parts):
         raise _invalid(name, name, "expected FIELD or FIELD.ATTRIBUTE")
     *fields, last = parts
     origins = [origin for origin in _interpretations(last) if _is_valid(origin)]
+    if not origins and "." not in name and not strict and not has_type(name):
+        origins = [_origin(name, "")]
     if not origins:
         raise _invalid(name, last, _suggestion(last))
     # Which dot of the last alternative ends its field is ambiguous; the shortest field is the most likely.
@@ -109,9 +113,9 @@ def _column(name: str) -> MetaColumn:
 
 
 def is_column(name: str) -> bool:
-    """Return whether a plan can have a column of this name, in samples that have its field."""
+    """Return whether this is the full name of a column, in samples that have its field: `jpg.width`, not `width`."""
     try:
-        _column(name)
+        _column(name, strict=True)
     except BadCondition:
         return False
     return True
@@ -145,10 +149,20 @@ def names_in(sample: Mapping[str, bytes]) -> list[str]:
             continue
         names += [f"{field}.{attribute}".strip(".") for attribute in attributes_of(field)]
         names.append(field if is_json(field) else f"{field}.size")
+        if not has_type(field) and "." not in field and _is_text(data):
+            names.append(field)
         if is_json(field):
             with contextlib.suppress(Exception):  # damaged JSON has no paths
                 names += itertools.islice(_paths(json_loads(bytes(data)), field), _MAX_PATHS)
     return names
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        text_loads(bytes(data))
+    except ValueError:
+        return False
+    return True
 
 
 def _paths(value: Any, prefix: str) -> Iterator[str]:

@@ -7,7 +7,7 @@ It has one row per sample: `key`, `members` (a list of field, offset, size, dige
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -68,7 +68,7 @@ class Sidecar:
         self.starts: NDArray[np.int32] = batch.column("members").offsets.to_numpy()
         self.metadata = [name for name in batch.schema.names if name not in ("key", "members")]
         """The names of the metadata columns."""
-        self._rows: dict[str, int] | None = None
+        self._rows: dict[str, list[int]] | None = None
         self._scans = 0
         self._verified: set[str] = set()
         _, key_starts, key_bytes = batch.column("key").buffers()
@@ -117,23 +117,26 @@ class Sidecar:
         bounds = np.frombuffer(self._key_starts, np.int32)
         return np.stack([bounds[:-1][rows], bounds[1:][rows]], axis=1).astype(np.int64)
 
-    def find(self, key: str) -> int | None:
-        """Return the row of the sample with this key, or None."""
+    def find(self, key: str) -> Sequence[int]:
+        """Return the rows of the samples with this key: several only if whole samples repeat."""
         if self._rows is None and self._scans < _SCANS:
             return self._scan(key)
         if self._rows is None:
-            self._rows = {name: row for row, name in enumerate(self.keys())}
-        return self._rows.get(key)
+            self._rows = {}
+            for row, name in enumerate(self.keys()):
+                self._rows.setdefault(name, []).append(row)
+        return self._rows.get(key, ())
 
-    def _scan(self, key: str) -> int | None:
+    def _scan(self, key: str) -> Sequence[int]:
         """Scan all keys, which for a few lookups is far cheaper than a table."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
         self._scans += 1
         wanted = pa.scalar(key.encode("utf-8", "surrogateescape"), pa.binary())
-        row: int = pc.index(self._batch.column("key").view(pa.binary()), wanted).as_py()
-        return None if row < 0 else row
+        matches = pc.equal(self._batch.column("key").view(pa.binary()), wanted)
+        rows: list[int] = pc.indices_nonzero(matches).to_pylist()
+        return rows
 
     def column(self, name: str) -> Any:
         """Return a metadata column, or `key`, as an Arrow array; raise IndexDamaged if it is corrupt."""

@@ -78,18 +78,34 @@ class Condition:
             what = visible(error.what.rstrip("."))  # names of fields, in a message of several lines
             raise condition_error(self.text, position, what, hint) from None
 
-    def metadata(self, names: Callable[[], Iterable[str]]) -> list[str]:
+    @property
+    def metadata_names(self) -> list[str]:
+        """The metadata columns as written."""
+        return [name for name in self.positions if name != "key" and not name.startswith(_HAS)]
+
+    @property
+    def short_names(self) -> list[str]:
+        """The metadata columns that may stand for others: `width`, and `caption`, which may be a field, too."""
+        return [name for name in self.metadata_names if "." not in name or not is_column(name)]
+
+    def metadata(self, names: Callable[[], Iterable[str]], indexed: Iterable[str] = ()) -> list[str]:
         """Return the full names of the metadata columns, which an index or `Columns` can have.
 
-        `names` returns the columns that samples offer; it is called only to complete a name such as `width`.
+        Short names are completed by the columns of an index, if they can be, as in a dataset, and otherwise by those
+        that samples offer. `names` returns these, and is called only if necessary.
         """
-        written = [name for name in self.positions if name != "key" and not name.startswith(_HAS)]
-        if all(map(is_column, written)):
-            return written
-        offered = list(names())
-        return [
-            name if is_column(name) else self._full_name(name, offered, indexed=False) for name in written
-        ]
+        short, known = set(self.short_names), list(indexed)
+        offered: list[str] | None = None
+        result = []
+        for name in self.metadata_names:
+            if name in short and len(_matches(name, known)) == 1:
+                name = _matches(name, known)[0]
+            elif name in short:
+                offered = list(names()) if offered is None else offered
+                if not is_column(name) or _matches(name, offered):
+                    name = self._full_name(name, offered, indexed=False)
+            result.append(name)
+        return result
 
     def mask(self, table: Any, types: Mapping[str, Any] | None = None) -> NDArray[np.bool_]:
         """Return for each row of an Arrow table or batch whether the condition is true.
@@ -129,9 +145,12 @@ def resolve(name: str, available: Iterable[str], *, indexed: bool = True) -> str
     if name.startswith(_HAS):
         raise IndexingError(f'the index does not record which samples have the field "{name[len(_HAS) :]}".')
     columns = [column for column in columns if column != _INTERNAL and not column.startswith(_HAS)]
-    matches = [column for column in columns if column.endswith(f".{name}")]
+    matches = _matches(name, columns)
     if len(matches) == 1:
         return matches[0]
+    head, _, last = name.rpartition(".")
+    if not indexed and not matches and head and last.isdecimal():  # items of lists are not listed
+        return f"{resolve(head, columns, indexed=False)}.{last}"
     if matches:
         raise IndexingError(
             f'"{name}" is ambiguous: {", ".join(sorted(matches))}.', hint="use the full name of the column."
@@ -141,14 +160,25 @@ def resolve(name: str, available: Iterable[str], *, indexed: bool = True) -> str
         raise IndexingError(what)
     raise IndexingError(
         f'the index has no column "{name}"; {_guess(name, columns)}available: {_listed(columns)}.',
-        hint=f"rebuild the index with it: tarmac index SHARDS --meta {name if '.' in name else f'FIELD.{name}'}",
+        hint=f"rebuild the index with it: tarmac index SHARDS --meta {_full_names(name)}",
     )
 
 
+def _matches(name: str, columns: list[str]) -> list[str]:
+    """Return the column of this name, or those that end in it."""
+    return [name] if name in columns else [column for column in columns if column.endswith(f".{name}")]
+
+
+def _full_names(name: str) -> str:
+    """Return what a column may be called in an index."""
+    return name if "." in name or is_column(name) else f"FIELD.{name}, or {name} if it is a field"
+
+
 def _guess(name: str, columns: list[str]) -> str:
-    endings = {column.rpartition(".")[2]: column for column in columns}
-    similar = get_close_matches(name, [*columns, *endings], 1)
-    return f"did you mean {endings.get(similar[0], similar[0])}? " if similar else ""
+    parts = {column.partition(".")[0]: column for column in sorted(columns, key=len, reverse=True)}
+    parts |= {column.rpartition(".")[2]: column for column in columns}
+    similar = get_close_matches(name, [*columns, *parts], 1)
+    return f"did you mean {similar[0] if similar[0] in columns else parts[similar[0]]}? " if similar else ""
 
 
 def _listed(columns: list[str]) -> str:

@@ -1,7 +1,8 @@
 """Record which units of a job are done, so that a later run does only the rest.
 
 On disk a ledger is a file of JSON lines, appended to and locked while the job runs. A store cannot append, so
-there each unit has an object of its own. The head identifies the job: its options must stay the same.
+there each unit has an object of its own. The head identifies the job: its options must stay the same. A job that
+overwrites another appends its own head: what the other wrote stays recorded until `settle`, also if this run is killed.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Ledger:
     def __init__(self) -> None:
         self.done: dict[str, Entry] = {}
         self.previous: dict[str, Entry] = {}
-        """Units of the job that this one overwrites."""
+        """Units of the jobs that this one overwrites, until `settle`."""
         self.new = True
         """Whether the job has never started before."""
         self.job = os.urandom(12).hex()
@@ -66,8 +67,16 @@ class Ledger:
         self.done[unit.name] = inputs, outcome
         self._store(unit.name, {"unit": _public(unit.name), **_to_json(outcome), "inputs": inputs})
 
+    def settle(self) -> None:
+        """Store that the files of overwritten jobs were replaced, removed or reported."""
+        self.previous = {}
+
     def _store(self, name: str, entry: dict[str, Any]) -> None:
         """Store one entry."""
+
+    def _start_over(self) -> None:
+        """Turn the units so far into those of a job that is overwritten."""
+        self.previous, self.done = self.previous | self.done, {}
 
     def _load(self, entry: dict[str, Any]) -> None:
         self.done[entry["unit"]] = entry["inputs"], _from_json(entry)
@@ -137,7 +146,8 @@ def written_by_others(ledger: str | None, names: Iterable[str]) -> dict[str, str
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError, IndexError):
                 with open(path, "rb") as file:
                     head, *entries = map(json.loads, file)
-                for name, digest in (pair for entry in entries for pair in entry["facts"]["marks"].items()):
+                marks = (entry["facts"]["marks"] for entry in entries if "facts" in entry)
+                for name, digest in (pair for each in marks for pair in each.items()):
                     writers[os.path.basename(name), digest] = head["verb"]
     verbs = {name: writers.get((os.path.basename(name), digest)) for name, digest in existing.items()}
     return {name: verb for name, verb in verbs.items() if verb is not None}
@@ -164,7 +174,7 @@ class _File(Ledger):
     def __init__(self, url: str, head: dict[str, Any], overwrite: bool) -> None:
         super().__init__()
         self._url, self._head = url, head
-        self._fd = -1
+        self._fd, self._end = -1, 0
         forget_in_children(self)
         path = local_path(url)
         try:
@@ -175,10 +185,7 @@ class _File(Ledger):
         try:
             if not claim(self._fd):
                 raise JobBusy("another process is running this job.", url=url)
-            if overwrite:
-                self._read_previous()
-            else:
-                self._read()
+            self._read(overwrite)
         except BaseException:
             self.close()
             raise
@@ -191,34 +198,52 @@ class _File(Ledger):
             content += part
         return content[: content.rfind(b"\n") + 1]
 
-    def _read_previous(self) -> None:
-        """Read the entries to be overwritten. The file stays unchanged until `begin`."""
-        with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):  # any other file
-            for line in self._complete_lines().splitlines()[1:]:
-                self._load(json.loads(line))
-        self.previous, self.done = self.done, {}
-
-    def _read(self) -> None:
+    def _read(self, overwrite: bool) -> None:
+        """Read all entries. With `overwrite`, the file stays unchanged until `begin`, and may be any other file."""
         content = self._complete_lines()
-        os.ftruncate(self._fd, len(content))
-        os.lseek(self._fd, 0, os.SEEK_END)
         try:
-            entries = [json.loads(line) for line in content.splitlines()]
-            if len(entries) == 1 and entries[0].get("format") == FORMAT and entries[0] != self._head:
-                entries = []  # no unit was completed, so the options may change
-            if entries:
-                _check_head(entries[0], self._head, self._url)
-            for entry in entries[1:]:
-                self._load(entry)
+            head = self._load_all([json.loads(line) for line in content.splitlines()])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise JobMismatch(f"the ledger is damaged: {error}.", url=self._url) from None
-        self.new = not entries
+            if not overwrite:
+                raise JobMismatch(f"the ledger is damaged: {error}.", url=self._url) from None
+            content, head = b"", None
+        # If no unit was completed, the options may change.
+        unused = head is not None and not self.done and head.get("format") == FORMAT
+        self.new = overwrite or head is None or (unused and head != self._head)
+        if not self.new and head is not None:
+            _check_head(head, self._head, self._url)
+        if self.new:
+            self._start_over()
+        self._end = len(content) if self.previous or not self.new else 0
+        if not overwrite:
+            self._continue_at_end()
+
+    def _load_all(self, entries: list[dict[str, Any]]) -> dict[str, Any] | None:
+        """Load the units of the last job, and those of the jobs that it overwrites; return its head."""
+        head = None
+        for entry in entries:
+            if head is None or "format" in entry:
+                self._start_over()
+                head = entry
+            elif "settled" in entry:
+                self.previous = {}
+            elif head.get("format") == FORMAT:
+                self._load(entry)
+        return head
+
+    def _continue_at_end(self) -> None:
+        os.ftruncate(self._fd, self._end)
+        os.lseek(self._fd, 0, os.SEEK_END)
 
     def begin(self) -> None:
         if self.new:
-            os.ftruncate(self._fd, 0)
-            os.lseek(self._fd, 0, os.SEEK_SET)
+            self._continue_at_end()
             self._store("", self._head)
+
+    def settle(self) -> None:
+        if self.previous:
+            self._store("", {"settled": True})
+        super().settle()
 
     def _store(self, name: str, entry: dict[str, Any]) -> None:
         line = json.dumps(entry, ensure_ascii=True).encode() + b"\n"
@@ -239,43 +264,59 @@ class _File(Ledger):
 
 
 class _Objects(Ledger):
-    """A ledger in a store: `URL/head.json`, and one object per unit."""
+    """A ledger in a store: `URL/head.json`, and one object per unit.
+
+    Starting over begins a new generation. The head lists the generations that it replaces, until `settle`.
+    """
 
     def __init__(self, url: str, head: dict[str, Any], overwrite: bool, storage: StorageOptions) -> None:
         super().__init__()
         self._url, self._storage = url, storage
-        stored = None if overwrite else self._get(f"{url}/head.json")
-        if stored is not None:
-            self._head = stored
-            self._read()
-            known = {name: value for name, value in stored.items() if name != "generation"}
-            if self.done or known == head or known.get("format") != FORMAT:
-                _check_head(known, head, url)
-                self.new = False
-                return
-        # Starting over begins a new generation, which does not see the entries of the last.
+        stored: dict[str, Any] = {}
+        generations: list[str] = []
+        try:
+            stored = self._get(f"{url}/head.json") or {}
+            generations = [*stored.get("replaces", ()), *filter(None, [stored.get("generation")])]
+            for generation in generations:
+                self._start_over()
+                self._read(generation)
+        except (JobMismatch, KeyError, TypeError, AttributeError):
+            if not overwrite:  # which replaces anything
+                raise
+        known = {name: value for name, value in stored.items() if name not in ("generation", "replaces")}
+        if not overwrite and known and (self.done or known == head or known.get("format") != FORMAT):
+            _check_head(known, head, url)
+            self._head, self.new = stored, False
+            return
+        self._start_over()
         self._head = head | {"generation": os.urandom(8).hex()}
-
-    @property
-    def _units(self) -> str:
-        return f"{self._url}/{self._head['generation']}"
+        if self.previous:
+            self._head["replaces"] = generations
 
     def begin(self) -> None:
         if self.new:
-            self._put(f"{self._url}/head.json", self._head)
+            self._put_head()
 
-    def _read(self) -> None:
+    def settle(self) -> None:
+        if self._head.pop("replaces", None):
+            self._put_head()
+        super().settle()
+
+    def _put_head(self) -> None:
+        self._put(f"{self._url}/head.json", self._head)
+
+    def _read(self, generation: str) -> None:
         from tarmac.storage.urls import expand_glob
 
         with contextlib.suppress(NotFound):
-            for url in expand_glob(f"{self._units}/*.json", DEFAULT_LIMITS, self._storage):
+            for url in expand_glob(f"{self._url}/{generation}/*.json", DEFAULT_LIMITS, self._storage):
                 entry = self._get(url)
                 if entry is not None:
                     self._load(entry)
 
     def _store(self, name: str, entry: dict[str, Any]) -> None:
         number = hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:24]
-        self._put(f"{self._units}/{number}.json", entry)
+        self._put(f"{self._url}/{self._head['generation']}/{number}.json", entry)
 
     def _get(self, url: str) -> dict[str, Any] | None:
         try:

@@ -46,7 +46,7 @@ class Report:
     remarks: list[str] = field(default_factory=list)
     """Other messages for the user."""
     stale_outputs: list[str] = field(default_factory=list)
-    """Local outputs of the job that this run replaces, which this run neither wrote nor removed."""
+    """Outputs of the job that this run replaces, which it neither wrote nor removed: changed files, and objects."""
     removed_outputs: list[str] = field(default_factory=list)
     """Local outputs of the job that this run replaces, which it removed."""
     outcomes: list[Outcome] = field(default_factory=list)
@@ -93,7 +93,7 @@ class Report:
         dropped = self.dropped - sum(self.notes.get(name, 0) for name in DROPPED)
         counts += f", {dropped} dropped" if dropped else ""
         for name, number in self.notes.items():
-            counts += f", {number} {name.replace('_', ' ')}" if number else ""
+            counts += f", {_noted(number, name)}" if number else ""
         if self.units and self.kept == self.units:
             kept = f"; nothing to do, all {self.units} were already done"
         else:
@@ -109,6 +109,12 @@ class Report:
         rows |= {"outputs": _shortened(list(map(display_url, self.outputs)))} if self.outputs else {}
         rows |= {"errors": _shortened(self.errors)} if self.errors else {}
         return html_table(str(self), rows)
+
+
+def _noted(number: int, name: str) -> str:
+    """Return a note in words: `2 rows not used`, `1 row not used`."""
+    first, *others = name.split("_")
+    return " ".join([str(number), first.removesuffix("s") if number == 1 else first, *others])
 
 
 def _shortened(items: list[str], most: int = 5) -> str:

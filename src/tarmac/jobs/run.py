@@ -78,9 +78,7 @@ def run_job(
         report.outcomes = [outcomes[unit.name] for unit in units]
         report.errors = [error for outcome in report.outcomes for error in outcome.errors]
         task.finish(report.outcomes)
-        report.removed_outputs, report.stale_outputs = _remove_stale(
-            records, report.outputs, remove=task.lists_outputs
-        )
+        remove_stale(records, report, remove=task.lists_outputs, storage=storage)
     finally:
         claims.close()
         records.close()
@@ -109,7 +107,10 @@ def _completed(
     existing = existing_sizes(files, storage)
     for unit in recorded:
         if records.done[unit.name][0] != task.inputs(unit):
-            raise JobMismatch(f"the inputs of {unit.name} have changed since it was written.", url=ledger)
+            retry = '`retry` "failed" processes the shards again in which samples failed; '
+            hint = f"{retry if records.done[unit.name][1].failed else ''}{JobMismatch.hint}"
+            what = f"the inputs of {unit.name} have changed since it was written."
+            raise JobMismatch(what, url=ledger, hint=hint)
         outcome = completed_outcome(unit.name, records, existing)
         if outcome is not None:
             yield unit.name, outcome
@@ -176,22 +177,25 @@ def _run_until_error(
         raise first_error
 
 
-def _remove_stale(records: Ledger, outputs: Iterable[str], *, remove: bool) -> tuple[list[str], list[str]]:
-    """Remove local outputs of the overwritten job that this one did not write again: patterns would match them.
+def remove_stale(
+    records: Ledger, report: Report, *, remove: bool = True, storage: StorageOptions = DEFAULT_STORAGE
+) -> None:
+    """Remove outputs of overwritten jobs that this one did not write again, since patterns would match them.
 
-    Return the removed ones, and those that are left because they changed after the job had written them.
+    The report lists what was removed, and what is left: files that changed after the job had written them, and
+    objects, which stores do not remove.
     """
-    removed, left, current = [], [], set(outputs)
-    for _, outcome in records.previous.values():
-        for url in outcome.outputs:
-            if url in current or not is_local(url) or not os.path.isfile(local_path(url)):
-                continue
-            digest = outcome.sampled_digests.get(url)
-            if not remove or digest is None or sampled_digests([url]) != {url: digest}:
-                left.append(url)
-                continue
-            for file in (url, *(filter(is_local, outcome.companions) if len(outcome.outputs) == 1 else ())):
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(local_path(file))
-            removed.append(url)
-    return sorted(removed), sorted(left)
+    outcomes = [outcome for _, outcome in records.previous.values()]
+    written = {url: outcome for outcome in outcomes for url in outcome.outputs if not outcome.removed}
+    existing = existing_sizes(written.keys() - set(report.outputs), storage)
+    for url in sorted(url for url, size in existing.items() if size != UNKNOWN_SIZE):
+        outcome = written[url]
+        digest = outcome.sampled_digests.get(url)
+        if not remove or digest is None or sampled_digests([url]) != {url: digest}:
+            report.stale_outputs.append(url)
+            continue
+        for file in (url, *(filter(is_local, outcome.companions) if len(outcome.outputs) == 1 else ())):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(local_path(file))
+        report.removed_outputs.append(url)
+    records.settle()

@@ -1,22 +1,25 @@
 """Group members into samples: contiguous members that share a key form one sample.
 
-Nothing is merged by guessing. A duplicate field and a key that occurs again later are errors. A sample is yielded only
-after the member that follows it, or the end of the shard, was read intact.
+Nothing is merged by guessing. A duplicate field and a key that occurs again later are errors, unless whole samples may
+repeat (`samples/repeated.py`). A sample is yielded only after the member that follows it, or the end of the shard, was
+read intact.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Self
 
-from tarmac.errors import DuplicateField, SampleError, SplitSample, Truncated, TruncatedTail
+from tarmac.errors import DuplicateField, RepeatedSample, SampleError, SplitSample, Truncated, TruncatedTail
 from tarmac.limits import DEFAULT_LIMITS
 from tarmac.samples.naming import Splitter, first_dot, is_metadata, is_reserved
 from tarmac.samples.native import NativeRuns, Value
-from tarmac.tar import Member
+from tarmac.samples.repeated import OnError, Run, whole_samples
+from tarmac.tar import Member, Repeated, TarOptions
 from tarmac.tar.reader import RUN
 
 Sample = dict[str, Any]
@@ -33,11 +36,21 @@ class Grouping:
     lenient: bool = False
     """At a truncated end, yield the complete samples and warn instead of raising."""
     tracked_keys: int = DEFAULT_LIMITS.tracked_keys
+    repeated: Repeated = "error"
+
+    @classmethod
+    def of(cls, tar: TarOptions, split_name: Splitter, *, lower: bool = True) -> Self:
+        """Return the options for members that are read with the options of an archive."""
+        return cls(split_name, lower, tar.end == "lenient", tar.limits.tracked_keys, tar.repeated)
 
 
 DEFAULT_GROUPING = Grouping()
+NONE_SPLIT: Mapping[str, SampleError] = MappingProxyType({})
 _MAX_FIELDS = 1000
 _NO_KEY = b"\0"  # no member name contains a NUL
+_PREFIX = 32
+"""Characters of field names that are remembered, which may be long."""
+_IF_WHOLE = "`repeated` keep, if each of them begins a whole sample."
 
 
 def _raise(error: SampleError) -> None:
@@ -50,8 +63,8 @@ def group_members(
     options: Grouping = DEFAULT_GROUPING,
     *,
     skipped: Counter[str] | None = None,
-    on_error: Callable[[SampleError], None] = _raise,
-    split_keys: frozenset[str] = frozenset(),
+    on_error: OnError = _raise,
+    split: Mapping[str, SampleError] = NONE_SPLIT,
     value: Value | None = None,
     runs: NativeRuns | None = None,
 ) -> Iterator[Sample]:
@@ -59,20 +72,38 @@ def group_members(
 
     Members that belong to no sample (no dot in the name, reserved names) are counted in `skipped`. Duplicate
     fields and non-contiguous samples go to `on_error`; if it returns, the rest of the sample is dropped.
-    Samples in `split_keys`, which are known to be non-contiguous, are one error each and dropped whole.
+    Samples in `split`, which are known to be non-contiguous, are one error each and dropped whole.
     `runs` must be that of `members`, with the same `value`.
     """
     counts: Counter[str] = Counter() if skipped is None else skipped
+    if options.repeated == "keep":
+        parts = _group(members, url, options, counts, on_error, NONE_SPLIT, value, None)
+        return whole_samples(parts, url, options.tracked_keys, on_error, split)
+    return _group(members, url, options, counts, on_error, split, value, runs)
+
+
+def _group(
+    members: Iterator[Member],
+    url: str,
+    options: Grouping,
+    counts: Counter[str],
+    on_error: OnError,
+    split: Mapping[str, SampleError],
+    value: Value | None,
+    runs: NativeRuns | None,
+) -> Iterator[Sample]:
+    """Yield samples; if they may repeat, yield runs of members, and compare no keys."""
     naming = Naming(options, counts)
     known_field = naming.fields.get
     conventional = options.split_name is first_dot
-    tracked = options.tracked_keys
-    seen: set[int] = set(map(hash, split_keys))
-    unreported = set(split_keys)
+    keep = options.repeated == "keep"
+    tracked = 0 if keep else options.tracked_keys
+    seen: dict[int, str] = dict.fromkeys(map(hash, split), "")  # how the first field of each key begins
+    unreported = dict(split)
     sample: Sample = {}
     current = _NO_KEY
     if runs is not None and conventional:
-        runs.start(url, naming.fields, seen, tracked)
+        runs.start(url, naming.fields, seen, tracked, _PREFIX)
     try:
         for name, offset, size, data in members:
             # Most names are a key and a known field. Known fields passed all checks and contain no slash, so
@@ -102,18 +133,22 @@ def group_members(
                 key = stem.decode("utf-8", "surrogateescape")
                 key_hash = hash(key)
                 if key_hash in seen:
-                    if key in unreported or key not in split_keys:
-                        unreported.discard(key)
-                        what = "the members of this sample are not contiguous in the shard."
-                        on_error(SplitSample(what, url=url, member=name, key=key))
+                    if key in unreported:
+                        on_error(unreported.pop(key))
+                    elif key not in split:
+                        on_error(_occurs_again(seen[key_hash] == field[:_PREFIX], url, name, key))
                     continue
                 if len(seen) < tracked:
-                    seen.add(key_hash)
+                    seen[key_hash] = field[:_PREFIX]
                 sample = {"__key__": key, "__url__": url}
             if field in sample:
-                what = f'duplicate field "{field}".'
-                on_error(DuplicateField(what, url=url, member=name, key=sample["__key__"]))
-                sample = {}
+                if keep:
+                    yield Run(sample)
+                    sample = {"__key__": sample["__key__"], "__url__": url}
+                else:
+                    what, key = f'duplicate field "{field}".', sample["__key__"]
+                    on_error(DuplicateField(what, url=url, member=name, key=key, hint=_IF_WHOLE))
+                    sample = {}
             if sample:
                 sample[field] = data if value is None else value(offset, size, data)
     except Truncated as error:
@@ -124,6 +159,16 @@ def group_members(
             return
     if sample:
         yield sample
+
+
+def _occurs_again(same_field: bool, url: str, member: bytes, key: str) -> SplitSample:
+    """Return the error of a key that had a sample before, which begins with the same field or another one."""
+    if same_field:
+        return RepeatedSample(
+            "a sample with this key precedes it in the shard.", url=url, member=member, key=key
+        )
+    what = "the members of this sample are not contiguous in the shard."
+    return SplitSample(what, url=url, member=member, key=key)
 
 
 def _needs_check(stem: bytes) -> bool:

@@ -110,7 +110,9 @@ def check_key(key: object, split_name: Splitter = first_dot) -> str:
 def check_field(field: object, key: str, split_name: Splitter = first_dot) -> str:
     """Return the field name; raise if it would not read back."""
     if not isinstance(field, str) or not _FIELD.fullmatch(field):
-        raise BadName(f"expected a field name such as jpg or seg.png, got {field!r}.", key=key)
+        dots = isinstance(field, str) and "." in field and split_name is first_dot
+        hint = "split_name=tarmac.last_dot, if keys contain dots." if dots else None
+        raise BadName(f"expected a field name such as jpg or seg.png, got {field!r}.", key=key, hint=hint)
     if split_name(f"k.{field}") != ("k", field):
         raise BadName(f"the field {field!r} would read back under another name.", key=key)
     if is_reserved(field):

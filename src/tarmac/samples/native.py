@@ -38,12 +38,17 @@ class NativeRuns:
         self._unwanted: set[bytes] = set()
         self.scan: Callable[[bytes | mmap, int, int, int], tuple[int, Any]] | None = None
 
-    def start(self, url: str, fields: dict[bytes, str], seen: set[int], tracked: int) -> None:
-        """Scan for samples of these fields with new keys; their hashes are added to `seen`, up to `tracked`."""
+    def start(
+        self, url: str, fields: dict[bytes, str], seen: dict[int, str], tracked: int, prefix: int
+    ) -> None:
+        """Scan for samples of these fields with new keys.
+
+        `seen` gets the hashes of up to `tracked` keys, with `prefix` characters of the first field of each.
+        """
         native = _native()
         if native is not None:
             self.scan = native.Scanner(
-                url, fields, self._unwanted, seen, min(tracked, sys.maxsize), *self._options
+                url, fields, self._unwanted, seen, min(tracked, sys.maxsize), prefix, *self._options
             ).run
 
     def leave_out(self, field: str) -> None:

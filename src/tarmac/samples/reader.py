@@ -6,12 +6,12 @@ import contextlib
 import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from mmap import mmap
 from typing import Any
 
-from tarmac.display import display_url, visible
+from tarmac.display import display_url, plural, visible
 from tarmac.errors import ArchiveError, PartialSamples, SampleError, SplitSample, TarmacWarning, UsageError
 from tarmac.limits import Limits
 from tarmac.samples.grouping import Grouping, Sample, group_members
@@ -20,7 +20,7 @@ from tarmac.samples.native import NativeRuns
 from tarmac.storage import Cache, Source, StorageOptions, open_shard
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.storage.urls import Shards, expand
-from tarmac.tar import Member, TarOptions, read_members
+from tarmac.tar import Member, Repeated, TarOptions, read_members
 from tarmac.tar.compression import HEAD, detect
 from tarmac.tar.reader import DEFAULT_OPTIONS
 
@@ -55,16 +55,17 @@ class SampleReader:
     mmap: bool = True
     rename: Callable[[str], str] | None = None
     select: Callable[[str], bool] | None = None
+    repeated: Repeated | None = None
+    """Overrides `tar.repeated`."""
     report: ReadReport = field(default_factory=ReadReport, compare=False)
 
     def __post_init__(self) -> None:
-        if self.limits is not None:
-            object.__setattr__(self, "tar", replace(self.tar, limits=self.limits))
+        object.__setattr__(self, "tar", self.tar.override(self.limits, self.repeated))
 
     def __repr__(self) -> str:
         urls = [display_url(url) for url in islice(self.urls, 1)] + ["…"] * (len(self.urls) > 1)
         fields = "" if self.fields is None else f", fields {', '.join(sorted(self.fields))}"
-        return f"<SampleReader of {len(self.urls)} shards: {', '.join(urls)}{fields}>"
+        return f"<SampleReader of {plural(len(self.urls), 'shard')}: {', '.join(urls)}{fields}>"
 
     def __iter__(self) -> Iterator[Sample]:
         report = self.report
@@ -93,6 +94,7 @@ def read(
     limits: Limits | None = None,
     cache: Cache | None = None,
     mmap: bool = True,
+    repeated: Repeated | None = None,
 ) -> SampleReader:
     """Read samples from shards anywhere.
 
@@ -102,13 +104,16 @@ def read(
     `fields` selects the fields to read, `split_name` is the naming rule, and `lower` converts field names to
     lower case. `tar` sets how strictly archives are read, `storage` credentials and timeouts, and `limits`
     overrides `tar.limits`. `cache` keeps remote shards on disk. `mmap=False` reads local files in chunks
-    instead of mapping them: slower, but safe from files that shrink while they are read.
+    instead of mapping them: slower, but safe from files that shrink while they are read. `repeated` is "keep" to
+    read whole samples whose key occurs again in a shard, which by default is an error; it overrides `tar.repeated`.
     """
     if isinstance(fields, str):
         raise UsageError(f'expected a list of names such as ["jpg", "cls"], got {fields!r}.', field="fields")
     selected = None if fields is None else frozenset(name.lower() if lower else name for name in fields)
     urls = expand(shards, limits=limits or tar.limits, storage=storage)
-    return SampleReader(urls, selected, split_name, lower, tar, storage, limits, cache, mmap)
+    return SampleReader(
+        urls, selected, split_name, lower, tar, storage, limits, cache, mmap, repeated=repeated
+    )
 
 
 def read_shard(
@@ -120,14 +125,14 @@ def read_shard(
     then read first, so that non-contiguous samples are dropped whole. In a stream such a sample is detected
     at its second part; the rest of the shard is dropped, because other samples may be non-contiguous, too.
     """
-    grouping, skipped = _grouping(reader), reader.report.skipped
+    grouping, skipped = Grouping.of(reader.tar, reader.split_name, lower=reader.lower), reader.report.skipped
     with reader.open(url) as source:
         mapped = source.map() if reader.mmap else None
         options: dict[str, Any] = {}
         if on_error is not None:
             if mapped is not None and detect(mapped[:HEAD]) is None:
                 options["on_error"] = on_error
-                options["split_keys"] = _find_split_keys(reader, url, mapped)
+                options["split"] = _find_split(reader, url, mapped, grouping)
             else:
                 options["on_error"] = _stop_at_split_sample(on_error, url)
         runs = _runs(reader)
@@ -149,7 +154,8 @@ def count_samples(reader: SampleReader, url: str) -> int:
     with reader.open(url) as source:
         runs = _runs(reader, payload=False)
         members = _members(reader, url, source.map() or source, payload=False, runs=runs)
-        return sum(1 for _ in group_members(members, url, _grouping(reader), runs=runs))
+        grouping = Grouping.of(reader.tar, reader.split_name, lower=reader.lower)
+        return sum(1 for _ in group_members(members, url, grouping, runs=runs))
 
 
 class _RestDropped(Exception):
@@ -161,9 +167,9 @@ def _stop_at_split_sample(on_error: Callable[[SampleError], None], url: str) -> 
         on_error(error)
         if isinstance(error, SplitSample):
             warnings.warn(
-                f'{display_url(url)}: the members of sample "{visible(error.key or "")}" are not contiguous. '
+                f'{display_url(url)}, sample "{visible(error.key or "")}": {error.what} '
                 "Samples that were already returned may be incomplete; the rest of the shard is dropped. Try: a "
-                "cache, because incomplete samples of a local copy are dropped whole, or tarmac sort --by key.",
+                f"cache, because incomplete samples of a local copy are dropped whole, or {error.hint}",
                 PartialSamples,
                 stacklevel=2,
             )
@@ -172,26 +178,21 @@ def _stop_at_split_sample(on_error: Callable[[SampleError], None], url: str) -> 
     return handle
 
 
-def _find_split_keys(reader: SampleReader, url: str, mapped: mmap) -> frozenset[str]:
-    """Return the keys of non-contiguous samples, reading only headers."""
-    keys = set()
+def _find_split(reader: SampleReader, url: str, mapped: mmap, grouping: Grouping) -> dict[str, SampleError]:
+    """Return the keys of non-contiguous samples with their errors, reading only headers."""
+    split: dict[str, SampleError] = {}
 
     def collect(error: SampleError) -> None:
         if isinstance(error, SplitSample) and error.key is not None:
-            keys.add(error.key)
+            split.setdefault(error.key, error)
 
     runs = _runs(reader, payload=False)
     members = _members(reader, url, mapped, payload=False, runs=runs)
     with contextlib.suppress(ArchiveError), warnings.catch_warnings():  # the real reading reports these
         warnings.simplefilter("ignore", TarmacWarning)
-        for _ in group_members(members, url, _grouping(reader), on_error=collect, runs=runs):
+        for _ in group_members(members, url, grouping, on_error=collect, runs=runs):
             pass
-    return frozenset(keys)
-
-
-def _grouping(reader: SampleReader) -> Grouping:
-    lenient, tracked_keys = reader.tar.end == "lenient", reader.tar.limits.tracked_keys
-    return Grouping(reader.split_name, reader.lower, lenient, tracked_keys)
+    return split
 
 
 def _runs(reader: SampleReader, *, payload: bool = True) -> NativeRuns | None:

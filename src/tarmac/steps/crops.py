@@ -64,6 +64,9 @@ class RandomResizedCrop:
         self.mirror: float = mirror
         self.limits = limits
 
+    def __repr__(self) -> str:
+        return f"RandomResizedCrop({self.size}, scale={self.scale}, ratio={self.ratio}, mirror={self.mirror})"
+
     def __call__(self, sample: Mapping[str, Any], rng: Random = random) -> Sample:
         data = getfirst(sample, self.fields)
         name = next(name for name in self.fields if name in sample)

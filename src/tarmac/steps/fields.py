@@ -58,10 +58,10 @@ class Map(Each):
 
     def __init__(self, f: Function, handler: Handler = reraise_exception, threads: int = 0) -> None:
         super().__init__(handler, threads)
-        self.f = f
+        self.function = f
 
     def apply(self, item: Any) -> Any:
-        result = self.f(item)
+        result = self.function(item)
         if isinstance(result, dict) and isinstance(item, dict) and "__key__" in item:
             result.setdefault("__key__", item["__key__"])
         return result

@@ -253,6 +253,11 @@ class FilterFunction:
         return f"<{self.f.__name__} {self.args} {self.kw}>"
 
 
+def is_curried(stage: object) -> bool:
+    """Return whether `f` and `args` determine a stage; other stages have attributes of their own."""
+    return isinstance(stage, FilterFunction) and not isinstance(stage, PipelineStage)
+
+
 class RestCurried:
     """Make a stage out of a generator function: `f(source, …)` becomes `stage(…)(source)`."""
 

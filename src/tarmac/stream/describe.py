@@ -7,8 +7,8 @@ import html
 import sys
 from typing import TYPE_CHECKING, Any
 
-from tarmac.display import display_url, visible
-from tarmac.steps.stage import FilterFunction
+from tarmac.display import display_url, plural, visible
+from tarmac.steps.stage import is_curried
 from tarmac.stream.shuffle import MAX_LIST
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def _stage(stage: Any) -> str:
 def _name(stage: Any) -> str:
     while isinstance(stage, functools.partial):
         stage = stage.func
-    stage = stage.f if isinstance(stage, FilterFunction) else stage
+    stage = stage.f if is_curried(stage) else stage
     name = getattr(stage, "__name__", None)
     return name if isinstance(name, str) else type(stage).__name__
 
@@ -63,7 +63,7 @@ def _details(stage: Any) -> str:
 
 
 def _count(stage: Any) -> str:
-    shards = "1 shard" if len(stage.urls) == 1 else f"{len(stage.urls)} shards"
+    shards = plural(len(stage.urls), "shard")
     return f"{shards}, resampled" if getattr(stage, "per_reader", False) else shards
 
 

@@ -9,7 +9,7 @@ import sys
 import warnings
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import xxhash
 
@@ -22,9 +22,11 @@ from tarmac.steps.stage import Each, Epoch, PipelineStage, as_stage
 from tarmac.stream.batch import Batched
 from tarmac.stream.describe import html_table, one_line
 from tarmac.stream.epochs import EpochAware, EpochCounter, NumberedEpochs, StreamSource
+from tarmac.stream.length import add_length
 from tarmac.stream.shards.split import is_foreign, is_splitter, splits_nodes, with_parts
 from tarmac.stream.state import Progress, check_state, identity_of, skip
 
+P = TypeVar("P", bound="DataPipeline")  # not Self: see stream/fluent.py
 COMPARED_AFTER = 4
 """The number of items after which ranks compare their epochs, so that a rank may look at the first few alone."""
 MAX_EMPTY_EPOCHS = 100
@@ -301,7 +303,7 @@ class DataPipeline(StreamSource):
         """Add a stage at the end, in place."""
         self.pipeline.append(f)
 
-    def compose(self, *args: Any) -> Self:
+    def compose(self: P, *args: Any) -> P:
         """Return a copy with more stages. The copy counts its own epochs."""
         result = copy.copy(self)
         result.pipeline = [
@@ -316,25 +318,26 @@ class DataPipeline(StreamSource):
             setattr(self, name, value)
         return self
 
-    def with_length(self, n: int, silent: bool = False) -> Self:
-        """Set the result of `len()`, for frameworks that need one; the number of items does not change."""
+    def with_length(self: P, n: int, silent: bool = False) -> P:
+        """Set the result of `len()`, for frameworks that need one; the number of items does not change.
+
+        Before, the pipeline has no `__len__`.
+        """
         if not silent:
             warnings.warn("with_length() sets the result of len(), not the number of items.", stacklevel=2)
+        add_length(self)
         return self._changed(length=n)
 
-    def __len__(self) -> int:
-        if self.length is None:
-            raise TypeError("the length of this pipeline is unknown; with_length(n) sets one")
-        return self.length
+    if TYPE_CHECKING:  # at run time only after `with_length`
 
-    def __bool__(self) -> bool:
-        return True  # the default would call len()
+        def __len__(self) -> int:
+            """Return the length that `with_length` has set."""
 
-    def with_epoch(self, nsamples: int = -1, nbatches: int = -1) -> Self:
+    def with_epoch(self: P, nsamples: int = -1, nbatches: int = -1) -> P:
         """End an iteration after this number of items of the last stage, repeating the data if necessary."""
         return self._changed(repetitions=sys.maxsize, nsamples=max(nsamples, nbatches))
 
-    def repeat(self, nepochs: int = -1, nbatches: int = -1) -> Self:
+    def repeat(self: P, nepochs: int = -1, nbatches: int = -1) -> P:
         """Run `nepochs` epochs in one iteration, or without end, and stop after `nbatches` items."""
         return self._changed(repetitions=nepochs if nepochs > 0 else sys.maxsize, nsamples=nbatches)
 

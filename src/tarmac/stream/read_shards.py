@@ -39,6 +39,7 @@ class TarSamples(PipelineStage):
     """
 
     reads_parts = True
+    default_tar = DEFAULT_OPTIONS
 
     def __init__(
         self,
@@ -58,7 +59,7 @@ class TarSamples(PipelineStage):
         self.reader: SampleReader = SampleReader(
             (),
             split_name=split_name,
-            tar=DEFAULT_OPTIONS if tar is None else tar,
+            tar=self.default_tar if tar is None else tar,
             storage=DEFAULT_STORAGE if storage is None else storage,
             cache=cache,
             rename=rename_files,
@@ -74,7 +75,7 @@ class TarSamples(PipelineStage):
                 except _Stop:
                     return
                 except (TarmacError, OSError) as error:
-                    if not self.drops.ask(self.handler, error):
+                    if not self._ask(error):
                         return
             shard = None
         finally:
@@ -108,8 +109,12 @@ class TarSamples(PipelineStage):
         return str(cached) if cached is not None and cached.exists() else None
 
     def _on_error(self, error: SampleError) -> None:
-        if not self.drops.ask(self.handler, error):
+        if not self._ask(error):
             raise _Stop
+
+    def _ask(self, error: Exception) -> bool:
+        """Return whether the handler accepts an error of a shard."""
+        return self.drops.ask(self.handler, error)
 
 
 class _Stop(Exception):

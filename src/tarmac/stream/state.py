@@ -17,7 +17,7 @@ import xxhash
 
 from tarmac.errors import StateMismatch
 from tarmac.runtime.worker_info import WorkerInfo
-from tarmac.steps.stage import Epoch
+from tarmac.steps.stage import Epoch, is_curried
 
 STATE_VERSION = 3
 _MAX_INT = 2**63
@@ -128,7 +128,8 @@ def identity_of(stages: Iterable[Any]) -> str:
     for stage in stages:
         name = getattr(stage, "state_name", None) or getattr(stage, "__name__", type(stage).__name__)
         facts = [f"{fact}={getattr(stage, fact)!r}" for fact in _ORDER_OPTIONS if hasattr(stage, fact)]
-        facts += [repr(value) for value in getattr(stage, "args", ()) if isinstance(value, int | float | str)]
+        args = getattr(stage, "args", ()) if is_curried(stage) or hasattr(stage, "loader") else ()
+        facts += [repr(value) for value in args if isinstance(value, int | float | str)]
         if not getattr(stage, "_drawn", False):
             facts.append(repr(getattr(stage, "seed", None)))
         digest.update(f"{name} {' '.join(facts)}\n".encode())

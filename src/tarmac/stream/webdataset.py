@@ -6,7 +6,6 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import Any, Self
 
 from tarmac import environment
@@ -31,8 +30,7 @@ from tarmac.stream.shards.lists import ResampledShards, SimpleShardList
 from tarmac.stream.shards.specs import MultiShardSample
 from tarmac.stream.shards.split import is_splitter, single_node_only, split_by_worker, splits_nodes
 from tarmac.stream.shuffle import PermuteShards, ShardShuffle
-from tarmac.tar import TarOptions
-from tarmac.tar.reader import DEFAULT_OPTIONS
+from tarmac.tar import Repeated, TarOptions
 
 ShardStage = Callable[[Iterable[Any]], Iterable[Any]]
 
@@ -50,7 +48,8 @@ class WebDataset(DataPipeline, FluidInterface):
       one it is `WDS_SEED`, or 0.
     - `handler` decides about errors of shards; `tar` sets how strictly they are read, and `limits` bounds what they may
       contain (also in `decode`). `storage` holds timeouts and credentials.
-    - `split_name` is the naming rule, such as `tarmac.last_dot`.
+    - `split_name` is the naming rule, such as `tarmac.last_dot`. `repeated="keep"` reads whole samples whose key occurs
+      again in a shard, which by default is an error.
     - `cache_dir` keeps remote shards on disk, up to `cache_size` bytes; `cache` is a `tarmac.Cache` in their place.
     """
 
@@ -80,24 +79,16 @@ class WebDataset(DataPipeline, FluidInterface):
         limits: Limits | None = None,
         tar: TarOptions | None = None,
         split_name: Splitter = first_dot,
+        repeated: Repeated | None = None,
         cache: Cache | None = None,
     ) -> None:
         super().__init__()
         self.seed: int = environment.default_seed() if seed is None else seed
-        tar = DEFAULT_OPTIONS if tar is None else tar
-        tar = tar if limits is None else replace(tar, limits=limits)
+        tar = (self._reader_stage.default_tar if tar is None else tar).override(limits, repeated)
         self.limits: Limits = tar.limits
         storage = DEFAULT_STORAGE if storage is None else storage
         resampled = resampled or mode == "resampled"
-        if isinstance(urls, str) and urls.endswith("/") and is_local(urls):
-            self.append(DirectoryShardList(urls, mode=mode))
-        elif mode not in (None, "resampled"):
-            raise UsageError(
-                f'expected "resampled", or "resample", "unlink" or "keep" for a directory, got {mode!r}.',
-                field="mode",
-            )
-        else:
-            self.append(_shard_list(urls, resampled, self.seed, seed is not None, tar.limits, storage))
+        self._append_shards(urls, mode, resampled, seed is not None, tar.limits, storage)
         shuffled = bool(shardshuffle) and not resampled
         if shuffled:
             self.append(PermuteShards())
@@ -125,6 +116,26 @@ class WebDataset(DataPipeline, FluidInterface):
             self.append(check_empty)
         if repeat:
             self.repeat()
+
+    def _append_shards(
+        self,
+        urls: Shards | Mapping[str, Any],
+        mode: str | None,
+        resampled: bool,
+        deterministic: bool,
+        limits: Limits,
+        storage: StorageOptions,
+    ) -> None:
+        """Append the stage that lists the shards."""
+        if isinstance(urls, str) and urls.endswith("/") and is_local(urls):
+            self.append(DirectoryShardList(urls, mode=mode))
+        elif mode not in (None, "resampled"):
+            raise UsageError(
+                f'expected "resampled", or "resample", "unlink" or "keep" for a directory, got {mode!r}.',
+                field="mode",
+            )
+        else:
+            self.append(_shard_list(urls, resampled, self.seed, deterministic, limits, storage))
 
     def with_equal_batches(self, batchsize: int | None = None, tail: Tail = "pad") -> Self:
         """Give every rank and worker the same number of items in an epoch, whatever the sizes of the shards.

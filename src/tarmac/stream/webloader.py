@@ -28,7 +28,11 @@ class WebLoader(DataPipeline, FluidInterface):
     """
 
     def __init__(self, *args: Any, **kw: Any) -> None:
-        super().__init__(LoaderSource(*args, **kw))
+        super().__init__(self._source_class()(*args, **kw))
+
+    @staticmethod
+    def _source_class() -> type[LoaderSource]:
+        return LoaderSource
 
     def __iter__(self) -> Iterator[Any]:
         source = self.pipeline[0] if self.pipeline else None

@@ -15,8 +15,8 @@ import warnings
 import zlib
 from collections import Counter, deque
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol, get_args
 
 from tarmac.display import display_url, visible
 from tarmac.errors import (
@@ -52,6 +52,8 @@ Member = tuple[bytes, int, int, bytes]
 RUN = b"\0run"
 """The name of a member that stands for a run, which is in the place of its bytes; no other name contains a NUL."""
 _MAX_PAUSE = 64
+Repeated = Literal["error", "keep"]
+"""What to do with whole samples whose key occurs again in a shard."""
 CHUNK = 1 * MIB
 WINDOW = 16 * MIB
 CACHED_FIELDS = 4096
@@ -91,10 +93,18 @@ class TarOptions(Options):
     """Continue after an end-of-archive marker, for archives that were joined with `cat`."""
     limits: Limits = DEFAULT_LIMITS
     """Limits on sizes and ratios."""
+    repeated: Repeated = "error"
+    """"keep" accepts whole samples whose key occurs again in the archive, as oversampling leaves them."""
 
     def __post_init__(self) -> None:
         if self.end not in ("strict", "lenient"):
             raise UsageError(f'expected "strict" or "lenient", got {self.end!r}.', field="end")
+        if self.repeated not in get_args(Repeated):
+            raise UsageError(f'expected "error" or "keep", got {self.repeated!r}.', field="repeated")
+
+    def override(self, limits: Limits | None, repeated: Repeated | None) -> TarOptions:
+        """Return these options with other limits and another treatment of repeated samples, unless None."""
+        return replace(self, limits=limits or self.limits, repeated=repeated or self.repeated)
 
 
 DEFAULT_OPTIONS = TarOptions()

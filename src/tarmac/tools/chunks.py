@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from tarmac.samples.grouping import Sample
+from tarmac.tools.output import fields_of
 
 
 def chunks(samples: Iterable[Sample], max_samples: int, max_bytes: int) -> Iterator[list[Sample]]:
@@ -13,7 +14,7 @@ def chunks(samples: Iterable[Sample], max_samples: int, max_bytes: int) -> Itera
     size = 0
     for sample in samples:
         chunk.append(sample)
-        size += sum(len(value) for name, value in sample.items() if name[:2] != "__")
+        size += sum(map(len, fields_of(sample).values()))
         if len(chunk) >= max_samples or size >= max_bytes:
             yield chunk
             chunk, size = [], 0

@@ -47,11 +47,20 @@ class Columns:
     files: Mapping[str, str] = field(default_factory=dict)
     """Columns that name files, and the fields that the contents of those become; `*` is the file's extension."""
 
-    def layout(self, names: Sequence[str], url: str, *, find_key: bool = False, typed: bool = True) -> Layout:
+    def layout(
+        self,
+        names: Sequence[str],
+        url: str,
+        *,
+        find_key: bool = False,
+        typed: bool = True,
+        exported: bool = False,
+    ) -> Layout:
         """Apply the choice to a table.
 
-        A column named `@jpg` holds names of files. With `find_key`, for a table without files, a column of keys is
-        required; otherwise rows are numbered without one. In a table that is not `typed`, all cells are text.
+        A column named `@jpg` holds names of files, unless `export` wrote the table. With `find_key`, for a table
+        without files, a column of keys is required; otherwise rows are numbered without one. In a table that is not
+        `typed`, all cells are text.
         """
         _check_distinct(names, url)
         for argument, named in (("key", [self.key]), ("columns", self.fields), ("files", self.files)):
@@ -60,7 +69,7 @@ class Columns:
                     hint = f"one of {', '.join(names)[:300]}."
                     raise UsageError(f"the table has no column {name!r}.", field=argument, url=url, hint=hint)
         key = self.key_column(names, url) if find_key else self.key or self._usual_key(names)
-        marked = [] if find_key else [name for name in names if name[:1] == "@" and name != key]
+        marked = [] if find_key or exported else [name for name in names if name[:1] == "@" and name != key]
         files = {name: name[1:] for name in marked} | self._named_files()
         rest = {name: name for name in names if name not in files and name != key}
         selected = {name: new for name, new in self.fields.items() if name not in files}
@@ -241,7 +250,8 @@ def _file_field(column: str, new: str, value: Mapping[str, Any], key: str) -> tu
             return new, None
         what = f"the column {column!r} holds the path of a file instead of its bytes: {path!r}."
         raise MissingField(what, key=key, hint=f"`files` {column}.path")
-    own = column == new and not _names_format(new) and isinstance(path, str) and os.path.splitext(path)[1]
+    extension = os.path.splitext(path)[1][1:].lower() if isinstance(path, str) else ""
+    own = column == new and not _names_format(new) and extension not in ("", new.lower().rpartition(".")[2])
     return _own_name(f"{new}.{OWN}" if own else new, str(path or "")), content
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import xxhash
 
-from tarmac.errors import IndexingError, SplitSample, TarmacError
+from tarmac.errors import IndexingError, RepeatedSample, SplitSample, TarmacError
 from tarmac.exact.dataset import Dataset
 from tarmac.exact.selection import whole
 from tarmac.exact.shardset import ShardSet
@@ -81,6 +81,8 @@ def _indexed(url: str, directory: str, options: IndexOptions) -> tuple[Shard, st
         return _unpacked(url, directory, options)
     try:
         sidecar, index = find_or_make_index(url, options, beside=False)
+    except RepeatedSample:
+        raise
     except SplitSample:
         if is_local(url):
             return _indexed_locally(url, url, directory, options), str(stat(url, options.storage))
@@ -105,6 +107,8 @@ def _indexed_locally(path: str, url: str, directory: str, options: IndexOptions)
     try:
         try:
             content = index_shard(path, options)
+        except RepeatedSample:
+            raise
         except SplitSample:
             content = index_scattered(path, options)
     except TarmacError as error:

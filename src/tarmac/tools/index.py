@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Unpack
@@ -93,7 +94,10 @@ def index(
     info: Any = None,
     **options: Unpack[IndexArgs],
 ) -> IndexReport:
-    """Index shards and write a manifest to `output`.
+    """Index shards and write a manifest to `output`, by default beside the shards: `train.json` for `train-*.tar`.
+
+    The default never replaces a manifest that lists other shards; without a common directory of the shards, there is
+    none. Manifests among `sources` are not written again unless `output` names one.
 
     `meta` names metadata columns, such as `["jpg.width", "json.caption", "cls"]`; with `on_bad_meta` "null" a
     damaged field gives an empty value instead of an error. `digests` adds a digest of every field. Existing
@@ -110,18 +114,23 @@ def index(
     if access.tar.end == "lenient":
         what = "an index of a lenient read would hide what the shard has lost."
         raise UsageError(what, field="tar", hint="tarmac check SHARD --repair -o DIR/, and index the copy.")
-    if add and target is None:
-        raise UsageError("`add` requires `output`, the manifest to add to.")
     plan = meta_plan(list(meta), on_bad="null" if on_bad_meta == "null" else "raise") if meta else None
     indexing = replace(access.indexing, digests=digests, meta=plan, keep=not drop)
-    previous = _existing(target, access.storage) if add else None
-    if target is not None:
-        existing_shards(target, access.storage)  # raises if it is another kind of file
     inputs = access.inputs(sources)
     for url in filter(is_stream, inputs.urls):
         raise UsageError(
             "standard input and commands cannot be indexed.", url=url, hint="a file or an object."
         )
+    unlisted = not any(isinstance(part, Manifest) for part in inputs.parts)
+    default = default_manifest(inputs.urls, sidecars) if unlisted and target is None else None
+    target = target or default
+    if add and target is None:
+        raise UsageError("`add` requires `output`, the manifest to add to.")
+    previous = _existing(target, access.storage) if add else None
+    if target is not None:
+        listed = existing_shards(target, access.storage)  # raises if it is another kind of file
+        if default is not None and not add:
+            _check_listed(listed or [], inputs.urls, default)
     given = inputs.shards if sidecars is None else inputs.urls
     planned = _planned(previous.shards if previous else [], given, sidecars)
     title = os.path.basename(target or "").partition(".")[0]
@@ -130,6 +139,8 @@ def index(
         [], described.name if name is None else name, described.info if info is None else info
     )
     report = IndexReport("index", dry_run=run.dry_run, manifest=manifest, output=target)
+    if unlisted and target is None:
+        report.remarks.append("no manifest: the shards are in several directories; `output` names one")
     if run.dry_run:
         for shard in planned:
             report.add_shard(shard, built=_usable(shard, indexing) is None)
@@ -138,9 +149,42 @@ def index(
     report.outcomes, report.seconds = job.outcomes, job.seconds
     for shard, outcome in zip(planned, job.outcomes, strict=True):
         report.add_shard(replace(shard, **outcome.details["shard"]), built=outcome.details["built"])
+    report.remarks += _empty_columns(meta, report)
     if target is not None:
         write_manifest(manifest, target, access.storage)
     return report
+
+
+def default_manifest(urls: Sequence[str], sidecars: str | None = None) -> str | None:
+    """Return the name of the manifest beside shards: what their names have in common, without the number.
+
+    Indexes that are in a directory of their own have the manifest there. Shards of several directories have none.
+    """
+    paths = list(map(without_query, urls))
+    directories = {os.path.dirname(path) for path in paths} if sidecars is None else {sidecars}
+    if len(directories) > 1:
+        return None
+    stems = [os.path.basename(path).partition(".tar")[0] for path in paths]
+    common = os.path.commonprefix(stems)  # noqa: RUF071 - of names
+    title = re.sub(r"[-_. ]*\d*$", "", common) or "index"
+    return os.path.join(directories.pop(), f"{title}.json")
+
+
+def _check_listed(listed: Sequence[Shard], urls: Sequence[str], manifest: str) -> None:
+    """Raise if the manifest that would be replaced lists other shards, since the user did not name it."""
+    others = {location(shard.url) for shard in listed} - set(map(location, urls))
+    if others:
+        what = f"the manifest exists and lists {plural(len(others), 'other shard')}."
+        raise UsageError(
+            what, field="output", url=manifest, hint="`add` to keep them, or `output` to name a manifest."
+        )
+
+
+def _empty_columns(meta: Sequence[str], report: IndexReport) -> Iterator[str]:
+    """Yield remarks on requested columns that no sample has, as a misspelt one."""
+    for name in dict.fromkeys(map(str.strip, meta)) if report.read else ():
+        if not any(name in outcome.details["columns"] for outcome in report.outcomes):
+            yield f"no sample has a value in the column {name}"
 
 
 @dataclass
@@ -161,15 +205,18 @@ class _IndexTask(Task):
         built = sidecar is None
         if sidecar is None:
             url, target = shard.url, _index_url(shard)
-            wanted = with_existing_columns(options, target)
+            complete = with_existing_columns(options, target)
             # The files of DALI have neither columns nor digests: for those the shard is read.
-            bare = wanted.meta is None and not wanted.digests
-            content = read_dali(url, options.storage) if self.dali and bare else index_shard(url, wanted)
+            bare = complete.meta is None and not complete.digests
+            content = read_dali(url, options.storage) if self.dali and bare else index_shard(url, complete)
             _write(target, content, options.storage)
             sidecar = open_sidecar(target, options.storage)
         facts = sidecar.facts
         known = {"samples": facts.samples, "size": facts.size, "fingerprint": facts.fingerprint}
-        return Outcome(facts.samples, facts.samples, details={"shard": known, "built": built})
+        wanted = [column.name for column in options.meta.columns] if options.meta else []
+        columns = [name for name in wanted if not built or sidecar.column(name).null_count < facts.samples]
+        details = {"shard": known, "built": built, "columns": columns}
+        return Outcome(facts.samples, facts.samples, details=details)
 
 
 def _index_url(shard: Shard) -> str:

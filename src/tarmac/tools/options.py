@@ -12,7 +12,7 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypedDict, TypeVar
 
 from tarmac.errors import TarmacError, UsageError
@@ -27,7 +27,7 @@ from tarmac.samples.reader import SampleReader
 from tarmac.storage import Cache, StorageOptions
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.storage.urls import Shards
-from tarmac.tar import TarOptions
+from tarmac.tar import Repeated, TarOptions
 from tarmac.tar.reader import DEFAULT_OPTIONS
 
 if TYPE_CHECKING:
@@ -140,6 +140,8 @@ class ReadArgs(TypedDict, total=False):
     """Strictness of reading tar files."""
     split_name: Splitter
     """How a member name splits into key and field: `first_dot`, `last_dot`, or a function."""
+    repeated: Repeated | None
+    """Whether whole samples whose key occurs again in a shard are kept; by default an error, as `tar` says."""
     allow_exec: bool
     """Allow `pipe:` inputs, which run commands."""
 
@@ -166,14 +168,14 @@ class Access:
     limits: Limits | None = None
     tar: TarOptions = DEFAULT_OPTIONS
     split_name: Splitter = first_dot
+    repeated: Repeated | None = None
     cache: Cache | None = None
     allow_exec: bool = True
 
     def __post_init__(self) -> None:
         if self.cache is not None and not isinstance(self.cache, Cache):
             object.__setattr__(self, "cache", Cache(self.cache))
-        if self.limits is not None:
-            object.__setattr__(self, "tar", replace(self.tar, limits=self.limits))
+        object.__setattr__(self, "tar", self.tar.override(self.limits, self.repeated))
 
     def inputs(self, sources: Shards | Manifest | Inputs) -> Inputs:
         """Find the shards, with the entries of those that a manifest lists."""

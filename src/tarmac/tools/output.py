@@ -21,7 +21,7 @@ from tarmac.jobs.claims import Names
 from tarmac.jobs.outputs import UNKNOWN_SIZE, existing_sizes
 from tarmac.jobs.task import Outcome, Task, Unit
 from tarmac.samples.grouping import Sample
-from tarmac.samples.naming import Splitter, first_dot
+from tarmac.samples.naming import Splitter, first_dot, is_reserved
 from tarmac.samples.writer import TarWriter
 from tarmac.storage import StorageOptions, WriteOptions, is_local, scheme_of, stat
 from tarmac.storage.local import local_path
@@ -294,7 +294,7 @@ def _real_path(url: str) -> str:
 
 def fields_of(sample: Sample) -> Sample:
     """Return the fields of a sample, without its key and URL."""
-    return {name: value for name, value in sample.items() if name[:2] != "__"}
+    return {name: value for name, value in sample.items() if name[:2] != "__" or not is_reserved(name)}
 
 
 def same_name(pattern: str) -> UsageError:

@@ -22,8 +22,8 @@ from tarmac.exact.dataset import Dataset
 from tarmac.exact.selection import whole
 from tarmac.exact.shardset import ShardSet
 from tarmac.indexing.build import manifest_of, usable_index
-from tarmac.indexing.manifest import Inputs
-from tarmac.indexing.meta import MetaPlan, is_column
+from tarmac.indexing.manifest import Inputs, Shard
+from tarmac.indexing.meta import MetaPlan
 from tarmac.indexing.sidecar import sidecar_url
 from tarmac.jobs.report import Report
 from tarmac.runtime.types import Integers
@@ -259,6 +259,7 @@ def plan(
     )
     stream_remote = one_to_one if stream_remote is None else stream_remote
     if not can_index(urls) or (any_remote(urls) and stream_remote and not output.renumbers):
+        select = with_indexed_names(inputs[0], select, access)
         if one_to_one:
             _check_one_to_one(urls, output)
             return Plan({"": StreamedShards(urls, select, access)}, select=select)
@@ -342,16 +343,20 @@ def columns_for(inputs: Inputs, select: Select, access: Access) -> MetaPlan | No
         return None
 
     def names() -> list[str]:
-        """Return the columns of an existing index, as a dataset knows them, or those that samples offer."""
-        first = inputs.urls[0]
-        sidecar = usable_index(first, sidecar_url(first), access.indexing) if can_index([first]) else None
-        columns = [] if sidecar is None else sidecar.metadata
-        short = [name for name in select.condition.columns if not is_column(name)] if select.condition else []
-        if all(any(column.endswith(f".{name}") for column in columns) for name in short):
-            return columns
         return offered_names(itertools.islice(access.reader(inputs.urls), _EXAMINED))
 
-    return select.meta(names)
+    return with_indexed_names(inputs, select, access).meta(names)
+
+
+def with_indexed_names(inputs: Inputs, select: Select, access: Access) -> Select:
+    """Return a selection whose short names are completed as those of a dataset, if there is an index."""
+    first = inputs.shards[0]
+    url = first.url if isinstance(first, Shard) else first
+    if select.condition is None or not select.condition.short_names or not can_index([url]):
+        return select
+    index = first.index if isinstance(first, Shard) else None
+    sidecar = usable_index(url, index or sidecar_url(url), access.indexing)
+    return select if sidecar is None else replace(select, indexed_names=tuple(sidecar.metadata))
 
 
 def _indexed(datasets: Sequence[Dataset], select: Select, order: Order) -> IndexedSamples:

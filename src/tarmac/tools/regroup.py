@@ -18,6 +18,11 @@ from tarmac.samples.grouping import Grouping, Naming, Sample
 from tarmac.samples.native import NativeRuns, Value
 from tarmac.tar import Member
 
+_HINTS = {
+    "error": "`repeated` keep, if whole samples repeat.",
+    "keep": "tarmac check SHARD --repair -o DIR/ writes a copy without it.",
+}
+
 
 def index_scattered(url: str, options: IndexOptions = DEFAULT_INDEXING) -> bytes:
     """Return the content of a sidecar for a local shard, whatever the order of its members.
@@ -54,7 +59,8 @@ def _group_scattered(
         for member in order[start:end].tolist():
             field = names[kinds[member]]
             if field in sample:
-                raise DuplicateField(f'the sample has two fields "{field}".', url=url, key=key)
+                what = f'the sample has two fields "{field}".'
+                raise DuplicateField(what, url=url, key=key, hint=_HINTS[options.repeated])
             sample[field] = offsets[member], sizes[member], digests[member]
         yield sample
         start = end

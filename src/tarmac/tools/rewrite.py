@@ -17,7 +17,7 @@ from tarmac.jobs.claims import Claims
 from tarmac.jobs.ledger import Ledger, ledger_url, open_ledger
 from tarmac.jobs.outputs import sampled_digests
 from tarmac.jobs.report import Report
-from tarmac.jobs.run import completed_outcome, reject_foreign_outputs, run_job
+from tarmac.jobs.run import completed_outcome, reject_foreign_outputs, remove_stale, run_job
 from tarmac.jobs.task import Outcome, Unit
 from tarmac.runtime.budget import ErrorBudget
 from tarmac.samples.grouping import Sample
@@ -170,6 +170,8 @@ def rewrite_samples(
             tally.add_to(total)
         for name in ("read", "failed", "errors", "dropped", "added", "left_out"):
             setattr(report, name, getattr(total, name))
+        if report.units:
+            remove_stale(records, report, storage=output.storage)
         return report
     finally:
         _close(changed)

@@ -74,7 +74,11 @@ def required_fields(names: Collection[str]) -> frozenset[str]:
     """Return the fields that samples must have, in lower case: `jpg`, or alternatives, `jpg|png` or `img=jpg|png`."""
     if isinstance(names, str):
         raise UsageError("expected a list of field names, got a string.", field="require")
-    return frozenset(name.lower().rpartition("=")[2] for name in names)
+    fields = frozenset(name.lower().rpartition("=")[2] for name in names)
+    for field in fields:
+        if not all(map(str.strip, field.split("|"))):
+            raise UsageError(f"expected names such as jpg|png, got {field!r}.", field="require")
+    return fields
 
 
 def missing_fields(required: Collection[str], names: Collection[str]) -> list[str]:
@@ -166,6 +170,8 @@ class Select:
     only: str | None = None
     storage: StorageOptions = DEFAULT_STORAGE
     allow_exec: bool = True
+    indexed_names: tuple[str, ...] = ()
+    """Columns of an index, which complete short names before those that samples offer do."""
 
     def __post_init__(self) -> None:
         _ = self.rule, self.condition, self.bounds  # so that mistakes are reported before any work
@@ -240,7 +246,7 @@ class Select:
 
         `names` returns the columns that the samples offer, to complete short names.
         """
-        columns = self.condition.metadata(names) if self.condition is not None else []
+        columns = self.condition.metadata(names, self.indexed_names) if self.condition else []
         return meta_plan(columns) if columns else None
 
     # Indexed shards

@@ -63,6 +63,11 @@ class Table(ABC):
     def names(self) -> list[str]:
         """The names of all columns."""
 
+    @property
+    def exported(self) -> bool:
+        """Whether `export` wrote the table, as a column `__key__` shows."""
+        return EXPORTED_KEY in self.names
+
     @abstractmethod
     def rows(self, columns: Sequence[str] | None = None) -> Iterator[tuple[Position, Row]]:
         """Yield all rows in order, with at least these columns; by default with all."""

@@ -285,18 +285,34 @@ def test_several_sources(tmp_path):
     assert keys(tmp_path / "n") == ["000", "001", "002", "003"]
 
 
+def test_two_lists_of_classes_in_one_directory(tmp_path):
+    """Each dataset has its own, and the report names it."""
+    for name, classes in (("a", ["cat", "dog"]), ("b-x", ["emu"]), ("c.tar", ["fox"])):
+        tree = write_tree(tmp_path / f"{name}-in", {f"{each}/1.jpg": b"J" for each in classes})
+        pattern = f"out/{name}" if name.endswith(".tar") else f"out/{name}-{{i:03d}}.tar"
+        listed = tmp_path / f"out/{name.removesuffix('.tar')}.classes.txt"
+        for _ in range(2):
+            report = pack(tree, tmp_path, pattern, format="imagefolder")
+            assert any(str(listed) in remark for remark in report.remarks)
+            assert listed.read_text().split() == classes
+
+
 def test_classes(tmp_path):
     tree = write_tree(tmp_path / "tree", {"dog/1.jpg": b"D", "cat/1.jpg": b"C"})
     report = pack(tree, tmp_path, format="imagefolder")
-    assert any("out/classes.txt" in remark for remark in report.remarks)
+    assert any("out/x.classes.txt" in remark for remark in report.remarks)
     assert samples(tmp_path / "out") == [
         {"__key__": "cat/1", "cls": b"0", "jpg": b"C"}, {"__key__": "dog/1", "cls": b"1", "jpg": b"D"},
     ]  # fmt: skip
-    assert (tmp_path / "out/classes.txt").read_text() == "cat\ndog\n"
+    assert (tmp_path / "out/x.classes.txt").read_text() == "cat\ndog\n"
     pack(tree, tmp_path, "out/{split}/y-{i}.tar", format="imagefolder", split={"a": 1})
-    write_tree(tmp_path, {"out/classes.txt": b"others\n"})
-    with pytest.raises(UsageError, match=r"classes\.txt"):
-        pack(tree, tmp_path, "out/z-{i}.tar", format="imagefolder")
+    assert (tmp_path / "out/classes.txt").read_text() == "cat\ndog\n"
+    write_tree(tmp_path, {"out/z.classes.txt": b"others\n"})
+    pack(tree, tmp_path, "out/z-{i}.tar", format="imagefolder")  # one list for the directory is enough
+    assert (tmp_path / "out/z.classes.txt").read_text() == "others\n"
+    (tmp_path / "out/classes.txt").unlink()
+    with pytest.raises(UsageError, match=r"z\.classes\.txt"):
+        pack(tree, tmp_path, "out/z-{i:02d}.tar", format="imagefolder")
     with pytest.raises(UsageError, match="folders"):
         pack(
             [tree, write_tree(tmp_path / "t2", {"emu/2.jpg": b""})],
@@ -423,3 +439,17 @@ def test_from_a_bucket_to_a_bucket(s3, tmp_path):
     assert [(s["__key__"], s["txt"]) for s in packed] == [(str(n), b"%d" % n) for n in range(5)]
     pack("s3://data/in/t.csv", tmp_path, storage=storage)
     assert samples(tmp_path / "out")[1] == {"__key__": "000000001", "cls": b"4", "txt": b"4"}
+
+
+def test_a_file_that_was_missing_is_packed_by_a_retry(tmp_path):
+    write_tree(tmp_path, {"t.csv": b"key,path\na,a.txt\nb,b.txt\n", "a.txt": b"A"})
+
+    def run(**options):
+        return pack(tmp_path / "t.csv", tmp_path, files=["path"], on_error="skip", **options)
+
+    assert run().failed == 1
+    write_tree(tmp_path, {"b.txt": b"B"})
+    with pytest.raises(JobMismatch, match='`retry` "failed"'):
+        run()
+    assert run(retry="failed").written == 2
+    assert keys(tmp_path / "out") == ["a", "b"]

@@ -46,7 +46,11 @@ _all = st.fixed_dictionaries(_TEXTUAL)
 def _comparable(sample: dict[str, Any]) -> dict[str, Any]:
     """Return a sample whose integers and JSON are values, since exports may write them in another way."""
     parse = {"cls": int, "json": json.loads, "meta.json": json.loads}
-    return {name: parse.get(name, bytes)(data) for name, data in sample.items() if not name.startswith("__")}
+    return {
+        name: parse.get(name, bytes)(data)
+        for name, data in sample.items()
+        if name not in ("__key__", "__url__")
+    }
 
 
 def _read(url: Any) -> dict[str, dict[str, Any]]:
@@ -73,6 +77,47 @@ def test_every_export_reads_back(format, tmp_path_factory, monkeypatch):
             _check(Path(folder), format, samples)
 
     law()
+
+
+AWKWARD: dict[str, dict[str, bytes]] = {
+    "1e5/007": {"0.jpg": b"", "1.jpg": b"J", "2.jpg": b"YWJj"},
+    "日本/e\u0301": {"rowid": b"", "oid": b"\0", "path": b"photos/a.jpg", "bytes": b"12"},
+    "null": {"@txt": b"nothing.txt", "@jpg": b"nothing.jpg", "__x": b"1", "__base64__x": b"2"},
+    "a b": {
+        "image": b"I",
+        "score": b"0.5",
+        "txt": b"007",
+        "text": b"nan",
+        "json": b'{"a.b": 1e2, "": [null]}',
+    },
+    "\ufeffk": {"TXT": b"\xef\xbb\xbf", "CLS": b"7", "JPG": b"\xff\xd8", "Meta.JSON": b"[]"},
+    "NaN": {"txt": b"\\N", "cls": b"-9223372036854775808", "x.y.z": b"\0\0", "a-b": b"null"},
+}
+"""Fields without bytes, several images in a sample, numbers as text, keys in Unicode, names that tables use."""
+
+
+@pytest.mark.parametrize("format", [name for name in _EXTENSIONS if name not in ("csv", "tsv")])
+def test_awkward_samples_read_back(format, tmp_path):
+    _check(tmp_path, format, AWKWARD)
+
+
+@pytest.mark.parametrize("format", ["sqlite", "tfrecord", "parquet", "jsonl"])
+def test_a_field_called_key(format, tmp_path):
+    samples = {"007": {"key": b"\x80", "txt": b"a"}, "b": {"key": b"text"}}
+    if format != "sqlite":
+        _check(tmp_path, format, samples)
+        return
+    with pytest.raises(UsageError, match=r"`fields` other=key"):  # the layout has a column of this name
+        _check(tmp_path, format, samples)
+
+
+def test_files_are_read_only_for_marked_columns_of_other_tables(tmp_path):
+    (tmp_path / "secret.txt").write_text("secret")
+    for name, column in (("exported", "__key__"), ("others", "name")):
+        (tmp_path / f"{name}.csv").write_text(f"{column},@txt\na,secret.txt\n")
+        tarmac.pack(tmp_path / f"{name}.csv", tmp_path / f"{name}.tar", progress=False)
+    assert _read(tmp_path / "exported.tar") == {"a": {"@txt": b"secret.txt"}}
+    assert next(iter(_read(tmp_path / "others.tar").values()))["txt"] == b"secret"
 
 
 def test_an_empty_cell_of_a_text_table_is_empty_text_or_a_missing_field(tmp_path):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import io
 
 import pytest
-from PIL import Image
+from PIL import Image, ImageFont
 
 from tarmac.errors import NoSamples, UsageError
-from tarmac.tools.show.sheet import GAP, SIDE, contact_sheet, write_sheet
+from tarmac.tools.show.sheet import GAP, SIDE, contact_sheet, readable, write_sheet
 from tarmac.tools.show.verb import SampleView
 
 RED = (250, 10, 10)
@@ -56,3 +56,12 @@ def test_files(tmp_path):
     with pytest.raises(UsageError, match=r"b\.gif"):
         write_sheet(samples(), str(tmp_path / "b.gif"))
     assert not (tmp_path / "b.png").exists()
+
+
+def test_letters_that_the_font_lacks_are_no_boxes():
+    font = ImageFont.load_default()
+    box = bytes(font.getmask("\uffff"))
+    shown = readable("größe – Ünï 日本\x1b", font)
+    assert len(shown) == len("größe – Ünï 日本\x1b")
+    assert not [letter for letter in shown if letter != " " and bytes(font.getmask(letter)) == box]
+    assert readable("plain text, 100 %?", font) == "plain text, 100 %?"

@@ -44,6 +44,7 @@ def test_numbers(tmp_path):
     }
     assert facts["fields"]["cls"]["samples"] == 1
     assert facts["resolutions"] == {"3x2": 2}
+    assert facts["images"]["aspect"] == {"min": 1.5, "median": 1.5, "mean": 1.5, "max": 1.5}
     assert facts["unreadable"] == {"png": 1}
     lines = str(results).split("\n")
     assert lines[0] == f"2 shards, 3 samples, {2 * size + 15} bytes"
@@ -51,6 +52,15 @@ def test_numbers(tmp_path):
     assert "1 x png: unreadable image header" in lines
     assert "<td>txt</td>" in results._repr_html_()
     assert repr(results) == "<statistics of 3 samples in 2 shards: png, txt, cls>"
+
+
+def test_images_of_all_sizes_are_summarised_instead_of_listed(tmp_path):
+    files = [(f"{number}.png", image(10 + number, 5)) for number in range(30)]
+    (tmp_path / "a.tar").write_bytes(plain(files))
+    lines = str(tarmac.stats(tmp_path / "a.tar")).split("\n")
+    (width,) = [line.split()[2:] for line in lines if line.startswith("image width")]
+    assert width == ["30", "10", "24.5", "24.5", "39"]
+    assert not [line for line in lines if "10x5" in line or "resolutions" in line]
 
 
 def test_the_index_gives_the_same_numbers(tmp_path):

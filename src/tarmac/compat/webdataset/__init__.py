@@ -14,6 +14,7 @@ from tarmac.compat.webdataset import pytorch as pytorch
 from tarmac.compat.webdataset import shardlists as shardlists
 from tarmac.compat.webdataset import tariterators as tariterators
 from tarmac.compat.webdataset import tenbin as tenbin
+from tarmac.compat.webdataset import typecheck as typecheck
 from tarmac.compat.webdataset import utils as utils
 from tarmac.compat.webdataset import writer as writer
 from tarmac.compat.webdataset.autodecode import Continue as Continue

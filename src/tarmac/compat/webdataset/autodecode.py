@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from dataclasses import replace
+from functools import partial as bind
 from typing import Any, Literal
 
 from tarmac import codecs, environment
+from tarmac.codecs import arrays
 from tarmac.codecs import imagehandler as imagehandler
 from tarmac.codecs import imagespecs as imagespecs
 from tarmac.codecs.arrays import npy_loads as npy_loads
 from tarmac.codecs.arrays import npz_loads as npz_loads
-from tarmac.codecs.arrays import torch_loads as torch_loads
 from tarmac.codecs.basic import cbor_loads as cbor_loads
 from tarmac.codecs.basic import msgpack_loads as msgpack_loads
 from tarmac.codecs.compression import gzfilter as gzfilter
 from tarmac.codecs.decode import DecodingError as DecodingError
+from tarmac.codecs.handlers import SAFE, DecodeFunction, DecodeOptions, FieldHandler, Handler
 from tarmac.codecs.handlers import Continue as Continue
-from tarmac.codecs.handlers import DecodeFunction, DecodeOptions, FieldHandler, Handler
 from tarmac.codecs.handlers import handle_extension as handle_extension
 from tarmac.codecs.images import IMAGE_EXTENSIONS as IMAGE_EXTENSIONS
 from tarmac.codecs.images import ImageHandler as ImageHandler
@@ -26,9 +27,10 @@ from tarmac.codecs.media import torch_video as torch_video
 from tarmac.codecs.registry import Codec, find_codec, register_codec, registered_codecs
 from tarmac.codecs.tenbin import tenbin_loads as tenbin_loads
 from tarmac.codecs.unsafe import pickle_loads
+from tarmac.compat.webdataset import utils as utils
+from tarmac.compat.webdataset._security import PICKLE, TORCH, check_data
 from tarmac.limits import DEFAULT_LIMITS, Limits
 
-unpickle_loads = pickle_loads
 pytorch_weights_only = True
 """torch files are read as tensors only, unless `decode(allow_pickle=True)` or TARMAC_ALLOW_PICKLE is set."""
 
@@ -36,6 +38,25 @@ _undecoded: dict[str, Codec[Any] | None] = {
     name: find_codec(name) for name in ("class", "count", "msgpack", "pt", "tenbin")
 }
 """Codecs of tarmac for fields that the webdataset library leaves as bytes."""
+_rejected = [(find_codec("pth"), TORCH), (find_codec("pyd"), PICKLE)]
+"""Codecs of tarmac that the webdataset library rejects in secure mode, with its message."""
+
+
+def torch_loads(data: bytes, options: DecodeOptions = SAFE) -> Any:
+    """Decode tensors and plain containers of them to the CPU. Raise in secure mode."""
+    check_data(TORCH)
+    return arrays.torch_loads(data, options)
+
+
+def unpickle_loads(data: bytes) -> Any:
+    """Load a pickle, running any code in it. Raise in secure mode."""
+    check_data(PICKLE)
+    return pickle_loads(data)
+
+
+def _decode_if_allowed(decode: DecodeFunction, message: str, data: bytes) -> Any:
+    check_data(message)
+    return decode(data)
 
 
 class LibraryCodecs(FieldHandler):
@@ -49,7 +70,9 @@ class LibraryCodecs(FieldHandler):
         codec = find_codec(extension)
         if codec is None or extension not in codec.names or _undecoded.get(extension) is codec:
             return None
-        return codec.decoder(options)
+        decode = codec.decoder(options)
+        message = next((message for rejected, message in _rejected if codec is rejected), None)
+        return decode if decode is None or message is None else bind(_decode_if_allowed, decode, message)
 
     def __reduce__(self) -> str:
         return "basichandlers"

@@ -15,9 +15,11 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from tarmac import environment
+from tarmac.compat.webdataset._security import check_url
 from tarmac.compat.webdataset.gopen import ReadFile
 from tarmac.compat.webdataset.gopen import pipe_cleaner as pipe_cleaner
 from tarmac.compat.webdataset.tariterators import gopen, open_each
+from tarmac.compat.webdataset.utils import obsolete as obsolete
 from tarmac.compat.webdataset.utils import print_message
 from tarmac.display import display_url
 from tarmac.errors import NotATar
@@ -30,6 +32,8 @@ _log = logging.getLogger("tarmac")
 islocal = is_local
 default_cache_dir: str = environment.cache_dir() or "./_cache"
 default_cache_size: float = float(environment.cache_size()) if environment.cache_size() >= 0 else 1e18
+verbose_cache = 0
+"""Without effect, as in the webdataset library; `verbose` prints downloads."""
 
 _NAMED_BY_PATH = frozenset(("", "file", "http", "https", "ftp", "ftps", "gs", "s3", "ais"))
 _MAGIC = {
@@ -53,7 +57,12 @@ class StreamingOpen:
     def _open(self, url: str) -> dict[str, Any]:
         if self.verbose:
             _log.info("reading %s", display_url(url))
-        return {"stream": gopen.gopen(url)} | ({"local_path": local_path(url)} if is_local(url) else {})
+        return _open_local(url) if is_local(url) else {"stream": gopen.gopen(url)}
+
+
+def _open_local(url: str) -> dict[str, Any]:
+    """Open a local shard, which secure mode allows here, and not in `gopen`."""
+    return {"stream": gopen.open_url(url), "local_path": local_path(url)}
 
 
 def url_to_cache_name(url: str, ndir: int = 0) -> str:
@@ -129,7 +138,8 @@ class FileCache:
 
     def _open(self, url: str) -> dict[str, Any]:
         if is_local(url):
-            return {"stream": gopen.gopen(url), "local_path": local_path(url)}
+            return _open_local(url)
+        check_url(url)
         self._clean_up()
         entry = self.cache.path_of(url)
         if self.verbose and not entry.exists():
@@ -232,6 +242,6 @@ def download(
     """Download a URL to a file, which appears when it is complete."""
     if verbose:
         _log.info("downloading %s to %s", display_url(url), dest)
-    with open_read(url) as source, gopen.gopen(os.fspath(dest), "wb") as file:
+    with open_read(url) as source, gopen.open_url(os.fspath(dest), "wb") as file:
         while chunk := source.read(chunk_size):
             file.write(chunk)

@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from tarmac.compat.webdataset import utils as utils
+from tarmac.compat.webdataset.utils import PipelineStage as PipelineStage
 from tarmac.compat.webdataset.utils import repeatedly as repeat_items
 from tarmac.steps.stage import Epoch, as_stage
 from tarmac.stream.epochs import StreamSource
+from tarmac.stream.length import add_length
 
 _END = object()
 
@@ -87,6 +90,8 @@ class repeatedly(StreamSource):
         self.nepochs = nepochs
         self.nbatches = nbatches
         self.length = length
+        if length is not None:
+            add_length(self)
 
     def begin_epoch(self, epoch: Epoch) -> None:
         """Pass the first epoch on to the dataset."""
@@ -94,8 +99,3 @@ class repeatedly(StreamSource):
 
     def __iter__(self) -> Iterator[Any]:
         return repeat_items(self.source, self.nepochs, self.nbatches)
-
-    def __len__(self) -> int:
-        if self.length is None:
-            raise TypeError("the dataset has no length; set one with `length`")
-        return self.length

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import fnmatch
-import inspect
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
-from typing import Any
+from typing import Any, TypeVar
 
 from tarmac.codecs.unsafe import pickle_loads
+from tarmac.compat.webdataset import autodecode as autodecode
+from tarmac.compat.webdataset import utils as utils
+from tarmac.compat.webdataset._stages import Uncurried as Uncurried
+from tarmac.compat.webdataset._stages import function_of, library_stage
 from tarmac.compat.webdataset.autodecode import Decoder
 from tarmac.compat.webdataset.utils import identity as identity
 from tarmac.runtime.seeds import random_seed
@@ -34,26 +37,8 @@ from tarmac.stream.sample_cache import DBCache as DBCache
 from tarmac.stream.sample_cache import LMDBCached as LMDBCached
 from tarmac.stream.shuffle import detshuffle as detshuffle
 
-associate = fields.Associate
-batched = batch.Batched
-decode_bin = fields.read_bytes
-decode_text = fields.read_text
-default_decoders = fields.X_DECODERS
-extract_keys = fields.ExtractKeys
-map = fields.Map  # noqa: A001 - as in the webdataset library
-map_dict = fields.MapDict
-map_tuple = fields.MapTuple
-pick = shuffling._pick
-rename = fields.Rename
-rename_keys = fields.RenameKeys
-rsample = shuffling.Rsample
-select = fields.Select
-shuffle = shuffling.Shuffle
-slice = batch.slice_stage  # noqa: A001
-to_tuple = fields.ToTuple
-xdecode = fields.XDecode
-
 Function = Callable[[Any], Any]
+T = TypeVar("T", bound=PipelineStage)
 
 
 class Decode(fields.Decode):
@@ -62,35 +47,64 @@ class Decode(fields.Decode):
     decoder_class = Decoder
 
 
-decode = Decode
+def _shuffle(
+    data: Iterable[Any],
+    bufsize: float = 1000,
+    initial: float = 100,
+    rng: random.Random | None = None,
+    seed: int | None = None,
+    handler: Handler | None = None,
+) -> Iterator[Any]:
+    """Shuffle data through a buffer. Without `rng` or `seed`, each call has a new order."""
+    if rng is not None and seed is not None:
+        raise ValueError("`rng` and `seed` are mutually exclusive")
+    if rng is None:
+        rng = random.Random(random_seed() if seed is None else seed)
+    return shuffle(bufsize, initial, rng, handler=handler).run(data)
 
 
-class Uncurried:
-    """A stage as a function of data and the stage's arguments: `_map(data, f)` for `map(f)(data)`."""
-
-    def __init__(self, stage: Callable[..., Callable[[Any], Any]]) -> None:
-        self.stage = stage
-        data = inspect.Parameter("data", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        parameters = inspect.signature(stage).parameters.values()
-        self.__signature__: inspect.Signature = inspect.Signature([data, *parameters])
-
-    def __call__(self, *args: Any, **kw: Any) -> Any:
-        data, *rest = args or (kw.pop("data"),)  # a field may be called data, too
-        return self.stage(*rest, **kw)(data)
+def _rsample(data: Iterable[Any], p: float = 0.5) -> Iterator[Any]:
+    """Keep each item with probability `p`; each call selects other items."""
+    return rsample(p, random_seed()).run(data)
 
 
-_associate = Uncurried(associate)
-_batched = Uncurried(batched)
-_decode = Uncurried(decode)
-_extract_keys = Uncurried(extract_keys)
-_map = Uncurried(map)
-_map_dict = Uncurried(map_dict)
-_map_tuple = Uncurried(map_tuple)
-_rename = Uncurried(rename)
-_rename_keys = Uncurried(rename_keys)
-_select = Uncurried(select)
-_to_tuple = Uncurried(to_tuple)
-_xdecode = Uncurried(xdecode)
+def _stage(name: str, stage: type[T], f: Callable[..., Any] | None = None) -> type[T]:
+    return library_stage(name, __name__, stage, f)
+
+
+associate = _stage("associate", fields.Associate)
+batched = _stage("batched", batch.Batched)
+decode = _stage("decode", Decode)
+extract_keys = _stage("extract_keys", fields.ExtractKeys)
+map = _stage("map", fields.Map)  # noqa: A001 - as in the webdataset library
+map_dict = _stage("map_dict", fields.MapDict)
+map_tuple = _stage("map_tuple", fields.MapTuple)
+rename = _stage("rename", fields.Rename)
+rename_keys = _stage("rename_keys", fields.RenameKeys)
+rsample = _stage("rsample", shuffling.Rsample, _rsample)
+select = _stage("select", fields.Select)
+shuffle = _stage("shuffle", shuffling.Shuffle, _shuffle)
+to_tuple = _stage("to_tuple", fields.ToTuple)
+xdecode = _stage("xdecode", fields.XDecode)
+
+decode_bin = fields.read_bytes
+decode_text = fields.read_text
+default_decoders = fields.X_DECODERS
+pick = shuffling._pick
+slice = batch.slice_stage  # noqa: A001
+
+_associate = function_of(associate)
+_batched = function_of(batched)
+_decode = function_of(decode)
+_extract_keys = function_of(extract_keys)
+_map = function_of(map)
+_map_dict = function_of(map_dict)
+_map_tuple = function_of(map_tuple)
+_rename = function_of(rename)
+_rename_keys = function_of(rename_keys)
+_select = function_of(select)
+_to_tuple = function_of(to_tuple)
+_xdecode = function_of(xdecode)
 _info = info.f
 _log_keys = log_keys.f
 _unbatched = unbatched.f
@@ -122,27 +136,6 @@ def compose2(f: Function, g: Function) -> Function:
 def pipeline(source: Any, *args: Function) -> Any:
     """Pass a source through stages."""
     return _Composed(*args)(source)
-
-
-def _shuffle(
-    data: Iterable[Any],
-    bufsize: float = 1000,
-    initial: float = 100,
-    rng: random.Random | None = None,
-    seed: int | None = None,
-    handler: Handler | None = None,
-) -> Iterator[Any]:
-    """Shuffle data through a buffer. Without `rng` or `seed`, each call has a new order."""
-    if rng is not None and seed is not None:
-        raise ValueError("`rng` and `seed` are mutually exclusive")
-    if rng is None:
-        rng = random.Random(random_seed() if seed is None else seed)
-    return shuffle(bufsize, initial, rng, handler=handler).run(data)
-
-
-def _rsample(data: Iterable[Any], p: float = 0.5) -> Iterator[Any]:
-    """Keep each item with probability `p`; each call selects other items."""
-    return rsample(p, random_seed()).run(data)
 
 
 def parse_field_spec(fields: str | Iterable[str]) -> list[list[str]]:

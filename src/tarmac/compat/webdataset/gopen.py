@@ -13,10 +13,13 @@ import re
 import subprocess
 from collections.abc import Callable, Iterator, MutableMapping
 from dataclasses import replace
+from subprocess import PIPE as PIPE
 from types import TracebackType
 from typing import IO, Any, NoReturn
 
 from tarmac import environment
+from tarmac.compat.webdataset import utils as utils
+from tarmac.compat.webdataset._security import check_url
 from tarmac.compat.webdataset.utils import print_message
 from tarmac.display import display_url
 from tarmac.errors import UnsupportedScheme, WriteError
@@ -29,6 +32,8 @@ from tarmac.storage.unclosed import Watch
 
 Opener = Callable[..., Any]
 BUFFER = 8192
+info: dict[str, Any] = {}
+"""What a program adds to the messages of GOPEN_VERBOSE."""
 _POPEN = tuple(inspect.signature(subprocess.Popen).parameters)
 _BY_CURL = ("sftp", "scp", "ftps")
 _IN_COMMAND = re.compile(r"(?:https?|hdfs|gs|ais|s3):\S*")
@@ -169,14 +174,15 @@ def gopen_curl(url: str, mode: str = "rb", bufsize: int = BUFFER, **kw: Any) -> 
 def gopen(url: str, mode: str = "rb", bufsize: int = BUFFER, **kw: Any) -> IO[bytes]:
     """Open a URL, a file name or "-" as a binary file, for reading ("rb") or writing ("wb").
 
-    `kw` is passed to the function that `gopen_schemes` has for the scheme. Without one, `kw` are fields of
-    `StorageOptions`.
+    Secure mode rejects commands and local files. `kw` is passed to the function that `gopen_schemes` has for the
+    scheme. Without one, `kw` are fields of `StorageOptions`.
     """
     if mode not in ("rb", "wb"):
         raise ValueError(f'mode must be "rb" or "wb", got {mode!r}')
+    check_url(url)
     target = rewrite_url(url)
     if environment.gopen_verbose():
-        print_message(f"GOPEN {display_url(url)}")
+        print_message(f"GOPEN {display_url(url)} {info}")
         if target != url:
             print_message(f"GOPEN REWRITE {display_url(url)} -> {display_url(target)}")
     opener = gopen_schemes.registered.get(schemes.scheme_of(target))

@@ -16,6 +16,9 @@ from itertools import chain, groupby, islice
 from typing import IO, Any
 
 from tarmac import environment
+from tarmac.compat.webdataset import filters as filters
+from tarmac.compat.webdataset._security import check_url
+from tarmac.compat.webdataset._stages import library_stage
 from tarmac.compat.webdataset.gopen import ReadFile
 from tarmac.compat.webdataset.utils import print_message
 from tarmac.display import display_url
@@ -220,9 +223,9 @@ def group_by_keys(
 ) -> Iterator[dict[str, Any]]:
     """Group contiguous files into samples by `keys(fname) -> (key, field)`.
 
-    `lcase` converts field names to lower case; `suffixes` limits the fields. A field that occurs twice in a sample
-    raises DuplicateField, a key that occurs again later in its shard raises SplitSample. If the handler ignores
-    them, the sample is dropped, or the rest of the shard.
+    `lcase` converts field names to lower case; `suffixes` limits the fields. Whole samples may repeat. A field that
+    occurs twice in a sample raises DuplicateField, a part of a sample later in its shard raises SplitSample. If the
+    handler ignores them, the sample is dropped, or the rest of the shard.
     """
     selected = None if suffixes is None else {"__key__", "__url__", *suffixes}
 
@@ -240,7 +243,8 @@ def group_by_keys(
         if isinstance(error, SplitSample):
             raise _SkipShard
 
-    grouping = Grouping(split_name=first_dot if keys is base_plus_ext else split, lower=lcase)
+    split_name = first_dot if keys is base_plus_ext else split
+    grouping = Grouping(split_name=split_name, lower=lcase, repeated="keep")
     try:
         for url, files in groupby(data, _shard_of):
             if url is None:
@@ -268,35 +272,59 @@ def _shard_of(file: dict[str, Any]) -> str | None:
     return file.get("__url__", "") if file else None
 
 
-def _steps() -> tuple[Callable[..., Any], ...]:
-    return gopen.gopen, url_opener, tar_file_expander, group_by_keys
-
-
-_STEPS = _steps()
-
-
 class TarSamples(read_shards.TarSamples):
-    """Read the samples of each shard in one step, or with the functions that the program has replaced here."""
+    """Read the samples of each shard in one step, or with the functions that the program has replaced here.
+
+    As in the webdataset library, the key of a whole sample may occur again in a shard.
+    """
+
+    default_tar = TarOptions(repeated="keep")
 
     @property
     def reads_parts(self) -> bool:  # type: ignore[override]
         """Whether the stage understands parts of shards; functions of the program may not."""
-        return _steps() == _STEPS
+        return self._steps() == _STEPS
+
+    def _steps(self) -> tuple[Callable[..., Any], ...]:
+        """Return the functions that read shards in separate steps."""
+        return gopen.gopen, url_opener, tar_file_expander, group_by_keys
+
+    _reads_local = True
+    """Whether local shards are read in secure mode, as in `WebDataset` and not in `gopen`."""
 
     def _samples(self, shard: dict[str, Any]) -> Iterator[Any]:
+        check_url(shard["url"], reject_local=not self._reads_local)
         if environment.gopen_verbose():
-            print_message(f"GOPEN {display_url(shard['url'])}")
+            print_message(f"GOPEN {display_url(shard['url'])} {gopen.info}")
         return super()._samples(shard)
 
+    def _ask(self, error: Exception) -> bool:
+        if getattr(error, "url", None) is not None:
+            error.args = (*error.args, None, error.url)  # type: ignore[attr-defined]
+        return super()._ask(error)
+
     def run(self, source: Iterable[Any]) -> Iterator[Any]:
-        reader, handler = self.reader, self.handler
-        if _steps() == _STEPS or reader.cache is not None:
+        reader, handler, steps = self.reader, self.handler, self._steps()
+        if steps == _STEPS:
             return super().run(source)
-        streams = url_opener(source, handler=handler)
-        files = tar_file_expander(
-            streams, handler=handler, select_files=reader.select, rename_files=reader.rename
-        )
-        return group_by_keys(files, handler=handler)
+        _, opener, expander, grouper = steps
+        if reader.cache is None:
+            streams = opener(source, handler=handler)
+        else:
+            streams = open_each(source, handler, self._open_cached)
+        files = expander(streams, handler=handler, select_files=reader.select, rename_files=reader.rename)
+        samples: Iterator[Any] = grouper(files, handler=handler)
+        return samples
+
+    def _open_cached(self, url: str) -> dict[str, Any]:
+        check_url(url, reject_local=False)
+        assert self.reader.cache is not None
+        stream = ReadFile(self.reader.cache.open_read(url, self.reader.storage))
+        path = self._local_path(url)
+        return {"stream": stream} if path is None else {"stream": stream, "local_path": path}
+
+
+_STEPS = (gopen.gopen, url_opener, tar_file_expander, group_by_keys)
 
 
 def tarfile_samples(
@@ -308,7 +336,8 @@ def tarfile_samples(
     tar: TarOptions | None = None,
 ) -> Iterator[Any]:
     """Yield the samples of shards."""
-    return TarSamples(handler, select_files, rename_files, tar=tar).run(src)
+    return tarfile_to_samples(handler, select_files, rename_files, tar=tar).run(src)
 
 
-tarfile_to_samples = TarSamples
+tarfile_to_samples = library_stage("tarfile_to_samples", __name__, TarSamples, tarfile_samples)
+tarfile_to_samples._reads_local = False

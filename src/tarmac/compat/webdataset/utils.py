@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import fnmatch
+import functools
 import glob
+import importlib
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from types import ModuleType
@@ -19,14 +22,18 @@ from tarmac.steps.stage import PipelineStage
 from tarmac.storage.braces import expand_braces
 
 __all__ = [
+    "ObsoleteException",
     "compute_sample_weights",
+    "deprecated",
     "enforce_security",
     "fnmatch_with_braces",
     "glob_with_braces",
     "guess_batchsize",
     "identity",
     "is_iterable",
+    "lookup_sym",
     "make_seed",
+    "obsolete",
     "PipelineStage",
     "pytorch_worker_info",
     "pytorch_worker_seed",
@@ -126,6 +133,50 @@ def pytorch_worker_seed(group: Any = None) -> int:
     """Return a number that differs between workers and ranks."""
     info = current_worker_info(group)
     return info.rank * 1000 + info.worker
+
+
+def lookup_sym(sym: str, modules: Iterable[str]) -> Any:
+    """Return the first attribute of this name in modules of the library, such as `.filters`, or None."""
+    for name in modules:
+        module = importlib.import_module(name, package=__package__)
+        if getattr(module, sym, None) is not None:
+            return getattr(module, sym)
+    return None
+
+
+class ObsoleteException(Exception):
+    """A function that `obsolete` has marked was called."""
+
+
+def deprecated(arg: Any = None) -> Any:
+    """Make calls of a function warn: `@deprecated`, or `@deprecated("reason")`."""
+    if not callable(arg):
+        return functools.partial(_deprecated, reason=arg)
+    return _deprecated(arg, None)
+
+
+def _deprecated(function: Callable[..., Any], reason: str | None) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def warning(*args: Any, **kw: Any) -> Any:
+        because = "" if reason is None else f" Reason: {reason}"
+        message = f"Call to deprecated function {function.__name__}.{because}"
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        return function(*args, **kw)
+
+    return warning
+
+
+def obsolete(func: Callable[..., Any] | None = None, *, reason: str | None = None) -> Any:
+    """Make calls of a function raise: `@obsolete`, or `@obsolete(reason="…")`."""
+    if func is None:
+        return functools.partial(obsolete, reason=reason)
+
+    @functools.wraps(func)
+    def raising(*_args: Any, **_kw: Any) -> Any:
+        because = "" if reason is None else f" Reason: {reason}"
+        raise ObsoleteException(f"Call to obsolete function {func.__name__}.{because}")
+
+    return raising
 
 
 class _UtilsModule(ModuleType):

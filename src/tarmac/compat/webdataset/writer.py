@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import os
+import stat
 import tarfile
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import IO, Any, cast
 
+from tarmac import storage
 from tarmac.codecs import encode_field, find_encoder
 from tarmac.codecs.arrays import encode_npy, encode_npz, encode_torch
 from tarmac.codecs.basic import cbor_dumps as cbor_dumps
 from tarmac.codecs.basic import msgpack_dumps
 from tarmac.codecs.images import image_encoder
 from tarmac.codecs.tenbin import encode_tenbin
+from tarmac.compat.webdataset._security import check_url
 from tarmac.compat.webdataset.autodecode import encoders
+from tarmac.compat.webdataset.gopen import gopen as gopen
 from tarmac.compat.webdataset.utils import identity, print_message
 from tarmac.display import display_url
-from tarmac.errors import UsageError
+from tarmac.errors import CommitFailed, NotFound, UsageError
 from tarmac.samples import shards, writer
 from tarmac.samples.writer import SampleEncoder
+from tarmac.storage import is_local, is_stream
+from tarmac.storage.local import local_path
 from tarmac.tar.writer import TarFormat
 
 default_handlers = encoders
@@ -40,6 +46,20 @@ _FORMATS: dict[object, TarFormat] = {
 }
 
 
+def _target(fileobj: str | os.PathLike[str] | IO[bytes]) -> dict[str, Any]:
+    """Return the arguments for the target; a device or named pipe is opened, since it cannot be replaced."""
+    if not isinstance(fileobj, str | os.PathLike):
+        return {"target": fileobj}
+    name = os.fspath(fileobj)
+    check_url(name)
+    if name == "-" or not is_local(name) or not os.path.exists(local_path(name)):
+        return {"target": name}
+    mode = os.stat(local_path(name)).st_mode
+    if not (stat.S_ISCHR(mode) or stat.S_ISFIFO(mode)):
+        return {"target": name}
+    return {"target": open(local_path(name), "wb"), "_name": name, "_close": True}
+
+
 def _native(encoder: SampleEncoder | None, mtime: float | None, format: str | int | None) -> dict[str, Any]:
     """Return the arguments that tarmac spells differently."""
     return {
@@ -49,8 +69,18 @@ def _native(encoder: SampleEncoder | None, mtime: float | None, format: str | in
     }
 
 
+class NoDirectory(CommitFailed, FileNotFoundError):
+    """The directory of the target does not exist."""
+
+    hint: str | None = "create the directory first."
+
+
 class TarWriter(writer.TarWriter):
-    """`tarmac.TarWriter` with the arguments of the webdataset library."""
+    """`tarmac.TarWriter` with the arguments and attributes of the webdataset library.
+
+    `stream` is the given file, or what stands for the file of a given name: it has a method `write`. Devices and named
+    pipes are written directly. Secure mode rejects local files and commands.
+    """
 
     def __init__(
         self,
@@ -66,7 +96,28 @@ class TarWriter(writer.TarWriter):
         **options: Any,
     ) -> None:
         options |= {"user": user, "group": group, "mode": mode, "compress": compress, "keep_meta": keep_meta}
-        super().__init__(fileobj, **_native(encoder, mtime, format), **options)
+        try:
+            super().__init__(**_target(fileobj), **_native(encoder, mtime, format), **options)
+        except CommitFailed as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                raise NoDirectory(error.what, url=error.url) from error
+            raise
+        self.user, self.group, self.mode = user, group, mode
+        self.compress, self.keep_meta, self.mtime = compress, keep_meta, mtime
+        self.encoder: Callable[[Any], Any] = make_encoder(False if encoder is None else encoder)
+        self.stream: Any = self._sink if isinstance(fileobj, str | os.PathLike) else fileobj
+
+    @property
+    def own_fileobj(self) -> Any:
+        """The file that the writer has opened and not yet closed, else None."""
+        return None if self._closed or self.stream is not self._sink else self.stream
+
+    @staticmethod
+    def tarmode(fileobj: Any, compress: bool | str | None = None) -> str:
+        """Return the mode in which the tarfile module would open the shard: `w|gz`."""
+        name = fileobj if isinstance(fileobj, str) else ""
+        compression = writer._compression(compress, name)
+        return f"w|{compression or ''}"
 
     def write(self, obj: Mapping[str, Any]) -> int:
         """Append a sample and return its payload size."""
@@ -76,7 +127,8 @@ class TarWriter(writer.TarWriter):
 class ShardWriter(shards.ShardWriter):
     """`tarmac.ShardWriter` with the arguments and attributes of the webdataset library.
 
-    `options` are the other arguments of `TarWriter`, and `index`.
+    The first shard is opened at once, so a writer without samples writes an empty shard, unless there is a shard of
+    that name. `options` are the other arguments of `TarWriter`, and `index`.
     """
 
     def __init__(
@@ -106,6 +158,7 @@ class ShardWriter(shards.ShardWriter):
             **_native(encoder, mtime, format),
             **options,
         )
+        self.next_shard()
 
     def write(self, obj: Mapping[str, Any]) -> int:
         """Append a sample and return its payload size."""
@@ -116,15 +169,32 @@ class ShardWriter(shards.ShardWriter):
             size = f"{self._bytes / 1e9:.1f} GB"
             print_message(f"# writing {display_url(name)} {self._samples} {size} {self.samples_written}")
         if self.opener is None:
-            return super()._open(name)
-        return writer.TarWriter(self.opener(name), **self._options, _name=name, _close=True)
+            return TarWriter(name, **self._options)
+        return TarWriter(self.opener(name), **self._options, _name=name, _close=True)
 
     def _log_shard(self, name: str) -> None:
         if self.verbose:
             super()._log_shard(name)
 
+    def finish_shard(self) -> None:
+        """Publish the current shard, if there is one. A shard without samples never replaces another."""
+        if self._writer is not None and not self._samples and self.opener is None and self._is_taken():
+            writer, self._writer = self._writer, None
+            writer.abort()
+        super().finish_shard()
+
+    def _is_taken(self) -> bool:
+        assert self._name is not None
+        if is_stream(self._name):
+            return False
+        try:
+            storage.stat(self._name, self._options["storage"])
+        except NotFound:
+            return False
+        return True
+
     next_stream = shards.ShardWriter.next_shard
-    finish = shards.ShardWriter.finish_shard
+    finish = finish_shard
     maxcount = property(lambda self: self.max_samples)
     maxsize = property(lambda self: self.max_bytes)
     post = property(lambda self: self.on_shard)

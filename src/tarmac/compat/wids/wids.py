@@ -24,11 +24,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tarmac import environment
-from tarmac.compat.webdataset.cache import url_to_cache_name
+from tarmac.compat.webdataset.cache import download, url_to_cache_name
 from tarmac.compat.wids.samplers import *  # noqa: F403 - names of this module, too
 from tarmac.compat.wids.wids_decode import interpret_transformations as interpret_transformations
+from tarmac.compat.wids.wids_dl import download_and_open
 from tarmac.compat.wids.wids_specs import check_shards, load_dsdesc_and_resolve, urldir, urlmerge
-from tarmac.errors import BadManifest, DigestMismatch, TarmacError
+from tarmac.errors import ArchiveError, BadManifest, DigestMismatch, TarmacError
 from tarmac.exact.fetch import Fetcher
 from tarmac.exact.indexed import IndexedShard
 from tarmac.exact.selection import whole
@@ -38,13 +39,16 @@ from tarmac.indexing.manifest import Manifest, Shard
 from tarmac.samples.grouping import Sample
 from tarmac.samples.naming import first_dot
 from tarmac.storage import Cache, Source, is_local, open_read, scheme_of
+from tarmac.storage.cache import check_shard
 from tarmac.storage.local import LocalSource
+from tarmac.tar import TarOptions
 
 _log = logging.getLogger("tarmac")
 
 Localname = Callable[[str], str]
 MANY_OPEN_SHARDS = 200
 """Open shards beyond which a process may run out of file descriptors."""
+_INDEXING = IndexOptions(lower=False, tar=TarOptions(repeated="keep"))
 
 
 def _indexed(
@@ -62,7 +66,7 @@ def _indexed(
             data = source.content() or b""
         if md5sum is not None and (actual := hashlib.md5(data).hexdigest()) != md5sum:  # noqa: S324
             raise DigestMismatch(f"expected the MD5 sum {md5sum}, got {actual}.", url=url)
-        shard = IndexedShard(url, index_in_memory(source, url, IndexOptions(lower=False)), source)
+        shard = IndexedShard(url, index_in_memory(source, url, _INDEXING), source)
         if samples not in (None, len(shard)):
             raise BadManifest(
                 f"the list of shards says {samples} samples, the shard has {len(shard)}.",
@@ -197,9 +201,9 @@ class DefaultLocalname(CacheLocalname):
 class LRUShards(ShardSet):
     """Up to `lru_size` open shards; beyond that, the one opened first is closed.
 
-    Remote shards are downloaded to `localname(url)`. An existing file with exactly the name that a custom `localname`
-    returns is used as it is. All downloads go through a `Cache`, which adds a hash to the names and removes the least
-    recently used files beyond `cache_size` bytes unless `keep` is set.
+    Remote shards are downloaded to the file `localname(url)`, which is used as it is if it exists, and stays. Without
+    `localname` they go through a `Cache`, which adds a hash to the names and removes the least recently used files
+    beyond `cache_size` bytes unless `keep` is set.
     """
 
     def __init__(
@@ -248,19 +252,11 @@ class LRUShards(ShardSet):
     def _source(self, url: str, version: str | None = None) -> Source:
         if is_local(url):
             return open_read(url)
-        localname, readable = self.localname, None
-        directory = getattr(localname, "directory", None)
-        if directory is None:
-            path = localname(url)
-            if os.path.isfile(path):
-                return open_read(path)
-            directory = os.path.dirname(path)
-
-            def readable(url: str) -> str:
-                return os.path.basename(localname(url))
-
+        directory = getattr(self.localname, "directory", None)
+        if directory is None:  # a function of the program
+            return open_read(_download(url, self.localname(url)))
         if directory not in self._caches:  # one cache for all, because it remembers which entries it verified
-            self._caches[directory] = Cache(directory or ".", max_bytes=self._max_bytes, readable=readable)
+            self._caches[directory] = Cache(directory, max_bytes=self._max_bytes)
         return self._caches[directory].open_read(_to_stdout(url))
 
     def __getstate__(self) -> dict[str, Any]:
@@ -275,9 +271,9 @@ class ShardListDataset:
     (`wids-shard-index-v1`, which `tarmac index` and `widsindex` write). The keys of samples are extensions with
     their dot. The values are open files, which `transformations` decode: functions, "PIL", "numpy", or None.
 
-    Remote shards are downloaded to `cache_dir`, or to `localname(url)`, and use up to `cache_size` bytes unless
-    `keep` is set. `lru_size` shards are kept open. Relative names are resolved against `base`. `options` replaces
-    values of the JSON.
+    Remote shards are downloaded to `cache_dir`, where they use up to `cache_size` bytes unless `keep` is set, or to the
+    files `localname(url)`, which stay. `lru_size` shards are kept open. Relative names are resolved against `base`.
+    `options` replaces values of the JSON.
     """
 
     def __init__(
@@ -386,6 +382,22 @@ def _load_spec(
     spec = load_dsdesc_and_resolve(shards, options=options, base=base)
     directory = urldir(os.fspath(shards)) if isinstance(shards, str | os.PathLike) else ""
     return spec, base if base is not None else urlmerge(directory, spec.get("base") or "") or directory
+
+
+def _download(url: str, path: str) -> str:
+    """Download a shard to exactly this path, unless it exists. What is not a shard does not stay there."""
+    if not os.path.isfile(path):
+        download_and_open(_to_stdout(url), path, handlers={scheme_of(url): _fetch_shard}).close()
+    return path
+
+
+def _fetch_shard(url: str, part: str) -> None:
+    download(url, part)
+    with LocalSource(part) as source:
+        try:
+            check_shard(source)
+        except ArchiveError as error:
+            raise error.at(url=url) from None
 
 
 def _to_stdout(url: str) -> str:

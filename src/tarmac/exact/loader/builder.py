@@ -6,7 +6,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from tarmac.errors import ErrorBudgetExceeded, MismatchedBatch
 from tarmac.exact.dataset import Dataset
@@ -16,6 +18,7 @@ from tarmac.exact.loader.stats import Stats
 from tarmac.exact.order.epochs import Request
 from tarmac.exact.order.mixture import EpochOrder, substitutes
 from tarmac.exact.steps import apply_steps
+from tarmac.runtime.budget import ErrorBudget
 from tarmac.steps.stage import name_sample
 
 CHUNK = 32
@@ -44,15 +47,55 @@ class Result:
     stats: Stats = field(default_factory=Stats)
 
 
+class Good(NamedTuple):
+    """An item that could be built, and the key of its sample."""
+
+    key: str
+    item: Any
+
+
 @dataclass(eq=False, slots=True)
 class BatchBuilder:
-    """Builds batches. It keeps nothing between two batches, so any thread or process can build any batch."""
+    """Builds batches. None depends on another, so any thread or process can build any batch."""
 
     samples: Dataset[Any]
     order: EpochOrder
     seed: int | str
     collate: Callable[[list[Any]], Any] | None
     max_bad_samples: int
+    _model: Good | None = None
+
+    def model(self) -> Good | None:
+        """Return the item whose fields and shapes all others must have; None compares those of each batch.
+
+        With a budget it is the first good item of the dataset. So the samples that differ from it are the same
+        for any number of ranks and any batch size.
+        """
+        if self._model is None and self.max_bad_samples and self.collate is None:
+            (seed,) = seeds_of(self.seed, 0, np.zeros(1, np.int64))
+            self._model = self.first_good(range(len(self.samples)), seed, self.budget(), lambda item: None)
+        return self._model
+
+    def budget(self) -> ErrorBudget:
+        return ErrorBudget(self.max_bad_samples, "max_bad_samples")
+
+    def first_good(
+        self, indices: Iterable[int], seed: int, budget: ErrorBudget, put: Callable[[Any], None]
+    ) -> Good | None:
+        """Return the first item that can be built and `put`; the others count as failed."""
+        bad: set[int] = set()
+        for index in indices:
+            if index not in bad:
+                (sample,), (steps,) = self.samples._fetcher.fetch([index])
+                try:
+                    item = apply_steps(steps, sample, seed)
+                    put(item)
+                except Exception as error:
+                    bad.add(index)
+                    budget.add(_described(error), url=sample["__url__"], key=sample["__key__"])
+                else:
+                    return Good(sample["__key__"], item)
+        return None
 
     def begin(
         self, request: Request, pool: ThreadPoolExecutor | None = None, threads: int = 1
@@ -88,9 +131,10 @@ class _Batch:
         self.indices = builder.order.at(request.epoch, self.positions)
         self.seeds = seeds_of(builder.seed, request.epoch, self.positions)
         self.bad: list[BadSample] = []
-        self.buffer = BatchBuffer(request.size)
+        self.model = builder.model()
+        self.buffer = BatchBuffer(request.size, self.model and self.model.item)
         self.items: list[Any] = [None] * request.size
-        self.put = self.buffer.put if builder.collate is None else self.items.__setitem__
+        self.put = self._put if builder.collate is None else self.items.__setitem__
 
     def fill(self, slots: range) -> Stats:
         """Build the items of some slots of the batch."""
@@ -102,46 +146,43 @@ class _Batch:
             began = time.perf_counter()
             try:
                 item = sample if not steps else apply_steps(steps, sample, self.seeds[slot])
-            except Exception as error:
-                item = self._substitute(slot, sample, error)
-            built = time.perf_counter()
-            try:
+                built = time.perf_counter()
                 self.put(slot, item)
-            except MismatchedBatch as error:
-                first = self.builder.samples.key(int(self.indices[self.buffer.first]))
-                error.what = f'{error.what.rstrip(".")}, compared with sample "{first}".'
-                name_sample(error, sample["__url__"], sample["__key__"])
-                raise
+            except Exception as error:
+                if isinstance(error, MismatchedBatch):
+                    name_sample(error, sample["__url__"], sample["__key__"])
+                if not self.builder.max_bad_samples:
+                    raise
+                self._substitute(slot, sample, error)
+                built = time.perf_counter()
             stats.steps += built - began
             stats.collate += time.perf_counter() - built
         return stats
 
-    def _substitute(self, slot: int, sample: Any, error: Exception) -> Any:
-        """Return the next good item of the window, so that every rank keeps its number of samples."""
-        builder = self.builder
-        if not builder.max_bad_samples:
-            raise error
-        position = int(self.positions[slot])
-        for index in substitutes(builder.order, self.request.epoch, position):
-            (other,), (steps,) = builder.samples._fetcher.fetch([index])
-            try:
-                item = apply_steps(steps, other, self.seeds[slot])
-            except Exception:  # noqa: S112 - also bad, and reported at its own position
-                continue
-            self.bad.append(
-                BadSample(
-                    self.request.epoch,
-                    position,
-                    sample["__key__"],
-                    sample["__url__"],
-                    f"{type(error).__name__}: {error}",
-                    other["__key__"],
-                )
-            )
-            return item
-        raise ErrorBudgetExceeded(
-            "no sample of the dataset can replace it.", url=sample["__url__"], key=sample["__key__"]
-        ) from error
+    def _put(self, slot: int, item: Any) -> None:
+        try:
+            self.buffer.put(slot, item)
+        except MismatchedBatch as error:
+            first = self.model.key if self.model else self._key(self.buffer.first)
+            error.what = f'{error.what.rstrip(".")}, compared with sample "{first}".'
+            raise
+
+    def _key(self, slot: int) -> str:
+        return self.builder.samples.key(int(self.indices[slot]))
+
+    def _substitute(self, slot: int, sample: Any, error: Exception) -> None:
+        """Put the next good item of the window, so that every rank keeps its number of samples.
+
+        Samples that were tried are bad, too, so a search through more of them than the budget ends here.
+        """
+        builder, position, epoch = self.builder, int(self.positions[slot]), self.request.epoch
+        key, url, budget = sample["__key__"], sample["__url__"], builder.budget()
+        budget.add(_described(error), url=url, key=key)
+        others = substitutes(builder.order, epoch, position)
+        good = builder.first_good(others, self.seeds[slot], budget, lambda item: self.put(slot, item))
+        if good is None:
+            raise ErrorBudgetExceeded("no sample of the dataset can replace it.", url=url, key=key) from error
+        self.bad.append(BadSample(epoch, position, key, url, _described(error), good.key))
 
     def finish(self, chunks: Iterable[Stats]) -> Result:
         """Wait for all chunks and return the batch."""
@@ -152,3 +193,7 @@ class _Batch:
         stats.collate += time.perf_counter() - began
         stats.samples, stats.batches = len(self.items), 1
         return Result(batch, self.request, sorted(self.bad, key=lambda bad: bad.position), stats)
+
+
+def _described(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -10,26 +10,30 @@ import numpy as np
 
 from tarmac.errors import MismatchedBatch
 
-_SAME_SHAPE = "resize, crop (RandomResizedCrop) or pad to one shape in a map(), or use Loader(collate=list)."
-_SAME_FIELDS = """pick common fields with to_tuple("jpg;png", "cls"), select samples with where("has(txt)"), or use \
-Loader(collate=list)."""
+_SAME_SHAPE = """resize, crop (RandomResizedCrop) or pad to one shape in a map(), use Loader(collate=list), or replace \
+a few odd samples with Loader(max_bad_samples=n)."""
+_SAME_FIELDS = """pick common fields with to_tuple("jpg;png", "cls"), select samples with where("has(txt)"), use \
+Loader(collate=list), or replace a few odd samples with Loader(max_bad_samples=n)."""
 
 
 class BatchBuffer:
     """A batch of `size` items, filled from any thread in any order.
 
-    The first item decides whether the batch is a dictionary of columns, a tuple of columns, or one column.
-    Arrays of the same shape and dtype become one array, numbers become an array, torch tensors are stacked,
-    and everything else is a list.
+    A `model`, or the first item, decides whether the batch is a dictionary of columns, a tuple of columns, or
+    one column. Arrays of the same shape and dtype become one array, numbers become an array, torch tensors are
+    stacked, and everything else is a list.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, model: Any = None) -> None:
         self._size = size
         self._lock = threading.Lock()
         self._columns: dict[Any, Any] | None = None
+        self._shapes: dict[Any, tuple[int, ...]] = {}
         self._type: type = object
         self.first = 0
         """The slot of the item that determined the columns."""
+        if model is not None:
+            self._begin(*_fields(model))
 
     def put(self, slot: int, item: Any) -> None:
         """Write an item into its slot."""
@@ -37,9 +41,10 @@ class BatchBuffer:
         if self._columns is None:
             with self._lock:
                 if self._columns is None:
-                    self._type, self.first = kind, slot
-                    self._columns = {name: self._column(value) for name, value in values.items()}
+                    self.first = slot
+                    self._begin(kind, values)
         columns = self._columns
+        assert columns is not None
         if kind is not self._type or values.keys() != columns.keys():
             odd = ", ".join(sorted(map(str, values.keys() ^ columns.keys()))) or type(item).__name__
             raise MismatchedBatch(f"the samples of a batch have different fields: {odd}.", hint=_SAME_FIELDS)
@@ -55,15 +60,25 @@ class BatchBuffer:
                     raise MismatchedBatch(what, hint="convert it in a map() before the Loader.")
                 _write(column, slot, value)
             else:
+                if name in self._shapes and (shape := _tensor_shape(value)) != self._shapes[name]:
+                    other = type(value).__name__ if shape is None else shape
+                    what = f'field "{name}" has shape {self._shapes[name]} and {other} in one batch.'
+                    raise MismatchedBatch(what, hint=_SAME_SHAPE)
                 column[slot] = value
 
     def result(self) -> Any:
         """Return the batch; all slots must be filled."""
         assert self._columns is not None
-        columns = {name: _finished(column, name) for name, column in self._columns.items()}
+        columns = {name: _finished(column) for name, column in self._columns.items()}
         if self._type is dict:
             return columns
         return tuple(columns.values()) if self._type is tuple else columns[0]
+
+    def _begin(self, kind: type, values: Mapping[Any, Any]) -> None:
+        shapes = {name: _tensor_shape(value) for name, value in values.items()}
+        self._type = kind
+        self._shapes = {name: shape for name, shape in shapes.items() if shape is not None}
+        self._columns = {name: self._column(value) for name, value in values.items()}
 
     def _column(self, value: Any) -> Any:
         if isinstance(value, np.ndarray) and value.dtype != object:
@@ -87,18 +102,19 @@ def _fields(item: Any) -> tuple[type, Mapping[Any, Any]]:
     return (tuple, dict(enumerate(item))) if isinstance(item, tuple | list) else (object, {0: item})
 
 
-def _finished(column: Any, name: object) -> Any:
+def _tensor_shape(value: Any) -> tuple[int, ...] | None:
+    """Return the shape of a torch tensor, and None for anything else."""
+    return tuple(value.shape) if hasattr(value, "detach") and hasattr(value, "shape") else None
+
+
+def _finished(column: Any) -> Any:
     if isinstance(column, np.ndarray):
         return column
     first = column[0]
     if isinstance(first, int | float | np.number | np.bool_):
         return np.array(column)
-    if hasattr(first, "detach") and hasattr(first, "shape"):
+    if _tensor_shape(first) is not None:
         import torch
 
-        shapes = {tuple(value.shape) for value in column}
-        if len(shapes) > 1:
-            what = f'field "{name}" has shapes {" and ".join(map(str, sorted(shapes)))} in one batch.'
-            raise MismatchedBatch(what, hint=_SAME_SHAPE)
         return torch.stack(column)
     return column

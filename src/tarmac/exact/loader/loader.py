@@ -41,8 +41,9 @@ class Loader(EpochCursor, Generic[Batch_co]):
     worker processes (default 0: in this process). `prefetch` batches per process are prepared ahead. `tail`
     selects what happens to the last samples that do not fill a batch on every rank: "drop", "pad" (fill up
     from the start of the epoch) or "short". Up to `max_bad_samples` samples are replaced with others from
-    their window when a step raises; `loader.bad_samples` lists them. `collate` turns a list of items into a
-    batch. A worker process that sends nothing for `stall` seconds, or that was stopped, is an error.
+    their window: those for which a step raises, and those whose fields or shapes differ from the first good
+    sample of the dataset. `loader.bad_samples` lists them. `collate` turns a list of items into a batch. A worker
+    process that sends nothing for `stall` seconds, or that was stopped, is an error.
 
     Each iteration is an epoch from its start; the next epoch follows one that was finished. An abandoned
     epoch is repeated, so looking at a batch loses nothing; until then, `state_dict()` has the position where

@@ -40,6 +40,10 @@ Spans = dict[str, tuple[int, int]]
 Kept = tuple[str, Spans]
 
 
+SCATTERED = "its members are not contiguous"
+"""Why a sample is lost that `regroup` would keep."""
+
+
 @dataclass
 class _RepairTask(ShardTask):
     """Repair each damaged shard as a unit; its losses are in the details of its outcome."""
@@ -293,4 +297,4 @@ def _settled(buffer: Buffer, runs: list[SampleRun], regroup: bool) -> tuple[Span
                 return None, "its members are repeated and differ"
             merged |= run.fields
         return merged, ""
-    return None, "its members are not contiguous"
+    return None, SCATTERED

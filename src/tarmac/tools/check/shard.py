@@ -11,7 +11,7 @@ from typing import Any
 import xxhash
 
 from tarmac.codecs import Decoder, imagehandler
-from tarmac.display import display_url, identity, visible
+from tarmac.display import display_url, identity, plural, visible
 from tarmac.errors import (
     DigestMismatch,
     ErrorBudgetExceeded,
@@ -74,6 +74,8 @@ class CheckOptions:
             options["against"] = f"{identity(self.manifest_url)} {self.manifest.fingerprint}"
         if self.split_name is not first_dot:
             options["split_name"] = xxhash.xxh3_64_hexdigest(rule_bytes(self.split_name))
+        if self.tar.repeated != "error":
+            options["repeated"] = self.tar.repeated
         return options | {
             "decode": self.decode,
             "end": self.tar.end,
@@ -135,7 +137,7 @@ class ShardCheck:
             )
         fields = " ".join(f"{visible(name)}:{count}" for name, count in sorted(self.fields.items()))
         skipped = "".join(f", {count} x {reason} skipped" for reason, count in sorted(self.skipped.items()))
-        counts = f"{self.samples} samples, {self.payload} bytes"
+        counts = f"{plural(self.samples, 'sample')}, {plural(self.payload, 'byte')}"
         return f"ok    {visible(display_url(self.url))}: {counts}, {fields}{skipped}"
 
 
@@ -193,11 +195,10 @@ def _samples(
     record: Callable[[SampleError], None],
 ) -> Iterator[tuple[str, Mapping[str, LocatedField]]]:
     """Yield the key of each sample, and the offset, size and bytes of its fields."""
-    tar = options.tar
-    grouping = Grouping(rule, lenient=tar.end == "lenient", tracked_keys=tar.limits.tracked_keys)
+    grouping = Grouping.of(options.tar, rule)
     with open_read(url, options.storage) as source:
-        runs = NativeRuns(tar.limits, value=_located)
-        members = read_members(source.map() or source, tar, url=url, skipped=skipped, runs=runs)
+        runs = NativeRuns(options.tar.limits, value=_located)
+        members = read_members(source.map() or source, options.tar, url=url, skipped=skipped, runs=runs)
         try:
             for sample in group_members(
                 members, url, grouping, skipped=skipped, on_error=record, value=_located, runs=runs

@@ -24,6 +24,7 @@ from tarmac.progress import track
 from tarmac.runtime.budget import ErrorBudget
 from tarmac.storage import StorageOptions, WriteOptions, scheme_of, stat, write_all
 from tarmac.storage.urls import Shards, reject_command
+from tarmac.tools.check.repair import SCATTERED
 from tarmac.tools.check.repair import repair as write_copies
 from tarmac.tools.check.shard import CheckOptions, ShardCheck, check_shard, entries_of
 from tarmac.tools.keystore import SharedKeys
@@ -204,6 +205,10 @@ def check(
             link=intact == "link",
         )
         report.add_copies(job)
+        if scattered := sum(loss["reason"] == SCATTERED for loss in report.losses):
+            report.remarks.append(
+                f"`regroup` keeps {plural(scattered, 'sample')} whose members are not contiguous"
+            )
         if losses is not None and not run.dry_run:
             lines = "".join(f"{json.dumps(loss, ensure_ascii=True)}\n" for loss in report.losses)
             write_all(losses, lines.encode(), access.storage, WriteOptions(overwrite=True))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tarmac.samples.grouping import Sample
 from tarmac.tools.export.formats import payload
-from tarmac.tools.output import Output
+from tarmac.tools.output import Output, fields_of
 from tarmac.tools.plan import IndexedSamples, OnePass, OutputShard, Plan, StreamedShards
 from tarmac.tools.select import Select
 from tarmac.tools.tally import Tally
@@ -51,7 +51,7 @@ def find_columns(planned: Plan, select: Select, *, once: bool) -> tuple[str, ...
     samples = OnePass(source.inputs, source.select, source.access).samples(OutputShard(""), tally)
     for sample in samples:
         first.append(sample)
-        names |= dict.fromkeys(name for name in sample if name[:2] != "__")
+        names |= dict.fromkeys(fields_of(sample))
         size += payload(sample)
         if len(first) == MAX_SAMPLES or size > MAX_BYTES:
             break

@@ -11,6 +11,7 @@ from tarmac.errors import SampleError, UsageError
 from tarmac.samples.grouping import Sample
 from tarmac.storage.types import Sink
 from tarmac.tools.export.values import Kinds, text_key, value_of
+from tarmac.tools.output import fields_of
 
 if TYPE_CHECKING:
     from tarmac.tools.export.destination import Destination
@@ -31,9 +32,8 @@ class RowOptions:
     def values(self, sample: Sample) -> dict[str, Any]:
         """Return the value of each field by name, with the key first if it is wanted."""
         values: dict[str, Any] = {KEY: text_key(sample)} if self.key else {}
-        for name, data in sample.items():
-            if name[:2] != "__":
-                values[name] = value_of(self.kinds, name, data)
+        for name, data in fields_of(sample).items():
+            values[name] = value_of(self.kinds, name, data)
         return values
 
     def row(self, sample: Sample) -> list[Any]:
@@ -72,7 +72,7 @@ class Writer(ABC):
 
 def payload(sample: Sample) -> int:
     """Return the number of bytes in the fields of a sample."""
-    return sum(len(data) for name, data in sample.items() if name[:2] != "__")
+    return sum(map(len, fields_of(sample).values()))
 
 
 class SinkFile:

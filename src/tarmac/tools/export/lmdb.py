@@ -13,6 +13,7 @@ from tarmac.errors import BadName, DuplicateField, WriteError
 from tarmac.extras import import_extra
 from tarmac.samples.grouping import Sample
 from tarmac.tools.export.formats import RowOptions, Writer, payload
+from tarmac.tools.output import fields_of
 
 MAX_SAMPLES = 1_000
 """Samples per transaction."""
@@ -40,12 +41,11 @@ class LmdbWriter(Writer):
     def add(self, sample: Sample) -> int:
         key, size = sample["__key__"], payload(sample)
         entries = {}
-        for field, data in sample.items():
-            if field[:2] != "__":
-                name = f"{key}.{field}".encode("utf-8", "surrogateescape")
-                if len(name) > self._max_name:
-                    raise BadName(f"expected a name of at most {self._max_name} bytes, got {len(name)}.")
-                entries[name] = bytes(data)
+        for field, data in fields_of(sample).items():
+            name = f"{key}.{field}".encode("utf-8", "surrogateescape")
+            if len(name) > self._max_name:
+                raise BadName(f"expected a name of at most {self._max_name} bytes, got {len(name)}.")
+            entries[name] = bytes(data)
         self._check_new(entries)
         self._pending |= entries
         self._samples += 1

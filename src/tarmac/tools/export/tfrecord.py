@@ -14,6 +14,7 @@ from tarmac.extras import import_extra
 from tarmac.samples.grouping import Sample
 from tarmac.tools.export.formats import KEY, RowOptions, SinkFile, Writer, payload
 from tarmac.tools.export.values import value_of
+from tarmac.tools.output import fields_of
 
 _MAX_BYTES = (1 << 31) - 1
 """Maximum size of a protobuf message."""
@@ -33,10 +34,9 @@ class TfrecordWriter(Writer):
         features: dict[str, int | bytes] = {}
         if self._row.key:
             features[KEY] = sample["__key__"].encode("utf-8", "surrogateescape")
-        for field, data in sample.items():
-            if field[:2] != "__":
-                integer = kinds.of(field) == "int"
-                features[field] = value_of(kinds, field, data) if integer else bytes(data)
+        for field, data in fields_of(sample).items():
+            integer = kinds.of(field) == "int"
+            features[field] = value_of(kinds, field, data) if integer else bytes(data)
         record = encode_example(features)
         if len(record) > _MAX_BYTES:
             raise EncodeFailed(f"expected at most {_MAX_BYTES} bytes in an Example, got {len(record)}.")

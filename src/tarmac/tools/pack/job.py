@@ -144,11 +144,9 @@ class PackJob(ShardTask):
     def begin(self, units: Sequence[Unit]) -> None:
         self.output.check_new(self.writes(units))
         url, text = self._classes()
-        if text and is_local(url) and not self.output.overwrite and os.path.exists(local_path(url)):
-            with open(local_path(url), "rb") as file:
-                if file.read() != text:
-                    hint = "another directory, or `overwrite` to replace it."
-                    raise UsageError("the existing file lists different classes.", url=url, hint=hint)
+        if text and not self.output.overwrite and _content(url) not in (None, text):
+            hint = "another name, or `overwrite` to replace it."
+            raise UsageError("the existing file lists different classes.", url=url, hint=hint)
 
     @cached_property
     def planned(self) -> _Plan:
@@ -273,7 +271,7 @@ class PackJob(ShardTask):
                     sample = loads[number](key, location)
                     names = {name.lower() for name in sample} if required else set()
                     if missing := missing_fields(required, names):
-                        raise lacks_fields(missing, url=self.sources[number].url, key=key)
+                        raise lacks_fields(missing, skip, url=self.sources[number].url, key=key)
                     chosen = self.pack.choose(sample)
                     if skip and chosen is not None:
                         check_sample(chosen, self.pack.split_name)
@@ -305,9 +303,23 @@ class PackJob(ShardTask):
         if any(classes != lists[0] for classes in lists):
             raise UsageError("the folders have different classes, so their numbers would differ, too.")
         fixed = self.output.pattern.partition("{")[0].partition("%")[0]
-        directory, slash, _ = fixed.rpartition("/")
-        text = "".join(f"{name}\n" for name in lists[0]) if lists else ""
-        return f"{directory}{slash}classes.txt", text.encode("utf-8", "surrogateescape")
+        directory, slash, name = fixed.rpartition("/")
+        text = "".join(f"{name}\n" for name in lists[0]).encode("utf-8", "surrogateescape") if lists else b""
+        shared = f"{directory}{slash}classes.txt"
+        stem = name.partition(".tar")[0].rstrip("-_.")
+        if (
+            not stem or _content(shared) == text
+        ):  # a list for the whole directory, as earlier versions wrote it
+            return shared, text
+        return f"{directory}{slash}{stem}.classes.txt", text
+
+
+def _content(url: str) -> bytes | None:
+    """Return the content of a local file that exists."""
+    if not is_local(url) or not os.path.isfile(local_path(url)):
+        return None
+    with open(local_path(url), "rb") as file:
+        return file.read()
 
 
 def _shuffled(size: int, seed: int) -> list[int]:
@@ -346,7 +358,7 @@ def check_sample(sample: Sample, split_name: Splitter = first_dot) -> None:
         raise DuplicateField("fields differ only in case.", key=key)
 
 
-def lacks_fields(names: Collection[str], **location: Any) -> MissingField:
-    """Return the error for a sample without required fields."""
-    hint = '`on_error` "skip" skips such samples.'
+def lacks_fields(names: Collection[str], skip: bool = False, **location: Any) -> MissingField:
+    """Return the error for a sample without required fields; `skip` is whether it is skipped already."""
+    hint = None if skip else '`on_error` "skip" skips such samples.'
     return MissingField(f"the sample has no {', '.join(sorted(names))}.", hint=hint, **location)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import io
 import math
 import os
+import unicodedata
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +25,14 @@ IMAGES = 64
 """Default number of images on a sheet."""
 MAX_IMAGES = 1024
 SIDE, GAP, LINE = 160, 8, 12
+_FONTS = (
+    "NotoSansCJK-Regular.ttc",
+    "DejaVuSans.ttf",
+    "NotoSans-Regular.ttf",
+    "Arial Unicode.ttf",
+    "Arial.ttf",
+)
+_FONT_SIZE = 10
 _FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
 
 
@@ -77,13 +88,13 @@ def _caption(sample: SampleView) -> str:
 
 
 def _page(tiles: list[tuple[Any, str, str]]) -> Image:
-    from PIL import Image, ImageDraw, ImageFont
+    from PIL import Image, ImageDraw
 
     across = math.ceil(math.sqrt(len(tiles)))
     down = math.ceil(len(tiles) / across)
     width, height = SIDE + GAP, SIDE + 2 * LINE + GAP
     page = Image.new("RGB", (across * width + GAP, down * height + GAP), "white")
-    draw, font = ImageDraw.Draw(page), ImageFont.load_default()
+    draw, font = ImageDraw.Draw(page), _font()
     for number, (image, name, caption) in enumerate(tiles):
         left, top = GAP + number % across * width, GAP + number // across * height
         if image is None:
@@ -97,10 +108,39 @@ def _page(tiles: list[tuple[Any, str, str]]) -> Image:
     return page
 
 
+def _font() -> Any:
+    """Return a font of the system with many letters, or the one of Pillow, which has those of ASCII."""
+    from PIL import ImageFont
+
+    for name in _FONTS:
+        with contextlib.suppress(OSError, ImportError):
+            return ImageFont.truetype(name, _FONT_SIZE)
+    return ImageFont.load_default()
+
+
+def readable(text: str, font: Any) -> str:
+    """Return a text in letters that the font has: others lose their accents, or become question marks."""
+    return "".join(_letter(letter, font) for letter in text)
+
+
+@functools.lru_cache(4096)
+def _letter(letter: str, font: Any) -> str:
+    if not letter.isprintable():
+        return " "
+    plain = unicodedata.normalize("NFKD", letter)
+    return next((each for each in (letter, plain[0]) if _has(font, each)), "?")
+
+
+def _has(font: Any, letter: str) -> bool:
+    try:
+        return letter.isspace() or bytes(font.getmask(letter)) != bytes(font.getmask("\uffff"))
+    except UnicodeError:  # of a bitmap font, which has the letters of Latin-1 at most
+        return False
+
+
 def _fitting(text: str, draw: Any, font: Any) -> str:
     """Return as much of a text as fits, in characters of the font."""
-    plain = "".join(letter if letter.isprintable() else " " for letter in text[:200])
-    plain = plain.encode("latin-1", "replace").decode("latin-1")
+    plain = readable(text[:200], font)
     while plain and draw.textlength(plain, font=font) > SIDE:
         plain = plain[:-4] + "..." if len(plain) > 6 else plain[:-1]
         if plain.endswith("......"):

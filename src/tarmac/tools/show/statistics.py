@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Unpack
 
@@ -57,6 +57,8 @@ class Statistics:
     """Bytes of each field, of the samples that have it."""
     resolutions: Counter[tuple[int, int]] = field(default_factory=Counter)
     """Width and height of images, from their headers."""
+    widths: array[int] = field(default_factory=lambda: array("q"))
+    heights: array[int] = field(default_factory=lambda: array("q"))
     unreadable: Counter[str] = field(default_factory=Counter)
     """Images whose header cannot be read, by field."""
 
@@ -76,10 +78,28 @@ class Statistics:
             "fields": {name: {"samples": len(sizes)} | summary(sizes) for name, sizes in self.fields.items()},
         }
         if images:
+            numbers["images"] = self.image_shapes()
             common = self.resolutions.most_common(100)
             numbers["resolutions"] = {f"{width}x{height}": count for (width, height), count in common}
             numbers["unreadable"] = dict(self.unreadable)
         return numbers
+
+    def image_shapes(self) -> dict[str, dict[str, float]]:
+        """Return minimum, median, mean and maximum of the width, the height and the aspect ratio of images."""
+        widths, heights = np.array(self.widths, np.int64), np.array(self.heights, np.int64)
+        if not len(widths):
+            return {}
+        shapes = {"width": widths, "height": heights, "aspect": widths / np.maximum(heights, 1)}
+        functions: dict[str, Callable[..., Any]] = {
+            "min": np.min,
+            "median": np.median,
+            "mean": np.mean,
+            "max": np.max,
+        }
+        return {
+            name: {label: round(float(function(values)), 2) for label, function in functions.items()}
+            for name, values in shapes.items()
+        }
 
     def __str__(self) -> str:
         return "\n".join(_report_lines(self))
@@ -128,6 +148,8 @@ def _add_image(result: Statistics, name: str, data: bytes) -> None:
     except Exception:  # libraries raise anything for damaged images
         result.unreadable[name] += 1
         return
+    result.widths.append(resolution[0])
+    result.heights.append(resolution[1])
     if resolution in result.resolutions or len(result.resolutions) < MAX_RESOLUTIONS:
         result.resolutions[resolution] += 1
 
@@ -177,6 +199,9 @@ def _table(statistics: Statistics) -> list[list[str]]:
     for label, each in (numbers | facts["fields"]).items():
         shown = [f"{each[name]:.1f}".removesuffix(".0") for name in _NUMBERS]
         rows.append([visible(label), str(each["samples"]), *shown])
+    for label, shape in statistics.image_shapes().items():
+        shown = [f"{shape[name]:.2f}".removesuffix("0").removesuffix(".0") for name in _NUMBERS[:-1]]
+        rows.append([f"image {label}", str(len(statistics.widths)), *shown, ""])
     return rows
 
 
@@ -188,18 +213,24 @@ def _report_lines(statistics: Statistics) -> Iterator[str]:
     yield ""
     for row in rows:
         first, *others = (cell.rjust(width) for cell, width in zip(row, widths, strict=True))
-        yield "  ".join([row[0].ljust(len(first)), *others])
+        yield "  ".join([row[0].ljust(len(first)), *others]).rstrip()
     yield ""
     yield "bytes per sample:"
     yield from bars(statistics.samples)
-    if statistics.resolutions:
-        yield ""
-        yield "images (width x height):"
-        common = statistics.resolutions.most_common(20)
-        for (width, height), count in common:
-            bar = "#" * -(-count * WIDTH // common[0][1])
-            yield f"{f'{width}x{height}':>12}  {bar:<{WIDTH}} {count}"
-        if len(statistics.resolutions) > 20:
-            yield f"{'others':>12}  {len(statistics.resolutions) - 20} resolutions"
+    yield from _resolution_lines(statistics.resolutions)
     for name, count in statistics.unreadable.items():
         yield f"{count} x {visible(name)}: unreadable image header"
+
+
+def _resolution_lines(resolutions: Counter[tuple[int, int]]) -> Iterator[str]:
+    """Yield the resolutions that several images have, most common first."""
+    common = [(resolution, count) for resolution, count in resolutions.most_common(20) if count > 1]
+    if not common:
+        return
+    yield ""
+    yield "images (width x height):"
+    for (width, height), count in common:
+        bar = "#" * -(-count * WIDTH // common[0][1])
+        yield f"{f'{width}x{height}':>12}  {bar:<{WIDTH}} {count}"
+    if others := len(resolutions) - len(common):
+        yield f"{'others':>12}  {plural(others, 'resolution')}"

@@ -11,6 +11,7 @@ from tarmac.display import display_url, html_table
 from tarmac.errors import MissingField, UsageError
 from tarmac.indexing.manifest import Inputs, Manifest
 from tarmac.samples.grouping import Sample
+from tarmac.samples.naming import is_reserved
 from tarmac.storage import StorageOptions
 from tarmac.storage.urls import Shards
 from tarmac.tools.options import Access, AccessArgs, SelectArgs, bundle, verb
@@ -108,7 +109,7 @@ def show(
 
 
 def _view(sample: Sample) -> SampleView:
-    fields = {name: data for name, data in sample.items() if name[:2] != "__"}
+    fields = {name: data for name, data in sample.items() if not is_reserved(name)}
     return SampleView(sample["__key__"], sample["__url__"], fields)
 
 
@@ -138,10 +139,10 @@ def _counts_from_the_end(select: Select) -> bool:
 
 
 def _stream(inputs: Inputs, select: Select, access: Access) -> Iterator[Sample]:
-    from tarmac.tools.plan import OnePass
+    from tarmac.tools.plan import OnePass, with_indexed_names
     from tarmac.tools.tally import Tally
 
-    tally = Tally()
+    tally, select = Tally(), with_indexed_names(inputs, select, access)
     yield from OnePass(inputs.urls, select, access).samples(OnePass.everything, tally)
     select.remarks(tally, empty=True)  # showing an empty selection is not an error
 

@@ -13,6 +13,7 @@ from operator import itemgetter
 from sys import intern
 
 from tarmac.errors import AccessDenied, BadName, DuplicateField, NotFound, TransferError, UrlError
+from tarmac.jobs.ledger import ledger_url
 from tarmac.samples.naming import first_dot
 from tarmac.storage import can_list, is_local, list_objects
 from tarmac.storage.local import local_path
@@ -41,10 +42,16 @@ class Directory(FileSource):
     def items(self, skipped: Skipped) -> Iterator[Item]:
         items = self._local(skipped) if is_local(self.url) else self._remote(skipped)
         items.sort(key=itemgetter(0))
-        if self.options.checks_names:
+        if self.options.checks_names and not self._exported:
             for key, _, files in items:
                 _check_names(self.url, str(key), [file[0] for file in files])
         return iter(items)
+
+    @property
+    def _exported(self) -> bool:
+        """Whether `export` wrote the directory, so that the names are those of samples."""
+        ledger = ledger_url(self.url.rstrip("/") or "/", "export")
+        return is_local(self.url) and os.path.exists(local_path(ledger))
 
     def _local(self, skipped: Skipped) -> list[Item]:
         root = local_path(self.url).rstrip("/") or "/"
@@ -175,7 +182,7 @@ def _check_names(url: str, key: str, fields: list[str]) -> None:
 
 
 def _joined(url: str, key: str, what: str) -> BadName:
-    hint = "`split_name` last_dot, if keys contain dots; first_dot, if they do not."
+    hint = "split_name=tarmac.last_dot, if keys contain dots; split_name=tarmac.first_dot, if they do not."
     return BadName(what, url=url, key=key, hint=hint)
 
 

@@ -102,7 +102,7 @@ class Source(ABC):
     url: str
     """As the caller gave it."""
     classes: Sequence[str] | None = None
-    """Names of the classes that `cls` numbers, for a file classes.txt; known after `items`."""
+    """Names of the classes that `cls` numbers, for a file beside the shards; known after `items`."""
     unique_keys: bool = False
     """Whether no two samples of it can have the same key."""
 

@@ -50,15 +50,30 @@ class Sqlite(Table):
         number = _NUMBER if self._table == _EXPORTED else None
         return [name for _, name, _, _, _, primary in columns if not (primary and name == number)]
 
+    @property
+    def exported(self) -> bool:
+        return self._table == _EXPORTED
+
+    @cached_property
+    def _rowid(self) -> str:
+        """The name of the identifier of a row that is not the name of a column."""
+        names = {name.lower() for name in self.names}
+        free = [name for name in ("rowid", "_rowid_", "oid") if name not in names]
+        if not free:
+            raise UrlError(
+                "the table has columns rowid, _rowid_ and oid, so its rows have no name.", url=self.url
+            )
+        return free[0]
+
     def _query(self, columns: Sequence[str] | None) -> tuple[list[str], str]:
         names = list(self.names if columns is None else columns)
-        listed = ", ".join(["rowid", *map(_quoted, names)])
+        listed = ", ".join([self._rowid, *map(_quoted, names)])
         return names, f"SELECT {listed} FROM {_quoted(self._table)}"  # noqa: S608 - quoted
 
     def rows(self, columns: Sequence[str] | None = None) -> Iterator[tuple[Position, Row]]:
         names, query = self._query(columns)
         with self._opened() as database:
-            for number, *values in database.execute(f"{query} ORDER BY rowid"):
+            for number, *values in database.execute(f"{query} ORDER BY {self._rowid}"):
                 yield (number,), dict(zip(names, values, strict=True))
 
     @contextlib.contextmanager
@@ -69,7 +84,7 @@ class Sqlite(Table):
         with self._opened() as database:
 
             def read(position: Position) -> Row:
-                row = database.execute(f"{query} WHERE rowid = ?", position).fetchone()
+                row = database.execute(f"{query} WHERE {self._rowid} = ?", position).fetchone()
                 if row is None:
                     raise ObjectChanged("the table changed while it was being read.", url=self.url)
                 return dict(zip(names, row[1:], strict=True))

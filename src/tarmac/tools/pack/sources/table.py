@@ -39,7 +39,9 @@ class TableSource(Source):
     @cached_property
     def layout(self) -> Layout:
         """What each column becomes."""
-        return self.options.columns.layout(self.table.names, self.url, typed=self.table.typed)
+        return self.options.columns.layout(
+            self.table.names, self.url, typed=self.table.typed, exported=self.table.exported
+        )
 
     @property
     def unique_keys(self) -> bool:  # type: ignore[override]

@@ -77,9 +77,9 @@ class Tfrecord(Table):
             row = decode_example(record)
         except (IndexError, ValueError, struct.error):
             raise DecodeFailed(f"record {number} is not a tf.train.Example.", url=self.url) from None
-        for name in _KEYS:
-            if isinstance(row.get(name), bytes):
-                row[name] = row[name].decode("utf-8", "surrogateescape")
+        key = next((name for name in _KEYS if name in row), None)
+        if key is not None and isinstance(row[key], bytes):
+            row[key] = row[key].decode("utf-8", "surrogateescape")
         return row
 
     def _damaged(self, number: int) -> DecodeFailed:

@@ -1,0 +1,1 @@
+"""`wids.wids_dir`: a module without names, as in the wids library."""
