@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-# The accelerator needs a C compiler and the headers of libjpeg-turbo; without them everything works, slower.
+# The accelerators need a C compiler, and one of them the headers of libjpeg-turbo; without them everything works, slower.
 NATIVE := $(PIP) ./native || echo "tarmac-native is not built: apt-get install gcc libjpeg-dev"
 
 .PHONY: demo test quick busy lint types unit heavy docs bench fuzz torture coverage clean

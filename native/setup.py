@@ -12,5 +12,6 @@ setup(
             optional=True,
         ),
         Extension("tarmac_native.pixels", ["pixels.c"], optional=True),
+        Extension("tarmac_native.tar", ["tar.c"], extra_compile_args=["-O3"], optional=True),
     ]
 )

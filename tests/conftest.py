@@ -120,6 +120,7 @@ _LONG = frozenset(
         "test_doors.py",
         "test_earlier_jobs.py",
         "test_hostile_lists.py",
+        "test_native.py",
         "test_objects.py",
         "test_secrets.py",
         "test_tally.py",

@@ -106,6 +106,13 @@ def counted(samples: Callable[[], Any], expected: int) -> Work:
     return work
 
 
+def litdata_reading(site: Site) -> Work:
+    from litdata import StreamingDataset
+
+    location = litdata_copy(site)
+    return counted(lambda: StreamingDataset(location, shuffle=False), site.small)
+
+
 @case("read 800 B text + class, indexed", ratio=60)
 def in_order(site: Site, side: str) -> Work:
     shards = small_shards(site)
@@ -119,10 +126,7 @@ def in_order(site: Site, side: str) -> Work:
 @case("read the same, each from its own format", sides=("tarmac", "litdata"), ratio=2)
 def in_order_litdata(site: Site, side: str) -> Work:
     if side == "litdata":
-        from litdata import StreamingDataset
-
-        location = litdata_copy(site)
-        return counted(lambda: StreamingDataset(location, shuffle=False), site.small)
+        return litdata_reading(site)
     return counted(opened(site, side), site.small)
 
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from typing import Any
+from unittest import mock
 
 from bench import data
+from bench.cases.indexed import litdata_reading
 from bench.registry import Done, Site, Work, case
+
+PYTHON_ALONE = "tarmac without tarmac-native"
 
 
 def reader(side: str) -> Callable[[str], Iterable[dict[str, Any]]]:
     """Import a library, and return how its users read a shard."""
-    if side == "tarmac":
+    if side in ("tarmac", PYTHON_ALONE):
         from tarmac import read
 
         return read
@@ -32,6 +36,26 @@ def reading(side: str, url: object, samples: int) -> Work:
 
 @case("read 800 B text + class", ratio=12)
 def small(site: Site, side: str) -> Work:
+    return reading(side, data.small_shard(site), site.small)
+
+
+@case("the same, in C beside Python alone", sides=("tarmac", PYTHON_ALONE), ratio=2)
+def small_in_c(site: Site, side: str) -> Work:
+    from tarmac.samples import native
+
+    work = reading(side, data.small_shard(site), site.small)
+
+    def without() -> Done:
+        with mock.patch.object(native, "_native", return_value=None):  # as if it were not installed
+            return work()
+
+    return work if side == "tarmac" else without
+
+
+@case("the same without an index, beside litdata's own format", sides=("tarmac", "litdata"), ratio=1.5)
+def small_beside_litdata(site: Site, side: str) -> Work:
+    if side == "litdata":
+        return litdata_reading(site)
     return reading(side, data.small_shard(site), site.small)
 
 

@@ -1,4 +1,5 @@
 """Accelerators for tarmac, which gives the same results without them.
 
-`jpeg` decodes parts of JPEGs. It is missing if the headers of libjpeg-turbo were not there at build time.
+`tar` reads runs of ordinary samples, `jpeg` decodes parts of JPEGs, `pixels` resizes images. `jpeg` is missing if the
+headers of libjpeg-turbo were not there at build time.
 """

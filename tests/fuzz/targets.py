@@ -10,6 +10,7 @@ import io
 import warnings
 from collections.abc import Callable
 
+from harness.native import python_only, read_samples
 from harness.oracle import digest, python_tarfile
 from tarmac.errors import (
     BadName,
@@ -21,7 +22,7 @@ from tarmac.errors import (
     UnsupportedMember,
 )
 from tarmac.limits import Limits
-from tarmac.samples.grouping import Grouping, group_members
+from tarmac.samples.grouping import Grouping
 from tarmac.samples.naming import check_field, check_key, first_dot
 from tarmac.storage.braces import expand_braces
 from tarmac.tar import TarOptions, read_members
@@ -44,13 +45,15 @@ def outcome(read: Callable[[], object]) -> object:
 
 
 def reader(data: bytes) -> None:
-    """Whole, as a stream, and skipping must agree; what is accepted, tarfile lists the same."""
+    """Whole, as a stream, skipping, and in C must agree; what is accepted, tarfile lists the same."""
     whole = outcome(lambda: list(read_members(data, OPTIONS)))
     streamed = outcome(lambda: list(read_members(io.BytesIO(data), OPTIONS)))
     if streamed is not UnsupportedMember:  # of a hard link, what it means has gone by
         assert whole == streamed, (whole, streamed)
-    samples = outcome(lambda: list(group_members(read_members(data, OPTIONS), "x")))
-    kept = outcome(lambda: list(group_members(read_members(data, OPTIONS), "x", Grouping(repeated="keep"))))
+    samples = outcome(lambda: list(read_samples(data, tar=OPTIONS)))
+    with python_only():
+        assert samples == outcome(lambda: list(read_samples(data, tar=OPTIONS)))
+    kept = outcome(lambda: list(read_samples(data, Grouping(repeated="keep"), OPTIONS)))
     assert kept == samples or samples in (DuplicateField, RepeatedSample, SplitSample), (samples, kept)
     if isinstance(whole, list):
         skipped = outcome(lambda: list(read_members(io.BytesIO(data), OPTIONS, payload=False)))

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 
 import pytest
 
 from harness.damage import bit_flips, cuts, expect_no_silence
+from harness.native import python_only, read_samples
 from harness.shards import PLAIN_KINDS, header_offsets, plain, reseal
 from tarmac.errors import DuplicateField, SplitSample, Truncated, TruncatedTail
-from tarmac.samples.grouping import Grouping, group_members
+from tarmac.samples.grouping import Grouping
 from tarmac.samples.naming import last_dot
-from tarmac.tar import read_members
+
+
+@pytest.fixture(params=["C", "Python"], autouse=True)
+def reading(request):
+    """Read in C where that is installed, and without it."""
+    with contextlib.nullcontext() if request.param == "C" else python_only():
+        yield
 
 
 def samples(data, options=Grouping(), **kwargs):
-    return list(group_members(read_members(data), "x.tar", options, **kwargs))
+    return list(read_samples(data, options, **kwargs))
 
 
 def pack(*names):
@@ -110,10 +118,6 @@ def test_lenient_reading_stops_at_truncated_data():
 @pytest.mark.parametrize("kind", PLAIN_KINDS)
 def test_damage_never_yields_a_partial_sample(kind):
     good = PLAIN_KINDS[kind]()
-    assert expect_no_silence(group, good, cuts(good)).silent == 0
+    assert expect_no_silence(read_samples, good, cuts(good)).silent == 0
     regions = [(start, start + 512) for start in header_offsets(good)]
-    assert expect_no_silence(group, good, bit_flips(good, regions, step=7)).silent == 0
-
-
-def group(data):
-    return group_members(read_members(data), "x.tar")
+    assert expect_no_silence(read_samples, good, bit_flips(good, regions, step=7)).silent == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 
 import pytest
 
@@ -16,7 +17,8 @@ sys.path.insert(0, "tests")
 from harness.memory import peak
 from tarmac.tar.writer import HeaderBuilder, Owner, END_MARKER, member_block
 from tarmac.tar import read_members
-from tarmac.samples.grouping import Grouping, group_members
+from harness.native import read_samples
+from tarmac.samples.grouping import Grouping
 
 class Generated:
     '''A shard that is generated while it is read.'''
@@ -36,26 +38,37 @@ base = peak()
 """
 
 
-def run(script: str) -> int:
-    done = subprocess.run(
-        [sys.executable, "-c", PRELUDE + textwrap.dedent(script)], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return int(done.stdout)
+WITHOUT_C = """
+import sys
+sys.modules["tarmac_native.tar"] = None
+"""
 
 
-def test_streaming_two_gigabytes():
+@pytest.fixture(params=["", WITHOUT_C], ids=["with C", "without C"])
+def run(request) -> Callable[[str], int]:
+    """Return a function that runs a script and returns the number that it prints."""
+
+    def run(script: str) -> int:
+        program = request.param + PRELUDE + textwrap.dedent(script)
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return int(done.stdout)
+
+    return run
+
+
+def test_streaming_two_gigabytes(run):
     grown = run("""
         payload = bytes(2 << 20)
         source = Generated(lambda n: member_block(headers, b"%d.bin" % n, payload), 1024, step=1)
-        total = sum(len(sample["bin"]) for sample in group_members(read_members(source), "x"))
+        total = sum(len(sample["bin"]) for sample in read_samples(source))
         assert total == 2 << 30
         print(peak() - base)
     """)
     assert grown < 64 << 20
 
 
-def test_a_local_shard_of_two_gigabytes(tmp_path):
+def test_a_local_shard_of_two_gigabytes(run, tmp_path):
     grown = run(f"""
         import os
         path = {str(tmp_path / "big.tar")!r}
@@ -72,7 +85,7 @@ def test_a_local_shard_of_two_gigabytes(tmp_path):
     assert grown < 64 << 20
 
 
-def test_skipping_a_million_members():
+def test_skipping_a_million_members(run):
     grown = run("""
         block = member_block(headers, b"a.bin", b"x")
         source = Generated(lambda n: block, 1_000_000)
@@ -83,11 +96,11 @@ def test_skipping_a_million_members():
 
 
 @pytest.mark.parametrize("repeated", ["error", "keep"])
-def test_a_million_members_in_half_a_million_samples(repeated):
+def test_a_million_members_in_half_a_million_samples(run, repeated):
     grown = run(f"""
         name = lambda n: b"%07d.%c" % (n // 2, b"ab"[n % 2])
         source = Generated(lambda n: member_block(headers, name(n), b"x"), 1_000_000)
-        samples = group_members(read_members(source), "x", Grouping(repeated={repeated!r}))
+        samples = read_samples(source, Grouping(repeated={repeated!r}))
         assert sum(1 for _ in samples) == 500_000
         print(peak() - base)
     """)

@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Protocol
 
 import xxhash
 
@@ -27,7 +27,7 @@ from tarmac.errors import (
     WorkerDied,
     WriteError,
 )
-from tarmac.indexing.entries import Entries
+from tarmac.indexing.entries import Entries, Extent
 from tarmac.indexing.manifest import Inputs, Manifest, Shard, find_inputs
 from tarmac.indexing.meta import Columns as MetaColumns
 from tarmac.indexing.meta import MetaPlan, meta_plan
@@ -43,6 +43,7 @@ from tarmac.progress import track
 from tarmac.runtime.lookahead import in_threads, run_ahead
 from tarmac.samples.grouping import Grouping, Sample, group_members
 from tarmac.samples.naming import Splitter, first_dot, rule_bytes
+from tarmac.samples.native import NativeRuns, Value
 from tarmac.storage import (
     Cache,
     ObjectInfo,
@@ -62,13 +63,25 @@ from tarmac.tar import Member, TarOptions, read_members
 from tarmac.tar.compression import HEAD, detect, format_of_name
 from tarmac.tar.reader import DEFAULT_OPTIONS
 
-GroupMembers = Callable[[Iterator[Member], str, Grouping], Iterator[Sample]]
-
 CHUNK = 1 << 20
 REQUESTS = 16
 """Remote shards handled concurrently."""
 WORTHWHILE = 32 << 20
 """Bytes of shards without an index from which on several processes index them."""
+
+
+class GroupMembers(Protocol):
+    """Joins members to samples, each field with the value that `value` gives it; `group_members` is one."""
+
+    def __call__(
+        self,
+        members: Iterator[Member],
+        url: str,
+        options: Grouping,
+        *,
+        value: Value,
+        runs: NativeRuns | None,
+    ) -> Iterator[Sample]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,13 +349,16 @@ def _read_entries(
     # Of a mapped shard only the needed pages are read; a stream delivers all bytes anyway.
     kept: dict[int, bytes] | None = {} if columns is not None and data is None else None
     payload = options.digests or kept is not None
-    members = read_members(stream if data is None else data, options.tar, url=url, payload=payload)
+    value = _extent(options.digests, kept)
+    # What is kept is dropped sample by sample, so it is also read sample by sample.
+    runs = None if kept is not None else NativeRuns(options.tar.limits, payload=payload, value=value)
+    members = read_members(stream if data is None else data, options.tar, url=url, payload=payload, runs=runs)
     grouping = Grouping.of(options.tar, options.split_name, lower=options.lower)
 
     def read(offset: int, size: int) -> bytes:
         return kept[offset] if data is None else data[offset : offset + size]  # type: ignore[index]
 
-    for sample in group(_located(members, options.digests, kept), url, grouping):
+    for sample in group(members, url, grouping, value=value, runs=runs):
         key = sample.pop("__key__")
         del sample["__url__"]
         entries.add(key, sample)
@@ -356,13 +372,16 @@ def _read_entries(
     return entries, columns
 
 
-def _located(members: Iterator[Member], digests: bool, kept: dict[int, bytes] | None) -> Iterator[Any]:
-    """Yield the members with their extents in place of their bytes; `kept` gets the bytes by offset."""
+def _extent(digests: bool, kept: dict[int, bytes] | None) -> Value:
+    """Return a function that makes the extent of a field; `kept` gets the bytes by offset."""
     digest = xxhash.xxh3_64_intdigest
-    for name, offset, size, data in members:
+
+    def extent(offset: int, size: int, data: bytes) -> Extent:
         if kept is not None:
             kept[offset] = data
-        yield name, offset, size, (offset, size, digest(data) if digests else 0)
+        return offset, size, digest(data) if digests else 0
+
+    return extent
 
 
 class _Peekable:

@@ -17,8 +17,10 @@ from typing import Any, Self
 from tarmac.errors import DuplicateField, RepeatedSample, SampleError, SplitSample, Truncated, TruncatedTail
 from tarmac.limits import DEFAULT_LIMITS
 from tarmac.samples.naming import Splitter, first_dot, is_metadata, is_reserved
+from tarmac.samples.native import NativeRuns, Value
 from tarmac.samples.repeated import OnError, Run, whole_samples
 from tarmac.tar import Member, Repeated, TarOptions
+from tarmac.tar.reader import RUN
 
 Sample = dict[str, Any]
 """One sample: `__key__`, `__url__` and its fields, which are bytes until they are decoded."""
@@ -45,6 +47,7 @@ class Grouping:
 DEFAULT_GROUPING = Grouping()
 NONE_SPLIT: Mapping[str, SampleError] = MappingProxyType({})
 _MAX_FIELDS = 1000
+_NO_KEY = b"\0"  # no member name contains a NUL
 _PREFIX = 32
 """Characters of field names that are remembered, which may be long."""
 _IF_WHOLE = "`repeated` keep, if each of them begins a whole sample."
@@ -62,18 +65,21 @@ def group_members(
     skipped: Counter[str] | None = None,
     on_error: OnError = _raise,
     split: Mapping[str, SampleError] = NONE_SPLIT,
+    value: Value | None = None,
+    runs: NativeRuns | None = None,
 ) -> Iterator[Sample]:
-    """Yield one dictionary per sample: `__key__`, `__url__`, and the bytes of each field.
+    """Yield one dictionary per sample: `__key__`, `__url__`, and the bytes of each field, or `value` of it.
 
     Members that belong to no sample (no dot in the name, reserved names) are counted in `skipped`. Duplicate
     fields and non-contiguous samples go to `on_error`; if it returns, the rest of the sample is dropped.
     Samples in `split`, which are known to be non-contiguous, are one error each and dropped whole.
+    `runs` must be that of `members`, with the same `value`.
     """
     counts: Counter[str] = Counter() if skipped is None else skipped
     if options.repeated == "keep":
-        runs = _group(members, url, options, counts, on_error, NONE_SPLIT)
-        return whole_samples(runs, url, options.tracked_keys, on_error, split)
-    return _group(members, url, options, counts, on_error, split)
+        parts = _group(members, url, options, counts, on_error, NONE_SPLIT, value, None)
+        return whole_samples(parts, url, options.tracked_keys, on_error, split)
+    return _group(members, url, options, counts, on_error, split, value, runs)
 
 
 def _group(
@@ -83,6 +89,8 @@ def _group(
     counts: Counter[str],
     on_error: OnError,
     split: Mapping[str, SampleError],
+    value: Value | None,
+    runs: NativeRuns | None,
 ) -> Iterator[Sample]:
     """Yield samples; if they may repeat, yield runs of members, and compare no keys."""
     naming = Naming(options, counts)
@@ -93,9 +101,11 @@ def _group(
     seen: dict[int, str] = dict.fromkeys(map(hash, split), "")  # how the first field of each key begins
     unreported = dict(split)
     sample: Sample = {}
-    current = b"\0"  # key of the current sample; no member name contains a NUL
+    current = _NO_KEY
+    if runs is not None and conventional:
+        runs.start(url, naming.fields, seen, tracked, _PREFIX)
     try:
-        for name, _offset, _size, data in members:
+        for name, offset, size, data in members:
             # Most names are a key and a known field. Known fields passed all checks and contain no slash, so
             # a dot before one is the first of the base name. A miss is a dot in a directory, such as "./", or
             # a new field.
@@ -105,6 +115,12 @@ def _group(
                 stem = name[: name.find(b".", name.rfind(b"/") + 1)]
                 field = known_field(name[len(stem) + 1 :])
             if field is None or (stem != current and _needs_check(stem)):
+                if name is RUN:
+                    if sample:
+                        yield sample
+                    sample, current = {}, _NO_KEY
+                    yield from data  # type: ignore[misc]
+                    continue
                 named = naming(name)
                 if named is None:
                     continue
@@ -134,7 +150,7 @@ def _group(
                     on_error(DuplicateField(what, url=url, member=name, key=key, hint=_IF_WHOLE))
                     sample = {}
             if sample:
-                sample[field] = data
+                sample[field] = data if value is None else value(offset, size, data)
     except Truncated as error:
         if not options.lenient:
             raise

@@ -16,6 +16,7 @@ from tarmac.errors import ArchiveError, PartialSamples, SampleError, SplitSample
 from tarmac.limits import Limits
 from tarmac.samples.grouping import Grouping, Sample, group_members
 from tarmac.samples.naming import Splitter, first_dot
+from tarmac.samples.native import NativeRuns
 from tarmac.storage import Cache, Source, StorageOptions, open_shard
 from tarmac.storage.ahead import open_ahead
 from tarmac.storage.types import DEFAULT_STORAGE
@@ -148,9 +149,10 @@ def read_shard(
                 options["split"] = _find_split(reader, url, mapped, grouping)
             else:
                 options["on_error"] = _stop_at_split_sample(on_error, url)
-        members = _members(reader, url, mapped or source, skipped=skipped)
+        runs = _runs(reader)
+        members = _members(reader, url, mapped or source, skipped=skipped, runs=runs)
         try:
-            yield from group_members(members, url, grouping, skipped=skipped, **options)
+            yield from group_members(members, url, grouping, skipped=skipped, runs=runs, **options)
         except (ArchiveError, SampleError) as error:
             error.at(url=url)
             source.blame(error)
@@ -164,9 +166,10 @@ def read_shard(
 def count_samples(reader: SampleReader, url: str) -> int:
     """Return the number of samples in a shard. Payload of a local shard is not read; a remote one is streamed."""
     with reader.open(url) as source:
-        members = _members(reader, url, source.map() or source, payload=False)
+        runs = _runs(reader, payload=False)
+        members = _members(reader, url, source.map() or source, payload=False, runs=runs)
         grouping = Grouping.of(reader.tar, reader.split_name, lower=reader.lower)
-        return sum(1 for _ in group_members(members, url, grouping))
+        return sum(1 for _ in group_members(members, url, grouping, runs=runs))
 
 
 class _RestDropped(Exception):
@@ -197,19 +200,27 @@ def _find_split(reader: SampleReader, url: str, mapped: mmap, grouping: Grouping
         if isinstance(error, SplitSample) and error.key is not None:
             split.setdefault(error.key, error)
 
-    members = _members(reader, url, mapped, payload=False)
+    runs = _runs(reader, payload=False)
+    members = _members(reader, url, mapped, payload=False, runs=runs)
     with contextlib.suppress(ArchiveError), warnings.catch_warnings():  # the real reading reports these
         warnings.simplefilter("ignore", TarmacWarning)
-        for _ in group_members(members, url, grouping, on_error=collect):
+        for _ in group_members(members, url, grouping, on_error=collect, runs=runs):
             pass
     return split
 
 
+def _runs(reader: SampleReader, *, payload: bool = True) -> NativeRuns | None:
+    """Return a way to read runs of members at once, unless functions select or rename each of them."""
+    plain = reader.select is None and reader.rename is None
+    return NativeRuns(reader.tar.limits, payload=payload) if plain else None
+
+
 def _members(
-    reader: SampleReader, url: str, data: mmap | Source, **options: Any
+    reader: SampleReader, url: str, data: mmap | Source, *, runs: NativeRuns | None, **options: Any
 ) -> Generator[Member, None, None]:
     """Return the selected members of a shard, renamed."""
-    members = read_members(data, reader.tar, url=url, wanted=_selection(reader), **options)
+    wanted = _selection(reader, runs)
+    members = read_members(data, reader.tar, url=url, wanted=wanted, runs=runs, **options)
     return members if reader.rename is None else _renamed(members, reader.rename)
 
 
@@ -219,8 +230,11 @@ def _renamed(members: Iterator[Member], rename: Callable[[str], str]) -> Generat
         yield renamed.encode("utf-8", "surrogateescape"), offset, size, data
 
 
-def _selection(reader: SampleReader) -> Callable[[bytes], bool] | None:
-    """Return a test of member names for the selected fields or files, so that no other payload is copied."""
+def _selection(reader: SampleReader, runs: NativeRuns | None) -> Callable[[bytes], bool] | None:
+    """Return a test of member names for the selected fields or files, so that no other payload is copied.
+
+    `runs` gets to know the other fields.
+    """
     fields, split_name, lower = reader.fields, reader.split_name, reader.lower
     rename, select = reader.rename, reader.select
     if fields is None and select is None:
@@ -235,6 +249,11 @@ def _selection(reader: SampleReader) -> Callable[[bytes], bool] | None:
         if fields is None:
             return True
         named = split_name(name)
-        return named is not None and (named[1].lower() if lower else named[1]) in fields
+        if named is None:
+            return False
+        selected = (named[1].lower() if lower else named[1]) in fields
+        if runs is not None and not selected:
+            runs.leave_out(named[1])
+        return selected
 
     return wanted

@@ -16,7 +16,7 @@ import zlib
 from collections import Counter, deque
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol, get_args
+from typing import Any, Literal, Protocol, get_args
 
 from tarmac.display import display_url, visible
 from tarmac.errors import (
@@ -49,6 +49,9 @@ from tarmac.tar.links import Files, unreadable_link
 Member = tuple[bytes, int, int, bytes]
 """Name, offset of the payload in the archive, its size, and its bytes (empty if they were not requested)."""
 
+RUN = b"\0run"
+"""The name of a member that stands for a run, which is in the place of its bytes; no other name contains a NUL."""
+_MAX_PAUSE = 64
 Repeated = Literal["error", "keep"]
 """What to do with whole samples whose key occurs again in a shard."""
 CHUNK = 1 * MIB
@@ -70,6 +73,14 @@ class Readable(Protocol):
     """An object with `read(n)`, which returns up to n bytes, and b"" only at the end."""
 
     def read(self, size: int, /) -> bytes: ...
+
+
+class Runs(Protocol):
+    """Reads runs of members at once, for a caller that knows what becomes of them."""
+
+    scan: Callable[[bytes | mmap.mmap, int, int, int], tuple[int, Any]] | None
+    """Takes a buffer, the position of a header in it, the end, and the offset of the buffer in the archive.
+    Returns the position of the first header that it did not read, and what it read; that is false if it read none."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -107,13 +118,15 @@ def read_members(
     wanted: Callable[[bytes], bool] | None = None,
     payload: bool = True,
     skipped: Counter[str] | None = None,
+    runs: Runs | None = None,
     _before: tuple[int, Files] | None = None,
 ) -> Generator[Member, None, None]:
     """Yield the regular members of an archive in order; count skipped ones, such as directories, in `skipped`.
 
     A hard link is yielded with the offset and bytes of its target; in a stream it raises an error, unless
     `payload` is false. Members for which `wanted(name)` is false are skipped. Without `payload`, the bytes of
-    members are skipped. Compression is detected from the first bytes.
+    members are skipped. Compression is detected from the first bytes. Between two members, `runs` may read
+    the following ones; its result is yielded in a member with the name RUN. It must skip what is not `wanted`.
     """
     limits = options.limits
     counts: Counter[str] = Counter() if skipped is None else skipped
@@ -129,6 +142,8 @@ def read_members(
     marker: int | None = None  # the offset of the end-of-archive marker, once it was seen
     files = None if _before is None else _before[1]  # the targets of hard links, once there are links
     name = b""
+    scan = None if runs is None else runs.scan
+    idle, pause = 0, 1  # headers until the next attempt to scan, and how many that are after a failure
     try:
         buffer, read = _begin(source, limits)
         end = len(buffer) if _before is None else _before[0]
@@ -140,6 +155,16 @@ def read_members(
             name = b""
             if mapped is not None and position >= release:
                 release = _release_pages(mapped, position, release)
+            if scan is not None:
+                if idle:
+                    idle -= 1
+                elif position < end and overrides is None and marker is None and files is None:
+                    position, run = scan(buffer, position, end, base)
+                    if run:
+                        pause = 1
+                        yield RUN, base + position, 0, run
+                        continue
+                    idle, pause = pause, min(2 * pause, _MAX_PAUSE)
             if position + BLOCK > end:
                 if read is not None:
                     buffer = _refill(buffer, position, BLOCK, read, base)

@@ -9,13 +9,14 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
 from tarmac.errors import DuplicateField
 from tarmac.indexing.build import DEFAULT_INDEXING, IndexOptions, index_shard
 from tarmac.samples.grouping import Grouping, Naming, Sample
+from tarmac.samples.native import NativeRuns, Value
+from tarmac.tar import Member
 
 _HINTS = {
     "error": "`repeated` keep, if whole samples repeat.",
@@ -31,16 +32,19 @@ def index_scattered(url: str, options: IndexOptions = DEFAULT_INDEXING) -> bytes
     return index_shard(url, options, _group_scattered)
 
 
-def _group_scattered(members: Iterator[Any], url: str, options: Grouping) -> Iterator[Sample]:
+def _group_scattered(
+    members: Iterator[Member], url: str, options: Grouping, *, value: Value, runs: NativeRuns | None
+) -> Iterator[Sample]:
     """Yield each key with the extents of its fields, in the order in which keys first occur."""
     naming = Naming(options, Counter())
     keys: dict[bytes, int] = {}
     fields: dict[str, int] = {}
     # Compact enough for millions of members: sample, field, offset, size and digest of each.
     owners, kinds, offsets, sizes, digests = (array(code) for code in "qqqqQ")
-    for name, _, _, (offset, size, digest) in members:
+    for name, start, length, data in members:
         named = naming(name)
         if named is not None:
+            offset, size, digest = value(start, length, data)
             owners.append(keys.setdefault(named[0], len(keys)))
             kinds.append(fields.setdefault(named[1], len(fields)))
             offsets.append(offset)

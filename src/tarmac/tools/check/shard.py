@@ -33,6 +33,7 @@ from tarmac.limits import Limits
 from tarmac.runtime.budget import ErrorBudget
 from tarmac.samples.grouping import Grouping, group_members
 from tarmac.samples.naming import Splitter, first_dot, known_fields, last_dot, rule_bytes
+from tarmac.samples.native import NativeRuns
 from tarmac.storage import StorageOptions, location, open_read, stat
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.tar import TarOptions, read_members
@@ -196,15 +197,21 @@ def _samples(
     """Yield the key of each sample, and the offset, size and bytes of its fields."""
     grouping = Grouping.of(options.tar, rule)
     with open_read(url, options.storage) as source:
-        members = read_members(source.map() or source, options.tar, url=url, skipped=skipped)
+        runs = NativeRuns(options.tar.limits, value=_located)
+        members = read_members(source.map() or source, options.tar, url=url, skipped=skipped, runs=runs)
         try:
-            located: Iterator[Any] = ((name, at, size, (at, size, data)) for name, at, size, data in members)
-            for sample in group_members(located, url, grouping, skipped=skipped, on_error=record):
+            for sample in group_members(
+                members, url, grouping, skipped=skipped, on_error=record, value=_located, runs=runs
+            ):
                 key = sample.pop("__key__")
                 del sample["__url__"]
                 yield key, sample
         finally:
             members.close()
+
+
+def _located(offset: int, size: int, data: bytes) -> LocatedField:
+    return offset, size, data
 
 
 def sample_problems(
