@@ -20,7 +20,7 @@ from harness.servers import nginx
 
 ROOT = Path(__file__).parents[1]
 
-ELSEWHERE = {"litdata", "turboloader", "wids"}  # peers that only make bench installs
+ELSEWHERE = {"datasets", "litdata", "turboloader", "wids"}  # peers that only make bench installs
 SIDES = [(name, side) for name, case in all_cases().items() for side in case.sides if side not in ELSEWHERE]
 
 

@@ -1,15 +1,18 @@
 """Streams of many remote shards, 20 ms away: what the openings of shards cost.
 
-The pictures are those of the other cases, in 1, 8, 64 or 512 shards. The peer of tarmac is tarmac itself on one shard,
-and webdataset, which starts curl for each shard.
+The pictures are those of the other cases, in 8, 64 or 512 shards. The peers of tarmac are tarmac itself on one shard,
+webdataset, which starts curl for each shard, and the datasets library of Hugging Face.
 """
 
 from __future__ import annotations
+
+import os
 
 from bench import data
 from bench.registry import Done, Site, Work, case
 
 ONE = "one shard"
+HUB = "datasets"
 
 
 def streaming(site: Site, side: str, shards: int) -> Work:
@@ -17,6 +20,8 @@ def streaming(site: Site, side: str, shards: int) -> Work:
     names = data.linked_photos(site, 1 if side == ONE else shards)
     expected = site.big // len(names) * len(names)
     urls = [f"{site.slow}/{name}" for name in names]
+    if side == HUB:
+        return with_datasets(urls, expected)
     if side == "webdataset":
         from webdataset import WebDataset
     else:
@@ -24,6 +29,19 @@ def streaming(site: Site, side: str, shards: int) -> Work:
 
     def work() -> Done:
         count = sum(1 for _ in WebDataset(urls, shardshuffle=False))
+        return Done(count, fault="" if count == expected else f"{count} samples instead of {expected}")
+
+    return work
+
+
+def with_datasets(urls: list[str], expected: int) -> Work:
+    """Stream with the datasets library of Hugging Face, without decoding pictures."""
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    from datasets import Image, load_dataset
+
+    def work() -> Done:
+        stream = load_dataset("webdataset", data_files={"train": urls}, split="train", streaming=True)
+        count = sum(1 for _ in stream.cast_column("jpg", Image(decode=False)))
         return Done(count, fault="" if count == expected else f"{count} samples instead of {expected}")
 
     return work
@@ -39,6 +57,10 @@ def rows(shards: int, ratio: float | None, peer_ratio: float | None) -> None:
 
     @case(f"{name}, beside curl", ratio=peer_ratio, needs=needs)
     def beside_curl(site: Site, side: str) -> Work:
+        return streaming(site, side, shards)
+
+    @case(f"{name}, beside Hugging Face datasets", sides=("tarmac", HUB), needs=needs)
+    def beside_datasets(site: Site, side: str) -> Work:
         return streaming(site, side, shards)
 
 
