@@ -30,7 +30,7 @@ from tarmac.errors import (
 from tarmac.indexing.entries import Entries, Extent
 from tarmac.indexing.manifest import Inputs, Manifest, Shard, find_inputs
 from tarmac.indexing.meta import Columns as MetaColumns
-from tarmac.indexing.meta import MetaPlan, meta_plan
+from tarmac.indexing.meta import MetaPlan, is_column, meta_plan
 from tarmac.indexing.sidecar import (
     Sidecar,
     make_sidecar,
@@ -273,11 +273,18 @@ def with_existing_columns(options: IndexOptions, *indexes: str) -> IndexOptions:
         options = replace(options, digests=options.digests or sidecar.facts.digests)
         if not sidecar.metadata:
             continue
-        try:
-            plan = meta_plan(sidecar.metadata, on_bad="null" if sidecar.facts.bad_meta else "raise")
-        except BadCondition as error:
-            error.hint = "tarmac index --drop builds an index without the existing columns."
-            raise error.at(url=index) from None
+        for name in sidecar.metadata:
+            if (
+                not is_column(name)
+                and name not in sidecar.fields
+                and sidecar.column(name).null_count < len(sidecar)
+            ):
+                raise BadCondition(
+                    f'the values of the column "{name}" are not in the shard, so indexing it again would lose them.',
+                    url=index,
+                    hint="tarmac index --drop builds an index without the existing columns.",
+                )
+        plan = meta_plan(sidecar.metadata, on_bad="null" if sidecar.facts.bad_meta else "raise")
         if options.meta is not None:
             names = {column.name for column in options.meta.columns}
             new = (column for column in plan.columns if column.name not in names)

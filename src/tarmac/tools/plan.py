@@ -7,6 +7,7 @@ becomes one output shard, or all of them are read in one pass by this process.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
 from collections.abc import Iterator, Sequence
@@ -17,7 +18,7 @@ from typing import Protocol
 import numpy as np
 import xxhash
 
-from tarmac.errors import UsageError
+from tarmac.errors import TarmacError, UsageError
 from tarmac.exact.dataset import Dataset
 from tarmac.exact.selection import whole
 from tarmac.exact.shardset import ShardSet
@@ -346,7 +347,11 @@ def columns_for(inputs: Inputs, select: Select, access: Access) -> MetaPlan | No
         return None
 
     def names() -> list[str]:
-        return offered_names(itertools.islice(access.reader(inputs.urls), _EXAMINED))
+        offered: list[str] = []
+        with contextlib.suppress(TarmacError):  # of what is read now; the verb itself decides about damage
+            for sample in itertools.islice(access.reader(inputs.urls), _EXAMINED):
+                offered += offered_names([sample])
+        return list(dict.fromkeys(offered))
 
     return with_indexed_names(inputs, select, access).meta(names)
 
