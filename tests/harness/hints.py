@@ -6,8 +6,8 @@
             tarmac.TarWriter(tmp_path)
         tarmac.TarWriter(tmp_path / "x.tar").close()
 
-A hint is named by its text in the sources, with `{}` in place of values. `tests/hints/test_all_hints.py` fails if one has
-neither a test nor a reason in `tests/hints/prose.py`.
+A hint is named by its text in the sources, with `{}` in place of values. `tests/hints/test_all_hints.py` fails if
+one has neither a test nor a reason in `tests/hints/prose.py`.
 """
 
 from __future__ import annotations
