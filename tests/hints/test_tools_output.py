@@ -225,14 +225,14 @@ def test_splits_without_names(tmp_path, verb):
     assert 0 < one.written < both.written == 20
 
 
-@follows("`split`, such as train=0.9,val=0.1; or an output without {split}.")
+@follows("`split`, or an output without {split}.")
 @pytest.mark.parametrize("verb", ["copy", "pack"])
 def test_names_without_splits(tmp_path, shards, capsys, verb):
     source = "data" if verb == "pack" else shards[0]
     done(capsys, "show", shards[0], "--extract", "data")
     hint = refused(capsys, verb, source, "-o", "{split}.tar")
-    assert hint == "--split, such as train=0.9,val=0.1; or an output without {split}."
-    with hinted("`split`, such as train=0.9,val=0.1; or an output without {split}."):
+    assert hint == "--split, or an output without {split}."
+    with hinted("`split`, or an output without {split}."):
         getattr(tarmac, verb)(source, "{split}.tar")
     done(capsys, verb, source, "-o", "{split}.tar", "--split", "train=0.9,val=0.1")
     done(capsys, verb, source, "-o", "all.tar")

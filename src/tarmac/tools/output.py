@@ -309,7 +309,7 @@ def check_splits(pattern: str, shares: Collection[str], only: str | None) -> Non
     """Raise unless the pattern names the splits that are written, or there is only one."""
     named = "{split" in pattern
     if named and not shares:
-        hint = "`split`, such as train=0.9,val=0.1; or an output without {split}."
+        hint = "`split`, or an output without {split}."
         raise UsageError("{split} in the output needs `split`.", url=pattern, hint=hint)
     if shares and not named and not only:
         hint = "{split}-{i:06d}.tar as the output, or `only` for one split."
