@@ -18,7 +18,7 @@ from tarmac.indexing.build import DEFAULT_INDEXING, IndexOptions, index_shard
 from tarmac.samples.grouping import Grouping, Naming, Sample
 
 _HINTS = {
-    "error": "`repeated` keep, if whole samples repeat.",
+    "error": "`repeated` keep with `rekey` '{i:09d}', if whole samples repeat; or tarmac check SHARD --repair -o DIR/.",
     "keep": "tarmac check SHARD --repair -o DIR/ writes a copy without it.",
 }
 

@@ -1,0 +1,3 @@
+"""Hints that no test can follow, each with the reason."""
+
+PROSE: dict[str, str] = {}
