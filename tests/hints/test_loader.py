@@ -85,19 +85,19 @@ Loader(collate=list), or replace a few odd samples with Loader(max_bad_samples=n
 )
 def test_different_shapes(dataset):
     def image(sample):
-        return {"npy": np.zeros((8 + (sample["cls"] == b"0"), 8, 3), "u1")}
+        return {"npy": np.zeros((8 + (sample["cls"] == b"3"), 8, 3), "u1")}
 
     images = dataset.map(image)
     with tarmac.Loader(images, 6) as loader, hinted(SHAPES, MismatchedBatch):
         list(loader)
-    crop = tarmac.RandomResizedCrop(4, fields="npy")
+    crop = tarmac.RandomResizedCrop(4, fields="npy", mirror=0)
     resized = images.map(lambda item: {"npy": item["npy"][:8]})
     for one_shape in (resized, images.map(crop, random=True)):
         with tarmac.Loader(one_shape, 6) as loader:
             assert len(next(iter(loader))["npy"]) == 6
     with tarmac.Loader(images, 6, collate=list) as loader:
         assert len(next(iter(loader))) == 6
-    with tarmac.Loader(images, 6, max_bad_samples=1) as loader:
+    with tarmac.Loader(images, 6, max_bad_samples=1, shuffle=False) as loader:
         assert next(iter(loader))["npy"].shape == (6, 8, 8, 3)
 
 

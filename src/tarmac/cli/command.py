@@ -17,6 +17,7 @@ DAMAGED, USAGE, UNREACHABLE = 1, 2, 3
 GROUPS = ("Arguments", "Options", "Select", "Order", "Write", "Run", "Access")
 Function = Callable[..., Any]
 Group = list[Callable[[Function], Function]]
+_LIMIT = re.compile(r"\bLimits\.(\w+)")
 _VALUE = re.compile(r"\b(\w+)=tarmac\.(\w+)(?:\(([^()]*)\))?")
 _flags: dict[str, str] = {}
 """The flags of the running command, by the name of the argument that they set."""
@@ -142,7 +143,9 @@ def build_verb(verb: str, *groups: Group, help: str, example: str) -> click.Comm
 
 
 def with_flags(text: str) -> str:
-    """Replace arguments by the flags of the running command: names in backticks, and values of this package."""
+    """Replace arguments by the flags of the running command: names in backticks, limits and values of this package."""
+    if "limits" in _flags:
+        text = _LIMIT.sub(rf"{_flags['limits']} \1=N", text)
     text = _VALUE.sub(lambda match: _with_value(*match.groups()) or match[0], text)
     return re.sub(r"`(\w+)`", lambda match: _flags.get(match[1], match[0]), text)
 
