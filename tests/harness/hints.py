@@ -48,13 +48,13 @@ def pattern(hint: str) -> str:
 
 def hints_in_sources() -> dict[str, set[str]]:
     """Return all hints, with the files that have them."""
-    found: dict[str, set[str]] = {}
+    hints: dict[str, set[str]] = {}
     for path in sorted(SOURCES.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             for value in _hint_values(node):
                 for text in _texts(value):
-                    found.setdefault(text, set()).add(str(path.relative_to(SOURCES)))
-    return found
+                    hints.setdefault(text, set()).add(str(path.relative_to(SOURCES)))
+    return hints
 
 
 def _hint_values(node: ast.AST) -> Iterator[ast.expr]:
@@ -62,8 +62,8 @@ def _hint_values(node: ast.AST) -> Iterator[ast.expr]:
         yield node.value
     elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        if any(_name(target) in ("hint", "advice") for target in targets):
-            yield node.value
+        if any(_name(target).strip("_").lower() in ("hint", "hints", "advice") for target in targets):
+            yield from node.value.values if isinstance(node.value, ast.Dict) else [node.value]
 
 
 def _name(target: ast.expr) -> str:

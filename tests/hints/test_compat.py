@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import signal
 import subprocess
 from pathlib import Path
 
@@ -29,6 +31,7 @@ from tarmac.errors import (
     UsageError,
     WorkerFailed,
 )
+from tarmac.runtime.worker_info import current_worker_info
 
 
 @pytest.fixture
@@ -138,13 +141,31 @@ def test_simultaneous_iterations():
     assert len(list(first)) == 2
 
 
+class Hungry:
+    """Yield numbers; one of several workers is killed, as if memory ran out."""
+
+    def __iter__(self):
+        if current_worker_info().worker:
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield from range(3)
+
+
+@pytest.mark.processes
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@follows("use fewer workers, if the system log says that memory ran out.")
+def test_a_killed_worker():
+    with hinted("use fewer workers, if the system log says that memory ran out.", WorkerFailed):
+        list(compat.multi.MultiLoader(Hungry(), 2))
+    assert len(list(compat.multi.MultiLoader(Hungry(), 1))) == 3
+
+
 def wids_list(path, shard, **entry):
     path.write_text(json.dumps({"wids_version": 1, "shardlist": [{"url": shard, **entry}]}))
     return str(path)
 
 
 @follows(
-    "tarmac index SHARDS -o FILE.json writes a list with the number of samples.",
+    "tarmac index SHARDS -o NEW.json writes a list with the number of samples.",
     "update the list: tarmac index SHARDS -o FILE.json",
 )
 @pytest.mark.parametrize("entry", [{}, {"nsamples": 3}])
@@ -152,11 +173,12 @@ def test_a_list_with_a_wrong_number_of_samples(shard, tmp_path, entry):
     hint = (
         "update the list: tarmac index SHARDS -o FILE.json"
         if entry
-        else "tarmac index SHARDS -o FILE.json writes a list with the number of samples."
+        else "tarmac index SHARDS -o NEW.json writes a list with the number of samples."
     )
     path = wids_list(tmp_path / "FILE.json", shard, **entry)
     with hinted(hint, BadManifest):
         wids.ShardListDataset(path)[0]
+    path = path if entry else str(tmp_path / "NEW.json")
     assert run(["index", shard, "-o", path, "-j", "1"]) == 0
     dataset = wids.ShardListDataset(path)
     assert len(dataset) == 2
@@ -170,9 +192,9 @@ def test_a_shard_with_another_md5_sum(shard):
     md5sum = hashlib.md5(content).hexdigest()
     Path(shard).write_bytes(content.replace(b"x", b"z"))
     with hinted("download or write the shard again.", DigestMismatch):
-        wids.IndexedTarSamples(shard, md5sum=md5sum)
+        wids.IndexedTarSamples(path=shard, md5sum=md5sum)
     Path(shard).write_bytes(content)
-    samples = wids.IndexedTarSamples(shard, md5sum=md5sum)
+    samples = wids.IndexedTarSamples(path=shard, md5sum=md5sum)
     assert len(samples) == 2
     samples.close()
 

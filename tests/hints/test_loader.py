@@ -48,16 +48,16 @@ class Odd:
     [(UNSENDABLE, threading.Lock, lambda lock: np.array([lock.locked()])), (UNREADABLE, Odd, repr)],
 )
 def test_a_batch_that_cannot_be_sent(dataset, hint, kind, converted):
-    made = dataset.map(lambda sample: {"key": sample["__key__"], "value": kind()})
+    samples = dataset.map(lambda sample: {"key": sample["__key__"], "value": kind()})
     with (
-        tarmac.Loader(made, 3, threads=0, processes=1, start_method="fork") as loader,
+        tarmac.Loader(samples, 3, threads=0, processes=1, start_method="fork") as loader,
         hinted(hint, NotPicklable),
     ):
         next(iter(loader))
-    changed = made.map(lambda item: {**item, "value": converted(item["value"])})
+    changed = samples.map(lambda item: {**item, "value": converted(item["value"])})
     with tarmac.Loader(changed, 3, threads=0, processes=1, start_method="fork") as loader:
         assert len(list(loader)) == 2
-    with tarmac.Loader(made, 3, threads=2) as loader:
+    with tarmac.Loader(samples, 3, threads=2) as loader:
         assert len(list(loader)) == 2
 
 
@@ -123,14 +123,14 @@ def test_different_fields(tmp_path):
         assert len(next(iter(loader))["jpg"]) == 3
 
 
-@follows("the dataset and Loader options of the saved state, or start without the state.")
+@follows("use the dataset and Loader options of the saved state, or start without the state.")
 def test_a_state_of_another_order(dataset):
     with tarmac.Loader(dataset, 2, window=2) as loader:
         batches = iter(loader)
         next(batches)
         state, rest = loader.state_dict(), [batch["cls"] for batch in batches]
     with tarmac.Loader(dataset, 2, window=3) as loader:
-        hint = "the dataset and Loader options of the saved state, or start without the state."
+        hint = "use the dataset and Loader options of the saved state, or start without the state."
         with hinted(hint, StateMismatch):
             loader.load_state_dict(state)
         assert len(list(loader)) == 3
