@@ -81,8 +81,9 @@ GUARD = 'put the main program below `if __name__ == "__main__":`, which processe
 
 
 def _worker_died() -> WorkerDied:
-    again = "run the same command again, with fewer processes if memory ran out."
-    hint = again if _context().get_start_method() == "fork" else f"{again} In a script, {GUARD}"
+    hint = "run the same command again, with fewer processes if memory ran out."
+    if _context().get_start_method() != "fork":
+        hint = f"{hint} In a script, {GUARD}"
     return WorkerDied("a worker process was killed or exited early.", hint=hint)
 
 
