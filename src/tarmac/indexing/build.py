@@ -155,7 +155,7 @@ def find_or_make_index(url: str, options: IndexOptions, *, beside: bool = True) 
         raise WriteError(
             f"the index can be written neither beside the shard nor to {os.path.dirname(cached)}: {reason}",
             url=url,
-            hint="set TARMAC_HOME to a writable directory, or tarmac index --sidecars DIR.",
+            hint="set TARMAC_HOME to a writable directory, or tarmac index SHARDS --sidecars DIR -o FILE.json",
         ) from error
     return open_sidecar(cached), cached
 
