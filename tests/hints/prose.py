@@ -1,3 +1,5 @@
 """Hints that no test can follow, each with the reason."""
 
-PROSE: dict[str, str] = {}
+PROSE: dict[str, str] = {
+    "{}aws sts get-caller-identity --profile {} shows the reason.": "needs the aws tool and an account",
+}

@@ -77,7 +77,7 @@ def test_a_large_file_without_a_length(server, capsys):
     assert count(server.url, replace(FAST, max_unsized_bytes=len(SHARD))) == 3
     checking = ["check", server.url, "-j", "1", "--storage"]
     assert run([*checking, "max_unsized_bytes=100"]) == 3
-    assert "Try: raise --storage max_unsized_bytes=N if the file" in capsys.readouterr().err
+    assert "Try: raise --storage max_unsized_bytes=N if the file" in capsys.readouterr().out
     assert run([*checking, f"max_unsized_bytes={len(SHARD)}"]) == 0
 
 
@@ -214,7 +214,10 @@ def test_a_damaged_copy_that_cannot_be_removed(server, monkeypatch):
         raise PermissionError(13, "denied")
 
     server.script([Action(body=SHARD[:-1500])])
-    with monkeypatch.context() as patch, hinted("remove the damaged copy {} from the cache and read it again.") as caught:
+    with (
+        monkeypatch.context() as patch,
+        hinted("remove the damaged copy {} from the cache and read it again.") as caught,
+    ):
         patch.setattr(os, "unlink", denied)
         count(server.url, cache=tarmac.Cache("cache"))
     os.remove(re.search("copy (.*) from", caught.value.hint)[1])
@@ -241,7 +244,9 @@ def test_an_index_without_a_place(tmp_path, monkeypatch):
     (tmp_path / "root/x.tar").write_bytes(SHARD)
     monkeypatch.setenv("TARMAC_HOME", "/dev/null/home")
     with folder(tmp_path / "root") as url:
-        with hinted("set TARMAC_HOME to a writable directory, or tarmac index SHARDS --sidecars DIR -o FILE.json"):
+        with hinted(
+            "set TARMAC_HOME to a writable directory, or tarmac index SHARDS --sidecars DIR -o FILE.json"
+        ):
             tarmac.Dataset(f"{url}/x.tar")
         assert run(["index", f"{url}/x.tar", "--sidecars", "DIR", "-o", "FILE.json", "-j", "1"]) == 0
         assert tarmac.Dataset("FILE.json")[2]["__key__"] == "s2"

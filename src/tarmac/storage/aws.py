@@ -87,7 +87,9 @@ def resolve(config: Values, variables: Values, files: Files) -> Access:
     if not known and name != "default":
         names = ", ".join(_profiles(files)) or "none"
         what = f'the profile "{name}" is missing in the files of the AWS SDK, which have: {names}.'
-        raise BadSetting(what, hint=f"set AWS_PROFILE to one of these, or run aws configure --profile {name}.")
+        raise BadSetting(
+            what, hint=f"set AWS_PROFILE to one of these, or run aws configure --profile {name}."
+        )
     source = f'the profile "{name}"'
     if kind := _fetched(profile):
         return Access(added, endpoint, source, functools.partial(_provider, name, kind))

@@ -195,7 +195,11 @@ class LocalSink:
                 hint='a file name, "-" for standard output, or a pipe: command.',
             )
         if self._options.overwrite is False:
-            raise CommitFailed("the file exists.", url=self._url, hint="write=tarmac.storage.WriteOptions(overwrite=True), or another name.")
+            raise CommitFailed(
+                "the file exists.",
+                url=self._url,
+                hint="write=tarmac.storage.WriteOptions(overwrite=True), or another name.",
+            )
         return _identity(status)
 
     def write(self, data: bytes, /) -> None:

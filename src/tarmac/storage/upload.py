@@ -32,7 +32,11 @@ class UploadSink:
         self._overwrite = write.overwrite
         self._existing = self._look_up()
         if self._overwrite is False and self._existing is not _ABSENT:
-            raise CommitFailed("the object exists.", url=url, hint="write=tarmac.storage.WriteOptions(overwrite=True), or another name.")
+            raise CommitFailed(
+                "the object exists.",
+                url=url,
+                hint="write=tarmac.storage.WriteOptions(overwrite=True), or another name.",
+            )
         with self._spooling():
             self._spool: IO[bytes] = tempfile.TemporaryFile(buffering=MIB)  # noqa: SIM115
 
