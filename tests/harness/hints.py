@@ -62,8 +62,8 @@ def _hint_values(node: ast.AST) -> Iterator[ast.expr]:
         yield node.value
     elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        if any(_name(target) in ("hint", "advice") for target in targets):
-            yield node.value
+        if any(_name(target).strip("_").lower() in ("hint", "hints", "advice") for target in targets):
+            yield from node.value.values if isinstance(node.value, ast.Dict) else [node.value]
 
 
 def _name(target: ast.expr) -> str:

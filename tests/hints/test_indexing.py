@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import gzip
 import io
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -208,10 +210,33 @@ def test_an_old_index_of_dali(shard, capsys):
 @follows("split_name=tarmac.last_dot for keys that contain dots.")
 def test_too_many_fields(shard, capsys):
     count = 32_010
-    Path(shard).write_bytes(plain((f"frame.{number}.cls", b"1") for number in range(count)))
+    with tarmac.TarWriter(shard, encoder=False, split_name=tarmac.last_dot) as writer:
+        for number in range(count):
+            writer.write({"__key__": f"frame.{number}", "cls": b"1"})
     with hinted("split_name=tarmac.last_dot for keys that contain dots."):
         tarmac.Dataset(shard)
     assert index(shard, "-o", "x.json") == 1
     assert "Try: --split-name last-dot for keys" in capsys.readouterr().err
     assert index(shard, "-o", "x.json", "--split-name", "last-dot") == 0
     assert len(tarmac.Dataset(shard, split_name=tarmac.last_dot)) == count
+
+
+@follows("tarmac copy {} -o {}")
+def test_a_compressed_shard():
+    Path("a b.tar.gz").write_bytes(gzip.compress(plain(FILES)))
+    with hinted("tarmac copy {} -o {}") as caught:
+        tarmac.Dataset("a b.tar.gz")
+    verb, *arguments = shlex.split(caught.value.hint)
+    assert verb == "tarmac"
+    assert run([*arguments, "-j", "1"]) == 0
+    assert keys(tarmac.Dataset("a b.tar")) == ["a", "b"]
+
+
+@follows("rename it to {}.tar.{}, and decompress that with tarmac copy.")
+def test_a_compressed_shard_with_another_name(shard):
+    Path(shard).write_bytes(gzip.compress(plain(FILES)))
+    with hinted("rename it to x.tar.gz, and decompress that with tarmac copy."):
+        tarmac.Dataset(shard)
+    Path(shard).rename("x.tar.gz")
+    assert run(["copy", "x.tar.gz", "-o", "x.tar", "-j", "1"]) == 0
+    assert keys(tarmac.Dataset("x.tar")) == ["a", "b"]

@@ -99,3 +99,14 @@ def test_shares_that_leave_a_rest(shard, capsys):
     assert run(["copy", shard, "-o", "f-{split}.tar", "-j", "1", "--split", "train=0.9"]) == 2
     assert "Try: rest=0.1 for the other samples." in capsys.readouterr().err
     assert run(["copy", shard, "-o", "f-{split}.tar", "-j", "1", "--split", "train=0.9,rest=0.1"]) == 0
+
+
+@follows("`repeated` keep, if each of them begins a whole sample.")
+def test_a_duplicate_field(capsys):
+    Path("x.tar").write_bytes(plain([("a.txt", b"1"), ("a.txt", b"2")]))
+    with hinted("`repeated` keep, if each of them begins a whole sample."):
+        list(tarmac.read("x.tar"))
+    assert [sample["txt"] for sample in tarmac.read("x.tar", repeated="keep")] == [b"1", b"2"]
+    assert run(["show", "x.tar"]) == 1
+    assert "Try: --repeated keep, if each of them begins a whole sample." in capsys.readouterr().err
+    assert run(["show", "x.tar", "--repeated", "keep"]) == 0

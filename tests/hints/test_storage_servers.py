@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import re
 from dataclasses import replace
@@ -252,3 +253,72 @@ def test_an_index_without_a_place(tmp_path, monkeypatch):
         assert tarmac.Dataset("FILE.json")[2]["__key__"] == "s2"
         monkeypatch.setenv("TARMAC_HOME", str(tmp_path / "writable"))
         assert tarmac.Dataset(f"{url}/x.tar")[2]["__key__"] == "s2"
+
+
+@pytest.fixture
+def without_credentials():
+    """A config without credentials: those of the container or instance are denied by a proxy."""
+
+    class Denied(Handler):
+        def do_GET(self):
+            self.reply(403)
+
+        do_PUT = do_GET
+
+    class Bucket(Handler):
+        def do_GET(self):
+            self.reply(200, {"Last-Modified": "Mon, 01 Jan 2024 00:00:00 GMT", "ETag": '"1"'}, len(SHARD))
+            self.wfile.write(SHARD)
+
+    with serving(Denied) as proxy, serving(Bucket) as url:
+        yield url, {"proxy_url": proxy, "allow_http": "true"}
+
+
+SIGNING = {
+    "s3": "AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; AWS_SKIP_SIGNATURE=true for a public bucket.",
+    "gs": "GOOGLE_APPLICATION_CREDENTIALS; GOOGLE_SKIP_SIGNATURE=true for a public bucket.",
+    "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY; AZURE_SKIP_SIGNATURE=true for a public container.",
+}
+VARIABLES = {
+    "s3": [
+        {"AWS_PROFILE": "work"},
+        {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"},
+        {"AWS_SKIP_SIGNATURE": "true"},
+    ],
+    "gs": [{"GOOGLE_APPLICATION_CREDENTIALS": "account.json"}, {"GOOGLE_SKIP_SIGNATURE": "true"}],
+    "az": [
+        {"AZURE_STORAGE_ACCOUNT_NAME": "me", "AZURE_STORAGE_ACCOUNT_KEY": "eHg="},
+        {"AZURE_SKIP_SIGNATURE": "true"},
+    ],
+}
+
+
+@follows(
+    "AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; AWS_SKIP_SIGNATURE=true for a public bucket.",
+    "GOOGLE_APPLICATION_CREDENTIALS; GOOGLE_SKIP_SIGNATURE=true for a public bucket.",
+    "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY; AZURE_SKIP_SIGNATURE=true for a public container.",
+)
+@pytest.mark.parametrize("scheme", SIGNING)
+def test_no_credentials(without_credentials, monkeypatch, scheme):
+    url, config = without_credentials
+    Path("credentials").write_text(f"[work]\n{PROFILE}")
+    account = {
+        "type": "service_account",
+        "client_email": "me",
+        "private_key_id": "k",
+        "private_key": "",
+        "gcs_base_url": url,
+    }
+    Path("account.json").write_text(json.dumps({**account, "disable_oauth": True}))
+    names = {"s3": "endpoint", "gs": "google_base_url", "az": "azure_endpoint"}
+    config[names[scheme]] = url
+    first = {"account_name": "me"} if scheme == "az" else {}
+    with hinted(SIGNING[scheme]):
+        count(f"{scheme}://data/x.tar", replace(FAST, retries=0, config=config | first))
+    del config["proxy_url"]
+    for variables in VARIABLES[scheme]:
+        with monkeypatch.context() as patch:
+            for name, value in variables.items():
+                patch.setenv(name, value)
+            more = {} if "AZURE_STORAGE_ACCOUNT_NAME" in variables else first
+            assert count(f"{scheme}://data/x.tar", replace(FAST, config=config | more)) == 3

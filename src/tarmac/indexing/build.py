@@ -264,8 +264,10 @@ def _decompressing(url: str, compression: str) -> str:
     shown = display_url(url)
     stem = re.sub(r"(?i)(\.tar)?(\.\w+)?$", "", shown if is_local(url) else shown.rpartition("/")[2])
     if format_of_name(without_query(url)) is None:
-        return f"rename it to {stem}.tar.{compression}, and decompress that with tarmac copy."
-    return f"tarmac copy {shlex.quote(shown)} -o {shlex.quote(f'{stem}.tar')}"
+        hint = f"rename it to {stem}.tar.{compression}, and decompress that with tarmac copy."
+    else:
+        hint = f"tarmac copy {shlex.quote(shown)} -o {shlex.quote(f'{stem}.tar')}"
+    return hint
 
 
 def _read_entries(
