@@ -48,13 +48,13 @@ def pattern(hint: str) -> str:
 
 def hints_in_sources() -> dict[str, set[str]]:
     """Return all hints, with the files that have them."""
-    found: dict[str, set[str]] = {}
+    hints: dict[str, set[str]] = {}
     for path in sorted(SOURCES.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             for value in _hint_values(node):
                 for text in _texts(value):
-                    found.setdefault(text, set()).add(str(path.relative_to(SOURCES)))
-    return found
+                    hints.setdefault(text, set()).add(str(path.relative_to(SOURCES)))
+    return hints
 
 
 def _hint_values(node: ast.AST) -> Iterator[ast.expr]:

@@ -194,14 +194,14 @@ def test_an_index_with_a_column_of_another_version(shard):
 def test_an_old_index_of_dali(shard, capsys):
     files = [("a.cls", b"1"), ("b.cls", b"2")]
     Path(shard).write_bytes(plain(files))
-    places = [offset + 512 for offset in header_offsets(plain(files))]
-    Path("x.idx").write_text("v1.1 2\n" + "".join(f"cls {place} 1\n" for place in places))
+    offsets = [offset + 512 for offset in header_offsets(plain(files))]
+    Path("x.idx").write_text("v1.1 2\n" + "".join(f"cls {start} 1\n" for start in offsets))
     with hinted("index the shard without `dali`, or run wds2idx of a newer DALI."):
         tarmac.index(shard, "x.json", dali=True, jobs=1)
     assert index(shard, "-o", "x.json", "--dali") == 1
     assert "Try: index the shard without --dali, or run wds2idx" in capsys.readouterr().err
     assert index(shard, "-o", "x.json") == 0
-    newer = [f"cls {place} 1 {name}\n" for place, (name, _) in zip(places, files, strict=True)]
+    newer = [f"cls {start} 1 {name}\n" for start, (name, _) in zip(offsets, files, strict=True)]
     Path("x.idx").write_text("v1.2 2\n" + "".join(newer))
     assert index(shard, "-o", "y.json", "--dali") == 0
     assert keys(tarmac.Dataset("x.json")) == keys(tarmac.Dataset("y.json")) == ["a", "b"]

@@ -103,7 +103,7 @@ CLASH = "give each writer its own names, or write=tarmac.storage.WriteOptions(ov
 
 
 @pytest.fixture(params=["local", pytest.param("store", marks=pytest.mark.processes)])
-def place(request, tmp_path):
+def directory(request, tmp_path):
     """A directory to write to: local, or of a server."""
     if request.param == "local":
         yield str(tmp_path)
@@ -113,18 +113,18 @@ def place(request, tmp_path):
 
 
 @follows("write=tarmac.storage.WriteOptions(overwrite=True), or another name.")
-def test_a_target_that_exists(place):
+def test_a_target_that_exists(directory):
     with hinted(OVERWRITE):
-        write(f"{place}/x.tar", write=tarmac.storage.WriteOptions(overwrite=False))
-    write(f"{place}/y.tar", write=tarmac.storage.WriteOptions(overwrite=False))
-    write(f"{place}/x.tar", write=tarmac.storage.WriteOptions(overwrite=True))
-    assert count(f"{place}/x.tar") == count(f"{place}/y.tar") == 1
+        write(f"{directory}/x.tar", write=tarmac.storage.WriteOptions(overwrite=False))
+    write(f"{directory}/y.tar", write=tarmac.storage.WriteOptions(overwrite=False))
+    write(f"{directory}/x.tar", write=tarmac.storage.WriteOptions(overwrite=True))
+    assert count(f"{directory}/x.tar") == count(f"{directory}/y.tar") == 1
 
 
 @follows("give each writer its own names, or write=tarmac.storage.WriteOptions(overwrite=True).")
-def test_two_writers_of_one_name(place):
+def test_two_writers_of_one_name(directory):
     def both(*names, **options):
-        writers = [tarmac.TarWriter(f"{place}/{name}", **options) for name in names]
+        writers = [tarmac.TarWriter(f"{directory}/{name}", **options) for name in names]
         for number, writer in enumerate(writers):
             writer.write(SAMPLE | {"__key__": f"{number}" * (number + 1)})
         for writer in writers:
@@ -134,7 +134,7 @@ def test_two_writers_of_one_name(place):
         both("new.tar", "new.tar")
     both("one.tar", "two.tar")
     both("new.tar", "new.tar", write=tarmac.storage.WriteOptions(overwrite=True))
-    [sample] = tarmac.read(f"{place}/new.tar")
+    [sample] = tarmac.read(f"{directory}/new.tar")
     assert sample["__key__"] == "11"
 
 
