@@ -47,7 +47,7 @@ NONE_SPLIT: Mapping[str, SampleError] = MappingProxyType({})
 _MAX_FIELDS = 1000
 _PREFIX = 32
 """Characters of field names that are remembered, which may be long."""
-_IF_WHOLE = "`repeated` keep, if each of them begins a whole sample."
+_HINT = "`repeated` keep, if each of them begins a whole sample."
 
 
 def _raise(error: SampleError) -> None:
@@ -131,7 +131,7 @@ def _group(
                     sample = {"__key__": sample["__key__"], "__url__": url}
                 else:
                     what, key = f'duplicate field "{field}".', sample["__key__"]
-                    on_error(DuplicateField(what, url=url, member=name, key=key, hint=_IF_WHOLE))
+                    on_error(DuplicateField(what, url=url, member=name, key=key, hint=_HINT))
                     sample = {}
             if sample:
                 sample[field] = data
