@@ -207,7 +207,7 @@ class TrailingData(ArchiveError):
     """Data other than zeros follows the end-of-archive marker."""
 
     hint: str | None = (
-        "for archives joined with cat: tarmac check SHARD --repair -o DIR/ merges them, "
+        "for archives joined with cat: tarmac copy SHARD -o NEW.tar --tar concatenated=true merges them, "
         "or read them with tar=tarmac.TarOptions(concatenated=True)."
     )
 
@@ -365,7 +365,7 @@ class IndexStale(IndexingError):
 class IndexDamaged(IndexingError):
     """The index of a shard is truncated, corrupt, of an unknown version, or belongs to another shard."""
 
-    hint: str | None = "remove it and run tarmac index again."
+    hint: str | None = "remove the index, SHARD.arrow, and run tarmac index SHARDS -o manifest.json."
 
 
 class BadManifest(IndexingError):
@@ -375,7 +375,9 @@ class BadManifest(IndexingError):
 class DigestMismatch(IndexingError):
     """The bytes of a field differ from those that were indexed."""
 
-    hint: str | None = "download or write the shard again; tarmac check MANIFEST finds all such fields."
+    hint: str | None = (
+        "download or write the shard again; tarmac check SHARDS --digests --all-errors lists all such fields."
+    )
 
 
 class LoaderError(TarmacError, RuntimeError):

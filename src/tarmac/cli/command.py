@@ -18,6 +18,8 @@ GROUPS = ("Arguments", "Options", "Select", "Order", "Write", "Run", "Access")
 Function = Callable[..., Any]
 Group = list[Callable[[Function], Function]]
 _VALUE = re.compile(r"\b(\w+)=tarmac\.(\w+)(?:\(([^()]*)\))?")
+_SETTING = re.compile(r"\b(Limits|StorageOptions|TarOptions)\.(?!config\b|headers\b)(\w+)")
+_SETTERS = {"Limits": "limits", "StorageOptions": "storage", "TarOptions": "tar"}
 _flags: dict[str, str] = {}
 """The flags of the running command, by the name of the argument that they set."""
 
@@ -142,8 +144,9 @@ def build_verb(verb: str, *groups: Group, help: str, example: str) -> click.Comm
 
 
 def with_flags(text: str) -> str:
-    """Replace arguments by the flags of the running command: names in backticks, and values of this package."""
+    """Replace arguments by the flags of the running command: names in backticks, values and options of this package."""
     text = _VALUE.sub(lambda match: _with_value(*match.groups()) or match[0], text)
+    text = _SETTING.sub(lambda match: _with_setting(*match.groups()) or match[0], text)
     return re.sub(r"`(\w+)`", lambda match: _flags.get(match[1], match[0]), text)
 
 
@@ -151,6 +154,12 @@ def _with_value(name: str, value: str, setting: str | None) -> str:
     """Return the flag for `split_name=tarmac.last_dot` or `tar=tarmac.TarOptions(end="lenient")`, if there is one."""
     text = setting.replace('"', "").lower() if setting else value.replace("_", "-")
     return f"{_flags[name]} {text}" if name in _flags else ""
+
+
+def _with_setting(options: str, name: str) -> str:
+    """Return the flag for `Limits.shards`, if there is one: `--limits shards=N`."""
+    flag = _flags.get(_SETTERS[options])
+    return f"{flag} {name}=N" if flag else ""
 
 
 def _reserve_stdout(output: str | None, as_json: bool) -> None:

@@ -21,7 +21,7 @@ def require_allowed(what: str, options: DecodeOptions, handler: str) -> None:
     if not options.allow_pickle:
         raise UnsafeCodec(
             f"{what} can run any code when loaded.",
-            hint=f"json, npy or safetensors; for data you trust, allow_pickle=True or {handler}.",
+            hint=f"a json, npy or npz field; for data you trust, allow_pickle=True or {handler}.",
         )
     _reject_in_secure_mode(what)
 
@@ -29,7 +29,7 @@ def require_allowed(what: str, options: DecodeOptions, handler: str) -> None:
 def _reject_in_secure_mode(what: str) -> None:
     if is_secure():
         raise UnsafeCodec(
-            f"{what} can run any code when loaded, and secure mode is on.", hint="json, npy or safetensors."
+            f"{what} can run any code when loaded, and secure mode is on.", hint="a json, npy or npz field."
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shlex
 import threading
 import weakref
 from collections import OrderedDict
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Any, Generic, Protocol, TypeVar
 
+from tarmac.display import display_url
 from tarmac.errors import IndexDamaged, IndexingError, IndexMissing, IndexStale
 from tarmac.exact.indexed import IndexedShard
 from tarmac.indexing.build import REQUESTS, IndexOptions, find_or_make_index
@@ -203,7 +205,8 @@ class ShardSet:
             raise IndexingError(
                 "the index was built with a different `split_name`.",
                 url=url,
-                hint="leave `split_name` out, or remove the index so that it is built again.",
+                hint="leave `split_name` out, or remove the index, SHARD.arrow, and run "
+                "tarmac index SHARDS -o manifest.json with this `split_name`.",
             )
 
     def after_fork(self) -> None:
@@ -232,7 +235,8 @@ def _named_sidecar(shard: Shard, storage: StorageOptions) -> Sidecar:
     try:
         sidecar = open_sidecar(url, storage)
     except IndexMissing as error:
-        error.hint = f"tarmac index {shard.url}, or copy the index together with its shard."
+        shown = shlex.quote(display_url(shard.url))
+        error.hint = f"tarmac index {shown}, or copy the index together with its shard."
         raise
     if sidecar.facts.fingerprint != shard.fingerprint:
         raise IndexDamaged("the index does not match the fingerprint in the manifest.", url=url)

@@ -221,7 +221,7 @@ def find_or_make_index(url: str, options: IndexOptions, *, beside: bool = True) 
         raise WriteError(
             f"the index can be written neither beside the shard nor to {os.path.dirname(cached)}: {reason}",
             url=url,
-            hint="set TARMAC_HOME to a writable directory, or tarmac index --sidecars DIR.",
+            hint="set TARMAC_HOME to a writable directory, or tarmac index SHARDS --sidecars DIR -o FILE.json",
         ) from error
     return open_sidecar(cached), cached
 
@@ -337,8 +337,10 @@ def _decompressing(url: str, compression: str) -> str:
     shown = display_url(url)
     stem = re.sub(r"(?i)(\.tar)?(\.\w+)?$", "", shown if is_local(url) else shown.rpartition("/")[2])
     if format_of_name(without_query(url)) is None:
-        return f"rename it to {stem}.tar.{compression}, and decompress that with tarmac copy."
-    return f"tarmac copy {shlex.quote(shown)} -o {shlex.quote(f'{stem}.tar')}"
+        hint = f"rename it to {stem}.tar.{compression}, and decompress that with tarmac copy."
+    else:
+        hint = f"tarmac copy {shlex.quote(shown)} -o {shlex.quote(f'{stem}.tar')}"
+    return hint
 
 
 def _read_entries(

@@ -214,7 +214,7 @@ def _check_version(content: dict[str, Any], url: str) -> None:
             f"unknown version: expected {KIND!r}, wids 1, tarmac {VERSION}; "
             f"got {kind!r}, wids {wids!r}, tarmac {version!r}.",
             url=url,
-            hint="use a newer tarmac, or run tarmac index with this one.",
+            hint="use a newer tarmac, or tarmac index SHARDS -o NEW.json",
         )
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import xxhash
 
-from tarmac.errors import TransferError
+from tarmac.errors import TransferError, UnsupportedScheme
 from tarmac.storage import ObjectInfo, StorageOptions, is_local, read_range
 from tarmac.storage.local import LocalSource
 
@@ -48,7 +48,7 @@ def sample_digests(
 ) -> list[SampledDigest]:
     """Return sampled digests of a shard whose payloads begin at `offsets`.
 
-    There are none if the server does not support ranges; then only size and ETag are compared.
+    There are none if the server or store does not support ranges; then only size and ETag are compared.
     """
     spans = sampled_spans(offsets, info.size)
     try:
@@ -138,3 +138,5 @@ def _digests(
         if type(error) is not TransferError:  # the transfer failed; a rejected range has no class of its own
             raise
         raise LookupError("the server does not support ranges") from None
+    except UnsupportedScheme:
+        raise LookupError("the store does not support ranges") from None

@@ -149,7 +149,7 @@ class Claims:
         held.take(max(existing, default=0) + 1, self._content(names))
         try:
             for other in held.others().values():
-                _reject_overlap(other, names, directory, hint="`overwrite`, if that job no longer runs.")
+                _reject_overlap(other, names, directory, may_be_dead=True)
         except JobBusy:
             held.release()
             raise
@@ -163,12 +163,18 @@ def _overlap_with(other: dict[str, Any], names: Sequence[Names]) -> str | None:
         return None  # not written by tarmac
 
 
-def _reject_overlap(other: dict[str, Any], names: Sequence[Names], directory: str, hint: str = "") -> None:
+def _reject_overlap(
+    other: dict[str, Any], names: Sequence[Names], directory: str, *, may_be_dead: bool = False
+) -> None:
     """Raise JobBusy if the other job may write one of the names."""
     name = _overlap_with(other, names)
     if name is not None:
         owner = f"`tarmac {other.get('verb')}` (process {other.get('pid')} on {other.get('host')})"
-        hint = " ".join(filter(None, ("wait until it has finished, or write to other names.", hint)))
+        hint = (
+            "wait until it has finished, or write to other names; `overwrite`, if it no longer runs."
+            if may_be_dead
+            else "wait until it has finished, or write to other names."
+        )
         raise JobBusy(f"{owner} is running and may write this name.", url=f"{directory}{name}", hint=hint)
 
 

@@ -107,8 +107,11 @@ def _completed(
     existing = existing_sizes(files, storage)
     for unit in recorded:
         if records.done[unit.name][0] != task.inputs(unit):
-            retry = '`retry` "failed" processes the shards again in which samples failed; '
-            hint = f"{retry if records.done[unit.name][1].failed else ''}{JobMismatch.hint}"
+            hint = (
+                f'`retry` "failed" processes the shards again in which samples failed; {JobMismatch.hint}'
+                if records.done[unit.name][1].failed
+                else JobMismatch.hint
+            )
             what = f"the inputs of {unit.name} have changed since it was written."
             raise JobMismatch(what, url=ledger, hint=hint)
         outcome = completed_outcome(unit.name, records, existing)

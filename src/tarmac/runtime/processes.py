@@ -41,14 +41,18 @@ def worker_pool(processes: int, work: Callable[[T], R]) -> Iterator[Callable[[T]
     `work` is sent once, when a process starts. The processes end with the block or with this process,
     whichever ends first. Pass futures to `result_of`.
     """
-    with ProcessPoolExecutor(processes, _context(), _start_worker, (work, plugins_loaded())) as pool:
+    context = _context()
+    forked = context.get_start_method() == "fork"
+    with ProcessPoolExecutor(processes, context, _start_worker, (work, plugins_loaded())) as pool:
 
         def submit(item: T) -> Future[R]:
             try:
                 with _signals_blocked():  # until a worker that starts now has its handlers
-                    return pool.submit(_run, item)
+                    future = pool.submit(_run, item)
             except BrokenProcessPool:
-                raise _worker_died() from None
+                raise _worker_died(forked=forked) from None
+            future.forked = forked  # type: ignore[attr-defined]
+            return future
 
         try:
             yield submit
@@ -63,7 +67,7 @@ def result_of(future: Future[R]) -> R | Exception:
     """Return what a worker returned or raised; a worker that died is a WorkerDied."""
     error = future.exception()
     if isinstance(error, BrokenProcessPool):
-        return _worker_died()
+        return _worker_died(forked=getattr(future, "forked", False))
     if isinstance(error, Exception):
         return error
     if error is not None:  # Ctrl-C reached the worker before this process
@@ -75,9 +79,10 @@ GUARD = 'put the main program below `if __name__ == "__main__":`, which processe
 """What to try if a process ends before it has done anything: it may have run the program again."""
 
 
-def _worker_died() -> WorkerDied:
-    again = "run the same command again, with fewer processes if memory ran out."
-    hint = again if _context().get_start_method() == "fork" else f"{again} In a script, {GUARD}"
+def _worker_died(*, forked: bool) -> WorkerDied:
+    hint = "run the same command again, with fewer processes if memory ran out."
+    if not forked:
+        hint = f"{hint} In a script, {GUARD}"
     return WorkerDied("a worker process was killed or exited early.", hint=hint)
 
 

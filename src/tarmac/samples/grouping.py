@@ -50,7 +50,7 @@ _MAX_FIELDS = 1000
 _NO_KEY = b"\0"  # no member name contains a NUL
 _PREFIX = 32
 """Characters of field names that are remembered, which may be long."""
-_IF_WHOLE = "`repeated` keep, if each of them begins a whole sample."
+_HINT = "`repeated` keep, if each of them begins a whole sample."
 
 
 def _raise(error: SampleError) -> None:
@@ -147,7 +147,7 @@ def _group(
                     sample = {"__key__": sample["__key__"], "__url__": url}
                 else:
                     what, key = f'duplicate field "{field}".', sample["__key__"]
-                    on_error(DuplicateField(what, url=url, member=name, key=key, hint=_IF_WHOLE))
+                    on_error(DuplicateField(what, url=url, member=name, key=key, hint=_HINT))
                     sample = {}
             if sample:
                 sample[field] = data if value is None else value(offset, size, data)

@@ -33,7 +33,9 @@ class AIStore(WebStore):
         if provider is None:
             known = ", ".join(sorted(_PROVIDERS))
             what = f'AIStore does not support the scheme "{scheme[:20]}".'
-            raise UrlError(what, url=url, hint=f"USE_AIS_FOR with {known}.")
+            raise UrlError(
+                what, url=url, hint=f"set USE_AIS_FOR to one or more of {known}, separated by colons."
+            )
         endpoint = environment.aistore_endpoint()
         if not endpoint:
             raise UrlError("AIS_ENDPOINT is not set.", url=url, hint="export AIS_ENDPOINT=http://HOST:PORT")

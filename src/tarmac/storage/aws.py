@@ -50,12 +50,16 @@ def read_files() -> Files:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text("utf-8")
+        text = path.read_text("utf-8")
+        _parse(text)
+    except BadSetting as error:
+        raise error.at(url=str(path)) from None
     except (FileNotFoundError, NotADirectoryError):
         return ""
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
         raise BadSetting(f"the file of the AWS SDK cannot be read: {why}.", url=str(path)) from None
+    return text
 
 
 def plain(name: str) -> str:
@@ -83,7 +87,9 @@ def resolve(config: Values, variables: Values, files: Files) -> Access:
     if not known and name != "default":
         names = ", ".join(_profiles(files)) or "none"
         what = f'the profile "{name}" is missing in the files of the AWS SDK, which have: {names}.'
-        raise BadSetting(what, hint="AWS_PROFILE with one of these, or aws configure --profile NAME.")
+        raise BadSetting(
+            what, hint=f"set AWS_PROFILE to one of these, or run aws configure --profile {name}."
+        )
     source = f'the profile "{name}"'
     if kind := _fetched(profile):
         return Access(added, endpoint, source, functools.partial(_provider, name, kind))
@@ -178,7 +184,8 @@ def _parse(text: str) -> dict[str, dict[str, str]]:
     except configparser.Error as error:  # its text quotes lines, which may be secret
         lines = getattr(error, "errors", None) or [(getattr(error, "lineno", 0), "")]
         raise BadSetting(
-            f"line {lines[0][0]} of a file of the AWS SDK is invalid.", hint="aws configure list."
+            f"line {lines[0][0]} of this file of the AWS SDK is invalid.",
+            hint="a line such as [default], or region = us-east-1.",
         ) from None
     return {" ".join(name.split()): dict(parser[name]) for name in parser.sections()}
 

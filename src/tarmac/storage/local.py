@@ -200,7 +200,11 @@ class LocalSink:
                 hint='a file name, "-" for standard output, or a pipe: command.',
             )
         if self._options.overwrite is False:
-            raise CommitFailed("the file exists.", url=self._url, hint="`overwrite`, or another name.")
+            raise CommitFailed(
+                "the file exists.",
+                url=self._url,
+                hint="write=tarmac.storage.WriteOptions(overwrite=True), or another name.",
+            )
         return _identity(status)
 
     def write(self, data: bytes, /) -> None:
@@ -299,7 +303,7 @@ class LocalSink:
         return CommitFailed(
             "another writer has published this name; its file is unchanged.",
             url=self._url,
-            hint="give each writer its own names, or `overwrite`.",
+            hint="give each writer its own names, or write=tarmac.storage.WriteOptions(overwrite=True).",
         )
 
     def abort(self) -> None:

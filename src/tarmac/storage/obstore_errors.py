@@ -34,7 +34,7 @@ _TRIES = re.compile(r"\bretries: (\d+),")
 _URI = re.compile(r"\buri: Some\(\s*(https?://[^\s,/?#]+)")
 _KEY = re.compile(r"Configuration key: '([\w.-]{1,60})'")
 _METADATA = frozenset(("169.254.169.254", "metadata.google.internal", "metadata"))
-_HOW_TO_SIGN = {
+_HINTS = {
     "s3": "AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; AWS_SKIP_SIGNATURE=true for a public bucket.",
     "gs": "GOOGLE_APPLICATION_CREDENTIALS; GOOGLE_SKIP_SIGNATURE=true for a public bucket.",
     "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY; AZURE_SKIP_SIGNATURE=true for a public container.",
@@ -83,7 +83,7 @@ def translate(error: Exception, url: str, credentials: Callable[[], str] = str) 
     host = _host(facts)
     if host in _METADATA:
         what = f"no credentials: the config, environment and profile have none, and {host} gives none."
-        return AccessDenied(what, url=url, hint=_HOW_TO_SIGN.get(url[:2], _HOW_TO_SIGN["az"]))
+        return AccessDenied(what, url=url, hint=_HINTS.get(url[:2], _HINTS["az"]))
     known = _BY_CLASS.get(type(error).__name__)
     if known is not None:
         return known[0](known[1], url=url)

@@ -179,7 +179,7 @@ class FileSink:
             data = data[done:]
             done = self._file.write(data)
         if done is None and isinstance(self._file, io.RawIOBase):
-            raise WriteError("the file object would block.", hint="a blocking file, or a buffered one.")
+            raise WriteError("the file object would block.", hint="os.set_blocking(file.fileno(), True).")
 
     def commit(self) -> None:
         """Flush the file, and close it if it is ours."""

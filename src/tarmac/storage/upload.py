@@ -32,7 +32,11 @@ class UploadSink:
         self._overwrite = write.overwrite
         self._existing = self._look_up()
         if self._overwrite is False and self._existing is not _ABSENT:
-            raise CommitFailed("the object exists.", url=url, hint="`overwrite`, or another name.")
+            raise CommitFailed(
+                "the object exists.",
+                url=url,
+                hint="write=tarmac.storage.WriteOptions(overwrite=True), or another name.",
+            )
         with self._spooling():
             self._spool: IO[bytes] = tempfile.TemporaryFile(buffering=MIB)  # noqa: SIM115
 
@@ -80,7 +84,7 @@ class UploadSink:
                 raise CommitFailed(
                     "another writer has published this name; its object is unchanged.",
                     url=self._url,
-                    hint="give each writer its own names, or `overwrite`.",
+                    hint="give each writer its own names, or write=tarmac.storage.WriteOptions(overwrite=True).",
                 )
             self._store.put(self._url, self._spool, size, self._storage, only_new=self._overwrite is False)
         finally:

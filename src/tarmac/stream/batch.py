@@ -13,8 +13,10 @@ from tarmac.steps.stage import PipelineStage, located, pipelinefilter
 if TYPE_CHECKING:
     import numpy as np
 
-_SHAPE_HINT = "resize or pad before batched(), or make lists with batched(collation_fn=None)."
-_FIELDS_HINT = 'pick common fields with to_tuple("jpg;png", "cls") before batched(), or select() samples.'
+_HINTS = {
+    "shape": "resize or pad before batched(), or make lists with batched(collation_fn=None).",
+    "fields": 'pick common fields with to_tuple("jpg;png", "cls") before batched(), or select() samples.',
+}
 Collate = Callable[[list[Any]], Any]
 
 
@@ -32,7 +34,7 @@ def default_collation_fn(
             if sample.keys() != names:
                 odd = ", ".join(sorted(map(str, sample.keys() ^ names)))
                 what = f"the samples of one batch have different fields: {odd}."
-                raise located(MismatchedBatch(what, hint=_FIELDS_HINT), sample)
+                raise located(MismatchedBatch(what, hint=_HINTS["fields"]), sample)
         columns = [(name, [sample[name] for sample in samples]) for name in names]
         return {
             name: _combine(column, name, samples, combine_tensors, combine_scalars)
@@ -58,7 +60,7 @@ def _combine(column: list[Any], name: object, samples: Sequence[Any], tensors: b
         if getattr(value, "shape", None) != shape:
             other = getattr(value, "shape", type(value).__name__)
             what = f'field "{name}" has the shapes {tuple(shape)} and {other} in one batch.'
-            raise located(MismatchedBatch(what, hint=_SHAPE_HINT), sample)
+            raise located(MismatchedBatch(what, hint=_HINTS["shape"]), sample)
     if hasattr(first, "detach"):
         import torch
 

@@ -130,7 +130,7 @@ class _OnDisk(PipelineStage):
         return DecodeFailed(
             f"the sample cache cannot be used: {what}.",
             url=self.fname,
-            hint="delete it; it will be rebuilt.",
+            hint="delete it if it is a sample cache, which will be rebuilt, or use another file.",
         )
 
     def count(self, part: str) -> bytes | None:

@@ -39,7 +39,7 @@ def unreadable_link(target: bytes) -> UnsupportedMember:
     """Return the error for a link in a stream, which cannot go back to the target."""
     return UnsupportedMember(
         f"a hard link refers to {_quoted(target)}, which a stream cannot read again.",
-        hint="read it from an uncompressed local file, or through a `cache`; "
+        hint="read it uncompressed, from a local file or through a `cache`; "
         "tarmac copy LOCAL.tar -o NEW.tar replaces links by files.",
     )
 

@@ -176,9 +176,7 @@ def evict(
         names = {entry.name for entry in cache.entries()}
         report.removed = [entry for entry in previous if entry.name not in names]
     else:
-        raise UsageError(
-            "nothing to evict.", hint="pass shards, `everything=True`, or a cache with `max_bytes`."
-        )
+        raise UsageError("nothing to evict.", hint="pass shards, `everything`, or `max_bytes`.")
     report.left = sum(entry.size for entry in cache.entries())
     return report
 

@@ -199,7 +199,7 @@ class Layout:
             if not isinstance(name, str):
                 what = f"{label}: expected a file name in the column {column!r}, got {name!r}."
                 raise DecodeFailed(what, url=self.url)
-            field = _own_name(new, name)
+            field = _own_name(new, name, hint=f"`files` {column}=FIELD.")
             if field in names or (OWN in new and field in map(str.lower, self.fields.values())):
                 what = f"{label}: several columns would become the field {field!r}."
                 raise DuplicateField(what, url=self.url, hint=f"`files` {column}={column}.{OWN}")
@@ -215,6 +215,8 @@ class Layout:
                 continue
             field = new
             if type(value) is dict and value.keys() == _FILE:
+                if value["bytes"] is None and f"{column}.path" in self.files:
+                    continue  # the file is read
                 field, value = _file_field(column, new, value, key)
                 if value is None:
                     continue
@@ -222,7 +224,7 @@ class Layout:
                 continue
             if field in values:
                 raise DuplicateField(f"several columns would become the field {field!r}.", key=key)
-            encode = self._encoders.get(field) or self._encoders.setdefault(field, _encoder(field))
+            encode = self._encoders.get(field) or self._encoders.setdefault(field, _encoder(field, column))
             values[field] = encode_field(field, value, encode, key)
         return values
 
@@ -232,13 +234,13 @@ def _names_format(field: str) -> bool:
     return find_codec(field) is not None and field.lower().rpartition(".")[2] not in _ANY_IMAGE
 
 
-def _own_name(name: str, path: str) -> str:
+def _own_name(name: str, path: str, *, hint: str) -> str:
     """Return the name of a field, with the extension of a file for `*`."""
     if OWN not in name:
         return name
     extension = os.path.splitext(without_query(path))[1][1:].lower()
     if not extension:
-        raise BadName(f"the file {path!r} has no extension to name its field.", hint="`files` COLUMN=FIELD.")
+        raise BadName(f"the file {path!r} has no extension to name its field.", hint=hint)
     return name.replace(OWN, extension)
 
 
@@ -249,13 +251,14 @@ def _file_field(column: str, new: str, value: Mapping[str, Any], key: str) -> tu
         if path is None:
             return new, None
         what = f"the column {column!r} holds the path of a file instead of its bytes: {path!r}."
-        raise MissingField(what, key=key, hint=f"`files` {column}.path")
+        raise MissingField(what, key=key, hint=f"tarmac pack --files {column}.path")
     extension = os.path.splitext(path)[1][1:].lower() if isinstance(path, str) else ""
     own = column == new and not _names_format(new) and extension not in ("", new.lower().rpartition(".")[2])
-    return _own_name(f"{new}.{OWN}" if own else new, str(path or "")), content
+    name = f"{new}.{OWN}" if own else new
+    return _own_name(name, str(path or ""), hint=f"`columns` {column}=FIELD."), content
 
 
-def _encoder(name: str) -> Callable[[Any], bytes]:
+def _encoder(name: str, column: str) -> Callable[[Any], bytes]:
     encode = find_encoder(name)
     codec = find_codec(name.lower().removesuffix(".gz"))
     kind = "text" if codec is None or codec.encode is None else codec.kind
@@ -263,7 +266,7 @@ def _encoder(name: str) -> Callable[[Any], bytes]:
 
     def encode_value(value: Any) -> bytes:
         if type(value) is str and binary:
-            value = _from_base64(value, name)
+            value = _from_base64(value, name, column)
         if type(value) is bytes and compressed and value.startswith(_GZIP):
             return value
         if type(value) is str or type(value) is bytes:
@@ -278,13 +281,13 @@ def _encoder(name: str) -> Callable[[Any], bytes]:
     return encode_value
 
 
-def _from_base64(text: str, field: str) -> bytes:
+def _from_base64(text: str, field: str, column: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except ValueError:
         raise EncodeFailed(
             f"expected bytes or base64, got the text {text[:60]!r}.",
-            hint=f"`files` for a column of file names, or `columns` {field}=txt for text.",
+            hint=f"`columns` {column}=txt, if it is text; tarmac pack --files {column}={field}, if it names files.",
         ) from None
 
 

@@ -114,7 +114,7 @@ def index(
     if access.tar.end == "lenient":
         what = "an index of a lenient read would hide what the shard has lost."
         raise UsageError(what, field="tar", hint="tarmac check SHARD --repair -o DIR/, and index the copy.")
-    plan = meta_plan(list(meta), on_bad="null" if on_bad_meta == "null" else "raise") if meta else None
+    plan = meta_plan(meta, on_bad="null" if on_bad_meta == "null" else "raise") if meta else None
     indexing = replace(access.indexing, digests=digests, meta=plan, keep=not drop)
     inputs = access.inputs(sources)
     for url in filter(is_stream, inputs.urls):

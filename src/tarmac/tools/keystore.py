@@ -16,6 +16,7 @@ from typing import Any, Literal, NoReturn, Self
 
 from tarmac.errors import DiskFull, SampleError, WriteError
 from tarmac.samples.naming import plain_key
+from tarmac.tools.workdir import HINT
 
 TIMEOUT = 600.0
 """Seconds to wait for other processes, each of which needs microseconds."""
@@ -26,6 +27,8 @@ _CACHE_KIB = 64 << 10
 
 class _Database:
     """A connection to a temporary database; a context manager."""
+
+    hint = "set TMPDIR to a directory with free space."
 
     def __init__(self, path: str, *tables: str) -> None:
         self._path = path
@@ -63,7 +66,7 @@ class _Database:
         raise kind(
             f"the temporary database cannot be used: {error}.",
             url=self._path or None,
-            hint="TMPDIR or `tmp`, set to a directory with free space.",
+            hint=self.hint,
         ) from error
 
     def close(self) -> None:
@@ -81,6 +84,8 @@ class KeyNumbers(Set[str], _Database):
 
     A repeated key raises `SampleError`, or its first occurrence counts.
     """
+
+    hint = HINT
 
     def __init__(
         self, path: str, keys: Iterable[str], *, on_duplicate: Literal["error", "first"], url: str
@@ -133,6 +138,8 @@ class KeyNumbers(Set[str], _Database):
 
 class RowStore(_Database):
     """Rows by number: the key and the fields of each."""
+
+    hint = HINT
 
     def __init__(self, path: str) -> None:
         super().__init__(path, "rows (number INTEGER PRIMARY KEY, key BLOB, size INTEGER, fields BLOB)")

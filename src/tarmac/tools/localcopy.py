@@ -67,7 +67,9 @@ def ensure_local(
 ) -> LocalCopy:
     """Return a local file as it is; copy anything remote or compressed, and standard input, to `directory`."""
     if scheme_of(url) == "pipe" and not allow_exec:
-        raise UnsafeUrl("a source cannot be a command.", url=url, hint="COMMAND | tarmac pack --from lines -")
+        raise UnsafeUrl(
+            "a source cannot be a command.", url=url, hint="COMMAND | tarmac pack --from FORMAT -"
+        )
     compression = format_of_name(without_query(url))
     if is_local(url) and compression is None:
         if os.path.isdir(local_path(url)):

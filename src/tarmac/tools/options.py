@@ -282,8 +282,8 @@ def verb(arguments: type, *groups: type) -> Callable[[Callable[P, R]], Callable[
             for name in kwargs.keys() - known:
                 # An argument of other verbs is not a misspelling.
                 close = () if name in _SHARED else difflib.get_close_matches(name, known, 1)
-                hint = f". Did you mean {close[0]!r}?" if close else ""
-                raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}{hint}")
+                guess = f". Did you mean {close[0]!r}?" if close else ""
+                raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}{guess}")
             return function(*args, **kwargs)
 
         call.__signature__ = signature.replace(parameters=[*own, *shared])  # type: ignore[attr-defined]

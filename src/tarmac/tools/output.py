@@ -9,7 +9,7 @@ import os
 import re
 import shlex
 import subprocess
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,12 +96,12 @@ class Output:
         path = local_path(self.pattern) if is_local(self.pattern) else ""
         name = os.path.basename(path)
         if name and os.path.isdir(path):
-            hint = f"{self.pattern}/ keeps the names of shards; {self.pattern}/x-{{i:06d}}.tar numbers them."
+            hint = f"{self.pattern}/x-{{i:06d}}.tar, or {self.pattern}/ for shards that keep their names."
             raise UsageError("the target is a directory.", url=self.pattern, hint=hint)
         if not name or "." in name or "{" in path or self.numbered or _is_special(path):
             return
         what = "the output is neither a directory, DIR/, nor a name with an extension."
-        raise UsageError(what, url=self.pattern, hint=f"{self.pattern}/ or {self.pattern}.tar")
+        raise UsageError(what, url=self.pattern, hint=f"{self.pattern}.tar or {self.pattern}/x-{{i:06d}}.tar")
 
     @property
     def stream(self) -> bool:
@@ -303,6 +303,17 @@ def same_name(pattern: str) -> UsageError:
     stem, dot, extension = name.partition(".")
     hint = f"{directory}{slash}{stem}-{{i:06d}}{dot}{extension} as the output."
     return UsageError("several outputs would have the same name.", url=pattern, hint=hint)
+
+
+def check_splits(pattern: str, shares: Collection[str], only: str | None) -> None:
+    """Raise unless the pattern names the splits that are written, or there is only one."""
+    named = "{split" in pattern
+    if named and not shares:
+        hint = "`split`, or an output without {split}."
+        raise UsageError("{split} in the output needs `split`.", url=pattern, hint=hint)
+    if shares and not named and not only:
+        hint = "{split}-{i:06d}.tar as the output, or `only` for one split."
+        raise UsageError("`split` needs {split} in the output.", url=pattern, hint=hint)
 
 
 def write_shard(

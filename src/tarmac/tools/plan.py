@@ -35,7 +35,7 @@ from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.tar.compression import format_of_name
 from tarmac.tools.options import Access
 from tarmac.tools.order import AS_IS, Order, Permutation, permutation_text
-from tarmac.tools.output import Output, same_name
+from tarmac.tools.output import Output, check_splits, same_name
 from tarmac.tools.select import Select, offered_names
 from tarmac.tools.tally import Balance, Tally
 
@@ -300,20 +300,14 @@ def _check_one_pass(select: Select, output: Output, order: Order) -> None:
     ):
         raise UsageError(
             "standard input, commands and compressed shards can be read only once, from start to end.",
-            hint="x-{i:06d}.tar as the output and `only` for one split; or plain shards.",
+            hint="plain shards; or x-{i:06d}.tar as the output, and `only` for one split.",
         )
 
 
 def selects_by_split(select: Select, output: Output) -> dict[str, Select]:
     """Return the selection of each split to write, by name; one without a name if nothing is split."""
-    named = "{split" in output.pattern
-    names = [select.only] * named if select.only else list(select.shares)
-    if bool(names) != named:
-        raise UsageError(
-            "`split` and {split} in the output must be used together.",
-            url=output.pattern,
-            hint="{split}-{i:06d}.tar as the output, or `only` for one split.",
-        )
+    check_splits(output.pattern, select.shares, select.only)
+    names = ([select.only] if "{split" in output.pattern else []) if select.only else list(select.shares)
     return {name: replace(select, only=name) for name in names} or {"": select}
 
 

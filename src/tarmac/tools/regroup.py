@@ -19,7 +19,7 @@ from tarmac.samples.native import NativeRuns, Value
 from tarmac.tar import Member
 
 _HINTS = {
-    "error": "`repeated` keep, if whole samples repeat.",
+    "error": "`repeated` keep with `rekey` '{i:09d}', if whole samples repeat; or tarmac check SHARD --repair -o DIR/.",
     "keep": "tarmac check SHARD --repair -o DIR/ writes a copy without it.",
 }
 

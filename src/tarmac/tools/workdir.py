@@ -13,7 +13,7 @@ import numpy as np
 
 from tarmac.errors import DiskFull, TarmacError, UsageError, WriteError
 
-_HINT = "`tmp`, a directory that is writable and has free space."
+HINT = "`tmp`, a directory that is writable and has free space."
 _BATCH = 1 << 16
 
 
@@ -26,7 +26,7 @@ def work_directory(verb: str, tmp: str | os.PathLike[str] | None = None) -> Iter
         )
     except OSError as error:
         what = f"cannot create a temporary directory: {error.strerror}."
-        raise UsageError(what, field="tmp", url=tmp and os.fspath(tmp), hint=_HINT) from None
+        raise UsageError(what, field="tmp", url=tmp and os.fspath(tmp), hint=HINT) from None
     with directory as path:
         yield path
 
@@ -41,7 +41,7 @@ def disk_errors(path: str) -> Iterator[None]:
             raise
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         what = f"cannot write a temporary file: {error.strerror or error}."
-        raise (DiskFull if full else WriteError)(what, url=path, hint=_HINT) from error
+        raise (DiskFull if full else WriteError)(what, url=path, hint=HINT) from error
 
 
 def write_integers(path: str, numbers: Iterable[int]) -> None:

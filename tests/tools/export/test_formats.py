@@ -15,7 +15,7 @@ def test_rows():
     assert RowOptions(columns=("cls", "json", "txt")).row(SAMPLE) == ["a", 3, None, "x"]
     assert RowOptions(columns=("txt", "cls"), key=False).row(SAMPLE) == ["x", 3]
     assert payload(SAMPLE) == 2
-    with pytest.raises(SampleError, match=r'"cls".*`fields` txt,cls'):
+    with pytest.raises(SampleError, match=r'"cls".*`drop_fields` cls'):
         RowOptions(columns=("txt",)).row(SAMPLE)
 
 

@@ -145,7 +145,7 @@ def test_paths_are_refused_and_base64_is_decoded(tmp_path):
     tarmac.pack(table, tmp_path / "o.tar", progress=False)
     assert _read(tmp_path / "o.tar") == {"a": {"jpg": b"abc"}}
     table.write_text("key,jpg\na,photos/cat.jpg\n")
-    with pytest.raises(TarmacError, match=r'sample "a".*photos/cat\.jpg.*`files`'):
+    with pytest.raises(TarmacError, match=r'sample "a".*photos/cat\.jpg.*--files jpg=jpg'):
         tarmac.pack(table, tmp_path / "p.tar", progress=False)
     assert not (tmp_path / "p.tar").exists()
 

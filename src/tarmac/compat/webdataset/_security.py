@@ -35,4 +35,4 @@ def check_url(url: str, *, reject_local: bool = True) -> None:
 def check_data(message: str) -> None:
     """Raise UnsafeCodec in secure mode."""
     if environment.is_secure():
-        raise UnsafeCodec(message, hint="json, npy or safetensors.")
+        raise UnsafeCodec(message, hint="a json, npy or npz field.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import shlex
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -73,8 +74,11 @@ class WebDataset(FluidInterface, webdataset.WebDataset):
     def update_cache_info(self, args: Any) -> None:
         """Check the cache directory before anything else is done."""
         directory = args.cache_dir or environment.cache_dir()
-        if args.cache is None and directory is not None and not os.path.exists(os.path.expanduser(directory)):
-            raise UsageError(f"cache directory {directory} does not exist.", hint=f"mkdir -p {directory}")
+        if args.cache is None and directory is not None:
+            path = os.path.expanduser(directory)
+            if not os.path.exists(path):
+                hint = f"mkdir -p {shlex.quote(os.fspath(path))}"
+                raise UsageError(f"cache directory {directory} does not exist.", hint=hint)
 
     def create_url_iterator(self, args: Any) -> None:
         """Append the first stage, which lists the shards `args.urls`."""

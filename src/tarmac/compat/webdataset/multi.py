@@ -102,7 +102,7 @@ class _Worker:
         how = f"was killed by signal {-code}" if code < 0 else f"exited with status {code}"
         return WorkerFailed(
             f"worker {self.number} (process {self.process.pid}) {how} before it finished.",
-            hint="look at the system log: the kernel kills processes with signal 9 if memory runs out.",
+            hint="use fewer workers, if the system log says that memory ran out.",
         )
 
 

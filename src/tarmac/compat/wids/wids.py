@@ -65,7 +65,11 @@ def _indexed(
                 source = InMemory(source)
             data = source.content() or b""
         if md5sum is not None and (actual := hashlib.md5(data).hexdigest()) != md5sum:  # noqa: S324
-            raise DigestMismatch(f"expected the MD5 sum {md5sum}, got {actual}.", url=url)
+            raise DigestMismatch(
+                f"expected the MD5 sum {md5sum}, got {actual}.",
+                url=url,
+                hint="download or write the shard again.",
+            )
         shard = IndexedShard(url, index_in_memory(source, url, _INDEXING), source)
         if samples not in (None, len(shard)):
             raise BadManifest(

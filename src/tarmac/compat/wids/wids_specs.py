@@ -65,7 +65,7 @@ def check_shards(l: Any) -> list[Shard]:  # noqa: E741 (the name in wids)
         if not isinstance(samples, int) or samples < 0:
             raise BadManifest(
                 f"`nsamples` of {display_url(shard['url'])} must be 0 or more, got {samples!r}.",
-                hint="tarmac index SHARDS -o FILE.json writes a list with the number of samples.",
+                hint="tarmac index SHARDS -o NEW.json writes a list with the number of samples.",
             )
     return l
 

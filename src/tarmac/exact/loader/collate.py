@@ -10,10 +10,12 @@ import numpy as np
 
 from tarmac.errors import MismatchedBatch
 
-_SAME_SHAPE = """resize (Resize), crop (RandomResizedCrop) or pad to one shape in a map(), use \
-Loader(collate=list), or replace a few odd samples with Loader(max_bad_samples=n)."""
-_SAME_FIELDS = """pick common fields with to_tuple("jpg;png", "cls"), select samples with where("has(txt)"), use \
-Loader(collate=list), or replace a few odd samples with Loader(max_bad_samples=n)."""
+_HINTS = {
+    "shape": "resize (Resize), crop (RandomResizedCrop) or pad to one shape in a map(), use Loader(collate=list), "
+    "or replace a few odd samples with Loader(max_bad_samples=n).",
+    "fields": 'pick common fields with to_tuple("jpg;png", "cls"), select samples with where("has(txt)"), use '
+    "Loader(collate=list), or replace a few odd samples with Loader(max_bad_samples=n).",
+}
 
 
 class BatchBuffer:
@@ -47,14 +49,16 @@ class BatchBuffer:
         assert columns is not None
         if kind is not self._type or values.keys() != columns.keys():
             odd = ", ".join(sorted(map(str, values.keys() ^ columns.keys()))) or type(item).__name__
-            raise MismatchedBatch(f"the samples of a batch have different fields: {odd}.", hint=_SAME_FIELDS)
+            raise MismatchedBatch(
+                f"the samples of a batch have different fields: {odd}.", hint=_HINTS["fields"]
+            )
         for name, value in values.items():
             column = columns[name]
             if isinstance(column, np.ndarray):
                 if not isinstance(value, np.ndarray) or value.shape != column.shape[1:]:
                     other = getattr(value, "shape", type(value).__name__)
                     what = f'field "{name}" has shape {column.shape[1:]} and {other} in one batch.'
-                    raise MismatchedBatch(what, hint=_SAME_SHAPE)
+                    raise MismatchedBatch(what, hint=_HINTS["shape"])
                 if value.dtype != column.dtype:
                     what = f'field "{name}" has dtype {column.dtype} and {value.dtype} in one batch.'
                     raise MismatchedBatch(what, hint="convert it in a map() before the Loader.")
@@ -63,7 +67,7 @@ class BatchBuffer:
                 if name in self._shapes and (shape := _tensor_shape(value)) != self._shapes[name]:
                     other = type(value).__name__ if shape is None else shape
                     what = f'field "{name}" has shape {self._shapes[name]} and {other} in one batch.'
-                    raise MismatchedBatch(what, hint=_SAME_SHAPE)
+                    raise MismatchedBatch(what, hint=_HINTS["shape"])
                 column[slot] = value
 
     def result(self) -> Any:

@@ -173,7 +173,8 @@ class _Worker:
     def _stalled(self, seconds: float) -> WorkerFailed:
         pid = self._process.pid
         if is_stopped(pid):
-            what, hint = "was stopped (SIGSTOP) and not continued", "kill -CONT continues a process."
+            what = "was stopped (SIGSTOP) and not continued"
+            hint = "iterate again, which starts new processes; kill -CONT continues a stopped one in time."
         else:
             what = f"sent nothing for {seconds:g} s"
             hint = "a larger `stall`, or check whether a step of the dataset waits forever."

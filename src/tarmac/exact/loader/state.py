@@ -40,7 +40,7 @@ class LoaderState:
         if state["tarmac_loader"] != VERSION:
             raise StateMismatch(
                 f"expected a state of version {VERSION}, got version {state['tarmac_loader']!r}.",
-                hint="the version of tarmac that saved it.",
+                hint="use the version of tarmac that saved it.",
             )
         names = cls.__dataclass_fields__
         missing = names.keys() - state.keys() - {"step"}  # absent in states of earlier versions
@@ -79,7 +79,7 @@ class LoaderState:
         if changed:
             raise StateMismatch(
                 f"the state was saved with different data or a different order: {'; '.join(changed)}.",
-                hint="the dataset and Loader options of the saved state, or start without the state.",
+                hint="use the dataset and Loader options of the saved state, or start without the state.",
             )
 
 

@@ -45,7 +45,7 @@ class RowOptions:
         if values:
             raise SampleError(
                 f'the field "{next(iter(values))}" has no column: no earlier sample had it.',
-                hint=f"`fields` {','.join([*columns, *values])}, or the columns that you want.",
+                hint=f"`drop_fields` {','.join(values)}; or tarmac copy, to plain shards, whose fields are known.",
             )
         return row
 

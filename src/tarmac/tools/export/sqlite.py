@@ -24,7 +24,8 @@ class SqliteWriter(Writer):
         taken = {"number", "key"} if row.key else {"number"}
         for column in row.columns or ():
             if column.lower() in taken:
-                hint = f"`fields` other={column}, to rename it."
+                names = (f"other={name}" if name == column else name for name in row.columns or ())
+                hint = f"`fields` {','.join(names)}, to rename it."
                 raise UsageError(f'the table already has a column "{column}".', hint=hint)
             taken.add(column.lower())
         self._row, self._pending = row, 0

@@ -106,10 +106,14 @@ _NAMES = {"int": "an integer", "text": "UTF-8 text", "json": "JSON"}
 
 def _not(field: str, what: str, data: bytes) -> TarmacError:
     start = bytes(data[:40])
-    return DecodeFailed(
-        f'the field "{field}" is not {what}: {start!r}{"…" if len(data) > 40 else ""}.',
-        hint=f"`kinds` {field}=text or {field}=bytes to export it as it is, or `drop_fields` to drop it.",
-    )
+    what = f'the field "{field}" is not {what}: {start!r}{"…" if len(data) > 40 else ""}.'
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        hint = f"`drop_fields` to drop it, or `kinds` {field}=bytes in formats other than tsv and csv."
+    else:
+        hint = f"`kinds` {field}=text to export it as it is, or `drop_fields` to drop it."
+    return DecodeFailed(what, hint=hint)
 
 
 def text_key(sample: Sample) -> str:

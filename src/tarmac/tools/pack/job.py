@@ -21,7 +21,7 @@ from tarmac.samples.naming import Splitter, check_field, check_key, first_dot
 from tarmac.samples.splits import key_hasher, split_bounds
 from tarmac.storage import WriteOptions, is_local, write_all
 from tarmac.storage.local import local_path
-from tarmac.tools.output import Output, ShardTask, fields_of, same_name, write_shard
+from tarmac.tools.output import Output, ShardTask, check_splits, fields_of, same_name, write_shard
 from tarmac.tools.pack.sources.files import file_stat
 from tarmac.tools.pack.sources.source import UNKNOWN, FileStats, Location, Skipped, Source, load_each
 from tarmac.tools.select import Select, missing_fields, required_fields
@@ -118,13 +118,7 @@ class PackJob(ShardTask):
                 url=pattern,
                 hint="x-{i:06d}.tar",
             )
-        splits, named = self.pack.select.shares, "{split" in pattern
-        if (named and not splits) or (splits and not named and not self.pack.select.only):
-            raise UsageError(
-                "`split` and {split} in the output must be used together.",
-                url=pattern,
-                hint="{split}-{i:06d}.tar",
-            )
+        check_splits(pattern, self.pack.select.shares, self.pack.select.only)
         if several and self.output.stream:
             raise UsageError("a stream cannot be divided among tasks.", field="task", hint="x-{i:06d}.tar")
         if several and self.output.manifest:

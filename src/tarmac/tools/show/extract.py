@@ -150,11 +150,9 @@ class Extractor:
             os.link(part, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
         except FileExistsError:
             if not _holds(folder, name, data):
-                raise CommitFailed(
-                    f'the file "{name}" exists with different content.',
-                    url=self._directory,
-                    hint="another directory, or `overwrite` to replace it.",
-                ) from None
+                what = f'the file "{name}" exists with different content.'
+                hint = "another directory, or `overwrite` to replace it; if keys repeat, tarmac copy --rekey '{i:09d}'."
+                raise CommitFailed(what, url=self._directory, hint=hint) from None
         except OSError as error:
             if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EMLINK):
                 raise

@@ -168,7 +168,7 @@ def _check_keys(sources: Mapping[str, IndexedSamples], output: Output, shards: G
                         "shard they would be read as one sample.",
                         url=shards.url(source.dataset, number),
                         key=key,
-                        hint='`rekey` "{i:09d}" gives every sample a new key; `unique` "first" keeps one.',
+                        hint='`rekey` "{i:09d}" makes new keys; tarmac sort --by key --unique first keeps one.',
                     )
                 seen[key] = number
 
