@@ -274,7 +274,7 @@ def test_two_writers_of_one_name(tmp_path):
     for writer, text in ((first, "first"), (second, "second")):
         writer.write({"__key__": "a", "txt": text})
     first.close()
-    with pytest.raises(CommitFailed, match=r"a\.tar: .*`overwrite`"):
+    with pytest.raises(CommitFailed, match=r"a\.tar: .*overwrite=True"):
         second.close()
     assert next(iter(tarmac.read(path)))["txt"] == b"first"
     assert os.listdir(tmp_path) == ["a.tar"]
