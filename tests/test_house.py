@@ -48,6 +48,7 @@ IMPORTED_BY_THE_COMMAND_LINE = {
     "tarmac.display",
     "tarmac.environment",
     "tarmac.errors",
+    "tarmac.limits",  # to parse numbers with units
     "tarmac.plugins",
     "tarmac.tools.cache",
     "tarmac.tools.export",  # the names of formats
@@ -86,6 +87,7 @@ ALLOWED = {
     ("stream/epochs.py", "json.loads"),
     ("jobs/claims.py", "json.loads"),
     ("exact/loader/processes.py", "pickle.loads"),  # what our own child sent
+    ("exact/loader/located.py", "pickle.loads"),  # what our own parent wrote to a file without a name
     ("runtime/processes.py", "pickle.loads"),  # to see whether our own error can be sent
     ("plugins.py", "entry.load"),  # packages that the user installed
     ("storage/cachedirs.py", "json.loads"),

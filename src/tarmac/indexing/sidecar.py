@@ -273,10 +273,14 @@ def open_sidecar(url: str, storage: StorageOptions = DEFAULT_STORAGE) -> Sidecar
     try:
         # Arrow's own maps take ten times longer to open, because they read through its I/O threads.
         content = MappedFile(url).content() if is_local(url) else read_all(url, storage)
-    except NotFound:
+    except (NotFound, FileNotFoundError, NotADirectoryError):
         if is_local(url) and os.path.isdir(local_path(url)):
             raise IndexDamaged("the index is a directory.", url=url) from None
         raise IndexMissing("the index does not exist.", url=url) from None
+    except OSError as error:
+        if isinstance(error, TarmacError):
+            raise
+        raise IndexDamaged(f"the index cannot be read ({_line(error)}).", url=url) from None
     return read_sidecar(b"" if content is None else content, url)
 
 
