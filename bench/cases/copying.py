@@ -95,7 +95,7 @@ def split(site: Site, side: str) -> Work:
     return splitting(site, side)
 
 
-@case("the same beside cat", sides=("tarmac", "cat, sync"), ratio=0.5)
+@case("the same beside cat", sides=("tarmac", "cat, sync"), ratio=0.7)
 def beside_cat(site: Site, side: str) -> Work:
     return splitting(site, side)
 

@@ -44,6 +44,16 @@ def shards(site: Site) -> list[str]:
 @case("sort 100 B text + class by text", sides=("tarmac",))
 def sorting(site: Site, side: str) -> Work:
     """With indexing, in one process; more than 512 MB of memory is a fault."""
+    return sorting_with(site, 1)
+
+
+@case("the same with two processes", sides=("tarmac", "one process"), ratio=1.7)
+def sorting_in_two(site: Site, side: str) -> Work:
+    """On two cores that nothing else uses, 2 would be perfect."""
+    return sorting_with(site, 2 if side == "tarmac" else 1)
+
+
+def sorting_with(site: Site, jobs: int) -> Work:
     import tarmac
 
     urls, count = shards(site), site.small * TIMES
@@ -58,7 +68,7 @@ def sorting(site: Site, side: str) -> Work:
                 by="txt",
                 max_samples=max(count // 8, 1),
                 tmp=site.data,
-                jobs=1,
+                jobs=jobs,
                 progress=False,
             )
             lost = "" if report.written == count else f"{report.written} of {count} samples came out"

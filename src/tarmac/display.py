@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import html
 import re
 from collections.abc import Iterable, Mapping
 
@@ -107,6 +106,8 @@ def plural(number: int, noun: str) -> str:
 
 def html_table(title: str, rows: Mapping[str, object]) -> str:
     """Return a small table of names and values, for notebooks."""
+    import html
+
     cells = "".join(
         f"<tr><th style='text-align:left'>{html.escape(name)}</th><td>{html.escape(visible(str(value)))}</td></tr>"
         for name, value in rows.items()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -131,19 +132,20 @@ class _PerThread(threading.local):
         self.generator = np.random.Generator(self.bits)
 
 
-_per_thread = _PerThread()
+_per_thread = cache(_PerThread)  # imports numpy.random when it is needed
 _SPREAD = 0x9E3779B97F4A7C15
 
 
 def seeded_generator(seed: int) -> np.random.Generator:
     """Return this thread's generator, seeded; the next call seeds the same generator again."""
-    _per_thread.bits.state = {
+    here = _per_thread()
+    here.bits.state = {
         "bit_generator": "PCG64",
         "state": {"state": seed << 64 | (seed ^ _SPREAD), "inc": seed << 1 | 1},
         "has_uint32": 0,
         "uinteger": 0,
     }
-    return _per_thread.generator
+    return here.generator
 
 
 def apply_steps(steps: Sequence[Each], sample: Any, seed: int | None) -> Any:

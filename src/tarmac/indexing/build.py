@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import pickle
 import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence
@@ -151,10 +150,12 @@ def _build_missing(urls: Sequence[str], options: IndexOptions, processes: int, *
     """
     sizes = {url: _size_without_index(url, options) for url in urls}
     missing = [url for url, size in sizes.items() if size]
-    if len(missing) < 2 or sum(sizes.values()) < WORTHWHILE or not _can_pickle(options):
+    if len(missing) < 2 or sum(sizes.values()) < WORTHWHILE:
         return
-    from tarmac.runtime.processes import result_of, worker_pool
+    from tarmac.runtime.processes import can_pickle, result_of, worker_pool
 
+    if not can_pickle(options):
+        return
     work = partial(_try_to_index, options, beside)
     with contextlib.suppress(WorkerDied), worker_pool(min(processes, len(missing)), work) as submit:
         for _, future in run_ahead(submit, missing, processes, ordered=False):
@@ -168,15 +169,6 @@ def _size_without_index(url: str, options: IndexOptions) -> int:
         return 0 if any(map(os.path.exists, map(local_path, indexes))) else os.stat(local_path(url)).st_size
     except (OSError, ValueError):
         return 0
-
-
-def _can_pickle(options: IndexOptions) -> bool:
-    """Return whether options can be sent to other processes: a naming rule may be a local function."""
-    try:
-        pickle.dumps(options)
-    except (pickle.PicklingError, AttributeError, TypeError):
-        return False
-    return True
 
 
 def _try_to_index(options: IndexOptions, beside: bool, url: str) -> None:

@@ -13,7 +13,6 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from html import escape
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -105,6 +104,8 @@ class Manifest(ShardListing):
         return f"{plural(len(self.shards), 'shard')}, {plural(self.samples, 'sample')}{size}"
 
     def _repr_html_(self) -> str:
+        from html import escape
+
         rows = [
             f"<tr><td>{escape(visible(display_url(shard.url)))}</td><td>{shard.samples}</td>"
             f"<td>{'' if shard.size is None else shard.size}</td></tr>"

@@ -11,7 +11,6 @@ import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, NoReturn
 
@@ -132,6 +131,8 @@ def _interpretations(name: str) -> Iterator[_Origin]:
 
 def _suggestion(name: str) -> str:
     """Return the columns that exist for the field that the user probably means."""
+    from difflib import get_close_matches
+
     for field in sorted(origin.field for origin in _interpretations(name)):
         if attributes := attributes_of(field):
             names = [f"{field}.{attribute}".strip(".") for attribute in (*attributes, "size")]

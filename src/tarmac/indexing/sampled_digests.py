@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import xxhash
@@ -130,9 +129,11 @@ def _digests(
 
     try:
         try:
+            from concurrent.futures import ThreadPoolExecutor
+
             with ThreadPoolExecutor(REQUESTS) as pool:
                 return list(pool.map(remote_digest, spans))
-        except RuntimeError:  # no thread can be started while the interpreter shuts down
+        except (RuntimeError, ImportError):  # no thread can be started while the interpreter shuts down
             return [remote_digest(span) for span in spans]
     except TransferError as error:
         if type(error) is not TransferError:  # the transfer failed; a rejected range has no class of its own

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from tarmac.display import visible
@@ -175,6 +174,8 @@ def _full_names(name: str) -> str:
 
 
 def _guess(name: str, columns: list[str]) -> str:
+    from difflib import get_close_matches
+
     parts = {column.partition(".")[0]: column for column in sorted(columns, key=len, reverse=True)}
     parts |= {column.rpartition(".")[2]: column for column in columns}
     similar = get_close_matches(name, [*columns, *parts], 1)

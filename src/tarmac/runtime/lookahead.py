@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -47,6 +49,8 @@ def in_threads(f: Callable[[T], R], items: Iterable[T], threads: int) -> Iterato
 
     Only the caller's thread reads `items`.
     """
+    from concurrent.futures import ThreadPoolExecutor
+
     pool = ThreadPoolExecutor(threads, thread_name_prefix="tarmac")
     try:
         for future in look_ahead(lambda item: pool.submit(f, item), items, threads * PER_WORKER):
@@ -78,6 +82,8 @@ def run_ahead(
 
 def first_completed(futures: Iterable[Future[R]]) -> Future[R]:
     """Wait for one of the futures and return it."""
+    from concurrent.futures import FIRST_COMPLETED, wait
+
     futures = list(futures)
     # Wake up now and then: a signal that another thread received does not interrupt this wait.
     while not wait(futures, WAKE_UP, FIRST_COMPLETED).done:

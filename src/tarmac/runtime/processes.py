@@ -75,6 +75,15 @@ def result_of(future: Future[R]) -> R | Exception:
     return future.result()
 
 
+def can_pickle(value: object) -> bool:
+    """Return whether a value can be sent to other processes: it may have a local function."""
+    try:
+        pickle.dumps(value)
+    except (pickle.PicklingError, AttributeError, TypeError):
+        return False
+    return True
+
+
 GUARD = 'put the main program below `if __name__ == "__main__":`, which processes need that are not forked.'
 """What to try if a process ends before it has done anything: it may have run the program again."""
 

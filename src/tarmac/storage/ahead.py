@@ -17,7 +17,6 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
-from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from tarmac.errors import TarmacError
@@ -29,7 +28,7 @@ from tarmac.storage.local import LocalSource
 from tarmac.storage.types import Source, StorageOptions
 
 if TYPE_CHECKING:
-    from concurrent.futures import ThreadPoolExecutor
+    from concurrent.futures import Future, ThreadPoolExecutor
 
 T = TypeVar("T")
 MIN_DISTANCE, DISTANCE, MAX_DISTANCE = 1 * MIB, 2 * MIB, 32 * MIB
@@ -196,6 +195,8 @@ class _Ahead(Generic[T]):
         self._closed = True
         if self._pool is None or self._process != os.getpid():
             return
+        from concurrent.futures import wait
+
         futures = [shard.future for shard in self._shards if shard.future is not None]
         self._shards.clear()
         self._pool.shutdown(wait=False, cancel_futures=True)

@@ -7,7 +7,6 @@ dictionaries declare each of them once, in groups; `bundle` collects a group int
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
 import os
@@ -280,6 +279,8 @@ def verb(arguments: type, *groups: type) -> Callable[[Callable[P, R]], Callable[
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
             for name in kwargs.keys() - known:
+                import difflib
+
                 # An argument of other verbs is not a misspelling.
                 close = () if name in _SHARED else difflib.get_close_matches(name, known, 1)
                 guess = f". Did you mean {close[0]!r}?" if close else ""

@@ -24,6 +24,7 @@ from tarmac.tools.output import Output
 from tarmac.tools.plan import IndexedSamples, OutputShard, Plan, selects_by_split
 from tarmac.tools.rewrite import rewrite
 from tarmac.tools.select import Select
+from tarmac.tools.sort.collect import Collector
 from tarmac.tools.sort.runs import Runs
 from tarmac.tools.sort.sort_key import SortKey
 from tarmac.tools.workdir import disk_errors, work_directory, write_integers
@@ -109,15 +110,13 @@ def _sorted(
         return IndexedSamples(dataset, select, shuffled, BATCH, versions=shards.versions)
     with disk_errors(directory):
         os.makedirs(directory)
-    # Half of the memory is for what is read and written meanwhile.
-    runs = Runs(directory, max(memory // 2, 1 << 16), reverse=order.reverse)
-    for number, value in enumerate(order.values(dataset)):
-        if isinstance(value, bytes):
-            runs.add(value, number)
-        elif isinstance(value, MissingField) and select.missing == "skip":
+    memory = max(memory // 2, 1 << 16)  # half of it is for what is read and written meanwhile
+    runs = Runs(directory, memory, reverse=order.reverse)
+    for error in Collector(order, dataset, directory, memory, run.workers).into(runs):
+        if isinstance(error, MissingField) and select.missing == "skip":
             losses.missing += 1
         else:
-            run.handle(value, losses)
+            run.handle(error, losses)
     path = f"{directory}.npy"
     write_integers(path, _unique(runs, order, dataset, shards, losses))
     return IndexedSamples(dataset, select, Listed(path), BATCH, versions=shards.versions)
