@@ -309,6 +309,16 @@ def test_abandoned_loaders_leave_no_thread_and_no_descriptor(served, processes):
     assert look(4) <= look(1) + 1
 
 
+def test_closing_a_loader_that_is_in_use(served, recwarn):
+    with tarmac.Loader(tarmac.Dataset(f"{served[0]}/m.json"), 8, remote_budget=30 * SAMPLE) as loader:
+        batches = iter(loader)
+        next(batches)
+        loader.close()
+        assert loader.stats()["requests"] > 0
+        assert sum(1 for _ in batches) == len(loader) - 1  # no thread wrote to a closed descriptor
+    assert not recwarn.list
+
+
 SCRIPT = """
     import sys, tarmac
     loader = tarmac.Loader(tarmac.Dataset(sys.argv[1]), 8, processes=1)

@@ -184,10 +184,10 @@ class Loader(EpochCursor, Generic[Batch_co]):
     def close(self) -> None:
         """Terminate the worker processes and drop fetched samples; the next iteration starts new ones."""
         self._processes.close()
-        self._remote = None
-        if self._spool is not None:
-            self._spool.close()
-            self._spool = None
+        if self._remote is not None:
+            self._stats += self._remote.stats
+        # An iterator that is still in use keeps the spool open: threads may write to it.
+        self._remote = self._spool = None
 
     def __getstate__(self) -> dict[str, Any]:
         return super().__getstate__() | {"_remote": None, "_spool": None}

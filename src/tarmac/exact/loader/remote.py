@@ -45,8 +45,8 @@ GAP = 64 * KIB
 """Bytes between two samples up to which they are fetched by one request."""
 SPARSE = 4
 """Ratio of the range of a sample to its bytes from which it is not fetched ahead, as with hard links."""
-REQUESTS = 24
-"""Requests at the same time."""
+REQUESTS, OPENINGS = 24, 64
+"""Pieces that are fetched at the same time, and shards that are opened: that takes several small requests each."""
 HORIZON, HORIZON_SAMPLES = 32, 2048
 """Batches that are planned ahead, and the samples that these hold at least."""
 OPEN = 4096
@@ -118,14 +118,16 @@ class Remote:
     def fetching(self, requests: Iterator[Request]) -> Generator[Request, None, None]:
         """Yield the requests when their bytes have arrived, and fetch those of later ones meanwhile."""
         pool = ThreadPoolExecutor(REQUESTS, thread_name_prefix="tarmac-fetch")
+        openings = ThreadPoolExecutor(OPENINGS, thread_name_prefix="tarmac-fetch-open")
         self._first = None
         try:
             while True:
-                self._look_ahead(requests, pool)
+                self._look_ahead(requests, pool, openings)
                 if not self._planned and not self._waiting:
                     return
                 yield self._deliver(pool)
         finally:
+            openings.shutdown(wait=True, cancel_futures=True)
             pool.shutdown(wait=True, cancel_futures=True)
             self._abandon()
 
@@ -137,7 +139,9 @@ class Remote:
 
     # Plan
 
-    def _look_ahead(self, requests: Iterator[Request], pool: ThreadPoolExecutor) -> None:
+    def _look_ahead(
+        self, requests: Iterator[Request], pool: ThreadPoolExecutor, openings: ThreadPoolExecutor
+    ) -> None:
         """Open the shards of later batches, and fetch the pieces of those whose shards are open."""
         ahead = sum(batch.request.size for batch in (*self._planned, *self._waiting))
         while len(self._planned) + len(self._waiting) < HORIZON or ahead < HORIZON_SAMPLES:
@@ -145,7 +149,7 @@ class Remote:
             if request is None:
                 break
             ahead += request.size
-            self._waiting.append(self._begin(request, pool))
+            self._waiting.append(self._begin(request, openings))
         while self._waiting and all(row is None or row[0].opening.done() for row in self._waiting[0].rows):
             if not self._plan(self._waiting[0], pool):
                 break

@@ -20,7 +20,7 @@ class Spool:
     def __init__(self, limit: int, fd: int | None = None, *, directory: str | None = None) -> None:
         self.limit = limit
         self._fd = _unnamed_file(directory) if fd is None else fd
-        self._close = weakref.finalize(self, os.close, self._fd)
+        weakref.finalize(self, os.close, self._fd)  # which removes the file
         self._free: list[tuple[int, int]] = [(0, limit)]  # begin and end, in order
         self._sizes: dict[int, int] = {}
 
@@ -58,10 +58,6 @@ class Spool:
     def read(self, offset: int, size: int) -> bytes:
         """Return bytes of an extent."""
         return read_at(self._fd, offset, size, "temporary file")
-
-    def close(self) -> None:
-        """Close the file, which removes it."""
-        self._close()
 
 
 def _unnamed_file(directory: str | None) -> int:
