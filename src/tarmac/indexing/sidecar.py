@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -90,13 +91,13 @@ class Sidecar:
 
     def keys(self, rows: slice | Integers | None = None) -> list[str]:
         """Return the keys of some samples, or of all."""
-        if not isinstance(rows, np.ndarray):
-            column = self._batch.column("key")
-            column = column if rows is None else column.slice(rows.start, rows.stop - rows.start)
-            keys: list[Any] = column.to_numpy(zero_copy_only=False).tolist()  # fastest for a contiguous range
-            return keys if self.text is not None else [_text(key) for key in keys]
-        bounds = np.frombuffer(self._key_starts, np.int32)
-        pairs = zip(bounds[:-1][rows].tolist(), bounds[1:][rows].tolist(), strict=True)
+        bounds = np.frombuffer(self._key_starts, np.int32)  # Arrow's own conversions would import pandas
+        pairs: Iterable[tuple[int, int]]
+        if isinstance(rows, np.ndarray):
+            pairs = zip(bounds[:-1][rows].tolist(), bounds[1:][rows].tolist(), strict=True)
+        else:
+            first, last = (0, len(self)) if rows is None else (rows.start, rows.stop)
+            pairs = pairwise(bounds[first : last + 1].tolist())
         text, raw = self.text, self._key_bytes
         if text is not None:
             return [text[start:end] for start, end in pairs]
