@@ -83,7 +83,7 @@ def test_two_writers_of_one_name(tmp_path, second, old):
     if second:
         b.commit()
     else:
-        with pytest.raises(CommitFailed, match=r"x\.tar: .*`overwrite`"):
+        with pytest.raises(CommitFailed, match=r"x\.tar: .*overwrite=True"):
             b.commit()
     assert path.read_bytes() == (b"second" if second else b"first")
     assert os.listdir(tmp_path) == ["x.tar"]
@@ -129,7 +129,7 @@ def test_file_systems_without_hard_links(tmp_path):
     assert os.listdir(tmp_path) == ["x"]
     a, b = LocalSink(str(tmp_path / "y")), LocalSink(str(tmp_path / "y"))
     a.commit()
-    with faulty(Fault(1, errno.EPERM, ("link",))), pytest.raises(CommitFailed, match=r"y: .*`overwrite`"):
+    with faulty(Fault(1, errno.EPERM, ("link",))), pytest.raises(CommitFailed, match=r"y: .*overwrite=True"):
         b.commit()
     assert sorted(os.listdir(tmp_path)) == ["x", "y"]
 

@@ -140,7 +140,7 @@ def test_two_writers_of_one_name(store):
         a.write(b"first %d" % round_)
         b.write(b"second")
         a.commit()
-        with pytest.raises(CommitFailed, match=r"race: .*`overwrite`"):
+        with pytest.raises(CommitFailed, match=r"race: .*overwrite=True"):
             b.commit()
         assert fetch(url, store.options) == b"first %d" % round_
 
