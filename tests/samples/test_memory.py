@@ -108,7 +108,7 @@ def test_a_million_members_in_half_a_million_samples(run, repeated):
 
 
 @pytest.mark.parametrize("repeated", ["error", "keep"])
-def test_long_field_names_are_not_kept(repeated):
+def test_long_field_names_are_not_kept(run, repeated):
     grown = run(f"""
         name = lambda n: b"%07d." % n + b"%07d" % n * 3000
         source = Generated(lambda n: member_block(headers, name(n), b"x"), 10_000, step=10)
