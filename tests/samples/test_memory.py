@@ -112,7 +112,7 @@ def test_long_field_names_are_not_kept(run, repeated):
     grown = run(f"""
         name = lambda n: b"%07d." % n + b"%07d" % n * 3000
         source = Generated(lambda n: member_block(headers, name(n), b"x"), 10_000, step=10)
-        samples = group_members(read_members(source), "x", Grouping(repeated={repeated!r}))
+        samples = read_samples(source, Grouping(repeated={repeated!r}))
         assert sum(1 for _ in samples) == 10_000
         print(peak() - base)
     """)
