@@ -58,13 +58,18 @@ class Result:
         if case.ratio and (self.ratio or 0) < case.ratio:
             return f"{times(self.ratio or 0)}, {times(case.ratio)} is required"
         if case.limit and 1 / ours.best > case.limit:
-            return f"{1e3 / ours.best:.0f} ms, {1e3 * case.limit:.0f} ms are allowed"
+            return f"{milliseconds(1 / ours.best)}, {milliseconds(case.limit)} are allowed"
         return ""
 
 
 def times(ratio: float) -> str:
     """`4.2 x`, and `0.34 x`."""
     return f"{ratio:.2f} x" if ratio < 1 else f"{ratio:.1f} x"
+
+
+def milliseconds(seconds: float) -> str:
+    """`138 ms`, and `0.31 ms`."""
+    return f"{1e3 * seconds:,.0f} ms" if seconds >= 0.00995 else f"{1e3 * seconds:.2g} ms"
 
 
 def run_case(case: Case, site: Site, repeat: int, say: Callable[[str], object]) -> Result:

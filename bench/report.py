@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 import tarmac
-from bench.measure import Result, Runs, times
+from bench.measure import Result, Runs, milliseconds, times
 
 
 def machine() -> dict[str, str]:
@@ -72,7 +72,8 @@ def _row(result: Result) -> list[str]:
         return [case.name, "-", "", "-", "", "-", "", "", result.skipped]
     show = _milliseconds if case.limit else _rate
     ours, (name, peer) = result.sides["tarmac"], _peer(result)
-    needs = times(case.ratio) if case.ratio else f"< {1e3 * case.limit:.0f} ms" if case.limit else ""
+    ratio_needed = [times(case.ratio)] if case.ratio else []
+    needs = ", ".join(ratio_needed + ([f"< {milliseconds(case.limit)}"] if case.limit else []))
     colour = "red" if result.missed else "green" if needs else ""
     ratio = times(result.ratio) if result.ratio else ""
     return [
@@ -103,4 +104,4 @@ def _rate(rate: float) -> str:
 
 
 def _milliseconds(rate: float) -> str:
-    return f"{1e3 / rate:,.0f} ms"
+    return milliseconds(1 / rate)

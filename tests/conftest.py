@@ -108,13 +108,17 @@ def pytest_make_parametrize_id(config, val, argname):
 # Files that `--quick` leaves out: those that need servers, torch, other programs or processes, and those of long laws.
 _SLOW = re.compile(
     r"^\s*(?:import|from) (?:subprocess|multiprocessing|torch|torchdata|lightning|transformers|webdataset|wids"
-    r"|tarmac_native|harness\.(?:servers|crash|faultserver|oracle|readers|memory)|storage\.|fuzz)\b|\bjobs=[2-9]|processes=[1-9]",
+    r"|distributed|cloudpickle|tarmac_native|storage\.|fuzz"
+    r"|harness\.(?:anywhere|clusters|engines|slurm|servers|crash|faultserver|oracle|readers|memory))\b"
+    r"|\bjobs=[2-9]|processes=[1-9]",
     re.MULTILINE,
 )
 _LONG = frozenset(
     (
+        "test_access.py",
         "test_reader_damage.py",
         "test_resume_law.py",
+        "test_roundtrip.py",
         "test_share_law.py",
         "test_docs.py",
         "test_doors.py",
@@ -131,6 +135,13 @@ _LONG = frozenset(
 
 def pytest_addoption(parser):
     parser.addoption("--quick", action="store_true", help="only tests without servers, torch and processes")
+
+
+def pytest_configure(config):
+    """Look at fewer examples with --quick."""
+    if config.getoption("--quick"):
+        settings.register_profile("quick", settings.get_profile("tarmac"), max_examples=25)
+        settings.load_profile("quick")
 
 
 _PROCESSES = {"os.fork", "os.posix_spawn", "os.system", "socket.bind", "subprocess.Popen"}
@@ -157,7 +168,9 @@ def only_marked_tests_start_processes(request, started) -> Iterator[None]:
 def pytest_collection_modifyitems(config, items):
     """Leave out marked tests with --quick."""
     if config.getoption("--quick"):
-        left_out = [item for item in items if item.get_closest_marker("processes")]
+        left_out = [
+            item for item in items if item.get_closest_marker("processes") or item.get_closest_marker("long")
+        ]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
 

@@ -111,6 +111,7 @@ def test_command(name, command, material, monkeypatch, capfd):
     capfd.readouterr()
 
 
+@pytest.mark.processes
 def test_errors_of_the_table(material, monkeypatch):
     """Reading each shard raises the error in its row."""
     monkeypatch.chdir(material)

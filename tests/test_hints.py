@@ -16,6 +16,7 @@ import tarmac.webdataset as wds
 from tarmac import codecs, errors, jobs, storage
 from tarmac.cli import VERBS, program
 from tarmac.tools import cache
+from tarmac.tools import jobs as cluster_jobs
 
 SOURCES = {
     path: ast.parse(path.read_text())
@@ -23,9 +24,17 @@ SOURCES = {
     if "compat" not in path.parts
 }
 CONTEXT = click.Context(program)
-OF_OTHERS = {"--shm-size", "--hard-dereference", "--profile", "--max-"}
-"""Flags of docker, tar and aws, and the beginning of several."""
-PROSE = {"and", "knows", "must", "or", "raises", "reads", "started", "that", "use", "writes"}
+OF_OTHERS = {
+    "--shm-size",
+    "--hard-dereference",
+    "--profile",
+    "--max-",
+    "--account",
+    "--parsable",
+    "--oneliner",
+}
+"""Flags of docker, tar, aws and Slurm, and the beginning of several."""
+PROSE = {"and", "is", "knows", "must", "on", "or", "raises", "reads", "started", "that", "use", "writes"}
 """What follows the name of the library in a sentence."""
 SPEC_KEYS = {"resample", "rest"}
 """A key of shardspecs, which are files, and a name of a split."""
@@ -81,7 +90,7 @@ def test_commands_and_flags_exist():
 def arguments() -> set[str]:
     """Return the names of public objects, of their arguments and of their attributes."""
     names: set[str] = set()
-    for module in (tarmac, wds, cache, codecs, jobs, storage):
+    for module in (tarmac, wds, cache, cluster_jobs, codecs, jobs, storage):
         for name in dir(module):
             value = getattr(module, name)
             names |= {name} | parameters(value)

@@ -50,8 +50,10 @@ IMPORTED_BY_THE_COMMAND_LINE = {
     "tarmac.errors",
     "tarmac.limits",  # to parse numbers with units
     "tarmac.plugins",
+    "tarmac.runtime.preemption",  # what signals mean
     "tarmac.tools.cache",
     "tarmac.tools.export",  # the names of formats
+    "tarmac.tools.jobs",
     "tarmac.tools.index",  # to find stale indexes
     "tarmac.tools.pack",
 }
@@ -78,6 +80,12 @@ ALLOWED = {
     ("compat/__main__.py", "entry.load"),
     ("compat/wids/wids_decode.py", "safetensors.load"),  # a format that holds tensors and nothing else
     ("cli/index.py", "json.loads"),
+    ("tools/mappers/records.py", "json.loads"),
+    ("tokens/mapper.py", "json.loads"),
+    ("jobs/chunks.py", "json.loads"),
+    ("jobs/head.py", "json.loads"),
+    ("jobs/journal.py", "json.loads"),
+    ("jobs/leases.py", "json.loads"),
     ("jobs/ledger.py", "json.loads"),
     ("tools/join/verb.py", "np.load"),  # without pickles, as are those of permutations
     ("tools/order.py", "np.load"),
@@ -88,6 +96,7 @@ ALLOWED = {
     ("jobs/claims.py", "json.loads"),
     ("exact/loader/processes.py", "pickle.loads"),  # what our own child sent
     ("exact/loader/located.py", "pickle.loads"),  # what our own parent wrote to a file without a name
+    ("jobs/engines/remote.py", "pickle.loads"),  # what our own engine and our own worker sent
     ("runtime/processes.py", "pickle.loads"),  # to see whether our own error can be sent
     ("plugins.py", "entry.load"),  # packages that the user installed
     ("storage/cachedirs.py", "json.loads"),

@@ -19,7 +19,10 @@ import tarmac
 from cli.running import numbers
 from harness.shards import plain
 from tarmac.cli import VERBS, main
+from tokens import models
 from tools.shards import content, keys, make
+
+MODELS = models.__file__
 
 
 @pytest.fixture(autouse=True)
@@ -122,11 +125,12 @@ BRACES = {
     "show": [],
     "export": ["-o", "out.jsonl"],
     "audit": ["--batch-size", "1", "--json"],
+    "tokenize": ["-o", "tokens/", "--text", "cls", "--tokenizer", f"{MODELS}:Letters"],
 }
 
 
 def test_braces_are_expanded_by_every_verb(run):
-    assert {*VERBS} == {*BRACES, "pack", "cache"}
+    assert {*VERBS} == {*BRACES, "pack", "cache", "jobs"}
     printed = {}
     for verb, more in BRACES.items():
         printed[verb], _ = good(run, verb, "in-{0..1}.tar", *more, *(["--overwrite"] * ("out.tar" in more)))

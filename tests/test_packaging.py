@@ -22,6 +22,7 @@ DOCUMENTS = [path for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")] if p
 DISTRIBUTIONS = {
     "backports.zstd": "backports.zstd",
     "google_crc32c": "google-crc32c",
+    "grpc": "grpcio",  # ray[client] is ray and grpcio
 }
 
 

@@ -187,7 +187,7 @@ def test_the_command_works(before, command, material, tmp_path, monkeypatch, cap
     captured = capfdbinary.readouterr()
     assert not done.value.code, captured.err.decode()
     files = [path for path in set(tmp_path.rglob("*")) - existing if path.is_file()]
-    files = [path for path in files if path.parent.name != ".tarmac"]
+    files = [path for path in files if ".tarmac" not in path.parts]
     if "--delete-after" in line:
         assert not files
         return

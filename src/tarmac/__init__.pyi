@@ -25,6 +25,7 @@ from tarmac.stream.pipeline import DataPipeline as DataPipeline
 from tarmac.stream.webdataset import WebDataset as WebDataset
 from tarmac.stream.webloader import WebLoader as WebLoader
 from tarmac.tar import TarOptions as TarOptions
+from tarmac.tokens.tokenize import tokenize as tokenize
 from tarmac.tools.audit import audit as audit
 from tarmac.tools.check.verb import check as check
 from tarmac.tools.copy import copy as copy
@@ -32,6 +33,7 @@ from tarmac.tools.export import export as export
 from tarmac.tools.index import index as index
 from tarmac.tools.join import join as join
 from tarmac.tools.map import map as map
+from tarmac.tools.mappers.contract import Mapper as Mapper
 from tarmac.tools.pack import pack as pack
 from tarmac.tools.show.statistics import stats as stats
 from tarmac.tools.show.verb import show as show

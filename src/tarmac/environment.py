@@ -194,6 +194,50 @@ def restarts() -> str:
     return os.environ.get("TORCHELASTIC_RESTART_COUNT") or "0"
 
 
+def lease_seconds() -> float:
+    """Return the time after which a unit of a dead task is free for others: `TARMAC_LEASE_SECONDS`, by default 60."""
+    seconds = _decimal("TARMAC_LEASE_SECONDS", os.environ.get("TARMAC_LEASE_SECONDS") or "60")
+    if seconds <= 0:
+        raise BadSetting(f"expected a positive number in TARMAC_LEASE_SECONDS, got {seconds}.")
+    return seconds
+
+
+def device() -> str | None:
+    """Return the device of processes that no engine has assigned one: `TARMAC_DEVICE`, for example `cuda:1`."""
+    return os.environ.get("TARMAC_DEVICE") or None
+
+
+def visible_gpus() -> int:
+    """Return how many GPUs this process may use: `CUDA_VISIBLE_DEVICES`, or what Slurm gave to its step or job."""
+    for name in ("CUDA_VISIBLE_DEVICES", "SLURM_STEP_GPUS", "SLURM_JOB_GPUS"):
+        listed = os.environ.get(name)
+        if listed is not None:  # CUDA stops at the first invalid number, and -1 means none
+            names = [each.strip() for each in listed.split(",")]
+            return next((count for count, each in enumerate(names) if each in ("", "-1")), len(names))
+    return 0
+
+
+def ray_address() -> str | None:
+    """Return the address of the Ray cluster: `RAY_ADDRESS`."""
+    return os.environ.get("RAY_ADDRESS") or None
+
+
+def keep_ray_on_loopback() -> None:
+    """Have a Ray runtime that this process starts listen on the loopback interface only; before ray is imported."""
+    os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+
+
+def keep_tokenizers_single() -> None:
+    """Have the tokenizers library use one thread: each core has a process, and threads do not survive a fork."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+
+def spark_master() -> str | None:
+    """Return the master of the Spark cluster: `SPARK_MASTER`, or `MASTER`, which spark-submit reads, too."""
+    return os.environ.get("SPARK_MASTER") or os.environ.get("MASTER") or None
+
+
 def worker_and_workers() -> tuple[int, int] | None:
     """Return the worker and the number of workers from `WORKER` and `NUM_WORKERS`, if both are set."""
     return _pair("WORKER", "NUM_WORKERS")

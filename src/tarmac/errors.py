@@ -13,7 +13,8 @@
     ├─ IndexingError        BadCondition · IndexMissing · IndexStale · IndexDamaged · BadManifest
     │                       DigestMismatch
     ├─ LoaderError          WorkerDied · WorkerFailed · RanksDisagree
-    ├─ JobError             JobBusy · JobMismatch · HookFailed
+    ├─ JobError             JobBusy · JobMismatch · HookFailed · EngineError · UnitsFailed
+    ├─ UnitTimedOut
     ├─ StateError           StateMismatch · NotResumable
     ├─ ErrorBudgetExceeded
     └─ NotPicklable
@@ -22,7 +23,7 @@ A message has a location (URL, byte offset, member or sample key), says what hap
 Branches also inherit from the exception that callers would catch (`FileNotFoundError`, `KeyError`, `OSError`,
 `ValueError`, `tarfile.ReadError`). Messages never contain secrets from URLs, and control characters are escaped.
 Warnings derive from `TarmacWarning`: `SingleZeroBlock`, `TruncatedTail`, `PartialSamples`, `NoBatches`,
-`CacheDisabled`, `SecretsWritten`, `UnclosedWriter`.
+`CacheDisabled`, `CheckpointFailed`, `SecretsWritten`, `UnclosedWriter`.
 """
 
 from __future__ import annotations
@@ -416,6 +417,20 @@ class HookFailed(JobError):
     """The command that runs after each shard failed."""
 
 
+class EngineError(JobError):
+    """A cluster cannot run the job: it is unreachable or lost, or its workers lack what the job needs."""
+
+
+class UnitTimedOut(TarmacError, TimeoutError):
+    """A unit of a job took longer than its `unit_timeout`."""
+
+
+class UnitsFailed(JobError):
+    """Units of a job failed, and others were completed."""
+
+    hint: str | None = "run the same command again: it runs only the units that failed."
+
+
 class StateError(TarmacError, ValueError):
     """A saved state cannot be restored."""
 
@@ -460,6 +475,10 @@ class NoBatches(TarmacWarning):
 
 class CacheDisabled(TarmacWarning):
     """The cache directory is unusable, so shards are streamed."""
+
+
+class CheckpointFailed(TarmacWarning):
+    """The samples of an unfinished shard could not be saved; the job continues without."""
 
 
 class SecretsWritten(TarmacWarning):

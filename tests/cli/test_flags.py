@@ -94,7 +94,6 @@ def test_invalid_settings_give_the_reason(flag, value, reason):
         ("FIELDS", "img=jpg|png,cls", {"img": ["jpg", "png"], "cls": ["cls"]}),
         ("COLUMNS", "caption=txt,cls", {"caption": "txt", "cls": "cls"}),
         ("SPLIT", "train=0.9,val=0.1", {"train": 0.9, "val": 0.1}),
-        ("TASK", "2/8", (2, 8)),
     ],
 )
 def test_values(parser, text, value):
@@ -110,7 +109,6 @@ def test_values(parser, text, value):
         *(("FIELDS", text) for text in ("=jpg", "a=", "jpg|", "a=x,a=y", "a=x|", "")),
         *(("COLUMNS", text) for text in ("", "a=", "a,a")),
         *(("SPLIT", text) for text in ("train=x", "train")),
-        *(("TASK", text) for text in ("8/8", "1", "-1/2", "a/b")),
         ("NAMES", "a,,b"),
     ],
 )

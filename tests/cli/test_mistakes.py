@@ -6,6 +6,7 @@ import errno
 import os
 import pty
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -87,8 +88,9 @@ def test_a_full_disk_after_the_first_shard(tmp_path, capsys):
     writes = 0
     while True:  # until the second shard is the one that does not fit
         writes += 1
-        for path in (*tmp_path.glob("out-*"), *tmp_path.glob(".tarmac/*")):
+        for path in tmp_path.glob("out-*"):
             path.unlink()
+        shutil.rmtree(tmp_path / ".tarmac", ignore_errors=True)
         with faulty(Fault(writes, errno.ENOSPC, ("write",))):
             output = tmp_path / "out-{i}.tar"
             status, _, stderr = run(capsys, "copy", shard, "-o", output, "--max-samples", 2, "-j", 1)

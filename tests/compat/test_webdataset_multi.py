@@ -146,6 +146,9 @@ class Awkward(Exception):
     def __init__(self, one, two):
         super().__init__(f"{one} and {two}")
 
+    def __reduce__(self):
+        return Awkward, self.args
+
 
 def fail_awkwardly(number, worker):
     raise Awkward("this", "that")

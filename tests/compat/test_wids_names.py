@@ -124,7 +124,9 @@ def test_a_program_runs_unchanged(tmp_path):
         str(tmp_path / "train.py"),
         str(tmp_path / "index.json"),
     ]
-    environ = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
+    # On a busy machine, the resource tracker of Python may warn about a semaphore of torch's queues.
+    quiet = {"PYTHONWARNINGS": "ignore::UserWarning:multiprocessing.resource_tracker"}
+    environ = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"} | quiet
     done = subprocess.run(command, capture_output=True, text=True, env=environ, check=False)
     assert done.returncode == 0, done.stderr
     file, *rest = done.stdout.split()

@@ -374,3 +374,28 @@ def test_the_spool_is_in_the_directory_for_temporary_files(served, tmp_path, mon
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "absent"))
     with pytest.raises(OSError, match="absent"):
         batches(f"{served[0]}/m.json")
+
+
+def test_small_shards_are_recognised_by_the_bytes_that_are_read(root, served):
+    url, log = served
+    log.clear()
+    batches(f"{url}/m.json", tail="short")
+    shards = [path for path in {path for _, path, _ in log} if path.endswith(".tar")]
+    assert len(shards) == sum(map(bool, LENGTHS))
+    for path in shards:
+        # The status, and one range with all samples: the digests that recognise a copy are among its bytes.
+        assert [method for method, each, _ in log if each == path] == ["HEAD", "GET"]
+
+
+def test_a_copy_with_other_bytes_is_refused_before_it_yields_a_sample(tmp_path):
+    (url,) = write_shards(tmp_path, [30], size=SIZE)
+    tarmac.index([url], str(tmp_path / "m.json"))
+    content = bytearray(Path(url).read_bytes())
+    content[600] ^= 1  # in the first sample
+    Path(url).write_bytes(content)
+    with folder(tmp_path) as server:
+        dataset = tarmac.Dataset(f"{server}/m.json", storage=FAST)
+        with pytest.raises(IndexStale, match="content of the shard has changed"):
+            dataset[29]
+        with pytest.raises(IndexStale, match="content of the shard has changed"):
+            batches(f"{server}/m.json", batch_size=1)

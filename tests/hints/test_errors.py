@@ -339,3 +339,23 @@ def test_another_job_with_the_same_output(tmp_path, capsys):
     assert "or --overwrite to start over" in capsys.readouterr().err
     assert run([*command, "--overwrite"]) == 0
     assert len(list(tmp_path.glob("y-*.tar"))) == 4
+
+
+class InTurn:
+    """An engine whose workers might be elsewhere."""
+
+    def run(self, work, units):
+        for unit in units:
+            yield unit, work(unit)
+
+
+@follows("download and decompress it to a directory that they share.")
+def test_a_table_that_workers_would_not_find(tmp_path):
+    table = tmp_path / "t.csv"
+    with gzip.open(f"{table}.gz", "wb") as file:
+        file.write(b"txt\none\n")
+    with hinted("download and decompress it to a directory that they share.", tarmac.errors.UsageError):
+        tarmac.pack(f"{table}.gz", "s3://bucket/x.tar", engine=InTurn())
+    with gzip.open(f"{table}.gz") as file:
+        table.write_bytes(file.read())
+    assert tarmac.pack(str(table), f"{tmp_path}/x.tar", engine=InTurn()).written == 1

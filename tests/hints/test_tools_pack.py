@@ -32,23 +32,11 @@ def data():
 
 
 @follows("x-{i:06d}.tar")
-@pytest.mark.parametrize(("output", "options"), [("{name}.tar", {}), ("-", {"task": (0, 2)})])
-def test_patterns_that_pack_cannot_use(data, output, options):
+def test_patterns_that_pack_cannot_use(data):
     with hinted("x-{i:06d}.tar"):
-        tarmac.pack(data, output, **options)
-    tarmac.pack(data, "x-{i:06d}.tar", **options)
+        tarmac.pack(data, "{name}.tar")
+    tarmac.pack(data, "x-{i:06d}.tar")
     assert keys("x-000000.tar") == ["a", "b"]
-
-
-@follows("tarmac index, after all tasks.")
-def test_a_manifest_of_several_tasks(data, capsys):
-    options = {"max_samples": 1}
-    with hinted("tarmac index, after all tasks."):
-        tarmac.pack(data, "x-{i:06d}.tar", task=(0, 2), manifest="x.json", **options)
-    for number in range(2):
-        tarmac.pack(data, "x-{i:06d}.tar", task=(number, 2), **options)
-    done(capsys, "index", "x-*.tar")
-    assert list(tarmac.Dataset("x.json").keys()) == ["a", "b"]
 
 
 @follows("another name, or `overwrite` to replace it.")

@@ -47,9 +47,14 @@ def test_written_and_read_again(tmp_path_factory, shards, name, info):
     folder = tmp_path_factory.mktemp("m")
 
     def moved(shard, root):
-        index = None if shard.index is None else shard.index.replace("/data", root)
+        index = None if shard.index is None else shard.index.replace("/data", root, 1)
         return Shard(
-            shard.url.replace("/data", root), shard.samples, shard.size, index, shard.fingerprint, shard.extra
+            shard.url.replace("/data", root, 1),
+            shard.samples,
+            shard.size,
+            index,
+            shard.fingerprint,
+            shard.extra,
         )
 
     write_manifest(

@@ -162,4 +162,4 @@ def test_an_index_with_a_member_without_room_for_its_header():
     entries.add("a", {"txt": (100, 3, 0)})
     sidecar = read_sidecar(make_sidecar(entries, ObjectInfo(9000, None), {}, digests=False), "x")
     with FaultServer(bytes(9000)) as server, pytest.raises(IndexDamaged, match="header"):
-        IndexedShard(server.url, sidecar, compare_names=True)
+        IndexedShard(server.url, sidecar, remote=ObjectInfo(9000, None))

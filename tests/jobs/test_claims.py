@@ -134,8 +134,9 @@ sys.stdin.read()
             other.hold([(f"{tmp_path}/c.tar",)])
 
 
-def test_in_a_store_the_same_job_continues_and_another_needs_overwrite(store, tmp_path):
+def test_in_a_store_the_same_job_continues_and_another_needs_overwrite(store, tmp_path, monkeypatch):
     """A store cannot tell whether a job is dead."""
+    monkeypatch.setattr("tarmac.jobs.claims.CHECK_SECONDS", 0.0)
 
     def make(job, overwrite=False):
         held = Claims(job, job, overwrite, store)

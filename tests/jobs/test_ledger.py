@@ -11,6 +11,7 @@ import pytest
 from harness.faultfs import SHORT, Fault, faulty
 from harness.servers import required, seaweed_s3
 from tarmac.errors import JobBusy, JobMismatch, WriteError
+from tarmac.jobs.journal import Journal
 from tarmac.jobs.ledger import ledger_url, open_ledger
 from tarmac.jobs.task import Outcome, Unit
 from tarmac.storage import StorageOptions
@@ -29,8 +30,8 @@ def store():
 @pytest.fixture(params=["disk", "store"])
 def location(request, tmp_path, store):
     if request.param == "disk":
-        return str(tmp_path / "deep" / ".tarmac" / "copy.jsonl"), StorageOptions()
-    return f"s3://ledgers/{tmp_path.name}/copy.jsonl", store
+        return str(tmp_path / "deep" / ".tarmac" / "copy.job"), StorageOptions()
+    return f"s3://ledgers/{tmp_path.name}/copy.job", store
 
 
 def opened(location, options=OPTIONS, **more):
@@ -73,14 +74,14 @@ def test_changed_options_are_rejected_and_named(location):
 
 
 def test_changed_inputs_are_not_shown_as_hashes(tmp_path):
-    location = str(tmp_path / "l.jsonl"), StorageOptions()
+    location = str(tmp_path / "l.job"), StorageOptions()
     ledger = opened(location, OPTIONS | {"inputs": "abc"})
     ledger.begin()
     ledger.record(Unit("a"), DONE)
     ledger.close()
-    with pytest.raises(JobMismatch, match=r"l\.jsonl: .*inputs"):
+    with pytest.raises(JobMismatch, match=r"l\.job: .*inputs"):
         opened(location, OPTIONS | {"inputs": "def"})
-    with pytest.raises(JobMismatch, match=r"l\.jsonl: .*: size 3 -> 4\.") as raised:
+    with pytest.raises(JobMismatch, match=r"l\.job: .*: size 3 -> 4\.") as raised:
         opened(location, OPTIONS | {"inputs": "def", "size": 4})
     assert "def" not in str(raised.value)
 
@@ -117,37 +118,86 @@ def test_overwriting_discards_the_entries(location):
     ledger.close()
 
 
+def entries(job):
+    """Return the file in which the only writer of a job recorded its units."""
+    (path,) = job.glob("*/*.jsonl")
+    return path
+
+
 def test_an_incomplete_last_line_is_dropped(tmp_path):
-    location = str(tmp_path / "l.jsonl"), StorageOptions()
+    location = str(tmp_path / "l.job"), StorageOptions()
     started(location, Unit("a"), Unit("b"))
-    whole = (tmp_path / "l.jsonl").read_bytes()
-    first = whole.index(b"\n") + 1
-    for cut in range(first, len(whole)):
-        (tmp_path / "l.jsonl").write_bytes(whole[:cut])
+    written = entries(tmp_path / "l.job")
+    whole = written.read_bytes()
+    for cut in range(len(whole)):
+        written.write_bytes(whole[:cut])
         ledger = opened(location)
-        assert list(ledger.done) == ["a", "b"][: whole[first:cut].count(b"\n")]
+        assert list(ledger.done) == ["a", "b"][: whole[:cut].count(b"\n")]
         ledger.record(Unit("c"), Outcome())
         ledger.close()
         ledger = opened(location)
         assert "c" in ledger.done
         ledger.close()
+        for path in written.parent.glob("*.jsonl"):
+            path.unlink()
 
 
 @pytest.mark.parametrize("damage", [b"nonsense\n", b"[]\n", b'{"unit": 1}\n', b'{"inputs": ""}\n'])
 def test_a_damaged_ledger_is_rejected(tmp_path, damage):
-    location = str(tmp_path / "l.jsonl"), StorageOptions()
+    location = str(tmp_path / "l.job"), StorageOptions()
     started(location, Unit("a"))
-    with (tmp_path / "l.jsonl").open("ab") as file:
+    with entries(tmp_path / "l.job").open("ab") as file:
         file.write(damage)
     with pytest.raises(JobMismatch, match="damaged"):
         opened(location)
-    (tmp_path / "l.jsonl").write_bytes(b'{"format": "else"}\n')
-    with pytest.raises(JobMismatch, match=r"l\.jsonl: .*version"):
+    (tmp_path / "l.job" / "job.json").write_bytes(b'{"format": "else"}\n')
+    with pytest.raises(JobMismatch, match=r"l\.job: .*version"):
         opened(location)
 
 
+def test_writers_are_read_as_a_union(location):
+    """The latest entry of a unit counts, and one that is done has not failed."""
+    ledger = opened(location)
+    ledger.begin(["a", "b", "c"])
+    journal = ledger.journal
+    journal.fail(Unit("a"), "first")
+    journal.record(Unit("a", inputs="1"), DONE)
+    journal.fail(Unit("b"), "second")
+    journal.fail(Unit("c"), "third")
+    journal.retry("c")
+    ledger.close()
+    ledger = opened(location)
+    assert (ledger.done, ledger.failed) == ({"a": ("1", DONE)}, {"b": "second"})
+    Journal(journal.url, location[1]).record(Unit("b"), DONE)
+    Journal(journal.url, location[1]).close()
+    assert sorted(ledger.done) == ["a"]
+    ledger.refresh()
+    assert (sorted(ledger.done), ledger.failed) == (["a", "b"], {})
+    ledger.close()
+
+
+def test_tasks_share_a_ledger(location):
+    """They choose the same generation, whichever begins first."""
+    ledgers = [opened(location, shared=True) for _ in range(3)]
+    for number, ledger in enumerate(ledgers):
+        ledger.begin(["0", "1", "2"])
+        ledger.record(Unit(str(number)), DONE)
+    for ledger in ledgers:
+        ledger.refresh()
+        assert sorted(ledger.done) == ["0", "1", "2"]
+        assert ledger.has_begun()
+    if "s3://" not in location[0]:
+        with pytest.raises(JobBusy):
+            opened(location)
+    for ledger in ledgers:
+        ledger.close()
+    ledger = opened(location)
+    assert len(ledger.done) == 3
+    ledger.close()
+
+
 def test_a_ledger_is_locked(tmp_path):
-    location = str(tmp_path / "l.jsonl"), StorageOptions()
+    location = str(tmp_path / "l.job"), StorageOptions()
     ledger = opened(location)
     with pytest.raises(JobBusy):
         opened(location)
@@ -157,7 +207,7 @@ def test_a_ledger_is_locked(tmp_path):
 
 @pytest.mark.parametrize("kind", [errno.ENOSPC, SHORT])
 def test_a_full_disk_raises_and_keeps_recorded_units(tmp_path, kind):
-    location = str(tmp_path / "l.jsonl"), StorageOptions()
+    location = str(tmp_path / "l.job"), StorageOptions()
     started(location, Unit("a"))
     ledger = opened(location)
     with faulty(Fault(1, kind, ("write",))), pytest.raises(WriteError):
@@ -170,8 +220,8 @@ def test_a_full_disk_raises_and_keeps_recorded_units(tmp_path, kind):
 
 def test_an_unwritable_directory(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(WriteError, match=r"l\.jsonl"):
-        open_ledger(str(tmp_path / "file" / "l.jsonl"), "copy", {})
+    with pytest.raises(WriteError, match=r"l\.job"):
+        open_ledger(str(tmp_path / "file" / "l.job"), "copy", {})
 
 
 def test_without_a_url_nothing_is_written(tmp_path):
@@ -183,15 +233,17 @@ def test_without_a_url_nothing_is_written(tmp_path):
 
 
 def test_ledgers_are_beside_the_output():
-    assert ledger_url("out/x-{i:06d}.tar", "copy") == "out/.tarmac/copy-x-_i_06d_.tar.jsonl"
-    assert ledger_url("s3://b/p/", "map") == "s3://b/p/.tarmac/map.jsonl"
-    assert ledger_url("x.tar", "sort") == ".tarmac/sort-x.tar.jsonl"
+    assert ledger_url("out/x-{i:06d}.tar", "copy") == "out/.tarmac/copy-x-_i_06d_.tar.job"
+    assert ledger_url("s3://b/p/", "map") == "s3://b/p/.tarmac/map.job"
+    assert ledger_url("x.tar", "sort") == ".tarmac/sort-x.tar.job"
 
 
 def test_entries_are_plain_json(tmp_path):
-    started((str(tmp_path / "l.jsonl"), StorageOptions()), Unit("a", inputs="1"))
-    head, entry = map(json.loads, (tmp_path / "l.jsonl").read_text().splitlines())
+    started((str(tmp_path / "l.job"), StorageOptions()), Unit("a", inputs="1"))
+    head = json.loads((tmp_path / "l.job" / "job.json").read_text())
+    assert head.pop("generation") == entries(tmp_path / "l.job").parent.name
     assert head == {"format": "tarmac-ledger-1", "verb": "copy", "options": {"size": 3, "names": ["a", "b"]}}
+    entry = json.loads(entries(tmp_path / "l.job").read_text())
     assert (entry["unit"], entry["written"], entry["outputs"]) == ("a", 4, {"x.tar": 10})
 
 
@@ -211,20 +263,43 @@ OLD_ENTRY = {
 def test_ledgers_of_earlier_versions_are_read_and_continued(tmp_path):
     path = tmp_path / "l.jsonl"
     path.write_text(f"{json.dumps(OLD_HEAD)}\n{json.dumps(OLD_ENTRY)}\n")
-    ledger = opened((str(path), StorageOptions()))
+    ledger = opened((str(tmp_path / "l.job"), StorageOptions()))
     inputs, outcome = ledger.done["out/x-000000.tar"]
     assert (inputs, outcome.written, outcome.outputs) == ("f00", 4, {"out/x-000000.tar": 10240})
     assert outcome.companions == {"out/x-000000.tar.arrow": 2048}
     assert outcome.removed
     assert outcome.sampled_digests == {"out/x-000000.tar": "0123456789abcdef"}
     assert outcome.details == {"keys_found": ["a"]}
-    ledger.record(Unit("out/x-000000.tar", inputs="f00"), outcome)
+    assert path.exists()  # until the job begins
+    ledger.begin()
+    ledger.record(Unit("b"), DONE)
     ledger.close()
-    assert json.loads(path.read_text().splitlines()[-1]) == OLD_ENTRY
+    assert not path.exists()
+    ledger = opened((str(tmp_path / "l.job"), StorageOptions()))
+    assert ledger.done == {"out/x-000000.tar": ("f00", outcome), "b": ("", DONE)}
+    ledger.close()
+
+
+@pytest.mark.parametrize("settled", [True, False])
+def test_an_earlier_version_was_overwriting_a_job(tmp_path, settled):
+    lines = [
+        OLD_HEAD,
+        OLD_ENTRY,
+        OLD_HEAD,
+        OLD_ENTRY | {"unit": "b"},
+        *([{"settled": True}] if settled else []),
+    ]
+    path = tmp_path / "ledger"  # as `check` was told to
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    for _ in range(2):
+        ledger = opened((str(path), StorageOptions()))
+        assert (list(ledger.done), list(ledger.previous)) == (["b"], [] if settled else ["out/x-000000.tar"])
+        ledger.begin()
+        ledger.close()
 
 
 def test_a_forked_worker_does_not_keep_the_lock(tmp_path):
-    location = str(tmp_path / "l.jsonl"), StorageOptions()
+    location = str(tmp_path / "l.job"), StorageOptions()
     ledger = opened(location)
     reader, writer = os.pipe()
     ready, child_ready = os.pipe()
@@ -247,13 +322,13 @@ def test_a_forked_worker_does_not_keep_the_lock(tmp_path):
 
 
 def test_an_overwriting_job_that_never_starts_changes_nothing(tmp_path):
-    location = str(tmp_path / "copy.jsonl"), StorageOptions()
+    location = str(tmp_path / "copy.job"), StorageOptions()
     started(location, Unit("a", inputs="1"))
-    before = (tmp_path / "copy.jsonl").read_bytes()
+    before = (tmp_path / "copy.job" / "job.json").read_bytes()
     ledger = opened(location, {"other": 1}, overwrite=True)
     assert (ledger.new, ledger.done, sorted(ledger.previous)) == (True, {}, ["a"])
     ledger.close()
-    assert (tmp_path / "copy.jsonl").read_bytes() == before
+    assert (tmp_path / "copy.job" / "job.json").read_bytes() == before
     ledger = opened(location, {"other": 1}, overwrite=True)
     ledger.begin()
     ledger.record(Unit("b"), DONE)
@@ -266,8 +341,9 @@ def test_an_overwriting_job_that_never_starts_changes_nothing(tmp_path):
 
 
 def test_a_damaged_ledger_can_be_overwritten(tmp_path):
-    (tmp_path / "copy.jsonl").write_text("what\nis this\n")
-    ledger = opened((str(tmp_path / "copy.jsonl"), StorageOptions()), overwrite=True)
+    (tmp_path / "copy.job").mkdir()
+    (tmp_path / "copy.job" / "job.json").write_text("what\nis this\n")
+    ledger = opened((str(tmp_path / "copy.job"), StorageOptions()), overwrite=True)
     assert (ledger.new, ledger.previous) == (True, {})
     ledger.begin()
     ledger.close()

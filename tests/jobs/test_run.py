@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pickle
+import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from tarmac.errors import BadName, ErrorBudgetExceeded, JobMismatch, UsageError, WriteError
+from tarmac.errors import BadName, ErrorBudgetExceeded, JobMismatch, UnitsFailed, UsageError, WriteError
 from tarmac.jobs.engines.local import LocalEngine
 from tarmac.jobs.run import run_job
 from tarmac.jobs.task import MAX_REASONS, Outcome, Task, Unit
@@ -58,8 +59,13 @@ class WriteFiles(Task):
 ENGINE = LocalEngine()
 
 
+def contents(folder):
+    """Return the content of all files in a folder."""
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
 def run(task, engine=ENGINE, **options):
-    return run_job(task, engine, ledger=str(task.folder / "ledger.jsonl"), **options)
+    return run_job(task, engine, ledger=str(task.folder / "ledger.job"), **options)
 
 
 def test_a_second_run_does_only_what_is_missing_or_changed(tmp_path):
@@ -88,11 +94,11 @@ def test_a_second_run_does_only_what_is_missing_or_changed(tmp_path):
 
 def test_a_dry_run_reports_and_writes_nothing(tmp_path):
     def dry_run(**options):
-        before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+        before = contents(tmp_path)
         try:
             report = run(WriteFiles(tmp_path, **options.pop("task", {})), dry_run=True, **options)
         finally:
-            assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+            assert contents(tmp_path) == before
         return report.units, report.done, report.kept
 
     assert dry_run() == (3, 0, 0)
@@ -103,7 +109,7 @@ def test_a_dry_run_reports_and_writes_nothing(tmp_path):
     assert dry_run(overwrite=True) == (3, 0, 0)
     with pytest.raises(JobMismatch, match="size 1 -> 2"):
         dry_run(task={"size": 2})
-    (tmp_path / "ledger.jsonl").unlink()
+    shutil.rmtree(tmp_path / "ledger.job")
     with pytest.raises(UsageError, match=r"^a: "):
         dry_run()
 
@@ -118,7 +124,7 @@ def test_the_first_error_stops_the_job_and_completed_units_are_kept(tmp_path):
 
 def test_changed_inputs_are_rejected(tmp_path):
     run(WriteFiles(tmp_path, version="1"))
-    with pytest.raises(JobMismatch, match=r"ledger\.jsonl: .*inputs .*\ba\b"):
+    with pytest.raises(JobMismatch, match=r"ledger\.job: .*inputs .*\ba\b"):
         run(WriteFiles(tmp_path, version="2"))
     assert run(WriteFiles(tmp_path, version="2"), overwrite=True).done == 3
 
@@ -139,7 +145,7 @@ def test_inputs_may_be_known_only_after_reading(tmp_path):
     assert asked == []  # only the inputs of recorded units are compared
     assert run(Reading(tmp_path)).kept == 3
     assert asked == ["a", "b", "c"]
-    with pytest.raises(JobMismatch, match=r"ledger\.jsonl: .*inputs .*\ba\b"):
+    with pytest.raises(JobMismatch, match=r"ledger\.job: .*inputs .*\ba\b"):
         run(Reading(tmp_path, failing=1))
 
 
@@ -236,3 +242,19 @@ def test_a_custom_engine_is_one_method(tmp_path):
     report = run(WriteFiles(tmp_path), PicklingEngine())
     assert (report.units, report.done, report.kept) == (3, 1, 2)
     assert [next(iter(outcome.outputs))[-1] for outcome in report.outcomes] == ["a", "b", "c"]
+
+
+class LosingEngine:
+    """An engine that never returns its second unit."""
+
+    def run(self, work, units):
+        for number, unit in enumerate(units):
+            if number != 1:
+                yield unit, work(unit)
+
+
+def test_a_unit_that_an_engine_loses_is_an_error(tmp_path):
+    with pytest.raises(UnitsFailed, match="1 of 3"):
+        run(WriteFiles(tmp_path), LosingEngine())
+    report = run(WriteFiles(tmp_path))
+    assert (report.done, report.kept) == (1, 2)

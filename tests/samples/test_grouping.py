@@ -115,6 +115,7 @@ def test_lenient_reading_stops_at_truncated_data():
         samples(data[: starts[3]])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", PLAIN_KINDS)
 def test_damage_never_yields_a_partial_sample(kind):
     good = PLAIN_KINDS[kind]()

@@ -123,6 +123,7 @@ def test_ambiguous_names(folder, tmp_path, monkeypatch):
         tarmac.copy(str(folder / "plain.tar"), tmp_path / "a.tar", where="size > 3")
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("source", ["index.json", "x.tar"])
 def test_an_index_decides_what_a_short_name_means(tmp_path, source):
     """Also where samples are read from start to end."""

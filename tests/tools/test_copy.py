@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import glob
 import os
+import shutil
 import tarfile
 from collections import Counter
 from dataclasses import replace
@@ -210,7 +211,7 @@ def test_killed_at_any_moment_and_run_again(source, tmp_path):
         copy(urls, target, **options)
         assert keys(f"{tmp_path}/out/*.tar") == expected
         for path in (tmp_path / "out").iterdir():
-            path.unlink() if path.is_file() else [entry.unlink() for entry in path.iterdir()]
+            path.unlink() if path.is_file() else shutil.rmtree(path)
 
     survive(KILLS, lambda seed: Forked(lambda: copy(urls, target, **options)).crash(seed, 0.05), check)
     assert not [path for path in (tmp_path / "out").iterdir() if path.is_file()]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import os
 import subprocess
@@ -93,7 +92,7 @@ def test_no_verb_writes_what_another_is_about_to_write(here, capsys, verb):
     with Held("a-0.tar", "-o", output) as held:
         status, message = tarmac(capsys, VERBS[verb], "-o", output)
         assert (status, files(here / "two")) == (2, {})
-        assert "`tarmac map` (process" in message or ".jsonl: " in message
+        assert "`tarmac map` (process" in message or ".job: " in message
         assert "--overwrite" not in message  # as for a job with other options, which is not running
         assert held.finish() == 0
     assert keys("two/*.tar") == keys("a-0.tar")
@@ -139,15 +138,15 @@ def test_a_stream_does_not_know_how_far_it_counts(here, capsys):
 
 
 def test_tasks_of_one_job_run_at_the_same_time(here, capsys):
-    from tarmac.jobs.claims import Claims
-
-    with contextlib.closing(Claims("pack")) as other:
-        other.hold([("two/x-1.tar",)])  # as --task 1/2 does
-        share = "--max-samples", "1", "-o", "two/x-{i}.tar"
-        (here / "raw" / "two.txt").write_text("two")
-        assert tarmac(capsys, "pack raw --task 0/2", *share)[0] == 0
-        assert tarmac(capsys, "pack raw --task 1/2", *share)[0] == 2
-    assert sorted(files(here / "two")) == ["x-0.tar"]
+    """The second leaves the only shard to the first. A job with a driver, or another job, is refused meanwhile."""
+    job = "a-0.tar", "-o", "two/"
+    with Held(*job, "--task", "0/2") as held:
+        status, message = tarmac(capsys, "map --py slow.py:slow --task 1/2", *job)
+        assert (status, "1 of 1 units are in progress in other tasks" in message) == (0, True)
+        assert tarmac(capsys, "map --py slow.py:slow", *job)[0] == 2
+        assert tarmac(capsys, "copy --task 0/2", *job)[0] == 2
+        assert held.finish() == 0
+    assert keys("two/*.tar") == keys("a-0.tar")
 
 
 def test_outputs_of_another_verb_are_not_replaced(here, capsys):

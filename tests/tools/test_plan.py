@@ -151,10 +151,13 @@ def test_streams_shard_by_shard(urls):
 
 def test_fingerprints_change_with_the_samples(urls, tmp_path, indexed):
     copies = make(tmp_path, 7, 0, 12)
-    before = StreamedShards(copies, ALL).fingerprint()
-    assert StreamedShards(copies, ALL).fingerprint() == before
+    streamed, first = StreamedShards(copies, ALL), OutputShard("x")
+    before, earlier, status = streamed.fingerprint(), streamed.earlier_fingerprint(), streamed.statuses(first)
     os.utime(copies[0], (1, 1))
-    assert StreamedShards(copies, ALL).fingerprint() != before
+    assert StreamedShards(copies, ALL).fingerprint() == before
+    assert streamed.earlier_fingerprint() != earlier
+    assert streamed.statuses(first) != status
+    assert StreamedShards(copies[:2], ALL).fingerprint() != before
     assert StreamedShards(["-"], ALL).fingerprint() == StreamedShards(["-"], ALL).fingerprint()
     assert indexed.fingerprint() != type(indexed)(indexed.dataset, ALL, Shuffled(19, 1)).fingerprint()
     assert open_indexed(Inputs(urls[:1]), ALL, Access()).fingerprint() != indexed.fingerprint()

@@ -71,13 +71,19 @@ def test_another_stream_is_another_job(urls, tmp_path):
         rewrite_samples("copy", iter(samples), output, RUN, options={"slice": ":3"})
 
 
+@pytest.mark.parametrize("options", [{"unit_timeout": 9}, {"max_failed_units": 1}])
+def test_streams_have_no_units(urls, options):
+    with pytest.raises(UsageError, match="as a whole"):
+        copy(f"pipe:cat {urls[0]}", "-", **options)
+
+
 def test_failed_samples_are_counted_and_limited(urls, tmp_path):
     def lossy(samples, outcome):
         for sample in samples:
-            if sample["cls"] == b"4":
+            fails = sample["cls"] == b"4"
+            if fails:
                 outcome.fail(sample["__key__"])
-            else:
-                yield sample
+            yield [] if fails else [sample]
 
     report = rewrite_samples("copy", iter(content(*urls)), Output(str(tmp_path / "x.tar")), RUN, lossy)
     assert (report.read, report.written, report.failed) == (17, 14, 3)

@@ -11,7 +11,17 @@ from typing import Any, BinaryIO
 import click
 
 from tarmac.cli.output import say, say_json
-from tarmac.errors import BadCondition, HookFailed, JobError, TarmacError, TransferError, UrlError, UsageError
+from tarmac.errors import (
+    BadCondition,
+    HookFailed,
+    JobError,
+    TarmacError,
+    TransferError,
+    UnitsFailed,
+    UnitTimedOut,
+    UrlError,
+    UsageError,
+)
 
 DAMAGED, USAGE, UNREACHABLE = 1, 2, 3
 GROUPS = ("Arguments", "Options", "Select", "Order", "Write", "Run", "Access")
@@ -187,9 +197,9 @@ class DataOnly:
 def exit_code(error: TarmacError) -> int:
     """Return the exit status of an error: 1 damaged data, 2 usage, 3 transfer failed."""
     denied = isinstance(error.__cause__, PermissionError)
-    if denied or isinstance(error, TransferError | FileNotFoundError | PermissionError):
+    if denied or isinstance(error, TransferError | UnitTimedOut | FileNotFoundError | PermissionError):
         return UNREACHABLE
-    if isinstance(error, HookFailed):
+    if isinstance(error, HookFailed | UnitsFailed):
         return DAMAGED
     return USAGE if isinstance(error, UsageError | UrlError | BadCondition | JobError) else DAMAGED
 

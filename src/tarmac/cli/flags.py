@@ -7,7 +7,7 @@ from functools import partial
 import click
 
 from tarmac.cli.command import Group, argument, flag
-from tarmac.cli.types import COUNT, FIELDS, NAMES, NUMBER, SIZE, SLICE, SPLIT, SPLITTER, settings
+from tarmac.cli.types import COUNT, FIELDS, NAMES, NUMBER, SECONDS, SIZE, SLICE, SPLIT, SPLITTER, settings
 
 _select, _order, _write, _run, _access = (
     partial(flag, group=name) for name in ("Select", "Order", "Write", "Run", "Access")
@@ -85,9 +85,28 @@ TMP = flag("--tmp", metavar="DIR", help="Directory for temporary files.")
 JSON: Group = [_run("--json", "as_json", is_flag=True, help="Print the report as JSON.")]
 RUN: Group = [
     _run("-j", "--jobs", type=COUNT, help="Number of processes. [default: the number of cores]"),
-    _run("--engine", metavar="NAME", help="Engine that runs the job. [default: local]"),
+    _run(
+        "--engine", metavar="NAME",
+        help="What runs the job: local, dask, ray, spark, slurm, or an address: dask://HOST:PORT. [default: local]",
+    ),
+    _run("--task", metavar="I/N", help="Run as task I of N, which share the job without a driver: 0/8."),
+    _run("--retries", type=NUMBER, help="Runs of a unit after a lost connection or dead worker. [default: 2]"),
+    _run("--unit-timeout", type=SECONDS, help="Interrupt a unit after this time."),
+    _run("--max-failed-units", type=NUMBER, help="Stop after more than this many failed units. [default: 0]"),
+    _run(
+        "--device", metavar="LIST",
+        help="Devices for the workers, in turn: cuda:0,cuda:1. [default: visible GPUs]",
+    ),
     _run("--dry-run", is_flag=True, help="Only report what would be done."),
     *JSON,
+]  # fmt: skip
+CHECKPOINTS: Group = [
+    _run(
+        "--checkpoint-interval",
+        type=SECONDS,
+        help="Save the samples of an unfinished shard after this many seconds. [default: 60]",
+    ),
+    _run("--checkpoint-samples", type=COUNT, help="Also save them after this many samples."),
 ]
 ERRORS: Group = [
     _run(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tarmac.cli.command import build_verb, flag
-from tarmac.cli.flags import ACCESS, ERRORS, RUN, SELECT, SHARDS, WRITE
+from tarmac.cli.flags import ACCESS, CHECKPOINTS, ERRORS, RUN, SELECT, SHARDS, WRITE
 from tarmac.cli.types import SECONDS
 
 _MAP = [
@@ -23,7 +23,7 @@ _MAP = [
 ]  # fmt: skip
 
 command = build_verb(
-    "map", SHARDS, _MAP, SELECT, WRITE, RUN, ERRORS, ACCESS,
+    "map", SHARDS, _MAP, SELECT, WRITE, RUN, CHECKPOINTS, ERRORS, ACCESS,
     help="""Transform samples with a command or a Python function, in parallel.
 
     A command that removes all sample.* files drops the sample.

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from tarmac.cli.command import argument, build_verb, flag
 from tarmac.cli.flags import ERRORS, FIELD_RULE, RUN, SHUFFLE, SPLIT_NAME, SPLITS, STORAGE, WRITE
-from tarmac.cli.types import COLUMNS, NAMES, SECONDS, TASK
+from tarmac.cli.types import COLUMNS, NAMES, SECONDS
 
 
 def _formats() -> Iterable[str]:
@@ -34,13 +34,12 @@ _SOURCES = [
     flag("--py", "function", metavar="MODULE:FUNCTION", help="A function that yields samples."),
     flag("--require", type=NAMES, help="Fields that every sample must have: jpg|png,cls."),
 ]  # fmt: skip
-_TASK = [
-    flag("--task", group="Run", type=TASK, help="I/N: write only shards I, I+N, I+2N..., to share the work."),
+_COMMANDS = [
     flag("--timeout", group="Run", type=SECONDS, help="Timeout of each pipe: command."),
 ]  # fmt: skip
 
 command = build_verb(
-    "pack", _SOURCES, FIELD_RULE, SPLITS, SHUFFLE, WRITE, _TASK, RUN, ERRORS, STORAGE, [SPLIT_NAME],
+    "pack", _SOURCES, FIELD_RULE, SPLITS, SHUFFLE, WRITE, _COMMANDS, RUN, ERRORS, STORAGE, [SPLIT_NAME],
     help="""Pack files, tables or generated samples into shards of 10,000 samples, or as --max-samples
     and --max-bytes set.
 

@@ -26,7 +26,7 @@ units: `1e4`, `100MB`, `2GiB`. Data goes to standard output, messages go to stan
 | 2 | usage error |
 | 3 | a file or server cannot be reached |
 | 70 | a bug in tarmac; `TARMAC_DEBUG=1` shows the traceback |
-| 130, 143 | interrupted, terminated |
+| 130, 143, 138, 140 | interrupted by Ctrl-C, SIGTERM, SIGUSR1, SIGUSR2; the same command continues a job |
 
 To complete verbs and flags with the Tab key, run `eval "$(_TARMAC_COMPLETE=bash_source tarmac)"`; zsh and fish
 have `zsh_source` and `fish_source`.

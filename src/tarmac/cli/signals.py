@@ -10,7 +10,8 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+from tarmac.runtime.preemption import INTERRUPTS, interrupt, is_holding
+
 _RETRY_DELAY = 0.01
 """Seconds before a signal that arrived where exceptions are lost is sent again."""
 
@@ -19,8 +20,8 @@ _RETRY_DELAY = 0.01
 def interrupt_on_signals(received: list[int]) -> Iterator[None]:
     """Raise KeyboardInterrupt in this block at the first signal, and append each signal to `received`.
 
-    Batch systems send SIGTERM before they kill, with the meaning of Ctrl-C. Further signals are ignored, so
-    that they do not disturb the cleanup.
+    Batch systems send SIGTERM, SIGUSR1 or SIGUSR2 before they kill: a job saves what it has. A second signal
+    ends the saving; otherwise further signals are ignored, so that they do not disturb the cleanup.
     """
     process = os.getpid()
 
@@ -29,6 +30,8 @@ def interrupt_on_signals(received: list[int]) -> Iterator[None]:
             os._exit(128 + number)
         received.append(number)
         if len(received) == 1:
+            interrupt(number)
+        elif is_holding():
             raise KeyboardInterrupt
 
     def retry(unraisable: Any) -> None:
@@ -45,7 +48,7 @@ def interrupt_on_signals(received: list[int]) -> Iterator[None]:
         yield
         return
     previous_hook = sys.unraisablehook
-    previous = {number: signal.signal(number, stop) for number in _SIGNALS}
+    previous = {number: signal.signal(number, stop) for number in INTERRUPTS}
     sys.unraisablehook = retry
     try:
         yield

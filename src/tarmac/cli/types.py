@@ -121,13 +121,6 @@ def _pairs(text: str) -> dict[str, str]:
     return pairs
 
 
-def _task(text: str) -> tuple[int, int]:
-    index, _, count = text.partition("/")
-    if not (index.isdigit() and count.isdigit() and int(index) < int(count)):
-        raise ValueError
-    return int(index), int(count)
-
-
 def _splitter(text: str) -> Any:
     import tarmac
 
@@ -183,7 +176,6 @@ SPLIT = _Type(
     "NAME=SHARE[,NAME=SHARE...], such as train=0.9,val=0.1",
     lambda text: {name: float(share) for name, share in _pairs(text).items()},
 )
-TASK = _Type("task", "I/N, such as 0/8, with I from 0 to N - 1", _task)
 SPLITTER = _Type("split-name", "first-dot or last-dot", _splitter, "[first-dot|last-dot]")
 
 

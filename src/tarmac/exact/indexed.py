@@ -7,6 +7,7 @@ request, and several requests in parallel.
 from __future__ import annotations
 
 import itertools
+import threading
 import weakref
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
@@ -19,11 +20,12 @@ from tarmac.errors import DigestMismatch, IndexingError, IndexStale
 from tarmac.exact.types import Rows
 from tarmac.indexing.build import REQUESTS
 from tarmac.indexing.names import HEADER_BYTES, check_headers, hard_links
+from tarmac.indexing.sampled_digests import Held
 from tarmac.indexing.sidecar import Sidecar
 from tarmac.runtime.lookahead import in_threads
 from tarmac.runtime.types import Integers
 from tarmac.samples.grouping import Sample
-from tarmac.storage import Source, StorageOptions, read_range
+from tarmac.storage import ObjectInfo, Source, StorageOptions, read_range
 from tarmac.storage.local import LocalSource
 from tarmac.storage.mapped import MappedFile, map_file
 from tarmac.storage.types import DEFAULT_STORAGE
@@ -38,6 +40,8 @@ GAP = 64 << 10
 """Gap between two fields, in bytes, up to which one request is cheaper than two."""
 LOCAL_GAP = 4 << 10
 """The same for local files that are not mapped."""
+END = 16 << 10
+"""Bytes after the last field up to which the end of a copy is fetched with it."""
 SPAN = 8 << 20
 """Largest request, in bytes; longer ranges are read in parallel."""
 
@@ -46,10 +50,13 @@ class IndexedShard:
     """A shard and its index.
 
     `source` is the open shard if it is local; without it, `url` is read by ranges. `fields` limits what is
-    read. `verify` compares each field with its digest in the index. Reading a remote shard raises if its
-    version is not `version`. Without `mapped`, a local shard is read in pieces: the pages of a map count as
-    memory in use. With `views`, the fields of a mapped shard are memoryviews instead of bytes. With
-    `compare_names`, the header of each member is fetched, too, and compared with the index.
+    read. `verify` compares each field with its digest in the index. Without `mapped`, a local shard is read in
+    pieces: the pages of a map count as memory in use. With `views`, the fields of a mapped shard are memoryviews
+    instead of bytes.
+
+    `remote` is the state of a remote shard when it was opened; reading raises if it changes. A shard of another version
+    than the indexed one is taken for a copy: the header of each member is fetched, too, and compared with the
+    index, and so are its sampled digests before the first bytes are returned.
     """
 
     def __init__(
@@ -61,13 +68,12 @@ class IndexedShard:
         storage: StorageOptions = DEFAULT_STORAGE,
         fields: Collection[str] | None = None,
         verify: bool = False,
-        version: str | None = None,
+        remote: ObjectInfo | None = None,
         mapped: bool = True,
         views: bool = False,
-        compare_names: bool = False,
     ) -> None:
         self.url, self.sidecar = url, sidecar
-        self._storage, self._version, self._verify = storage, version, verify
+        self._storage, self._remote, self._verify = storage, remote, verify
         self._wanted = None if fields is None else frozenset(fields)
         self._file = source if isinstance(source, LocalSource | MappedFile) else None
         self.content: Any = None
@@ -95,8 +101,12 @@ class IndexedShard:
             self.content = memoryview(self.content).cast("B")
         self._links: NDArray[np.bool_] | None = None
         """Which members are hard links; only needed to compare names."""
-        if compare_names and self.content is None and self._file is None:
+        self._unchecked: threading.Lock | None = None
+        """Held while a copy is compared with its sampled digests; None if it was."""
+        by_ranges = self.content is None and self._file is None
+        if by_ranges and remote is not None and not sidecar.facts.same_version(remote, url):
             self._links = hard_links(sidecar.offsets, url)
+            self._unchecked = threading.Lock()
         if verify and sidecar.digests is None:
             raise IndexingError("the index has no digests.", url=url, hint="tarmac index --digests SHARDS")
         # Reading one number from a memoryview is several times faster than from a numpy array.
@@ -162,13 +172,15 @@ class IndexedShard:
     def extents(self, rows: Integers) -> tuple[Integers, Integers]:
         """Return begin and end of the bytes that each of these samples needs; equal if it needs none.
 
-        They include headers if names have to be compared.
+        Those of a copy include headers, and the end of the archive after the last sample, which are compared.
         """
         owners, members = self._members_of(rows)
         begins, ends = np.full(len(rows), self.sidecar.facts.size, np.int64), np.zeros(len(rows), np.int64)
         offsets = self.sidecar.offsets[members]
         np.minimum.at(begins, owners, offsets if self._links is None else offsets - HEADER_BYTES)
         np.maximum.at(ends, owners, offsets + self.sidecar.sizes[members])
+        if self._links is not None:
+            ends[ends >= self.sidecar.facts.size - END] = self.sidecar.facts.size
         return np.minimum(begins, ends), ends
 
     def check_names(self, rows: Integers, data: bytes, base: int) -> None:
@@ -190,9 +202,16 @@ class IndexedShard:
 
     def read_range(self, start: int, stop: int) -> bytes:
         """Return bytes of a remote shard; raise if it was replaced or is shorter than when it was indexed."""
-        data = read_range(self.url, start, stop, self._storage, self._version)
+        remote = self._remote
+        data = read_range(self.url, start, stop, self._storage, None if remote is None else remote.version)
         if len(data) != stop - start:
             raise IndexStale("the shard is shorter than when it was indexed.", url=self.url)
+        unchecked = self._unchecked
+        if remote is not None and unchecked is not None:
+            with unchecked:
+                if self._unchecked is not None:
+                    self.sidecar.facts.check_shard(remote, self.url, self._storage, Held(data, start))
+                    self._unchecked = None
         return data
 
     def samples(self, rows: Integers | slice) -> list[Sample]:

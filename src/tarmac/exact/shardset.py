@@ -147,9 +147,11 @@ class ShardSet:
         info = stat(url, options.storage)
         source = self._source(url, info.version)
         try:
-            # A shard that was downloaded or read into memory need not be requested again.
-            content = None if source is None or is_local(url) else source.map() or source.content()
-            compared = sidecar.check_shard(info, url, options.storage, content)
+            sidecar.facts.check_size(info, url)
+            if source is not None:
+                # A shard that was downloaded or read into memory need not be requested again.
+                content = None if is_local(url) else source.map() or source.content()
+                sidecar.check_shard(info, url, options.storage, content)
             return IndexedShard(
                 url,
                 sidecar,
@@ -157,10 +159,9 @@ class ShardSet:
                 storage=options.storage,
                 fields=options.fields,
                 verify=options.verify,
-                version=info.version,
+                remote=None if is_local(url) else info,
                 mapped=options.mapped,
                 views=options.views,
-                compare_names=not compared,
             )
         except BaseException as error:
             if source is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import random
 import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence
@@ -99,6 +100,9 @@ class IndexOptions:
     """Read remote shards through this cache, which keeps them."""
     keep: bool = True
     """Whether a rebuilt index keeps the columns and digests that the existing one has."""
+    directory: str = ""
+    """The path or URL of a directory for indexes that are not beside their shards; by default the cache directory of
+    tarmac. Jobs that run elsewhere need one that their workers can read."""
 
 
 DEFAULT_INDEXING = IndexOptions()
@@ -125,9 +129,16 @@ def manifest_of(
     if inputs.manifest is not None and index_one is None:
         return inputs.manifest
 
+    missing = [shard for shard in inputs.shards if not isinstance(shard, Shard)]
+    if options.directory:  # others may be building the same indexes: all begin at different shards
+        random.shuffle(missing)
     if processes > 1:
-        missing = [shard for shard in inputs.shards if not isinstance(shard, Shard) and is_local(shard)]
-        _build_missing(missing, options, processes, beside=beside)
+        _build_missing(list(filter(is_local, missing)), options, processes, beside=beside)
+    if options.directory:
+        plain = [url for url in missing if not (is_stream(url) or format_of_name(without_query(url)))]
+        threads = 1 if all(map(is_local, plain)) else REQUESTS
+        for _ in in_threads(partial(_try_to_index, options, beside), plain, threads):
+            pass
 
     def indexed(number: int) -> Shard:
         shard = inputs.shards[number]
@@ -164,7 +175,7 @@ def _build_missing(urls: Sequence[str], options: IndexOptions, processes: int, *
 
 def _size_without_index(url: str, options: IndexOptions) -> int:
     """Return the size of a local shard, or 0 if it may have an index or cannot be read."""
-    indexes = sidecar_url(url), _cached_index(url, _reading_rules(options))
+    indexes = sidecar_url(url), _cached_index(url, _reading_rules(options), options.directory)
     try:
         return 0 if any(map(os.path.exists, map(local_path, indexes))) else os.stat(local_path(url)).st_size
     except (OSError, ValueError):
@@ -185,12 +196,12 @@ def indexed_shard(url: str, sidecar: Sidecar, index: str) -> Shard:
 def find_or_make_index(url: str, options: IndexOptions, *, beside: bool = True) -> tuple[Sidecar, str]:
     """Return the index of a shard and its URL, building it if there is none.
 
-    A new index is written `beside` a local shard if that directory is writable, else to the cache directory of
-    tarmac. Nothing is written to a store. An index of a lenient read lacks what the shard lost, so it is written
-    only to the cache directory, where strict readers do not find it.
+    A new index is written `beside` a local shard if that directory is writable, else to `options.directory`, or to
+    the cache directory of tarmac. Except in that directory, nothing is written to a store. An index of a lenient read
+    lacks what the shard lost, so it is never written beside it, where strict readers would find it.
     """
     rules = _reading_rules(options)
-    sidecar, cached = sidecar_url(url), _cached_index(url, rules)
+    sidecar, cached = sidecar_url(url), _cached_index(url, rules, options.directory)
     # An index beside the shard may follow other rules; one in the cache directory is named after its rules.
     # Without repeated samples, the index is the same whether they are kept or not.
     strict = replace(options, tar=replace(options.tar, repeated="error"))
@@ -198,13 +209,20 @@ def find_or_make_index(url: str, options: IndexOptions, *, beside: bool = True) 
         existing = usable_index(url, index, options)
         if existing is not None:
             return existing, index
-    content = index_shard(url, with_existing_columns(options, sidecar, cached))
+    content = _copied_index(url, rules, options)
+    if content is None:
+        content = index_shard(url, with_existing_columns(options, sidecar, cached))
     if beside and is_local(url) and options.tar.end == "strict":
         try:
             write_sidecar(sidecar, content)
             return open_sidecar(sidecar), sidecar
         except (WriteError, AccessDenied):
             pass
+    if options.directory:
+        if is_local(cached):
+            os.makedirs(os.path.dirname(cached), exist_ok=True)
+        write_sidecar(cached, content, options.storage)
+        return open_sidecar(cached, options.storage), cached
     try:
         os.makedirs(os.path.dirname(cached), exist_ok=True)
         write_sidecar(cached, content)
@@ -218,12 +236,24 @@ def find_or_make_index(url: str, options: IndexOptions, *, beside: bool = True) 
     return open_sidecar(cached), cached
 
 
-def _cached_index(url: str, rules: bytes) -> str:
-    """Return the path of a shard's index in the cache directory, named after the whole URL and the reading rules."""
+def _copied_index(url: str, rules: bytes, options: IndexOptions) -> bytes | None:
+    """Return the index that the cache directory already has, if another directory is to hold it."""
+    if not options.directory:
+        return None
+    cached = _cached_index(url, rules)
+    if usable_index(url, cached, options) is None:
+        return None
+    with open(cached, "rb") as file:
+        return file.read()
+
+
+def _cached_index(url: str, rules: bytes, directory: str = "") -> str:
+    """Return the path of a shard's index in a directory, named after the whole URL and the reading rules."""
     full = location(url)
     name = re.sub(r"[^A-Za-z0-9._-]+", "_", display_url(full).partition("?")[0].rpartition("/")[2])[-80:]
     digest = hashlib.sha256(full.encode("utf-8", "surrogateescape") + rules).hexdigest()[:32]
-    return str(environment.cache_home() / "index" / f"{digest}-{name}.arrow")
+    home = directory.rstrip("/") or str(environment.cache_home() / "index")
+    return f"{home}/{digest}-{name}.arrow"
 
 
 def _reading_rules(options: IndexOptions) -> bytes:

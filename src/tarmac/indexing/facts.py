@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tarmac.errors import IndexDamaged, IndexStale
-from tarmac.indexing.sampled_digests import SampledDigest, find_difference, parse_digests
+from tarmac.indexing.sampled_digests import Held, SampledDigest, find_difference, parse_digests
 from tarmac.storage import ObjectInfo, StorageOptions, is_local
 
 VERSION = 1
@@ -43,21 +43,27 @@ class Facts:
             return None
         return self.version == info.version
 
-    def check_shard(self, info: ObjectInfo, url: str, storage: StorageOptions, content: Any = None) -> bool:
-        """Raise IndexStale unless the shard is the one that was indexed; `content` is all of it, if available.
+    def check_size(self, info: ObjectInfo, url: str) -> None:
+        """Raise IndexStale unless the shard has the size that was indexed."""
+        if info.size != self.size:
+            raise IndexStale(f"expected {self.size} bytes, as when it was indexed, got {info.size}.", url=url)
+
+    def check_shard(
+        self, info: ObjectInfo, url: str, storage: StorageOptions, held: Held | None = None
+    ) -> bool:
+        """Raise IndexStale unless the shard is the one that was indexed; the bytes `held` need not be read again.
 
         Return True if size and version are unchanged. A copy has another version and is recognised by its
         sampled digests. The bytes between them are unchecked, so the result is then False.
         """
-        if info.size != self.size:
-            raise IndexStale(f"expected {self.size} bytes, as when it was indexed, got {info.size}.", url=url)
+        self.check_size(info, url)
         same = self.same_version(info, url)
         if same:
             return True
         try:
             if not self.sampled_digests:
                 raise LookupError("the index has no sampled digests to recognise a copy")
-            difference = find_difference(self.sampled_digests, url, info, storage, content)
+            difference = find_difference(self.sampled_digests, url, info, storage, held)
         except LookupError as error:
             if same is False:
                 changed = "modification time" if self.local else "ETag"

@@ -34,6 +34,21 @@ class SampledDigest(NamedTuple):
     digest: str
 
 
+class Held(NamedTuple):
+    """Bytes of a shard that were read already, from `start` on."""
+
+    data: Any
+    start: int = 0
+
+    def covers(self, start: int, stop: int) -> bool:
+        """Return whether all bytes from `start` up to `stop` are among them."""
+        return self.start <= start and stop <= self.start + len(self.data)
+
+    def digest(self, start: int, stop: int) -> str:
+        """Return the digest of the bytes from `start` up to `stop`."""
+        return xxhash.xxh3_64_hexdigest(self.data[start - self.start : stop - self.start])
+
+
 def digest_at(read: Callable[[int, int], bytes], spans: Iterable[Span]) -> str:
     """Return one digest of the bytes in some spans, which `read(start, size)` returns."""
     digest = xxhash.xxh3_64()
@@ -62,17 +77,22 @@ def find_difference(
     url: str,
     info: ObjectInfo,
     storage: StorageOptions,
-    content: Any = None,
+    held: Held | None = None,
 ) -> SampledDigest | None:
     """Return a digest that differs from the shard's; raise LookupError if the server lacks ranges.
 
-    Of a remote shard only a few are compared, unless its `content` is available.
+    Of a remote shard, those of the bytes `held` are compared and a few others, which are requested.
     """
+    known = [] if held is None else [each for each in expected if held.covers(each.start, each.stop)]
+    for each in known:
+        if held is not None and held.digest(each.start, each.stop) != each.digest:
+            return each
     compared = expected
-    if content is None and not is_local(url):
+    if not is_local(url):
         # The last one covers the end of the archive, the one before it the last header.
         compared = [*_evenly_spaced(expected[:-1], REMOTE - 1), *expected[-1:]]
-    digests = _digests([(each.start, each.stop) for each in compared], url, info, storage, content)
+    compared = [each for each in compared if each not in known]
+    digests = _digests([(each.start, each.stop) for each in compared], url, info, storage)
     pairs = zip(compared, digests, strict=True)
     return next((each for each, digest in pairs if each.digest != digest), None)
 
@@ -115,11 +135,9 @@ def _evenly_spaced(items: Sequence[T], most: int) -> list[T]:
     return [items[number * (count - 1) // (most - 1)] for number in range(most)]
 
 
-def _digests(
-    spans: Sequence[Span], url: str, info: ObjectInfo, storage: StorageOptions, content: Any = None
-) -> list[str]:
-    if content is not None:
-        return [xxhash.xxh3_64_hexdigest(content[start:stop]) for start, stop in spans]
+def _digests(spans: Sequence[Span], url: str, info: ObjectInfo, storage: StorageOptions) -> list[str]:
+    if not spans:
+        return []
     if is_local(url):
         with LocalSource(url) as source:
             return [digest_at(source.read_at, [span]) for span in spans]

@@ -20,7 +20,7 @@ from tarmac.errors import IndexDamaged, IndexMissing, NotFound, TarmacError
 from tarmac.indexing.entries import Entries
 from tarmac.indexing.facts import Facts, facts_to_json, parse_facts
 from tarmac.indexing.names import check_all_names
-from tarmac.indexing.sampled_digests import sample_digests
+from tarmac.indexing.sampled_digests import Held, sample_digests
 from tarmac.runtime.types import Integers
 from tarmac.storage import (
     ObjectInfo,
@@ -76,8 +76,10 @@ class Sidecar:
         self._key_starts = memoryview(key_starts or bytes(4)).cast("i")
         self._key_bytes = memoryview(key_bytes or b"").tobytes()
         # Slicing ASCII keys out of one text is several times faster than decoding each.
-        self.text = self._key_bytes.decode("ascii") if self._key_bytes.isascii() else None
+        self.text: str | None = None
         """All keys concatenated, if they are ASCII; see `text_bounds`."""
+        if self._key_bytes.isascii():
+            self.text, self._key_bytes = self._key_bytes.decode("ascii"), b""
 
     def __len__(self) -> int:
         return self.facts.samples
@@ -185,7 +187,7 @@ class Sidecar:
 
         For a local copy all member names are compared, too. Return False if they remain to be compared.
         """
-        if self.facts.check_shard(info, url, storage, content):
+        if self.facts.check_shard(info, url, storage, None if content is None else Held(content)):
             return True
         if content is None and not is_local(url):
             return False

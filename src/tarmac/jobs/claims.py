@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import socket
+import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +26,8 @@ from tarmac.storage.types import DEFAULT_STORAGE
 Names = tuple[str, ...]
 """A name in pieces with a number between each two: `("c-", ".tar")` matches every `c-{i}.tar`."""
 _DIRECTORY = ".tarmac/claims"
+CHECK_SECONDS = 5.0
+"""Time between two looks at the claims of a job in a store."""
 _RELEASED = b"{}"
 _DIGITS = frozenset("0123456789")
 
@@ -80,12 +83,16 @@ class Claims:
 
     verb: str
     job: str = ""
-    """Identifies the job: a killed job that is run again takes over its own claims in a store."""
+    """Identifies the job: a killed job that is run again takes over its own claims in a store, but not those of its
+    tasks, which run at the same time."""
     overwrite: bool = False
     """Whether to release claims that another job left in a store."""
     storage: StorageOptions = DEFAULT_STORAGE
+    shared: bool = False
+    """Whether other tasks of the same job may claim the same names."""
     _held: dict[str, _Locked | _Numbered] = field(default_factory=dict)
     """The claim in each directory."""
+    _checked: float = float("-inf")
 
     def __post_init__(self) -> None:
         forget_in_children(self)
@@ -104,9 +111,11 @@ class Claims:
                 self._held[directory] = self._claim_in_store(directory, wanted[directory])
 
     def check(self) -> None:
-        """Raise JobBusy if another job has taken over the names."""
-        for held in self._held.values():
-            held.check()
+        """Raise JobBusy if another job has taken over the names; look every few seconds."""
+        if time.monotonic() - self._checked > CHECK_SECONDS:
+            self._checked = time.monotonic()
+            for held in self._held.values():
+                held.check()
 
     def close(self) -> None:
         """Release all names."""
@@ -122,15 +131,18 @@ class Claims:
 
     def _content(self, names: Sequence[Names]) -> bytes:
         owner = {"verb": self.verb, "job": self.job, "host": socket.gethostname(), "pid": os.getpid()}
-        return json.dumps(owner | {"names": list(names)}).encode()
+        shared = {"shared": True} if self.shared else {}
+        return json.dumps(owner | shared | {"names": list(names)}).encode()
 
     def _claim_on_disk(self, directory: str, names: Sequence[Names]) -> _Locked:
         path = Path(local_path(directory) or ".")
         try:
             with _locked_directory(path) as home:
+                own = f"{self.job}-" if self.shared else "/"
                 for other in sorted(home.glob("*.json")):
-                    _reject_overlap(_living_claim(other), names, directory)
-                file = home / f"{uuid.uuid4().hex}.json"
+                    if not other.name.startswith(own):  # one of a thousand tasks of this job
+                        self._reject_overlap(_living_claim(other), names, directory)
+                file = home / f"{own.rstrip('/')}{uuid.uuid4().hex}.json"
                 file.write_bytes(self._content(names))
                 fd = os.open(file, os.O_RDWR | os.O_CLOEXEC)
                 claim(fd)
@@ -144,31 +156,25 @@ class Claims:
         held = _Numbered(f"{directory}{_DIRECTORY}/", self.storage)
         existing = held.others()
         for number, other in existing.items():
-            if other.get("job") == self.job or (self.overwrite and _overlap_with(other, names)):
+            same_job = other.get("job") == self.job and not (self.shared and other.get("shared"))
+            if same_job or (self.overwrite and _overlap_with(other, names)):
                 held.release_number(number)
         held.take(max(existing, default=0) + 1, self._content(names))
         try:
             for other in held.others().values():
-                _reject_overlap(other, names, directory, may_be_dead=True)
+                self._reject_overlap(other, names, directory, may_be_dead=True)
         except JobBusy:
             held.release()
             raise
         return held
 
-
-def _overlap_with(other: dict[str, Any], names: Sequence[Names]) -> str | None:
-    try:
-        return overlap(names, map(tuple, other.get("names", ())))
-    except (TypeError, IndexError):
-        return None  # not written by tarmac
-
-
-def _reject_overlap(
-    other: dict[str, Any], names: Sequence[Names], directory: str, *, may_be_dead: bool = False
-) -> None:
-    """Raise JobBusy if the other job may write one of the names."""
-    name = _overlap_with(other, names)
-    if name is not None:
+    def _reject_overlap(
+        self, other: dict[str, Any], names: Sequence[Names], directory: str, *, may_be_dead: bool = False
+    ) -> None:
+        """Raise JobBusy if the other job may write one of the names."""
+        name = _overlap_with(other, names)
+        if name is None or (self.shared and other.get("job") == self.job and other.get("shared")):
+            return
         owner = f"`tarmac {other.get('verb')}` (process {other.get('pid')} on {other.get('host')})"
         hint = (
             "wait until it has finished, or write to other names; `overwrite`, if it no longer runs."
@@ -176,6 +182,13 @@ def _reject_overlap(
             else "wait until it has finished, or write to other names."
         )
         raise JobBusy(f"{owner} is running and may write this name.", url=f"{directory}{name}", hint=hint)
+
+
+def _overlap_with(other: dict[str, Any], names: Sequence[Names]) -> str | None:
+    try:
+        return overlap(names, map(tuple, other.get("names", ())))
+    except (TypeError, IndexError):
+        return None  # not written by tarmac
 
 
 @contextlib.contextmanager

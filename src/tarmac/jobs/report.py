@@ -98,7 +98,7 @@ class Report:
             kept = f"; nothing to do, all {self.units} were already done"
         else:
             kept = f"; {self.kept} of {self.units} were already done" if self.kept else ""
-        empty = "" if self.read else "; nothing to do: there are no samples"
+        empty = "" if self.read or self.kept else "; nothing to do: there are no samples"
         return f"{self.verb}: {counts}, {plural(self.bytes, 'byte')}{kept}{empty}"
 
     def __repr__(self) -> str:

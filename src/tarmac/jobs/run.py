@@ -1,23 +1,31 @@
-"""Run a job: plan it, skip what the ledger has, have an engine run the rest, and report."""
+"""Run a job: plan it, skip what the ledger has, have an engine run the rest, and report.
+
+An engine with a driver runs all missing units. A task of a cluster without one (`share`) runs its own share, then what
+no other task holds; the one that finds nothing missing finishes the job.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import time
-from collections.abc import Iterable, Iterator
-from functools import partial
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 
-from tarmac.errors import JobMismatch, UsageError
+from tarmac.display import redact
+from tarmac.errors import JobMismatch, TarmacError, UnitsFailed, UsageError, WorkerDied
 from tarmac.jobs.claims import Claims
-from tarmac.jobs.engines import Engine, Work
+from tarmac.jobs.engines import Engine, Finished, Work
+from tarmac.jobs.inputs import check_inputs, check_waiting
+from tarmac.jobs.leases import Leases
 from tarmac.jobs.ledger import Ledger, open_ledger, written_by_others
 from tarmac.jobs.outputs import UNKNOWN_SIZE, existing_sizes, sampled_digests
 from tarmac.jobs.report import Report
+from tarmac.jobs.share import Share
 from tarmac.jobs.task import Outcome, Task, Unit
+from tarmac.jobs.work import DEFAULT_POLICY, Policy, UnitWork, may_change
 from tarmac.progress import track
 from tarmac.runtime.budget import ErrorBudget
-from tarmac.storage import StorageOptions, is_local
+from tarmac.storage import StorageOptions, can_list, is_local
 from tarmac.storage.local import local_path
 from tarmac.storage.types import DEFAULT_STORAGE
 
@@ -27,6 +35,8 @@ def run_job(
     engine: Engine,
     *,
     ledger: str | None = None,
+    share: Share | None = None,
+    policy: Policy = DEFAULT_POLICY,
     overwrite: bool = False,
     max_errors: int | None = None,
     retry_failed: bool = False,
@@ -36,28 +46,48 @@ def run_job(
 ) -> Report:
     """Run the units of a job that are not done. After an error, units in progress are completed and the job stops.
 
-    `ledger` is the URL of the ledger; `overwrite` starts over. More than `max_errors` failed samples are an
-    error. `retry_failed` runs units again in which samples failed. `dry_run` writes nothing and reports what there
-    is to do.
+    `ledger` is the URL of the ledger; `overwrite` starts over. `share` is that of this task among several that run
+    at the same time. More than `max_errors` failed samples are an error. `retry_failed` runs units again in which
+    samples failed. `dry_run` writes nothing and reports what there is to do.
     """
     started = time.monotonic()
-    report = Report(task.verb, dry_run=dry_run)
-    records = open_ledger(
-        ledger, task.verb, task.options(), overwrite=overwrite, dry_run=dry_run, storage=storage
-    )
-    claims = Claims(task.verb, records.job, overwrite, storage)
-    try:
+    report, shared = Report(task.verb, dry_run=dry_run), share is not None
+    if shared and overwrite:
+        what = "`overwrite` would start over in every task."
+        raise UsageError(what, field="task", hint="another output, or `overwrite` without `task`.")
+    with contextlib.ExitStack() as stack:
+        records = open_ledger(
+            ledger,
+            task.verb,
+            task.options(),
+            overwrite=overwrite,
+            dry_run=dry_run,
+            shared=shared,
+            storage=storage,
+            task=task,
+        )
+        stack.callback(records.close)
+        claims = Claims(task.verb, records.job, overwrite, storage, shared)
+        stack.callback(claims.close)
         units = _checked_names(task.plan())
         if not dry_run:  # before the task checks that the names are free
             claims.hold((name,) for name in task.writes(units))
         if records.new and not overwrite:
-            task.begin(units)
+            _check_new(task, units, records, shared=shared)
         if not dry_run:
-            records.begin()
+            records.begin([unit.name for unit in units], task.closing(), task.reads)
         retried = {name for name, (_, outcome) in records.done.items() if retry_failed and outcome.failed}
-        recorded = [unit for unit in units if unit.name in records.done.keys() - retried]
-        outcomes = dict(_completed(task, recorded, records, ledger, storage))
-        for outcome in outcomes.values():
+        kept = records.done.keys() - retried
+        recorded = [unit for unit in units if unit.name in kept]
+        # A thousand tasks would look at every unit a thousand times: each looks at those of its share.
+        own = {unit.name for unit in (units if share is None else share.of(units))}
+        outcomes = {unit.name: records.done[unit.name][1] for unit in recorded if unit.name not in own}
+        recorded = [unit for unit in recorded if unit.name in own]
+        check_inputs(task, engine, recorded, records, ledger, remember=not dry_run, progress=progress)
+        check_waiting(task, [unit for unit in units if unit.name not in records.done], records, ledger)
+        outcomes |= _completed(recorded, records, storage)
+        # A task reports what it has done itself: the others report, and fail, for themselves.
+        for outcome in outcomes.values() if share is None else ():
             report.add(outcome)
         report.units, report.kept = len(units), len(outcomes)
         if any(outcome.failed for outcome in outcomes.values()):
@@ -67,23 +97,117 @@ def run_job(
         missing = [unit for unit in units if unit.name not in outcomes]
         if not (records.new or overwrite):
             reject_foreign_outputs(ledger, task.writes(missing))
-        budget = ErrorBudget(max_errors)
-        for unit, outcome in _run_until_error(engine, partial(_run_unit, task), missing, task.verb, progress):
+        task.job = records.identity
+        leases = _leases(records, share, storage)
+        if leases is not None:
+            stack.callback(leases.close)
+        # Recorded, but samples failed, or its output is gone: only an entry from now on counts.
+        again = {
+            unit.name: records.times.get(unit.name, 0.0) for unit in missing if unit.name in records.done
+        }
+        pending = iter(missing) if share is None else take_share(missing, share, records, leases, again)
+        work, budget = UnitWork(task, records.journal, policy), ErrorBudget(max_errors)
+        running = run_until_error(
+            engine, work, pending, policy, records, leases, total=len(units), shared=shared
+        )
+        for unit, outcome in track(running, len(missing), task.verb, progress=progress):
             claims.check()
-            records.record(unit, outcome)
+            records.add(unit, outcome)
             outcomes[unit.name] = outcome
             report.done += 1
             report.add(outcome)
             budget.check(report.failed, report.errors[-1] if report.errors else "")
-        report.outcomes = [outcomes[unit.name] for unit in units]
-        report.errors = [error for outcome in report.outcomes for error in outcome.errors]
-        task.finish(report.outcomes)
-        remove_stale(records, report, remove=task.lists_outputs, storage=storage)
-    finally:
-        claims.close()
-        records.close()
-        report.seconds = time.monotonic() - started
+        if share is not None:
+            _add_others(units, records, outcomes, report, again)
+        report.outcomes = [outcomes[unit.name] for unit in units if unit.name in outcomes]
+        if share is None:  # in the order of the plan
+            report.errors = [error for outcome in report.outcomes for error in outcome.errors]
+        if share is None and len(outcomes) < len(units):
+            raise UnitsFailed(f"the engine did not run {len(units) - len(outcomes)} of {len(units)} units.")
+        if len(outcomes) == len(units):
+            task.finish(report.outcomes)
+            remove_stale(records, report, remove=task.lists_outputs, storage=storage)
+    report.seconds = time.monotonic() - started
     return report
+
+
+def _leases(records: Ledger, share: Share | None, storage: StorageOptions) -> Leases | None:
+    if records.journal is None or not (is_local(records.journal.url) or can_list(records.journal.url)):
+        if share is not None:
+            raise UsageError(
+                "tasks need an output in a directory, or in a store that can be listed.", field="task"
+            )
+        return None
+    return Leases(records.journal.url, "" if share is None else str(share), storage)
+
+
+def _check_new(task: Task, units: Sequence[Unit], records: Ledger, *, shared: bool) -> None:
+    """Have the task check that a new job can start, unless another task of it has started meanwhile."""
+    try:
+        task.begin(units)
+    except UsageError:
+        if not (shared and records.has_begun()):
+            raise
+
+
+def take_share(
+    units: Sequence[Unit], share: Share, records: Ledger, leases: Leases | None, again: Mapping[str, float]
+) -> Iterator[Unit]:
+    """Yield the units of a share, then those of others, from their ends on, that are neither done nor in progress.
+
+    `again` are units that were done before, with the times of their entries.
+    """
+    own = share.of(units)
+    names = {unit.name for unit in own}
+
+    def settled(name: str) -> bool:
+        return name in records.failed or _is_done(name, records, again)
+
+    def others() -> Iterator[Unit]:
+        records.refresh()  # all entries at once: most of these units are done
+        return (unit for unit in reversed(units) if unit.name not in names)
+
+    for unit in (unit for part in (lambda: own, others) for unit in part()):
+        if settled(unit.name) or (leases is not None and not leases.try_take(unit.name)):
+            continue
+        records.refresh(unit.name)  # it may have been done since
+        if not settled(unit.name):
+            yield unit
+        elif leases is not None:
+            leases.release(unit.name)
+
+
+def _is_done(name: str, records: Ledger, again: Mapping[str, float]) -> bool:
+    return name in records.done and (name not in again or records.times.get(name, 0.0) > again[name])
+
+
+def _add_others(
+    units: Sequence[Unit],
+    records: Ledger,
+    outcomes: dict[str, Outcome],
+    report: Report,
+    again: Mapping[str, float],
+) -> None:
+    """Add what other tasks have done meanwhile; raise if all units that are missing have failed."""
+    records.refresh()
+    for unit in units:
+        if unit.name not in outcomes and _is_done(unit.name, records, again):
+            outcomes[unit.name] = records.done[unit.name][1]
+            report.kept += 1
+    missing = [unit.name for unit in units if unit.name not in outcomes]
+    failed = [name for name in missing if name in records.failed]
+    if failed and len(failed) == len(missing):  # nothing else is left to wait for
+        errors = [f"{name}: {records.failed[name]}" for name in failed]
+        raise _units_failed(errors, len(units), shared=True)
+    if missing:
+        running = len(missing) - len(failed)
+        report.remarks.append(f"{running} of {len(units)} units are in progress in other tasks")
+
+
+def _units_failed(errors: Sequence[str], units: int, *, shared: bool) -> UnitsFailed:
+    hint = "tarmac jobs retry OUTPUT, and then the same tasks again." if shared else UnitsFailed.hint
+    what = f"{len(errors)} of {units} units failed, the first of them with: {errors[0]}"
+    return UnitsFailed(what, hint=hint)
 
 
 def _checked_names(plan: Iterable[Unit]) -> list[Unit]:
@@ -100,20 +224,12 @@ def _checked_names(plan: Iterable[Unit]) -> list[Unit]:
 
 
 def _completed(
-    task: Task, recorded: list[Unit], records: Ledger, ledger: str | None, storage: StorageOptions
+    recorded: Sequence[Unit], records: Ledger, storage: StorageOptions
 ) -> Iterator[tuple[str, Outcome]]:
-    """Yield the recorded units whose outputs still exist; raise if their inputs changed."""
+    """Yield the recorded units whose outputs still exist."""
     files = {url for unit in recorded for url in records.done[unit.name][1].files}
     existing = existing_sizes(files, storage)
     for unit in recorded:
-        if records.done[unit.name][0] != task.inputs(unit):
-            hint = (
-                f'`retry` "failed" processes the shards again in which samples failed; {JobMismatch.hint}'
-                if records.done[unit.name][1].failed
-                else JobMismatch.hint
-            )
-            what = f"the inputs of {unit.name} have changed since it was written."
-            raise JobMismatch(what, url=ledger, hint=hint)
         outcome = completed_outcome(unit.name, records, existing)
         if outcome is not None:
             yield unit.name, outcome
@@ -149,35 +265,92 @@ def reject_foreign_outputs(ledger: str | None, names: Iterable[str]) -> None:
         raise JobMismatch(f"`tarmac {verb}` wrote this file after this job had started.", url=name, hint=hint)
 
 
-def _run_unit(task: Task, unit: Unit) -> Outcome:
-    """Run one unit; this is what engines execute."""
-    started = time.monotonic()
-    outcome = task.run(unit)
-    task.commit(unit, outcome)
-    outcome.sampled_digests = sampled_digests(outcome.outputs)
-    outcome.seconds = time.monotonic() - started
-    return outcome
-
-
-def _run_until_error(
-    engine: Engine, work: Work, units: list[Unit], verb: str, progress: bool | None
+def run_until_error(
+    engine: Engine,
+    work: Work,
+    units: Iterator[Unit],
+    policy: Policy,
+    records: Ledger,
+    leases: Leases | None,
+    *,
+    total: int,
+    shared: bool,
 ) -> Iterator[tuple[Unit, Outcome]]:
-    """Yield completed units. After an error, start no more units and raise it when the running ones finish."""
-    first_error: Exception | None = None
+    """Yield completed units. After too many errors, start no more units and raise when the running ones finish."""
+    errors: dict[str, Exception] = {}
 
     def until_error() -> Iterator[Unit]:
         for unit in units:
-            if first_error is not None:
+            if len(errors) > policy.max_failed_units:
                 return
+            if leases is not None:
+                leases.try_take(unit.name, share=True)
             yield unit
 
-    for unit, outcome in track(engine.run(work, until_error()), len(units), verb, progress=progress):
-        if isinstance(outcome, Exception):
-            first_error = first_error or outcome
-        else:
-            yield unit, outcome
-    if first_error is not None:
-        raise first_error
+    with contextlib.closing(run_units(engine, work, until_error(), policy.retries)) as finished:
+        for unit, outcome in finished:
+            if isinstance(outcome, Exception):
+                errors[unit.name] = outcome
+                if records.journal is not None and not may_change(
+                    outcome
+                ):  # a task that starts again tries it again
+                    records.journal.fail(unit, _text(outcome))
+            else:
+                yield unit, outcome
+            if leases is not None:
+                leases.release(unit.name)
+    if errors:
+        first, *others = errors.values()
+        if not others or not policy.max_failed_units:
+            raise first
+        raise _units_failed(list(map(_text, errors.values())), total, shared=shared) from first
+
+
+def _text(error: Exception) -> str:
+    return str(error) if isinstance(error, TarmacError) else redact(f"{type(error).__name__}: {error}")
+
+
+def run_units(engine: Engine, work: Work, units: Iterator[Unit], retries: int) -> Generator[Finished]:
+    """Have an engine run units, and again those whose worker died, each up to `retries` times.
+
+    A worker that dies may take the units of others with it. They are run again one by one, so that only the unit fails
+    that kills its workers.
+    """
+    while died := (yield from _run_once(engine, work, units)):
+        for unit, death in died:
+            for _ in range(retries):
+                again = yield from _run_once(engine, work, iter((unit,)))
+                if not again:
+                    break
+                ((_, death),) = again
+            else:
+                yield unit, death
+
+
+def _run_once(
+    engine: Engine, work: Work, units: Iterator[Unit]
+) -> Generator[Finished, None, list[tuple[Unit, WorkerDied]]]:
+    """Have an engine run units; return those whose worker died."""
+    flying: dict[str, Unit] = {}
+    died: list[tuple[Unit, WorkerDied]] = []
+    try:
+        for unit, outcome in engine.run(work, _noted(units, flying)):
+            if flying.pop(unit.name, None) is None:
+                continue  # engines may deliver a unit twice
+            if isinstance(outcome, WorkerDied):
+                died.append((unit, outcome))
+            else:
+                yield unit, outcome
+    except WorkerDied as error:
+        died += [(unit, error) for unit in flying.values()]
+    return died
+
+
+def _noted(units: Iterator[Unit], flying: dict[str, Unit]) -> Iterator[Unit]:
+    """Yield units, and note which were taken."""
+    for unit in units:
+        flying[unit.name] = unit
+        yield unit
 
 
 def remove_stale(

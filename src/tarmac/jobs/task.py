@@ -7,9 +7,12 @@ after their unit, never after the worker, and appear complete or not at all.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
+
+Status: TypeAlias = list["int | str | None"]
+"""What the system or a store reports about an input: size, times and inode, or size and ETag."""
 
 MAX_REASONS = 20
 """Errors kept per unit; all are counted."""
@@ -47,6 +50,8 @@ class Outcome:
     """Sampled digests of local outputs, to recognise them later."""
     inputs: str = ""
     """Fingerprint of the inputs if it is known only after reading them; otherwise see `Unit.inputs`."""
+    content: str = ""
+    """Digest of the samples that the unit read; empty if it is unknown."""
     errors: list[str] = field(default_factory=list)
     details: dict[str, Any] = field(default_factory=dict)
     """Results that only the task itself reads, as JSON."""
@@ -69,12 +74,18 @@ class Task(ABC):
 
     verb: str
     """The name of the job in messages and ledgers."""
+    job: str = ""
+    """Identifies the job and its generation, for what belongs to them alone; set before units are run."""
     lists_outputs: bool = True
     """Whether outcomes list all files, so that those of an overwritten job can be removed."""
 
     def options(self) -> dict[str, Any]:
         """Return everything that the result depends on, as JSON; a job resumes only with equal options."""
         return {}
+
+    def earlier_options(self) -> dict[str, Any]:
+        """Return the options as earlier versions recorded them, to recognise their jobs."""
+        return self.options()
 
     def begin(self, units: Sequence[Unit]) -> None:  # noqa: B027 - most tasks need no check
         """Raise if a new job cannot start, for example because an output exists."""
@@ -96,8 +107,31 @@ class Task(ABC):
         """Return the current fingerprint of the inputs of a unit that is already done."""
         return unit.inputs
 
+    def earlier_inputs(self, unit: Unit) -> str:
+        """Return that fingerprint as earlier versions computed it, for units that they recorded."""
+        return ""
+
+    def reads(self) -> Mapping[str, Status]:
+        """Return the current status of all inputs that are known in advance."""
+        return {}
+
+    def statuses(self, unit: Unit) -> Mapping[str, Status]:
+        """Return the current status of each input of a unit, to name those that have changed."""
+        return {}
+
+    def content(self, unit: Unit) -> str:
+        """Read the inputs of a unit again and return their digest, as in `Outcome.content`; empty if unknown."""
+        return ""
+
     def commit(self, unit: Unit, outcome: Outcome) -> None:  # noqa: B027
         """Do what must succeed before the unit counts as done."""
+
+    def clean_up(self, unit: Unit, outcome: Outcome) -> None:  # noqa: B027
+        """Remove what was kept for another attempt; the unit is recorded."""
+
+    def closing(self) -> dict[str, Any] | None:
+        """Return what `finish` needs besides the outcomes, as JSON (see `tools/closing.py`); None if it needs more."""
+        return {} if type(self).finish is Task.finish else None
 
     def finish(self, outcomes: Sequence[Outcome]) -> None:  # noqa: B027
         """Do what needs all units; their outcomes are in the order of the plan."""

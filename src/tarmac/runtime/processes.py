@@ -16,34 +16,45 @@ import threading
 import time
 import traceback
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import connection
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
-from tarmac.errors import WorkerDied, WorkerFailed
+from tarmac.errors import NotPicklable, WorkerDied, WorkerFailed
 from tarmac.plugins import load_plugins, plugins_loaded
+from tarmac.runtime.device import current_device, use_device
+from tarmac.runtime.preemption import INTERRUPTS, Preempted, hold, interrupt
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 EXIT_TIMEOUT = 3.0
 """Seconds that an interrupted worker gets to clean up before it is killed."""
+SAVE_TIMEOUT = 3600.0
+"""Seconds that a preempted worker gets to save its work; schedulers kill earlier, and a second signal ends the wait."""
 PR_SET_PDEATHSIG = 1
 
 
 @contextlib.contextmanager
-def worker_pool(processes: int, work: Callable[[T], R]) -> Iterator[Callable[[T], Future[R]]]:
+def worker_pool(
+    processes: int, work: Callable[[T], R], devices: Sequence[str] = (), *, saves: bool = False
+) -> Iterator[Callable[[T], Future[R]]]:
     """Start processes that run `work`, and yield the function that submits an item to them.
 
-    `work` is sent once, when a process starts. The processes end with the block or with this process,
-    whichever ends first. Pass futures to `result_of`.
+    `work` is sent once, when a process starts. The processes use the devices in turn. They end with the block or with
+    this process, whichever ends first. Work that `saves` gets the signal that preempts this process, and the time to
+    save what it has. Pass futures to `result_of`.
     """
     context = _context()
     forked = context.get_start_method() == "fork"
-    with ProcessPoolExecutor(processes, context, _start_worker, (work, plugins_loaded())) as pool:
+    if not forked:
+        check_picklable(work)
+    started = context.Value("i", 0) if devices else None
+    about = (work, plugins_loaded(), devices or [current_device()], started)
+    with ProcessPoolExecutor(processes, context, _start_worker, about) as pool:
 
         def submit(item: T) -> Future[R]:
             try:
@@ -56,9 +67,10 @@ def worker_pool(processes: int, work: Callable[[T], R]) -> Iterator[Callable[[T]
 
         try:
             yield submit
-        except BaseException:
+        except BaseException as error:
             # Only the pool's own processes: the program may have started others meanwhile.
-            _interrupt(list((pool._processes or {}).values()))
+            workers = list((pool._processes or {}).values())
+            _interrupt(workers, error.number if saves and isinstance(error, Preempted) else signal.SIGINT)
             pool.shutdown(wait=True, cancel_futures=True)
             raise
 
@@ -84,6 +96,14 @@ def can_pickle(value: object) -> bool:
     return True
 
 
+def check_picklable(work: object) -> None:
+    """Raise NotPicklable if the work cannot be sent to a process that starts as a fresh interpreter."""
+    try:
+        pickle.dumps(work)
+    except Exception as error:
+        raise NotPicklable(f"cannot send the work to a worker process: {error}.") from error
+
+
 GUARD = 'put the main program below `if __name__ == "__main__":`, which processes need that are not forked.'
 """What to try if a process ends before it has done anything: it may have run the program again."""
 
@@ -95,9 +115,18 @@ def _worker_died(*, forked: bool) -> WorkerDied:
     return WorkerDied("a worker process was killed or exited early.", hint=hint)
 
 
+_harmless: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+
+
+def allow_fork(thread: threading.Thread) -> None:
+    """Register a thread that holds no lock which a forked process needs."""
+    _harmless.add(thread)
+
+
 def _context() -> Any:
     """Return the start method: fork, which is fast, unless a loaded library does not survive it."""
-    forkable = threading.active_count() == 1 and "obstore" not in sys.modules and "torch" not in sys.modules
+    alone = all(thread in _harmless or thread is threading.main_thread() for thread in threading.enumerate())
+    forkable = alone and "obstore" not in sys.modules and "torch" not in sys.modules
     return multiprocessing.get_context("fork" if forkable and sys.platform == "linux" else "spawn")
 
 
@@ -109,11 +138,18 @@ class _Worker:
     interrupted = False
 
 
-def _start_worker(work: Callable[[Any], Any], with_plugins: bool) -> None:
+def _start_worker(
+    work: Callable[[Any], Any], with_plugins: bool, devices: Sequence[str], started: Any
+) -> None:
     _Worker.work = staticmethod(work)
-    signal.signal(signal.SIGINT, _on_interrupt)
-    # The pool terminates all workers as soon as one has died; that must not interrupt their cleanup.
-    signal.signal(signal.SIGTERM, _on_interrupt)
+    slot = 0
+    if started is not None:
+        with started:
+            slot, started.value = started.value, started.value + 1
+    use_device(devices[slot % len(devices)])
+    for number in INTERRUPTS:
+        # SIGTERM, too: the pool terminates all workers as soon as one has died, which must not interrupt their cleanup.
+        signal.signal(number, _on_interrupt)
     with _signals_blocked():
         threading.Thread(target=_exit_with_parent, name="tarmac-parent", daemon=True).start()
     _die_with_parent()
@@ -127,12 +163,11 @@ def _signals_blocked() -> Iterator[None]:
     if sys.platform == "win32":
         yield
         return
-    signals = (signal.SIGINT, signal.SIGTERM)
-    signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTS)
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, INTERRUPTS)
 
 
 def _die_with_parent() -> None:
@@ -158,17 +193,20 @@ def _run(item: Any) -> Any:
         raise KeyboardInterrupt
     try:
         _Worker.busy = True
-        return _Worker.work(item)
+        result = _Worker.work(item)
     except KeyboardInterrupt as interrupt:
         # Suspended generators clean up when the frames that hold them are cleared.
         traceback.clear_frames(interrupt.__traceback__)
         os._exit(128 + signal.SIGINT)  # the next item may be waiting already
     finally:
         _Worker.busy = False
+    if _Worker.interrupted:  # the work has caught the exception, and the parent waits for the end
+        os._exit(128 + signal.SIGINT)
+    return result
 
 
-def _on_interrupt(_signal: int, _frame: Any) -> None:
-    """Raise KeyboardInterrupt in a busy worker, which then removes partial output; exit in an idle one.
+def _on_interrupt(number: int, _frame: Any) -> None:
+    """Interrupt a busy worker, which then saves its work and removes partial output; exit in an idle one.
 
     The signal comes twice, from the terminal and from the parent; the second must not interrupt the cleanup.
     """
@@ -176,16 +214,20 @@ def _on_interrupt(_signal: int, _frame: Any) -> None:
         os._exit(128 + signal.SIGINT)
     if not _Worker.interrupted:
         _Worker.interrupted = True
-        raise KeyboardInterrupt
+        interrupt(number)
 
 
-def _interrupt(processes: Iterable[Any]) -> None:
-    processes = list(processes)
+def _interrupt(processes: list[Any], number: int) -> None:
     for process in processes:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(process.pid, signal.SIGINT)
-    for process in wait_for_exit(processes, EXIT_TIMEOUT):
-        process.kill()  # it may wait for a lock that a dead worker holds
+            os.kill(process.pid, number)
+    left = processes
+    try:
+        with hold() if number != signal.SIGINT else contextlib.nullcontext():
+            left = wait_for_exit(processes, EXIT_TIMEOUT if number == signal.SIGINT else SAVE_TIMEOUT)
+    finally:
+        for process in left:
+            process.kill()  # it may wait for a lock that a dead worker holds
 
 
 def wait_for_exit(processes: Iterable[Any], timeout: float) -> list[Any]:

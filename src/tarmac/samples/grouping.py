@@ -77,7 +77,7 @@ def group_members(
     """
     counts: Counter[str] = Counter() if skipped is None else skipped
     if options.repeated == "keep":
-        parts = _group(members, url, options, counts, on_error, NONE_SPLIT, value, None)
+        parts = _group(members, url, options, counts, on_error, NONE_SPLIT, value, runs)
         return whole_samples(parts, url, options.tracked_keys, on_error, split)
     return _group(members, url, options, counts, on_error, split, value, runs)
 
@@ -92,12 +92,12 @@ def _group(
     value: Value | None,
     runs: NativeRuns | None,
 ) -> Iterator[Sample]:
-    """Yield samples; if they may repeat, yield runs of members, and compare no keys."""
+    """Yield samples; if they may repeat, yield runs of members, whatever their keys."""
     naming = Naming(options, counts)
     known_field = naming.fields.get
     conventional = options.split_name is first_dot
     keep = options.repeated == "keep"
-    tracked = 0 if keep else options.tracked_keys
+    tracked = options.tracked_keys
     seen: dict[int, str] = dict.fromkeys(map(hash, split), "")  # how the first field of each key begins
     unreported = dict(split)
     sample: Sample = {}
@@ -120,6 +120,8 @@ def _group(
                         yield sample
                     sample, current = {}, _NO_KEY
                     yield from data  # type: ignore[misc]
+                    if keep:
+                        seen.clear()
                     continue
                 named = naming(name)
                 if named is None:
@@ -132,7 +134,10 @@ def _group(
                 current = stem
                 key = stem.decode("utf-8", "surrogateescape")
                 key_hash = hash(key)
-                if key_hash in seen:
+                if keep:
+                    # `whole_samples` compares keys. Here, only runs in C need one: they must not begin inside a sample.
+                    seen.clear()
+                elif key_hash in seen:
                     if key in unreported:
                         on_error(unreported.pop(key))
                     elif key not in split:

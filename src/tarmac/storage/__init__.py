@@ -4,6 +4,7 @@ from tarmac.environment import enforce_security, is_secure
 from tarmac.storage.cache import Cache, open_shard
 from tarmac.storage.schemes import (
     can_list,
+    delete,
     is_local,
     is_stream,
     list_objects,
@@ -24,6 +25,7 @@ from tarmac.storage.types import ObjectInfo, Sink, Source, StorageOptions, Write
 __all__ = [
     "Cache",
     "can_list",
+    "delete",
     "enforce_security",
     "FileSource",
     "FileStore",

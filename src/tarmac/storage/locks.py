@@ -29,10 +29,10 @@ def try_lock(fd: int, *, shared: bool = False) -> bool:
     return True
 
 
-def claim(fd: int) -> bool:
+def claim(fd: int, *, shared: bool = False) -> bool:
     """Lock an open file unless another process has it. Return True on file systems without locks."""
     try:
-        _lock(fd, shared=False, wait=False)
+        _lock(fd, shared=shared, wait=False)
     except OSError as error:
         return not isinstance(error, BlockingIOError)
     return True

@@ -15,6 +15,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from tarmac.environment import is_secure
 from tarmac.errors import (
+    NotFound,
     ObjectChanged,
     ShortRead,
     TarmacError,
@@ -128,6 +129,15 @@ class WebStore(Store):
 
 class BucketStore(WebStore):
     """Objects in the buckets of S3, Google Cloud Storage and Azure."""
+
+    def delete(self, url: str, storage: StorageOptions, /) -> None:
+        if _forked():
+            relay.call("delete", url, storage)
+            return
+        import obstore
+
+        with contextlib.suppress(NotFound), requesting(url, storage) as (client, path):
+            obstore.delete(client, path)
 
     def list_objects(self, prefix: str, storage: StorageOptions, /) -> Iterator[tuple[str, ObjectInfo]]:
         if not prefix.partition("://")[2].partition("/")[1]:

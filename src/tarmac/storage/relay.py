@@ -24,6 +24,7 @@ from tarmac import environment
 from tarmac.errors import TarmacError, TransferError
 from tarmac.extras import MissingExtra
 from tarmac.limits import MIB
+from tarmac.runtime.preemption import INTERRUPTS
 from tarmac.storage.types import ObjectInfo, Source, StorageOptions
 
 Listing = list[tuple[str, ObjectInfo]]
@@ -148,6 +149,7 @@ class _Server:
         from tarmac.storage import objects
 
         self._store, self._list_pages = objects.WebStore(), objects.list_pages
+        self._buckets = objects.BucketStore()
         self.stat, self.read_range = self._store.stat, self._store.read_range
         self._streams: dict[int, Source] = {}
         self._listings: dict[int, Iterator[Listing]] = {}
@@ -175,6 +177,9 @@ class _Server:
             del self._listings[number]
         return page
 
+    def delete(self, url: str, storage: StorageOptions) -> None:
+        self._buckets.delete(url, storage)
+
     def put(self, url: str, path: str, size: int, storage: StorageOptions, only_new: bool) -> None:
         with open(path, "rb") as file:
             self._store.put(url, file, size, storage, only_new=only_new)
@@ -190,7 +195,8 @@ def _exit_with_client(fd: int) -> None:
 
 def _serve(fd: int) -> None:
     """Accept connections until the client exits."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the client handles Ctrl-C
+    for number in INTERRUPTS:  # the client handles them, and may save its work first
+        signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_exit_with_client, args=(fd,), daemon=True).start()
     control: Connection[Any, Any] = Connection(fd)
     server = _Server()

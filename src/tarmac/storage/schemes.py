@@ -210,6 +210,12 @@ def stat(url: str, storage: StorageOptions = DEFAULT_STORAGE) -> ObjectInfo:
     return store.stat(url, storage)
 
 
+def delete(url: str, storage: StorageOptions = DEFAULT_STORAGE) -> None:
+    """Delete a file or object; one that does not exist is not an error."""
+    store, url = _resolve(url)
+    store.delete(url, storage)
+
+
 def read_range(
     url: str,
     start: int,

@@ -19,8 +19,9 @@ class Store(ABC):
     """Opens, lists and writes the URLs of one scheme; `tarmac.register_scheme` makes it known.
 
     Only `open_read` is required. With `stat` and `read_range`, `Dataset` reads single samples; with
-    `list_objects`, globs work; with `put`, writers do. Methods get the whole URL and raise
-    `tarmac.errors.NotFound` for one that does not exist. Methods may run in several threads at once.
+    `list_objects`, globs work; with `put`, writers do; with `delete`, jobs remove what they no longer need. Methods
+    get the whole URL and raise `tarmac.errors.NotFound` for one that does not exist. Methods may run in several
+    threads at once.
 
     Worker processes that are started with "spawn" do not inherit registrations: register the scheme in a
     module that they import.
@@ -58,6 +59,10 @@ class Store(ABC):
     def list_objects(self, prefix: str, storage: StorageOptions, /) -> Iterable[tuple[str, ObjectInfo]]:
         """Yield the URL, size and version of every object whose URL begins with `prefix`, in any order."""
         raise UnsupportedScheme("the store cannot be listed.", url=prefix, hint="a list of URLs.")
+
+    def delete(self, url: str, storage: StorageOptions, /) -> None:
+        """Delete an object; one that does not exist is not an error."""
+        raise UnsupportedScheme("the store cannot delete objects.", url=url)
 
     def put(
         self, url: str, file: IO[bytes], size: int, storage: StorageOptions, /, *, only_new: bool

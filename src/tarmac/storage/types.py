@@ -6,7 +6,7 @@ import mmap
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol, Self, runtime_checkable
 
 from tarmac.errors import TarmacError, UsageError
 from tarmac.limits import GIB, Options
@@ -64,6 +64,17 @@ class Sink(Protocol):
         """Discard the written bytes and leave no trace."""
 
 
+@runtime_checkable
+class ReadableSink(Sink, Protocol):
+    """A sink that can return what was written to it, before it is committed."""
+
+    def tell(self) -> int:
+        """Return the number of bytes written."""
+
+    def read_back(self, start: int, size: int) -> bytes:
+        """Return up to `size` written bytes from `start`; fewer only at the end."""
+
+
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
     """The size of a file or object, and its version: a string that changes when the bytes change."""
@@ -118,7 +129,7 @@ class WriteOptions(Options):
 
     overwrite: bool | None = None
     """True replaces an existing target, False raises `CommitFailed`. None replaces the target that existed
-    when writing began, but not one that another writer has published since."""
+    when writing began, but not one that another writer has published since, unless it has the same bytes."""
     durable: bool = True
     """Flush to disk before publishing, so that a power failure leaves either the old file or the new one."""
     private: bool = False

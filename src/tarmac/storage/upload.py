@@ -9,6 +9,7 @@ from typing import IO, TYPE_CHECKING
 
 from tarmac.errors import CommitFailed, DiskFull, NotFound, TarmacError, WriteError
 from tarmac.limits import MIB
+from tarmac.storage.local import read_at
 from tarmac.storage.types import StorageOptions, WriteOptions
 
 if TYPE_CHECKING:
@@ -69,6 +70,14 @@ class UploadSink:
             raise WriteError("the object is closed.", url=self._url)
         with self._spooling():
             self._spool.write(data)
+
+    def tell(self) -> int:
+        return self._spool.tell()
+
+    def read_back(self, start: int, size: int) -> bytes:
+        with self._spooling():
+            self._spool.flush()
+        return read_at(self._spool.fileno(), start, size, self._url)
 
     def commit(self) -> None:
         """Upload the object; the store shows it only after all of it has arrived."""

@@ -46,6 +46,7 @@ def copy(
     select, order = bundle(Select, options), bundle(Order, options)
     access, run = bundle(Access, options), bundle(Run, options)
     target = bundle(Output, {"pattern": os.fspath(output), **options})
+    access = access.shared(run, target)
     planned = plan(
         _inputs(sources, order, select, access),
         select,

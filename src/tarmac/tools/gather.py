@@ -19,6 +19,8 @@ from tarmac.exact.shardset import ShardSet
 from tarmac.indexing.build import IndexOptions, find_or_make_index, index_shard, indexed_shard, manifest_of
 from tarmac.indexing.manifest import Inputs, Manifest, Shard
 from tarmac.indexing.sidecar import open_sidecar, sidecar_url, write_sidecar
+from tarmac.jobs.entries import public_name
+from tarmac.jobs.task import Status
 from tarmac.storage import is_local, scheme_of, stat
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.storage.urls import ShardUrl
@@ -39,7 +41,9 @@ class Gathered:
     origins: dict[str, str] = field(default_factory=dict)
     """The URLs of unpacked shards, by the paths of their copies."""
     versions: str = ""
-    """A hash that changes with the bytes of the shards."""
+    """A hash that changes with the bytes of the shards, as earlier versions recorded it."""
+    unpacked: dict[str, tuple[str, Status]] = field(default_factory=dict)
+    """The URLs of unpacked shards and the digests of their bytes, by the paths of their copies."""
 
     def dataset(self) -> Dataset:
         """Return the samples of all shards, to be read in any order with little memory."""
@@ -79,8 +83,12 @@ def gather(
     )
     lines = "\n".join(versions[number] for number in range(len(versions)))
     digest = xxhash.xxh3_64_hexdigest(lines.encode("utf-8", "surrogateescape"))
-    copies = zip(manifest.urls, inputs.urls, strict=True)
-    return Gathered(manifest, access, {copy: url for copy, url in copies if copy != url}, digest)
+    copies = enumerate(zip(manifest.urls, inputs.urls, strict=True))
+    unpacked: dict[str, tuple[str, Status]] = {
+        copy: (public_name(url), [versions[number]]) for number, (copy, url) in copies if copy != url
+    }
+    origins = dict(zip(manifest.urls, inputs.urls, strict=True))
+    return Gathered(manifest, access, {copy: origins[copy] for copy in unpacked}, digest, unpacked)
 
 
 def _indexed(url: str, directory: str, options: IndexOptions) -> tuple[Shard, str]:

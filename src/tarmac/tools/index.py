@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Unpack
@@ -15,9 +17,14 @@ from tarmac.indexing.dali import read_dali
 from tarmac.indexing.manifest import Manifest, Shard, existing_shards, read_manifest, write_manifest
 from tarmac.indexing.meta import meta_plan
 from tarmac.indexing.sidecar import Sidecar, open_sidecar, sidecar_url, write_sidecar
+from tarmac.jobs.leases import Leases
+from tarmac.jobs.ledger import SUFFIX, Ledger, ledger_url
 from tarmac.jobs.report import Report
-from tarmac.jobs.run import run_job
+from tarmac.jobs.run import run_job, run_until_error, take_share
+from tarmac.jobs.share import Share
 from tarmac.jobs.task import Outcome, Task, Unit
+from tarmac.jobs.work import UnitWork
+from tarmac.progress import track
 from tarmac.storage import StorageOptions, is_local, is_stream, location, stat, without_query
 from tarmac.storage.local import local_path
 from tarmac.storage.types import DEFAULT_STORAGE
@@ -145,14 +152,80 @@ def index(
         for shard in planned:
             report.add_shard(shard, built=_usable(shard, indexing) is None)
         return report
-    job = run_job(_IndexTask(planned, indexing, dali), run.make_engine(), progress=run.progress)
-    report.outcomes, report.seconds = job.outcomes, job.seconds
-    for shard, outcome in zip(planned, job.outcomes, strict=True):
+    task, started = _IndexTask(planned, indexing, dali), time.monotonic()
+    if run.share is None:
+        report.outcomes = run_job(task, run.make_engine(), policy=run.policy, progress=run.progress).outcomes
+    else:
+        report.outcomes, absent = _with_others(task, _run_share(task, run, run.share, target))
+        if absent:
+            target = report.output = None
+            report.remarks.append(f"{plural(absent, 'shard')} of other tasks are not indexed yet")
+    report.seconds = time.monotonic() - started
+    urls = {outcome.details["url"] for outcome in report.outcomes}
+    listed = [shard for shard in planned if shard.url in urls]
+    for shard, outcome in zip(listed, report.outcomes, strict=True):
         report.add_shard(replace(shard, **outcome.details["shard"]), built=outcome.details["built"])
     report.remarks += _empty_columns(meta, report)
     if target is not None:
         write_manifest(manifest, target, access.storage)
     return report
+
+
+def _run_share(task: _IndexTask, run: Run, share: Share, target: str | None) -> list[Outcome]:
+    """Index the shards of this task, then those of others that have no index and that no task is indexing.
+
+    The leases are beside the manifest. Without one there are none, and the task indexes its share alone.
+    """
+    indexes, units = _Indexes(task), list(task.plan())
+    with contextlib.ExitStack() as stack:
+        leases = None
+        if target is not None:
+            leases = Leases(_lease_directory(target), str(share), task.indexing.storage)
+            stack.callback(leases.close)
+        pending = iter(share.of(units)) if leases is None else take_share(units, share, indexes, leases, {})
+        running = run_until_error(
+            run.make_engine(),
+            UnitWork(task, policy=run.policy),
+            pending,
+            run.policy,
+            indexes,
+            leases,
+            total=len(units),
+            shared=True,
+        )
+        count = len(share.of(units))
+        return [outcome for _, outcome in track(running, count, task.verb, progress=run.progress)]
+
+
+class _Indexes(Ledger):
+    """The shards that have an index, in the place of a ledger."""
+
+    def __init__(self, task: _IndexTask) -> None:
+        super().__init__()
+        self._shards = {shard.url: shard for shard in task.shards}
+        self._indexing = task.indexing
+
+    def refresh(self, unit: str | None = None) -> None:
+        for url in self._shards if unit is None else [unit]:
+            if url not in self.done and _usable(self._shards[url], self._indexing) is not None:
+                self.done[url] = "", Outcome()
+
+
+def _lease_directory(manifest: str) -> str:
+    return ledger_url(manifest, "index").removesuffix(SUFFIX)  # there is no ledger
+
+
+def _with_others(task: _IndexTask, own: Sequence[Outcome]) -> tuple[list[Outcome], int]:
+    """Return the outcomes of all shards that have an index by now, and the number of the others.
+
+    The last of several tasks finds none missing, and writes the manifest.
+    """
+    known = {outcome.details["url"]: outcome for outcome in own}
+    ready = [
+        shard for shard in task.shards if shard.url in known or _usable(shard, task.indexing) is not None
+    ]
+    outcomes = [known.get(shard.url) or task.run(Unit(shard.url, shard)) for shard in ready]
+    return outcomes, len(task.shards) - len(ready)
 
 
 def default_manifest(urls: Sequence[str], sidecars: str | None = None) -> str | None:
@@ -191,7 +264,7 @@ def _empty_columns(meta: Sequence[str], report: IndexReport) -> Iterator[str]:
 class _IndexTask(Task):
     """Build the index of each shard. The indexes themselves show what is done, so there is no ledger."""
 
-    shards: list[Shard]
+    shards: Sequence[Shard]
     indexing: IndexOptions
     dali: bool
     verb: str = "indexing"
@@ -215,7 +288,7 @@ class _IndexTask(Task):
         known = {"samples": facts.samples, "size": facts.size, "fingerprint": facts.fingerprint}
         wanted = [column.name for column in options.meta.columns] if options.meta else []
         columns = [name for name in wanted if not built or sidecar.column(name).null_count < facts.samples]
-        details = {"shard": known, "built": built, "columns": columns}
+        details = {"url": shard.url, "shard": known, "built": built, "columns": columns}
         return Outcome(facts.samples, facts.samples, details=details)
 
 

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 
 import xxhash
 
-from tarmac.errors import NotFound, ObjectChanged, UnsafeUrl
+from tarmac.errors import NotFound, ObjectChanged, UnsafeUrl, UsageError
+from tarmac.jobs.statuses import file_status
+from tarmac.jobs.task import Status
 from tarmac.limits import DEFAULT_LIMITS, Limits
 from tarmac.storage import StorageOptions, is_local, open_read, scheme_of, stat, without_query
 from tarmac.storage.local import local_path
@@ -49,6 +51,10 @@ class LocalCopy:
             raise _changed(url) from error
         self._check(current, url)
 
+    def status(self) -> Status:
+        """Return the current status of an original, and the digest of a copy."""
+        return [self.version] if self.stat is None else file_status(self.path)
+
     def _check(self, current: os.stat_result, url: str) -> None:
         if self.stat not in (None, (current.st_size, current.st_mtime_ns)):
             raise _changed(url)
@@ -78,6 +84,9 @@ def ensure_local(
         return LocalCopy(
             local_path(url), f"{info.size} {info.version}", (current.st_size, current.st_mtime_ns)
         )
+    if not directory:
+        what = "workers on other machines would not find a copy of this table."
+        raise UsageError(what, url=url, hint="download and decompress it to a directory that they share.")
     path = os.path.join(directory, f"{len(os.listdir(directory))}")
     digest = xxhash.xxh3_64()
     with open(path, "wb") as copy:

@@ -11,13 +11,17 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypedDict, TypeVar
 
+from tarmac import environment
 from tarmac.errors import TarmacError, UsageError
 from tarmac.indexing.manifest import Inputs, Manifest, find_inputs
 from tarmac.jobs.engines import Engine, make_engine
-from tarmac.jobs.task import Outcome
+from tarmac.jobs.report import Report
+from tarmac.jobs.share import SLURM, Share, parse_share, share_of_slurm
+from tarmac.jobs.task import Outcome, Task
+from tarmac.jobs.work import DEFAULT_POLICY, Policy
 from tarmac.limits import Limits
 from tarmac.runtime.budget import ErrorBudget
 from tarmac.runtime.cores import usable_cores
@@ -32,6 +36,7 @@ from tarmac.tar.reader import DEFAULT_OPTIONS
 if TYPE_CHECKING:
     from tarmac.exact.shardset import OpenOptions
     from tarmac.indexing.build import IndexOptions
+    from tarmac.tools.output import Output
 
 Slice = slice
 P = ParamSpec("P")
@@ -110,7 +115,19 @@ class RunArgs(TypedDict, total=False):
     jobs: int | None
     """Number of worker processes; by default the number of cores."""
     engine: Engine | str | None
-    """What runs the units of the job; by default processes of this machine."""
+    """What runs the units of the job: `local` (the default, processes of this machine), `dask`, `ray`, `spark`, an
+    address such as `dask://HOST:PORT`, `slurm` in a task of a Slurm job, or an engine of your own."""
+    task: str | tuple[int, int] | None
+    """Run as one of several tasks without a driver: "2/8" is the third of eight. Each takes a share, then the rest."""
+    retries: int
+    """How often a unit is run again after a lost connection, a timeout or a dead worker."""
+    unit_timeout: float | None
+    """Seconds after which a unit is interrupted."""
+    max_failed_units: int
+    """How many units may fail before no more are started."""
+    device: str | None
+    """Devices for the workers, in turn: `cuda:0,cuda:1`; by default, and with `auto`, the GPUs that are visible, or the
+    CPU."""
     dry_run: bool
     """Only report what would be done."""
     progress: bool | None
@@ -126,6 +143,15 @@ class ErrorArgs(TypedDict, total=False):
     """Stop when more samples than this were bad."""
     retry: Literal["failed"] | None
     """Process the outputs of an earlier run again in which samples failed."""
+
+
+class CheckpointArgs(TypedDict, total=False):
+    """Save what a long unit has done, so that a killed one continues there."""
+
+    checkpoint_interval: float | None
+    """Seconds after which the samples of an unfinished shard are saved; None for never. The default is 60."""
+    checkpoint_samples: int | None
+    """Number of samples after which they are saved, too."""
 
 
 class ReadArgs(TypedDict, total=False):
@@ -156,7 +182,11 @@ class RewriteArgs(SelectArgs, WriteArgs, RunArgs, ErrorArgs, AccessArgs, total=F
     """The keyword arguments that `sort`, `map` and `join` share."""
 
 
-_SHARED = frozenset(RewriteArgs.__annotations__) | frozenset(OrderArgs.__annotations__)
+class MapArgs(RewriteArgs, CheckpointArgs, total=False):
+    """The shared keyword arguments of verbs with slow units."""
+
+
+_SHARED = frozenset(MapArgs.__annotations__) | frozenset(OrderArgs.__annotations__)
 
 
 @dataclass(frozen=True)
@@ -170,6 +200,8 @@ class Access:
     repeated: Repeated | None = None
     cache: Cache | None = None
     allow_exec: bool = True
+    index_directory: str = ""
+    """The directory for missing indexes, if the workers cannot read the cache directory of this user."""
 
     def __post_init__(self) -> None:
         if self.cache is not None and not isinstance(self.cache, Cache):
@@ -192,7 +224,18 @@ class Access:
         """Return how shards are read to index them."""
         from tarmac.indexing.build import IndexOptions
 
-        return IndexOptions(split_name=self.split_name, tar=self.tar, storage=self.storage, cache=self.cache)
+        return IndexOptions(
+            split_name=self.split_name,
+            tar=self.tar,
+            storage=self.storage,
+            cache=self.cache,
+            directory=self.index_directory,
+        )
+
+    def shared(self, run: Run, output: Output) -> Access:
+        """Return how a job reads that may run on other machines: missing indexes go beside the output."""
+        home = run.shared_home(output)
+        return self if home is None else replace(self, index_directory=f"{home}/index")
 
     def opening(self, **options: Any) -> OpenOptions:
         """Return how indexed shards are opened."""
@@ -215,6 +258,11 @@ class Run:
 
     jobs: int | None = None
     engine: Engine | str | None = None
+    task: str | tuple[int, int] | None = None
+    retries: int = DEFAULT_POLICY.retries
+    unit_timeout: float | None = None
+    max_failed_units: int = 0
+    device: str | None = None
     dry_run: bool = False
     on_error: Literal["abort", "skip"] = "abort"
     max_errors: int | None = None
@@ -230,6 +278,11 @@ class Run:
             raise UsageError(f"expected 'abort' or 'skip', got {self.on_error!r}.", field="on_error")
         if self.retry not in (None, "failed"):
             raise UsageError(f"expected 'failed' or None, got {self.retry!r}.", field="retry")
+        if self.task is not None and self.engine not in (None, "local"):
+            raise UsageError(
+                "tasks run units themselves, without an engine.", field="task", hint="`task` or `engine`."
+            )
+        _ = self.policy, self.share
 
     def __getstate__(self) -> dict[str, object]:
         return self.__dict__ | {"engine": None}  # workers need no engine, which may not pickle
@@ -239,9 +292,50 @@ class Run:
         """Return the number of worker processes."""
         return self.jobs or usable_cores()
 
+    @property
+    def policy(self) -> Policy:
+        """What happens to units that fail."""
+        return Policy(self.retries, self.unit_timeout, self.max_failed_units)
+
+    @property
+    def share(self) -> Share | None:
+        """The share of this task, if there are several."""
+        if self.engine == SLURM:
+            return share_of_slurm(environment.environ_copy())
+        if self.task is None or isinstance(self.task, str):
+            return None if self.task is None else parse_share(self.task)
+        return Share(*self.task)
+
+    @property
+    def distributed(self) -> bool:
+        """Whether units may run on other machines, which do not have the files of this user."""
+        return self.task is not None or not getattr(self.engine, "local", self.engine in (None, "local"))
+
+    def shared_home(self, output: Output) -> str | None:
+        """Return the directory beside the output for files that all workers read; None if they run here."""
+        return output.home if self.distributed and not (self.dry_run or output.stream) else None
+
     def make_engine(self) -> Engine:
-        """Return the engine that runs the job."""
-        return make_engine(self.engine, self.workers)
+        """Return the engine that runs the units of the job, or of the share of this task."""
+        return make_engine(None if self.share else self.engine, self.workers, self.device)
+
+    def run_job(self, task: Task, ledger: str | None, *, overwrite: bool, storage: StorageOptions) -> Report:
+        """Run a job."""
+        from tarmac.jobs.run import run_job  # processes and threads, which only jobs need
+
+        return run_job(
+            task,
+            self.make_engine(),
+            ledger=ledger,
+            share=self.share,
+            policy=self.policy,
+            overwrite=overwrite,
+            max_errors=self.max_errors,
+            retry_failed=self.retry == "failed",
+            dry_run=self.dry_run,
+            storage=storage,
+            progress=self.progress,
+        )
 
     def handle(self, error: TarmacError, outcome: Outcome) -> None:
         """Raise the error of a sample, or count it; too many of them are an error."""
@@ -249,6 +343,28 @@ class Run:
             raise error
         outcome.fail(str(error))
         ErrorBudget(self.max_errors).check(outcome.failed, error)
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """When the samples of an unfinished shard are saved."""
+
+    checkpoint_interval: float | None = 60.0
+    checkpoint_samples: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("checkpoint_interval", "checkpoint_samples"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise UsageError(f"expected a positive number, got {value}.", field=name)
+
+    def __bool__(self) -> bool:
+        return self.checkpoint_interval is not None or self.checkpoint_samples is not None
+
+    def due(self, seconds: float, samples: int) -> bool:
+        """Return whether to save, so long after the last time, and with this number of new samples."""
+        interval, most = self.checkpoint_interval, self.checkpoint_samples
+        return (interval is not None and seconds >= interval) or (most is not None and samples >= most)
 
 
 def bundle(group: Callable[..., T], options: Mapping[str, Any]) -> T:

@@ -9,24 +9,25 @@ import os
 import re
 import shlex
 import subprocess
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tarmac.display import display_url, identity
-from tarmac.errors import CommitFailed, HookFailed, NotFound, UrlError, UsageError
-from tarmac.indexing.manifest import Manifest, Shard, existing_shards, write_manifest
-from tarmac.indexing.sidecar import open_sidecar, sidecar_url
+from tarmac.errors import CommitFailed, HookFailed, NotFound, UsageError
+from tarmac.indexing.sidecar import sidecar_url
 from tarmac.jobs.claims import Names
+from tarmac.jobs.ledger import ledger_url
 from tarmac.jobs.outputs import UNKNOWN_SIZE, existing_sizes
 from tarmac.jobs.task import Outcome, Task, Unit
 from tarmac.samples.grouping import Sample
 from tarmac.samples.naming import Splitter, first_dot, is_reserved
 from tarmac.samples.writer import TarWriter
-from tarmac.storage import StorageOptions, WriteOptions, is_local, scheme_of, stat
+from tarmac.storage import StorageOptions, WriteOptions, is_local, location, scheme_of, stat
 from tarmac.storage.local import local_path
-from tarmac.storage.types import DEFAULT_STORAGE, DEFAULT_WRITE
+from tarmac.storage.types import DEFAULT_STORAGE, DEFAULT_WRITE, ReadableSink
 from tarmac.tar.compression import FORMATS, format_of_name
+from tarmac.tools.closing import close_job, closing_of, exists, real_path, stored_closing
 
 _REPLACE = WriteOptions(overwrite=True)
 _PERCENT = re.compile(r"%(?:0\d+)?d(?![0-9a-fA-F])")
@@ -173,13 +174,18 @@ class Output:
         """Return the pattern as ledgers name it: those of the first version call a split a part."""
         return self.pattern.replace("{split", "{part")
 
+    @property
+    def home(self) -> str:
+        """Return the absolute path or the URL of the directory beside the output for the files of jobs."""
+        return location(ledger_url(self.ledger_pattern, "job").rpartition("/")[0])
+
     def check_new(self, names: Iterable[str]) -> None:
         """Raise if a file exists, unless `overwrite` allows replacing it."""
         if self.overwrite:
             return
         for name, size in existing_sizes(names, self.storage).items():
             if size != UNKNOWN_SIZE:
-                raise _exists(name)
+                raise exists(name)
 
     def names(self, shards: Iterable[str]) -> Iterator[str]:
         """Yield the names of all files that are written with these shards."""
@@ -223,28 +229,13 @@ class Output:
                         os.unlink(file)
                 outcome.removed = True
 
+    def closing(self) -> dict[str, Any]:
+        """Return what finishes a job that writes these shards, for `close_job`."""
+        return closing_of(self.manifest, overwrite=self.overwrite)
+
     def finish(self, outcomes: Sequence[Outcome]) -> None:
-        """Write the manifest of all shards; a manifest of different shards is replaced only with `overwrite`."""
-        if not self.manifest:
-            return
-        shards = []
-        for name in (name for outcome in outcomes for name in outcome.outputs):
-            facts = open_sidecar(sidecar_url(name), self.storage).facts
-            shards.append(Shard(name, facts.samples, facts.size, None, facts.fingerprint))
-        try:
-            existing = None if self.overwrite else existing_shards(self.manifest, self.storage)
-        except UrlError:
-            raise _exists(self.manifest) from None
-        if existing is not None:
-            old, new = (
-                [(_real_path(shard.url), shard.fingerprint) for shard in each] for each in (existing, shards)
-            )
-            if old == new:
-                return
-            if [path for path, _ in old] != [path for path, _ in new]:
-                raise _exists(self.manifest)
-        title = os.path.basename(self.manifest).partition(".")[0]
-        write_manifest(Manifest(shards, title), self.manifest, self.storage)
+        """Write the manifest of all shards."""
+        close_job(self.closing(), outcomes, self.storage)
 
 
 class ShardTask(Task):
@@ -261,8 +252,15 @@ class ShardTask(Task):
     def commit(self, unit: Unit, outcome: Outcome) -> None:
         self.output.run_post_cmd(outcome)
 
+    def closing(self) -> dict[str, Any] | None:
+        return stored_closing(self.ending(), self.output.pattern)
+
+    def ending(self) -> dict[str, Any]:
+        """Return what `finish` does, for `close_job`; it may contain secrets."""
+        return self.output.closing()
+
     def finish(self, outcomes: Sequence[Outcome]) -> None:
-        self.output.finish(outcomes)
+        close_job(self.ending(), outcomes, self.output.storage)
 
 
 def _is_special(path: str) -> bool:
@@ -270,26 +268,17 @@ def _is_special(path: str) -> bool:
     return os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
 
 
-def _exists(name: str) -> UsageError:
-    hint = "another name, or `overwrite` to replace it."
-    return UsageError("the file exists and was not written by this job.", url=name, hint=hint)
-
-
 class Sources:
     """The input shards, which must not be overwritten while they are still being read."""
 
     def __init__(self, urls: Iterable[str]) -> None:
-        self._paths = {_real_path(url) for url in urls if scheme_of(url) not in ("-", "pipe")}
+        self._paths = {real_path(url) for url in urls if scheme_of(url) not in ("-", "pipe")}
 
     def check(self, name: str) -> None:
         """Raise if an output is one of the inputs."""
-        if _real_path(name) in self._paths:
+        if real_path(name) in self._paths:
             hint = "another output; move the shards afterwards."
             raise UsageError("the output would overwrite an input shard.", url=name, hint=hint)
-
-
-def _real_path(url: str) -> str:
-    return os.path.realpath(local_path(url)) if is_local(url) else url
 
 
 def fields_of(sample: Sample) -> Sample:
@@ -324,15 +313,17 @@ def write_shard(
     first: int = 0,
     last: int | None = None,
     outcome: Outcome | None = None,
+    opened: Callable[[JobWriter], None] | None = None,
 ) -> Outcome:
     """Write samples to one shard.
 
     `first` is the number of the first sample among all output samples; `last` is that of the next shard, if it
-    is fixed. Samples hold bytes. Without samples no shard is written; to a stream, an empty shard is.
+    is fixed. Samples hold bytes. Without samples no shard is written; to a stream, an empty shard is. With
+    `opened`, which gets the writer, the samples have their new keys already.
     """
     outcome = Outcome() if outcome is None else outcome
-    if output.rekey:
-        samples = _rekeyed(output, samples, first, last)
+    if output.rekey and opened is None:
+        samples = (rekeyed(output, sample, number, last) for number, sample in enumerate(samples, first))
     remaining = iter(samples)
     head = next(remaining, None)
     if head is None:
@@ -347,6 +338,8 @@ def write_shard(
         make_directory(name)
     size, count = 0, 0
     with _writer(output, name) as writer:
+        if opened is not None:
+            opened(writer)
         write = writer.write
         for sample in itertools.chain((head,), remaining):
             size += write(sample)
@@ -360,15 +353,15 @@ def write_shard(
     return outcome
 
 
-def _rekeyed(output: Output, samples: Iterable[Sample], first: int, last: int | None) -> Iterator[Sample]:
-    for number, sample in enumerate(samples, first):
-        key = output.key(sample["__key__"], number)
-        if last is not None and number >= last and output.renumbers:
-            what = "there are more output samples than input samples, so numbers would repeat."
-            raise UsageError(
-                what, field="rekey", hint="{key} in the pattern, or renumber with tarmac copy afterwards."
-            )
-        yield sample | {"__key__": key}
+def rekeyed(output: Output, sample: Sample, number: int, last: int | None) -> Sample:
+    """Return a sample with its new key, by its number among all output samples; `last` is that of the next shard."""
+    key = output.key(sample["__key__"], number)
+    if last is not None and number >= last and output.renumbers:
+        what = "there are more output samples than input samples, so numbers would repeat."
+        raise UsageError(
+            what, field="rekey", hint="{key} in the pattern, or renumber with tarmac copy afterwards."
+        )
+    return sample | {"__key__": key}
 
 
 def make_directory(name: str) -> None:
@@ -379,14 +372,20 @@ def make_directory(name: str) -> None:
         raise CommitFailed(f"cannot create its directory: {error.strerror}.", url=name) from error
 
 
-class _JobWriter(TarWriter):
+class JobWriter(TarWriter):
     """A writer that publishes nothing unless its job closes it."""
 
     _watched = False
 
+    @property
+    def readable(self) -> ReadableSink | None:
+        """Return what can return the bytes of the shard before it is published, if that is possible."""
+        plain = self._compressor is None and not self._closed
+        return self._sink if plain and isinstance(self._sink, ReadableSink) else None
 
-def _writer(output: Output, name: str) -> TarWriter:
-    return _JobWriter(
+
+def _writer(output: Output, name: str) -> JobWriter:
+    return JobWriter(
         name,
         encoder=False,
         compress=output.compress or None,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Protocol
@@ -27,6 +27,8 @@ from tarmac.indexing.manifest import Inputs, Shard
 from tarmac.indexing.meta import MetaPlan
 from tarmac.indexing.sidecar import sidecar_url
 from tarmac.jobs.report import Report
+from tarmac.jobs.statuses import statuses_of
+from tarmac.jobs.task import Status
 from tarmac.runtime.types import Integers
 from tarmac.samples.grouping import Sample
 from tarmac.samples.reader import read_shard
@@ -36,6 +38,7 @@ from tarmac.tar.compression import format_of_name
 from tarmac.tools.options import Access
 from tarmac.tools.order import AS_IS, Order, Permutation, permutation_text
 from tarmac.tools.output import Output, check_splits, same_name
+from tarmac.tools.reading import Unpacked, check_indexes, shard_statuses, shards_between
 from tarmac.tools.select import Select, offered_names
 from tarmac.tools.tally import Balance, Tally
 
@@ -75,7 +78,19 @@ class SampleSource(Protocol):
         """Return the input shards."""
 
     def fingerprint(self) -> str:
-        """Return a hash that changes with the samples and with their order."""
+        """Return a hash of names and sizes of the samples and of their order, equal for all copies of the inputs."""
+
+    def earlier_fingerprint(self) -> str:
+        """Return the hash that earlier versions recorded, which also changes with the times of the inputs."""
+
+    def statuses(self, shard: OutputShard) -> Mapping[str, Status]:
+        """Return the current status of each input that a shard is read from."""
+
+    def all_statuses(self) -> Mapping[str, Status]:
+        """Return the current status of all inputs."""
+
+    def check(self, shard: OutputShard) -> None:
+        """Raise if the inputs of a shard are not what their indexes say."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +102,9 @@ class IndexedSamples:
     permutation: Permutation | None = None
     batch: int = BATCH
     versions: str | None = None
-    """A hash that changes with the bytes of the shards, if it is known already."""
+    """A hash that changes with the bytes of the shards, if it is known already, as earlier versions recorded it."""
+    unpacked: Unpacked = field(default_factory=dict)
+    """Shards that were unpacked for this run."""
 
     @property
     def size(self) -> int:
@@ -170,7 +187,26 @@ class IndexedSamples:
         sets = {id(part.shards): part.shards for part in self.dataset._parts}.values()
         return [shard.url for shards in sets for shard in shards.manifest.shards]
 
+    def inputs_of(self, shard: OutputShard) -> list[tuple[ShardSet, int]]:
+        """Return the input shards of an output shard; a permutation may take its samples from all of them."""
+        permuted = self.permutation is not None
+        start, stop = (0, len(self.dataset)) if permuted else (shard.start, shard.stop)
+        return shards_between(self.dataset, start, stop)
+
+    def statuses(self, shard: OutputShard) -> Mapping[str, Status]:
+        return shard_statuses(self.inputs_of(shard), self.unpacked)
+
+    def all_statuses(self) -> Mapping[str, Status]:
+        return shard_statuses(shards_between(self.dataset, 0, len(self.dataset)), self.unpacked)
+
+    def check(self, shard: OutputShard) -> None:
+        check_indexes(self.inputs_of(shard), self.unpacked)
+
     def fingerprint(self) -> str:
+        facts = f"{self.dataset.fingerprint} {permutation_text(self.permutation)}"
+        return xxhash.xxh3_64_hexdigest(facts.encode())
+
+    def earlier_fingerprint(self) -> str:
         versions = self.versions
         if versions is None:
             # Changed bytes at the same offsets do not change an index; objects in stores have new versions.
@@ -205,7 +241,21 @@ class StreamedShards:
     def urls(self) -> Sequence[str]:
         return self.inputs
 
+    def statuses(self, shard: OutputShard) -> Mapping[str, Status]:
+        return statuses_of([self.inputs[shard.source]], self.access.storage)
+
+    def all_statuses(self) -> Mapping[str, Status]:
+        return statuses_of(self.inputs, self.access.storage)
+
+    def check(self, shard: OutputShard) -> None:
+        """Do nothing: reading the samples also reads their headers."""
+
     def fingerprint(self) -> str:
+        # Names decide about the names of outputs; of the content nothing is known before it is read.
+        names = "\n".join(map(shard_stem, self.inputs))
+        return xxhash.xxh3_64_hexdigest(names.encode("utf-8", "surrogateescape"))
+
+    def earlier_fingerprint(self) -> str:
         return _versions(self.inputs, self.access.storage)
 
 
@@ -217,6 +267,9 @@ class OnePass(StreamedShards):
 
     def samples(self, shard: OutputShard, tally: Tally | None = None) -> Iterator[Sample]:
         return self._selected(self.inputs, tally or Tally())
+
+    def statuses(self, shard: OutputShard) -> Mapping[str, Status]:
+        return statuses_of(self.inputs, self.access.storage)
 
 
 @dataclass
@@ -246,6 +299,7 @@ def plan(
     *,
     order: Order = AS_IS,
     views: bool = False,
+    reads: Collection[str] | None = None,
     stream_remote: bool | None = None,
     progress: bool | None = None,
     processes: int = 1,
@@ -254,7 +308,8 @@ def plan(
 
     Remote shards that each become one output shard are streamed: reading them twice, to index them first,
     would cost more. `stream_remote` overrides that. `views` lends memory-mapped fields to a caller that only
-    passes them on. `processes` build the indexes that are missing.
+    passes them on. `reads` names the fields that are read from indexed shards, by default all. `processes` build the
+    indexes that are missing.
     """
     urls = [url for group in inputs for url in group.urls]
     one_to_one = (
@@ -269,7 +324,9 @@ def plan(
         _check_one_pass(select, output, order)
         return Plan({"": OnePass(urls, select, access, order)}, one_pass=True, select=select)
     selects = selects_by_split(select, output)
-    datasets = _open_datasets(inputs, select, access, views=views, progress=progress, processes=processes)
+    datasets = _open_datasets(
+        inputs, select, access, views=views, reads=reads, progress=progress, processes=processes
+    )
     sources = {name: _indexed(datasets, each, order) for name, each in selects.items()}
     balance = select.balance(_joined(datasets), sum(source.size for source in sources.values()))
     if any(map(len, datasets)):
@@ -324,10 +381,12 @@ def _open_datasets(
     access: Access,
     *,
     views: bool = False,
+    reads: Collection[str] | None = None,
     progress: bool | None = None,
     processes: int = 1,
 ) -> list[Dataset]:
-    opening, datasets = access.opening(views=views), []
+    fields = None if reads is None else frozenset(reads)
+    opening, datasets = access.opening(views=views, fields=fields), []
     for group in inputs:
         indexing = replace(access.indexing, meta=columns_for(group, select, access))
         manifest = manifest_of(group, indexing, beside=False, progress=progress, processes=processes)

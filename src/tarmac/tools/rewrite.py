@@ -6,33 +6,43 @@ that exist. A stream whose samples have changed is an error.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+import hashlib
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import xxhash
 
 from tarmac.errors import JobMismatch, UsageError
+from tarmac.jobs.chunks import Chunks, chunk_directory, clear_all
 from tarmac.jobs.claims import Claims
 from tarmac.jobs.ledger import Ledger, ledger_url, open_ledger
 from tarmac.jobs.outputs import sampled_digests
 from tarmac.jobs.report import Report
-from tarmac.jobs.run import completed_outcome, reject_foreign_outputs, remove_stale, run_job
+from tarmac.jobs.run import completed_outcome, reject_foreign_outputs, remove_stale
+from tarmac.jobs.statuses import new_outcome
 from tarmac.jobs.task import Outcome, Unit
 from tarmac.runtime.budget import ErrorBudget
 from tarmac.samples.grouping import Sample
-from tarmac.samples.naming import plain_key
-from tarmac.tools.options import Run
+from tarmac.tools.chunked import ChunkedShard, close
+from tarmac.tools.content import Content
+from tarmac.tools.options import Checkpoints, Run
 from tarmac.tools.output import Output, ShardTask, Sources, fields_of, same_name, write_shard
 from tarmac.tools.plan import IndexedSamples, OutputShard, Plan, SampleSource
+from tarmac.tools.reading import Rereading, with_plain_keys
 from tarmac.tools.tally import Tally
 
-Change = Callable[[Iterator[Sample], Outcome], Iterable[Sample]]
-"""A transformation of the samples of a shard. It counts its losses in the outcome, and must pickle."""
+Change = Callable[[Iterator[Sample], Outcome], Iterable[list[Sample]]]
+"""A transformation of the samples of a shard: the results of each sample. It counts its losses in the outcome, and
+must pickle."""
+
+_CHUNKS = "chunks"
+"""A detail of an outcome: there are chunks to remove when the unit is recorded."""
 
 
 @dataclass
-class RewriteJob(ShardTask):
+class RewriteJob(Rereading, ShardTask):
     """Write samples to shards, each shard by itself."""
 
     verb: str
@@ -44,10 +54,20 @@ class RewriteJob(ShardTask):
     """What else the result depends on, for the ledger."""
     also_read: Sequence[str] = ()
     """Inputs besides those of the sources."""
+    checkpoints: Checkpoints | None = None
+    """When the samples of an unfinished shard are saved; never, if they are not changed."""
+    again: bool = False
+    """Whether samples that failed before are processed again."""
+    earlier_facts: dict[str, Any] = field(default_factory=dict)
+    """Those of the facts that earlier versions recorded in another way."""
 
     def options(self) -> dict[str, Any]:
         inputs = {split: source.fingerprint() for split, source in self.sources.items()}
         return {"inputs": inputs} | self.output.options() | self.facts
+
+    def earlier_options(self) -> dict[str, Any]:
+        inputs = {split: source.earlier_fingerprint() for split, source in self.sources.items()}
+        return self.options() | {"inputs": inputs} | self.earlier_facts
 
     def plan(self) -> Iterator[Unit]:
         read = [url for source in self.sources.values() for url in source.urls()]
@@ -59,30 +79,54 @@ class RewriteJob(ShardTask):
 
     def run(self, unit: Unit) -> Outcome:
         split, shard = unit.content
-        outcome, tally, source = Outcome(), Tally(), self.sources[split]
-        samples = _counted(source.samples(shard, tally), outcome)
-        changed = samples if self.change is None else self.change(samples, outcome)
+        source, chunks, outcome = self.sources[split], self._chunks(unit), new_outcome(self.statuses(unit))
         last = shard.stop if isinstance(source, IndexedSamples) and shard.stop < source.size else None
+        if chunks is not None and self.change is not None and self.checkpoints is not None:
+            target = ChunkedShard(
+                self.output, shard, source, self.change, chunks, self.checkpoints, last, self.again
+            )
+            target.write(outcome)
+            if chunks.exist:
+                outcome.details[_CHUNKS] = True
+            return outcome
+        tally, content = Tally(), Content()
+        samples = with_plain_keys(content.over(source.samples(shard, tally)))
+        groups = () if self.change is None else self.change(samples, outcome)
+        changed = samples if self.change is None else itertools.chain.from_iterable(groups)
         try:
             write_shard(self.output, shard.name, changed, first=shard.start, last=last, outcome=outcome)
         finally:
-            _close(changed)
+            close(samples if self.change is None else groups)
         tally.add_to(outcome)
+        outcome.content = str(content)
         return outcome
 
+    def clean_up(self, unit: Unit, outcome: Outcome) -> None:
+        chunks = self._chunks(unit) if outcome.details.get(_CHUNKS) else None
+        if chunks is not None:
+            chunks.clear()
 
-def _close(samples: Iterable[Sample]) -> None:
-    """Close a transformation that may have processes running, however the writing ended."""
-    if isinstance(samples, Generator):
-        samples.close()
+    def finish(self, outcomes: Sequence[Outcome]) -> None:
+        super().finish(outcomes)
+        if self.checkpoints and self.change is not None:
+            clear_all(ledger_url(self.output.ledger_pattern, self.verb), self.output.storage)
+
+    def _chunks(self, unit: Unit) -> Chunks | None:
+        """Return where the samples of an unfinished shard are saved, if they are."""
+        if not self.checkpoints or self.change is None or self.output.stream:
+            return None
+        ledger = ledger_url(self.output.ledger_pattern, self.verb)
+        facts = "\0".join((self.job, unit.name, self.inputs(unit), repr(unit.content)))
+        fingerprint = hashlib.sha256(facts.encode("utf-8", "surrogateescape")).hexdigest()
+        chunks = Chunks(chunk_directory(ledger, unit.name), fingerprint, self.output.storage)
+        return chunks if chunks.usable else None
 
 
 def _counted(samples: Iterator[Sample], outcome: Outcome) -> Iterator[Sample]:
-    """Count the samples that are read, and normalise their keys."""
+    """Count the samples that are read."""
     for sample in samples:
         outcome.read += 1
-        key = sample["__key__"]
-        yield sample if key[:2] != "./" else sample | {"__key__": plain_key(key)}
+        yield sample
 
 
 def rewrite(
@@ -93,11 +137,14 @@ def rewrite(
     *,
     change: Change | None = None,
     options: dict[str, Any] | None = None,
+    earlier_options: dict[str, Any] | None = None,
     also_read: Sequence[str] = (),
+    checkpoints: Checkpoints | None = None,
 ) -> Report:
     """Write the samples of a plan: shard by shard as a job, or in one pass as a stream.
 
-    `options` are what the result depends on besides the inputs and the output.
+    `options` are what the result depends on besides the inputs and the output; `earlier_options` are those of them
+    that earlier versions recorded in another way. `checkpoints` say when the samples of an unfinished shard are saved.
     """
     if plan.one_pass:
         (source,) = plan.sources.values()
@@ -108,7 +155,18 @@ def rewrite(
         if plan.select is not None and not run.dry_run:
             report.remarks += plan.select.remarks(tally)
         return report
-    task = RewriteJob(verb, plan.sources, output, change, options or {}, also_read)
+    again = run.retry == "failed"
+    task = RewriteJob(
+        verb,
+        plan.sources,
+        output,
+        change,
+        options or {},
+        also_read,
+        checkpoints,
+        again,
+        earlier_options or {},
+    )
     report = run_writing(task, run, verb)
     if not run.dry_run:
         plan.add_to(report)
@@ -118,17 +176,8 @@ def rewrite(
 def run_writing(task: ShardTask, run: Run, name: str) -> Report:
     """Run a job that writes shards; `name` is that of its ledger, beside them."""
     output = task.output
-    return run_job(
-        task,
-        run.make_engine(),
-        ledger=ledger_url(output.ledger_pattern, name),
-        overwrite=output.overwrite,
-        max_errors=run.max_errors,
-        retry_failed=run.retry == "failed",
-        dry_run=run.dry_run,
-        storage=output.storage,
-        progress=run.progress,
-    )
+    ledger = ledger_url(output.ledger_pattern, name)
+    return run.run_job(task, ledger, overwrite=output.overwrite, storage=output.storage)
 
 
 def rewrite_samples(
@@ -149,12 +198,21 @@ def rewrite_samples(
         if output.stream:
             return Report(verb, 1, dry_run=True)
         raise UsageError("the number of shards of a stream is known only after reading it.", field="dry_run")
+    if run.distributed:
+        what = "a stream is read by one process, so it can be divided neither among machines nor among tasks."
+        field = "engine" if run.task is None else "task"
+        raise UsageError(what, field=field, url=output.pattern, hint="plain shards as input and output.")
     if run.retry:
         what = "a stream is processed as a whole, so that single shards cannot be retried."
         raise UsageError(what, field="retry", hint="`overwrite` starts over.")
+    for field in ("unit_timeout", "max_failed_units"):
+        if getattr(run, field):
+            what = "a stream is processed as a whole: it has no units that could fail one by one."
+            raise UsageError(what, field=field, hint="plain shards as input and output.")
     total = Outcome()
-    incoming = _counted(samples, total)
-    changed = iter(incoming if change is None else change(incoming, total))
+    incoming = with_plain_keys(_counted(samples, total))
+    groups = None if change is None else change(incoming, total)
+    changed = incoming if groups is None else itertools.chain.from_iterable(groups)
     ledger = None if output.stream else ledger_url(output.ledger_pattern, verb)
     facts = output.options() | (options or {})
     records = open_ledger(ledger, verb, facts, overwrite=output.overwrite, storage=output.storage)
@@ -174,7 +232,7 @@ def rewrite_samples(
             remove_stale(records, report, storage=output.storage)
         return report
     finally:
-        _close(changed)
+        close(incoming if groups is None else groups)
         claims.close()
         records.close()
 

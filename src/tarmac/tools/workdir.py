@@ -12,17 +12,33 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from tarmac.errors import DiskFull, TarmacError, UsageError, WriteError
+from tarmac.storage import is_local
 
 HINT = "`tmp`, a directory that is writable and has free space."
 _BATCH = 1 << 16
 
 
 @contextlib.contextmanager
-def work_directory(verb: str, tmp: str | os.PathLike[str] | None = None) -> Iterator[str]:
-    """Create a directory in `tmp`, or in the system's temporary directory, and remove it at the end."""
+def work_directory(
+    verb: str, tmp: str | os.PathLike[str] | None = None, shared: str | None = None
+) -> Iterator[str]:
+    """Create a directory in `tmp`, or in the system's temporary directory, and remove it at the end.
+
+    If the workers do not share that, `shared` is the directory beside the output, which they share.
+    """
+    if shared is not None and not tmp and not is_local(shared):
+        what = (
+            f"{verb} keeps working files that all workers read: `tmp` must name a directory that they share."
+        )
+        raise UsageError(what, field="tmp", url=shared)
+    home = os.fspath(tmp) if tmp else shared
     try:
+        if shared is not None and not tmp:
+            os.makedirs(shared, exist_ok=True)
         directory = tempfile.TemporaryDirectory(
-            prefix=f"tarmac-{verb}-", dir=tmp or None, ignore_cleanup_errors=True
+            prefix="work-" if home == shared and shared is not None else f"tarmac-{verb}-",
+            dir=None if home is None else os.path.abspath(home),
+            ignore_cleanup_errors=True,
         )
     except OSError as error:
         what = f"cannot create a temporary directory: {error.strerror}."

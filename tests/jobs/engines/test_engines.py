@@ -34,9 +34,12 @@ def test_custom_engines(monkeypatch):
 
 
 def test_invalid_arguments():
-    with pytest.raises(UsageError, match="dask") as caught:
-        make_engine("dask")
-    assert caught.value.field == "engine"
+    for name in ("flink", "flink://host:1", "local://host:1"):
+        with pytest.raises(UsageError) as caught:
+            make_engine(name)
+        assert caught.value.field == "engine"
+    with pytest.raises(UsageError, match="dask, local, ray, slurm, spark"):
+        make_engine("flink")
     with pytest.raises(UsageError) as caught:
         make_engine(None, 0)
     assert caught.value.field == "jobs"

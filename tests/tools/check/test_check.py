@@ -17,9 +17,11 @@ from tarmac.errors import (
     NotFound,
     SplitSample,
     Truncated,
+    UnitTimedOut,
     UsageError,
 )
 from tarmac.tools.check import shard as shard_module
+from tools.shards import make
 
 
 def check(sources, **options):
@@ -172,7 +174,7 @@ def test_an_interrupted_check_resumes(tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         tarmac.check(urls, ledger=str(path), jobs=1, on_shard=stop)
-    assert len(path.read_text().splitlines()) == 3
+    assert sum(len(each.read_text().splitlines()) for each in path.rglob("*.jsonl")) == 2
     assert len(check(urls, ledger=str(path))) == 4
 
 
@@ -206,3 +208,14 @@ def test_invalid_options(tmp_path, options):
     (tmp_path / "0.tar").write_bytes(plain()[:1500])
     with pytest.raises(UsageError, match=f"`{next(iter(options))}`"):
         tarmac.check(tmp_path / "0.tar", **options)
+
+
+def test_shards_that_take_too_long(tmp_path):
+    (url,) = make(tmp_path, 3)
+    slow, options = f"pipe:sleep 600; cat {url}", {"unit_timeout": 0.5, "retries": 0, "jobs": 1}
+    with pytest.raises(UnitTimedOut):
+        tarmac.check([slow, url], **options)
+    report = tarmac.check([slow, url], **options, max_failed_units=1)
+    assert [shard.ok for shard in report.shards] == [False, True]
+    assert (report.samples, report.exit_status) == (3, 3)
+    assert "more than 0.5 seconds" in str(report.bad[0].error)

@@ -25,6 +25,10 @@ def tree() -> list[str]:
     return sorted(map(str, Path().rglob("*")))
 
 
+def contents(folder):
+    return {path: path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()}
+
+
 def test_no_copies_and_no_ledgers():
     before = tree()
     report = tarmac.check("*.tar", repair="clean/", losses="lost", ledger="ledger", dry_run=True, jobs=1)
@@ -37,10 +41,10 @@ def test_no_copies_and_no_ledgers():
 
 def test_an_existing_ledger_is_read_and_not_written():
     tarmac.check("in-0.tar", ledger="ledger", jobs=1)
-    before = Path("ledger").read_bytes()
+    before = contents("ledger")
     report = tarmac.check("*.tar", ledger="ledger", dry_run=True, jobs=1)
     assert (report.kept, report.done) == (1, 1)
-    assert Path("ledger").read_bytes() == before
+    assert contents("ledger") == before
 
 
 def test_the_command(capsys):

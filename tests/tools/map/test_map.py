@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import errno
 import functools
+import multiprocessing
 import os
-import pickle
 
 import pytest
 
@@ -23,7 +23,7 @@ from tarmac.errors import (
     WorkerDied,
     WriteError,
 )
-from tarmac.tools.map.functions import Function
+from tarmac.runtime import processes
 
 
 @pytest.fixture
@@ -362,7 +362,7 @@ def swap(n, sample):
     return {"__key__": sample["__key__"], "x": b"%d" % n, "txt": sample["txt"]}
 
 
-def test_callables(shards, tmp_path):
+def test_callables(shards, tmp_path, monkeypatch):
     """They are part of the job, need not be importable by name, and are sent to processes if they pickle."""
     report = mapped(shards, {"function": functools.partial(swap, 3)}, f"{tmp_path}/a/", 2)
     assert report.written == 30
@@ -375,8 +375,9 @@ def test_callables(shards, tmp_path):
     assert next(iter(read(f"{tmp_path}/b/*.tar")))["n.cls"] == b"3"
     with pytest.raises(JobMismatch, match="py"):
         mapped(shards, {"function": swap}, f"{tmp_path}/b/")
-    with pytest.raises(NotPicklable):
-        pickle.dumps(Function(lambda sample: sample))
+    monkeypatch.setattr(processes, "_context", lambda: multiprocessing.get_context("spawn"))
+    with pytest.raises(NotPicklable, match="lambda"):
+        mapped(shards, {"function": lambda sample: sample}, f"{tmp_path}/c/", 2)
 
 
 @pytest.mark.parametrize(

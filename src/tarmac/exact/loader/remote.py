@@ -37,7 +37,7 @@ from tarmac.exact.order.mixture import EpochOrder
 from tarmac.limits import KIB, MIB
 from tarmac.runtime.types import Integers
 
-PIECE = 1 * MIB
+PIECE = 2 * MIB
 """Largest piece, unless a sample is larger, ..."""
 EDGES = 8
 """... and the number of pieces of each stream for which the spool has room: a window begins and ends inside of one."""

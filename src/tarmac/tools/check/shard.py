@@ -23,9 +23,11 @@ from tarmac.errors import (
     SampleError,
     TarmacError,
     TransferError,
+    UnitTimedOut,
     UnsafeCodec,
     UrlError,
     UsageError,
+    WorkerDied,
 )
 from tarmac.indexing.manifest import Manifest, Shard
 from tarmac.indexing.sidecar import Sidecar, open_sidecar, sidecar_url
@@ -111,7 +113,7 @@ class ShardCheck:
     @property
     def unreachable(self) -> bool:
         """Return whether the shard could not be read at all, as opposed to being damaged."""
-        return isinstance(self.error, TransferError | UrlError | UsageError)
+        return isinstance(self.error, TransferError | UrlError | UsageError | UnitTimedOut | WorkerDied)
 
     def add(self, error: TarmacError) -> None:
         """Record an error."""

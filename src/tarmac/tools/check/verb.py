@@ -13,13 +13,15 @@ from typing import Any, Literal, Unpack
 
 from tarmac.codecs import imagespecs
 from tarmac.display import display_url, identity, plural
-from tarmac.errors import ErrorBudgetExceeded, TarmacError, UsageError
+from tarmac.errors import ErrorBudgetExceeded, TarmacError, UnitTimedOut, UsageError, WorkerDied
 from tarmac.indexing.manifest import Manifest, Shard, read_manifest
 from tarmac.jobs.engines import Engine, make_engine
 from tarmac.jobs.ledger import open_ledger
 from tarmac.jobs.outputs import existing_sizes
 from tarmac.jobs.report import Report
+from tarmac.jobs.run import run_units
 from tarmac.jobs.task import Outcome, Task, Unit
+from tarmac.jobs.work import UnitWork
 from tarmac.progress import track
 from tarmac.runtime.budget import ErrorBudget
 from tarmac.storage import StorageOptions, WriteOptions, scheme_of, stat, write_all
@@ -152,6 +154,12 @@ def check(
         raise UsageError("`regroup`, `intact`, `overwrite` and `losses` need `repair`.")
     if intact not in (None, "copy", "link"):
         raise UsageError(f"expected 'copy' or 'link', got {intact!r}.", field="intact")
+    if repair is not None and run.share is not None:
+        what = "`repair` counts all shards, so that it cannot be divided among tasks."
+        raise UsageError(what, field="task")
+    if duplicates and run.distributed:
+        what = "`duplicates` compares keys in a file of this machine, so it needs the engine local."
+        raise UsageError(what, field="engine" if run.task is None else "task")
     inputs = access.inputs(sources)
     if manifest is None or isinstance(manifest, Manifest):
         reference = manifest
@@ -177,6 +185,8 @@ def check(
     else:
         urls += _absent(reference, urls, access.storage)
         entries = entries_of(reference, urls)
+    if run.share is not None:
+        urls, entries = list(run.share.of(urls)), list(run.share.of(entries))
     report, started = CheckReport("check", len(urls), dry_run=run.dry_run), time.monotonic()
     with contextlib.ExitStack() as stack:
         keys = (
@@ -185,7 +195,7 @@ def check(
         task = _CheckTask(urls, checks, entries, keys, versions=ledger is not None)
         # The standard input of worker processes is empty.
         engine = make_engine(None, 1) if "-" in map(scheme_of, urls) else run.make_engine()
-        checked = stack.enter_context(contextlib.closing(_run(task, engine, ledger, run.dry_run)))
+        checked = stack.enter_context(contextlib.closing(_run(task, engine, ledger, run)))
         results = track(checked, len(urls), "checking", progress=run.progress)
         report.complete = _collect(results, report, ErrorBudget(max_errors), on_shard)
         if keys is not None and report.complete:
@@ -288,13 +298,14 @@ class _CheckTask(Task):
         return Outcome(result.samples, bytes=result.payload, details={"result": result})
 
 
-def _run(task: _CheckTask, engine: Engine, ledger: str | None, dry_run: bool) -> Generator[ShardCheck]:
+def _run(task: _CheckTask, engine: Engine, ledger: str | None, run: Run) -> Generator[ShardCheck]:
     """Yield the results in order; those that the ledger has for the same version are not computed again."""
-    options, storage = task.options() if ledger else {}, task.checks.storage
+    options, storage, dry_run = task.options() if ledger else {}, task.checks.storage, run.dry_run
     done: dict[int, ShardCheck] = {}
     missing: list[Unit] = []
     with contextlib.ExitStack() as stack:
-        records = open_ledger(ledger, task.verb, options, dry_run=dry_run, storage=storage)
+        shared = run.share is not None
+        records = open_ledger(ledger, task.verb, options, dry_run=dry_run, shared=shared, storage=storage)
         stack.callback(records.close)
         if not dry_run:
             records.begin()
@@ -306,10 +317,15 @@ def _run(task: _CheckTask, engine: Engine, ledger: str | None, dry_run: bool) ->
                 )
             else:
                 missing.append(unit)
-        finished = stack.enter_context(contextlib.closing(_outcomes(task, engine, missing)))
+        work = UnitWork(task, policy=run.policy)
+        finished = stack.enter_context(contextlib.closing(_outcomes(engine, work, missing)))
         for number in range(len(task.urls)):
             while number not in done:
                 unit, outcome = next(finished)
+                if isinstance(outcome, TarmacError):
+                    done[unit.content] = ShardCheck(task.urls[unit.content])
+                    done[unit.content].add(outcome)
+                    continue
                 result = outcome.details["result"]
                 if result.ok and unit.inputs and not dry_run:
                     details = {"fields": result.fields, "skipped": result.skipped}
@@ -318,9 +334,17 @@ def _run(task: _CheckTask, engine: Engine, ledger: str | None, dry_run: bool) ->
             yield done.pop(number)
 
 
-def _outcomes(task: _CheckTask, engine: Engine, units: list[Unit]) -> Generator[tuple[Unit, Outcome]]:
-    """Yield the outcomes of the engine; a generator, so that closing it ends the workers."""
-    for unit, outcome in engine.run(task.run, units):
+def _outcomes(
+    engine: Engine, work: UnitWork, units: list[Unit]
+) -> Generator[tuple[Unit, Outcome | TarmacError]]:
+    """Yield the outcomes of the engine, and the errors of units that time out or kill their worker.
+
+    More of these than `max_failed_units` are an error. A generator, so that closing it ends the workers.
+    """
+    failed = 0
+    for unit, outcome in run_units(engine, work, iter(units), work.policy.retries):
         if isinstance(outcome, Exception):
-            raise outcome
+            failed += 1
+            if failed > work.policy.max_failed_units or not isinstance(outcome, UnitTimedOut | WorkerDied):
+                raise outcome
         yield unit, outcome

@@ -16,7 +16,7 @@ from tarmac.errors import UsageError, WriteError
 from tarmac.jobs.ledger import ledger_url
 from tarmac.jobs.task import Outcome, Unit
 from tarmac.limits import MIB
-from tarmac.storage import StorageOptions, WriteOptions, is_local, open_write, scheme_of
+from tarmac.storage import StorageOptions, WriteOptions, is_local, location, open_write, scheme_of
 from tarmac.storage.local import LocalSink, local_path
 from tarmac.tar.compression import format_of_name
 from tarmac.tools.export.formats import Format, RowOptions, SinkFile, Writer
@@ -86,6 +86,10 @@ class Destination(Output):
         """The URL of the ledger."""
         return ledger_url(self.pattern, "export")
 
+    @property
+    def home(self) -> str:
+        return location(self.ledger.rpartition("/")[0])
+
     def unit_name(self, name: str, split: str, number: int, count: int) -> str:
         """Return the name of file `number` of `count`; `name` is the name by the pattern."""
         return name
@@ -98,8 +102,11 @@ class Destination(Output):
         """Yield the names of all files."""
         return (unit.name for unit in units)
 
-    def prepared(self) -> AbstractContextManager[Destination]:
-        """Return a context with the destination that all units are written to."""
+    def prepared(self, shared: str | None = None) -> AbstractContextManager[Destination]:
+        """Return a context with the destination that all units are written to.
+
+        `shared` is a directory for working files, if the workers do not share that of the system.
+        """
         return nullcontext(self)
 
     @contextmanager

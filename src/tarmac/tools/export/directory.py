@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ from tarmac.storage.local import local_path
 from tarmac.tools.export.destination import Destination
 from tarmac.tools.export.formats import RowOptions, Writer
 from tarmac.tools.show.extract import Extractor, File, files_of
+from tarmac.tools.workdir import work_directory
 
 MAX_FILES = 1_000
 """Files per batch: checking whether names are taken is slow one by one."""
@@ -78,11 +78,11 @@ class DirectoryDestination(Destination):
         yield self._root  # the files are claimed one by one, by their names on the disk
 
     @contextmanager
-    def prepared(self) -> Iterator[Destination]:
+    def prepared(self, shared: str | None = None) -> Iterator[Destination]:
         if not self.overwrite:
             yield self
             return
-        with tempfile.TemporaryDirectory(prefix="tarmac-export-") as directory:
+        with work_directory("export", None, shared) as directory:
             yield replace(self, claims=os.path.join(directory, "names"))
 
     @contextmanager

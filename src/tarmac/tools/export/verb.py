@@ -10,16 +10,18 @@ from typing import Any, Unpack
 from tarmac.errors import CodecError, SampleError, UsageError
 from tarmac.indexing.manifest import Manifest
 from tarmac.jobs.report import Report
-from tarmac.jobs.run import run_job
-from tarmac.jobs.task import Outcome, Task, Unit
+from tarmac.jobs.statuses import new_outcome
+from tarmac.jobs.task import Outcome, Unit
 from tarmac.storage import is_stream
 from tarmac.storage.urls import Shards
+from tarmac.tools.content import Content
 from tarmac.tools.export.columns import find_columns
 from tarmac.tools.export.destination import Destination
 from tarmac.tools.export.formats import FORMATS, RowOptions, guess_format
 from tarmac.tools.export.values import Kind, Kinds
 from tarmac.tools.options import Access, AccessArgs, ErrorArgs, Run, RunArgs, SelectArgs, bundle, verb
 from tarmac.tools.plan import OnePass, OutputShard, SampleSource, StreamedShards, can_index, plan
+from tarmac.tools.reading import Rereading
 from tarmac.tools.select import Select
 from tarmac.tools.tally import Tally
 
@@ -69,6 +71,7 @@ def export(
         overwrite=overwrite,
         storage=access.storage,
     )
+    access = access.shared(run, destination)
     inputs = access.inputs(sources)
     unnamed = any(map(is_stream, inputs.urls))
     row = RowOptions(Kinds(kinds or {}).after(select.rule), None, key, header)
@@ -104,7 +107,7 @@ def export(
 
 
 @dataclass
-class ExportJob(Task):
+class ExportJob(Rereading):
     """Each unit is a file, or what one shard adds to a directory."""
 
     destination: Destination
@@ -129,6 +132,10 @@ class ExportJob(Task):
         skip = {"on_error": "skip"} if self.run_options.on_error == "skip" else {}
         return options | self.row.options() | self.facts | skip
 
+    def earlier_options(self) -> dict[str, Any]:
+        inputs = {split: source.earlier_fingerprint() for split, source in self.sources.items()}
+        return self.options() | {"inputs": inputs}
+
     def begin(self, units: Sequence[Unit]) -> None:
         self.destination.begin(units, self.row, list(self.sources))
 
@@ -149,9 +156,10 @@ class ExportJob(Task):
 
     def run(self, unit: Unit) -> Outcome:
         split, shard = unit.content
-        outcome, tally = Outcome(), Tally()
+        outcome, tally, content = new_outcome(self.statuses(unit)), Tally(), Content()
+        samples = content.over(self.sources[split].samples(shard, tally))
         with self.destination.opened(unit.name, self.row, outcome) as writer:
-            for sample in self.sources[split].samples(shard, tally):
+            for sample in samples:
                 try:
                     outcome.bytes += writer.add(sample)
                 except (CodecError, SampleError) as error:
@@ -160,6 +168,7 @@ class ExportJob(Task):
                 else:
                     outcome.written += 1
         tally.add_to(outcome)
+        outcome.content = str(content)
         return outcome
 
     def finish(self, outcomes: Sequence[Outcome]) -> None:
@@ -184,17 +193,12 @@ def _run(job: ExportJob, run: Run, *, remembered: bool) -> Report:
         return _write_stream(job)
     if not remembered and not job.destination.overwrite:
         job.begin(list(job.plan()))
-    with job.destination.prepared() as destination:
-        return run_job(
+    with job.destination.prepared(run.shared_home(job.destination)) as destination:
+        return run.run_job(
             replace(job, destination=destination),
-            run.make_engine(),
-            ledger=destination.ledger if remembered else None,
+            destination.ledger if remembered else None,
             overwrite=destination.overwrite,
-            max_errors=run.max_errors,
-            retry_failed=run.retry == "failed",
-            dry_run=run.dry_run,
             storage=destination.storage,
-            progress=run.progress,
         )
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
 
 import numpy as np
 import xxhash
@@ -14,6 +14,7 @@ import xxhash
 from tarmac.codecs import encode_field
 from tarmac.errors import BadName, TarmacError, UsageError
 from tarmac.exact.dataset import Dataset
+from tarmac.exact.shardset import ShardSet
 from tarmac.indexing.manifest import Inputs
 from tarmac.runtime.types import Integers
 from tarmac.samples.naming import check_field
@@ -23,6 +24,7 @@ from tarmac.tools.keystore import RowStore
 from tarmac.tools.localcopy import ensure_local
 from tarmac.tools.options import Access
 from tarmac.tools.output import fields_of
+from tarmac.tools.reading import Unpacked, shards_between
 from tarmac.tools.select import Select
 from tarmac.tools.tables import TABLES, Table, table_format
 from tarmac.tools.workdir import disk_errors
@@ -37,7 +39,8 @@ class ShardRows:
     dataset: Dataset
     prefix: str = ""
     versions: str = ""
-    """A hash that changes with the bytes of the shards."""
+    """A hash that changes with the bytes of the shards, as earlier versions recorded it."""
+    unpacked: Unpacked = field(default_factory=dict)
 
     @property
     def size(self) -> int:
@@ -54,7 +57,13 @@ class ShardRows:
         return self.dataset.sizes(numbers)
 
     def fingerprint(self) -> str:
+        return self.dataset.fingerprint
+
+    def earlier_fingerprint(self) -> str:
         return f"{self.dataset.fingerprint} {self.versions}"
+
+    def inputs(self) -> list[tuple[ShardSet, int]]:
+        return shards_between(self.dataset, 0, len(self.dataset))
 
 
 @dataclass(frozen=True)
@@ -78,8 +87,16 @@ class TableRows:
         with RowStore(self.path) as store:
             return np.array(store.sizes(numbers.tolist()), np.int64)
 
+    unpacked: ClassVar[Unpacked] = {}
+
     def fingerprint(self) -> str:
         return self.digest
+
+    def earlier_fingerprint(self) -> str:
+        return self.digest
+
+    def inputs(self) -> list[tuple[ShardSet, int]]:
+        return []  # the fingerprint is a digest of their content
 
 
 Source = ShardRows | TableRows
@@ -105,7 +122,7 @@ def open_source(
         if columns != Columns() or rows != "fields":
             raise UsageError("`key`, `columns` and `rows` apply to tables only.", url=urls[0])
         shards = gather(inputs, directory, Select(), access, progress=progress)
-        return ShardRows(shards.dataset(), prefix, shards.versions)
+        return ShardRows(shards.dataset(), prefix, shards.versions, shards.unpacked)
     if len(set(formats)) > 1:
         names = ", ".join(sorted(name or "shards" for name in set(formats)))
         raise UsageError(f"expected tables of one format, got {names}.", url=urls[0])

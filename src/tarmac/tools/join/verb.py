@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tarmac.errors import DuplicateField, JobError, UsageError
+from tarmac.exact.shardset import ShardSet
 from tarmac.indexing.manifest import Manifest
 from tarmac.jobs.report import Report
 from tarmac.jobs.task import Outcome
@@ -79,7 +80,8 @@ def join(
         columns = {name: name for name in columns or ()}
     layout = Columns(key or "", columns)
     inputs, others = access.inputs(sources), access.inputs(other)
-    with work_directory("join", tmp) as directory:
+    access = access.shared(run, target)
+    with work_directory("join", tmp, run.shared_home(target)) as directory:
         right = open_source(others, f"{directory}/with", layout, rows, prefix, access, progress=run.progress)
         left = gather(inputs, directory, select, access, progress=run.progress, processes=run.workers)
         used, unmatched, selected = np.zeros(right.size, bool), 0, 0
@@ -99,7 +101,13 @@ def join(
                 write_integers(path, _mark_used(numbers.numbers(dataset.keys()), used))
                 unmatched -= int((np.load(path, mmap_mode="r") >= 0).sum())
                 joined[split] = _Joined(
-                    dataset, each, versions=left.versions, right=right, matches=path, replace=replace
+                    dataset,
+                    each,
+                    versions=left.versions,
+                    unpacked={**left.unpacked, **right.unpacked},
+                    right=right,
+                    matches=path,
+                    replace=replace,
                 )
         balance = select.balance(left.dataset(), selected)
         if not used.any() and examples:
@@ -107,6 +115,7 @@ def join(
         facts: dict[str, Any] = {"how": how, "replace": replace, "prefix": prefix}
         facts |= {"duplicates": on_duplicate, "key": key or "", "as_": rows, "with": right.fingerprint()}
         facts |= {"columns": dict(columns)} if columns else {}
+        earlier = {"join": facts | {"with": right.earlier_fingerprint()}}
         facts = {"select": select.options(), "join": facts, "on_error": run.on_error}
         report = rewrite(
             "join",
@@ -115,6 +124,7 @@ def join(
             run,
             change=partial(_without_conflicts, run),
             options=facts,
+            earlier_options=earlier,
             also_read=[*inputs.urls, *others.urls],
         )
     dropped = how == "inner"
@@ -169,6 +179,10 @@ class _Joined(IndexedSamples):
                 sample.update(fields)
         return samples
 
+    def inputs_of(self, shard: OutputShard) -> list[tuple[ShardSet, int]]:
+        """Return the shards of both sides; matches may come from any shard of the other side."""
+        return [*super().inputs_of(shard), *self.right.inputs()]
+
     def samples(self, shard: OutputShard, tally: Tally | None = None) -> Iterator[Sample]:
         """Yield the samples of a shard, with the fields selected after joining."""
         samples = self._cut(self._counted(shard, tally))
@@ -179,12 +193,12 @@ class _Joined(IndexedSamples):
             yield from [sample] if "__error__" in sample else self.select.cut([sample])
 
 
-def _without_conflicts(run: Run, samples: Iterator[Sample], outcome: Outcome) -> Iterator[Sample]:
+def _without_conflicts(run: Run, samples: Iterator[Sample], outcome: Outcome) -> Iterator[list[Sample]]:
     for sample in samples:
-        if "__error__" in sample:
+        conflict = "__error__" in sample
+        if conflict:
             run.handle(sample["__error__"], outcome)
-        else:
-            yield sample
+        yield [] if conflict else [sample]
 
 
 def _no_match(keys: Sequence[str], right: Source, url: str) -> JobError:

@@ -6,12 +6,13 @@ import copy
 import importlib
 import importlib.util
 import os
-import pickle
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
+from multiprocessing.util import Finalize
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,8 +20,9 @@ from typing import Any
 import xxhash
 
 from tarmac.codecs import Decoder, encode_field, find_encoder, imagehandler, imagespecs
-from tarmac.errors import NotPicklable, TarmacError, TransformFailed, UsageError
+from tarmac.errors import TarmacError, TransformFailed, UsageError
 from tarmac.extras import MissingExtra
+from tarmac.runtime.device import current_device
 from tarmac.samples.grouping import Sample
 from tarmac.samples.naming import Splitter, check_field, check_key, first_dot, is_reserved
 from tarmac.tools.map.imports import imported_files
@@ -29,6 +31,7 @@ KEY = "__key__"
 _PACKAGE = str(Path(__file__).parents[2]) + os.sep
 BASIC = "basic"
 """Decodes everything but images."""
+_preparing = threading.Lock()  # workers of clusters may have threads
 
 
 @dataclass(frozen=True)
@@ -38,9 +41,12 @@ class Function:
     Of several samples, those without a key, or with the old key more than once, get the keys `old/000000`,
     `old/000001` and so on, by their position. A field that the function does not change keeps its bytes, so that
     a JPEG is not encoded again.
+
+    A callable object, or a class of one, may have the methods `setup(device)`, which each process calls before its
+    first sample, and `close()`, which it calls at its end.
     """
 
-    source: Callable[[Sample], Any] | str
+    source: Callable[[Any], Any] | str
     """A callable, `module:function` or `file.py:function`."""
     decode: str = ""
     """How images are decoded, such as rgb8; `basic` decodes everything else. Without it, fields are bytes."""
@@ -53,27 +59,38 @@ class Function:
         _ = self.function
 
     def __getstate__(self) -> dict[str, Any]:
-        if not isinstance(self.source, str):
-            try:
-                pickle.dumps(self.source)
-            except Exception as error:
-                raise NotPicklable(f"cannot send `function` to a worker process: {error}.") from error
-        return {"source": self.source, "decode": self.decode, "split_name": self.split_name}
+        source = self.source
+        if isinstance(source, str) and ".py:" in source:  # workers may run in another directory
+            path, colon, name = source.rpartition(":")
+            source = f"{os.path.abspath(path)}{colon}{name}"
+        return {"source": source, "decode": self.decode, "split_name": self.split_name}
 
     @cached_property
     def function(self) -> Callable[[Sample], Any]:
-        if isinstance(self.source, str):
-            return load_function(self.source)
-        if not callable(self.source):
+        function = load_function(self.source) if isinstance(self.source, str) else self.source
+        if not callable(function):
             raise UsageError(f"expected a function or its name, got {self.source!r}.", field="function")
-        return self.source
+        return function() if isinstance(function, type) and hasattr(function, "setup") else function
+
+    @cached_property
+    def prepared(self) -> Callable[[Sample], Any]:
+        """The function, after its `setup`, which runs once in each process that transforms samples."""
+        setup, close = (getattr(self.function, name, None) for name in ("setup", "close"))
+        with _preparing:
+            if callable(setup) and "prepared" not in self.__dict__:
+                setup(current_device())
+                if callable(close):
+                    # At the end of this process, or of this object: a worker of a cluster outlives its jobs.
+                    Finalize(self, close, exitpriority=0)
+            self.__dict__["prepared"] = self.function
+        return self.function
 
     @cached_property
     def decoder(self) -> Decoder:
         return Decoder([] if self.decode == BASIC else [imagehandler(self.decode)])
 
     def options(self) -> dict[str, Any]:
-        """Return what the result depends on, for a ledger, including the files that define the function."""
+        """Return what the result depends on, for a ledger: the files that define the function, and its `version`."""
         inner: Any = self.function
         while isinstance(inner, partial):  # defined in the standard library
             inner = inner.func
@@ -82,6 +99,9 @@ class Function:
         if not hashes and hasattr(inner, "__code__"):  # defined in a notebook or console
             code = inner.__code__
             hashes = [xxhash.xxh3_64_hexdigest(f"{code.co_code!r} {code.co_consts} {code.co_names}".encode())]
+        version = getattr(inner, "version", None)
+        if version is not None and not callable(version):
+            hashes.append(f"version={str(version).replace(' ', '_')}")
         return {"py": " ".join([name, *hashes])} | ({"decode": self.decode} if self.decode else {})
 
     def _files(self, inner: Any) -> list[str]:
@@ -99,16 +119,16 @@ class Function:
 
     def __call__(self, sample: Sample) -> list[Sample]:
         """Return the new samples, with fields of bytes."""
-        key = sample[KEY]
+        key, function = sample[KEY], self.prepared
         given = self.decoder(sample) if self.decode else dict(sample)
         before = {name: (value, _snapshot(value)) for name, value in given.items()} if self.decode else {}
         try:
-            result = self.function(given)
+            result = function(given)
             several = None if result is None or isinstance(result, Mapping) else list(_items(result))
         except (TarmacError, MissingExtra):
             raise
         except (Exception, SystemExit) as error:  # fails the sample, not the program
-            raise _failed(error) from error
+            raise failed(error) from error
         if result is None:
             return []
         if several is None:
@@ -157,8 +177,8 @@ def _items(result: Any) -> Iterable[Mapping[str, Any]]:
         yield one
 
 
-def _failed(error: BaseException) -> TransformFailed:
-    # Show the innermost line of the user's code.
+def failed(error: BaseException) -> TransformFailed:
+    """Return the error of a sample on which the user's code raised, with the innermost line of that code."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(_PACKAGE)]
     where = f" ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno})" if frames else ""
     return TransformFailed(f"the function raised {type(error).__name__}: {str(error)[:300]}{where}.")

@@ -21,7 +21,7 @@ from tarmac.storage.urls import Shards
 from tarmac.tools.chunks import chunks
 from tarmac.tools.map.commands import Command, Running
 from tarmac.tools.map.functions import Function
-from tarmac.tools.options import Access, RewriteArgs, Run, bundle, verb
+from tarmac.tools.options import Access, Checkpoints, MapArgs, Run, bundle, verb
 from tarmac.tools.output import Output
 from tarmac.tools.plan import plan
 from tarmac.tools.rewrite import rewrite
@@ -34,7 +34,7 @@ CHUNK_BYTES = MIB
 Result = list[Sample] | Exception
 
 
-@verb(RewriteArgs, Select, Output, Run, Access)
+@verb(MapArgs, Select, Output, Run, Checkpoints, Access)
 def map(  # noqa: A001 - the name of the verb
     sources: Shards | Manifest,
     output: str | os.PathLike[str],
@@ -49,7 +49,7 @@ def map(  # noqa: A001 - the name of the verb
     log_field: str | None = None,
     keep_dir: str | os.PathLike[str] | None = None,
     ordered: bool = True,
-    **options: Unpack[RewriteArgs],
+    **options: Unpack[MapArgs],
 ) -> Report:
     """Transform samples and write the results to new shards, in parallel.
 
@@ -58,7 +58,8 @@ def map(  # noqa: A001 - the name of the verb
     - `function`, a callable or its name (`module:function`, `file.py:function`). It takes a sample and
       returns a sample, None to drop it, or several samples. Fields are bytes, or decoded with `decode`: images
       as rgb8, pil, torchrgb and so on, or "basic" for everything but images. Fields that it returns unchanged
-      keep their bytes.
+      keep their bytes. A callable object may have `setup(device)`, which each process calls before its first
+      sample, and `close()`.
     - `command`, a shell command or its arguments, or `script`, a file for the `interpreter`. It runs in a
       directory with a file `sample.<field>` for each field, and the files that it leaves are the new sample.
       If it leaves none, the sample is dropped. With `multi`, it writes several samples as
@@ -67,6 +68,10 @@ def map(  # noqa: A001 - the name of the verb
 
     Results are in the order of the samples; with `ordered` False, in the order in which they are ready. With
     fewer output shards than `jobs`, several samples of a shard are transformed at a time.
+
+    The samples of an unfinished shard are saved every `checkpoint_interval` seconds and after
+    `checkpoint_samples` samples, so that a killed job continues behind them. Compressed outputs, results without
+    order and inputs that are read in one pass start over with the shard.
     """
     for_commands = {"multi": multi, "timeout": timeout, "log_field": log_field, "keep_dir": keep_dir}
     if sum(each is not None for each in (function, command, script)) != 1:
@@ -95,20 +100,24 @@ def map(  # noqa: A001 - the name of the verb
         )
     select, run = bundle(Select, options), bundle(Run, options)
     target = bundle(Output, {"pattern": os.fspath(output), **options})
+    access = access.shared(run, target)
     planned = plan(
         [access.inputs(sources)], select, target, access, progress=run.progress, processes=run.workers
     )
     concurrency = run.workers
     if not planned.one_pass:
         shards = sum(1 for name, each in planned.sources.items() for _ in each.shards(target, name))
-        concurrency = max(run.workers // max(shards, 1), 1)
+        # Workers of clusters run one unit each; `jobs` counts the cores of this machine.
+        here = not isinstance(run.engine, str) or run.engine == "local"
+        concurrency = max(run.workers // max(shards, 1), 1) if here else 1
     elif not ordered and not target.stream:
         raise UsageError(
             "a stream can be divided into shards only in order.", field="ordered", url=target.pattern
         )
     transform = Transform(work, run, ordered, concurrency)
     facts = transform.options() | {"select": select.options()}
-    return rewrite("map", planned, target, run, change=transform, options=facts)
+    checkpoints = bundle(Checkpoints, options) if ordered else None
+    return rewrite("map", planned, target, run, change=transform, options=facts, checkpoints=checkpoints)
 
 
 @dataclass(frozen=True)
@@ -125,16 +134,17 @@ class Transform:
         """Return what the result depends on, for a ledger; `on_error` may change when a job is resumed."""
         return self.work.options() | ({} if self.ordered else {"unordered": True})
 
-    def __call__(self, samples: Iterator[Sample], outcome: Outcome) -> Iterator[Sample]:
-        """Yield the new samples; count dropped and failed ones in the outcome."""
+    def __call__(self, samples: Iterator[Sample], outcome: Outcome) -> Iterator[list[Sample]]:
+        """Yield the new samples of each sample; count dropped and failed ones in the outcome."""
         for sample, result in self._results(samples):
             if isinstance(result, list):
                 outcome.dropped += not result
                 outcome.added += max(len(result) - 1, 0)
-                yield from result
+                yield result
             elif isinstance(result, SampleError | CodecError):
                 result.at(url=sample.get("__url__"), key=sample["__key__"])
                 self.run.handle(result, outcome)
+                yield []
             else:
                 raise result
 

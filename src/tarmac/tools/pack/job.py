@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import marshal
 import os
+import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -15,14 +16,17 @@ import xxhash
 
 from tarmac.display import identity
 from tarmac.errors import BadName, DuplicateField, JobError, MissingField, TarmacError, UrlError, UsageError
-from tarmac.jobs.task import Outcome, Unit
+from tarmac.jobs.statuses import details_of
+from tarmac.jobs.task import Outcome, Status, Unit
 from tarmac.samples.grouping import Sample
 from tarmac.samples.naming import Splitter, check_field, check_key, first_dot
 from tarmac.samples.splits import key_hasher, split_bounds
-from tarmac.storage import WriteOptions, is_local, write_all
+from tarmac.storage import is_local
 from tarmac.storage.local import local_path
+from tarmac.tools.closing import closing_of
+from tarmac.tools.content import Content
 from tarmac.tools.output import Output, ShardTask, check_splits, fields_of, same_name, write_shard
-from tarmac.tools.pack.sources.files import file_stat
+from tarmac.tools.pack.sources.files import file_stat, full_stat
 from tarmac.tools.pack.sources.source import UNKNOWN, FileStats, Location, Skipped, Source, load_each
 from tarmac.tools.select import Select, missing_fields, required_fields
 
@@ -40,15 +44,12 @@ class PackOptions:
     """Its fields and splits apply."""
     require: Collection[str] = ()
     on_error: Literal["abort", "skip"] = "abort"
-    task: tuple[int, int] = (0, 1)
     split_name: Splitter = first_dot
     facts: dict[str, Any] = field(default_factory=dict)
     """What else the result depends on, for the ledger."""
 
     def __post_init__(self) -> None:
         _ = self.required
-        if not 0 <= self.task[0] < self.task[1]:
-            raise UsageError(f"expected (i, n) with i from 0 to n - 1, got {self.task!r}.", field="task")
 
     @cached_property
     def required(self) -> frozenset[str]:
@@ -75,14 +76,7 @@ class PackOptions:
         """Return what the result depends on, for the ledger."""
         options = self.select.options() | {"require": sorted(self.required)}
         options |= {"seed": self.seed} if self.shuffle else {}
-        options |= {"of": list(self.task)} if self.task[1] > 1 else {}
         return {name: value for name, value in options.items() if value or name == "seed"} | self.facts
-
-    @property
-    def ledger(self) -> str:
-        """The name of the ledger: each of several tasks has its own."""
-        index, count = self.task
-        return f"pack-{index}-of-{count}" if count > 1 else "pack"
 
 
 @dataclass
@@ -111,7 +105,7 @@ class PackJob(ShardTask):
     verb = "pack"
 
     def __post_init__(self) -> None:
-        pattern, several = self.output.pattern, self.pack.task[1] > 1
+        pattern = self.output.pattern
         if self.output.by_shard:
             raise UsageError(
                 "{name} is not supported by pack, because sources are not shards.",
@@ -119,13 +113,6 @@ class PackJob(ShardTask):
                 hint="x-{i:06d}.tar",
             )
         check_splits(pattern, self.pack.select.shares, self.pack.select.only)
-        if several and self.output.stream:
-            raise UsageError("a stream cannot be divided among tasks.", field="task", hint="x-{i:06d}.tar")
-        if several and self.output.manifest:
-            raise UsageError(
-                "`manifest` cannot be combined with `task`, which writes only some shards.",
-                hint="tarmac index, after all tasks.",
-            )
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "planned"}
@@ -211,37 +198,56 @@ class PackJob(ShardTask):
         return plan
 
     def plan(self) -> Iterator[Unit]:
-        plan, (task, tasks) = self.planned, self.pack.task
+        plan = self.planned
         for split, rows in plan.rows.items():
             edges = _edges(self.output, plan.sizes[split])
             if len(edges) > 2 and not self.output.numbered:
                 raise same_name(self.output.pattern)
             for number, (start, stop) in enumerate(itertools.pairwise(edges)):
-                if number % tasks == task:
-                    yield Unit(self.output.name(number, split=split), (start, rows[start:stop]))
+                yield Unit(self.output.name(number, split=split), (start, rows[start:stop]))
 
     def inputs(self, unit: Unit) -> str:
         rows = unit.content[1]
-        return self._fingerprint(rows, self._stats(rows))
+        return self._fingerprint(rows, self._source_statuses(), self._stats(rows))
 
-    def _fingerprint(self, rows: Sequence[Row], stats: FileStats) -> str:
-        """Return a hash of the locations of samples, and of their files as they are or were when read."""
+    def earlier_inputs(self, unit: Unit) -> str:
+        rows = unit.content[1]
+        files = (file for number, _, location in rows for file in self.sources[number].files(location))
+        stats = {file[1]: file_stat(file[1]) for file in files if file[3] == UNKNOWN}
         versions = [source.fingerprint() for source in self.sources]
-        # Version 2 of the format gives equal values equal bytes: it has no references between objects.
-        return xxhash.xxh3_64_hexdigest(marshal.dumps((versions, list(rows), list(stats.values())), 2))
+        return _hash((versions, list(rows), list(stats.values())))
+
+    def statuses(self, unit: Unit) -> dict[str, Status]:
+        return self._source_statuses() | _by_name(self._stats(unit.content[1]))
+
+    def content(self, unit: Unit) -> str:
+        content = Content()
+        for _ in content.over(self.samples(unit.content[1], Outcome(), {})):
+            pass
+        return str(content)
+
+    def _source_statuses(self) -> dict[str, Status]:
+        return {url: status for source in self.sources for url, status in source.statuses().items()}
+
+    def _fingerprint(self, rows: Sequence[Row], sources: dict[str, Status], stats: FileStats) -> str:
+        """Return a hash of the locations of samples, and of their files as they are or were when read."""
+        return _hash((list(sources.items()), list(rows), list(stats.values())))
 
     def _stats(self, rows: Sequence[Row]) -> FileStats:
         """Return what reading these samples would record, in the same order."""
         files = (file for number, _, location in rows for file in self.sources[number].files(location))
-        return {file[1]: file_stat(file[1]) for file in files if file[3] == UNKNOWN}
+        return {file[1]: full_stat(file[1]) for file in files if type(file[3]) is int}
 
     def run(self, unit: Unit) -> Outcome:
         start, rows = unit.content
-        outcome, stats = Outcome(), FileStats()
-        samples = self.samples(rows, outcome, stats)
+        outcome, stats, content = Outcome(), FileStats(), Content()
+        sources, started = self._source_statuses(), time.time_ns()
+        samples = content.over(self.samples(rows, outcome, stats))
         write_shard(self.output, unit.name, samples, first=start, outcome=outcome)
         # Some files of failed samples were not read.
-        outcome.inputs = self._fingerprint(rows, self._stats(rows) | stats if outcome.failed else stats)
+        stats = self._stats(rows) | stats if outcome.failed else stats
+        outcome.inputs, outcome.content = self._fingerprint(rows, sources, stats), str(content)
+        outcome.details |= details_of(sources | _by_name(stats), started)
         return outcome
 
     def samples(self, rows: Sequence[Row], outcome: Outcome, stats: FileStats) -> Iterator[Sample]:
@@ -279,11 +285,11 @@ class PackJob(ShardTask):
                     else:
                         yield chosen
 
-    def finish(self, outcomes: Sequence[Outcome]) -> None:
-        self.output.finish(outcomes)
+    def ending(self) -> dict[str, Any]:
         url, text = self._classes()
-        if text:
-            write_all(url, text, self.output.storage, WriteOptions(overwrite=True))
+        return closing_of(
+            self.output.manifest, overwrite=self.output.overwrite, classes=url, class_names=text
+        )
 
     @property
     def classes_url(self) -> str:
@@ -306,6 +312,15 @@ class PackJob(ShardTask):
         ):  # a list for the whole directory, as earlier versions wrote it
             return shared, text
         return f"{directory}{slash}{stem}.classes.txt", text
+
+
+def _hash(facts: Any) -> str:
+    # Version 2 of the format gives equal values equal bytes: it has no references between objects.
+    return xxhash.xxh3_64_hexdigest(marshal.dumps(facts, 2))
+
+
+def _by_name(stats: FileStats) -> dict[str, Status]:
+    return {os.fsdecode(path): list(stat) for path, stat in stats.items()}
 
 
 def _content(url: str) -> bytes | None:

@@ -30,9 +30,9 @@ def pack_samples(
     options: PackOptions,
 ) -> Report:
     """Pack the samples of an iterable, or those that a function returns for these arguments."""
-    if options.shuffle or options.select.shares or options.task[1] > 1 or output.by_shard:
+    if options.shuffle or options.select.shares or output.by_shard:
         raise UsageError(
-            "generated samples are written in order: `shuffle`, `split`, `task` and {name} do not apply."
+            "generated samples are written in order: `shuffle`, `split` and {name} do not apply."
         )
     generate: Callable[..., Samples]
     if isinstance(function, str):
@@ -42,8 +42,8 @@ def pack_samples(
     else:
         name, generate = "samples", partial(iter, function)
 
-    def encoded(_: Any, outcome: Outcome) -> Iterator[Sample]:
-        return _encoded(_generated(generate, arguments), options, outcome)
+    def encoded(_: Any, outcome: Outcome) -> Iterator[list[Sample]]:
+        return ([sample] for sample in _encoded(_generated(generate, arguments), options, outcome))
 
     facts = {"py": name, "arguments": [identity(each) for each in arguments]} | options.options()
     return rewrite_samples("pack", iter(()), output, run, encoded, options=facts)

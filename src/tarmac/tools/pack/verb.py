@@ -5,9 +5,8 @@ from __future__ import annotations
 import gc
 import itertools
 import os
-import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Unpack
 
@@ -16,6 +15,8 @@ import xxhash
 from tarmac.display import identity
 from tarmac.errors import UsageError
 from tarmac.jobs.report import Report
+from tarmac.jobs.task import Outcome
+from tarmac.samples.grouping import Sample
 from tarmac.samples.naming import Splitter, first_dot, rule_bytes
 from tarmac.storage import StorageOptions, is_local
 from tarmac.storage.local import local_path
@@ -29,6 +30,7 @@ from tarmac.tools.pack.sources.source import SourceOptions, open_source
 from tarmac.tools.rewrite import rewrite_samples, run_writing
 from tarmac.tools.select import Fields, Select
 from tarmac.tools.tally import Balance
+from tarmac.tools.workdir import work_directory
 
 MAX_SAMPLES = 10_000
 """Samples per shard, unless a maximum is given."""
@@ -70,7 +72,6 @@ def pack(
     only: str | None = None,
     shuffle: bool = False,
     seed: int = 0,
-    task: tuple[int, int] = (0, 1),
     allow_exec: bool = False,
     timeout: float = 600.0,
     storage: StorageOptions = DEFAULT_STORAGE,
@@ -91,7 +92,7 @@ def pack(
 
     `function` is a function or "module:function", called with `sources` as its arguments. `require` lists fields
     that every sample must have; `"jpg|png"` means one of them. `fields`, `drop_fields`, `missing`, `split` and `only`
-    are those of `copy`. `task=(i, n)` writes only every n-th shard, from i on, so that n machines can share a job.
+    are those of `copy`.
     `timeout` limits the seconds of each command in a recipe, which `allow_exec` allows.
 
     `split_name` is the rule that splits the names of files into keys and fields, and that readers must use, too. The
@@ -105,7 +106,7 @@ def pack(
     target, run = _with_default_size(bundle(Output, writing)), bundle(Run, options)
     select = Select(fields, drop_fields, missing, split=split, only=only)
     named = {} if rule is first_dot else {"split_name": xxhash.xxh3_64_hexdigest(rule_bytes(rule))}
-    packing = PackOptions(shuffle, seed, select, require, run.on_error, task, rule, named)
+    packing = PackOptions(shuffle, seed, select, require, run.on_error, rule, named)
     table = Columns(key or "", _mapping(columns, "columns"), _mapping(files, "files"))
     base = os.fspath(base or "")
     if function is not None or not _are_paths(sources):
@@ -123,7 +124,7 @@ def pack(
     facts: dict[str, Any] = named | {"from": format, "base": identity(base), "key": table.key}
     facts |= {"files": dict(table.files), "columns": dict(table.fields)}
     packing = replace(packing, facts={name: value for name, value in facts.items() if value})
-    with _without_gc(), tempfile.TemporaryDirectory(prefix="tarmac-pack-") as directory:
+    with _without_gc(), _copies(run.shared_home(target)) as directory:
         sized = target.max_bytes is not None
         opening = SourceOptions(
             table, base, allow_exec, timeout, storage, sized, rule, split_name is None, directory
@@ -132,14 +133,23 @@ def pack(
         return _run(job, run)
 
 
+def _copies(shared: str | None) -> AbstractContextManager[str]:
+    """Return a directory for copies of tables; none if the workers would not find them."""
+    if shared is not None and not is_local(shared):
+        return nullcontext("")
+    return work_directory("pack", None, shared)
+
+
 def _run(job: PackJob, run: Run) -> PackReport:
     if job.output.stream:
         rows = list(itertools.chain.from_iterable(job.planned.rows.values()))
-        report = rewrite_samples(
-            "pack", iter(()), job.output, run, lambda _, outcome: job.samples(rows, outcome, {})
-        )
+
+        def loaded(_: Any, outcome: Outcome) -> Iterator[list[Sample]]:
+            return ([sample] for sample in job.samples(rows, outcome, {}))
+
+        report = rewrite_samples("pack", iter(()), job.output, run, loaded)
     else:
-        report = run_writing(job, run, job.pack.ledger)
+        report = run_writing(job, run, job.verb)
     plan = job.planned
     if not run.dry_run:
         Balance(plan.left_out).add_to(report)

@@ -73,7 +73,8 @@ def sort(
     target = bundle(Output, {"pattern": os.fspath(output), **options})
     splits = selects_by_split(select, target)
     inputs, losses = access.inputs(sources), _Losses()
-    with work_directory("sort", tmp) as directory:
+    access = access.shared(run, target)
+    with work_directory("sort", tmp, run.shared_home(target)) as directory:
         shards = gather(inputs, directory, select, access, progress=run.progress, processes=run.workers)
         samples = {
             name: _sorted(shards, each, order, f"{directory}/order-{number}", memory, run, losses)
@@ -107,7 +108,7 @@ def _sorted(
     dataset = select.of_dataset(shards.dataset())
     if order.random:
         shuffled = Shuffled(len(dataset), order.seed)
-        return IndexedSamples(dataset, select, shuffled, BATCH, versions=shards.versions)
+        return IndexedSamples(dataset, select, shuffled, BATCH, shards.versions, shards.unpacked)
     with disk_errors(directory):
         os.makedirs(directory)
     memory = max(memory // 2, 1 << 16)  # half of it is for what is read and written meanwhile
@@ -119,7 +120,7 @@ def _sorted(
             run.handle(error, losses)
     path = f"{directory}.npy"
     write_integers(path, _unique(runs, order, dataset, shards, losses))
-    return IndexedSamples(dataset, select, Listed(path), BATCH, versions=shards.versions)
+    return IndexedSamples(dataset, select, Listed(path), BATCH, shards.versions, shards.unpacked)
 
 
 def _unique(runs: Runs, order: SortKey, dataset: Dataset, shards: Gathered, losses: _Losses) -> Iterator[int]:

@@ -80,7 +80,7 @@ def test_the_recorded_stat_is_that_before_reading(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "read", read)
     assert load(file, stats=stats)["txt"] == b"0123456789"
-    assert stats == {str(path): (10, 5)} != {str(path): file_stat(str(path))}
+    assert stats[str(path)][:2] == (10, 5) != file_stat(str(path))
 
 
 def test_a_file_that_grows_while_it_is_read(tmp_path, monkeypatch):

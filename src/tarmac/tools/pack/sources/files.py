@@ -44,11 +44,19 @@ def locate_file(field: str, url: str, storage: StorageOptions, needs_size: bool 
 
 def file_stat(path: str | bytes) -> tuple[int, int]:
     """Return the size and the modification time of a file."""
+    size, modified, *_ = full_stat(path)
+    return size, modified
+
+
+def full_stat(path: str | bytes) -> tuple[int, ...]:
+    """Return the size, modification time, change time and inode of a file."""
     try:
         info = os.stat(path)
     except (OSError, ValueError):
         return 0, NOT_A_FILE
-    return (info.st_size, info.st_mtime_ns) if modes.S_ISREG(info.st_mode) else (0, NOT_A_FILE)
+    if not modes.S_ISREG(info.st_mode):
+        return 0, NOT_A_FILE
+    return info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino
 
 
 @dataclass
@@ -87,9 +95,10 @@ def file_loader(storage: StorageOptions, stats: FileStats) -> Iterator[Load]:
             except (OSError, ValueError) as error:
                 raise _failed(error, location) from error
             try:
+                info = fstat(fd)
+                stats[location] = info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino
                 if version == UNKNOWN:
-                    info = fstat(fd)
-                    size, version = stats[location] = info.st_size, info.st_mtime_ns
+                    size, version = info.st_size, info.st_mtime_ns
                     data = read(fd, size + 1)
                     if len(data) != size or not modes.S_ISREG(info.st_mode):
                         data = _read_rest(fd, data, location, size, version)

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tarmac.errors import NotFound
+from tarmac.jobs.task import Status
 from tarmac.samples.grouping import Sample
 from tarmac.storage import is_local, list_objects
 from tarmac.storage.local import local_path
@@ -68,6 +69,9 @@ class HubDirectory(Source):
 
     def fingerprint(self) -> str:
         return " ".join(table.fingerprint() for table in self.tables)
+
+    def statuses(self) -> dict[str, Status]:
+        return {url: status for table in self.tables for url, status in table.statuses().items()}
 
 
 def _is_hub(path: str) -> bool:

@@ -9,6 +9,8 @@ from typing import Any
 
 from tarmac.errors import DecodeFailed, ObjectChanged
 from tarmac.extras import import_extra
+from tarmac.jobs.entries import public_name
+from tarmac.jobs.task import Status
 from tarmac.samples.grouping import Sample
 from tarmac.tools.localcopy import LocalCopy, ensure_local
 from tarmac.tools.pack.sources.directory import NO_EXTENSION
@@ -81,6 +83,9 @@ class Lmdb(Source):
 
     def fingerprint(self) -> str:
         return self.local.version
+
+    def statuses(self) -> dict[str, Status]:
+        return {public_name(self.url): self.local.status()}
 
     def field_names(self, location: Location) -> set[str] | None:
         return {field.lower() for field in location}

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from tarmac.errors import NotFound, UrlError, UsageError
+from tarmac.jobs.entries import public_name
+from tarmac.jobs.task import Status
 from tarmac.samples.grouping import Sample
 from tarmac.samples.naming import Splitter, first_dot
 from tarmac.storage import StorageOptions, is_local, without_query
@@ -27,8 +29,8 @@ are plain tuples, because a plan has millions of them and is sent to workers.
 """
 UNKNOWN = -2
 """The version of a local file that is determined when it is read."""
-FileStats = dict["str | bytes", tuple[int, int]]
-"""The sizes and modification times of such files, by path."""
+FileStats = dict["str | bytes", tuple[int, ...]]
+"""Size, modification time, change time and inode of each local file, by path."""
 Location = tuple[Any, ...]
 """What a source needs to read one sample, made of tuples, strings, bytes and numbers."""
 Item = tuple["str | None", int, Location]
@@ -124,6 +126,11 @@ class Source(ABC):
     def fingerprint(self) -> str:
         """Return what changes with the source, unless locations change with it."""
         return ""
+
+    def statuses(self) -> dict[str, Status]:
+        """Return the status of the table or list that the source is, by URL; see `files` for the files of a sample."""
+        version = self.fingerprint()
+        return {public_name(self.url): [version]} if version else {}
 
     def field_names(self, location: Location) -> set[str] | None:
         """Return the fields of a sample, if they are known without reading it."""

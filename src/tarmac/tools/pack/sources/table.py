@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 
 from tarmac.errors import UsageError
+from tarmac.jobs.entries import public_name
+from tarmac.jobs.task import Status
 from tarmac.samples.grouping import Sample
 from tarmac.tools.columns import Layout
 from tarmac.tools.localcopy import ensure_local, resolve_name
@@ -95,6 +97,9 @@ class TableSource(Source):
 
     def fingerprint(self) -> str:
         return self.table.local.version
+
+    def statuses(self) -> dict[str, Status]:
+        return {public_name(self.url): self.table.local.status()}
 
 
 def open_table(format: str, table: type[Table], url: str, options: SourceOptions) -> TableSource:

@@ -1,0 +1,1 @@
+"""Tokens: precompute them from shards, combine and pack them, and train on them."""

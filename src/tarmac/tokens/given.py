@@ -1,0 +1,75 @@
+"""Tokenize with a mapper of the user: an object of the `Mapper` contract, or a function of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from tarmac.errors import UsageError
+from tarmac.samples.grouping import Sample
+from tarmac.tokens.info import TOKENS, TokenInfo
+from tarmac.tokens.mapper import smallest
+from tarmac.tools.map.functions import load_function
+from tarmac.tools.mappers.contract import Column, Mapper
+from tarmac.tools.mappers.records import Ragged
+
+
+@dataclass
+class GivenMapper(Mapper):
+    """A mapper of the user with the metadata of tokens. It pickles as its arguments."""
+
+    source: Any
+    """`module:Class`, a class, an object, or a function of a list of samples."""
+    vocab_size: int | None = None
+    image_token_shift: int = 0
+    pad_token: int | None = None
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: self.__dict__[name] for name in self.__dataclass_fields__}
+
+    @cached_property
+    def _inner(self) -> Any:
+        inner = load_function(self.source) if isinstance(self.source, str) else self.source
+        return inner() if isinstance(inner, type) else inner
+
+    @cached_property
+    def outputs(self) -> dict[str, Column]:  # type: ignore[override]
+        """The columns of the mapper; those of a function are tokens of any number."""
+        columns = getattr(self._inner, "outputs", None)
+        if columns:
+            return dict(columns)
+        if self.vocab_size is None:
+            what = "the mapper does not tell its `outputs`."
+            raise UsageError(what, field="mapper", hint="`vocab_size`, if it returns tokens.")
+        return {TOKENS: Column(smallest(self.vocab_size), (None,))}
+
+    @cached_property
+    def info(self) -> dict[str, Any]:  # type: ignore[override]
+        given = {"vocab_size": self.vocab_size, "pad_token": self.pad_token}
+        own = dict(getattr(self._inner, "info", {})) | {n: v for n, v in given.items() if v is not None}
+        shift = {"image_token_shift": self.image_token_shift} if self.image_token_shift else {}
+        return TokenInfo(sources=self.sources).to_json() | own | shift
+
+    def prepare(self, sample: Sample) -> Any:
+        prepare = getattr(self._inner, "prepare", None)
+        return sample if prepare is None else prepare(sample)
+
+    def setup(self, device: str) -> None:
+        if hasattr(self._inner, "setup"):
+            self._inner.setup(device)
+
+    def __call__(self, batch: list[Any]) -> Mapping[str, Any]:
+        result = self._inner(batch)
+        return result if isinstance(result, Mapping) else {TOKENS: result}
+
+    def close(self) -> None:
+        if hasattr(self._inner, "close"):
+            self._inner.close()
+
+    def count(self, columns: Mapping[str, Any]) -> dict[str, int]:
+        """Return the number of tokens, for a report."""
+        tokens = columns.get(TOKENS)
+        return {"tokens": int(tokens.offsets[-1])} if isinstance(tokens, Ragged) else {}

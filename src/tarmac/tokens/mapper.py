@@ -1,0 +1,237 @@
+"""The mapper of `tokenize`: texts, images, or both in one sequence become token numbers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from tarmac.codecs.images import IMAGE_EXTENSIONS
+from tarmac.errors import DecodeFailed, MissingField, TransformFailed
+from tarmac.samples.grouping import Sample
+from tarmac.tokens.images import Array, ImageTokenizer, pixels
+from tarmac.tokens.info import IMAGE, IMAGE_MODALITY, MODALITY, TEXT, TOKENS, TRUNCATED, TokenInfo
+from tarmac.tokens.text import TextTokenizer, load_text_tokenizer
+from tarmac.tools.mappers.contract import Column, Mapper
+from tarmac.tools.mappers.records import Ragged
+
+Part = str | Array
+"""A text, or the pixels of an image."""
+
+
+@dataclass
+class TokenMapper(Mapper):
+    """Tokenizes samples. It pickles as its arguments; each process loads the tokenizers itself."""
+
+    text: str | None = None
+    """The field of the text; alternatives are divided by `;`."""
+    tokenizer: Any = None
+    image: str | None = None
+    image_tokenizer: Any = None
+    resolution: int = 256
+    interleave: tuple[str, ...] = ()
+    """Fields that become one sequence, in this order."""
+    block_size: int | None = None
+    vocab_size: int | None = None
+    image_vocab_size: int | None = None
+    image_token_shift: int = 0
+    pad_token: int | None = None
+    add_tokens: tuple[str, ...] = ()
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """What is recorded about the tokenizers."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: self.__dict__[name] for name in self.__dataclass_fields__}
+
+    @cached_property
+    def _texts(self) -> TextTokenizer:
+        # A sequence is cut as a whole, so its texts are not.
+        block_size = None if self.interleave else self.block_size
+        return load_text_tokenizer(
+            self.tokenizer, block_size=block_size, vocab_size=self.vocab_size, add_tokens=self.add_tokens
+        )
+
+    @cached_property
+    def _images(self) -> ImageTokenizer:
+        return ImageTokenizer(self.image_tokenizer, self.image_vocab_size)
+
+    def setup(self, device: str) -> None:
+        if self.tokenizer is not None:
+            _ = self._texts
+        if self.image_tokenizer is not None:
+            self._images.setup(device)
+
+    def close(self) -> None:
+        if "_images" in self.__dict__:
+            self._images.close()
+
+    @property
+    def _paired(self) -> bool:
+        return bool(self.text and self.image and not self.interleave)
+
+    @cached_property
+    def outputs(self) -> dict[str, Column]:  # type: ignore[override]
+        text = self._texts.vocab_size if self.tokenizer is not None else 0
+        image = self._images.vocab_size if self.image_tokenizer is not None else 0
+        cut = {TRUNCATED: Column("uint32")} if self.block_size is not None else {}
+        if self._paired:
+            return {TEXT: Column(smallest(text), (None,)), IMAGE: Column(smallest(image), (None,)), **cut}
+        modality = {MODALITY: Column("uint8", (None,))} if self.interleave else {}
+        return {TOKENS: Column(smallest(max(text, image)), (None,)), **modality, **cut}
+
+    @cached_property
+    def info(self) -> dict[str, Any]:  # type: ignore[override]
+        texts = self._texts if self.tokenizer is not None else None
+        pad = self.pad_token if self.pad_token is not None else texts.pad_token if texts else 0
+        return TokenInfo(
+            vocab_size=texts.vocab_size if texts else 0,
+            image_vocab_size=self._images.vocab_size if self.image_tokenizer is not None else 0,
+            image_token_shift=self.image_token_shift,
+            block_size=self.block_size,
+            pad_token=pad,
+            special_tokens=texts.special_tokens if texts else {},
+            sources=self.sources,
+        ).to_json()
+
+    def prepare(self, sample: Sample) -> list[Part]:
+        """Return the parts of a sample: decoded texts and the pixels of images."""
+        if self.text in sample and not self.image:  # most samples, of which there may be billions
+            try:
+                return [str(sample[self.text], "utf-8")]
+            except UnicodeDecodeError:
+                pass  # the error is raised below
+        if self.interleave:
+            return [part for name in self.interleave for part in self._parts(sample, name)]
+        fields = [name for name in (self.text, self.image) if name]
+        return [self._part(sample, _present(sample, name), is_image=name == self.image) for name in fields]
+
+    def _parts(self, sample: Sample, name: str) -> Iterator[Part]:
+        """Yield what a field of a sequence contributes; a JSON field lists texts and names of image fields."""
+        name = _present(sample, name)
+        if name.rpartition(".")[2] != "json":
+            yield self._part(sample, name, is_image=_is_image(name))
+            return
+        for item in _listed(sample, name):
+            if isinstance(item, str) or "text" in item:
+                yield item if isinstance(item, str) else str(item["text"])
+            else:
+                yield self._part(sample, _present(sample, str(item.get("image"))), is_image=True)
+
+    def _part(self, sample: Sample, name: str, *, is_image: bool) -> Part:
+        data = bytes(sample[name])
+        if is_image:
+            return pixels(data, self.resolution)
+        try:
+            return data.decode()
+        except UnicodeDecodeError as error:
+            raise DecodeFailed(f'the field "{name}" is not UTF-8 text: {error}.') from None
+
+    def __call__(self, batch: list[list[Part]]) -> dict[str, Any]:
+        """Return the columns of a batch."""
+        encoded, cut = self._encoded([part for parts in batch for part in parts])
+        if self.interleave:
+            return self._sequences(batch, encoded)
+        if self._paired:
+            cut, text, image = cut[::2], encoded[::2], encoded[1::2]
+            return self._with_cut({TEXT: text, IMAGE: image}, cut)
+        values = encoded if not isinstance(encoded, _Whole) else encoded.tokens
+        return self._with_cut({TOKENS: values}, cut)
+
+    def _with_cut(self, columns: dict[str, Any], cut: Array) -> dict[str, Any]:
+        return columns | ({TRUNCATED: cut} if self.block_size is not None else {})
+
+    def _sequences(self, batch: list[list[Part]], encoded: Sequence[Array]) -> dict[str, Any]:
+        tokens, modality, cut, first = [], [], [], 0
+        for parts in batch:
+            arrays = [encoded[number] for number in range(first, first + len(parts))]
+            first += len(parts)
+            kinds = [
+                np.full(len(a), IMAGE_MODALITY * (not isinstance(p, str)))
+                for a, p in zip(arrays, parts, strict=True)
+            ]
+            whole = np.concatenate([np.zeros(0, np.int64), *arrays])
+            block = len(whole) if self.block_size is None else self.block_size
+            tokens.append(whole[:block])
+            modality.append(np.concatenate([np.zeros(0, np.int64), *kinds])[:block])
+            cut.append(max(len(whole) - block, 0))
+        return self._with_cut({TOKENS: tokens, MODALITY: modality}, np.array(cut, np.uint32))
+
+    def _encoded(self, parts: list[Part]) -> tuple[Sequence[Array], Array]:
+        """Return the tokens of each part, all texts and all images encoded together, and how many were cut off."""
+        texts = [number for number, part in enumerate(parts) if isinstance(part, str)]
+        cut = np.zeros(len(parts), np.uint32)
+        result: list[Array] = [np.zeros(0, np.int64)] * len(parts)
+        if texts:
+            tokens, lost = self._texts.encode([parts[number] for number in texts])  # type: ignore[misc]
+            _check(tokens.values, self._texts.vocab_size)
+            if len(texts) == len(parts):
+                return _Whole(tokens), lost
+            cut[texts] = lost
+            for row, number in enumerate(texts):
+                result[number] = tokens[row]
+        images = [number for number, part in enumerate(parts) if not isinstance(part, str)]
+        if images:
+            codes = self._images.encode([parts[number] for number in images])  # type: ignore[misc]
+            _check(codes, self._images.vocab_size)
+            for row, number in enumerate(images):
+                result[number] = codes[row]
+        return result, cut
+
+    def count(self, columns: Mapping[str, Any]) -> dict[str, int]:
+        """Return the numbers that a report has: tokens, and samples that were cut."""
+        names = [name for name in (TOKENS, TEXT, IMAGE) if name in columns]
+        counts = {"tokens": sum(int(columns[name].offsets[-1]) for name in names)}
+        if TRUNCATED in columns:
+            counts["samples_truncated"] = int(np.count_nonzero(columns[TRUNCATED]))
+        return counts
+
+
+class _Whole(Sequence[Array]):
+    """Values that are in one array already."""
+
+    def __init__(self, tokens: Ragged) -> None:
+        self.tokens = tokens
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __getitem__(self, number: Any) -> Any:
+        return self.tokens[number]
+
+
+def smallest(vocab_size: int) -> str:
+    """Return the smallest unsigned type for the tokens of a vocabulary."""
+    return "uint16" if vocab_size <= 1 << 16 else "uint32"
+
+
+def _check(tokens: Array, vocab_size: int) -> None:
+    if tokens.size and not (tokens.min() >= 0 and tokens.max() < vocab_size):
+        raise TransformFailed(
+            f"a token from 0 to {vocab_size - 1} was expected, got {tokens.min()} to {tokens.max()}."
+        )
+
+
+def _present(sample: Sample, names: str) -> str:
+    for name in names.split(";"):
+        if name in sample:
+            return name
+    raise MissingField(f'the sample has no field "{names}".')
+
+
+def _is_image(name: str) -> bool:
+    return name.rpartition(".")[2] in IMAGE_EXTENSIONS
+
+
+def _listed(sample: Sample, name: str) -> list[Any]:
+    try:
+        listed = json.loads(bytes(sample[name]))
+    except ValueError as error:
+        raise DecodeFailed(f'the field "{name}" is not JSON: {error}.') from None
+    if not isinstance(listed, list) or not all(isinstance(item, str | dict) for item in listed):
+        what = f'expected a list of texts and {{"image": FIELD}} in the field "{name}".'
+        raise DecodeFailed(what)
+    return listed

@@ -1,0 +1,208 @@
+"""Tokenize the samples of shards: texts, images through a model, or both in one sequence."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, Unpack
+
+import xxhash
+
+from tarmac.errors import UsageError
+from tarmac.indexing.manifest import Manifest
+from tarmac.jobs.report import Report
+from tarmac.storage.urls import Shards
+from tarmac.tokens.given import GivenMapper
+from tarmac.tokens.mapper import TokenMapper
+from tarmac.tools.map.functions import Function
+from tarmac.tools.mappers.batches import MapBatches
+from tarmac.tools.mappers.job import MapperJob, add_counts
+from tarmac.tools.options import (
+    Access,
+    AccessArgs,
+    CheckpointArgs,
+    Checkpoints,
+    ErrorArgs,
+    Run,
+    RunArgs,
+    SelectArgs,
+    bundle,
+    verb,
+)
+from tarmac.tools.output import Output
+from tarmac.tools.plan import plan
+from tarmac.tools.rewrite import run_writing
+from tarmac.tools.select import Select
+
+TEXTS, IMAGES = 1024, 64
+"""Samples in a batch by default: without and with images."""
+
+
+class TokenizeArgs(SelectArgs, RunArgs, ErrorArgs, CheckpointArgs, AccessArgs, total=False):
+    """The shared keyword arguments of `tokenize`."""
+
+
+@verb(TokenizeArgs, Select, Run, Checkpoints, Access)
+def tokenize(
+    sources: Shards | Manifest,
+    output: str | os.PathLike[str],
+    *,
+    text: str | None = None,
+    tokenizer: Any = None,
+    image: str | None = None,
+    image_tokenizer: Any = None,
+    resolution: int = 256,
+    interleave: str | Sequence[str] = (),
+    mapper: Any = None,
+    block_size: int | None = None,
+    vocab_size: int | None = None,
+    image_vocab_size: int | None = None,
+    image_token_shift: int = 0,
+    pad_token: int | None = None,
+    add_tokens: Sequence[str] = (),
+    limit: int | None = None,
+    batch_size: int | None = None,
+    overwrite: bool = False,
+    **options: Unpack[TokenizeArgs],
+) -> Report:
+    """Tokenize samples into the directory `output`: a part for each input shard, which `combine` puts together.
+
+    `text` is the field of the text (`"txt;caption"` takes the first that a sample has), and `tokenizer` a file of the
+    tokenizers library, `module:Class` or an object with `encode(text)`. `image` is the field of the image, and
+    `image_tokenizer` `module:Class` or an object with `encode(pixels)` for a batch of uint8 arrays, of `resolution` x
+    `resolution` pixels. With both, each has its own column. `interleave` names fields that become one sequence
+    instead, in this order; a field of JSON lists texts and `{"image": FIELD}`. `mapper` takes the place of all these: a
+    `Mapper`, or a function from a list of samples to their lists of tokens.
+
+    At most `block_size` tokens of a sample are kept; how many were cut off is recorded. `vocab_size` and
+    `image_vocab_size` are needed if the tokenizers do not tell them. They choose uint16 or uint32, and a larger token
+    is an error. `image_token_shift` and `pad_token` are recorded, and applied when tokens are loaded.
+    `add_tokens` adds special tokens to the tokenizer. `limit` takes the first samples. `batch_size` samples are
+    tokenized together (default: 1,024, or 64 with images) and saved as one record.
+    """
+    if limit is not None:
+        if limit < 1:
+            raise UsageError(f"expected a positive number, got {limit}.", field="limit")
+        if options.get("slice") is not None:
+            raise UsageError("`limit` and `slice` exclude each other.", field="limit")
+        options["slice"] = slice(0, limit)
+    named = tuple(interleave.split(",")) if isinstance(interleave, str) and interleave else tuple(interleave)
+    work = TokenMapper(
+        text=text,
+        tokenizer=_named(tokenizer),
+        image=image,
+        image_tokenizer=_named(image_tokenizer),
+        resolution=_positive(resolution, "resolution"),
+        interleave=tuple(name.strip() for name in named),
+        block_size=None if block_size is None else _positive(block_size, "block_size"),
+        vocab_size=vocab_size,
+        image_vocab_size=image_vocab_size,
+        image_token_shift=image_token_shift,
+        pad_token=pad_token,
+        add_tokens=tuple(add_tokens),
+    )
+    chosen = work if mapper is None else _given(mapper, work)
+    if mapper is None:
+        _check(work)
+    _ = chosen.outputs  # raises now what every worker would raise
+    chosen.sources = _fingerprints(work) if mapper is None else {"mapper": Function(mapper).options()["py"]}
+    access, run, select = bundle(Access, options), bundle(Run, options), bundle(Select, options)
+    target = Output(f"{os.fspath(output).rstrip('/')}/", overwrite=overwrite, storage=access.storage)
+    access = access.shared(run, target)
+    size = IMAGES if work.image_tokenizer is not None else TEXTS
+    size = size if batch_size is None else _positive(batch_size, "batch_size")
+    planned = plan(
+        [access.inputs(sources)],
+        select,
+        target,
+        access,
+        reads=_fields(work) or None,
+        progress=run.progress,
+        processes=run.workers,
+    )
+    shards = sum(1 for name, each in planned.sources.items() for _ in each.shards(target, name))
+    change = MapBatches(Function(chosen), run, size, max(run.workers // max(shards, 1), 1))
+    facts = {"mapper": chosen.info, "batch_size": size, "select": select.options()} | _settings(work)
+    task = MapperJob(
+        "tokenize",
+        planned.sources,
+        target,
+        change,
+        facts,
+        (),
+        bundle(Checkpoints, options),
+        run.retry == "failed",
+    )
+    report = run_writing(task, run, "tokenize")
+    if not run.dry_run:
+        planned.add_to(report)
+        add_counts(report, report.outcomes)
+    return report
+
+
+def _given(mapper: Any, work: TokenMapper) -> GivenMapper:
+    """Return the mapper of the user; raise if it is combined with what it replaces."""
+    names = ("text", "tokenizer", "image", "image_tokenizer", "interleave", "block_size", "image_vocab_size")
+    for name in (*names, "add_tokens"):
+        if getattr(work, name):
+            raise UsageError(f"`mapper` and `{name}` exclude each other.", field="mapper")
+    return GivenMapper(_named(mapper), work.vocab_size, work.image_token_shift, work.pad_token)
+
+
+def _named(tokenizer: Any) -> Any:
+    """Return the absolute path of a file: workers may run in another directory."""
+    if not isinstance(tokenizer, str | os.PathLike):
+        return tokenizer
+    name = os.fspath(tokenizer)
+    if ".py:" in name or os.path.isfile(name):
+        return os.path.abspath(name)
+    return name
+
+
+def _check(mapper: TokenMapper) -> None:
+    fields = [name for name in (mapper.text, mapper.image) if name]
+    if mapper.interleave and fields:
+        raise UsageError("`interleave` names all fields itself.", field="interleave")
+    if not mapper.interleave and not fields:
+        raise UsageError("expected `text`, `image` or `interleave`.")
+    for name, model in (("text", "tokenizer"), ("image", "image_tokenizer")):
+        given = getattr(mapper, model) is not None
+        if getattr(mapper, name) and not given:
+            raise UsageError(f"`{name}` needs `{model}`.", field=model)
+        if given and not getattr(mapper, name) and not mapper.interleave:
+            raise UsageError(f"`{model}` needs `{name}`.", field=name)
+    if mapper.interleave and mapper.tokenizer is None and mapper.image_tokenizer is None:
+        raise UsageError("`interleave` needs `tokenizer`, `image_tokenizer` or both.", field="tokenizer")
+
+
+def _fields(mapper: TokenMapper) -> list[str]:
+    return [name for names in (mapper.text, mapper.image) if names for name in names.split(";")]
+
+
+def _fingerprints(mapper: TokenMapper) -> dict[str, str]:
+    """Return the fields, and for each tokenizer a hash of its file, or its name, its source and `version`."""
+    facts = {name: value for name in ("text", "image") if (value := getattr(mapper, name))}
+    for name in ("tokenizer", "image_tokenizer"):
+        source = getattr(mapper, name)
+        if isinstance(source, str) and ":" not in os.path.basename(source) and os.path.isfile(source):
+            with open(source, "rb") as file:
+                facts[name] = xxhash.xxh3_128_hexdigest(file.read())
+        elif source is not None:
+            named = source if isinstance(source, str) or callable(source) else type(source)
+            facts[name] = Function(named).options()["py"]
+    return facts
+
+
+def _settings(mapper: TokenMapper) -> dict[str, Any]:
+    """Return what else the tokens depend on."""
+    settings: dict[str, Any] = {
+        "resolution": mapper.resolution if mapper.image_tokenizer is not None else None
+    }
+    settings |= {"interleave": list(mapper.interleave), "add_tokens": list(mapper.add_tokens)}
+    return {name: value for name, value in settings.items() if value}
+
+
+def _positive(number: int, field: str) -> int:
+    if number < 1:
+        raise UsageError(f"expected a positive number, got {number}.", field=field)
+    return number

@@ -1,0 +1,175 @@
+"""Run a mapper on the samples of a shard: prepare each, call the mapper on batches, write a record for each batch."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeVar
+
+from tarmac.errors import CodecError, SampleError, TarmacError, UsageError
+from tarmac.extras import MissingExtra
+from tarmac.jobs.task import Outcome
+from tarmac.runtime.lookahead import run_ahead
+from tarmac.samples.grouping import Sample
+from tarmac.tools.chunked import COUNTS, Group
+from tarmac.tools.map.functions import Function, failed
+from tarmac.tools.mappers.contract import Mapper
+from tarmac.tools.mappers.records import FIELD, Array, Ragged, Records, Schema, pack, to_arrow
+from tarmac.tools.options import Run
+
+WINDOW = 8
+"""Batches whose items are sorted by size together."""
+T = TypeVar("T")
+Columns = dict[str, Array | Ragged]
+
+
+@dataclass(frozen=True)
+class MapBatches:
+    """A change of the samples of a shard into records."""
+
+    function: Function
+    """Makes the mapper in each process."""
+    run: Run
+    batch_size: int
+    threads: int = 1
+    """Threads that prepare samples."""
+
+    @cached_property
+    def mapper(self) -> Mapper:
+        mapper: Any = self.function.prepared
+        return mapper  # type: ignore[no-any-return]
+
+    @cached_property
+    def schema(self) -> Schema:
+        return Schema(dict(self.mapper.outputs), dict(self.mapper.info))
+
+    def __getstate__(self) -> dict[str, Any]:
+        names = ("function", "run", "batch_size", "threads")
+        return {name: getattr(self, name) for name in names}
+
+    def __call__(self, samples: Iterator[Sample], outcome: Outcome) -> Iterator[list[Sample]]:
+        """Yield a group with one record for each batch, or for several of them whose items were sorted by size."""
+        prepared = self._prepared(samples)
+        window = self.batch_size * (WINDOW if self._sorts else 1)
+        try:
+            while rows := list(itertools.islice(prepared, window)):
+                yield self._group(rows, outcome)
+        finally:
+            prepared.close()
+
+    @property
+    def lockstep(self) -> bool:
+        """Whether no sample is read before the batch that it belongs to, so that positions need not be noted."""
+        return self.threads <= 1
+
+    @property
+    def _sorts(self) -> bool:
+        return getattr(type(self.mapper), "size", Mapper.size) is not Mapper.size
+
+    def _prepared(self, samples: Iterator[Sample]) -> Any:
+        prepare = self.mapper.prepare
+        return (
+            _one_by_one(prepare, samples)
+            if self.threads <= 1
+            else _in_threads(prepare, samples, self.threads)
+        )
+
+    def _group(self, rows: Sequence[tuple[Sample, Any]], outcome: Outcome) -> Group:
+        errors = {n: item.error for n, (_, item) in enumerate(rows) if isinstance(item, _Failure)}
+        good = [number for number in range(len(rows)) if number not in errors]
+        if self._sorts:
+            good.sort(key=lambda number: (self.mapper.size(rows[number][1]), number))
+        results = list[tuple[list[int], Columns]]()
+        for start in range(0, len(good), self.batch_size):
+            numbers = good[start : start + self.batch_size]
+            results += self._mapped([rows[number][1] for number in numbers], numbers, errors)
+        for number in sorted(errors):
+            self._fail(rows[number][0], errors[number], outcome)
+        group = Group()
+        group.inputs = len(rows)
+        kept = [number for number in range(len(rows)) if number not in errors]
+        if kept:
+            keys, columns = [rows[number][0]["__key__"] for number in kept], self._joined(results, kept)
+            counts = outcome.details.setdefault(COUNTS, {})
+            for name, value in self._counted(columns).items():
+                counts[name] = counts.get(name, 0) + value
+            group.append({"__key__": keys[0], FIELD: to_arrow(Records(self.schema, keys, columns))})
+        return group
+
+    def _mapped(
+        self, items: list[Any], numbers: list[int], errors: dict[int, Exception]
+    ) -> Iterator[tuple[list[int], Columns]]:
+        """Yield the columns of a batch; if the mapper fails, those of each of its items alone."""
+        try:
+            columns = self._called(items)
+        except UsageError:
+            raise
+        except Exception as error:
+            if len(items) == 1:
+                errors[numbers[0]] = error
+                return
+            for item, number in zip(items, numbers, strict=True):
+                yield from self._mapped([item], [number], errors)
+        else:
+            yield numbers, columns
+
+    def _called(self, items: list[Any]) -> Columns:
+        result, schema = self.mapper(items), self.schema
+        if missing := schema.columns.keys() - result.keys():
+            raise UsageError(f"the mapper returned no column {', '.join(sorted(missing))}.")
+        return {name: pack(result[name], column, name, len(items)) for name, column in schema.columns.items()}
+
+    def _joined(self, results: list[tuple[list[int], Columns]], kept: list[int]) -> Columns:
+        """Return the columns of all rows that did not fail, in the order of the samples."""
+        if len(results) == 1 and results[0][0] == kept:
+            return results[0][1]
+        rows = {n: (columns, row) for numbers, columns in results for row, n in enumerate(numbers)}
+        return {
+            name: pack([rows[n][0][name][rows[n][1]] for n in kept], column, name, len(kept))
+            for name, column in self.schema.columns.items()
+        }
+
+    def _counted(self, columns: Columns) -> dict[str, int]:
+        count = getattr(self.mapper, "count", None)
+        return count(columns) if callable(count) else {}
+
+    def _fail(self, sample: Sample, error: Exception, outcome: Outcome) -> None:
+        """Count a failed sample; raise what is not the fault of a sample."""
+        if isinstance(error, MissingExtra | UsageError):
+            raise error
+        error = error if isinstance(error, TarmacError) else failed(error)
+        error.at(url=sample.get("__url__"), key=sample["__key__"])
+        if not isinstance(error, SampleError | CodecError):
+            raise error
+        self.run.handle(error, outcome)
+
+
+class _Failure:
+    """The error of a sample that could not be prepared."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
+def _one_by_one(prepare: Callable[[Sample], Any], samples: Iterable[Sample]) -> Iterator[tuple[Sample, Any]]:
+    for sample in samples:
+        try:
+            item = prepare(sample)
+        except Exception as error:
+            item = _Failure(error)
+        yield sample, item
+
+
+def _in_threads(
+    prepare: Callable[[Sample], Any], samples: Iterable[Sample], threads: int
+) -> Iterator[tuple[Sample, Any]]:
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="tarmac-prepare")
+    try:
+        for sample, future in run_ahead(lambda sample: pool.submit(prepare, sample), samples, threads):
+            error = future.exception()
+            yield sample, _Failure(error) if isinstance(error, Exception) else future.result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
