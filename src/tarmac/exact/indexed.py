@@ -105,7 +105,7 @@ class IndexedShard:
         """Held while a copy is compared with its sampled digests; None if it was."""
         by_ranges = self.content is None and self._file is None
         if by_ranges and remote is not None and not sidecar.facts.same_version(remote, url):
-            self._links = hard_links(sidecar.offsets, url)
+            self._links = None if sidecar.facts.rows else hard_links(sidecar.offsets, url)
             self._unchecked = threading.Lock()
         if verify and sidecar.digests is None:
             raise IndexingError("the index has no digests.", url=url, hint="tarmac index --digests SHARDS")

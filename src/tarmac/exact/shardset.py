@@ -54,6 +54,8 @@ class OpenOptions:
     """Map local shards; otherwise read them in pieces, which keeps less memory in use."""
     views: bool = False
     """Return memoryviews of mapped shards instead of bytes."""
+    rows: bool = False
+    """Whether the indexes are those of rows of records, as tokens have, instead of samples."""
 
     @property
     def indexing(self) -> IndexOptions:
@@ -195,6 +197,9 @@ class ShardSet:
 
     def _check_contents(self, sidecar: Sidecar, url: str) -> None:
         """Raise if an existing index does not have what the options ask for."""
+        if sidecar.facts.rows and not self.options.rows:
+            what = "this is an index of the rows of records, not of samples."
+            raise IndexingError(what, url=url, hint="tarmac.Tokens(MANIFEST) reads tokens.")
         meta, split = self.options.meta, self.options.split_name
         missing = {column.name for column in meta.columns} - set(sidecar.metadata) if meta else set()
         if missing:

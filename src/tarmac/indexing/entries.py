@@ -5,12 +5,16 @@ from __future__ import annotations
 from array import array
 from collections.abc import Mapping
 from itertools import accumulate
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tarmac.errors import BadName
 
+if TYPE_CHECKING:
+    import numpy as np
+
 Extent: TypeAlias = tuple[int, int, int]
 """Offset, size and xxh3-64 digest (or 0) of one field in the shard."""
+Numbers: TypeAlias = "array[int] | np.ndarray[Any, Any]"
 BUFFERED = 300
 """Extents collected before they are packed: packing many takes a third of the time."""
 
@@ -80,31 +84,38 @@ class Entries:
 
     def columns(self) -> dict[str, Any]:
         """Return the keys and members as Arrow arrays."""
-        import pyarrow as pa
-
         self._pack()
-        members = pa.StructArray.from_arrays(
-            [
-                pa.DictionaryArray.from_arrays(
-                    _numbers(self.field_of, pa.int16()), _texts(list(self.fields))
-                ),
-                _numbers(self._offsets, pa.int64()),
-                _numbers(self._sizes, pa.int64()),
-                _numbers(self._digests, pa.uint64()),
-            ],
-            ["field", "offset", "size", "digest"],
+        members = member_column(
+            self.starts, self.field_of, list(self.fields), self._offsets, self._sizes, self._digests
         )
-        starts = _numbers(self.starts, pa.int32())
-        return {"key": _texts(self.keys), "members": pa.ListArray.from_arrays(starts, members)}
+        return {"key": key_column(self.keys), "members": members}
 
 
-def _numbers(values: array[int], type_: Any) -> Any:
+def member_column(
+    starts: Numbers, field_of: Numbers, fields: list[str], offsets: Numbers, sizes: Numbers, digests: Numbers
+) -> Any:
+    """Return the column `members` of a sidecar: the members of sample i are those from starts[i] to starts[i + 1]."""
+    import pyarrow as pa
+
+    members = pa.StructArray.from_arrays(
+        [
+            pa.DictionaryArray.from_arrays(_numbers(field_of, pa.int16()), key_column(fields)),
+            _numbers(offsets, pa.int64()),
+            _numbers(sizes, pa.int64()),
+            _numbers(digests, pa.uint64()),
+        ],
+        ["field", "offset", "size", "digest"],
+    )
+    return pa.ListArray.from_arrays(_numbers(starts, pa.int32()), members)
+
+
+def _numbers(values: Numbers, type_: Any) -> Any:
     import pyarrow as pa
 
     return pa.Array.from_buffers(type_, len(values), [None, pa.py_buffer(values)])
 
 
-def _texts(names: list[str]) -> Any:
+def key_column(names: list[str]) -> Any:
     """Return a text array, or a binary one if a name is not valid UTF-8.
 
     It is made of its buffers, because `pa.array` would import pandas, where that is installed.

@@ -36,6 +36,8 @@ class Facts:
     """Digests of a few spans of the shard; empty in sidecars of earlier versions."""
     bad_meta: bool = False
     """Whether damaged fields became null in metadata columns instead of raising."""
+    rows: bool = False
+    """Whether this indexes the rows of records, parts of members, so that no header precedes the indexed bytes."""
 
     def same_version(self, info: ObjectInfo, url: str) -> bool | None:
         """Return whether time or ETag equal those that were indexed; None where they cannot be compared."""
@@ -92,6 +94,7 @@ def facts_to_json(facts: Facts) -> str:
             "marks": facts.sampled_digests,
             "bad_meta": facts.bad_meta,
         }
+        | ({"rows": True} if facts.rows else {})
     )
 
 
@@ -119,6 +122,7 @@ def parse_facts(text: bytes, url: str) -> Facts:
         columns=dict(content["columns"]),
         sampled_digests=parse_digests(content.get("marks", []), size),
         bad_meta=bool(content.get("bad_meta", False)),
+        rows=bool(content.get("rows", False)),
     )
 
 

@@ -10,14 +10,13 @@ import io
 import os
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
 from tarmac.errors import IndexDamaged, IndexMissing, NotFound, TarmacError
-from tarmac.indexing.entries import Entries
 from tarmac.indexing.facts import Facts, facts_to_json, parse_facts
 from tarmac.indexing.names import check_all_names
 from tarmac.indexing.sampled_digests import Held, sample_digests
@@ -187,7 +186,8 @@ class Sidecar:
 
         For a local copy all member names are compared, too. Return False if they remain to be compared.
         """
-        if self.facts.check_shard(info, url, storage, None if content is None else Held(content)):
+        same = self.facts.check_shard(info, url, storage, None if content is None else Held(content))
+        if same or self.facts.rows:  # rows have no names in the shard
             return True
         if content is None and not is_local(url):
             return False
@@ -195,8 +195,18 @@ class Sidecar:
         return True
 
 
+class Indexed(Protocol):
+    """The keys and extents of the samples of a shard: `Entries`, or those of rows."""
+
+    def columns(self) -> dict[str, Any]:
+        """Return the columns `key` and `members`."""
+
+    def layout(self) -> list[str] | None:
+        """Return the fields of every sample, if all have the same."""
+
+
 def make_sidecar(
-    entries: Entries,
+    entries: Indexed,
     info: ObjectInfo,
     columns: dict[str, Any],
     *,
@@ -204,10 +214,12 @@ def make_sidecar(
     url: str | None = None,
     storage: StorageOptions = DEFAULT_STORAGE,
     bad_meta: bool = False,
+    rows: bool = False,
 ) -> bytes:
     """Return the content of a sidecar; `info` describes its shard.
 
-    The shard at `url` is read for sampled digests. Without it there are none, and the shard counts as local.
+    The shard at `url` is read for sampled digests. Without it there are none, and the shard counts as local. `rows` says
+    that the entries are rows of records instead of members.
     """
     import pyarrow as pa
 
@@ -220,13 +232,14 @@ def make_sidecar(
         size=info.size,
         version=info.version,
         local=url is None or is_local(url),
-        samples=len(entries.keys),
+        samples=len(members),
         fingerprint=_fingerprint(arrays["key"], field.dictionary, *numbers),
         digests=digests,
         layout=entries.layout(),
         columns=_column_hashes(batch, columns),
         sampled_digests=() if url is None else tuple(sample_digests(url, info, numbers[2], storage)),
         bad_meta=bad_meta,
+        rows=rows,
     )
     schema = batch.schema.with_metadata({_METADATA: facts_to_json(facts)})
     sink = io.BytesIO()  # grows less than Arrow's own buffer and returns its content uncopied

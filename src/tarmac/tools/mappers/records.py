@@ -140,8 +140,8 @@ def _arrow(values: Array | Ragged) -> Any:
     return pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), values.shape[1])
 
 
-def from_arrow(content: bytes | memoryview) -> Records:
-    """Read a record; raise DecodeFailed if it is damaged."""
+def parse_record(content: Any) -> tuple[Schema, Any]:
+    """Return the schema and the Arrow batch of a record, which share its memory; raise DecodeFailed if it is damaged."""
     import pyarrow as pa
 
     try:
@@ -149,9 +149,18 @@ def from_arrow(content: bytes | memoryview) -> Records:
             schema = Schema.from_json((stream.schema.metadata or {})[_METADATA])
             batch = stream.read_next_batch()
         batch.validate(full=True)
+    except (pa.ArrowException, LookupError, ValueError, TypeError, OSError, StopIteration) as error:
+        raise DecodeFailed(f"this is not a record ({str(error)[:200]}).") from None
+    return schema, batch
+
+
+def from_arrow(content: bytes | memoryview) -> Records:
+    """Read a record; raise DecodeFailed if it is damaged."""
+    schema, batch = parse_record(content)
+    try:
         keys = [key.decode("utf-8", "surrogateescape") for key in batch.column("key").to_pylist()]
         columns = {name: _numpy(batch.column(name), column) for name, column in schema.columns.items()}
-    except (pa.ArrowException, LookupError, ValueError, TypeError, OSError, StopIteration) as error:
+    except (LookupError, ValueError, TypeError) as error:
         raise DecodeFailed(f"this is not a record ({str(error)[:200]}).") from None
     return Records(schema, keys, columns)
 
