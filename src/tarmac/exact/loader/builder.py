@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -48,6 +48,25 @@ class Result:
     request: Request
     bad: list[BadSample] = field(default_factory=list)
     stats: Stats = field(default_factory=Stats)
+
+
+@runtime_checkable
+class Collates(Protocol):
+    """A step that turns a list of its inputs into a batch of its results, faster than one by one."""
+
+    def collate(self, items: list[Any]) -> Any: ...
+
+
+def split_last_step(
+    dataset: Dataset[Any],
+) -> tuple[Dataset[Any], Callable[[list[Any]], Any] | None]:
+    """Return a dataset without its last step, and that step's function of a batch, if it has one."""
+    last = {part.steps[-1] if part.steps else None for part in dataset._parts}
+    step = next(iter(last), None)
+    if len(last) != 1 or not isinstance(step, Collates):
+        return dataset, None
+    parts = [replace(part, steps=part.steps[:-1]) for part in dataset._parts]
+    return type(dataset)._of_parts(parts), step.collate
 
 
 class Good(NamedTuple):

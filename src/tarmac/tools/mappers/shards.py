@@ -172,7 +172,8 @@ class RecordShardWriter:
         """Publish the shard and its index."""
         self._writer.close()
         url, index = self._writer.name, self._writer.sidecar
-        assert url is not None and index is not None
+        assert url is not None
+        assert index is not None
         facts = open_sidecar(index, self._storage).facts
         self.shard = Shard(url, facts.samples, facts.size, index, facts.fingerprint)
 
