@@ -36,7 +36,8 @@ class Tokens(Dataset[dict[str, Any]]):
     `source` is a directory that `tarmac combine` has written, or the manifest in it. A row is a dictionary with the
     columns of the tokens as arrays of `dtype`, and `mask`, which is false where a row was padded. Rows are padded or
     cut to `length`: by default the block size of `tokenize`, otherwise the longest row of a batch; None for no fixed
-    length. The shift of image tokens and the padding token are applied here. Everything else is as in `Dataset`.
+    length. Without `segments`, packed sequences have `mask` instead of `segment_ids` and `positions`. The shift of
+    image tokens and the padding token are applied here. Everything else is as in `Dataset`.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Tokens(Dataset[dict[str, Any]]):
         *,
         length: int | None = _STORED,
         dtype: str = "int64",
+        segments: bool = True,
         cache: Cache | None = None,
         in_memory: bool = False,
         storage: StorageOptions = DEFAULT_STORAGE,
@@ -57,7 +59,9 @@ class Tokens(Dataset[dict[str, Any]]):
         if length is not _STORED and length is not None and length < 1:
             raise UsageError(f"expected 1 or more, got {length}.", field="length")
         fixed = (info.packed or info.block_size) if length is _STORED else length
-        step = TokenRows(schema.columns, info, length=fixed, dtype=dtype, packed=info.packed is not None)
+        step = TokenRows(
+            schema.columns, info, length=fixed, dtype=dtype, packed=info.packed is not None, segments=segments
+        )
         options = OpenOptions(cache=cache, in_memory=in_memory, storage=storage, rows=True)
         self._parts = (replace(whole(ShardSet(manifest, options)), steps=(step,)),)
 
@@ -98,7 +102,14 @@ class Tokens(Dataset[dict[str, Any]]):
         chosen = {name: columns[name] for name in (TOKENS, MODALITY) if name in columns}
         widths = tuple((name, np.dtype(column.dtype).itemsize) for name, column in chosen.items())
         options = PackOptions(widths, size, across_documents)
-        step = TokenRows(chosen, self.info, length=size, dtype=self._step.dtype.name, packed=True)
+        step = TokenRows(
+            chosen,
+            self.info,
+            length=size,
+            dtype=self._step.dtype.name,
+            packed=True,
+            segments=self._step.segments,
+        )
         return self._of_parts(  # type: ignore[return-value]
             replace(whole(PackedShards(part, options, progress=progress)), steps=(step,))
             for part in self._parts
