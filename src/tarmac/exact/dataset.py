@@ -403,7 +403,7 @@ class Dataset(Steps, MapStyle[T_co]):
         step = AddFields(other if isinstance(other, Dataset) else Dataset(other))
         present = step.find(self.keys()) >= 0
         if not present.all() and (missing == "error" or not present.any()):
-            absent = [key for key, found in zip(self.keys(), present.tolist(), strict=True) if not found]
+            absent = [key for key, known in zip(self.keys(), present.tolist(), strict=True) if not known]
             what = f"{len(absent)} of {plural(len(self), 'sample')} have no counterpart: {examples(absent)}."
             hint = (
                 'missing="drop" leaves them out.'
