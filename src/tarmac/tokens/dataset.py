@@ -16,7 +16,7 @@ from tarmac.exact.shardset import OpenOptions, ShardSet
 from tarmac.storage import Cache, StorageOptions
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.tokens.info import MODALITY, TOKENS, TokenInfo
-from tarmac.tokens.rows import TokenRows
+from tarmac.tokens.arrays import TokenRows
 from tarmac.tools.mappers.records import Schema
 from tarmac.tools.mappers.shards import read_record_manifest
 
