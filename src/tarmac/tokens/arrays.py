@@ -80,6 +80,11 @@ class TokenRows(Each):
     def _sequences(self, items: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, Any]]:
         """Yield the fields of sequences; their documents are divided by `segments`, or are fields of their own."""
         stored = SEGMENTS in self.columns
+        if stored and not self.segments:
+            for name, column in self.columns.items():
+                if name != SEGMENTS:
+                    yield from self._padded(name, column, [item[name] for item in items])
+            return
         for name, column in self.columns.items():
             if name == SEGMENTS:
                 continue

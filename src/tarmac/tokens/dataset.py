@@ -15,8 +15,8 @@ from tarmac.exact.selection import whole
 from tarmac.exact.shardset import OpenOptions, ShardSet
 from tarmac.storage import Cache, StorageOptions
 from tarmac.storage.types import DEFAULT_STORAGE
-from tarmac.tokens.info import MODALITY, TOKENS, TokenInfo
 from tarmac.tokens.arrays import TokenRows
+from tarmac.tokens.info import MODALITY, SEGMENTS, TOKENS, TokenInfo
 from tarmac.tools.mappers.records import Schema
 from tarmac.tools.mappers.shards import read_record_manifest
 
@@ -62,7 +62,8 @@ class Tokens(Dataset[dict[str, Any]]):
         step = TokenRows(
             schema.columns, info, length=fixed, dtype=dtype, packed=info.packed is not None, segments=segments
         )
-        options = OpenOptions(cache=cache, in_memory=in_memory, storage=storage, rows=True)
+        fields = frozenset(name for name in step.columns if segments or name != SEGMENTS)
+        options = OpenOptions(fields, cache=cache, in_memory=in_memory, storage=storage, rows=True)
         self._parts = (replace(whole(ShardSet(manifest, options)), steps=(step,)),)
 
     @property
