@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tarmac.errors import UsageError
+from tarmac.errors import NotFound, UsageError
 from tarmac.exact.dataset import Dataset
 from tarmac.exact.packed import PackedShards, PackOptions
 from tarmac.exact.selection import whole
@@ -54,7 +54,11 @@ class Tokens(Dataset[dict[str, Any]]):
         name = os.fspath(source)
         if not name.partition("?")[0].endswith(".json"):
             name = f"{name.rstrip('/')}/{MANIFEST}"
-        manifest, schema = read_record_manifest(name, storage)
+        try:
+            manifest, schema = read_record_manifest(name, storage)
+        except NotFound as error:
+            error.hint = "tarmac combine DIR, where DIR is the output of tarmac tokenize."
+            raise
         info = TokenInfo.of(schema)
         if length is not _STORED and length is not None and length < 1:
             raise UsageError(f"expected 1 or more, got {length}.", field="length")
@@ -75,6 +79,12 @@ class Tokens(Dataset[dict[str, Any]]):
     def schema(self) -> Schema:
         """The columns and their types as they are stored."""
         return Schema(self._step.columns, self.info.to_json())
+
+    def _facts(self) -> dict[str, str]:
+        facts = super()._facts() | {"fields": ", ".join(self._step.columns)}
+        if self._step.packed:
+            facts["sequences of"] = f"{self._step.length} tokens"
+        return facts
 
     @property
     def _step(self) -> TokenRows:
