@@ -10,6 +10,7 @@ import contextlib
 import os
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 
 from tarmac.display import redact
 from tarmac.errors import JobMismatch, TarmacError, UnitsFailed, UsageError, WorkerDied
@@ -323,6 +324,7 @@ def run_units(engine: Engine, work: Work, units: Iterator[Unit], retries: int) -
                 if not again:
                     break
                 ((_, death),) = again
+                death = death.at(url=unit.name)  # it was alone
             else:
                 yield unit, death
 
@@ -330,11 +332,14 @@ def run_units(engine: Engine, work: Work, units: Iterator[Unit], retries: int) -
 def _run_once(
     engine: Engine, work: Work, units: Iterator[Unit]
 ) -> Generator[Finished, None, list[tuple[Unit, WorkerDied]]]:
-    """Have an engine run units; return those whose worker died."""
+    """Have an engine run units; return those whose worker died. Without units, no cluster is started."""
     flying: dict[str, Unit] = {}
     died: list[tuple[Unit, WorkerDied]] = []
+    first = next(units, None)
+    if first is None:
+        return died
     try:
-        for unit, outcome in engine.run(work, _noted(units, flying)):
+        for unit, outcome in engine.run(work, _noted(chain((first,), units), flying)):
             if flying.pop(unit.name, None) is None:
                 continue  # engines may deliver a unit twice
             if isinstance(outcome, WorkerDied):
