@@ -107,7 +107,9 @@ class Function:
         version = getattr(inner, "version", None)
         if version is not None and not callable(version):
             hashes.append(f"version={str(version).replace(' ', '_')}")
-        return {"py": " ".join([name, *hashes, f"{ARGUMENTS}{given}"])} | ({"decode": self.decode} if self.decode else {})
+        return {"py": " ".join([name, *hashes, f"{ARGUMENTS}{given}"])} | (
+            {"decode": self.decode} if self.decode else {}
+        )
 
     def _files(self, inner: Any) -> list[str]:
         """Return the file that the user named, the file that defines the function, and what they import."""
