@@ -292,10 +292,7 @@ def run_until_error(
         for unit, outcome in finished:
             if isinstance(outcome, Exception):
                 errors[unit.name] = outcome
-                if records.journal is not None and not may_change(
-                    outcome
-                ):  # a task that starts again tries it again
-                    records.journal.fail(unit, _text(outcome))
+                _record_failure(records, unit, outcome)
             else:
                 yield unit, outcome
             if leases is not None:
@@ -305,6 +302,17 @@ def run_until_error(
         if not others or not policy.max_failed_units:
             raise first
         raise _units_failed(list(map(_text, errors.values())), total, shared=shared) from first
+
+
+def _record_failure(records: Ledger, unit: Unit, error: Exception) -> None:
+    """Store why a unit failed. Tasks do not try it again, unless the error may not come again."""
+    if records.journal is None:
+        return
+    if not may_change(error):
+        records.journal.fail(unit, _text(error))
+        return
+    with contextlib.suppress(TarmacError):  # the store may be out of reach, which is the error
+        records.journal.fail(unit, _text(error), passing=True)
 
 
 def _text(error: Exception) -> str:
