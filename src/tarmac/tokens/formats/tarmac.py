@@ -1,0 +1,65 @@
+"""Shards of records with an index of their rows, and a manifest: what `tarmac.Dataset` reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tarmac.indexing.manifest import Shard
+from tarmac.indexing.sidecar import open_sidecar
+from tarmac.jobs.task import Outcome
+from tarmac.storage import stat
+from tarmac.tokens.formats.base import Target
+from tarmac.tokens.rows import Batch, rebatched, to_records
+from tarmac.tokens.survey import Piece, Pieces
+from tarmac.tools.mappers.shards import RecordShardWriter, read_record_manifest, rows_url, write_record_manifest
+
+MANIFEST = "tokens.json"
+
+
+class TarmacFormat:
+    """Writes `tokens-000000.tar`, … and `tokens.json`."""
+
+    pieces: Pieces = "shards"
+
+    def names(self, target: Target, pieces: Sequence[Piece]) -> list[str]:
+        del target
+        return [f"tokens-{number:06d}.tar" for number in range(len(pieces))]
+
+    def others(self, target: Target) -> list[str]:
+        del target
+        return [MANIFEST]
+
+    def check(self, target: Target) -> None:
+        """Accept all rows."""
+
+    def write(self, target: Target, name: str, batches: Iterator[Batch], outcome: Outcome) -> None:
+        url, schema = target.directory + name, target.schema
+        with RecordShardWriter(url, schema, storage=target.storage, write=target.write) as shard:
+            for batch in rebatched(batches, schema, target.record_rows, target.record_bytes):
+                shard.write(to_records(batch, schema))
+        outcome.outputs[url] = target.size(name)
+        index = rows_url(url)
+        outcome.companions[index] = stat(index, target.storage).size
+
+    def finish(self, target: Target, names: Sequence[str]) -> None:
+        shards = [self._shard(target, name) for name in names]
+        write_record_manifest(shards, target.schema, target.directory + MANIFEST, target.storage)
+
+    def _shard(self, target: Target, name: str) -> Shard:
+        url = target.directory + name
+        facts = open_sidecar(rows_url(url), target.storage).facts
+        return Shard(url, facts.samples, facts.size, rows_url(url), facts.fingerprint)
+
+    def count(self, target: Target, names: Sequence[str]) -> int:
+        """Compare the manifest with the indexes of all shards, and these with the sizes of the shards."""
+        manifest, _ = read_record_manifest(target.directory + MANIFEST, target.storage)
+        rows = 0
+        for shard, name in zip(manifest.shards, names, strict=True):
+            known = self._shard(target, name)
+            if (shard.samples, shard.size, target.size(name)) != (known.samples, known.size, known.size):
+                return -1
+            rows += known.samples
+        return rows
+
+
+FORMAT = TarmacFormat()
