@@ -17,7 +17,7 @@ from tarmac.storage import StorageOptions, is_local
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.tokens.formats import find_format
 from tarmac.tokens.formats.base import Target
-from tarmac.tokens.rows import Parts, first_schema
+from tarmac.tokens.rows import Parts, Rows, first_schema
 from tarmac.tokens.settle import Settlement
 from tarmac.tokens.source import TokenJob, find_job
 from tarmac.tokens.survey import Survey, survey
@@ -190,7 +190,7 @@ class CombineJob(Task):
     def run(self, unit: Unit) -> Outcome:
         assert self.survey is not None
         piece, outcome = unit.content, Outcome()
-        rows = self.survey.parts.batches(piece.start, piece.stop, self.survey.mask)
+        rows = self.survey.parts.rows(piece.start, piece.stop, self.survey.mask)
         name = unit.name.removeprefix(self.directory)
         find_format(self.facts["format"]).write(self.target, name, _counted(rows, outcome), outcome)
         outcome.read = piece.stop - piece.start.row
@@ -211,7 +211,7 @@ class CombineJob(Task):
         return find_format(self.facts["format"]).names(self.target, self.survey.pieces)
 
 
-def _counted(batches: Iterator[Any], outcome: Outcome) -> Iterator[Any]:
-    for batch in batches:
+def _counted(rows: Iterator[Rows], outcome: Outcome) -> Iterator[Rows]:
+    for batch, record in rows:
         outcome.written += len(batch)
-        yield batch
+        yield batch, record

@@ -30,7 +30,7 @@ _DRAFT = WriteOptions(overwrite=True, durable=False)
 def sort_parts(parts: Parts, directory: str, run_bytes: int = RUN_BYTES) -> tuple[Parts, int]:
     """Return the rows in the order of their keys, each key once, as one part, and the number of rows left out."""
     schema, left_out, runs = parts.schema, 0, list[Part]()
-    for number, batch in enumerate(rebatched(parts.batches(), schema, 1 << 62, run_bytes)):
+    for number, batch in enumerate(rebatched(_batches(parts), schema, 1 << 62, run_bytes)):
         ordered = _sorted(batch)
         kept = _first_of_each(ordered, None)
         left_out += len(ordered) - len(kept)
@@ -50,6 +50,10 @@ def sort_parts(parts: Parts, directory: str, run_bytes: int = RUN_BYTES) -> tupl
                 os.unlink(url)
         runs = merged
     return replace(parts, parts=runs), left_out
+
+
+def _batches(parts: Parts) -> Iterator[Batch]:
+    return (batch for batch, _ in parts.rows())
 
 
 def _write(batches: Iterable[Batch], schema: Schema, path: str) -> Part:
@@ -92,7 +96,7 @@ def _merged(runs: Sequence[Parts]) -> Iterator[Batch]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    streams = [run.batches() for run in runs]
+    streams = [_batches(run) for run in runs]
     held: list[Batch | None] = [next(stream, None) for stream in streams]
     last = None
     while any(batch is not None for batch in held):

@@ -6,29 +6,32 @@ single row.
 
 from __future__ import annotations
 
-import os
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from tarmac.errors import JobMismatch, TarmacError
 from tarmac.limits import Limits
 from tarmac.storage import StorageOptions, open_read
-from tarmac.storage.local import LocalSource
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.tar import TarOptions, read_members
 from tarmac.tar.header import padded
+from tarmac.tools.mappers.contract import Column
 from tarmac.tools.mappers.records import FIELD, Array, Keys, Ragged, Records, Schema, parse_record
 
 Batch = Any
 """A `pyarrow.RecordBatch`; its module is imported when it is needed."""
+Rows = tuple[Batch, Any]
+"""Rows, and the bytes of the record that they are, if they are a whole record."""
 Mask = Callable[[int, int], Array | None]
 """Which of the rows from a number on, of this many, are kept; None for all."""
 _OWN = TarOptions(limits=Limits(member_bytes=1 << 62))
 """Parts hold what a job wrote, of any size."""
-_SKIP = 1 << 20
+_FIELD = f".{FIELD}".encode()
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,30 +67,33 @@ class Parts:
     schema: Schema
     storage: StorageOptions = DEFAULT_STORAGE
 
-    def batches(
+    def rows(
         self, start: Position = Position(), stop: int | None = None, mask: Mask | None = None
-    ) -> Iterator[Batch]:
+    ) -> Iterator[Rows]:
         """Yield the rows from a position on, up to the row `stop` of all; those that the mask excludes are left out."""
-        for at, batch in self.located(start, stop):
+        for at, batch, record in self._read(start, stop):
             kept = mask(at.row, len(batch)) if mask is not None else None
-            yield batch if kept is None else taken(batch, np.flatnonzero(kept))
+            yield (batch, record) if kept is None else (taken(batch, np.flatnonzero(kept)), None)
 
     def located(self, start: Position = Position(), stop: int | None = None) -> Iterator[tuple[Position, Batch]]:
         """Yield batches, each with the position of its first row."""
-        row = start.row
-        text = self.schema.to_json()
+        for at, batch, _ in self._read(start, stop):
+            yield at, batch
+
+    def _read(self, start: Position, stop: int | None) -> Iterator[tuple[Position, Batch, Any]]:
+        row, skip, reader = start.row, start.skip, _Reader(self.schema, self.storage)
         for number in range(start.part, len(self.parts)):
             part = self.parts[number]
             first = start.file if number == start.part else 0
             for file in range(first, len(part.urls)):
-                resumed = number == start.part and file == start.file
-                offset, skip = (start.offset, start.skip) if resumed else (0, 0)
-                for at, batch in _records(part.urls[file], offset, text, self.schema, self.storage):
+                begin = start.offset if (number, file) == (start.part, start.file) else 0
+                for at, batch, record in reader.records(part.urls[file], begin):
                     if stop is not None and row >= stop:
                         return
                     last = len(batch) if stop is None else min(len(batch), skip + stop - row)
-                    cut = batch if last - skip == len(batch) else batch.slice(skip, last - skip)
-                    yield Position(number, file, at, skip, row), cut
+                    whole = last - skip == len(batch)
+                    cut = batch if whole else batch.slice(skip, last - skip)
+                    yield Position(number, file, at, skip, row), cut, record if whole else None
                     row += len(cut)
                     skip = 0
 
@@ -97,58 +103,82 @@ def first_schema(parts: Sequence[Part], storage: StorageOptions = DEFAULT_STORAG
     for part in parts:
         for url in part.urls:
             for _, content in _members(url, 0, storage):
-                return _parsed(content, url)[0]
+                return _at(url, parse_record, content)[0]
     return None
 
 
-def _records(
-    url: str, offset: int, text: str, schema: Schema, storage: StorageOptions
-) -> Iterator[tuple[int, Batch]]:
-    """Yield the records of a file from an offset on, each with the offset of its header."""
-    for at, content in _members(url, offset, storage):
-        found, batch = _parsed(content, url)
-        if found.to_json() != text:
-            raise JobMismatch(_difference(schema, found), url=url, hint="combine the parts of one job.")
-        _check_types(batch, schema, url)
-        yield at, batch
+@dataclass
+class _Reader:
+    """Reads records of one schema. Most records have its very bytes, so that it need not be parsed again."""
+
+    schema: Schema
+    storage: StorageOptions
+    _known: Any = None
+    """The Arrow schema of the records before."""
+
+    def records(self, url: str, begin: int) -> Iterator[tuple[int, Batch, Any]]:
+        """Yield the records of a file from an offset on: the offset of its header, its rows, and its bytes."""
+        for at, content in _members(url, begin, self.storage):
+            yield at, _at(url, self._batch, content), content
+
+    def _batch(self, content: memoryview) -> Batch:
+        import pyarrow as pa
+
+        if self._known is not None:
+            with contextlib.suppress(pa.ArrowException, ValueError, StopIteration), pa.ipc.open_stream(content) as stream:
+                if stream.schema.equals(self._known, check_metadata=True):
+                    batch = stream.read_next_batch()
+                    batch.validate(full=True)
+                    return _without_nulls(batch)
+        schema, batch = parse_record(content)
+        if schema.to_json() != self.schema.to_json():
+            raise JobMismatch(_difference(self.schema, schema), hint="combine the parts of one job.")
+        types = {"key": pa.binary()} | {name: _type(column) for name, column in schema.columns.items()}
+        if types != dict(zip(batch.schema.names, batch.schema.types, strict=True)):
+            raise JobMismatch("a record has other columns than its schema.")
+        self._known = batch.schema
+        return _without_nulls(batch)
 
 
-def _members(url: str, offset: int, storage: StorageOptions) -> Iterator[tuple[int, bytes]]:
-    """Yield the content of each record, with the offset of its header."""
+def _without_nulls(batch: Batch) -> Batch:
+    if any(array.null_count for array in batch.columns):
+        raise JobMismatch("values are missing in a record.")
+    return batch
+
+
+def _members(url: str, begin: int, storage: StorageOptions) -> Iterator[tuple[int, Any]]:
+    """Yield the content of each record from an offset on, with the offset of its header.
+
+    Records of local files are views of the file, so that only those bytes are read that are needed.
+    """
     with open_read(url, storage) as source:
-        if offset and isinstance(source, LocalSource):
-            os.lseek(source.fileno(), offset, os.SEEK_SET)
-        elif offset:
-            rest = offset
-            while rest and (data := source.read(min(rest, _SKIP))):
-                rest -= len(data)
-        at = offset
-        for name, start, size, content in read_members(source, _OWN, url=url):
-            if not name.endswith(f".{FIELD}".encode()):
+        mapped = source.map()
+        view = None if mapped is None else memoryview(mapped)
+        at = 0
+        for name, start, size, content in read_members(mapped or source, _OWN, url=url, payload=view is None):
+            if not name.endswith(_FIELD):
                 raise JobMismatch("this is not a part of tokens: it has other fields.", url=url)
-            yield at, content
-            at = offset + start + padded(size)
+            if at >= begin:
+                yield at, content if view is None else view[start : start + size]
+            at = start + padded(size)
 
 
-def _parsed(content: bytes, url: str) -> tuple[Schema, Batch]:
+def _at(url: str, function: Callable[[Any], T], content: Any) -> T:
+    """Call a function; its errors name the file."""
     try:
-        return parse_record(content)
+        return function(content)
     except TarmacError as error:
         error.at(url=url)
         raise
 
 
-def _check_types(batch: Batch, schema: Schema, url: str) -> None:
+def _type(column: Column) -> Any:
     import pyarrow as pa
 
-    types = {"key": pa.binary()}
-    for name, column in schema.columns.items():
-        item = pa.from_numpy_dtype(np.dtype(column.dtype))
-        types[name] = pa.large_list(item) if column.ragged else pa.list_(item, column.shape[0] or 0) if column.shape else item
-    actual = dict(zip(batch.schema.names, batch.schema.types, strict=True))
-    nulls = any(array.null_count for array in batch.columns)
-    if actual != types or nulls:
-        raise JobMismatch("a record has other columns than its schema.", url=url)
+    item = pa.from_numpy_dtype(np.dtype(column.dtype))
+    if column.ragged:
+        return pa.large_list(item)
+    return pa.list_(item, column.shape[0] or 0) if column.shape else item
 
 
 def _difference(one: Schema, other: Schema) -> str:
@@ -186,7 +216,7 @@ def joined(batches: Sequence[Batch]) -> Batch:
 
 def ragged(array: Any, dtype: str) -> Ragged:
     """Return the values of a list column, which may be a slice, and offsets from 0."""
-    offsets = np.frombuffer(array.buffers()[1], np.int64, len(array) + 1, 8 * array.offset)
+    offsets = _bounds(array)
     values = numbers(array.values, dtype)[offsets[0] : offsets[-1]]
     return Ragged(values, offsets if not offsets[0] else offsets - offsets[0])
 
@@ -234,54 +264,80 @@ def row_sizes(batch: Batch, schema: Schema) -> Array:
     for name, column in schema.columns.items():
         width = np.dtype(column.dtype).itemsize
         if column.ragged:
-            offsets = batch.column(name)
-            bounds = np.frombuffer(offsets.buffers()[1], np.int64, len(batch) + 1, 8 * offsets.offset)
-            sizes = sizes + width * np.diff(bounds)
+            sizes = sizes + width * np.diff(_bounds(batch.column(name)))
         else:
             sizes = sizes + width * (column.shape[0] or 0 if column.shape else 1)
     return sizes
 
 
+def total_size(batch: Batch, schema: Schema) -> int:
+    """Return the sum of `row_sizes`, without looking at each row."""
+    keys = batch.column("key")
+    ends = np.frombuffer(keys.buffers()[1], np.int32, len(keys) + 1, 4 * keys.offset)
+    total = int(ends[-1] - ends[0])
+    for name, column in schema.columns.items():
+        width = np.dtype(column.dtype).itemsize
+        if column.ragged:
+            bounds = _bounds(batch.column(name))
+            total += width * int(bounds[-1] - bounds[0])
+        else:
+            total += width * len(batch) * (column.shape[0] or 0 if column.shape else 1)
+    return total
+
+
+def _bounds(array: Any) -> Array:
+    """Return where the values of a list column begin and end, which may be a slice."""
+    return np.frombuffer(array.buffers()[1], np.int64, len(array) + 1, 8 * array.offset)
+
+
 @dataclass
 class Bin:
-    """Counts what was put into a batch or a shard of limited size."""
+    """Divides rows into batches or shards of limited size."""
 
+    schema: Schema
     max_rows: int
     max_bytes: int
-    rows: int = 0
-    bytes: int = 0
+    _rows: int = 0
+    _bytes: int = 0
 
-    def fill(self, sums: Array, begin: int) -> int:
-        """Put in rows from `begin` on, whose sizes have these running sums, until it is full; return the next row."""
-        before = int(sums[begin - 1]) if begin else 0
-        end = int(np.searchsorted(sums, before + self.max_bytes - self.bytes, "right"))
-        end = min(max(end, begin), begin + self.max_rows - self.rows)
-        if end == begin and not self.rows:
-            end = begin + 1  # one row always fits
-        if end > begin:
-            self.rows += end - begin
-            self.bytes += int(sums[end - 1]) - before
-        return end
-
-    def empty(self) -> None:
-        """Begin the next one."""
-        self.rows = self.bytes = 0
+    def cut(self, batch: Batch) -> list[int]:
+        """Return the rows of the next batch at which something begins, the first of all rows among them."""
+        if not len(batch):
+            return []
+        total = total_size(batch, self.schema)
+        if 0 < self._rows <= self.max_rows - len(batch) and self._bytes + total <= self.max_bytes:
+            self._rows, self._bytes = self._rows + len(batch), self._bytes + total
+            return []
+        sums, edges, begin = np.cumsum(row_sizes(batch, self.schema)), [], 0
+        while begin < len(batch):
+            before = int(sums[begin - 1]) if begin else 0
+            end = int(np.searchsorted(sums, before + self.max_bytes - self._bytes, "right"))
+            end = min(max(end, begin), begin + self.max_rows - self._rows)
+            if not self._rows:
+                edges.append(begin)
+                end = max(end, begin + 1)  # one row always fits
+            if end > begin:
+                self._rows += end - begin
+                self._bytes += int(sums[end - 1]) - before
+            if end < len(batch):
+                self._rows = self._bytes = 0
+            begin = end
+        return edges
 
 
 def rebatched(batches: Iterable[Batch], schema: Schema, max_rows: int, max_bytes: int) -> Iterator[Batch]:
     """Yield the same rows in batches as large as the limits allow."""
     held: list[Batch] = []
-    room = Bin(max_rows, max_bytes)
+    room = Bin(schema, max_rows, max_bytes)
     for batch in batches:
-        sums, begin = np.cumsum(row_sizes(batch, schema)), 0
-        while begin < len(batch):
-            end = room.fill(sums, begin)
-            if end > begin:
-                held.append(batch.slice(begin, end - begin))
-            begin = end
-            if begin < len(batch):
+        done = 0
+        for edge in room.cut(batch):
+            if edge > done:
+                held.append(batch.slice(done, edge - done))
+            if held:
                 yield joined(held)
-                held = []
-                room.empty()
+            held, done = [], edge
+        if done < len(batch):
+            held.append(batch.slice(done))
     if held:
         yield joined(held)

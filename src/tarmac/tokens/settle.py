@@ -69,7 +69,7 @@ class Settlement:
         units = record["units"]
         report = Report("combine", units, kept=units, read=record["read"], written=record["rows"])
         report.dropped = report.notes["duplicates"] = record["read"] - record["rows"]
-        report.bytes = sum(size for size, _ in record["files"].values())
+        report.bytes = record["bytes"]
         return report
 
     def settle(self, job: TokenJob, task: CombineJob, report: Report) -> None:
@@ -88,7 +88,7 @@ class Settlement:
         sizes, digests = existing_sizes(urls, self.storage), sampled_digests(urls)
         files = {url.removeprefix(self.output): [sizes[url], digests.get(url)] for url in urls}
         record = {"format": FORMAT, "options": self.facts, "source": job.identity, "units": report.units}
-        record |= {"read": survey.read, "rows": rows, "failed": job.failed, "files": files}
+        record |= {"read": survey.read, "rows": rows, "failed": job.failed, "bytes": report.bytes, "files": files}
         self._write(self.output, record)
         if job.failed:
             report.notes["samples_that_failed_in_tokenize"] = job.failed

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -11,7 +10,7 @@ import numpy as np
 from tarmac.errors import JobMismatch
 from tarmac.tokens.duplicates import Duplicates, KeyOrder, find_duplicates, find_in_part
 from tarmac.tokens.key_order import sort_parts
-from tarmac.tokens.rows import Batch, Bin, Mask, Parts, Position, column_values, key_values, row_sizes, taken
+from tarmac.tokens.rows import Batch, Bin, Mask, Parts, Position, column_values, key_values, taken
 from tarmac.tools.mappers.records import Ragged, Schema
 
 Pieces = Literal["shards", "parts", "whole"]
@@ -123,7 +122,7 @@ class _Look:
 def _look(parts: Parts, pieces: Pieces, max_rows: int, max_bytes: int, mask: Mask | None = None) -> _Look:
     look = _Look([0] * len(parts.parts))
     starts: list[Position] = []
-    room = Bin(max_rows, max_bytes)
+    room = Bin(parts.schema, max_rows, max_bytes)
     for at, batch in parts.located():
         look.rows[at.part] += len(batch)
         look.order.add(at.part, batch)
@@ -134,7 +133,7 @@ def _look(parts: Parts, pieces: Pieces, max_rows: int, max_bytes: int, mask: Mas
         if pieces == "parts" and (not starts or starts[-1].part != at.part):
             starts.append(at)
         elif pieces == "shards":
-            for edge in _edges(written, parts.schema, room):
+            for edge in room.cut(written):
                 skipped = edge if rows is None else int(rows[edge])
                 starts.append(replace(at, skip=at.skip + skipped, row=at.row + skipped))
     if not starts:
@@ -146,13 +145,3 @@ def _look(parts: Parts, pieces: Pieces, max_rows: int, max_bytes: int, mask: Mas
     look.pieces = [Piece(*each) for each in zip(starts, stops, names, strict=True)]
     return look
 
-
-def _edges(batch: Batch, schema: Schema, room: Bin) -> Iterator[int]:
-    """Yield the rows of a batch at which a shard begins."""
-    sums, begin = np.cumsum(row_sizes(batch, schema)), 0
-    while begin < len(batch):
-        if not room.rows:
-            yield begin
-        begin = room.fill(sums, begin)
-        if begin < len(batch):
-            room.empty()

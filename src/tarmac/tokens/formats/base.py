@@ -15,7 +15,7 @@ from tarmac.jobs.task import Outcome
 from tarmac.storage import Sink, StorageOptions, WriteOptions, open_write, stat, write_all
 from tarmac.storage.types import DEFAULT_STORAGE, DEFAULT_WRITE
 from tarmac.tokens.info import TokenInfo
-from tarmac.tokens.rows import Batch
+from tarmac.tokens.rows import Batch, Rows, rebatched
 from tarmac.tokens.survey import Piece, Pieces, Summary
 from tarmac.tools.mappers.contract import Column
 from tarmac.tools.mappers.records import Array, Ragged, Schema
@@ -67,6 +67,10 @@ class Target:
             raise UsageError(what, field="block_size", hint=f"{longest}.")
         return max(longest, block)
 
+    def batches(self, rows: Iterator[Rows]) -> Iterator[Batch]:
+        """Return rows in batches of the size of records."""
+        return rebatched((batch for batch, _ in rows), self.schema, self.record_rows, self.record_bytes)
+
     def size(self, name: str) -> int:
         """Return the size of a file."""
         return stat(self.directory + name, self.storage).size
@@ -86,7 +90,7 @@ class Format(Protocol):
     def check(self, target: Target) -> None:
         """Raise if these rows cannot be written in this way."""
 
-    def write(self, target: Target, name: str, batches: Iterator[Batch], outcome: Outcome) -> None:
+    def write(self, target: Target, name: str, rows: Iterator[Rows], outcome: Outcome) -> None:
         """Write a piece, and add its files to the outcome."""
 
     def finish(self, target: Target, names: Sequence[str]) -> None:

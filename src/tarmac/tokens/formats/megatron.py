@@ -13,7 +13,7 @@ from tarmac.storage import Sink, read_range
 from tarmac.storage.types import ReadableSink
 from tarmac.tokens.formats.base import INFO, Files, Target, describe, put
 from tarmac.tokens.info import token_columns
-from tarmac.tokens.rows import Batch, column_values, rebatched
+from tarmac.tokens.rows import Rows, column_values
 from tarmac.tokens.survey import Piece, Pieces
 from tarmac.tools.mappers.records import Ragged
 
@@ -50,19 +50,19 @@ class MegatronFormat:
                 what = f"Megatron has tokens of uint16 and int32, these are {dtype} up to {largest - 1}."
                 raise UsageError(what, field="format")
 
-    def write(self, target: Target, name: str, batches: Iterator[Batch], outcome: Outcome) -> None:
-        columns, rows = self._columns(target), target.summary.rows
+    def write(self, target: Target, name: str, rows: Iterator[Rows], outcome: Outcome) -> None:
+        columns, count = self._columns(target), target.summary.rows
         with Files(target) as files:
             tokens = {each: files.open(f"{each}.bin") for each in columns}
             indexes = {each: files.open(f"{each}.idx", self._head(target, each)) for each in columns}
-            for batch in rebatched(batches, target.schema, target.record_rows, target.record_bytes):
+            for batch in target.batches(rows):
                 for each in columns:
                     values = column_values(batch, target.schema, each)
                     assert isinstance(values, Ragged)
                     put(tokens[each], values.values)  # below 2^31, so signed or not
                     put(indexes[each], values.lengths.astype(np.int32))
             for each in columns:
-                _complete(indexes[each], rows, np.dtype(target.schema.columns[each].dtype).itemsize)
+                _complete(indexes[each], count, np.dtype(target.schema.columns[each].dtype).itemsize)
             files.publish(outcome)
 
     def _head(self, target: Target, name: str) -> bytes:

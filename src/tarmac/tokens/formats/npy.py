@@ -9,7 +9,7 @@ import numpy as np
 from tarmac.jobs.task import Outcome
 from tarmac.storage import read_range
 from tarmac.tokens.formats.base import INFO, Files, Target, describe, fill_token, filled, npy_head, put
-from tarmac.tokens.rows import Batch, column_values, key_values, rebatched
+from tarmac.tokens.rows import Batch, Rows, column_values, key_values
 from tarmac.tokens.survey import Piece, Pieces
 from tarmac.tools.mappers.records import Array, Ragged
 
@@ -53,14 +53,14 @@ class NpyFormat:
             heads[f"{KEYS}.npy"] = npy_head(np.uint8, (summary.key_bytes,))
         return heads
 
-    def write(self, target: Target, name: str, batches: Iterator[Batch], outcome: Outcome) -> None:
+    def write(self, target: Target, name: str, rows: Iterator[Rows], outcome: Outcome) -> None:
         with Files(target) as files:
             sinks = {each: files.open(each, head) for each, head in self._heads(target).items()}
             ends: dict[str, int] = {}
             for each, sink in sinks.items():
                 if each.endswith(f".{OFFSETS}.npy"):
                     put(sink, np.zeros(1, np.int64))
-            for batch in rebatched(batches, target.schema, target.record_rows, target.record_bytes):
+            for batch in target.batches(rows):
                 for each, array in self._arrays(target, batch, ends).items():
                     put(sinks[each], array)
             files.publish(outcome)

@@ -13,7 +13,7 @@ from tarmac.jobs.task import Outcome
 from tarmac.samples.writer import TarWriter
 from tarmac.storage import stat
 from tarmac.tokens.formats.base import Target, npy_head
-from tarmac.tokens.rows import Batch, to_records
+from tarmac.tokens.rows import Rows, to_records
 from tarmac.tokens.survey import Piece, Pieces
 from tarmac.tools.mappers.records import Array, iter_rows
 
@@ -36,10 +36,10 @@ class SidecarFormat:
     def check(self, target: Target) -> None:
         """Accept all rows."""
 
-    def write(self, target: Target, name: str, batches: Iterator[Batch], outcome: Outcome) -> None:
+    def write(self, target: Target, name: str, rows: Iterator[Rows], outcome: Outcome) -> None:
         url = target.directory + name
         with _Writer(url, encoder=False, index=True, storage=target.storage, write=target.write) as writer:
-            for batch in batches:
+            for batch, _ in rows:
                 for key, row in iter_rows(to_records(batch, target.schema)):
                     fields = {f"{column}.npy": _npy(np.asarray(value)) for column, value in row.items()}
                     writer.write({"__key__": key, **fields})

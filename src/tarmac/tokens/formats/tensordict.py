@@ -17,7 +17,7 @@ from tarmac.errors import UsageError
 from tarmac.jobs.task import Outcome
 from tarmac.storage import read_all
 from tarmac.tokens.formats.base import INFO, Files, Target, describe, fill_token, filled, put
-from tarmac.tokens.rows import Batch, column_values, key_values, rebatched
+from tarmac.tokens.rows import Batch, Rows, column_values, key_values
 from tarmac.tokens.survey import Piece, Pieces
 from tarmac.tools.mappers.records import Array, Ragged
 
@@ -65,11 +65,11 @@ class TensorDictFormat:
         width = target.width(name)
         return max(target.summary.longest.get(name, 0), 1) if width is None else width
 
-    def write(self, target: Target, name: str, batches: Iterator[Batch], outcome: Outcome) -> None:
+    def write(self, target: Target, name: str, rows: Iterator[Rows], outcome: Outcome) -> None:
         arrays = self._arrays(target)
         with Files(target) as files:
             sinks = {each: files.open(f"{each}.memmap") for each in arrays}
-            for batch in rebatched(batches, target.schema, target.record_rows, target.record_bytes):
+            for batch in target.batches(rows):
                 for each, values in self._values(target, batch).items():
                     put(sinks[each], values)
             meta: dict[str, Any] = {
