@@ -26,6 +26,7 @@ from tarmac.stream.webdataset import WebDataset as WebDataset
 from tarmac.stream.webloader import WebLoader as WebLoader
 from tarmac.tar import TarOptions as TarOptions
 from tarmac.tokens.combine import combine as combine
+from tarmac.tokens.dataset import Tokens as Tokens
 from tarmac.tokens.tokenize import tokenize as tokenize
 from tarmac.tools.audit import audit as audit
 from tarmac.tools.check.verb import check as check

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 from tarmac.display import examples, html_table, plural, visible
 from tarmac.errors import TarmacError, TarmacWarning, UsageError
 from tarmac.exact.fetch import Fetcher
+from tarmac.exact.joined import AddFields
 from tarmac.exact.order.exact import ExactOrder
 from tarmac.exact.selection import Part, by_condition, by_key_hash, by_keys, by_mask, by_numbers, whole
 from tarmac.exact.shardset import OpenOptions, ShardSet
@@ -387,6 +388,31 @@ class Dataset(Steps, MapStyle[T_co]):
         if not isinstance(other, Dataset):
             return NotImplemented
         return self._of_parts([*self._parts, *other._parts])
+
+    def join(
+        self, other: Dataset[Any] | Shards | Manifest, *, missing: Literal["error", "drop"] = "error"
+    ) -> Dataset[dict[str, Any]]:
+        """Add the fields of the sample with the same key in another dataset: tokens or labels, for example.
+
+        `other` is a dataset, or names shards or manifests. Its samples are read on access; nothing is copied. A sample
+        without a counterpart is an error, or is left out with `missing="drop"`. The keys of both are read from the
+        indexes and compared now.
+        """
+        if missing not in ("error", "drop"):
+            raise UsageError(f"expected error or drop, got {missing!r}.", field="missing")
+        step = AddFields(other if isinstance(other, Dataset) else Dataset(other))
+        present = step.find(self.keys()) >= 0
+        if not present.all() and (missing == "error" or not present.any()):
+            absent = [key for key, known in zip(self.keys(), present.tolist(), strict=True) if not known]
+            what = f"{len(absent)} of {plural(len(self), 'sample')} have no counterpart: {examples(absent)}."
+            hint = (
+                'missing="drop" leaves them out.'
+                if present.any()
+                else "both need the same keys; see ds.keys()."
+            )
+            raise UsageError(what, field="other", hint=hint)
+        kept = self if present.all() else self._of_parts(by_mask(self._parts, present))
+        return kept._then(step)
 
     def repeat(self, times: float) -> Mix[T_co]:
         """Return a Mix that takes every sample `times` times per epoch, in a new order each time.

@@ -218,8 +218,8 @@ def make_sidecar(
 ) -> bytes:
     """Return the content of a sidecar; `info` describes its shard.
 
-    The shard at `url` is read for sampled digests. Without it there are none, and the shard counts as local. `rows` says
-    that the entries are rows of records instead of members.
+    The shard at `url` is read for sampled digests. Without it there are none, and the shard counts as local. With
+    `rows`, the entries are rows of records instead of members.
     """
     import pyarrow as pa
 

@@ -9,8 +9,9 @@ from typing import Any
 from tarmac.errors import UsageError
 from tarmac.tools.mappers.records import Schema
 
-TOKENS, MODALITY, TRUNCATED = "tokens", "modality", "truncated"
-"""Columns: token numbers, 0 for text or 1 for images for each of them, and how many tokens a sample lost."""
+TOKENS, MODALITY, TRUNCATED, SEGMENTS = "tokens", "modality", "truncated", "segments"
+"""Columns: token numbers, 0 for text or 1 for images for each of them, how many tokens a sample lost, and the lengths
+of the documents of a packed sequence."""
 TEXT, IMAGE = "text", "image"
 """Columns of samples whose texts and images are not interleaved."""
 IMAGE_MODALITY = 1
@@ -52,4 +53,4 @@ class TokenInfo:
 
 def token_columns(schema: Schema) -> list[str]:
     """Return the columns that hold token numbers."""
-    return [name for name in schema.columns if name not in (MODALITY, TRUNCATED)]
+    return [name for name in schema.columns if name not in (MODALITY, TRUNCATED, SEGMENTS)]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -21,9 +21,12 @@ from tarmac.exact.order.epochs import Request
 from tarmac.exact.order.mixture import EpochOrder, substitutes
 from tarmac.exact.steps import apply_steps
 from tarmac.runtime.budget import ErrorBudget
+from tarmac.runtime.types import Integers
 from tarmac.samples.grouping import Sample
 from tarmac.steps.stage import Each, name_sample
 
+AHEAD = 1024
+"""Positions whose samples are looked up at a time: that takes hardly longer than those of one batch."""
 CHUNK = 32
 """Largest number of samples that a thread works on at a time: handing over costs, and waits for the GIL."""
 
@@ -50,6 +53,25 @@ class Result:
     stats: Stats = field(default_factory=Stats)
 
 
+@runtime_checkable
+class Collates(Protocol):
+    """A step that turns a list of its inputs into a batch of its results, faster than one by one."""
+
+    def collate(self, items: list[Any]) -> Any: ...
+
+
+def split_last_step(
+    dataset: Dataset[Any],
+) -> tuple[Dataset[Any], Callable[[list[Any]], Any] | None]:
+    """Return a dataset without its last step, and that step's function of a batch, if it has one."""
+    last = {part.steps[-1] if part.steps else None for part in dataset._parts}
+    step = next(iter(last), None)
+    if len(last) != 1 or not isinstance(step, Collates):
+        return dataset, None
+    parts = [replace(part, steps=part.steps[:-1]) for part in dataset._parts]
+    return type(dataset)._of_parts(parts), step.collate
+
+
 class Good(NamedTuple):
     """An item that could be built, and the key of its sample."""
 
@@ -67,6 +89,25 @@ class BatchBuilder:
     collate: Callable[[list[Any]], Any] | None
     max_bad_samples: int
     _model: Good | None = None
+    _run: tuple[EpochOrder, Request, Integers] | None = None
+    """Samples of consecutive positions, those of the next requests."""
+
+    def indices(self, request: Request) -> Integers:
+        """Return the numbers of the samples of a request."""
+        order, (epoch, first, size, stride, samples, _) = self.order, request
+        if self._run is not None and self._run[0] is order:
+            _, begun, indices = self._run
+            skipped, rest = divmod(first - begun.first, stride)
+            same = (begun.epoch, begun.stride, rest) == (epoch, stride, 0)
+            if same and 0 <= skipped <= len(indices) - size:
+                return indices[skipped : skipped + size]
+        left = max((samples - 1 - first) // stride + 1, 0)
+        if size >= min(AHEAD, left):
+            return order.at(epoch, request.positions)
+        run = request._replace(size=min(AHEAD, left), located=None)
+        indices = order.at(epoch, run.positions)
+        self._run = order, run, indices
+        return indices[:size]
 
     def model(self) -> Good | None:
         """Return the item whose fields and shapes all others must have; None compares those of each batch.
@@ -142,13 +183,20 @@ class _Batch:
             self.locations = unpack(request.located, spool)
         self.request = request._replace(located=None)
         self.positions = request.positions
-        self.indices = builder.order.at(request.epoch, self.positions)
-        self.seeds = seeds_of(builder.seed, request.epoch, self.positions)
+        self.indices = builder.indices(request)
+        self._seeds: list[int] | None = None
         self.bad: list[BadSample] = []
         self.model = builder.model()
         self.buffer = BatchBuffer(request.size, self.model and self.model.item)
         self.items: list[Any] = [None] * request.size
         self.put = self._put if builder.collate is None else self.items.__setitem__
+
+    @property
+    def seeds(self) -> list[int]:
+        """The seed of the random steps of each slot."""
+        if self._seeds is None:
+            self._seeds = seeds_of(self.builder.seed, self.request.epoch, self.positions)
+        return self._seeds
 
     def fill(self, slots: range) -> Stats:
         """Build the items of some slots of the batch."""
@@ -157,6 +205,9 @@ class _Batch:
         fetched = self._fetch(slots)
         stats.read += time.perf_counter() - began
         for slot, (sample, steps) in zip(slots, fetched, strict=True):
+            if not steps and self.builder.collate is not None:
+                self.items[slot] = sample
+                continue
             began = time.perf_counter()
             try:
                 item = sample if not steps else apply_steps(steps, sample, self.seeds[slot])

@@ -13,7 +13,7 @@ from typing import Any, Generic
 from tarmac.errors import UsageError
 from tarmac.exact.dataset import Dataset
 from tarmac.exact.loader.budget import spool_limit
-from tarmac.exact.loader.builder import BadSample, BatchBuilder, Result
+from tarmac.exact.loader.builder import BadSample, BatchBuilder, Result, split_last_step
 from tarmac.exact.loader.cursor import EpochCursor, explain_torch_arguments
 from tarmac.exact.loader.lookahead import LookAhead
 from tarmac.exact.loader.processes import STALL, Processes
@@ -47,8 +47,9 @@ class Loader(EpochCursor, Generic[Batch_co]):
     from the start of the epoch) or "short". Up to `max_bad_samples` samples are replaced with others from
     their window: those for which a step raises, and those whose fields or shapes differ from the first good
     sample of the dataset. `loader.bad_samples` lists them. `collate` turns a list of items into a batch.
-    `to="torch"` (or "jax", "tensorflow") makes its arrays tensors; `To` has options such as the device. A worker
-    process that sends nothing for `stall` seconds, or that was stopped, is an error.
+    `to="torch"` (or "jax", "tensorflow") makes its arrays tensors; `To` has options such as the device. `pack` packs
+    tokens into sequences of that length (see `Tokens.pack`). A worker process that sends nothing for `stall` seconds,
+    or that was stopped, is an error.
 
     What is read from remote shards without a cache is held in a temporary file without a name, of at most 8 GiB or
     `remote_budget` ("8GiB", or a number of bytes). A budget also chooses `streams` and `window` so that no byte has
@@ -79,6 +80,7 @@ class Loader(EpochCursor, Generic[Batch_co]):
         window: int | None = None,
         remote_budget: int | str | None = None,
         to: Framework | To | None = None,
+        pack: int | None = None,
         prefetch: int = PER_WORKER,
         start_method: str | None = None,
         stall: float = STALL,
@@ -94,7 +96,7 @@ class Loader(EpochCursor, Generic[Batch_co]):
         if not stall > 0:
             raise UsageError(f"expected a positive number of seconds, got {stall}.", field="stall")
         super().__init__(
-            dataset,
+            dataset if pack is None else packed(dataset, pack),
             batch_size,
             seed=seed,
             shuffle=shuffle,
@@ -107,6 +109,8 @@ class Loader(EpochCursor, Generic[Batch_co]):
         )
         self._threads = usable_cores() if threads is None else threads
         self._prefetch = prefetch
+        if collate is None:
+            self._samples, collate = split_last_step(self._samples)
         self._builder = BatchBuilder(self._samples, self._order, seed, collate, max_bad_samples)
         self._processes = Processes(self._builder, processes, self._threads, start_method, stall)
         self._look_ahead = LookAhead(self._samples, self._order)
@@ -197,6 +201,17 @@ class Loader(EpochCursor, Generic[Batch_co]):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def packed(dataset: Dataset[Any] | Mix[Any], size: int) -> Dataset[Any]:
+    """Return the sequences of a dataset of tokens."""
+    pack = getattr(dataset, "pack", None)
+    if pack is None:
+        what = f"expected tokens, got a {type(dataset).__name__}."
+        hint = "tarmac.Tokens(DIR); in a Mix, tokens.pack(2048) for each dataset."
+        raise UsageError(what, field="pack", hint=hint)
+    sequences: Dataset[Any] = pack(size)
+    return sequences
 
 
 def in_order(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import operator
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass, fields
 
 
 @dataclass(slots=True)
@@ -32,7 +31,7 @@ class Stats:
     """The training loop works on a batch."""
 
     def __add__(self, other: Stats) -> Stats:
-        return Stats(*map(operator.add, astuple(self), astuple(other)))
+        return Stats(*[getattr(self, name) + getattr(other, name) for name in _NAMES])
 
     def verdict(self) -> str:
         """Name the bottleneck in one line."""
@@ -57,3 +56,6 @@ class Stats:
             f"{rate}: the training loop waits {share:.0%} of the time, mostly for {slowest} "
             f"({part:.0%} of the work); try {advice}"
         )
+
+
+_NAMES = [field.name for field in fields(Stats)]

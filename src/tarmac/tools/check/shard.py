@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import xxhash
 
 from tarmac.codecs import Decoder, imagehandler
 from tarmac.display import display_url, identity, plural, visible
 from tarmac.errors import (
+    DecodeFailed,
     DigestMismatch,
     ErrorBudgetExceeded,
     IndexDamaged,
@@ -40,6 +42,8 @@ from tarmac.storage import StorageOptions, location, open_read, stat
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.tar import TarOptions, read_members
 from tarmac.tar.reader import DEFAULT_OPTIONS
+from tarmac.tools.mappers.records import FIELD
+from tarmac.tools.mappers.shards import row_extents
 from tarmac.tools.select import missing_fields
 
 LocatedField = tuple[int, int, bytes]
@@ -285,7 +289,9 @@ class _Comparison:
             return
         if entry is not None and entry.fingerprint not in (None, sidecar.facts.fingerprint):
             yield IndexDamaged("the index is not the one that the manifest describes.", url=url)
-        if self._need_digests and sidecar.digests is None:
+        if self._need_digests and sidecar.facts.rows:
+            yield IndexMissing("an index of rows has no digests.", url=url)
+        elif self._need_digests and sidecar.digests is None:
             yield IndexMissing("the index has no digests.", url=url, hint="tarmac index --digests SHARDS")
         try:
             sidecar.check_shard(stat(self._url, self._storage), self._url, self._storage)
@@ -295,11 +301,15 @@ class _Comparison:
 
     def rule(self, chosen: Splitter) -> Splitter:
         """Return the naming rule to read the shard by."""
-        return chosen if self._sidecar is None else naming_rule(self._sidecar, chosen)
+        sidecar = self._sidecar
+        return chosen if sidecar is None or sidecar.facts.rows else naming_rule(sidecar, chosen)
 
     def sample(self, key: str, fields: Mapping[str, LocatedField]) -> Iterator[TarmacError]:
         """Yield the differences of one sample."""
         sidecar, row = self._sidecar, self._row
+        if sidecar is not None and sidecar.facts.rows:
+            yield from self._record(sidecar, key, fields)
+            return
         self._row += 1
         if sidecar is None:
             return
@@ -315,6 +325,26 @@ class _Comparison:
             yield IndexStale(what, url=self._url, key=key)
         for name in indexed.keys() & fields.keys():
             yield from self._field(sidecar, indexed[name], key, name, fields[name])
+
+    def _record(
+        self, sidecar: Sidecar, key: str, fields: Mapping[str, LocatedField]
+    ) -> Iterator[TarmacError]:
+        """Yield a difference of the rows of one record."""
+        offset, _, data = fields.get(FIELD, (0, 0, b""))
+        try:
+            keys, extents = row_extents(data, offset)
+        except DecodeFailed as error:
+            yield error.at(url=self._url, key=key)
+            return
+        rows = slice(self._row, self._row + len(keys))
+        self._row = rows.stop
+        members = slice(
+            *sidecar.starts[[min(rows.start, len(sidecar)), min(rows.stop, len(sidecar))]].tolist()
+        )
+        indexed = np.stack([sidecar.offsets[members], sidecar.sizes[members]], axis=1)
+        if rows.stop > len(sidecar) or sidecar.keys(rows) != keys or not np.array_equal(indexed, extents):
+            what = f"the index of rows differs from the shard between rows {rows.start} and {rows.stop}."
+            yield IndexStale(what, url=self._url, key=key)
 
     def _field(
         self, sidecar: Sidecar, member: int, key: str, name: str, located: LocatedField
@@ -333,6 +363,8 @@ class _Comparison:
     def end(self, samples: int) -> Iterator[TarmacError]:
         """Yield what is missing at the end."""
         entry = self._entry
+        if self._sidecar is not None and self._sidecar.facts.rows:
+            samples = self._row
         if entry is not None and entry.samples != samples:
             yield IndexStale(f"the manifest has {entry.samples} samples, the shard {samples}.", url=self._url)
         if self._sidecar is not None and len(self._sidecar) > samples:

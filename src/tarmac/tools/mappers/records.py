@@ -160,7 +160,7 @@ def _arrow(values: Array | Ragged) -> Any:
 
 
 def parse_record(content: Any) -> tuple[Schema, Any]:
-    """Return the schema and the Arrow batch of a record, which share its memory; raise DecodeFailed if it is damaged."""
+    """Return the schema and the Arrow batch of a record; raise DecodeFailed if it is damaged."""
     import pyarrow as pa
 
     try:

@@ -62,7 +62,7 @@ class RowIndex:
             column, array = self.schema.columns[name], batch.column(name)
             width = np.dtype(column.dtype).itemsize
             values = array.values.buffers()[1]
-            begin = 0 if values is None else values.address - whole.address
+            begin = values.address - whole.address if values is not None and values.size else 0
             if column.ragged:
                 bounds = np.frombuffer(array.buffers()[1], np.int64, len(array) + 1)
             else:
@@ -77,7 +77,7 @@ class RowIndex:
                 self._scalars.setdefault(name, []).append(batch.column(name))
         self.rows += len(batch)
 
-    def place(self, offsets: Sequence[int]) -> _Placed:
+    def placed_at(self, offsets: Sequence[int]) -> _Placed:
         """Return the index of a shard whose records begin at these offsets."""
         starts = [np.array(start) for start in offsets]
         absolute = [start + each for start, each in zip(starts, self._offsets, strict=True)]
@@ -126,6 +126,15 @@ class _Placed:
         return self.names
 
 
+def row_extents(content: bytes, offset: int) -> tuple[list[str], Integers]:
+    """Return the keys of the rows of a record at an offset in its shard, and offset and size of each value."""
+    index = RowIndex(parse_record(content)[0])
+    index.add(content)
+    rows = index.placed_at([offset])
+    keys = [bytes(key.as_buffer()).decode("utf-8", "surrogateescape") for key in rows.keys[0]]
+    return keys, np.stack([rows.offsets[0].reshape(-1), rows.sizes[0].reshape(-1)], axis=1)
+
+
 def _texts(keys: Any) -> Any:
     """Return keys as text, if they are valid UTF-8: then an index holds them as text."""
     import pyarrow as pa
@@ -172,7 +181,8 @@ class RecordShardWriter:
         """Publish the shard and its index."""
         self._writer.close()
         url, index = self._writer.name, self._writer.sidecar
-        assert url is not None and index is not None
+        assert url is not None
+        assert index is not None
         facts = open_sidecar(index, self._storage).facts
         self.shard = Shard(url, facts.samples, facts.size, index, facts.fingerprint)
 
@@ -200,7 +210,7 @@ class _Writer(TarWriter):
         assert self.name is not None
         info, url = stat(self.name, self._storage), rows_url(self.name)
         starts = entries.columns()["members"].values.field("offset").to_pylist()
-        index, columns = self.rows.place(starts), self.rows.metadata()
+        index, columns = self.rows.placed_at(starts), self.rows.metadata()
         content = make_sidecar(
             index, info, columns, digests=False, url=self.name, storage=self._storage, rows=True
         )
