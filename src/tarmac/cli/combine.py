@@ -18,6 +18,8 @@ _COMBINE = [
         help="What to write: shards with an index, arrays, files of tensordict or Megatron, or shards beside the data.",
     ),
     flag("--order", type=click.Choice(["shard", "key"]), help="The order of the rows. [default: shard]"),
+    flag("--pack", type=COUNT, help="Pack samples into sequences of up to this many tokens."),
+    flag("--across-documents", is_flag=True, help="Lay samples end to end and cut every --pack tokens."),
     flag("--partial", is_flag=True, help="Take what an unfinished job has done so far."),
     flag("--delete-parts", is_flag=True, help="Delete the parts when the result is verified."),
     flag("--move", is_flag=True, help="Also move the result to the place of the parts."),
@@ -34,7 +36,7 @@ _COMBINE = [
     _COMBINE,
     OVERWRITE,
     RUN,
-    [each for each in STORAGE],
+    STORAGE,
     example="tarmac combine tokens/ -o train-tokens/ --format tensordict",
 )
 def command(source: str, **options: Any) -> Any:

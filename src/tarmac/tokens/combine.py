@@ -18,6 +18,7 @@ from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.tokens.formats import find_format
 from tarmac.tokens.formats.base import Target
 from tarmac.tokens.rows import Parts, Rows, first_schema
+from tarmac.tokens.sequences import PackSettings
 from tarmac.tokens.settle import Settlement
 from tarmac.tokens.source import TokenJob, find_job
 from tarmac.tokens.survey import Survey, survey
@@ -50,6 +51,8 @@ def combine(
     delete_parts: bool = False,
     format: FormatName = "tarmac",
     order: Literal["shard", "key"] = "shard",
+    pack: int | None = None,
+    across_documents: bool = False,
     block_size: int | None = None,
     max_rows: int = SHARD_ROWS,
     max_bytes: int = SHARD_BYTES,
@@ -71,6 +74,10 @@ def combine(
     other shards. Rows keep the order of the shards, or `order` is "key". `block_size` is the length that rows of `npy`
     and `tensordict` are filled up to; the default is that of `tokenize`.
 
+    With `pack`, rows are sequences of up to this many tokens: several samples fill one, best fit; `segments` has the
+    length of each. Samples are divided only if they are longer than a sequence; with `across_documents`, they are
+    laid end to end. The key of a sequence is that of its first sample.
+
     When all is written, the rows are counted in the output, and compared with the parts and with the ledger of
     `tokenize`. `delete_parts` deletes the parts and the ledger after that. `move` also moves the result to `source`
     itself, in their place. `max_rows` and `max_bytes` limit shards, `record_rows` and `record_bytes` the records in
@@ -78,29 +85,46 @@ def combine(
     """
     run, storage = bundle(Run, options), options.get("storage", DEFAULT_STORAGE)
     home = f"{os.fspath(source).rstrip('/')}/"
-    limits = {"max_rows": max_rows, "max_bytes": max_bytes, "record_rows": record_rows, "record_bytes": record_bytes}
-    for name, value in {**limits, "block_size": block_size}.items():
+    limits = {
+        "max_rows": max_rows,
+        "max_bytes": max_bytes,
+        "record_rows": record_rows,
+        "record_bytes": record_bytes,
+    }
+    for name, value in {**limits, "block_size": block_size, "pack": pack}.items():
         if value is not None and value < 1:
             raise UsageError(f"expected a positive number, got {value}.", field=name)
     if order not in ("shard", "key"):
         raise UsageError(f"expected 'shard' or 'key', got {order!r}.", field="order")
+    if across_documents and pack is None:
+        raise UsageError("`across_documents` needs `pack`.", field="across_documents")
     writer = find_format(format)
+    if writer.pieces == "parts" and pack is not None:
+        raise UsageError("shards beside the data have a sample for each sample of the data.", field="pack")
     if writer.pieces == "parts" and order == "key":
         raise UsageError("shards beside the data keep the order of the data.", field="order")
     if move and output is not None:
-        raise UsageError("`move` and `output` exclude each other: `move` names the directory of the parts.", field="move")
+        raise UsageError(
+            "`move` and `output` exclude each other: `move` names the directory of the parts.", field="move"
+        )
     if partial and (move or delete_parts):
         what = "the parts of an unfinished job are needed to finish it."
         raise UsageError(what, field="move" if move else "delete_parts", hint="`partial` alone.")
     target = home + DEFAULT + "/" if output is None else f"{os.fspath(output).rstrip('/')}/"
     if real_path(target) == real_path(home):
-        raise UsageError("the output is the directory of the parts.", field="output", url=target, hint="`move` replaces the parts.")
+        raise UsageError(
+            "the output is the directory of the parts.",
+            field="output",
+            url=target,
+            hint="`move` replaces the parts.",
+        )
     if not is_local(home) and (move or delete_parts):
         raise UsageError("only local parts can be deleted.", url=home)
     if writer.pieces == "whole" and not is_local(target):
         raise UsageError("this format is written to a directory of this machine.", field="format", url=target)
     facts: dict[str, Any] = {"format": format, "order": order, "partial": partial, **limits}
     facts |= {"block_size": block_size} if block_size else {}
+    facts |= {"pack": pack, "across_documents": across_documents} if pack else {}
     settlement = Settlement(home, target, facts, move=move, delete=move or delete_parts, storage=storage)
     job = settlement.find(partial=partial)
     if not overwrite and not run.dry_run:
@@ -113,15 +137,21 @@ def combine(
     schema = first_schema(job.parts, storage)
     if schema is None:
         raise UsageError("there are no rows: every sample failed, or there were none.", url=home)
+    if pack is not None:
+        PackSettings(pack).schema(schema)
     if is_local(target) and not run.dry_run:
         make_directory(target + "x")
     ledger = ledger_url(target, "combine")
     beside = ledger.rpartition("/")[0] if is_local(target) and not run.dry_run else None
     with work_directory("combine", tmp, beside) as directory:
-        task = CombineJob(job, Parts(job.parts, schema, storage), target, facts, directory, overwrite, storage)
+        task = CombineJob(
+            job, Parts(job.parts, schema, storage), target, facts, directory, overwrite, storage
+        )
         report = run.run_job(task, ledger, overwrite=overwrite, storage=storage)
     if task.survey is not None:
-        report.notes["duplicates"] = report.dropped
+        report.notes["duplicates"] = task.survey.left_out
+        if pack is not None:
+            report.notes["documents"] = task.survey.read - task.survey.left_out
         if report.done + report.kept == report.units and not run.dry_run:
             settlement.settle(job, task, report)
     return report
@@ -153,7 +183,7 @@ class CombineJob(Task):
         facts = self.facts
         return Target(
             self.directory,
-            self.parts.schema,
+            self.survey.parts.schema,
             self.survey.summary,
             facts["record_rows"],
             facts["record_bytes"],
@@ -171,11 +201,22 @@ class CombineJob(Task):
             max_rows=self.facts["max_rows"],
             max_bytes=self.facts["max_bytes"],
             by_key=self.facts["order"] == "key",
+            pack=self._pack,
         )
         form.check(self.target)
         pieces = self.survey.pieces
         for name, piece in zip(form.names(self.target, pieces), pieces, strict=True):
             yield Unit(self.directory + name, piece)
+
+    @property
+    def packs(self) -> bool:
+        """Whether rows become sequences, so that their number changes."""
+        return self._pack is not None
+
+    @property
+    def _pack(self) -> PackSettings | None:
+        size = self.facts.get("pack")
+        return None if size is None else PackSettings(size, self.facts["across_documents"])
 
     def writes(self, units: Sequence[Unit]) -> Iterator[str]:
         yield from (unit.name for unit in units)

@@ -1,12 +1,13 @@
 """Find the rows whose key has occurred before, in bounded memory.
 
-Keys that increase from row to row cannot repeat, so most jobs need no more than that. Otherwise keys go to files by a hash,
-so that equal keys are in the same file, and each file is compared in memory. The keys themselves are compared,
-not their hashes.
+Keys that increase from row to row cannot repeat, so most jobs need no more than that. Otherwise keys go to files by a
+hash, so that equal keys are in the same file, and each file is compared in memory. The keys themselves are
+compared, not their hashes.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -65,7 +66,7 @@ class KeyOrder:
         if self.increasing:
             return True
         ranges = sorted(self._ranges.values())
-        return not self.within and all(one[1] < other[0] for one, other in zip(ranges, ranges[1:], strict=False))
+        return not self.within and all(one[1] < other[0] for one, other in itertools.pairwise(ranges))
 
 
 @dataclass

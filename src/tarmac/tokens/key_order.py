@@ -6,35 +6,30 @@ Of rows with equal keys the first is kept. Runs are shards of records, so that t
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from tarmac.limits import MIB
-from tarmac.samples.writer import TarWriter
-from tarmac.storage.types import WriteOptions
-from tarmac.tokens.rows import Batch, Part, Parts, joined, rebatched, to_records
-from tarmac.tools.mappers.records import FIELD, Schema, to_arrow
+from tarmac.tokens.drafts import batches_of, write_draft
+from tarmac.tokens.rows import Batch, Part, Parts, joined, rebatched
 
 RUN_BYTES = 64 * MIB
 """Bytes of rows that are sorted in memory."""
 MAX_RUNS = 64
 """Runs that are merged at a time."""
-_ROWS, _BYTES = 1 << 12, 1 * MIB
-"""Limits of the records of runs: one of each run is in memory while they are merged."""
-_DRAFT = WriteOptions(overwrite=True, durable=False)
 
 
 def sort_parts(parts: Parts, directory: str, run_bytes: int = RUN_BYTES) -> tuple[Parts, int]:
     """Return the rows in the order of their keys, each key once, as one part, and the number of rows left out."""
     schema, left_out, runs = parts.schema, 0, list[Part]()
-    for number, batch in enumerate(rebatched(_batches(parts), schema, 1 << 62, run_bytes)):
+    for number, batch in enumerate(rebatched(batches_of(parts), schema, 1 << 62, run_bytes)):
         ordered = _sorted(batch)
         kept = _first_of_each(ordered, None)
         left_out += len(ordered) - len(kept)
-        runs.append(_write([kept], schema, os.path.join(directory, f"run-0-{number:06d}.tar")))
+        runs.append(write_draft([kept], schema, os.path.join(directory, f"run-0-{number:06d}.tar")))
     level = 0
     while len(runs) > 1:
         level += 1
@@ -43,32 +38,13 @@ def sort_parts(parts: Parts, directory: str, run_bytes: int = RUN_BYTES) -> tupl
             some = [replace(parts, parts=[run]) for run in runs[number : number + MAX_RUNS]]
             before = sum(run.rows for run in runs[number : number + MAX_RUNS])
             name = os.path.join(directory, f"run-{level}-{number:06d}.tar")
-            merged.append(_write(_merged(some), schema, name))
+            merged.append(write_draft(_merged(some), schema, name))
             left_out += before - merged[-1].rows
         for run in runs:
             for url in run.urls:
                 os.unlink(url)
         runs = merged
     return replace(parts, parts=runs), left_out
-
-
-def _batches(parts: Parts) -> Iterator[Batch]:
-    return (batch for batch, _ in parts.rows())
-
-
-def _write(batches: Iterable[Batch], schema: Schema, path: str) -> Part:
-    rows = 0
-    with _Writer(path, encoder=False, write=_DRAFT) as writer:
-        for number, batch in enumerate(rebatched(batches, schema, _ROWS, _BYTES)):
-            rows += len(batch)
-            writer.write({"__key__": f"{number:09d}", FIELD: to_arrow(to_records(batch, schema))})
-    return Part(os.path.basename(path), (path,), rows)
-
-
-class _Writer(TarWriter):
-    """A writer that publishes nothing unless it is closed."""
-
-    _watched = False
 
 
 def _sorted(batch: Batch) -> Batch:
@@ -96,7 +72,7 @@ def _merged(runs: Sequence[Parts]) -> Iterator[Batch]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    streams = [_batches(run) for run in runs]
+    streams = [batches_of(run) for run in runs]
     held: list[Batch | None] = [next(stream, None) for stream in streams]
     last = None
     while any(batch is not None for batch in held):

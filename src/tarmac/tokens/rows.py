@@ -75,7 +75,9 @@ class Parts:
             kept = mask(at.row, len(batch)) if mask is not None else None
             yield (batch, record) if kept is None else (taken(batch, np.flatnonzero(kept)), None)
 
-    def located(self, start: Position = Position(), stop: int | None = None) -> Iterator[tuple[Position, Batch]]:
+    def located(
+        self, start: Position = Position(), stop: int | None = None
+    ) -> Iterator[tuple[Position, Batch]]:
         """Yield batches, each with the position of its first row."""
         for at, batch, _ in self._read(start, stop):
             yield at, batch
@@ -125,7 +127,10 @@ class _Reader:
         import pyarrow as pa
 
         if self._known is not None:
-            with contextlib.suppress(pa.ArrowException, ValueError, StopIteration), pa.ipc.open_stream(content) as stream:
+            with (
+                contextlib.suppress(pa.ArrowException, ValueError, StopIteration),
+                pa.ipc.open_stream(content) as stream,
+            ):
                 if stream.schema.equals(self._known, check_metadata=True):
                     batch = stream.read_next_batch()
                     batch.validate(full=True)
@@ -248,7 +253,11 @@ def column_values(batch: Batch, schema: Schema, name: str) -> Array | Ragged:
     if column.shape:
         width = column.shape[0] or 0
         values = numbers(array.values, column.dtype)  # of all rows, also of a slice
-        return values.reshape(-1, width)[array.offset : array.offset + len(array)] if width else values.reshape(len(array), 0)
+        return (
+            values.reshape(-1, width)[array.offset : array.offset + len(array)]
+            if width
+            else values.reshape(len(array), 0)
+        )
     return numbers(array, column.dtype)
 
 

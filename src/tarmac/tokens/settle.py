@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tarmac.errors import JobMismatch, NotFound, UsageError, WriteError
+from tarmac.errors import JobMismatch, NotFound, WriteError
 from tarmac.jobs.ledger import ledger_url
 from tarmac.jobs.outputs import existing_sizes, sampled_digests
 from tarmac.jobs.report import Report
@@ -68,7 +68,7 @@ class Settlement:
         self._clean_up(job, record)
         units = record["units"]
         report = Report("combine", units, kept=units, read=record["read"], written=record["rows"])
-        report.dropped = report.notes["duplicates"] = record["read"] - record["rows"]
+        report.dropped, report.notes = record["read"] - record["rows"], dict(record["notes"])
         report.bytes = record["bytes"]
         return report
 
@@ -76,22 +76,33 @@ class Settlement:
         """Verify that every row is in the output, record it, and delete and move what was asked for."""
         survey, form = task.survey, find_format(self.facts["format"])
         assert survey is not None
-        rows = form.count(task.target, task.names(report.outcomes))
-        if rows != survey.read - survey.left_out or report.written != rows:
-            what = f"the output has {rows} rows, {survey.read - survey.left_out} were expected."
+        rows, expected = form.count(task.target, task.names(report.outcomes)), survey.summary.rows
+        if (
+            rows != expected
+            or report.written != rows
+            or (survey.read - survey.left_out != rows and not task.packs)
+        ):
+            what = f"the output has {rows} rows, {expected} were expected."
             raise WriteError(what, url=self.output)
         if survey.read != job.rows or job.read != survey.read + job.failed:
             what = f"the parts have {survey.read} rows; the job read {job.read} samples, of which {job.failed} failed."
             raise JobMismatch(what, url=self.home)
+        if job.failed:
+            report.notes["samples_that_failed_in_tokenize"] = job.failed
         names = [*form.names(task.target, survey.pieces), *form.others(task.target)]
         urls = dict.fromkeys([*report.outputs, *_companions(report), *(self.output + name for name in names)])
         sizes, digests = existing_sizes(urls, self.storage), sampled_digests(urls)
         files = {url.removeprefix(self.output): [sizes[url], digests.get(url)] for url in urls}
         record = {"format": FORMAT, "options": self.facts, "source": job.identity, "units": report.units}
-        record |= {"read": survey.read, "rows": rows, "failed": job.failed, "bytes": report.bytes, "files": files}
+        record |= {
+            "read": report.read,
+            "rows": rows,
+            "notes": report.notes,
+            "failed": job.failed,
+            "bytes": report.bytes,
+            "files": files,
+        }
         self._write(self.output, record)
-        if job.failed:
-            report.notes["samples_that_failed_in_tokenize"] = job.failed
         if job.missing:
             report.remarks.append(f"{job.missing} units of the job are not finished")
         self._clean_up(job, record)
@@ -114,7 +125,11 @@ class Settlement:
         parts = set() if job is None else set(job.files)
         for name in files:
             url = self.home + name
-            if os.path.exists(local_path(self.output + name)) and os.path.exists(local_path(url)) and url not in parts:
+            if (
+                os.path.exists(local_path(self.output + name))
+                and os.path.exists(local_path(url))
+                and url not in parts
+            ):
                 raise exists(url)
 
     def _move(self, files: Mapping[str, Any]) -> None:

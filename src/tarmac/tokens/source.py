@@ -63,7 +63,9 @@ class TokenJob:
                 raise NotFound(what, url=url, hint="run tarmac tokenize again: it writes what is missing.")
             same = UNKNOWN_SIZE in (size, sizes[url]) or size == sizes[url]
             if not same or (digest is not None and digests.get(url) != digest):
-                what = "the part is not the one that the job wrote: another program has changed or replaced it."
+                what = (
+                    "the part is not the one that the job wrote: another program has changed or replaced it."
+                )
                 raise JobMismatch(what, url=url, hint="run tarmac tokenize again: it writes the part again.")
         for url in self._strangers():
             what = "this part belongs to another job."
@@ -139,7 +141,10 @@ def find_job(directory: str, *, partial: bool, storage: StorageOptions = DEFAULT
     for name in units:
         if name in records.done:
             outcome = records.done[name][1]
-            own = {_beside(directory, url): (size, outcome.sampled_digests.get(url)) for url, size in outcome.outputs.items()}
+            own = {
+                _beside(directory, url): (size, outcome.sampled_digests.get(url))
+                for url, size in outcome.outputs.items()
+            }
             parts.append(Part(shard_stem(name), tuple(own), outcome.written))
             files |= own
             read, failed = read + _taken(outcome), failed + outcome.failed + outcome.dropped
@@ -153,7 +158,9 @@ def find_job(directory: str, *, partial: bool, storage: StorageOptions = DEFAULT
                 chunks += [chunk.url for chunk in saved]
                 read, failed = read + total, failed + lost
     facts = [head.get("options"), records.identity, [[part.name, part.rows] for part in parts]]
-    content = json.dumps([*facts, list(files.values()), [url.rpartition("/")[2] for url in chunks]], sort_keys=True)
+    content = json.dumps(
+        [*facts, list(files.values()), [url.rpartition("/")[2] for url in chunks]], sort_keys=True
+    )
     identity = hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()[:32]
     return TokenJob(directory, ledger, identity, parts, files, len(missing), read, failed, storage)
 

@@ -7,10 +7,12 @@ from typing import Literal
 
 import numpy as np
 
-from tarmac.errors import JobMismatch
+from tarmac.errors import JobMismatch, WriteError
 from tarmac.tokens.duplicates import Duplicates, KeyOrder, find_duplicates, find_in_part
+from tarmac.tokens.info import TOKENS
 from tarmac.tokens.key_order import sort_parts
 from tarmac.tokens.rows import Batch, Bin, Mask, Parts, Position, column_values, key_values, taken
+from tarmac.tokens.sequences import PackSettings, pack_rows
 from tarmac.tools.mappers.records import Ragged, Schema
 
 Pieces = Literal["shards", "parts", "whole"]
@@ -84,8 +86,23 @@ def survey(
     max_rows: int,
     max_bytes: int,
     by_key: bool = False,
+    pack: PackSettings | None = None,
 ) -> Survey:
     """Read all parts once, and again if keys may repeat. The directory is for working files."""
+    if pack is not None:
+        documents = survey(parts, "whole", directory, max_rows=max_rows, max_bytes=max_bytes, by_key=by_key)
+        kept = documents.parts.rows(mask=documents.mask)
+        packed = pack_rows(kept, parts.schema, pack, directory, parts.storage)
+        again = _look(packed, pieces, max_rows, max_bytes)
+        if again.summary.values.get(TOKENS, 0) != documents.summary.values.get(TOKENS, 0):
+            raise WriteError("tokens were lost when they were packed.", url=directory)
+        return replace(
+            documents,
+            parts=packed,
+            summary=again.summary,
+            pieces=again.pieces,
+            duplicates=Duplicates(directory),
+        )
     repeated = Duplicates(directory)
     first = _look(parts, pieces, max_rows, max_bytes)
     for part, rows in zip(parts.parts, first.rows, strict=True):
@@ -144,4 +161,3 @@ def _look(parts: Parts, pieces: Pieces, max_rows: int, max_bytes: int, mask: Mas
     names = [parts.parts[start.part].name if pieces == "parts" else "" for start in starts]
     look.pieces = [Piece(*each) for each in zip(starts, stops, names, strict=True)]
     return look
-

@@ -14,7 +14,7 @@ from tarmac.errors import UsageError
 from tarmac.jobs.task import Outcome
 from tarmac.storage import Sink, StorageOptions, WriteOptions, open_write, stat, write_all
 from tarmac.storage.types import DEFAULT_STORAGE, DEFAULT_WRITE
-from tarmac.tokens.info import TokenInfo
+from tarmac.tokens.info import SEGMENTS, TokenInfo, token_columns
 from tarmac.tokens.rows import Batch, Rows, rebatched
 from tarmac.tokens.survey import Piece, Pieces, Summary
 from tarmac.tools.mappers.contract import Column
@@ -59,7 +59,7 @@ class Target:
         A column whose rows are all longer, and equally long, keeps its length, as images beside texts do.
         """
         longest = self.summary.longest.get(name, 0)
-        block = self.block_size or self.info.block_size
+        block = longest if name == SEGMENTS else self.block_size or self.info.packed or self.info.block_size
         if block is None:
             return None
         if longest > block and self.block_size is not None and self.summary.shortest[name] != longest:
@@ -159,6 +159,4 @@ def describe(target: Target, layout: Mapping[str, Any]) -> None:
 
 def fill_token(column: Column, name: str, target: Target) -> int:
     """Return what rows of a column are filled up with: the padding token, if the column has tokens."""
-    from tarmac.tokens.info import token_columns
-
     return target.info.pad_token if name in token_columns(target.schema) else 0

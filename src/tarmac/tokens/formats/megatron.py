@@ -81,7 +81,10 @@ class MegatronFormat:
             head = _HEAD.unpack(read_range(f"{target.directory}{name}.idx", 0, _HEAD.size, target.storage))
             width = np.dtype(target.schema.columns[name].dtype).itemsize
             expected = width * target.summary.values.get(name, 0)
-            if target.size(f"{name}.idx") != _HEAD.size + 20 * head[3] + 8 or target.size(f"{name}.bin") != expected:
+            if (
+                target.size(f"{name}.idx") != _HEAD.size + 20 * head[3] + 8
+                or target.size(f"{name}.bin") != expected
+            ):
                 return -1
             counts.add(head[3])
         return int(counts.pop()) if len(counts) == 1 else -1

@@ -109,7 +109,7 @@ def _ragged(name: str, values: Ragged, ends: dict[str, int]) -> dict[str, Array]
     return {f"{name}.npy": values.values, f"{name}.{OFFSETS}.npy": begin + values.offsets[1:]}
 
 
-def _header(head: bytes) -> tuple[tuple[int, ...], np.dtype, int]:  # type: ignore[type-arg]
+def _header(head: bytes) -> tuple[tuple[int, ...], np.dtype, int]:
     import io
 
     stream = io.BytesIO(head)

@@ -14,7 +14,13 @@ from tarmac.tokens.formats.base import Target
 from tarmac.tokens.rows import Rows, to_records
 from tarmac.tokens.survey import Piece, Pieces
 from tarmac.tools.mappers.records import FIELD, Schema
-from tarmac.tools.mappers.shards import RecordShardWriter, RowIndex, read_record_manifest, rows_url, write_record_manifest
+from tarmac.tools.mappers.shards import (
+    RecordShardWriter,
+    RowIndex,
+    read_record_manifest,
+    rows_url,
+    write_record_manifest,
+)
 
 MANIFEST = "tokens.json"
 _FEW = 16
@@ -88,6 +94,9 @@ class _Writer(RecordShardWriter):
     def __init__(self, url: str, schema: Schema, *, storage: StorageOptions, write: WriteOptions) -> None:
         super().__init__(url, schema, storage=storage, write=write)
         self._rows = self._writer.rows = _Rows(schema)
+
+    def __enter__(self) -> _Writer:
+        return self
 
     def copy(self, record: Any) -> None:
         """Append a record of this schema."""
