@@ -150,7 +150,10 @@ def combine(
         report = run.run_job(task, ledger, overwrite=overwrite, storage=storage)
     if task.survey is not None:
         report.notes["duplicates"] = task.survey.left_out
-        if pack is not None:
+        if pack is None:
+            sorted_out = task.survey.left_out - task.survey.duplicates.count  # before units were planned
+            report.read, report.dropped = report.read + sorted_out, report.dropped + sorted_out
+        else:
             report.notes["documents"] = task.survey.read - task.survey.left_out
         if report.done + report.kept == report.units and not run.dry_run:
             settlement.settle(job, task, report)
