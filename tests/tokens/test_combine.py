@@ -105,7 +105,7 @@ def test_several_processes_write_the_same_bytes(tmp_path):
     tokens = write_parts(tmp_path, [unique([part]) for part in parts], batch_size=16)
     for jobs in (1, 2):
         tarmac.combine(tokens, tmp_path / str(jobs), jobs=jobs, max_rows=37)
-    one, two = ({p.name: p.read_bytes() for p in (tmp_path / n).glob("t*")} for n in "12")
+    one, two = ({p.name: p.read_bytes() for p in (tmp_path / n).glob("*.tar")} for n in "12")
     assert one == two
     assert len(one) > 10
 

@@ -36,7 +36,7 @@ _COMBINE = [
     _COMBINE,
     OVERWRITE,
     RUN,
-    STORAGE,
+    STORAGE[1:],
     example="tarmac combine tokens/ -o train-tokens/ --format tensordict",
 )
 def command(source: str, **options: Any) -> Any:

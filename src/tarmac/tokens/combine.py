@@ -177,7 +177,7 @@ class CombineJob(Task):
     verb: str = field(default="combine", init=False)
 
     def options(self) -> dict[str, Any]:
-        return {"inputs": self.source.identity, "schema": self.parts.schema.to_json()} | self.facts
+        return {"inputs": self.source.identity} | self.facts
 
     @property
     def target(self) -> Target:

@@ -128,7 +128,7 @@ class _Reader:
 
         if self._known is not None:
             with (
-                contextlib.suppress(pa.ArrowException, ValueError, StopIteration),
+                contextlib.suppress(pa.ArrowException, ValueError, StopIteration, OSError),
                 pa.ipc.open_stream(content) as stream,
             ):
                 if stream.schema.equals(self._known, check_metadata=True):
