@@ -6,6 +6,9 @@ import pytest
 
 import tarmac
 from harness.hints import follows, hinted
+from hints.commands import done
+from tarmac.tools.mappers import Column
+from tokens import models
 from tokens.datasets import write_tokens
 from tokens.models import caption
 from tools.shards import make
@@ -48,21 +51,33 @@ def test_what_can_be_packed(tmp_path, tokens):
     assert len(tarmac.Loader(tarmac.Mix([tokens.pack(2048), tokens.pack(2048)]), 1)) == 2
 
 
-@follows("tarmac tokenize --interleave makes one sequence.")
-def test_columns_of_texts_and_images(tmp_path):
-    from tokens import models
+class Pairs(tarmac.Mapper):
+    """Gives texts and images columns of their own."""
 
+    outputs = {"text": Column("uint16", (None,)), "image": Column("uint16", (None,))}
+
+    def __call__(self, batch):
+        return {name: [[1, 2]] * len(batch) for name in self.outputs}
+
+
+@follows(
+    "tarmac tokenize --interleave makes one sequence.",
+    "tarmac combine DIR, where DIR is the output of tarmac tokenize.",
+)
+def test_columns_of_texts_and_images(capsys):
     with tarmac.TarWriter("in.tar") as writer:
         for number in range(3):
             writer.write({"__key__": str(number), "0.txt": caption(number), "1.txt": caption(number + 1)})
-    options = {"tokenizer": f"{models.__file__}:Letters", "image_tokenizer": f"{models.__file__}:Nothing"}
-    options |= {"jobs": 1, "image_vocab_size": 9}
-    paired = {"text": "0.txt", "image": "1.txt", **options}
-    with pytest.raises(tarmac.errors.UsageError):
-        tarmac.tokenize("in.tar", "pairs", **paired)
-    tarmac.tokenize("in.tar", "sequence", interleave="0.txt,1.txt", tokenizer=options["tokenizer"], jobs=1)
-    tarmac.combine("sequence", "tokens")
-    assert len(tarmac.Tokens("tokens").pack(2048)) == 1
+    tarmac.tokenize("in.tar", "pairs", mapper=Pairs, vocab_size=9, jobs=1)
+    with hinted("tarmac combine DIR, where DIR is the output of tarmac tokenize."):
+        tarmac.Tokens("pairs")
+    done(capsys, "combine", "pairs")
+    with hinted("tarmac tokenize --interleave makes one sequence."):
+        tarmac.Tokens("pairs/combined").pack(2048)
+    tokenizer = f"{models.__file__}:Letters"
+    done(capsys, "tokenize", "in.tar", "-o", "one", "--interleave", "0.txt,1.txt", "--tokenizer", tokenizer)
+    done(capsys, "combine", "one")
+    assert len(tarmac.Tokens("one/combined").pack(2048)) == 1
 
 
 @follows('missing="drop" leaves them out.', "both need the same keys; see ds.keys().")

@@ -301,6 +301,13 @@ def test_other_sources(tmp_path, tokens):
         tarmac.Dataset(f"{tmp_path}/t/tokens.json")[0]
     with pytest.raises(UsageError):
         tarmac.Tokens(tmp_path / "t", length=0)
+    for dtype in ("float32", "int8", "nothing"):
+        with pytest.raises(UsageError, match="49999"):
+            tarmac.Tokens(tmp_path / "t", dtype=dtype)
+    with pytest.raises(UsageError, match="'8'"):
+        tarmac.Loader(tokens, 1, pack="8")
+    assert repr(tokens).startswith("<Tokens: 19 samples in 3 shards; fields tokens;")
+    assert "sequences of 64 tokens" in repr(tokens.pack(64))
     with pytest.raises(FileNotFoundError):
         tarmac.Tokens(tmp_path / "missing")
 
@@ -308,7 +315,9 @@ def test_other_sources(tmp_path, tokens):
 def test_check_compares_the_index_of_rows(tmp_path, tokens):
     manifest = tmp_path / "t" / "tokens.json"
     assert tarmac.check(str(manifest)).ok
-    other = write_tokens(tmp_path / "other", rows_of([[5, 0, 17, 3, 40, 8, 7, 2], [9, 9, 30, 2], [64] + [1] * 6]))
+    other = write_tokens(
+        tmp_path / "other", rows_of([[5, 0, 17, 3, 40, 8, 7, 2], [9, 9, 30, 2], [64] + [1] * 6])
+    )
     shutil.copyfile(f"{other}/tokens-000000.tar", tmp_path / "t/tokens-000000.tar")
     report = tarmac.check(str(manifest))
     assert not report.ok

@@ -198,11 +198,11 @@ class Dataset(Steps, MapStyle[T_co]):
         facts = self._facts()
         first = f"{facts.pop('samples')} samples in {plural(int(facts.pop('shards')), 'shard')}"
         return visible(
-            f"<Dataset: {'; '.join([first, *(f'{name} {value}' for name, value in facts.items())])}>"
+            f"<{type(self).__name__}: {'; '.join([first, *(f'{name} {value}' for name, value in facts.items())])}>"
         )
 
     def _repr_html_(self) -> str:
-        return html_table("Dataset", self._facts())
+        return html_table(type(self).__name__, self._facts())
 
     def _facts(self) -> dict[str, str]:
         total = sum(

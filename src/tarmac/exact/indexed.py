@@ -343,7 +343,9 @@ def cut_out(
     """Yield samples that all have the same fields; `bounds` holds all begins and all ends of each field."""
     rows = zip(keys, urls, contents, *bounds, strict=True)
     match names:
-        # Most samples have two or three fields, and dictionary displays are fastest.
+        # Most samples have up to three fields, and dictionary displays are fastest.
+        case [one]:
+            return ({"__key__": key, "__url__": url, one: data[a:b]} for key, url, data, a, b in rows)
         case [one, two]:
             return (
                 {"__key__": key, "__url__": url, one: data[a:b], two: data[c:d]}

@@ -52,7 +52,8 @@ class PackedShards(ShardSet):
                 digest.update(rows.tobytes())
             sequences = len(_packing(sidecar, rows, pack))
             shards.append(replace(shard, samples=sequences, fingerprint=digest.hexdigest()))
-        super().__init__(replace(manifest, shards=shards), part.shards.options)
+        # The fields of sequences are pieces of columns.
+        super().__init__(replace(manifest, shards=shards), replace(part.shards.options, fields=None))
 
     def _checked_sidecar(self, number: int) -> Sidecar:
         return packed_sidecar(self._inner.sidecar(self._numbers[number]), self._rows[number], self._pack)

@@ -35,11 +35,15 @@ class TokenRows(Each):
         super().__init__()
         self.columns = {name: column for name, column in columns.items() if column.shape}
         self.info, self.length, self.packed, self.segments = info, length, packed, segments
-        self.dtype = np.dtype(dtype)
-        largest = max(info.vocab_size, info.image_token_shift + info.image_vocab_size)
-        if self.dtype.kind not in "iu" or largest - 1 > np.iinfo(self.dtype).max:
-            what = f"expected a type of integers that holds {largest - 1}, got {dtype}."
-            raise UsageError(what, field="dtype")
+        largest = max(info.vocab_size, info.image_token_shift + info.image_vocab_size, 1) - 1
+        try:
+            self.dtype = np.dtype(dtype)
+        except TypeError:
+            self.dtype = np.dtype(object)
+        if self.dtype.kind not in "iu" or largest > np.iinfo(self.dtype).max:
+            raise UsageError(
+                f"expected a type of integers that holds {largest}, got {dtype!r}.", field="dtype"
+            )
 
     def __eq__(self, other: object) -> bool:
         names = ("columns", "info", "length", "dtype", "packed", "segments")
@@ -80,6 +84,11 @@ class TokenRows(Each):
     def _sequences(self, items: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, Any]]:
         """Yield the fields of sequences; their documents are divided by `segments`, or are fields of their own."""
         stored = SEGMENTS in self.columns
+        if stored and not self.segments:
+            for name, column in self.columns.items():
+                if name != SEGMENTS:
+                    yield from self._padded(name, column, [item[name] for item in items])
+            return
         for name, column in self.columns.items():
             if name == SEGMENTS:
                 continue

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from tarmac.errors import UsageError
+from tarmac.errors import NotFound, UsageError
 from tarmac.exact.dataset import Dataset
 from tarmac.exact.packed import PackedShards, PackOptions
 from tarmac.exact.selection import whole
 from tarmac.exact.shardset import OpenOptions, ShardSet
 from tarmac.storage import Cache, StorageOptions
 from tarmac.storage.types import DEFAULT_STORAGE
-from tarmac.tokens.info import MODALITY, TOKENS, TokenInfo
 from tarmac.tokens.arrays import TokenRows
+from tarmac.tokens.info import MODALITY, SEGMENTS, TOKENS, TokenInfo
 from tarmac.tools.mappers.records import Schema
 from tarmac.tools.mappers.shards import read_record_manifest
 
@@ -54,7 +54,11 @@ class Tokens(Dataset[dict[str, Any]]):
         name = os.fspath(source)
         if not name.partition("?")[0].endswith(".json"):
             name = f"{name.rstrip('/')}/{MANIFEST}"
-        manifest, schema = read_record_manifest(name, storage)
+        try:
+            manifest, schema = read_record_manifest(name, storage)
+        except NotFound as error:
+            error.hint = "tarmac combine DIR, where DIR is the output of tarmac tokenize."
+            raise
         info = TokenInfo.of(schema)
         if length is not _STORED and length is not None and length < 1:
             raise UsageError(f"expected 1 or more, got {length}.", field="length")
@@ -62,7 +66,8 @@ class Tokens(Dataset[dict[str, Any]]):
         step = TokenRows(
             schema.columns, info, length=fixed, dtype=dtype, packed=info.packed is not None, segments=segments
         )
-        options = OpenOptions(cache=cache, in_memory=in_memory, storage=storage, rows=True)
+        fields = frozenset(name for name in step.columns if segments or name != SEGMENTS)
+        options = OpenOptions(fields, cache=cache, in_memory=in_memory, storage=storage, rows=True)
         self._parts = (replace(whole(ShardSet(manifest, options)), steps=(step,)),)
 
     @property
@@ -74,6 +79,12 @@ class Tokens(Dataset[dict[str, Any]]):
     def schema(self) -> Schema:
         """The columns and their types as they are stored."""
         return Schema(self._step.columns, self.info.to_json())
+
+    def _facts(self) -> dict[str, str]:
+        facts = super()._facts() | {"fields": ", ".join(self._step.columns)}
+        if self._step.packed:
+            facts["sequences of"] = f"{self._step.length} tokens"
+        return facts
 
     @property
     def _step(self) -> TokenRows:

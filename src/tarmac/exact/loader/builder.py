@@ -154,7 +154,7 @@ class BatchBuilder:
         """
         batch = _Batch(self, request, spool)
         if pool is None:
-            return lambda: batch.finish([batch.fill(chunk) for chunk in _chunks(request.size, 1)])
+            return lambda: batch.finish([batch.fill(range(request.size))])
         futures = [pool.submit(batch.fill, chunk) for chunk in _chunks(request.size, threads)]
         return lambda: batch.finish(_results(futures))
 
