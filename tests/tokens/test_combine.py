@@ -107,7 +107,7 @@ def test_several_processes_write_the_same_bytes(tmp_path):
         tarmac.combine(tokens, tmp_path / str(jobs), jobs=jobs, max_rows=37)
     one, two = ({p.name: p.read_bytes() for p in (tmp_path / n).glob("*.tar")} for n in "12")
     assert one == two
-    assert len(one) > 10
+    assert len(one) > 5
 
 
 def test_a_finished_run_does_nothing(tmp_path, monkeypatch):
