@@ -19,7 +19,9 @@ from tokens.parts import expected, some_parts, stored, unique, write_parts
 KEYS = st.one_of(
     st.integers(0, 30).map(lambda number: f"{number:03d}"), st.sampled_from(["a", "é", "long" * 9, "0"])
 )
-PARTS = st.lists(st.lists(st.tuples(KEYS, st.lists(st.integers(0, 59_999), max_size=9)), max_size=12), max_size=5)
+PARTS = st.lists(
+    st.lists(st.tuples(KEYS, st.lists(st.integers(0, 59_999), max_size=9)), max_size=12), max_size=5
+)
 
 
 @settings(max_examples=rounds(30), deadline=None)
@@ -144,7 +146,9 @@ class TestBugsOfTheScripts:
         tokens = write_parts(tmp_path, parts, batch_size=16)
         tarmac.combine(tokens, tmp_path / "npy", format="npy", block_size=31, jobs=1)
         values, mask = (np.load(tmp_path / "npy" / name) for name in ("tokens.npy", "tokens.mask.npy"))
-        assert [row[has].tolist() for row, has in zip(values, mask, strict=True)] == [t for _, t in unique(parts)]
+        assert [row[has].tolist() for row, has in zip(values, mask, strict=True)] == [
+            t for _, t in unique(parts)
+        ]
 
     def test_one_row_of_each_key_is_kept_not_the_first_rows(self, tmp_path):
         numbers = [5, 6, 5, 6, 7, 8]
@@ -249,7 +253,18 @@ def test_the_command_line(tmp_path, capsys):
     from tarmac.cli import main
 
     tokens = write_parts(tmp_path, some_parts())
-    command = ["combine", str(tokens), "-o", f"{tmp_path}/out", "--max-rows", "60", "--order", "key", "-j", "1"]
+    command = [
+        "combine",
+        str(tokens),
+        "-o",
+        f"{tmp_path}/out",
+        "--max-rows",
+        "60",
+        "--order",
+        "key",
+        "-j",
+        "1",
+    ]
     with pytest.raises(SystemExit, match="0"):
         main(command)
     assert "150 samples in, 150 out" in capsys.readouterr().err

@@ -117,17 +117,17 @@ class Duplicates:
         return self._kept
 
 
-def find_duplicates(parts: Parts, key_bytes: int, rows: int, directory: str, found: Duplicates) -> None:
+def find_duplicates(parts: Parts, key_bytes: int, rows: int, directory: str, repeated: Duplicates) -> None:
     """Add the rows whose key occurred before; `key_bytes` and `rows` say how much there is to compare."""
     count = min(max(-(-(key_bytes + _OVERHEAD * rows) // BUCKET_BYTES), 1), MAX_BUCKETS)
-    _compare(_keys(parts.located()), count, directory, found)
+    _compare(_keys(parts.located()), count, directory, repeated)
 
 
-def find_in_part(parts: Parts, start: Position, stop: int, directory: str, found: Duplicates) -> None:
+def find_in_part(parts: Parts, start: Position, stop: int, directory: str, repeated: Duplicates) -> None:
     """Add the rows of one part whose key occurred before in that part."""
     size = (stop - start.row) * 4 * _OVERHEAD
     count = min(max(-(-size // BUCKET_BYTES), 1), MAX_BUCKETS)
-    _compare(_keys(parts.located(start, stop)), count, directory, found)
+    _compare(_keys(parts.located(start, stop)), count, directory, repeated)
 
 
 def _keys(located: Iterable[tuple[Position, Batch]]) -> Iterator[tuple[Any, Array]]:
@@ -136,12 +136,12 @@ def _keys(located: Iterable[tuple[Position, Batch]]) -> Iterator[tuple[Any, Arra
         yield batch.column("key"), np.arange(at.row, at.row + len(batch))
 
 
-def _compare(keys: Iterator[tuple[Any, Array]], buckets: int, directory: str, found: Duplicates) -> None:
+def _compare(keys: Iterator[tuple[Any, Array]], buckets: int, directory: str, repeated: Duplicates) -> None:
     paths = [os.path.join(directory, f"keys-{number}") for number in range(buckets)]
     try:
         _spill(keys, paths)
         for path in paths:
-            found.add(_repeated(path))
+            repeated.add(_repeated(path))
     finally:
         for path in paths:
             if os.path.exists(path):

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from tarmac.errors import JobMismatch, TarmacError
+from tarmac.errors import JobError, TarmacError
 from tarmac.limits import Limits
 from tarmac.storage import StorageOptions, open_read
 from tarmac.storage.types import DEFAULT_STORAGE
@@ -137,17 +137,17 @@ class _Reader:
                     return _without_nulls(batch)
         schema, batch = parse_record(content)
         if schema.to_json() != self.schema.to_json():
-            raise JobMismatch(_difference(self.schema, schema), hint="combine the parts of one job.")
+            raise JobError(_difference(self.schema, schema))
         types = {"key": pa.binary()} | {name: _type(column) for name, column in schema.columns.items()}
         if types != dict(zip(batch.schema.names, batch.schema.types, strict=True)):
-            raise JobMismatch("a record has other columns than its schema.")
+            raise JobError("a record has other columns than its schema.")
         self._known = batch.schema
         return _without_nulls(batch)
 
 
 def _without_nulls(batch: Batch) -> Batch:
     if any(array.null_count for array in batch.columns):
-        raise JobMismatch("values are missing in a record.")
+        raise JobError("values are missing in a record.")
     return batch
 
 
@@ -162,7 +162,7 @@ def _members(url: str, begin: int, storage: StorageOptions) -> Iterator[tuple[in
         at = 0
         for name, start, size, content in read_members(mapped or source, _OWN, url=url, payload=view is None):
             if not name.endswith(_FIELD):
-                raise JobMismatch("this is not a part of tokens: it has other fields.", url=url)
+                raise JobError("this is not a part of tokens: it has other fields.", url=url)
             if at >= begin:
                 yield at, content if view is None else view[start : start + size]
             at = start + padded(size)

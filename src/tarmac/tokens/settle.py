@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tarmac.errors import JobMismatch, NotFound, WriteError
+from tarmac.errors import JobError, NotFound, WriteError
 from tarmac.jobs.ledger import ledger_url
 from tarmac.jobs.outputs import existing_sizes, sampled_digests
 from tarmac.jobs.report import Report
@@ -58,7 +58,7 @@ class Settlement:
         if record is None or not self._is_current(record, job):
             if job is None:
                 what = "the parts are gone: an earlier run with other options combined and deleted them."
-                raise JobMismatch(what, url=self.home, hint="the options of that run.")
+                raise JobError(what, url=self.home, hint="the options of that run.")
             return None
         if record is not moved and not self._exist(self.output, record["files"]):
             if job is None:
@@ -86,7 +86,7 @@ class Settlement:
             raise WriteError(what, url=self.output)
         if survey.read != job.rows or job.read != survey.read + job.failed:
             what = f"the parts have {survey.read} rows; the job read {job.read} samples, of which {job.failed} failed."
-            raise JobMismatch(what, url=self.home)
+            raise JobError(what, url=self.home)
         if job.failed:
             report.notes["samples_that_failed_in_tokenize"] = job.failed
         names = [*form.names(task.target, survey.pieces), *form.others(task.target)]
@@ -147,7 +147,7 @@ class Settlement:
         return (
             record is not None
             and record.get("format") == FORMAT
-            and record.get("options") == json.loads(json.dumps(self.facts))
+            and record.get("options") == self.facts
             and (job is None or record.get("source") == job.identity)
         )
 

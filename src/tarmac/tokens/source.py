@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tarmac.display import plural
-from tarmac.errors import JobBusy, JobMismatch, NotFound, TarmacError, UsageError
-from tarmac.jobs.chunks import Chunks, chunk_directory
+from tarmac.errors import JobBusy, JobError, NotFound, TarmacError, UsageError
+from tarmac.jobs.chunks import Chunk, Chunks, chunk_directory
 from tarmac.jobs.ledger import ledger_url, read_job
 from tarmac.jobs.outputs import UNKNOWN_SIZE, existing_sizes, sampled_digests
 from tarmac.jobs.task import Outcome
@@ -66,10 +66,10 @@ class TokenJob:
                 what = (
                     "the part is not the one that the job wrote: another program has changed or replaced it."
                 )
-                raise JobMismatch(what, url=url, hint="run tarmac tokenize again: it writes the part again.")
+                raise JobError(what, url=url, hint="run tarmac tokenize again: it writes the part again.")
         for url in self._strangers():
             what = "this part belongs to another job."
-            raise JobMismatch(what, url=url, hint="move it to another directory.")
+            raise JobError(what, url=url, hint="move it to another directory.")
 
     def _strangers(self) -> Iterator[str]:
         """Yield shards of records beside the parts that this job has not written."""
@@ -133,7 +133,7 @@ def find_job(directory: str, *, partial: bool, storage: StorageOptions = DEFAULT
     if missing and not partial:
         what = f"{len(missing)} of {plural(len(units), 'unit')} of the job are not finished."
         hint = "run tarmac tokenize again, which does the rest; or `partial` for what is finished."
-        raise JobMismatch(what, url=directory, hint=hint)
+        raise JobError(what, url=directory, hint=hint)
     parts: list[Part] = []
     files: dict[str, tuple[int, str | None]] = {}
     chunks: list[str] = []
@@ -149,7 +149,7 @@ def find_job(directory: str, *, partial: bool, storage: StorageOptions = DEFAULT
             files |= own
             read, failed = read + _taken(outcome), failed + outcome.failed + outcome.dropped
         else:
-            saved = Chunks(chunk_directory(ledger, name), "", storage).load()
+            saved = _saved(ledger, name, storage)
             if saved:
                 state = saved[-1].state
                 lost = state["failed"] + state["dropped"]
@@ -172,3 +172,8 @@ def _beside(directory: str, url: str) -> str:
 
 def _taken(outcome: Outcome) -> int:
     return outcome.read + outcome.added - outcome.left_out
+
+
+def _saved(ledger: str, unit: str, storage: StorageOptions) -> list[Chunk]:
+    chunks = Chunks(chunk_directory(ledger, unit), "", storage)
+    return chunks.load()

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from tarmac.errors import JobMismatch, WriteError
+from tarmac.errors import JobError, WriteError
 from tarmac.tokens.duplicates import Duplicates, KeyOrder, find_duplicates, find_in_part
 from tarmac.tokens.info import TOKENS
 from tarmac.tokens.key_order import sort_parts
@@ -108,7 +108,7 @@ def survey(
     for part, rows in zip(parts.parts, first.rows, strict=True):
         if part.rows != rows:
             what = f"the part has {rows} rows, its job wrote {part.rows}."
-            raise JobMismatch(what, url=part.urls[0] if part.urls else part.name)
+            raise JobError(what, url=part.urls[0] if part.urls else part.name)
     read = first.summary.rows
     if by_key and not first.order.increasing:
         ordered, left_out = sort_parts(parts, directory)

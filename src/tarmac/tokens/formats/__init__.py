@@ -15,5 +15,5 @@ def find_format(name: str) -> Format:
     """Return a format by name."""
     if name not in NAMES:
         raise UsageError(f"expected one of {', '.join(NAMES)}, got {name!r}.", field="format")
-    found: Format = importlib.import_module(f"{__name__}.{name}").FORMAT
-    return found
+    chosen: Format = importlib.import_module(f"{__name__}.{name}").FORMAT
+    return chosen

@@ -64,7 +64,7 @@ class Target:
             return None
         if longest > block and self.block_size is not None and self.summary.shortest[name] != longest:
             what = f'a row of "{name}" has {longest} tokens, more than {block}.'
-            raise UsageError(what, field="block_size", hint=f"{longest}.")
+            raise UsageError(what, field="block_size", hint=f"`block_size` {longest}.")
         return max(longest, block)
 
     def batches(self, rows: Iterator[Rows]) -> Iterator[Batch]:
@@ -152,7 +152,8 @@ def npy_head(dtype: Any, shape: tuple[int, ...]) -> bytes:
 
 def describe(target: Target, layout: Mapping[str, Any]) -> None:
     """Write `info.json`: the number of rows, the columns, and the metadata of the tokens."""
-    content = json.loads(target.schema.to_json()) | {"rows": target.summary.rows} | dict(layout)
+    columns = {name: column.to_json() for name, column in target.schema.columns.items()}
+    content = {"rows": target.summary.rows, "columns": columns, "info": dict(target.schema.info), **layout}
     text = json.dumps(content, indent=1, sort_keys=True) + "\n"
     write_all(target.directory + INFO, text.encode(), target.storage, _REPLACE)
 
