@@ -25,6 +25,7 @@ from tarmac.stream.pipeline import DataPipeline as DataPipeline
 from tarmac.stream.webdataset import WebDataset as WebDataset
 from tarmac.stream.webloader import WebLoader as WebLoader
 from tarmac.tar import TarOptions as TarOptions
+from tarmac.tokens.combine import combine as combine
 from tarmac.tokens.dataset import Tokens as Tokens
 from tarmac.tokens.tokenize import tokenize as tokenize
 from tarmac.tools.audit import audit as audit

@@ -11,6 +11,7 @@ from harness.hints import follows, hinted
 from tarmac.tokens.info import TokenInfo
 from tarmac.tools.mappers.records import FIELD, from_arrow
 from tokens import models
+from tokens.parts import some_parts, stored, write_parts
 from tools.shards import make
 
 pytestmark = pytest.mark.usefixtures("home")
@@ -56,3 +57,75 @@ def test_records_that_are_not_tokens(shards):
     tarmac.tokenize(shards, "out", text="txt", tokenizer=f"{MODELS}:Letters", jobs=1)
     record = from_arrow(next(iter(tarmac.read(f"out/{Path(shards[0]).name}")))[FIELD])
     assert TokenInfo.of(record.schema).vocab_size == 256
+
+
+@pytest.fixture
+def tokens(tmp_path):
+    """The parts of a finished job."""
+    return write_parts(tmp_path, some_parts(2, 9))
+
+
+@follows("the directory that tarmac tokenize wrote to.", "`move` replaces the parts.")
+def test_directories_to_combine(tmp_path, tokens):
+    with hinted("the directory that tarmac tokenize wrote to."):
+        tarmac.combine(tmp_path, jobs=1)
+    with hinted("`move` replaces the parts."):
+        tarmac.combine(tokens, tokens, jobs=1)
+    assert tarmac.combine(tokens, move=True, jobs=1).written == len(stored(tokens)) == 18
+
+
+@follows(
+    "run tarmac tokenize again: it writes what is missing.",
+    "run tarmac tokenize again: it writes the part again.",
+    "move it to another directory.",
+)
+def test_parts_that_are_not_those_of_the_job(tmp_path, tokens):
+    (tokens / "in-000.tar").unlink()
+    with hinted("run tarmac tokenize again: it writes what is missing."):
+        tarmac.combine(tokens, jobs=1)
+    write_parts(tmp_path, some_parts(2, 9))
+    (tokens / "in-000.tar").write_bytes((tokens / "in-001.tar").read_bytes())
+    with hinted("run tarmac tokenize again: it writes the part again."):
+        tarmac.combine(tokens, jobs=1)
+    write_parts(tmp_path, some_parts(2, 9))
+    (tokens / "other.tar").write_bytes((tokens / "in-001.tar").read_bytes())
+    with hinted("move it to another directory."):
+        tarmac.combine(tokens, jobs=1)
+    (tokens / "other.tar").rename(tmp_path / "other.tar")
+    assert tarmac.combine(tokens, jobs=1).written == 18
+
+
+@follows(
+    "run tarmac tokenize again, which does the rest; or `partial` for what is finished.", "`partial` alone."
+)
+def test_jobs_that_are_not_finished(tmp_path):
+    shards = make(tmp_path, 3, 3)
+
+    def tokenize():
+        return tarmac.tokenize(shards, "t", text="txt", tokenizer=f"{MODELS}:Letters", jobs=1)
+
+    tokenize()
+    (tmp_path / "t" / "in-1.tar").unlink()
+    for entry in (tmp_path / "t" / ".tarmac").rglob("*.jsonl"):
+        lines = entry.read_text().splitlines(keepends=True)
+        entry.write_text("".join(line for line in lines if "in-1.tar" not in line))
+    hint = "run tarmac tokenize again, which does the rest; or `partial` for what is finished."
+    with hinted(hint):
+        tarmac.combine("t", jobs=1)
+    with hinted("`partial` alone."):
+        tarmac.combine("t", partial=True, delete_parts=True, jobs=1)
+    assert tarmac.combine("t", "some", partial=True, jobs=1).written == 3
+    tokenize()
+    assert tarmac.combine("t", jobs=1).written == 6
+
+
+@follows("the options of that run.", "`block_size` {}.")
+def test_options_of_combine(tokens):
+    with hinted("`block_size` {}."):
+        tarmac.combine(tokens, "out", format="npy", block_size=2, jobs=1)
+    longest = max(len(row["tokens"]) for _, row in stored(tokens))
+    options = {"format": "npy", "block_size": longest, "jobs": 1}
+    assert tarmac.combine(tokens, "out", delete_parts=True, **options).written == 18
+    with hinted("the options of that run."):
+        tarmac.combine(tokens, "out", format="megatron", jobs=1)
+    assert tarmac.combine(tokens, "out", **options).kept == 1

@@ -40,13 +40,14 @@ VERBS = {
     "show": "Show samples, statistics, or a contact sheet; extract files.",
     "export": "Export samples to files, tables and databases.",
     "tokenize": "Tokenize texts and images of samples.",
+    "combine": "Combine the parts that tokenize wrote.",
     "jobs": "Run jobs on Slurm and Kubernetes, and look at jobs.",
     "cache": "Fill, verify and evict the cache.",
     "audit": "Audit the order in which a Loader reads samples.",
 }
 """The verbs and what they do, for `tarmac --help`."""
 _registered: dict[str, click.Command] = {}
-_JOBS = ("pack", "copy", "sort", "map", "join", "index", "export", "tokenize", "cache")
+_JOBS = ("pack", "copy", "sort", "map", "join", "index", "export", "tokenize", "combine", "cache")
 DEFECT, INTERRUPTED = 70, 130
 
 

@@ -56,7 +56,10 @@ def chunk_directory(ledger: str, unit: str) -> str:
 
 @dataclass
 class Chunks:
-    """The chunks of one unit; those with another fingerprint belong to another job and are ignored."""
+    """The chunks of one unit; those with another fingerprint belong to another job and are ignored.
+
+    Without a fingerprint, which only the job knows, the chunks of the longest chain are taken.
+    """
 
     directory: str
     fingerprint: str
@@ -92,12 +95,14 @@ class Chunks:
     def _chain(self, name: str, sizes: dict[str, int]) -> list[Chunk]:
         """Return the chunks up to one of them, or nothing if one is missing or belongs to another job."""
         chain: list[Chunk] = []
+        fingerprint = self.fingerprint
         while name:
             stored = self._get(name)
+            fingerprint = fingerprint or stored.get("fingerprint", "")
             number = _order(name)[0]
             if (
                 stored.get("format") != FORMAT
-                or stored.get("fingerprint") != self.fingerprint
+                or stored.get("fingerprint") != fingerprint
                 or stored.get("number") != number
                 or stored.get("bytes") != sizes.get(f"{name}.tar")
                 or (chain and number != _order(chain[-1].url.rpartition("/")[2])[0] - 1)

@@ -8,7 +8,7 @@ from typing import Any
 from tarmac.display import display_url, html_table, plural
 from tarmac.jobs.task import Outcome
 
-DROPPED = ("doubles_left_out", "without_a_partner_dropped")
+DROPPED = ("duplicates", "doubles_left_out", "without_a_partner_dropped")
 """Notes that say why samples were dropped; they are part of `dropped`."""
 _COUNTS = ("read", "left_out", "added", "written", "failed", "dropped", "bytes")
 

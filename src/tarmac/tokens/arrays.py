@@ -33,7 +33,9 @@ class TokenRows(Each):
         segments: bool = True,
     ) -> None:
         super().__init__()
-        self.columns = {name: column for name, column in columns.items() if column.shape}
+        # The others have the lengths of the tokens.
+        tokens_first = sorted(columns.items(), key=lambda item: item[0] != TOKENS)
+        self.columns = {name: column for name, column in tokens_first if column.shape}
         self.info, self.length, self.packed, self.segments = info, length, packed, segments
         largest = max(info.vocab_size, info.image_token_shift + info.image_vocab_size, 1) - 1
         try:

@@ -63,12 +63,30 @@ class Ragged:
         return np.diff(self.offsets)
 
 
+class Keys(Sequence[str]):
+    """Keys that stay in an Arrow array of bytes until they are needed as text."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self[:])
+
+    def __getitem__(self, number: Any) -> Any:
+        if isinstance(number, slice):
+            return [key.decode("utf-8", "surrogateescape") for key in self.array[number].to_pylist()]
+        return self.array[number].as_py().decode("utf-8", "surrogateescape")
+
+
 @dataclass(frozen=True)
 class Records:
     """Rows: their keys, and for each column an array or `Ragged`."""
 
     schema: Schema
-    keys: list[str]
+    keys: Sequence[str]
     columns: Mapping[str, Array | Ragged]
 
     def __len__(self) -> int:
@@ -115,7 +133,8 @@ def to_arrow(records: Records) -> bytes:
     """Return a record."""
     import pyarrow as pa
 
-    keys = pa.array([_blob(key) for key in records.keys], pa.binary())
+    given = records.keys
+    keys = given.array if isinstance(given, Keys) else pa.array([_blob(key) for key in given], pa.binary())
     arrays = [keys, *(_arrow(values) for values in records.columns.values())]
     metadata = {_METADATA: records.schema.to_json()}
     names = ["key", *records.columns]

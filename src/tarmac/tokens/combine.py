@@ -1,0 +1,261 @@
+"""Combine the parts that `tokenize` wrote into one dataset: each key once, in bounded memory, in several formats."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Unpack
+
+from tarmac.errors import UsageError
+from tarmac.jobs.ledger import ledger_url
+from tarmac.jobs.outputs import UNKNOWN_SIZE, existing_sizes
+from tarmac.jobs.report import Report
+from tarmac.jobs.task import Outcome, Task, Unit
+from tarmac.limits import MIB
+from tarmac.storage import StorageOptions, is_local
+from tarmac.storage.types import DEFAULT_STORAGE
+from tarmac.tokens.formats import find_format
+from tarmac.tokens.formats.base import Target
+from tarmac.tokens.rows import Parts, Rows, first_schema
+from tarmac.tokens.sequences import PackSettings
+from tarmac.tokens.settle import Settlement
+from tarmac.tokens.source import TokenJob, find_job
+from tarmac.tokens.survey import Survey, survey
+from tarmac.tools.closing import exists, real_path
+from tarmac.tools.options import Run, RunArgs, bundle, verb
+from tarmac.tools.output import make_directory
+from tarmac.tools.workdir import work_directory
+
+FormatName = Literal["tarmac", "npy", "tensordict", "megatron", "sidecar"]
+SHARD_ROWS, SHARD_BYTES = 1 << 20, 256 * MIB
+RECORD_ROWS, RECORD_BYTES = 1 << 14, 8 * MIB
+DEFAULT = "combined"
+"""The name of the output in the directory of the parts."""
+
+
+class CombineArgs(RunArgs, total=False):
+    """The shared keyword arguments of `combine`."""
+
+    storage: StorageOptions
+    """Credentials, endpoints, timeouts and retries."""
+
+
+@verb(CombineArgs, Run)
+def combine(
+    source: str | os.PathLike[str],
+    output: str | os.PathLike[str] | None = None,
+    *,
+    partial: bool = False,
+    move: bool = False,
+    delete_parts: bool = False,
+    format: FormatName = "tarmac",
+    order: Literal["shard", "key"] = "shard",
+    pack: int | None = None,
+    across_documents: bool = False,
+    block_size: int | None = None,
+    max_rows: int = SHARD_ROWS,
+    max_bytes: int = SHARD_BYTES,
+    record_rows: int = RECORD_ROWS,
+    record_bytes: int = RECORD_BYTES,
+    tmp: str | os.PathLike[str] | None = None,
+    overwrite: bool = False,
+    **options: Unpack[CombineArgs],
+) -> Report:
+    """Combine the parts that `tokenize` wrote to the directory `source`, and write the result to `output`.
+
+    `output` is a directory, by default `combined` in `source`. A key that occurs again is left out, and counted as a
+    duplicate. Memory does not grow with the data. The job must be finished; `partial` takes the parts of an
+    unfinished one, and what its unfinished units have saved, and does not disturb it.
+
+    Formats: `tarmac` writes shards of records with an index of their rows, and the manifest `tokens.json`. `npy` writes
+    arrays, `tensordict` what `TensorDict.load_memmap` opens, `megatron` a pair of `.bin` and `.idx`. `sidecar` writes
+    `NAME.tokens.tar` for each input shard, with a sample for each of its samples; there, keys may occur again in
+    other shards. Rows keep the order of the shards, or `order` is "key". `block_size` is the length that rows of `npy`
+    and `tensordict` are filled up to; the default is that of `tokenize`.
+
+    With `pack`, rows are sequences of up to this many tokens: several samples fill one, best fit; `segments` has the
+    length of each. Samples are divided only if they are longer than a sequence; with `across_documents`, they are
+    laid end to end. The key of a sequence is that of its first sample.
+
+    When all is written, the rows are counted in the output, and compared with the parts and with the ledger of
+    `tokenize`. `delete_parts` deletes the parts and the ledger after that. `move` also moves the result to `source`
+    itself, in their place. `max_rows` and `max_bytes` limit shards, `record_rows` and `record_bytes` the records in
+    them. `tmp` is the directory for working files, by default beside the output.
+    """
+    run, storage = bundle(Run, options), options.get("storage", DEFAULT_STORAGE)
+    home = f"{os.fspath(source).rstrip('/')}/"
+    limits = {
+        "max_rows": max_rows,
+        "max_bytes": max_bytes,
+        "record_rows": record_rows,
+        "record_bytes": record_bytes,
+    }
+    for name, value in {**limits, "block_size": block_size, "pack": pack}.items():
+        if value is not None and value < 1:
+            raise UsageError(f"expected a positive number, got {value}.", field=name)
+    if order not in ("shard", "key"):
+        raise UsageError(f"expected 'shard' or 'key', got {order!r}.", field="order")
+    if across_documents and pack is None:
+        raise UsageError("`across_documents` needs `pack`.", field="across_documents")
+    writer = find_format(format)
+    if writer.pieces == "parts" and pack is not None:
+        raise UsageError("shards beside the data have a sample for each sample of the data.", field="pack")
+    if writer.pieces == "parts" and order == "key":
+        raise UsageError("shards beside the data keep the order of the data.", field="order")
+    if move and output is not None:
+        raise UsageError(
+            "`move` and `output` exclude each other: `move` names the directory of the parts.", field="move"
+        )
+    if partial and (move or delete_parts):
+        what = "the parts of an unfinished job are needed to finish it."
+        raise UsageError(what, field="move" if move else "delete_parts", hint="`partial` alone.")
+    target = home + DEFAULT + "/" if output is None else f"{os.fspath(output).rstrip('/')}/"
+    if real_path(target) == real_path(home):
+        raise UsageError(
+            "the output is the directory of the parts.",
+            field="output",
+            url=target,
+            hint="`move` replaces the parts.",
+        )
+    if not is_local(home) and (move or delete_parts):
+        raise UsageError("only local parts can be deleted.", url=home)
+    if writer.pieces == "whole" and not is_local(target):
+        raise UsageError("this format is written to a directory of this machine.", field="format", url=target)
+    facts: dict[str, Any] = {"format": format, "order": order, "partial": partial, **limits}
+    facts |= {"block_size": block_size} if block_size else {}
+    facts |= {"pack": pack, "across_documents": across_documents} if pack else {}
+    settlement = Settlement(home, target, facts, move=move, delete=move or delete_parts, storage=storage)
+    job = settlement.find(partial=partial)
+    if not overwrite and not run.dry_run:
+        done = settlement.complete(job)
+        if done is not None:
+            return done
+    if job is None:
+        job = find_job(home, partial=partial, storage=storage)  # raises
+    job.check()
+    schema = first_schema(job.parts, storage)
+    if schema is None:
+        raise UsageError("there are no rows: every sample failed, or there were none.", url=home)
+    if pack is not None:
+        PackSettings(pack).schema(schema)
+    if is_local(target) and not run.dry_run:
+        make_directory(target + "x")
+    ledger = ledger_url(target, "combine")
+    beside = ledger.rpartition("/")[0] if is_local(target) and not run.dry_run else None
+    with work_directory("combine", tmp, beside) as directory:
+        task = CombineJob(
+            job, Parts(job.parts, schema, storage), target, facts, directory, overwrite, storage
+        )
+        report = run.run_job(task, ledger, overwrite=overwrite, storage=storage)
+    if task.survey is not None:
+        report.notes["duplicates"] = task.survey.left_out
+        if pack is None:
+            sorted_out = task.survey.left_out - task.survey.duplicates.count  # before units were planned
+            report.read, report.dropped = report.read + sorted_out, report.dropped + sorted_out
+        else:
+            report.notes["documents"] = task.survey.read - task.survey.left_out
+        if report.done + report.kept == report.units and not run.dry_run:
+            settlement.settle(job, task, report)
+    return report
+
+
+@dataclass
+class CombineJob(Task):
+    """Write rows: a unit for each shard, or one for all."""
+
+    source: TokenJob
+    parts: Parts
+    directory: str
+    """Of the output."""
+    facts: dict[str, Any]
+    work: str
+    """The directory for working files."""
+    overwrite: bool = False
+    storage: StorageOptions = DEFAULT_STORAGE
+    survey: Survey | None = None
+    verb: str = field(default="combine", init=False)
+
+    def options(self) -> dict[str, Any]:
+        return {"inputs": self.source.identity} | self.facts
+
+    @property
+    def target(self) -> Target:
+        """Where and what is written; it is known after the survey."""
+        assert self.survey is not None
+        facts = self.facts
+        return Target(
+            self.directory,
+            self.survey.parts.schema,
+            self.survey.summary,
+            facts["record_rows"],
+            facts["record_bytes"],
+            facts.get("block_size"),
+            self.overwrite,
+            self.storage,
+        )
+
+    def plan(self) -> Iterator[Unit]:
+        form = find_format(self.facts["format"])
+        self.survey = survey(
+            self.parts,
+            form.pieces,
+            self.work,
+            max_rows=self.facts["max_rows"],
+            max_bytes=self.facts["max_bytes"],
+            by_key=self.facts["order"] == "key",
+            pack=self._pack,
+        )
+        form.check(self.target)
+        pieces = self.survey.pieces
+        for name, piece in zip(form.names(self.target, pieces), pieces, strict=True):
+            yield Unit(self.directory + name, piece)
+
+    @property
+    def packs(self) -> bool:
+        """Whether rows become sequences, so that their number changes."""
+        return self._pack is not None
+
+    @property
+    def _pack(self) -> PackSettings | None:
+        size = self.facts.get("pack")
+        return None if size is None else PackSettings(size, self.facts["across_documents"])
+
+    def writes(self, units: Sequence[Unit]) -> Iterator[str]:
+        yield from (unit.name for unit in units)
+        for name in find_format(self.facts["format"]).others(self.target):
+            yield self.directory + name
+
+    def begin(self, units: Sequence[Unit]) -> None:
+        for name, size in existing_sizes(self.writes(units), self.storage).items():
+            if size != UNKNOWN_SIZE:
+                raise exists(name)
+
+    def run(self, unit: Unit) -> Outcome:
+        assert self.survey is not None
+        piece, outcome = unit.content, Outcome()
+        rows = self.survey.parts.rows(piece.start, piece.stop, self.survey.mask)
+        name = unit.name.removeprefix(self.directory)
+        find_format(self.facts["format"]).write(self.target, name, _counted(rows, outcome), outcome)
+        outcome.read = piece.stop - piece.start.row
+        outcome.dropped = outcome.read - outcome.written
+        outcome.bytes = sum(outcome.outputs.values())
+        return outcome
+
+    def closing(self) -> dict[str, Any] | None:
+        return None  # what finishes it needs the columns and the number of rows
+
+    def finish(self, outcomes: Sequence[Outcome]) -> None:
+        find_format(self.facts["format"]).finish(self.target, self.names(outcomes))
+
+    def names(self, outcomes: Sequence[Outcome]) -> list[str]:
+        """Return the names of the units."""
+        del outcomes
+        assert self.survey is not None
+        return find_format(self.facts["format"]).names(self.target, self.survey.pieces)
+
+
+def _counted(rows: Iterator[Rows], outcome: Outcome) -> Iterator[Rows]:
+    for batch, record in rows:
+        outcome.written += len(batch)
+        yield batch, record
