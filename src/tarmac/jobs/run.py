@@ -332,7 +332,7 @@ def run_units(engine: Engine, work: Work, units: Iterator[Unit], retries: int) -
                 if not again:
                     break
                 ((_, death),) = again
-                death = death.at(url=unit.name)  # it was alone
+                death.at(url=unit.name)  # it was alone
             else:
                 yield unit, death
 
