@@ -90,7 +90,7 @@ $(VENV)/.bench: pyproject.toml | $(VENV)/bin/python
 	$(PIP) --no-deps litdata==0.2.76 # its torchvision is not needed
 	$(PIP) --no-deps --upgrade --target .tools/wids webdataset==0.2.111 # wids, which 1.x no longer has
 	$(PYTHON) -m venv .tools/datatrove # with versions of its own
-	.tools/datatrove/bin/python -m pip install --quiet --disable-pip-version-check datatrove==0.10.1
+	.tools/datatrove/bin/python -m pip install --quiet --disable-pip-version-check datatrove==0.10.1 tokenizers orjson
 	$(NATIVE)
 	touch $@
 

@@ -47,7 +47,7 @@ def test_case(site, name, side):
             done = case.setup(site, side)()
 
     small = site.small
-    counts = (1, small, small // 5, small * PASSES, small * 8, small * 10, site.big, site.big * 8)
+    counts = (1, small, small // 5, small * PASSES, small * 5, small * 8, small * 10, site.big, site.big * 8)
     counts += (8, site.big * 2, site.big * 4, min(BATCH, site.big * 10), BATCH)  # of loaders
     assert done.count in counts
     assert not done.fault

@@ -58,13 +58,16 @@ class Anywhere:
     slurm: Slurm
     environment: dict[str, str] = field(default_factory=dict)
 
-    def run(self, engine: str, command: Sequence[str], bomb: int = 0) -> bool:
-        """Run a command of tarmac on an engine; with `bomb`, kill the job at this call. Return whether it succeeded."""
+    def run(self, engine: str, command: Sequence[str], bomb: int = 0, tasks: int = TASKS) -> bool:
+        """Run a command of tarmac on an engine; with `bomb`, kill the job at this call. Return whether it succeeded.
+
+        `tasks` is their number in plain processes and in Slurm.
+        """
         if engine == "tasks":
-            return self._tasks(command, bomb)
+            return self._tasks(command, bomb, tasks)
         if engine == "slurm":
             self._arm(bomb, 0)
-            return self._array(command)
+            return self._array(command, tasks)
         options = {
             "local-1": ["-j", "1"],
             "local-2": ["-j", "2"],
@@ -76,15 +79,15 @@ class Anywhere:
         self._arm(bomb, process.pid)
         return self._ended(process)
 
-    def _tasks(self, command: Sequence[str], bomb: int) -> bool:
+    def _tasks(self, command: Sequence[str], bomb: int, count: int) -> bool:
         """Run tasks in plain processes, each in a group of its own, of which one is killed."""
         self._arm(bomb, 0)
-        tasks = [self._start([*command, "--task", f"{number}/{TASKS}", "-j", "1"]) for number in range(TASKS)]
+        tasks = [self._start([*command, "--task", f"{number}/{count}", "-j", "1"]) for number in range(count)]
         succeeded = [self._ended(task) for task in tasks]  # all of them end
         return all(succeeded)
 
-    def _array(self, command: Sequence[str]) -> bool:
-        script = slurm_script([sys.executable, "-m", "tarmac", *command], SlurmOptions(tasks=TASKS))
+    def _array(self, command: Sequence[str], tasks: int) -> bool:
+        script = slurm_script([sys.executable, "-m", "tarmac", *command], SlurmOptions(tasks=tasks))
         with contextlib.ExitStack() as stack:
             for name, value in {"PYTHONPATH": import_path(), **self.environment}.items():
                 before = os.environ.get(name)

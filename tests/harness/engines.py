@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -14,14 +16,16 @@ import pytest
 
 import tarmac
 from harness.clusters import import_path
+from harness.waiting import until
 from tarmac.errors import EngineError, NotPicklable, WorkerDied
 from tarmac.jobs.engines import Finished, Work, make_engine
 from tarmac.jobs.task import Outcome, Unit
+from tarmac.tools.jobs import status
 
 TESTS = str(Path(__file__).parents[1])
 FUNCTIONS = '''
 """Functions of a file that workers see."""
-import os, signal
+import os, signal, time
 from pathlib import Path
 
 def shout(sample):
@@ -36,6 +40,11 @@ def dies_once(sample):
             return shout(sample)
         os.kill(os.getpid(), signal.SIGKILL)
     return shout(sample)
+
+def waits(sample):
+    """Wait until the worker is killed."""
+    Path(__file__).with_name("reached").touch()
+    time.sleep(10_000)
 
 def dies(sample):
     if sample["__key__"] == "0302" and not Path(__file__).with_name("cured").exists():
@@ -111,11 +120,21 @@ def command(arguments: list[str], folder: Path, **environment: str) -> subproces
 
 def script(arguments: list[str], folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run Python in a directory."""
-    import os
-
     settings = {**os.environ, "PYTHONPATH": import_path(TESTS), **environment}
     return subprocess.run(
         [sys.executable, *arguments], cwd=folder, env=settings, capture_output=True, text=True
+    )
+
+
+def start_command(arguments: list[str], folder: Path) -> subprocess.Popen[str]:
+    """Start the command line and do not wait for it."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "tarmac", *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": import_path(TESTS)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
 
 
@@ -225,3 +244,18 @@ def check_lazy(engine: str, folder: Path) -> None:
         assert outcome.read == unit.content
     running.close()  # type: ignore[attr-defined]
     assert len(taken) < 20
+
+
+def check_signal(engine: str, folder: Path, number: signal.Signals) -> None:
+    """A job that a signal ends says so in one line, has the status of the signal, and holds no leases."""
+    make_shards(folder)
+    arguments = ["map", "in-*.tar", "--py", "functions.py:waits", "-o", "out/", "--engine", engine, "-j", "1"]
+    process = start_command(arguments, folder)
+    assert until(lambda: (folder / "reached").exists() or process.poll() is not None)
+    process.send_signal(number)
+    _, said = process.communicate()
+    assert process.returncode == 128 + number, said
+    assert "interrupted; run the same command again" in said
+    assert not [text for text in ("Traceback", "SIGTERM received") if text in said], said
+    (job,) = status(folder / "out")
+    assert (job.units, job.running, job.dead, job.missing) == (6, [], [], 6)

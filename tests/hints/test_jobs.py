@@ -38,6 +38,16 @@ def test_an_unknown_engine(tmp_path, monkeypatch):
     assert keys("x.tar") == keys(*shards)
 
 
+@follows("`engine` {}.")
+def test_a_misspelt_engine(capsys):
+    (shard,) = make(Path(), 3)
+    copy = ["copy", shard, "-o", "x.tar"]
+    hint = refused(capsys, *copy, "--engine", "lokal")
+    assert hint == "--engine local."
+    done(capsys, *copy, *hint.removesuffix(".").split())
+    assert keys("x.tar") == keys(shard)
+
+
 @follows("wait until it has finished, or write to other names.")
 def test_another_job_is_running(tmp_path):
     shards = make(tmp_path, 3)

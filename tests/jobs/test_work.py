@@ -221,3 +221,28 @@ def test_invalid_policies(field, values):
     with pytest.raises(UsageError) as raised:
         Policy(**values)
     assert raised.value.field == field
+
+
+class Counted(LocalEngine):
+    """Counts how often it was started."""
+
+    starts = 0
+
+    def run(self, work, units):
+        self.starts += 1
+        return super().run(work, units)
+
+
+def test_an_engine_with_nothing_to_do_is_not_started(tmp_path):
+    """Clusters take seconds to start."""
+    task, engine, ledger = Unreliable(), Counted(), str(tmp_path / "l.job")
+    run_job(task, engine, ledger=ledger)
+    assert engine.starts == 1
+    assert run_job(task, engine, ledger=ledger).kept == 3
+    assert engine.starts == 1
+
+
+@pytest.mark.processes
+def test_a_unit_that_kills_its_workers_is_named(tmp_path):
+    with pytest.raises(WorkerDied, match=r"^b: "):
+        run_job(Deadly(tmp_path, 9), LocalEngine(2), policy=Policy(retries=1))

@@ -271,8 +271,10 @@ def test_only_the_needed_fields_are_read(tmp_path, monkeypatch):
     seen = []
     from tarmac.tokens.mapper import TokenMapper
 
-    prepare = TokenMapper.prepare
-    monkeypatch.setattr(TokenMapper, "prepare", lambda self, s: seen.append(set(s)) or prepare(self, s))
+    prepare = TokenMapper.prepare_all
+    monkeypatch.setattr(
+        TokenMapper, "prepare_all", lambda self, s: seen.extend(map(set, s)) or prepare(self, s)
+    )
     tarmac.tokenize(shards, tmp_path / "out", text="txt", tokenizer=f"{MODELS}:Letters", jobs=1)
     assert all("jpg" not in fields and "txt" in fields for fields in seen)
     assert len(seen) == 5

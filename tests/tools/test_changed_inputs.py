@@ -261,6 +261,21 @@ def test_the_digest_depends_on_names_positions_and_bytes_but_not_on_batches():
     assert len({whole, *map(digest, others)}) == 6
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {3: {"c": b"x"}}, {8: {"__key__": "\udcff"}}, {0: {"__key__": "é", "": b""}}],
+    ids=["uniform", "another field", "not UTF-8", "the first"],
+)
+def test_samples_that_are_digested_together_have_the_digest_of_each(changes):
+    samples = [{"__key__": str(n), "__url__": "u", "a": b"%d" % n} | changes.get(n, {}) for n in range(9)]
+    one_by_one, together = Content(5, 2), Content(5, 2)
+    for sample in samples:
+        one_by_one.add(sample)
+    together.add_all(samples[:5])
+    together.add_all(samples[5:])
+    assert (together.value, together.position) == (one_by_one.value, one_by_one.position)
+
+
 @pytest.fixture(scope="module")
 def store():
     with required(seaweed_s3()) as server:

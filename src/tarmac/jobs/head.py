@@ -15,6 +15,8 @@ from tarmac.storage.types import DEFAULT_STORAGE, StorageOptions
 FORMAT = "tarmac-ledger-1"
 _CODE = {"py": "function", "script": "script"}
 """Options that name code of the user, followed by hashes and a version, and what they are called."""
+ARGUMENTS = "arguments="
+"""What precedes the hash of the values that code was given, in such an option."""
 
 
 def check_head(
@@ -31,7 +33,9 @@ def check_head(
     unit. The task also recognises the head that an earlier version would have written. The entries of the ledger
     tell which inputs have changed.
     """
-    if stored == head or (task is not None and stored == _earlier(head, task)):
+    if stored in (head, _without_arguments(head)):
+        return
+    if task is not None and stored in (earlier := _earlier(head, task), _without_arguments(earlier)):
         return
     if stored.get("format") != FORMAT:
         raise JobMismatch("this is not a ledger of this version of tarmac.", url=url)
@@ -51,6 +55,15 @@ def _earlier(head: dict[str, Any], task: Task) -> dict[str, Any]:
     return head | {"options": options}
 
 
+def _without_arguments(head: dict[str, Any]) -> dict[str, Any]:
+    """Return a head as earlier versions wrote it: of functions they recorded the code alone."""
+    options = {
+        name: value.partition(f" {ARGUMENTS}")[0] if name in _CODE and isinstance(value, str) else value
+        for name, value in head["options"].items()
+    }
+    return head | {"options": options}
+
+
 def _change(name: str, old: Any, new: Any) -> str:
     """Return a difference in words; hashes of code are left out."""
     if name in _CODE and isinstance(old, str) and isinstance(new, str):
@@ -59,6 +72,9 @@ def _change(name: str, old: Any, new: Any) -> str:
         if before[0] == after[0] and versions[0] != versions[1]:
             one, other = ((each[0].removeprefix("version=") if each else "none") for each in versions)
             return f"the {_CODE[name]} {new.split(' ')[0]} has another version, {one} -> {other}"
+        code = [[part for part in parts if not part.startswith(ARGUMENTS)] for parts in (before, after)]
+        if code[0] == code[1]:
+            return f"the {_CODE[name]} {after[0]} has other arguments or captured values"
         if before[0] == after[0]:
             return f"the {_CODE[name]} {after[0]} has changed"
         return f"{_CODE[name]} {before[0]} -> {after[0]}"

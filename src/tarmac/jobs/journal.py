@@ -52,9 +52,9 @@ class Journal:
         """Store that a unit is done."""
         self.write(unit.name, to_json(outcome) | {"inputs": outcome.inputs or unit.inputs})
 
-    def fail(self, unit: Unit, error: str) -> None:
-        """Store that a unit failed."""
-        self.write(unit.name, {"error": error})
+    def fail(self, unit: Unit, error: str, *, passing: bool = False) -> None:
+        """Store that a unit failed; with an error that is `passing`, the next run tries it again."""
+        self.write(unit.name, {"error": error} | ({"passing": True} if passing else {}))
 
     def retry(self, name: str, failed_at: float = 0.0) -> None:
         """Store that a unit is to be tried again which failed at this time, by the clock of another machine."""

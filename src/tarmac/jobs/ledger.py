@@ -62,6 +62,8 @@ class Ledger:
         self.done: dict[str, Entry] = {}
         self.failed: dict[str, str] = {}
         """The errors of units that failed and were not done since."""
+        self.passing: dict[str, str] = {}
+        """The last errors of other units that are not done: errors that may not come again."""
         self.previous: dict[str, Entry] = {}
         """Units of the jobs that this one overwrites, until `settle`."""
         self.new = True
@@ -103,7 +105,7 @@ class Ledger:
     def add(self, unit: Unit, outcome: Outcome) -> None:
         """Add a unit that a worker has recorded."""
         self.done[unit.name] = outcome.inputs or unit.inputs, outcome
-        self.failed.pop(unit.name, None)
+        self._forget_errors(unit.name)
 
     def refresh(self, unit: str | None = None) -> None:
         """Read what other writers have stored since, at least about this unit."""
@@ -117,7 +119,12 @@ class Ledger:
 
     def _start_over(self) -> None:
         """Turn the units so far into those of a job that is overwritten."""
-        self.previous, self.done, self.failed = self.previous | self.done, {}, {}
+        self.previous, self.done = self.previous | self.done, {}
+        self.failed, self.passing = {}, {}
+
+    def _forget_errors(self, name: str) -> None:
+        self.failed.pop(name, None)
+        self.passing.pop(name, None)
 
     def _load(self, entry: dict[str, Any]) -> None:
         """Add an entry; of several for a unit the latest counts, but a unit that is done has not failed."""
@@ -126,13 +133,12 @@ class Ledger:
             if time >= self.times.get(name, 0.0) or name not in self.done:
                 self.times[name] = time
                 self.done[name] = entry["inputs"], from_json(entry)
-                self.failed.pop(name, None)
+                self._forget_errors(name)
         elif name not in self.done and time >= self.times.get(name, 0.0):
             self.times[name] = time
+            self._forget_errors(name)
             if "error" in entry:
-                self.failed[name] = entry["error"]
-            else:
-                self.failed.pop(name, None)
+                (self.passing if entry.get("passing") else self.failed)[name] = entry["error"]
 
 
 def open_ledger(

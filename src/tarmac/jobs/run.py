@@ -10,6 +10,7 @@ import contextlib
 import os
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 
 from tarmac.display import redact
 from tarmac.errors import JobMismatch, TarmacError, UnitsFailed, UsageError, WorkerDied
@@ -291,10 +292,7 @@ def run_until_error(
         for unit, outcome in finished:
             if isinstance(outcome, Exception):
                 errors[unit.name] = outcome
-                if records.journal is not None and not may_change(
-                    outcome
-                ):  # a task that starts again tries it again
-                    records.journal.fail(unit, _text(outcome))
+                _record_failure(records, unit, outcome)
             else:
                 yield unit, outcome
             if leases is not None:
@@ -304,6 +302,17 @@ def run_until_error(
         if not others or not policy.max_failed_units:
             raise first
         raise _units_failed(list(map(_text, errors.values())), total, shared=shared) from first
+
+
+def _record_failure(records: Ledger, unit: Unit, error: Exception) -> None:
+    """Store why a unit failed. Tasks do not try it again, unless the error may not come again."""
+    if records.journal is None:
+        return
+    if not may_change(error):
+        records.journal.fail(unit, _text(error))
+        return
+    with contextlib.suppress(TarmacError):  # the store may be out of reach, which is the error
+        records.journal.fail(unit, _text(error), passing=True)
 
 
 def _text(error: Exception) -> str:
@@ -323,6 +332,7 @@ def run_units(engine: Engine, work: Work, units: Iterator[Unit], retries: int) -
                 if not again:
                     break
                 ((_, death),) = again
+                death = death.at(url=unit.name)  # it was alone
             else:
                 yield unit, death
 
@@ -330,11 +340,14 @@ def run_units(engine: Engine, work: Work, units: Iterator[Unit], retries: int) -
 def _run_once(
     engine: Engine, work: Work, units: Iterator[Unit]
 ) -> Generator[Finished, None, list[tuple[Unit, WorkerDied]]]:
-    """Have an engine run units; return those whose worker died."""
+    """Have an engine run units; return those whose worker died. Without units, no cluster is started."""
     flying: dict[str, Unit] = {}
     died: list[tuple[Unit, WorkerDied]] = []
+    first = next(units, None)
+    if first is None:
+        return died
     try:
-        for unit, outcome in engine.run(work, _noted(units, flying)):
+        for unit, outcome in engine.run(work, _noted(chain((first,), units), flying)):
             if flying.pop(unit.name, None) is None:
                 continue  # engines may deliver a unit twice
             if isinstance(outcome, WorkerDied):

@@ -71,3 +71,10 @@ class hold:  # noqa: N801 - used like a function
             if _State.pending:
                 number, _State.pending = _State.pending, 0
                 raise Preempted(number)
+
+
+def reinstall_handlers() -> None:
+    """Install the signal handlers of Python again, over those of a C library; in the main thread."""
+    if threading.current_thread() is threading.main_thread():
+        for number in INTERRUPTS:
+            signal.signal(number, signal.getsignal(number) or signal.SIG_DFL)

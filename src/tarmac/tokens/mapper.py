@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from tarmac.tools.mappers.records import Ragged
 
 Part = str | Array
 """A text, or the pixels of an image."""
+_NONE = np.zeros(0, np.int64)
 
 
 @dataclass
@@ -97,17 +99,20 @@ class TokenMapper(Mapper):
             sources=self.sources,
         ).to_json()
 
-    def prepare(self, sample: Sample) -> list[Part]:
-        """Return the parts of a sample: decoded texts and the pixels of images."""
-        if self.text in sample and not self.image:  # most samples, of which there may be billions
-            try:
-                return [str(sample[self.text], "utf-8")]
-            except UnicodeDecodeError:
-                pass  # the error is raised below
+    def prepare(self, sample: Sample) -> Part | list[Part]:
+        """Return the text of a sample, the pixels of its image, or a list of such parts."""
         if self.interleave:
             return [part for name in self.interleave for part in self._parts(sample, name)]
         fields = [name for name in (self.text, self.image) if name]
-        return [self._part(sample, _present(sample, name), is_image=name == self.image) for name in fields]
+        parts = [self._part(sample, _present(sample, name), is_image=name == self.image) for name in fields]
+        return parts if self._paired else parts[0]
+
+    def prepare_all(self, samples: Sequence[Sample]) -> list[str] | None:
+        """Return what `prepare` returns for each, if that is a text: of such samples there may be billions."""
+        name = self.text
+        if name is None or self.image:
+            return None
+        return [str(sample[name], "utf-8") for sample in samples]
 
     def _parts(self, sample: Sample, name: str) -> Iterator[Part]:
         """Yield what a field of a sequence contributes; a JSON field lists texts and names of image fields."""
@@ -130,56 +135,57 @@ class TokenMapper(Mapper):
         except UnicodeDecodeError as error:
             raise DecodeFailed(f'the field "{name}" is not UTF-8 text: {error}.') from None
 
-    def __call__(self, batch: list[list[Part]]) -> dict[str, Any]:
+    def __call__(self, batch: list[Any]) -> dict[str, Any]:
         """Return the columns of a batch."""
-        encoded, cut = self._encoded([part for parts in batch for part in parts])
         if self.interleave:
-            return self._sequences(batch, encoded)
+            return self._sequences(batch)
         if self._paired:
-            cut, text, image = cut[::2], encoded[::2], encoded[1::2]
-            return self._with_cut({TEXT: text, IMAGE: image}, cut)
-        values = encoded if not isinstance(encoded, _Whole) else encoded.tokens
-        return self._with_cut({TOKENS: values}, cut)
+            text, cut = self._encoded_texts([text for text, _ in batch])
+            return self._with_cut(
+                {TEXT: text, IMAGE: self._encoded_images([image for _, image in batch])}, cut
+            )
+        if self.text:
+            tokens, cut = self._encoded_texts(batch)
+        else:
+            tokens, cut = _cut(self._encoded_images(batch), self.block_size)
+        return self._with_cut({TOKENS: tokens}, cut)
 
     def _with_cut(self, columns: dict[str, Any], cut: Array) -> dict[str, Any]:
         return columns | ({TRUNCATED: cut} if self.block_size is not None else {})
 
-    def _sequences(self, batch: list[list[Part]], encoded: Sequence[Array]) -> dict[str, Any]:
-        tokens, modality, cut, first = [], [], [], 0
-        for parts in batch:
-            arrays = [encoded[number] for number in range(first, first + len(parts))]
-            first += len(parts)
-            kinds = [
-                np.full(len(a), IMAGE_MODALITY * (not isinstance(p, str)))
-                for a, p in zip(arrays, parts, strict=True)
-            ]
-            whole = np.concatenate([np.zeros(0, np.int64), *arrays])
-            block = len(whole) if self.block_size is None else self.block_size
-            tokens.append(whole[:block])
-            modality.append(np.concatenate([np.zeros(0, np.int64), *kinds])[:block])
-            cut.append(max(len(whole) - block, 0))
-        return self._with_cut({TOKENS: tokens, MODALITY: modality}, np.array(cut, np.uint32))
-
-    def _encoded(self, parts: list[Part]) -> tuple[Sequence[Array], Array]:
-        """Return the tokens of each part, all texts and all images encoded together, and how many were cut off."""
-        texts = [number for number, part in enumerate(parts) if isinstance(part, str)]
-        cut = np.zeros(len(parts), np.uint32)
-        result: list[Array] = [np.zeros(0, np.int64)] * len(parts)
+    def _sequences(self, batch: list[list[Part]]) -> dict[str, Any]:
+        """Return the columns of sequences; all texts of a batch are encoded together, and all images."""
+        parts: list[Any] = list(chain.from_iterable(batch))
+        is_image = np.array([not isinstance(part, str) for part in parts], bool)
+        texts, images = np.flatnonzero(~is_image).tolist(), np.flatnonzero(is_image).tolist()
+        encoded: list[Array] = [_NONE] * len(parts)
         if texts:
-            tokens, lost = self._texts.encode([parts[number] for number in texts])  # type: ignore[misc]
-            _check(tokens.values, self._texts.vocab_size)
-            if len(texts) == len(parts):
-                return _Whole(tokens), lost
-            cut[texts] = lost
+            tokens, _ = self._encoded_texts([parts[number] for number in texts])
             for row, number in enumerate(texts):
-                result[number] = tokens[row]
-        images = [number for number, part in enumerate(parts) if not isinstance(part, str)]
+                encoded[number] = tokens[row]
         if images:
-            codes = self._images.encode([parts[number] for number in images])  # type: ignore[misc]
-            _check(codes, self._images.vocab_size)
+            codes = self._encoded_images([parts[number] for number in images])
             for row, number in enumerate(images):
-                result[number] = codes[row]
-        return result, cut
+                encoded[number] = codes[row]
+        lengths = np.array([len(each) for each in encoded], np.int64)
+        values = np.concatenate([_NONE, *encoded])
+        firsts = np.cumsum([0, *map(len, batch)])
+        offsets = np.concatenate([[0], np.cumsum(lengths)])[firsts]
+        tokens, cut = _cut(Ragged(values, offsets), self.block_size)
+        modality, _ = _cut(Ragged(np.repeat(is_image * IMAGE_MODALITY, lengths), offsets), self.block_size)
+        return self._with_cut({TOKENS: tokens, MODALITY: modality}, cut)
+
+    def _encoded_texts(self, texts: list[str]) -> tuple[Ragged, Array]:
+        """Return the tokens of each text, and how many were cut off."""
+        tokens, cut = self._texts.encode(texts)
+        _check(tokens.values, self._texts.vocab_size)
+        return tokens, cut
+
+    def _encoded_images(self, images: list[Array]) -> Ragged:
+        """Return the tokens of each image."""
+        codes = self._images.encode(images)
+        _check(codes, self._images.vocab_size)
+        return Ragged(codes.reshape(-1), np.arange(len(codes) + 1) * codes.shape[1])
 
     def count(self, columns: Mapping[str, Any]) -> dict[str, int]:
         """Return the numbers that a report has: tokens, and samples that were cut."""
@@ -190,17 +196,14 @@ class TokenMapper(Mapper):
         return counts
 
 
-class _Whole(Sequence[Array]):
-    """Values that are in one array already."""
-
-    def __init__(self, tokens: Ragged) -> None:
-        self.tokens = tokens
-
-    def __len__(self) -> int:
-        return len(self.tokens)
-
-    def __getitem__(self, number: Any) -> Any:
-        return self.tokens[number]
+def _cut(tokens: Ragged, block_size: int | None) -> tuple[Ragged, Array]:
+    """Return at most so many tokens of each value, and how many were cut off."""
+    lengths = tokens.lengths
+    if block_size is None or not (cut := np.maximum(lengths - block_size, 0)).any():
+        return tokens, np.zeros(len(lengths), np.uint32)
+    offsets = np.concatenate([[0], np.cumsum(lengths - cut)])
+    position = np.arange(len(tokens.values)) - np.repeat(tokens.offsets[:-1], lengths)
+    return Ragged(tokens.values[position < block_size], offsets), cut.astype(np.uint32)
 
 
 def smallest(vocab_size: int) -> str:

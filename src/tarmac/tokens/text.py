@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any, Protocol
 
@@ -75,13 +75,14 @@ class _FromFile:
         self.vocab_size = _checked_size(vocab_size, max(numbers, default=-1) + 1)
         pads = [number for name, number in self.special_tokens.items() if "pad" in name.lower()]
         self.pad_token = min(pads, default=0)
+        self._truncates = block_size is not None
         self._extra = self._tokenizer.num_special_tokens_to_add(is_pair=False)
 
     def encode(self, texts: list[str]) -> tuple[Ragged, np.ndarray[Any, Any]]:
         encodings = self._tokenizer.encode_batch_fast(texts)
         # One array for all: making one for each text would take as long as tokenizing short ones.
         ids = [encoding.ids for encoding in encodings]
-        if self._tokenizer.truncation is None:
+        if not self._truncates:
             return ragged(ids), np.zeros(len(ids), np.uint32)
         cut = [sum(len(more) - self._extra for more in encoding.overflowing) for encoding in encodings]
         return ragged(ids), np.array(cut, np.uint32)
@@ -111,11 +112,10 @@ class _FromObject:
         return ragged([each[: self._block_size] for each in ids]), np.array(cut, np.uint32)
 
 
-def ragged(lists: Iterable[Sequence[int]]) -> Ragged:
+def ragged(lists: Sequence[Sequence[int]]) -> Ragged:
     """Return lists of token numbers as one array."""
-    lists = list(lists)
     offsets = np.zeros(len(lists) + 1, np.int64)
-    np.cumsum([len(each) for each in lists], out=offsets[1:])
+    np.cumsum(list(map(len, lists)), out=offsets[1:])
     return Ragged(np.fromiter(chain.from_iterable(lists), np.int64, int(offsets[-1])), offsets)
 
 

@@ -36,10 +36,10 @@ from tarmac.storage.types import ReadableSink
 from tarmac.tar import TarOptions
 from tarmac.tar.writer import END_MARKER
 from tarmac.tools.content import Content
+from tarmac.tools.incoming import Incoming
 from tarmac.tools.options import Checkpoints
 from tarmac.tools.output import JobWriter, Output, rekeyed, write_shard
 from tarmac.tools.plan import IndexedSamples, OutputShard, SampleSource
-from tarmac.tools.reading import with_plain_keys
 from tarmac.tools.tally import Tally
 
 _CHANGED = ("failed", "dropped", "added")
@@ -123,9 +123,7 @@ class _Attempt:
 
     def run(self) -> None:
         job, outcome = self._job, self._outcome
-        remaining = self._remaining()
-        incoming = self._noted(with_plain_keys(self._content.over(remaining)))
-        groups = job.change(incoming, outcome)
+        groups = job.change(self._noted(self._remaining()), outcome)
         samples = self._samples(groups)
         try:
             write_shard(job.output, job.shard.name, samples, outcome=outcome, opened=self._opened)
@@ -134,25 +132,29 @@ class _Attempt:
         self._tally.add_to(outcome)
         outcome.content = str(self._content)
 
-    def _remaining(self) -> Iterator[Sample]:
+    def _remaining(self) -> Incoming:
         """Return the samples of the source behind the chunks, and restore the counts at their end."""
-        job, tally = self._job, self._tally
-        if not self._earlier:
-            return job.source.samples(job.shard, tally)
-        state = self._earlier[-1].state
-        for name in _CHANGED:
-            setattr(self._outcome, name, state[name])
-        if state.get(COUNTS):
-            self._outcome.details[COUNTS] = dict(state[COUNTS])
-        self._content = Content(state["content"], state["read"])
-        self._outcome.errors = list(state["errors"])
-        if not isinstance(job.source, IndexedSamples):  # read from the start, and counted from there
-            return itertools.islice(job.source.samples(job.shard, tally), state["read"], None)
-        for name in _TALLY:
-            setattr(tally, name, state[name])
-        return job.source.samples(replace(job.shard, start=job.shard.start + tally.seen), tally)
+        job, tally, shard = self._job, self._tally, self._job.shard
+        read = 0
+        if self._earlier:
+            state = self._earlier[-1].state
+            for name in _CHANGED:
+                setattr(self._outcome, name, state[name])
+            if state.get(COUNTS):
+                self._outcome.details[COUNTS] = dict(state[COUNTS])
+            read = state["read"]
+            self._content = Content(state["content"], read)
+            self._outcome.errors = list(state["errors"])
+            if isinstance(job.source, IndexedSamples):
+                for name in _TALLY:
+                    setattr(tally, name, state[name])
+                shard = replace(shard, start=shard.start + tally.seen)
+        if isinstance(job.source, IndexedSamples):
+            return Incoming.of(job.source, shard, tally, self._content)
+        # Read from the start, and counted from there.
+        return Incoming(itertools.islice(job.source.samples(shard, tally), read, None), self._content)
 
-    def _noted(self, samples: Iterator[Sample]) -> Iterator[Sample]:
+    def _noted(self, samples: Incoming) -> Iterator[Sample]:
         """Note the position behind each sample as it is read, if the change reads samples ahead."""
         if getattr(self._job.change, "lockstep", False):
             return samples

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from xxhash import xxh3_64_intdigest
@@ -48,7 +48,7 @@ class Content:
                 try:
                     seed = seeds[name]
                 except KeyError:
-                    seed = seeds[name] = _seed(name)
+                    seed = self._seed(name)
                 if seed:
                     total += xxh3_64_intdigest(value, seed + position)
                 elif name == _KEY:
@@ -59,6 +59,32 @@ class Content:
             position += 1
             self._total, self.position = total, position
             yield sample
+
+    def add_all(self, samples: Sequence[Mapping[str, Any]]) -> None:
+        """Add samples in order; those that all have the same fields take less time together."""
+        first, count = samples[0], len(samples)
+        try:
+            if any(len(sample) != len(first) for sample in samples):
+                raise LookupError
+            total = 0
+            for name in first:
+                seed = 0 if name == _KEY else self._seed(name)
+                if seed or name == _KEY:
+                    values = [sample[name] for sample in samples]
+                    positions = range(seed + self.position, seed + self.position + count)
+                    encoded = map(str.encode, values) if name == _KEY else values
+                    total += sum(map(xxh3_64_intdigest, encoded, positions))
+        except (LookupError, UnicodeEncodeError):
+            for _ in self.over(samples):
+                pass
+        else:
+            self._total += total
+            self.position += count
+
+    def _seed(self, name: str) -> int:
+        if name not in self._seeds:
+            self._seeds[name] = _seed(name)
+        return self._seeds[name]
 
     def __str__(self) -> str:
         return f"{self.value:016x}"

@@ -164,7 +164,22 @@ class IndexedSamples:
 
     def _counted(self, shard: OutputShard, tally: Tally | None) -> Iterator[Sample]:
         samples = self._fetched(shard)
-        return samples if tally is None else tally.select(tally.see(samples))
+        return samples if tally is None else tally.see_selected(samples)
+
+    def batches(self, shard: OutputShard, size: int, tally: Tally) -> Iterator[list[Sample]]:
+        """Yield the samples of a shard, `size` at a time, and count each batch before it is yielded."""
+        if self.select.rule is not None:
+            samples = self.samples(shard, tally)
+            while batch := list(itertools.islice(samples, size)):
+                yield batch
+            return
+        start = shard.start
+        while start < shard.stop:
+            batch = list(self._fetched(replace(shard, start=start, stop=min(start + size, shard.stop))))
+            tally.seen, tally.selected = tally.seen + len(batch), tally.selected + len(batch)
+            tally.complete += len(batch)
+            yield batch
+            start += len(batch)
 
     def _fetched(self, shard: OutputShard) -> Iterator[Sample]:
         start = shard.start

@@ -103,5 +103,9 @@ class Rereading(Task):
 def with_plain_keys(samples: Iterator[Sample]) -> Iterator[Sample]:
     """Normalise the keys of samples."""
     for sample in samples:
-        key = sample["__key__"]
-        yield sample if key[:2] != "./" else sample | {"__key__": plain_key(key)}
+        yield sample if sample["__key__"][:2] != "./" else plain(sample)
+
+
+def plain(sample: Sample) -> Sample:
+    """Return a sample with a normalised key."""
+    return sample | {"__key__": plain_key(sample["__key__"])}

@@ -27,6 +27,7 @@ from tarmac.runtime.budget import ErrorBudget
 from tarmac.samples.grouping import Sample
 from tarmac.tools.chunked import ChunkedShard, close
 from tarmac.tools.content import Content
+from tarmac.tools.incoming import Incoming
 from tarmac.tools.options import Checkpoints, Run
 from tarmac.tools.output import Output, ShardTask, Sources, fields_of, same_name, write_shard
 from tarmac.tools.plan import IndexedSamples, OutputShard, Plan, SampleSource
@@ -90,13 +91,17 @@ class RewriteJob(Rereading, ShardTask):
                 outcome.details[_CHUNKS] = True
             return outcome
         tally, content = Tally(), Content()
-        samples = with_plain_keys(content.over(source.samples(shard, tally)))
-        groups = () if self.change is None else self.change(samples, outcome)
-        changed = samples if self.change is None else itertools.chain.from_iterable(groups)
+        stage: Iterable[Any]
+        changed: Iterable[Sample]
+        if self.change is None:
+            changed = stage = with_plain_keys(content.over(source.samples(shard, tally)))
+        else:
+            stage = self.change(Incoming.of(source, shard, tally, content), outcome)
+            changed = itertools.chain.from_iterable(stage)
         try:
             write_shard(self.output, shard.name, changed, first=shard.start, last=last, outcome=outcome)
         finally:
-            close(samples if self.change is None else groups)
+            close(stage)
         tally.add_to(outcome)
         outcome.content = str(content)
         return outcome

@@ -52,6 +52,13 @@ class Tally:
             self.selected += 1
             yield sample
 
+    def see_selected(self, samples: Iterable[Sample]) -> Iterator[Sample]:
+        """Count samples of which all are selected."""
+        for sample in samples:
+            self.seen += 1
+            self.selected += 1
+            yield sample
+
     def count_complete(self, samples: Iterable[Sample]) -> Iterator[Sample]:
         for sample in samples:
             self.complete += 1

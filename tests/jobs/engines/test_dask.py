@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import sys
 import threading
 
@@ -138,3 +139,8 @@ def test_a_scheduler_that_is_lost(tmp_path):
         with pytest.raises(EngineError, match="lost the connection"):
             list(make_engine(cluster.engine).run(work, [Unit("/a"), Unit("/b")]))
         ending.join()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signals(tmp_path, number):
+    engines.check_signal("dask", tmp_path, number)

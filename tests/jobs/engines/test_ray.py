@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import signal
 import socket
 import sys
 
@@ -131,3 +132,8 @@ def test_a_missing_library(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingExtra, match=re.escape("tarmac-data[ray]")):
         make_engine("ray")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signals(tmp_path, number):
+    engines.check_signal("ray", tmp_path, number)

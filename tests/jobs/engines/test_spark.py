@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import sys
 
 import pytest
@@ -78,3 +79,8 @@ def test_a_missing_library(monkeypatch):
     monkeypatch.setitem(sys.modules, "pyspark.sql", None)
     with pytest.raises(MissingExtra, match=re.escape("tarmac-data[spark]")):
         make_engine("spark")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signals(tmp_path, number):
+    engines.check_signal("spark", tmp_path, number)

@@ -16,7 +16,7 @@ import pytest
 import tarmac
 from cli.running import run
 from harness.servers import required, seaweed_s3
-from tarmac.errors import JobError, JobMismatch, NotFound, UnitsFailed, UrlError, UsageError
+from tarmac.errors import JobError, JobMismatch, NotFound, UnitsFailed, UnitTimedOut, UrlError, UsageError
 from tarmac.jobs.journal import Journal
 from tarmac.jobs.ledger import open_ledger, read_job
 from tarmac.jobs.task import Outcome, Unit
@@ -309,6 +309,36 @@ def test_a_job_that_overwrites_another(here):
     assert str(finish(url)[0]) == "copy: nothing to finish"
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_errors_that_may_pass_are_shown_and_not_held_against_the_unit(here, shared):
+    """A task tries such a unit again without `retry`."""
+    Path("slow.py").write_text(
+        "import os, time\n"
+        "def work(sample):\n"
+        "    while not os.path.exists('quick'):\n"
+        "        time.sleep(0.01)\n"
+        "    return sample\n"
+    )
+
+    def run(**options):
+        task = "0/2" if shared else None
+        return tarmac.map("in-{0..2}.tar", "out/", "slow.py:work", jobs=1, task=task, **options)
+
+    with pytest.raises(UnitTimedOut):
+        run(unit_timeout=0.2, retries=0)
+    (job,) = status("out")
+    assert (job.units, job.done, job.failed, job.missing, job.exit_status) == (3, 0, [], 3, 0)
+    assert [error.count for error in job.errors] == [1]
+    assert "more than 0.2 seconds" in job.lines()[-1]
+    (entry,) = log("out")
+    assert (entry.state, entry.unit) == ("missing", "out/in-0.tar")
+    assert "more than 0.2 seconds" in str(entry)
+    assert retry("out") == []
+    Path("quick").touch()
+    assert run().done == 3
+    assert (status("out")[0].errors, log("out")) == ([], [])
+
+
 DAMAGES = {
     "head": lambda job: (job / "job.json").write_text("what"),
     "entry": lambda job: next(job.glob("*/*.jsonl")).write_text("what\n"),
@@ -325,6 +355,7 @@ def test_a_damaged_ledger_does_not_hide_other_jobs(here, damage):
     DAMAGES[damage](here / "out/.tarmac/copy-x-_i_.tar.job")
     damaged, whole = status("out")
     assert (bool(damaged.damage), damaged.exit_status, damaged.complete) == (True, 1, False)
+    assert (str(damaged), damaged.lines()) == (damaged.damage, [])
     assert (whole.done, whole.exit_status) == (1, 0)
     for look in (log, retry, finish):
         if damage != "plan" or look is finish:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol, TypeAlias, runtime_checkable
@@ -91,11 +92,12 @@ def make_engine(
 def _named(engine: str, jobs: int) -> Engine:
     name = engine.partition("://")[0].partition("+")[0]
     if name not in _factories:
-        known = ", ".join(sorted([*_factories, SLURM]))
+        known = sorted([*_factories, SLURM])
+        close = difflib.get_close_matches(name, known, 1)
         raise UsageError(
-            f"unknown engine {engine!r}; registered engines: {known}.",
+            f"unknown engine {engine!r}; registered engines: {', '.join(known)}.",
             field="engine",
-            hint="tarmac.jobs.engines.register_engine adds one.",
+            hint=f"`engine` {close[0]}." if close else "tarmac.jobs.engines.register_engine adds one.",
         )
     factory = _factories[name]
     if engine == name:

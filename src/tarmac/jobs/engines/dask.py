@@ -30,6 +30,7 @@ from tarmac.jobs.engines.remote import (
 )
 from tarmac.jobs.task import Unit
 from tarmac.runtime.device import AUTO
+from tarmac.runtime.preemption import hold
 from tarmac.runtime.processes import GUARD
 
 
@@ -121,13 +122,14 @@ class DaskEngine:
                 tempfile.TemporaryDirectory(prefix="tarmac-dask-", ignore_cleanup_errors=True)
             )
             try:
-                cluster = stack.enter_context(
-                    self._dask.LocalCluster(
-                        n_workers=self.jobs, threads_per_worker=1, processes=True, host="127.0.0.1",
-                        dashboard_address="127.0.0.1:0", memory_limit=0, silence_logs=logging.CRITICAL,
-                        local_directory=scratch,
-                    )
-                )  # fmt: skip
+                with hold():  # a cluster that is interrupted while it starts cannot be closed
+                    cluster = stack.enter_context(
+                        self._dask.LocalCluster(
+                            n_workers=self.jobs, threads_per_worker=1, processes=True, host="127.0.0.1",
+                            dashboard_address="127.0.0.1:0", memory_limit=0, silence_logs=logging.CRITICAL,
+                            local_directory=scratch,
+                        )
+                    )  # fmt: skip
             except RuntimeError as error:
                 raise EngineError(f"cannot start a Dask cluster: {error}.", hint=GUARD) from error
             yield stack.enter_context(self._dask.Client(cluster, set_as_default=False)), True

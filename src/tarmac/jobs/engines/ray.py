@@ -7,7 +7,7 @@ import logging
 import time
 import zlib
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 from tarmac import environment
@@ -28,9 +28,13 @@ from tarmac.jobs.engines.remote import (
 )
 from tarmac.jobs.task import Unit
 from tarmac.limits import MIB
+from tarmac.runtime.preemption import hold, reinstall_handlers
 
 CONNECT_ATTEMPTS, CONNECT_PAUSE = 4, 2.0
 """How often to connect, and the first pause in seconds: a busy head node may fail to start the server of a client."""
+
+CANCEL_TIMEOUT = 5.0
+"""Seconds to wait for units that were cancelled."""
 
 
 class RayEngine:
@@ -91,6 +95,8 @@ class RayEngine:
                 for task in list(submitted.values()):
                     with contextlib.suppress(Exception):  # the cluster may be gone
                         ray.cancel(task, force=True)
+                # Threads of Ray that set a result while the interpreter exits would crash it.
+                wait(list(submitted), CANCEL_TIMEOUT)
 
     @contextlib.contextmanager
     def _runtime(self) -> Iterator[None]:
@@ -99,28 +105,49 @@ class RayEngine:
             return
         if ":" in self.address:  # not auto or local; Ray itself would try for minutes
             reach(self.address if "://" in self.address else f"ray://{self.address}")
-        # The object store holds the work alone.
-        local = {"num_cpus": self.jobs, "include_dashboard": False, "object_store_memory": 128 * MIB}
+        # Ray installs signal handlers if it starts in the main thread: SIGTERM would end this process with another
+        # status and without closing anything. Its processes end with the thread that started them.
+        with ThreadPoolExecutor(1, "tarmac-ray") as home:
+            try:
+                with hold():
+                    self._connect(home)
+                    reinstall_handlers()
+                yield
+            finally:
+                home.submit(self._ray.shutdown).result()
+
+    def _connect(self, home: ThreadPoolExecutor) -> None:
+        """Start Ray, or connect to a cluster; several times, if the cluster does not accept the connection."""
         for attempt in range(CONNECT_ATTEMPTS):
             try:
-                self._ray.init(
-                    self.address or "local",
-                    log_to_driver=False,
-                    logging_level=logging.ERROR,
-                    **({} if self.address else local),
-                )
+                home.submit(self._init).result()
                 break
             except (ConnectionError, TimeoutError, RuntimeError, ValueError) as error:
                 if not self.address:
                     raise EngineError(f"cannot start Ray: {error}.") from error
                 if not isinstance(error, ConnectionAbortedError) or attempt + 1 == CONNECT_ATTEMPTS:
                     raise unreachable(self.address, error) from error
-            self._ray.shutdown()
+            home.submit(self._ray.shutdown).result()
             time.sleep(CONNECT_PAUSE * 2**attempt)
+
+    def _init(self) -> None:
+        # The object store holds the work alone.
+        local = {"num_cpus": self.jobs, "include_dashboard": False, "object_store_memory": 128 * MIB}
+        logger = logging.getLogger("ray._private.worker")
+        logger.addFilter(_not_about_signals)
         try:
-            yield
+            self._ray.init(
+                self.address or "local",
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                **({} if self.address else local),
+            )
         finally:
-            self._ray.shutdown()
+            logger.removeFilter(_not_about_signals)
+
+
+def _not_about_signals(record: logging.LogRecord) -> bool:
+    return "SIGTERM handler is not set" not in record.getMessage()
 
 
 def _run(about: Sender, work: bytes, unit: bytes) -> bytes:

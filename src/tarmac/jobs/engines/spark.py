@@ -28,6 +28,7 @@ from tarmac.jobs.engines.remote import (
     worker_died,
 )
 from tarmac.jobs.task import Unit
+from tarmac.runtime.preemption import hold
 
 MAX_THREADS = 1000
 """Threads of the driver, each of which waits for a unit."""
@@ -51,7 +52,11 @@ class SparkEngine:
         from pyspark import cloudpickle
 
         data = pack(work, cloudpickle.dumps)
-        with self._context() as context, ThreadPoolExecutor(MAX_THREADS, "tarmac-spark") as threads:
+        with (
+            self._context() as (context, own),
+            ThreadPoolExecutor(MAX_THREADS, "tarmac-spark") as threads,
+            ThreadPoolExecutor(1, "tarmac-spark-count") as asking,
+        ):
             group, shared, about = f"tarmac-{uuid.uuid4()}", context.broadcast(data), sender(self.device)
             master, numbers = self.address or str(context.master), itertools.count()
 
@@ -72,7 +77,7 @@ class SparkEngine:
                     raise EngineError(_reason(text), url=master, hint=SAME_PYTHON) from error
                 raise lost(master, ConnectionError(_reason(text))) from error
 
-            def count() -> int:
+            def count_here() -> int:
                 try:
                     executors = context._jsc.sc().getExecutorMemoryStatus().size()
                     local = master.startswith("local")
@@ -80,18 +85,25 @@ class SparkEngine:
                 except Exception as error:
                     raise lost(master, error) from error
 
+            def count() -> int:
+                return asking.submit(
+                    count_here
+                ).result()  # not here: py4j logs a traceback if its call is interrupted
+
             try:
                 yield from run_all(submit, units, Cluster(count, master), explain)
             finally:
                 with contextlib.suppress(Exception):  # the cluster may be gone
+                    if own:  # Java logs a traceback for each task that is cancelled
+                        context.setLogLevel("OFF")
                     context.cancelJobGroup(group)
                 threads.shutdown(wait=True, cancel_futures=True)
                 with contextlib.suppress(Exception):
                     shared.destroy()
 
     @contextlib.contextmanager
-    def _context(self) -> Iterator[Any]:
-        """Yield the Spark context; one that this engine starts ends with its JVM."""
+    def _context(self) -> Iterator[tuple[Any, bool]]:
+        """Yield the Spark context, and whether this engine started it; such a one ends with its JVM."""
         from pyspark import SparkContext
 
         active = self._sql.SparkSession.getActiveSession()
@@ -101,13 +113,14 @@ class SparkEngine:
             if not hasattr(active, "_jsc"):
                 what = "the active session is one of Spark Connect, which runs no Python tasks."
                 raise UsageError(what, field="engine", hint="stop it, or start the job in another process.")
-            yield active.sparkContext
+            yield active.sparkContext, False
             return
         started = SparkContext._gateway is None
         try:
-            context = self._start(SparkContext)
+            with hold():  # Java would stay behind
+                context = self._start(SparkContext)
             try:
-                yield context
+                yield context, True
             finally:
                 context.stop()
         finally:

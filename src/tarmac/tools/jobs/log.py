@@ -26,7 +26,7 @@ class LogEntry:
     time: float = 0.0
     """When it was recorded, in seconds since 1970; 0 if that is unknown."""
     error: str = ""
-    """Why the unit failed."""
+    """Why the unit failed, or is missing."""
     failed: int = 0
     """Samples that failed."""
     errors: list[str] = field(default_factory=list)
@@ -58,7 +58,8 @@ def log(
 ) -> list[LogEntry]:
     """Return what went wrong in the jobs that write to a location, the latest last.
 
-    These are the units that failed, and those in which samples failed. With `unit`, return everything that is recorded
+    These are the units that failed, those in which samples failed, and those that are missing because of an error that
+    may not come again, such as a lost connection. With `unit`, return everything that is recorded
     about this unit.
     """
     jobs = open_jobs(location, storage)
@@ -79,7 +80,7 @@ def _names(job: Job) -> set[str]:
 
 def _with_errors(job: Job) -> list[str]:
     done = [name for name, (_, outcome) in job.ledger.done.items() if outcome.failed or outcome.errors]
-    return [*job.ledger.failed, *done]
+    return [*job.ledger.failed, *job.ledger.passing, *done]
 
 
 def _entry(job: Job, name: str, *, in_full: bool = False) -> LogEntry:
@@ -102,7 +103,7 @@ def _entry(job: Job, name: str, *, in_full: bool = False) -> LogEntry:
         name,
         state,
         ledger.times.get(name, 0.0),
-        ledger.failed.get(name, ""),
+        ledger.failed.get(name) or ledger.passing.get(name, ""),
         0 if outcome is None else outcome.failed,
         [] if outcome is None else outcome.errors,
         details,

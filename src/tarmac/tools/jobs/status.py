@@ -119,12 +119,12 @@ class JobStatus:
 
     def lines(self) -> list[str]:
         """Return the details in words, for the command line."""
-        lines = [f"{plural(self.samples['read'], 'sample')} read, {self.samples['written']} written"] * bool(
-            self.samples
-        )
-        if lines:
-            failed, size = self.samples["failed"], plural(self.samples["bytes"], "byte")
-            lines[0] += f", {failed} FAILED, {size}" if failed else f", {size}"
+        lines = []
+        if self.samples:  # not of a damaged ledger
+            read, written, failed = (self.samples[name] for name in ("read", "written", "failed"))
+            failures = f", {failed} FAILED" if failed else ""
+            size = plural(self.samples["bytes"], "byte")
+            lines.append(f"{plural(read, 'sample')} read, {written} written{failures}, {size}")
         if self.unit_seconds:
             rate = f", {self.samples_per_second:.4g} samples/s" if self.samples_per_second else ""
             lines.append(f"a unit takes {duration(self.unit_seconds)}{rate} per worker")
@@ -178,7 +178,8 @@ def _status_of(job: Job) -> JobStatus:
     seconds = {name: outcome.seconds for name, outcome in outcomes.items() if outcome.seconds > 0}
     mean = sum(seconds.values()) / len(seconds) if seconds else 0.0
     slowest = sorted(seconds, key=seconds.__getitem__, reverse=True)[:SLOWEST]
-    reasons = [*ledger.failed.values(), *(error for each in outcomes.values() for error in each.errors)]
+    reasons = [*ledger.failed.values(), *ledger.passing.values()]
+    reasons += [error for each in outcomes.values() for error in each.errors]
     return JobStatus(
         job.url,
         job.verb,

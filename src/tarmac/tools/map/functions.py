@@ -22,9 +22,11 @@ import xxhash
 from tarmac.codecs import Decoder, encode_field, find_encoder, imagehandler, imagespecs
 from tarmac.errors import TarmacError, TransformFailed, UsageError
 from tarmac.extras import MissingExtra
+from tarmac.jobs.head import ARGUMENTS
 from tarmac.runtime.device import current_device
 from tarmac.samples.grouping import Sample
 from tarmac.samples.naming import Splitter, check_field, check_key, first_dot, is_reserved
+from tarmac.tools.map.fingerprint import arguments_digest, code_digest
 from tarmac.tools.map.imports import imported_files
 
 KEY = "__key__"
@@ -90,19 +92,24 @@ class Function:
         return Decoder([] if self.decode == BASIC else [imagehandler(self.decode)])
 
     def options(self) -> dict[str, Any]:
-        """Return what the result depends on, for a ledger: the files that define the function, and its `version`."""
+        """Return what the result depends on, for a ledger.
+
+        These are the files that define the function, its `version`, and what it was given besides samples.
+        """
         inner: Any = self.function
+        given = arguments_digest(inner)
         while isinstance(inner, partial):  # defined in the standard library
             inner = inner.func
         name = self.source if isinstance(self.source, str) else _qualified_name(inner)
         hashes = [xxhash.xxh3_64_hexdigest(Path(path).read_bytes()) for path in self._files(inner)]
-        if not hashes and hasattr(inner, "__code__"):  # defined in a notebook or console
-            code = inner.__code__
-            hashes = [xxhash.xxh3_64_hexdigest(f"{code.co_code!r} {code.co_consts} {code.co_names}".encode())]
+        if not hashes and (digest := code_digest(inner)):  # defined in a notebook or console
+            hashes = [digest]
         version = getattr(inner, "version", None)
         if version is not None and not callable(version):
             hashes.append(f"version={str(version).replace(' ', '_')}")
-        return {"py": " ".join([name, *hashes])} | ({"decode": self.decode} if self.decode else {})
+        return {"py": " ".join([name, *hashes, f"{ARGUMENTS}{given}"])} | (
+            {"decode": self.decode} if self.decode else {}
+        )
 
     def _files(self, inner: Any) -> list[str]:
         """Return the file that the user named, the file that defines the function, and what they import."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import Any, TypeVar
 
 from tarmac.errors import CodecError, SampleError, TarmacError, UsageError
@@ -15,6 +15,7 @@ from tarmac.jobs.task import Outcome
 from tarmac.runtime.lookahead import run_ahead
 from tarmac.samples.grouping import Sample
 from tarmac.tools.chunked import COUNTS, Group
+from tarmac.tools.incoming import Incoming
 from tarmac.tools.map.functions import Function, failed
 from tarmac.tools.mappers.contract import Mapper
 from tarmac.tools.mappers.records import FIELD, Array, Ragged, Records, Schema, pack, to_arrow
@@ -52,11 +53,11 @@ class MapBatches:
 
     def __call__(self, samples: Iterator[Sample], outcome: Outcome) -> Iterator[list[Sample]]:
         """Yield a group with one record for each batch, or for several of them whose items were sorted by size."""
-        prepared = self._prepared(samples)
         window = self.batch_size * (WINDOW if self._sorts else 1)
+        prepared = self._prepared(samples, window)
         try:
-            while rows := list(itertools.islice(prepared, window)):
-                yield self._group(rows, outcome)
+            for rows, items in prepared:
+                yield self._group(rows, items, outcome)
         finally:
             prepared.close()
 
@@ -69,30 +70,30 @@ class MapBatches:
     def _sorts(self) -> bool:
         return getattr(type(self.mapper), "size", Mapper.size) is not Mapper.size
 
-    def _prepared(self, samples: Iterator[Sample]) -> Any:
-        prepare = self.mapper.prepare
-        return (
-            _one_by_one(prepare, samples)
-            if self.threads <= 1
-            else _in_threads(prepare, samples, self.threads)
-        )
+    def _prepared(self, samples: Iterator[Sample], size: int) -> Generator[tuple[list[Sample], list[Any]]]:
+        """Yield so many samples at a time, with what each was prepared to; that of a bad one is a `_Failure`."""
+        if self.threads <= 1:
+            return _in_order(self.mapper, samples, size)
+        return _in_threads(self.mapper.prepare, samples, self.threads, size)
 
-    def _group(self, rows: Sequence[tuple[Sample, Any]], outcome: Outcome) -> Group:
-        errors = {n: item.error for n, (_, item) in enumerate(rows) if isinstance(item, _Failure)}
-        good = [number for number in range(len(rows)) if number not in errors]
+    def _group(self, samples: list[Sample], items: list[Any], outcome: Outcome) -> Group:
+        errors = {n: item.error for n, item in enumerate(items) if type(item) is _Failure}
+        good = [number for number in range(len(items)) if number not in errors]
         if self._sorts:
-            good.sort(key=lambda number: (self.mapper.size(rows[number][1]), number))
+            good.sort(key=lambda number: (self.mapper.size(items[number]), number))
         results = list[tuple[list[int], Columns]]()
         for start in range(0, len(good), self.batch_size):
             numbers = good[start : start + self.batch_size]
-            results += self._mapped([rows[number][1] for number in numbers], numbers, errors)
+            batch = items if len(numbers) == len(items) and not self._sorts else [items[n] for n in numbers]
+            results += self._mapped(batch, numbers, errors)
         for number in sorted(errors):
-            self._fail(rows[number][0], errors[number], outcome)
+            self._fail(samples[number], errors[number], outcome)
         group = Group()
-        group.inputs = len(rows)
-        kept = [number for number in range(len(rows)) if number not in errors]
-        if kept:
-            keys, columns = [rows[number][0]["__key__"] for number in kept], self._joined(results, kept)
+        group.inputs = len(samples)
+        keys = [sample["__key__"] for number, sample in enumerate(samples) if number not in errors]
+        if keys:
+            kept = range(len(samples)) if not errors else [n for n in range(len(samples)) if n not in errors]
+            columns = self._joined(results, kept)
             counts = outcome.details.setdefault(COUNTS, {})
             for name, value in self._counted(columns).items():
                 counts[name] = counts.get(name, 0) + value
@@ -122,9 +123,9 @@ class MapBatches:
             raise UsageError(f"the mapper returned no column {', '.join(sorted(missing))}.")
         return {name: pack(result[name], column, name, len(items)) for name, column in schema.columns.items()}
 
-    def _joined(self, results: list[tuple[list[int], Columns]], kept: list[int]) -> Columns:
+    def _joined(self, results: list[tuple[list[int], Columns]], kept: Sequence[int]) -> Columns:
         """Return the columns of all rows that did not fail, in the order of the samples."""
-        if len(results) == 1 and results[0][0] == kept:
+        if len(results) == 1 and not self._sorts:
             return results[0][1]
         rows = {n: (columns, row) for numbers, columns in results for row, n in enumerate(numbers)}
         return {
@@ -154,22 +155,34 @@ class _Failure:
         self.error = error
 
 
-def _one_by_one(prepare: Callable[[Sample], Any], samples: Iterable[Sample]) -> Iterator[tuple[Sample, Any]]:
-    for sample in samples:
+def _in_order(
+    mapper: Mapper, samples: Iterator[Sample], size: int
+) -> Generator[tuple[list[Sample], list[Any]]]:
+    """Prepare samples in this thread: all of a batch together if the mapper can, which saves a call for each."""
+    together, prepare = getattr(mapper, "prepare_all", None), mapper.prepare
+    take = samples.take if isinstance(samples, Incoming) else lambda size: list(islice(samples, size))
+    while batch := take(size):
         try:
-            item = prepare(sample)
-        except Exception as error:
-            item = _Failure(error)
-        yield sample, item
+            items = together(batch) if together is not None else None
+        except Exception:  # of one of them
+            items = None
+        yield batch, items if items is not None else [_tried(prepare, sample) for sample in batch]
 
 
 def _in_threads(
-    prepare: Callable[[Sample], Any], samples: Iterable[Sample], threads: int
-) -> Iterator[tuple[Sample, Any]]:
+    prepare: Callable[[Sample], Any], samples: Iterable[Sample], threads: int, size: int
+) -> Generator[tuple[list[Sample], list[Any]]]:
     pool = ThreadPoolExecutor(threads, thread_name_prefix="tarmac-prepare")
     try:
-        for sample, future in run_ahead(lambda sample: pool.submit(prepare, sample), samples, threads):
-            error = future.exception()
-            yield sample, _Failure(error) if isinstance(error, Exception) else future.result()
+        ahead = run_ahead(lambda sample: pool.submit(_tried, prepare, sample), samples, threads)
+        while rows := list(islice(ahead, size)):
+            yield [sample for sample, _ in rows], [future.result() for _, future in rows]
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _tried(prepare: Callable[[Sample], Any], sample: Sample) -> Any:
+    try:
+        return prepare(sample)
+    except Exception as error:
+        return _Failure(error)

@@ -134,7 +134,7 @@ def to_arrow(records: Records) -> bytes:
     import pyarrow as pa
 
     given = records.keys
-    keys = given.array if isinstance(given, Keys) else pa.array([_blob(key) for key in given], pa.binary())
+    keys = given.array if isinstance(given, Keys) else _keys(given)
     arrays = [keys, *(_arrow(values) for values in records.columns.values())]
     metadata = {_METADATA: records.schema.to_json()}
     names = ["key", *records.columns]
@@ -147,6 +147,15 @@ def to_arrow(records: Records) -> bytes:
         stream.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
     content: bytes = sink.getvalue().to_pybytes()
     return content
+
+
+def _keys(keys: Sequence[str]) -> Any:
+    import pyarrow as pa
+
+    try:
+        return pa.array(keys, pa.string()).view(pa.binary())
+    except UnicodeEncodeError:
+        return pa.array([key.encode("utf-8", "surrogateescape") for key in keys], pa.binary())
 
 
 def _arrow(values: Array | Ragged) -> Any:
@@ -212,7 +221,3 @@ def iter_rows(records: Records) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the key and the values of each row."""
     for number, key in enumerate(records.keys):
         yield key, {name: values[number] for name, values in records.columns.items()}
-
-
-def _blob(key: str) -> bytes:
-    return key.encode("utf-8", "surrogateescape")
