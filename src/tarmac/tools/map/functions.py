@@ -26,6 +26,7 @@ from tarmac.jobs.head import ARGUMENTS
 from tarmac.runtime.device import current_device
 from tarmac.samples.grouping import Sample
 from tarmac.samples.naming import Splitter, check_field, check_key, first_dot, is_reserved
+from tarmac.tools.map.current import CurrentCode, file_digests, refresh
 from tarmac.tools.map.fingerprint import arguments_digest, code_digest
 from tarmac.tools.map.imports import imported_files
 
@@ -65,7 +66,8 @@ class Function:
         if isinstance(source, str) and ".py:" in source:  # workers may run in another directory
             path, colon, name = source.rpartition(":")
             source = f"{os.path.abspath(path)}{colon}{name}"
-        return {"source": source, "decode": self.decode, "split_name": self.split_name}
+        # First, because the source may be unpickled by importing it.
+        return {"code": self._code(), "source": source, "decode": self.decode, "split_name": self.split_name}
 
     @cached_property
     def function(self) -> Callable[[Sample], Any]:
@@ -111,18 +113,24 @@ class Function:
             {"decode": self.decode} if self.decode else {}
         )
 
+    def _code(self) -> CurrentCode:
+        """Return the files that a process must have to call the function, except those of `__main__`.
+
+        What that defines is sent by value.
+        """
+        inner: Any = self.function
+        while isinstance(inner, partial):
+            inner = inner.func
+        main = getattr(sys.modules["__main__"], "__file__", None)
+        digests = file_digests(self._files(inner))
+        digests.pop(os.path.abspath(main or ""), None)
+        return CurrentCode(digests)
+
     def _files(self, inner: Any) -> list[str]:
         """Return the file that the user named, the file that defines the function, and what they import."""
         named = [_named_module(self.source)] if isinstance(self.source, str) else []
         modules = [*named, sys.modules.get(getattr(inner, "__module__", None) or "")]
-        files: dict[str, None] = {}
-        for module in modules:
-            path = getattr(module, "__file__", None)
-            if path and os.path.isfile(path):
-                package = (getattr(module, "__package__", None) or "").split(".")
-                root = Path(path).parents[len(package) if package[0] else 0]
-                files |= dict.fromkeys(imported_files(path, str(root)))
-        return list(files)
+        return list(dict.fromkeys(path for module in modules for path in _local_files(module)))
 
     def __call__(self, sample: Sample) -> list[Sample]:
         """Return the new samples, with fields of bytes."""
@@ -244,16 +252,28 @@ def _module(name: str) -> ModuleType:
     directory = os.getcwd()
     if directory not in sys.path and "" not in sys.path:
         sys.path.append(directory)
-    return importlib.import_module(name)
+    refresh(file_digests(_local_files(importlib.import_module(name))))
+    return importlib.import_module(name)  # the same, unless it has changed since an earlier job
+
+
+def _local_files(module: ModuleType | None) -> list[str]:
+    """Return the file of a module, and the files that it imports, except those of installed packages."""
+    path = getattr(module, "__file__", None)
+    if not path or not os.path.isfile(path):
+        return []
+    package = (getattr(module, "__package__", None) or "").split(".")
+    root = Path(path).parents[len(package) if package[0] else 0]
+    return imported_files(path, str(root))
 
 
 def _from_file(path: str) -> ModuleType:
     name = f"tarmac_map_{xxhash.xxh3_64_hexdigest(os.path.abspath(path).encode('utf-8', 'surrogateescape'))}"
-    if name in sys.modules:
-        return sys.modules[name]
     if not os.path.isfile(path):
         raise UsageError("no such file.", field="function", url=path)
     directory = os.path.dirname(os.path.abspath(path))
+    refresh(file_digests(imported_files(path, directory)))
+    if name in sys.modules:
+        return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
