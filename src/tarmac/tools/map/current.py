@@ -45,7 +45,7 @@ def refresh(digests: Mapping[str, str]) -> None:
 
 
 @dataclass(frozen=True)
-class CurrentCode:
+class CurrentFiles:
     """The files of a function as the sender sees them. Unpickling it checks them, and has changed ones imported again.
 
     It must be pickled before the function: what follows in the pickle is imported after the check.
@@ -57,7 +57,7 @@ class CurrentCode:
         return _arrived, (self.digests,)
 
 
-def _arrived(digests: dict[str, str]) -> CurrentCode:
+def _arrived(digests: dict[str, str]) -> CurrentFiles:
     here = file_digests(digests)
     for path, digest in here.items():
         if digests[path] != digest:
@@ -68,4 +68,4 @@ def _arrived(digests: dict[str, str]) -> CurrentCode:
                 hint="run the same command again when all machines have the same files.",
             )
     refresh(here)
-    return CurrentCode(digests)
+    return CurrentFiles(digests)
