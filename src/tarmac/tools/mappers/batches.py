@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from functools import cached_property
 from itertools import islice
 from typing import Any, TypeVar
 
+from tarmac import environment
 from tarmac.errors import CodecError, SampleError, TarmacError, UsageError
 from tarmac.extras import MissingExtra
 from tarmac.jobs.task import Outcome
@@ -40,6 +42,8 @@ class MapBatches:
 
     @cached_property
     def mapper(self) -> Mapper:
+        if multiprocessing.parent_process() is not None:  # one of the processes that share the cores
+            environment.limit_threads(self.threads)
         mapper: Any = self.function.prepared
         return mapper  # type: ignore[no-any-return]
 
