@@ -235,7 +235,7 @@ def keep_tokenizers_single() -> None:
 
 
 def limit_threads(count: int) -> None:
-    """Have numeric libraries use so many threads, unless `OMP_NUM_THREADS` says how many; before they are loaded."""
+    """Have numeric libraries use this many threads, unless `OMP_NUM_THREADS` says how many; before they are loaded."""
     if "OMP_NUM_THREADS" in os.environ:
         return
     os.environ["OMP_NUM_THREADS"] = str(count)

@@ -75,7 +75,7 @@ class MapBatches:
         return getattr(type(self.mapper), "size", Mapper.size) is not Mapper.size
 
     def _prepared(self, samples: Iterator[Sample], size: int) -> Generator[tuple[list[Sample], list[Any]]]:
-        """Yield so many samples at a time, with what each was prepared to; that of a bad one is a `_Failure`."""
+        """Yield `size` samples at a time, with what each was prepared to; that of a bad one is a `_Failure`."""
         if self.threads <= 1:
             return _in_order(self.mapper, samples, size)
         return _in_threads(self.mapper.prepare, samples, self.threads, size)
