@@ -76,7 +76,7 @@ def vocabulary() -> list[str]:
 
 
 def texts(count: int, characters: int, seed: int = SEED) -> Iterator[str]:
-    """Yield sentences; half of them are shorter than so many characters."""
+    """Yield sentences; half of them are shorter than this number of characters."""
     import numpy as np
 
     words, rng = vocabulary(), np.random.default_rng(seed)

@@ -7,6 +7,7 @@ obstore reads the variables of object stores itself (`AWS_*`, `GOOGLE_*`, `AZURE
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -231,6 +232,15 @@ def keep_ray_on_loopback() -> None:
 def keep_tokenizers_single() -> None:
     """Have the tokenizers library use one thread: each core has a process, and threads do not survive a fork."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+
+def limit_threads(count: int) -> None:
+    """Have numeric libraries use this many threads, unless `OMP_NUM_THREADS` says how many; before they are loaded."""
+    if "OMP_NUM_THREADS" in os.environ:
+        return
+    os.environ["OMP_NUM_THREADS"] = str(count)
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(count)
 
 
 def spark_master() -> str | None:

@@ -10,8 +10,8 @@ from typing import Any
 from tarmac.errors import UsageError
 from tarmac.samples.grouping import Sample
 from tarmac.tokens.info import TOKENS, TokenInfo
+from tarmac.tokens.loading import load_object, set_up
 from tarmac.tokens.mapper import smallest
-from tarmac.tools.map.functions import load_function
 from tarmac.tools.mappers.contract import Column, Mapper
 from tarmac.tools.mappers.records import Ragged
 
@@ -32,8 +32,7 @@ class GivenMapper(Mapper):
 
     @cached_property
     def _inner(self) -> Any:
-        inner = load_function(self.source) if isinstance(self.source, str) else self.source
-        return inner() if isinstance(inner, type) else inner
+        return load_object(self.source, "mapper")
 
     @cached_property
     def outputs(self) -> dict[str, Column]:  # type: ignore[override]
@@ -58,8 +57,7 @@ class GivenMapper(Mapper):
         return sample if prepare is None else prepare(sample)
 
     def setup(self, device: str) -> None:
-        if hasattr(self._inner, "setup"):
-            self._inner.setup(device)
+        set_up(self._inner, device, "mapper")
 
     def __call__(self, batch: list[Any]) -> Mapping[str, Any]:
         result = self._inner(batch)

@@ -9,7 +9,7 @@ import numpy as np
 
 from tarmac.errors import TransformFailed, UsageError
 from tarmac.steps.pictures import ResizeCenterCrop
-from tarmac.tools.map.functions import load_function
+from tarmac.tokens.loading import load_object, set_up
 
 Array = np.ndarray[Any, Any]
 
@@ -22,9 +22,7 @@ class ImageTokenizer:
     """
 
     def __init__(self, source: Any, vocab_size: int | None = None) -> None:
-        if isinstance(source, str):
-            source = load_function(source)
-        self._model = source() if isinstance(source, type) else source
+        self._model = load_object(source, "image_tokenizer")
         encode = getattr(self._model, "encode", self._model)
         if not callable(encode):
             what = f"expected a model with a method `encode`, got {type(self._model).__name__}."
@@ -38,9 +36,7 @@ class ImageTokenizer:
 
     def setup(self, device: str) -> None:
         """Have the model load what it needs."""
-        setup = getattr(self._model, "setup", None)
-        if callable(setup):
-            setup(device)
+        set_up(self._model, device, "image_tokenizer")
 
     def close(self) -> None:
         """Have the model release it."""

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from tarmac.codecs.images import IMAGE_EXTENSIONS
-from tarmac.errors import DecodeFailed, MissingField, TransformFailed
+from tarmac.errors import DecodeFailed, MissingField, TransformFailed, UsageError
 from tarmac.samples.grouping import Sample
-from tarmac.tokens.images import Array, ImageTokenizer, pixels
+from tarmac.tokens.cut import Array, cut_to
+from tarmac.tokens.images import ImageTokenizer, pixels
 from tarmac.tokens.info import IMAGE, IMAGE_MODALITY, MODALITY, TEXT, TOKENS, TRUNCATED, TokenInfo
 from tarmac.tokens.text import TextTokenizer, load_text_tokenizer
 from tarmac.tools.mappers.contract import Column, Mapper
@@ -89,6 +90,7 @@ class TokenMapper(Mapper):
     def info(self) -> dict[str, Any]:  # type: ignore[override]
         texts = self._texts if self.tokenizer is not None else None
         pad = self.pad_token if self.pad_token is not None else texts.pad_token if texts else 0
+        self._check_pad(pad)
         return TokenInfo(
             vocab_size=texts.vocab_size if texts else 0,
             image_vocab_size=self._images.vocab_size if self.image_tokenizer is not None else 0,
@@ -98,6 +100,13 @@ class TokenMapper(Mapper):
             special_tokens=texts.special_tokens if texts else {},
             sources=self.sources,
         ).to_json()
+
+    def _check_pad(self, pad: int) -> None:
+        largest = min(
+            np.iinfo(self.outputs[name].dtype).max for name in (TOKENS, TEXT, IMAGE) if name in self.outputs
+        )
+        if not 0 <= pad <= largest:
+            raise UsageError(f"expected a number from 0 to {largest}, got {pad}.", field="pad_token")
 
     def prepare(self, sample: Sample) -> Part | list[Part]:
         """Return the text of a sample, the pixels of its image, or a list of such parts."""
@@ -118,13 +127,10 @@ class TokenMapper(Mapper):
         """Yield what a field of a sequence contributes; a JSON field lists texts and names of image fields."""
         name = _present(sample, name)
         if name.rpartition(".")[2] != "json":
-            yield self._part(sample, name, is_image=_is_image(name))
+            yield self._part(sample, name, is_image=is_image(name))
             return
-        for item in _listed(sample, name):
-            if isinstance(item, str) or "text" in item:
-                yield item if isinstance(item, str) else str(item["text"])
-            else:
-                yield self._part(sample, _present(sample, str(item.get("image"))), is_image=True)
+        for kind, value in _listed(sample, name):
+            yield value if kind == TEXT else self._part(sample, _present(sample, value), is_image=True)
 
     def _part(self, sample: Sample, name: str, *, is_image: bool) -> Part:
         data = bytes(sample[name])
@@ -147,7 +153,7 @@ class TokenMapper(Mapper):
         if self.text:
             tokens, cut = self._encoded_texts(batch)
         else:
-            tokens, cut = _cut(self._encoded_images(batch), self.block_size)
+            tokens, cut = cut_to(self._encoded_images(batch), self.block_size)
         return self._with_cut({TOKENS: tokens}, cut)
 
     def _with_cut(self, columns: dict[str, Any], cut: Array) -> dict[str, Any]:
@@ -171,18 +177,24 @@ class TokenMapper(Mapper):
         values = np.concatenate([_NONE, *encoded])
         firsts = np.cumsum([0, *map(len, batch)])
         offsets = np.concatenate([[0], np.cumsum(lengths)])[firsts]
-        tokens, cut = _cut(Ragged(values, offsets), self.block_size)
-        modality, _ = _cut(Ragged(np.repeat(is_image * IMAGE_MODALITY, lengths), offsets), self.block_size)
+        tokens, cut = cut_to(Ragged(values, offsets), self.block_size)
+        modality, _ = cut_to(Ragged(np.repeat(is_image * IMAGE_MODALITY, lengths), offsets), self.block_size)
         return self._with_cut({TOKENS: tokens, MODALITY: modality}, cut)
 
     def _encoded_texts(self, texts: list[str]) -> tuple[Ragged, Array]:
         """Return the tokens of each text, and how many were cut off."""
+        if self.tokenizer is None:
+            raise UsageError("the sequences have texts, which need `tokenizer`.", field="tokenizer")
         tokens, cut = self._texts.encode(texts)
         _check(tokens.values, self._texts.vocab_size)
         return tokens, cut
 
     def _encoded_images(self, images: list[Array]) -> Ragged:
         """Return the tokens of each image."""
+        if self.image_tokenizer is None:
+            raise UsageError(
+                "the sequences have images, which need `image_tokenizer`.", field="image_tokenizer"
+            )
         codes = self._images.encode(images)
         _check(codes, self._images.vocab_size)
         return Ragged(codes.reshape(-1), np.arange(len(codes) + 1) * codes.shape[1])
@@ -194,16 +206,6 @@ class TokenMapper(Mapper):
         if TRUNCATED in columns:
             counts["samples_truncated"] = int(np.count_nonzero(columns[TRUNCATED]))
         return counts
-
-
-def _cut(tokens: Ragged, block_size: int | None) -> tuple[Ragged, Array]:
-    """Return at most so many tokens of each value, and how many were cut off."""
-    lengths = tokens.lengths
-    if block_size is None or not (cut := np.maximum(lengths - block_size, 0)).any():
-        return tokens, np.zeros(len(lengths), np.uint32)
-    offsets = np.concatenate([[0], np.cumsum(lengths - cut)])
-    position = np.arange(len(tokens.values)) - np.repeat(tokens.offsets[:-1], lengths)
-    return Ragged(tokens.values[position < block_size], offsets), cut.astype(np.uint32)
 
 
 def smallest(vocab_size: int) -> str:
@@ -225,16 +227,26 @@ def _present(sample: Sample, names: str) -> str:
     raise MissingField(f'the sample has no field "{names}".')
 
 
-def _is_image(name: str) -> bool:
+def is_image(name: str) -> bool:
+    """Return whether a field is an image by its name."""
     return name.rpartition(".")[2] in IMAGE_EXTENSIONS
 
 
-def _listed(sample: Sample, name: str) -> list[Any]:
+def _listed(sample: Sample, name: str) -> list[tuple[str, str]]:
+    """Return the kind of each item of a JSON field, and the text or the name of the field of the image."""
     try:
         listed = json.loads(bytes(sample[name]))
     except ValueError as error:
         raise DecodeFailed(f'the field "{name}" is not JSON: {error}.') from None
-    if not isinstance(listed, list) or not all(isinstance(item, str | dict) for item in listed):
-        what = f'expected a list of texts and {{"image": FIELD}} in the field "{name}".'
+    pairs = [pair for item in listed for pair in _pairs(item)] if isinstance(listed, list) else None
+    if pairs is None or len(pairs) != len(listed):
+        what = f'expected a list of texts, {{"text": TEXT}} and {{"image": FIELD}} in the field "{name}".'
         raise DecodeFailed(what)
-    return listed
+    return pairs
+
+
+def _pairs(item: Any) -> list[tuple[str, str]]:
+    if isinstance(item, str):
+        return [(TEXT, item)]
+    values = item if isinstance(item, dict) else {}
+    return [(kind, values[kind]) for kind in (TEXT, IMAGE) if isinstance(values.get(kind), str)]

@@ -1,22 +1,24 @@
-"""Tokenize texts with a file of the tokenizers library, or with any object that has `encode`."""
+"""Tokenize texts with the tokenizers library, or with any object that has `encode`."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from itertools import chain
+from collections.abc import Mapping, Sequence
+from itertools import chain, islice
+from operator import index
 from typing import Any, Protocol
 
 import numpy as np
 
 from tarmac import environment
-from tarmac.errors import UsageError
+from tarmac.errors import TransformFailed, UsageError
 from tarmac.extras import import_extra
-from tarmac.tools.map.functions import load_function
+from tarmac.tokens.cut import Array, cut_to
+from tarmac.tokens.loading import load_object
 from tarmac.tools.mappers.records import Ragged
 
-_SIZES = ("vocab_size", "n_vocab", "get_vocab_size")
-"""Attributes by which tokenizers tell the size of their vocabulary."""
+_SIZES = ("vocab_size", "n_vocab", "get_vocab_size", "__len__")
+"""Attributes by which tokenizers tell the size of their vocabulary; some do not count added tokens in all of them."""
 
 
 class TextTokenizer(Protocol):
@@ -26,7 +28,7 @@ class TextTokenizer(Protocol):
     special_tokens: dict[str, int]
     pad_token: int
 
-    def encode(self, texts: list[str]) -> tuple[Ragged, np.ndarray[Any, Any]]:
+    def encode(self, texts: list[str]) -> tuple[Ragged, Array]:
         """Return the tokens of each text, and how many were cut off."""
 
 
@@ -35,60 +37,80 @@ def load_text_tokenizer(
 ) -> TextTokenizer:
     """Load a tokenizer from a file, from `module:Class`, or from an object."""
     if isinstance(source, str | os.PathLike) and _is_file(os.fspath(source)):
-        return _FromFile(os.fspath(source), block_size, vocab_size, add_tokens)
+        return _OfLibrary(_from_file(os.fspath(source)), block_size, vocab_size, add_tokens)
+    if is_of_library(source):
+        environment.keep_tokenizers_single()
+        return _OfLibrary(type(source).from_str(source.to_str()), block_size, vocab_size, add_tokens)
     if add_tokens:
-        what = "tokens can be added only to the tokenizers of files."
+        what = "tokens can be added only to tokenizers of the tokenizers library."
         raise UsageError(what, field="add_tokens")
-    if isinstance(source, str | os.PathLike):
-        source = load_function(os.fspath(source))
-    return _FromObject(source() if isinstance(source, type) else source, block_size, vocab_size)
+    if isinstance(source, str | os.PathLike) and ":" not in os.fspath(source):
+        what = f"expected a file of the tokenizers library or module:Class, got {os.fspath(source)!r}."
+        raise UsageError(what, field="tokenizer")
+    return _OfObject(load_object(source, "tokenizer"), block_size, vocab_size)
+
+
+def is_of_library(tokenizer: Any) -> bool:
+    """Return whether an object is a tokenizer of the tokenizers library."""
+    return type(tokenizer).__module__.split(".")[0] == "tokenizers" and hasattr(tokenizer, "to_str")
 
 
 def _is_file(name: str) -> bool:
     return name.endswith(".json") or os.path.isfile(name)
 
 
-class _FromFile:
-    """A tokenizer of the tokenizers library."""
+def _from_file(path: str) -> Any:
+    environment.keep_tokenizers_single()
+    tokenizers = import_extra("tokenizers", "tokens", "tokenize")
+    if not os.path.isfile(path):
+        raise UsageError("no such file.", field="tokenizer", url=path)
+    try:
+        return tokenizers.Tokenizer.from_file(path)
+    except Exception as error:  # the library raises Exception itself
+        what = f"this is not a file of the tokenizers library ({str(error)[:200]})."
+        raise UsageError(what, field="tokenizer", url=path) from None
+
+
+class _OfLibrary:
+    """A tokenizer of the tokenizers library. It neither pads nor truncates, whatever its file says."""
 
     def __init__(
-        self, path: str, block_size: int | None, vocab_size: int | None, add_tokens: Sequence[str]
+        self, tokenizer: Any, block_size: int | None, vocab_size: int | None, add_tokens: Sequence[str]
     ) -> None:
-        environment.keep_tokenizers_single()
-        tokenizers = import_extra("tokenizers", "tokens", "tokenize")
-        if not os.path.isfile(path):
-            raise UsageError("no such file.", field="tokenizer", url=path)
-        try:
-            self._tokenizer = tokenizers.Tokenizer.from_file(path)
-        except Exception as error:  # the library raises Exception itself
-            what = f"this is not a file of the tokenizers library ({str(error)[:200]})."
-            raise UsageError(what, field="tokenizer", url=path) from None
+        self._tokenizer, self._block_size = tokenizer, block_size
         if add_tokens:
-            self._tokenizer.add_special_tokens(list(add_tokens))
-        self._tokenizer.no_padding()
-        self._tokenizer.no_truncation()
-        if block_size is not None:
-            self._tokenizer.enable_truncation(block_size)
-        added = self._tokenizer.get_added_tokens_decoder()
+            tokenizer.add_special_tokens(list(add_tokens))
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        added = tokenizer.get_added_tokens_decoder()
         self.special_tokens = {token.content: number for number, token in added.items() if token.special}
-        numbers = self._tokenizer.get_vocab(with_added_tokens=True).values()
+        numbers = tokenizer.get_vocab(with_added_tokens=True).values()
         self.vocab_size = _checked_size(vocab_size, max(numbers, default=-1) + 1)
         pads = [number for name, number in self.special_tokens.items() if "pad" in name.lower()]
         self.pad_token = min(pads, default=0)
-        self._truncates = block_size is not None
-        self._extra = self._tokenizer.num_special_tokens_to_add(is_pair=False)
+        self._behind = _tokens_behind(tokenizer)
+        extra = tokenizer.num_special_tokens_to_add(is_pair=False)
+        if block_size is not None and block_size < extra:
+            what = f"expected at least {extra}, as many as the tokenizer adds to each text, got {block_size}."
+            raise UsageError(what, field="block_size")
 
-    def encode(self, texts: list[str]) -> tuple[Ragged, np.ndarray[Any, Any]]:
-        encodings = self._tokenizer.encode_batch_fast(texts)
-        # One array for all: making one for each text would take as long as tokenizing short ones.
-        ids = [encoding.ids for encoding in encodings]
-        if not self._truncates:
-            return ragged(ids), np.zeros(len(ids), np.uint32)
-        cut = [sum(len(more) - self._extra for more in encoding.overflowing) for encoding in encodings]
-        return ragged(ids), np.array(cut, np.uint32)
+    def encode(self, texts: list[str]) -> tuple[Ragged, Array]:
+        # One array for all: making one for each text would take as long as tokenizing short ones. Truncating in the
+        # library would make an object of each piece that is cut off.
+        tokens = _ragged([encoding.ids for encoding in self._tokenizer.encode_batch_fast(texts)])
+        return cut_to(tokens, self._block_size, self._behind)
 
 
-class _FromObject:
+def _tokens_behind(tokenizer: Any) -> int:
+    """Return how many special tokens follow a text, such as the end of a sentence; these are not cut off."""
+    for text in ("a", *islice(tokenizer.get_vocab(), 100)):
+        mask = tokenizer.encode(text).special_tokens_mask
+        if 0 in mask:
+            return int(mask[::-1].index(0))
+    return 0
+
+
+class _OfObject:
     """A tokenizer with a method `encode_batch` or `encode`, or a function of a text."""
 
     def __init__(self, tokenizer: Any, block_size: int | None, vocab_size: int | None) -> None:
@@ -98,21 +120,38 @@ class _FromObject:
         if not callable(self._encode_one):
             what = f"expected a tokenizer with a method `encode`, got {type(tokenizer).__name__}."
             raise UsageError(what, field="tokenizer")
-        size = next((getattr(tokenizer, name) for name in _SIZES if hasattr(tokenizer, name)), None)
-        self.vocab_size = _checked_size(vocab_size, size() if callable(size) else size)
-        self.special_tokens = dict(getattr(tokenizer, "special_tokens", {}))
+        sizes = [getattr(tokenizer, name) for name in _SIZES if hasattr(tokenizer, name)]
+        self.vocab_size = _checked_size(
+            vocab_size, max((s() if callable(s) else s for s in sizes), default=None)
+        )
+        self.special_tokens = _special_tokens(tokenizer)
         self.pad_token = int(getattr(tokenizer, "pad_token_id", None) or 0)
 
-    def encode(self, texts: list[str]) -> tuple[Ragged, np.ndarray[Any, Any]]:
+    def encode(self, texts: list[str]) -> tuple[Ragged, Array]:
         encoded = self._encode_batch(texts) if self._encode_batch else map(self._encode_one, texts)
-        ids = [list(getattr(each, "ids", each)) for each in encoded]
-        if self._block_size is None:
-            return ragged(ids), np.zeros(len(ids), np.uint32)
-        cut = [max(len(each) - self._block_size, 0) for each in ids]
-        return ragged([each[: self._block_size] for each in ids]), np.array(cut, np.uint32)
+        return cut_to(_ragged([_numbers(each) for each in encoded]), self._block_size)
 
 
-def ragged(lists: Sequence[Sequence[int]]) -> Ragged:
+def _numbers(encoded: Any) -> list[int]:
+    """Return the token numbers in what a tokenizer returns for a text."""
+    ids = encoded["input_ids"] if isinstance(encoded, Mapping) else getattr(encoded, "ids", encoded)
+    try:
+        return list(map(index, ids.tolist() if hasattr(ids, "tolist") else ids))
+    except TypeError:
+        what = f"the tokenizer returned {str(ids)[:80]!r} for a text, expected a list of integers."
+        raise TransformFailed(what) from None
+
+
+def _special_tokens(tokenizer: Any) -> dict[str, int]:
+    """Return the special tokens of an object that names them as `transformers` or `tiktoken` does."""
+    if hasattr(tokenizer, "all_special_tokens") and hasattr(tokenizer, "all_special_ids"):
+        return dict(zip(map(str, tokenizer.all_special_tokens), tokenizer.all_special_ids, strict=False))
+    if hasattr(tokenizer, "special_tokens_set") and hasattr(tokenizer, "encode_single_token"):
+        return {name: tokenizer.encode_single_token(name) for name in sorted(tokenizer.special_tokens_set)}
+    return dict(getattr(tokenizer, "special_tokens", {}))
+
+
+def _ragged(lists: Sequence[Sequence[int]]) -> Ragged:
     """Return lists of token numbers as one array."""
     offsets = np.zeros(len(lists) + 1, np.int64)
     np.cumsum(list(map(len, lists)), out=offsets[1:])
@@ -123,7 +162,7 @@ def _checked_size(given: int | None, own: int | None) -> int:
     if given is None and not own:
         what = "the tokenizer does not tell the size of its vocabulary."
         raise UsageError(what, field="tokenizer", hint="`vocab_size` with that number.")
-    size = given or own or 0
+    size = given if given is not None else own or 0
     if not 0 < size <= 1 << 32:
         raise UsageError(f"expected a size from 1 to 2^32, got {size}.", field="vocab_size")
     return size

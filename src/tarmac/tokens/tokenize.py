@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
 import xxhash
@@ -13,7 +13,8 @@ from tarmac.indexing.manifest import Manifest
 from tarmac.jobs.report import Report
 from tarmac.storage.urls import Shards
 from tarmac.tokens.given import GivenMapper
-from tarmac.tokens.mapper import TokenMapper
+from tarmac.tokens.mapper import TokenMapper, is_image
+from tarmac.tokens.text import is_of_library
 from tarmac.tools.map.functions import Function
 from tarmac.tools.mappers.batches import MapBatches
 from tarmac.tools.mappers.job import MapperJob, add_counts
@@ -97,7 +98,7 @@ def tokenize(
         block_size=None if block_size is None else _positive(block_size, "block_size"),
         vocab_size=vocab_size,
         image_vocab_size=image_vocab_size,
-        image_token_shift=image_token_shift,
+        image_token_shift=_shift(image_token_shift),
         pad_token=pad_token,
         add_tokens=tuple(add_tokens),
     )
@@ -122,7 +123,7 @@ def tokenize(
     )
     shards = sum(1 for name, each in planned.sources.items() for _ in each.shards(target, name))
     change = MapBatches(Function(chosen), run, size, max(run.workers // max(shards, 1), 1))
-    facts = {"mapper": chosen.info, "batch_size": size, "select": select.options()} | _settings(work)
+    facts = _recorded(chosen.info) | {"batch_size": size, "select": select.options()} | _settings(work)
     task = MapperJob(
         "tokenize",
         planned.sources,
@@ -150,10 +151,13 @@ def _given(mapper: Any, work: TokenMapper) -> GivenMapper:
 
 
 def _named(tokenizer: Any) -> Any:
-    """Return the absolute path of a file: workers may run in another directory."""
+    """Return the absolute path of a file: workers may run in another directory. A directory has a tokenizer.json."""
     if not isinstance(tokenizer, str | os.PathLike):
         return tokenizer
     name = os.fspath(tokenizer)
+    within = os.path.join(name, "tokenizer.json")
+    if os.path.isfile(within):  # the directory of a model
+        name = within
     if ".py:" in name or os.path.isfile(name):
         return os.path.abspath(name)
     return name
@@ -171,8 +175,21 @@ def _check(mapper: TokenMapper) -> None:
             raise UsageError(f"`{name}` needs `{model}`.", field=model)
         if given and not getattr(mapper, name) and not mapper.interleave:
             raise UsageError(f"`{model}` needs `{name}`.", field=name)
-    if mapper.interleave and mapper.tokenizer is None and mapper.image_tokenizer is None:
+    if mapper.interleave:
+        _check_sequence(mapper)
+
+
+def _check_sequence(mapper: TokenMapper) -> None:
+    if mapper.tokenizer is None and mapper.image_tokenizer is None:
         raise UsageError("`interleave` needs `tokenizer`, `image_tokenizer` or both.", field="tokenizer")
+    for name in mapper.interleave:
+        if not name:
+            raise UsageError(
+                f"expected names of fields, got {','.join(mapper.interleave)!r}.", field="interleave"
+            )
+        needed = "image_tokenizer" if is_image(name) else "tokenizer"
+        if not name.endswith("json") and getattr(mapper, needed) is None:
+            raise UsageError(f"the field {name!r} needs `{needed}`.", field=needed)
 
 
 def _fields(mapper: TokenMapper) -> list[str]:
@@ -187,10 +204,18 @@ def _fingerprints(mapper: TokenMapper) -> dict[str, str]:
         if isinstance(source, str) and ":" not in os.path.basename(source) and os.path.isfile(source):
             with open(source, "rb") as file:
                 facts[name] = xxhash.xxh3_128_hexdigest(file.read())
+        elif is_of_library(source):
+            facts[name] = xxhash.xxh3_128_hexdigest(source.to_str().encode())
         elif source is not None:
             named = source if isinstance(source, str) or callable(source) else type(source)
             facts[name] = Function(named).options()["py"]
     return facts
+
+
+def _recorded(info: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the metadata as facts of a job, so that a message names the one that differs."""
+    facts = {name: value for name, value in info.items() if value and name not in ("kind", "sources")}
+    return facts | dict(info.get("sources", {}))
 
 
 def _settings(mapper: TokenMapper) -> dict[str, Any]:
@@ -200,6 +225,12 @@ def _settings(mapper: TokenMapper) -> dict[str, Any]:
     }
     settings |= {"interleave": list(mapper.interleave), "add_tokens": list(mapper.add_tokens)}
     return {name: value for name, value in settings.items() if value}
+
+
+def _shift(number: int) -> int:
+    if number < 0:
+        raise UsageError(f"expected 0 or a positive number, got {number}.", field="image_token_shift")
+    return number
 
 
 def _positive(number: int, field: str) -> int:

@@ -42,7 +42,7 @@ class Incoming(Iterator[Sample]):
         return next(self._each)
 
     def take(self, size: int) -> list[Sample]:
-        """Return the next `size` samples, or those that remain. The size is the same in every call."""
+        """Return the next samples: `size` of them, or those that remain. The size is the same in every call."""
         if self._batches is None:
             return list(islice(self._each, size))
         if self._together is None:

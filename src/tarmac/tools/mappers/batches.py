@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from functools import cached_property
 from itertools import islice
 from typing import Any, TypeVar
 
+from tarmac import environment
 from tarmac.errors import CodecError, SampleError, TarmacError, UsageError
 from tarmac.extras import MissingExtra
 from tarmac.jobs.task import Outcome
@@ -40,6 +42,8 @@ class MapBatches:
 
     @cached_property
     def mapper(self) -> Mapper:
+        if multiprocessing.parent_process() is not None:  # one of the processes that share the cores
+            environment.limit_threads(self.threads)
         mapper: Any = self.function.prepared
         return mapper  # type: ignore[no-any-return]
 
@@ -71,7 +75,7 @@ class MapBatches:
         return getattr(type(self.mapper), "size", Mapper.size) is not Mapper.size
 
     def _prepared(self, samples: Iterator[Sample], size: int) -> Generator[tuple[list[Sample], list[Any]]]:
-        """Yield `size` samples at a time, and what each was prepared to: a `_Failure` for a bad one."""
+        """Yield `size` samples at a time, with what each was prepared to; that of a bad one is a `_Failure`."""
         if self.threads <= 1:
             return _in_order(self.mapper, samples, size)
         return _in_threads(self.mapper.prepare, samples, self.threads, size)
