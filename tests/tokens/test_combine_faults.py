@@ -33,6 +33,7 @@ def content(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in paths if path.suffix != ".arrow"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("format", "options"),
     [
@@ -82,6 +83,7 @@ def test_killed_runs_are_completed(tmp_path, format, options):
     assert not content(tokens)
 
 
+@pytest.mark.long
 def test_killed_runs_that_move_are_completed(tmp_path):
     rows = some_parts(4, 100)
     tokens = write_parts(tmp_path, rows, batch_size=16)
@@ -147,6 +149,7 @@ def test_every_step_of_cleaning_up_can_be_the_last(tmp_path, monkeypatch, stop):
     assert number > 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("format", ["tarmac", "npy", "tensordict", "megatron", "sidecar"])
 def test_a_full_disk_loses_nothing(tmp_path, format):
     rows = some_parts(2, 30)
