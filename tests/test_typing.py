@@ -52,6 +52,10 @@ def test_pyright():
 # calls that class unknown, and what derives from it or returns it.
 _UNKNOWN = {"Type of metaclass unknown", "Type of base class unknown"}
 _MIX = {'Return type is partially unknown\n  Return type is "Mix"'}
+_TOKENS = {
+    "Type of metaclass unknown",
+    'Type of base class "tarmac.exact.dataset.Dataset" is partially unknown',
+}
 _CURSOR = {'Type of base class "tarmac.exact.loader.cursor.EpochCursor" is partially unknown'}
 _STREAM, _PIPELINE = (
     {"Type of metaclass unknown", f'Type of base class "tarmac.stream.{base}" is partially unknown'}
@@ -66,6 +70,7 @@ _OF_TORCH = {
     "tarmac.exact.loader.sampler.BatchSampler": _CURSOR,
     "tarmac.stream.pipeline.DataPipeline": _STREAM,
     "tarmac.stream.webdataset.WebDataset": _PIPELINE,
+    "tarmac.tokens.dataset.Tokens": _TOKENS,
     "tarmac.stream.webloader.WebLoader": _PIPELINE,
 }
 

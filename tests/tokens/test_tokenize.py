@@ -361,3 +361,23 @@ def test_mappers_that_return_something_else(tmp_path, function, error, message):
     with pytest.raises(error, match=message):
         tarmac.tokenize(make(tmp_path, 1), tmp_path / "out", mapper=function, vocab_size=10, jobs=1)
     assert not list(tmp_path.glob("out/*.tar"))
+
+
+@pytest.mark.processes
+def test_repeated_samples(tmp_path):
+    """A key may occur again in a shard, also as the first of several records; combining keeps it once."""
+    import subprocess
+
+    urls = []
+    for number in range(2):
+        with tarmac.TarWriter(tmp_path / f"{number}.tar") as writer:
+            for key in ("a", "b"):
+                writer.write({"__key__": key, "txt": f"{key}{number}"})
+        urls.append(f"{tmp_path}/{number}.tar")
+    subprocess.run(["tar", "-A", "-f", *urls], check=True)
+    options = {"text": "txt", "tokenizer": f"{MODELS}:Letters", "batch_size": 1, "jobs": 1}
+    report = tarmac.tokenize(urls[0], tmp_path / "out", repeated="keep", **options)
+    assert report.written == 4
+    assert tarmac.combine(tmp_path / "out").notes["duplicates"] == 2
+    combined = tarmac.Tokens(tmp_path / "out" / "combined")
+    assert {row["__key__"]: bytes(row["tokens"].tolist()) for row in combined} == {"a": b"a0", "b": b"b0"}

@@ -35,6 +35,8 @@ from tarmac.tools.plan import plan
 from tarmac.tools.rewrite import run_writing
 from tarmac.tools.select import Select
 
+RECORDS = "{i:09d}"
+"""The keys of records in a part: numbers, since several of them may begin with the same sample."""
 TEXTS, IMAGES = 1024, 64
 """Samples in a batch by default: without and with images."""
 
@@ -108,7 +110,9 @@ def tokenize(
     _ = chosen.outputs  # raises now what every worker would raise
     chosen.sources = _fingerprints(work) if mapper is None else {"mapper": Function(mapper).options()["py"]}
     access, run, select = bundle(Access, options), bundle(Run, options), bundle(Select, options)
-    target = Output(f"{os.fspath(output).rstrip('/')}/", overwrite=overwrite, storage=access.storage)
+    target = Output(
+        f"{os.fspath(output).rstrip('/')}/", overwrite=overwrite, rekey=RECORDS, storage=access.storage
+    )
     access = access.shared(run, target)
     size = IMAGES if work.image_tokenizer is not None else TEXTS
     size = size if batch_size is None else _positive(batch_size, "batch_size")

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from tarmac.indexing.manifest import Shard
 from tarmac.indexing.sidecar import open_sidecar
 from tarmac.jobs.task import Outcome
-from tarmac.storage import StorageOptions, WriteOptions, stat
+from tarmac.storage import stat
 from tarmac.tokens.formats.base import Target
 from tarmac.tokens.rows import Rows, to_records
 from tarmac.tokens.survey import Piece, Pieces
-from tarmac.tools.mappers.records import FIELD, Schema
 from tarmac.tools.mappers.shards import (
     RecordShardWriter,
-    RowIndex,
     read_record_manifest,
     rows_url,
     write_record_manifest,
@@ -49,7 +46,7 @@ class TarmacFormat:
 
     def write(self, target: Target, name: str, rows: Iterator[Rows], outcome: Outcome) -> None:
         url, schema = target.directory + name, target.schema
-        with _Writer(url, schema, storage=target.storage, write=target.write) as shard:
+        with RecordShardWriter(url, schema, storage=target.storage, write=target.write) as shard:
             for as_they_are, some in itertools.groupby(rows, lambda each: _is_large(each, target)):
                 if as_they_are:
                     for _, record in some:
@@ -98,39 +95,6 @@ def _is_large(rows: Rows, target: Target) -> bool:
     if record is None or len(batch) > target.record_rows or len(record) > target.record_bytes + _HEAD:
         return False
     return len(batch) * _FEW >= target.record_rows or len(record) * _FEW >= target.record_bytes
-
-
-class _Writer(RecordShardWriter):
-    """A writer that also copies whole records."""
-
-    def __init__(self, url: str, schema: Schema, *, storage: StorageOptions, write: WriteOptions) -> None:
-        super().__init__(url, schema, storage=storage, write=write)
-        self._rows = self._writer.rows = _Rows(schema)
-
-    def __enter__(self) -> _Writer:
-        return self
-
-    def copy(self, record: Any) -> None:
-        """Append a record of this schema."""
-        self._writer.write({"__key__": f"{self._records:06d}", FIELD: record})
-        self._rows.add(record)
-        self._records += 1
-
-
-class _Rows(RowIndex):
-    """An index that does not hold the records whose rows it has."""
-
-    def add(self, content: Any) -> None:
-        super().add(content)
-        self._keys[-1] = _copied(self._keys[-1])
-        for arrays in self._scalars.values():
-            arrays[-1] = _copied(arrays[-1])
-
-
-def _copied(array: Any) -> Any:
-    import pyarrow as pa
-
-    return pa.concat_arrays([array, array[:0]])
 
 
 FORMAT = TarmacFormat()

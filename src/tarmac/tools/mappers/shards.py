@@ -51,8 +51,8 @@ class RowIndex:
     def _members(self) -> list[str]:
         return [name for name, column in self.schema.columns.items() if column.shape]
 
-    def add(self, content: bytes) -> None:
-        """Append the rows of a record."""
+    def add(self, content: Any) -> None:
+        """Append the rows of a record, whose bytes are not kept."""
         import pyarrow as pa
 
         whole = pa.py_buffer(content)
@@ -69,12 +69,12 @@ class RowIndex:
                 bounds = np.arange(len(array) + 1) * (column.shape[0] or 0)
             offsets.append(begin + width * bounds[:-1])
             sizes.append(width * np.diff(bounds))
-        self._keys.append(batch.column("key"))
+        self._keys.append(_copied(batch.column("key")))
         self._offsets.append(np.stack(offsets, axis=1))
         self._sizes.append(np.stack(sizes, axis=1))
         for name, column in self.schema.columns.items():
             if not column.shape:
-                self._scalars.setdefault(name, []).append(batch.column(name))
+                self._scalars.setdefault(name, []).append(_copied(batch.column(name)))
         self.rows += len(batch)
 
     def placed_at(self, offsets: Sequence[int]) -> _Placed:
@@ -135,6 +135,13 @@ def row_extents(content: bytes, offset: int) -> tuple[list[str], Integers]:
     return keys, np.stack([rows.offsets[0].reshape(-1), rows.sizes[0].reshape(-1)], axis=1)
 
 
+def _copied(array: Any) -> Any:
+    """Return an array that does not share the memory of its record."""
+    import pyarrow as pa
+
+    return pa.concat_arrays([array, array[:0]])
+
+
 def _texts(keys: Any) -> Any:
     """Return keys as text, if they are valid UTF-8: then an index holds them as text."""
     import pyarrow as pa
@@ -172,9 +179,12 @@ class RecordShardWriter:
 
     def write(self, records: Records) -> None:
         """Append a record."""
-        content = to_arrow(records)
-        self._writer.write({"__key__": f"{self._records:06d}", FIELD: content})
-        self._rows.add(content)
+        self.copy(to_arrow(records))
+
+    def copy(self, record: Any) -> None:
+        """Append the bytes of a record of this schema."""
+        self._writer.write({"__key__": f"{self._records:06d}", FIELD: record})
+        self._rows.add(record)
         self._records += 1
 
     def close(self) -> None:
