@@ -6,8 +6,10 @@ import contextlib
 import errno
 import os
 import random
+import shutil
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 
@@ -16,9 +18,9 @@ from harness import rounds
 from harness.anywhere import Twice, anywhere
 from harness.clusters import dask_cluster, import_path
 from harness.crash import Forked, survive
-from harness.faultfs import SHORT, Fault, faulty
+from harness.faultfs import SHORT, every_fault, faulty
 from harness.waiting import until
-from tarmac.errors import EngineError, WriteError
+from tarmac.errors import EngineError, TransferError, WriteError
 from tarmac.jobs.engines import make_engine
 from tarmac.jobs.ledger import read_job
 from tools.shards import files, make
@@ -71,29 +73,47 @@ def test_two_hundred_faults_of_one_machine(tmp_path):
     tarmac.copy(urls, str(tmp_path / "quiet/x-{i}.tar"), max_samples=3, jobs=1)
     quiet = files(tmp_path / "quiet")
 
-    def work(jobs=2):
+    def work(jobs=1):
         tarmac.copy(urls, str(out / "x-{i}.tar"), max_samples=3, jobs=jobs)
 
-    def check():
-        written = files(out) if out.exists() else {}
-        assert {name: quiet[name] for name in written if name[0] != "."} == {
-            name: data for name, data in written.items() if name[0] != "."
-        }
-        if len(written) == len(quiet):
-            work()
-            assert recorded(out) == sorted(quiet)
-            (out / "x-3.tar").unlink()
-            for name in random.Random(len(written)).sample(sorted(quiet), 8):
-                (out / name).unlink(missing_ok=True)
+    def shards():
+        return {name: data for name, data in files(out).items() if name[0] != "."} if out.exists() else {}
 
-    survive(rounds(150), lambda seed: Forked(work).crash(seed, 0.15), check)
-    for number in range(1, 51):
-        for name in ("x-1.tar", "x-9.tar"):
+    def check():
+        written = shards()
+        assert written == {name: quiet[name] for name in written}
+
+    children = [Forked(partial(work, jobs)) for jobs in (1, 2)]
+    durations = []
+    for child in (children[0], *children):  # the first run imports what the others have
+        shutil.rmtree(out, ignore_errors=True)
+        durations.append(child.usual())
+    struck = []
+
+    def strike(seed):
+        """Kill a job in which half of the units are missing."""
+        for name in random.Random(seed).sample(sorted(quiet), len(quiet) // 2):
             (out / name).unlink(missing_ok=True)
-        with faulty(Fault(number, random.Random(number).choice([errno.ENOSPC, SHORT]), ("write",))):
-            with contextlib.suppress(WriteError):
+        before, two = shards().keys(), seed % 10 == 0
+        result = children[two].crash(seed, durations[1 + two])
+        struck.append(result.killed and shards().keys() > before)
+        if seed % 10 == 9:
+            work()
+            assert recorded(out) == sorted(shards()) == sorted(quiet)
+        return result
+
+    survive(rounds(150), strike, check)
+    assert sum(struck) >= rounds(10)  # units were done and others in progress
+    fired = 0
+    for kind in (errno.ENOSPC, errno.EDQUOT, SHORT):
+        for fault in every_fault(kind, ("open", "write", "fsync", "link", "replace")):
+            for name in ("x-1.tar", "x-5.tar", "x-9.tar"):
+                (out / name).unlink(missing_ok=True)
+            with faulty(fault, under=out), contextlib.suppress(WriteError, TransferError):
                 work(jobs=1)
-        check()
+            fired += bool(fault.fired)
+            check()
+    assert fired >= 50
     work()
     assert files(out) == quiet
     assert recorded(out) == sorted(quiet)

@@ -50,7 +50,7 @@ def test_the_files_of_the_next_job(here, spec):
 @pytest.mark.parametrize("spec", ["current_function.py:f", "current_function:f"])
 @pytest.mark.parametrize("by_name", [True, False])
 def test_a_process_that_has_imported_the_files_of_an_earlier_job(here, spec, by_name):
-    """The process is this one; what is pickled comes from another, which imports the files again."""
+    """The process is this one; what is pickled comes from another, which imports the files itself."""
     sent = []
     for version in range(2):
         write(here, version)
