@@ -72,6 +72,10 @@ def test_functions_of_modules_that_workers_do_not_have(tmp_path, monkeypatch):
     with hinted("install the same version of your module on all workers.", EngineError):
         tarmac.map(shards, f"{tmp_path}/c/", of_a_user.function, engine=Elsewhere(str(other)))
     tarmac.map(shards, f"{tmp_path}/c/", of_a_user.function, engine=Elsewhere(str(modules)))
+    (other / "of_a_user.py").write_text("def function(sample):\n    return None\n")
+    with hinted("install the same version of your module on all workers.", EngineError):
+        tarmac.map(shards, f"{tmp_path}/d/", of_a_user.function, engine=Elsewhere(str(other)))
+    tarmac.map(shards, f"{tmp_path}/d/", of_a_user.function, engine=Elsewhere(str(modules)))
     monkeypatch.delitem(sys.modules, "of_a_user")
 
 
@@ -122,3 +126,27 @@ def test_clusters_that_are_not_there(tmp_path, monkeypatch):
     done.touch()
     with required(dask_cluster(1)) as cluster:
         assert tarmac.map(*arguments, engine=cluster.engine).written == 24
+
+
+@follows("run the same command again when all machines have the same files.")
+def test_a_file_that_is_edited_while_a_job_runs(tmp_path):
+    shards = engines.make_shards(tmp_path, 1)
+    path = tmp_path / "edited.py"
+    path.write_text("def function(sample):\n    return sample\n")
+
+    class Edited(Elsewhere):
+        def run(self, work, units):
+            before = path.read_text()
+            units = list(units)
+            sent = cloudpickle.dumps(work)
+            path.write_text(before.replace("return sample", "return None"))
+            try:
+                for unit in units:
+                    yield unit, pickle.loads(remote.run_sent(remote.sender(None), sent, pickle.dumps(unit)))
+            finally:
+                path.write_text(before)
+
+    with hinted("run the same command again when all machines have the same files.", EngineError):
+        tarmac.map(shards, f"{tmp_path}/a/", f"{path}:function", engine=Edited())
+    tarmac.map(shards, f"{tmp_path}/a/", f"{path}:function", engine=Elsewhere())
+    assert len(list(tarmac.read(f"{tmp_path}/a/*.tar"))) == 4

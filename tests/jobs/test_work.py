@@ -15,6 +15,7 @@ from tarmac.errors import BadName, ConnectFailed, DiskFull, UnitsFailed, UnitTim
 from tarmac.jobs import work as work_module
 from tarmac.jobs.engines.local import LocalEngine
 from tarmac.jobs.run import run_job
+from tarmac.jobs.share import Share
 from tarmac.jobs.task import Outcome, Task, Unit
 from tarmac.jobs.work import Policy, UnitWork
 
@@ -103,6 +104,19 @@ def test_failed_units_and_their_errors_are_recorded(tmp_path):
         run_job(task, LocalEngine(), ledger=str(tmp_path / "l.job"), policy=Policy(max_failed_units=1))
     report = run_job(task, LocalEngine(), ledger=str(tmp_path / "l.job"))
     assert (report.done, report.kept, task.runs, task.finished) == (1, 2, ["a", "b", "c", "a"], 1)
+
+
+def test_tasks_try_a_unit_again_that_had_no_space(tmp_path):
+    """Its hint says so: free space and run again."""
+    task, ledger = (
+        Unreliable({"a": [DiskFull("full.", url="a")], "b": [BadName("bad.")]}),
+        str(tmp_path / "l.job"),
+    )
+    with pytest.raises(UnitsFailed, match=r"a: full\..*jobs retry"):
+        run_job(task, LocalEngine(), ledger=ledger, share=Share(0, 1), policy=Policy(max_failed_units=9))
+    with pytest.raises(UnitsFailed, match=r"1 of 3 units failed.*b: bad\."):
+        run_job(task, LocalEngine(), ledger=ledger, share=Share(0, 1))
+    assert task.runs == ["a", "b", "c", "a"]
 
 
 @dataclass

@@ -103,7 +103,7 @@ def some_parts(parts: int = 3, rows: int = 50, seed: int = 0) -> list[list[Row]]
     rng = np.random.default_rng(seed)
     return [
         [
-            (f"{part * rows + row:06d}", rng.integers(0, 60_000, rng.integers(0, 30)).tolist() + [0])
+            (f"{part * rows + row:06d}", [*rng.integers(0, 60000, rng.integers(0, 30)).tolist(), 0])
             for row in range(rows)
         ]
         for part in range(parts)

@@ -137,8 +137,8 @@ class TestBugsOfTheScripts:
     def test_code_0_is_a_token(self, tmp_path):
         parts = [[("a", [0, 0, 0]), ("b", [0, 5]), ("c", [])]]
         tokens = write_parts(tmp_path, parts)
-        for format in ("tarmac", "npy", "tensordict", "megatron"):
-            assert tarmac.combine(tokens, tmp_path / format, format=format, jobs=1).written == 3
+        for name in ("tarmac", "npy", "tensordict", "megatron"):
+            assert tarmac.combine(tokens, tmp_path / name, format=name, jobs=1).written == 3
         assert [row["tokens"] for _, row in stored(tmp_path / "tarmac")] == [[0, 0, 0], [0, 5], []]
 
     def test_the_last_short_batch_overwrites_nothing(self, tmp_path):

@@ -158,8 +158,7 @@ def test_a_full_disk_loses_nothing(tmp_path, format):
         try:
             with faulty(fault):
                 tarmac.combine(tokens, out, format=format, jobs=1, max_rows=20)
-        except (TarmacError, OSError) as error:
-            assert isinstance(error, DiskFull | TarmacError), repr(error)
+        except TarmacError:
             failed += 1
         assert content(tokens) == parts
         assert tarmac.combine(tokens, out, format=format, jobs=1, max_rows=20).written == 60
@@ -292,7 +291,7 @@ def test_damaged_parts(tmp_path, at, monkeypatch):
     path.write_bytes(data[: int(at * len(data)) // 512 * 512])
     with pytest.raises(JobError, match=r"in-001\.tar"):
         tarmac.combine(tokens, jobs=1)
-    monkeypatch.setattr("tarmac.tokens.source.TokenJob.check", lambda self: None)  # as if nobody had looked
+    monkeypatch.setattr("tarmac.tokens.source.TokenJob.check", lambda self: None)
     with pytest.raises((ArchiveError, DecodeFailed, JobError), match=r"in-001\.tar"):
         tarmac.combine(tokens, jobs=1)
     assert not list(tokens.glob("combined/*.tar"))

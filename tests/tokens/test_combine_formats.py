@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import struct
 from pathlib import Path
@@ -38,7 +39,7 @@ def test_arrays_of_values_and_offsets(tmp_path, parts):
     assert arrays["keys"].tolist() == [key.encode() for key, _ in rows]
     for name in ("tokens", "modality"):
         offsets = arrays[f"{name}.offsets"]
-        values = [arrays[name][a:b].tolist() for a, b in zip(offsets, offsets[1:], strict=False)]
+        values = [arrays[name][a:b].tolist() for a, b in itertools.pairwise(offsets)]
         assert values == [row[name] for _, row in rows]
     assert arrays["square"].tolist() == [row["square"] for _, row in rows]
     assert arrays["count"].tolist() == [row["count"] for _, row in rows]
@@ -64,7 +65,7 @@ def test_long_keys_are_bytes_and_offsets(tmp_path):
     parts = [[("a", [1]), ("b" * 300, [2, 3])]]
     arrays = opened(combined(tmp_path, parts, "npy"))
     ends = arrays["keys.offsets"]
-    assert [bytes(arrays["keys"][a:b]) for a, b in zip(ends, ends[1:], strict=False)] == [b"a", b"b" * 300]
+    assert [bytes(arrays["keys"][a:b]) for a, b in itertools.pairwise(ends)] == [b"a", b"b" * 300]
 
 
 def test_tensordict_opens_it(tmp_path, parts):
@@ -180,8 +181,8 @@ def test_packed_rows_in_other_formats(tmp_path):
     parts = some_parts()
     tokens = write_parts(tmp_path, parts)
     total = sum(len(row) for _, row in unique(parts))
-    for format in ("npy", "tensordict", "megatron"):
-        tarmac.combine(tokens, tmp_path / format, format=format, pack=64, jobs=1)
+    for name in ("npy", "tensordict", "megatron"):
+        tarmac.combine(tokens, tmp_path / name, format=name, pack=64, jobs=1)
     arrays = opened(tmp_path / "npy")
     assert arrays["tokens"].shape[1] == 64
     assert arrays["tokens.mask"].sum() == arrays["segments"].sum() == total

@@ -13,9 +13,10 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
 from tarmac.display import redact
-from tarmac.errors import JobMismatch, TarmacError, UnitsFailed, UsageError, WorkerDied
+from tarmac.errors import DiskFull, JobMismatch, TarmacError, UnitsFailed, UsageError, WorkerDied
 from tarmac.jobs.claims import Claims
 from tarmac.jobs.engines import Engine, Finished, Work
+from tarmac.jobs.entries import public_name
 from tarmac.jobs.inputs import check_inputs, check_waiting
 from tarmac.jobs.leases import Leases
 from tarmac.jobs.ledger import Ledger, open_ledger, written_by_others
@@ -198,8 +199,7 @@ def _add_others(
     missing = [unit.name for unit in units if unit.name not in outcomes]
     failed = [name for name in missing if name in records.failed]
     if failed and len(failed) == len(missing):  # nothing else is left to wait for
-        errors = [f"{name}: {records.failed[name]}" for name in failed]
-        raise _units_failed(errors, len(units), shared=True)
+        raise _units_failed([_named(name, records.failed[name]) for name in failed], len(units), shared=True)
     if missing:
         running = len(missing) - len(failed)
         report.remarks.append(f"{running} of {len(units)} units are in progress in other tasks")
@@ -209,6 +209,12 @@ def _units_failed(errors: Sequence[str], units: int, *, shared: bool) -> UnitsFa
     hint = "tarmac jobs retry OUTPUT, and then the same tasks again." if shared else UnitsFailed.hint
     what = f"{len(errors)} of {units} units failed, the first of them with: {errors[0]}"
     return UnitsFailed(what, hint=hint)
+
+
+def _named(unit: str, error: str) -> str:
+    """Return an error with the name of its unit, and without its own hint."""
+    what, name = error.partition(" Try: ")[0], public_name(unit)
+    return what if what.startswith((f"{name}:", f"{name},", f"{name} @")) else f"{name}: {what}"
 
 
 def _checked_names(plan: Iterable[Unit]) -> list[Unit]:
@@ -301,14 +307,15 @@ def run_until_error(
         first, *others = errors.values()
         if not others or not policy.max_failed_units:
             raise first
-        raise _units_failed(list(map(_text, errors.values())), total, shared=shared) from first
+        texts = [_named(name, _text(error)) for name, error in errors.items()]
+        raise _units_failed(texts, total, shared=shared) from first
 
 
 def _record_failure(records: Ledger, unit: Unit, error: Exception) -> None:
-    """Store why a unit failed. Tasks do not try it again, unless the error may not come again."""
+    """Store why a unit failed. Tasks do not try it again, unless the next run may succeed: a full disk is freed."""
     if records.journal is None:
         return
-    if not may_change(error):
+    if not (may_change(error) or isinstance(error, DiskFull)):
         records.journal.fail(unit, _text(error))
         return
     with contextlib.suppress(TarmacError):  # the store may be out of reach, which is the error
@@ -332,7 +339,7 @@ def run_units(engine: Engine, work: Work, units: Iterator[Unit], retries: int) -
                 if not again:
                     break
                 ((_, death),) = again
-                death = death.at(url=unit.name)  # it was alone
+                death.at(url=unit.name)  # it was alone
             else:
                 yield unit, death
 

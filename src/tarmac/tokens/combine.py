@@ -246,11 +246,10 @@ class CombineJob(Task):
         return None  # what finishes it needs the columns and the number of rows
 
     def finish(self, outcomes: Sequence[Outcome]) -> None:
-        find_format(self.facts["format"]).finish(self.target, self.names(outcomes))
+        find_format(self.facts["format"]).finish(self.target, outcomes)
 
-    def names(self, outcomes: Sequence[Outcome]) -> list[str]:
+    def names(self) -> list[str]:
         """Return the names of the units."""
-        del outcomes
         assert self.survey is not None
         return find_format(self.facts["format"]).names(self.target, self.survey.pieces)
 

@@ -76,7 +76,7 @@ class Settlement:
         """Verify that every row is in the output, record it, and delete and move what was asked for."""
         survey, form = task.survey, find_format(self.facts["format"])
         assert survey is not None
-        rows, expected = form.count(task.target, task.names(report.outcomes)), survey.summary.rows
+        rows, expected = form.count(task.target, task.names()), survey.summary.rows
         if (
             rows != expected
             or report.written != rows

@@ -61,6 +61,26 @@ def test_a_worker_that_is_killed_once_is_replaced(engine, tmp_path):
     assert engines.digests(tmp_path / "out") == engines.digests(tmp_path / "local")
 
 
+def test_workers_run_the_files_of_the_next_job(engine, tmp_path):
+    """A worker has imported the function of an earlier job, and what that imports."""
+    shards = engines.make_shards(tmp_path)
+    for version in (b"1", b"2"):
+        (tmp_path / "imported_by_next.py").write_text(f"def text():\n    return {version}\n")
+        (tmp_path / "next.py").write_text(
+            "from imported_by_next import text\n"
+            f"def work(sample):\n    return sample | {{'txt': text(), 'more': {version}}}\n"
+        )
+        done = engines.command(
+            ["map", shards, "--py", "next.py:work", "-o", f"{version.decode()}/", "--engine", engine],
+            tmp_path,
+        )
+        assert done.returncode == 0, done.stderr
+        written = {
+            (each["txt"], each["more"]) for each in tarmac.read(f"{tmp_path}/{version.decode()}/*.tar")
+        }
+        assert written == {(version, version)}
+
+
 def test_two_deliveries(engine, tmp_path):
     engines.check_two_deliveries(engine, tmp_path)
 

@@ -1,7 +1,7 @@
 """Write the golden files of this directory with datatrove 0.10.1: `python words.py DIRECTORY`.
 
-It needs `datatrove==0.10.1`, `tokenizers` and `numpy` in an environment of its own. The tests only read the files, and make the same
-tokenizers and documents with the functions below.
+It needs `datatrove==0.10.1`, `tokenizers` and `numpy` in an environment of its own. The tests only read the files, and
+make the same tokenizers and documents with the functions below.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ class Format(Protocol):
     def write(self, target: Target, name: str, rows: Iterator[Rows], outcome: Outcome) -> None:
         """Write a piece, and add its files to the outcome."""
 
-    def finish(self, target: Target, names: Sequence[str]) -> None:
+    def finish(self, target: Target, outcomes: Sequence[Outcome]) -> None:
         """Write what needs all pieces."""
 
     def count(self, target: Target, names: Sequence[str]) -> int:

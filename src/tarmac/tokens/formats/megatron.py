@@ -69,8 +69,8 @@ class MegatronFormat:
         code = _CODES[target.schema.columns[name].dtype][1]
         return _HEAD.pack(_MAGIC, _VERSION, code, target.summary.rows, target.summary.rows + 1)
 
-    def finish(self, target: Target, names: Sequence[str]) -> None:
-        del names
+    def finish(self, target: Target, outcomes: Sequence[Outcome]) -> None:
+        del outcomes
         describe(target, {})
 
     def count(self, target: Target, names: Sequence[str]) -> int:

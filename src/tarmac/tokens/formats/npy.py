@@ -83,8 +83,8 @@ class NpyFormat:
             return arrays | _ragged(KEYS, keys, ends)
         return arrays | {f"{KEYS}.npy": filled(keys, max(target.summary.longest_key, 1), 0)[0]}
 
-    def finish(self, target: Target, names: Sequence[str]) -> None:
-        del names
+    def finish(self, target: Target, outcomes: Sequence[Outcome]) -> None:
+        del outcomes
         describe(target, {"files": sorted(self._heads(target))})
 
     def count(self, target: Target, names: Sequence[str]) -> int:

@@ -47,7 +47,8 @@ class SidecarFormat:
         index = sidecar_url(url)
         outcome.companions[index] = stat(index, target.storage).size
 
-    def finish(self, target: Target, names: Sequence[str]) -> None:
+    def finish(self, target: Target, outcomes: Sequence[Outcome]) -> None:
+        names = [url.removeprefix(target.directory) for outcome in outcomes for url in outcome.outputs]
         shards = [self._shard(target, name) for name in names]
         write_manifest(Manifest(shards, "tokens"), target.directory + MANIFEST, target.storage)
 

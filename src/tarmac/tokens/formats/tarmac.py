@@ -23,6 +23,8 @@ from tarmac.tools.mappers.shards import (
 )
 
 MANIFEST = "tokens.json"
+_SHARD = "shard"
+"""A detail of an outcome: what the manifest has about the shard."""
 _FEW = 16
 """A record is joined to others if more than this many of its size are within the limits."""
 _HEAD = 1 << 14
@@ -55,12 +57,22 @@ class TarmacFormat:
                 else:
                     for batch in target.batches(some):
                         shard.write(to_records(batch, schema))
+        facts = shard.shard
+        outcome.details[_SHARD] = {
+            "samples": facts.samples,
+            "size": facts.size,
+            "fingerprint": facts.fingerprint,
+        }
         outcome.outputs[url] = target.size(name)
         index = rows_url(url)
         outcome.companions[index] = stat(index, target.storage).size
 
-    def finish(self, target: Target, names: Sequence[str]) -> None:
-        shards = [self._shard(target, name) for name in names]
+    def finish(self, target: Target, outcomes: Sequence[Outcome]) -> None:
+        shards = [
+            Shard(url, index=rows_url(url), **outcome.details[_SHARD])
+            for outcome in outcomes
+            for url in outcome.outputs
+        ]
         write_record_manifest(shards, target.schema, target.directory + MANIFEST, target.storage)
 
     def _shard(self, target: Target, name: str) -> Shard:

@@ -92,8 +92,8 @@ class TensorDictFormat:
         keys = key_values(batch.column("key"))
         return arrays | {"key": filled(keys, max(target.summary.longest_key, 1), 0)[0]}
 
-    def finish(self, target: Target, names: Sequence[str]) -> None:
-        del names
+    def finish(self, target: Target, outcomes: Sequence[Outcome]) -> None:
+        del outcomes
         describe(target, {})
 
     def count(self, target: Target, names: Sequence[str]) -> int:

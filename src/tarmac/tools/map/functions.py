@@ -6,6 +6,7 @@ import copy
 import importlib
 import importlib.util
 import os
+import socket
 import sys
 import threading
 import traceback
@@ -20,12 +21,13 @@ from typing import Any
 import xxhash
 
 from tarmac.codecs import Decoder, encode_field, find_encoder, imagehandler, imagespecs
-from tarmac.errors import TarmacError, TransformFailed, UsageError
+from tarmac.errors import EngineError, TarmacError, TransformFailed, UsageError
 from tarmac.extras import MissingExtra
 from tarmac.jobs.head import ARGUMENTS
 from tarmac.runtime.device import current_device
 from tarmac.samples.grouping import Sample
 from tarmac.samples.naming import Splitter, check_field, check_key, first_dot, is_reserved
+from tarmac.tools.map.current import CurrentFiles, file_digests, refresh
 from tarmac.tools.map.fingerprint import arguments_digest, code_digest
 from tarmac.tools.map.imports import imported_files
 
@@ -65,7 +67,22 @@ class Function:
         if isinstance(source, str) and ".py:" in source:  # workers may run in another directory
             path, colon, name = source.rpartition(":")
             source = f"{os.path.abspath(path)}{colon}{name}"
-        return {"source": source, "decode": self.decode, "split_name": self.split_name}
+        return {
+            "files": self._current_files(),  # first, because the source may be unpickled by importing it
+            "source": source,
+            "digest": "" if isinstance(source, str) else code_digest(self._inner),
+            "decode": self.decode,
+            "split_name": self.split_name,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if state["digest"] and state["digest"] != code_digest(self._inner):
+            raise EngineError(
+                f"the process on {socket.gethostname()} has other code of {_qualified_name(self._inner)} than the "
+                "one that started the job.",
+                hint="install the same version of your module on all workers.",
+            )
 
     @cached_property
     def function(self) -> Callable[[Sample], Any]:
@@ -73,6 +90,14 @@ class Function:
         if not callable(function):
             raise UsageError(f"expected a function or its name, got {self.source!r}.", field="function")
         return function() if isinstance(function, type) and hasattr(function, "setup") else function
+
+    @property
+    def _inner(self) -> Any:
+        """The function without `functools.partial`, which the standard library defines."""
+        inner: Any = self.function
+        while isinstance(inner, partial):
+            inner = inner.func
+        return inner
 
     @cached_property
     def prepared(self) -> Callable[[Sample], Any]:
@@ -96,10 +121,7 @@ class Function:
 
         These are the files that define the function, its `version`, and what it was given besides samples.
         """
-        inner: Any = self.function
-        given = arguments_digest(inner)
-        while isinstance(inner, partial):  # defined in the standard library
-            inner = inner.func
+        inner, given = self._inner, arguments_digest(self.function)
         name = self.source if isinstance(self.source, str) else _qualified_name(inner)
         hashes = [xxhash.xxh3_64_hexdigest(Path(path).read_bytes()) for path in self._files(inner)]
         if not hashes and (digest := code_digest(inner)):  # defined in a notebook or console
@@ -111,18 +133,18 @@ class Function:
             {"decode": self.decode} if self.decode else {}
         )
 
+    def _current_files(self) -> CurrentFiles:
+        """Return the files of the function, except that of `__main__`: what it defines is sent by value."""
+        main = getattr(sys.modules["__main__"], "__file__", None)
+        digests = file_digests(self._files(self._inner))
+        digests.pop(os.path.abspath(main or ""), None)
+        return CurrentFiles(digests)
+
     def _files(self, inner: Any) -> list[str]:
         """Return the file that the user named, the file that defines the function, and what they import."""
         named = [_named_module(self.source)] if isinstance(self.source, str) else []
         modules = [*named, sys.modules.get(getattr(inner, "__module__", None) or "")]
-        files: dict[str, None] = {}
-        for module in modules:
-            path = getattr(module, "__file__", None)
-            if path and os.path.isfile(path):
-                package = (getattr(module, "__package__", None) or "").split(".")
-                root = Path(path).parents[len(package) if package[0] else 0]
-                files |= dict.fromkeys(imported_files(path, str(root)))
-        return list(files)
+        return list(dict.fromkeys(path for module in modules for path in _local_files(module)))
 
     def __call__(self, sample: Sample) -> list[Sample]:
         """Return the new samples, with fields of bytes."""
@@ -244,16 +266,28 @@ def _module(name: str) -> ModuleType:
     directory = os.getcwd()
     if directory not in sys.path and "" not in sys.path:
         sys.path.append(directory)
-    return importlib.import_module(name)
+    refresh(file_digests(_local_files(importlib.import_module(name))))
+    return importlib.import_module(name)  # the same, unless it has changed since an earlier job
+
+
+def _local_files(module: ModuleType | None) -> list[str]:
+    """Return the file of a module, and the files that it imports, except those of installed packages."""
+    path = getattr(module, "__file__", None)
+    if not path or not os.path.isfile(path):
+        return []
+    package = (getattr(module, "__package__", None) or "").split(".")
+    root = Path(path).parents[len(package) if package[0] else 0]
+    return imported_files(path, str(root))
 
 
 def _from_file(path: str) -> ModuleType:
     name = f"tarmac_map_{xxhash.xxh3_64_hexdigest(os.path.abspath(path).encode('utf-8', 'surrogateescape'))}"
-    if name in sys.modules:
-        return sys.modules[name]
     if not os.path.isfile(path):
         raise UsageError("no such file.", field="function", url=path)
     directory = os.path.dirname(os.path.abspath(path))
+    refresh(file_digests(imported_files(path, directory)))
+    if name in sys.modules:
+        return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
