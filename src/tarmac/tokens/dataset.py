@@ -15,8 +15,8 @@ from tarmac.exact.selection import whole
 from tarmac.exact.shardset import OpenOptions, ShardSet
 from tarmac.storage import Cache, StorageOptions
 from tarmac.storage.types import DEFAULT_STORAGE
-from tarmac.tokens.info import MODALITY, TOKENS, TokenInfo
 from tarmac.tokens.arrays import TokenRows
+from tarmac.tokens.info import MODALITY, TOKENS, TokenInfo
 from tarmac.tools.mappers.records import Schema
 from tarmac.tools.mappers.shards import read_record_manifest
 

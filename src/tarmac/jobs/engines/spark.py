@@ -51,7 +51,7 @@ class SparkEngine:
         from pyspark import cloudpickle
 
         data = pack(work, cloudpickle.dumps)
-        with self._context() as context, ThreadPoolExecutor(MAX_THREADS, "tarmac-spark") as threads:
+        with self.context() as context, ThreadPoolExecutor(MAX_THREADS, "tarmac-spark") as threads:
             group, shared, about = f"tarmac-{uuid.uuid4()}", context.broadcast(data), sender(self.device)
             master, numbers = self.address or str(context.master), itertools.count()
 
@@ -90,7 +90,7 @@ class SparkEngine:
                     shared.destroy()
 
     @contextlib.contextmanager
-    def _context(self) -> Iterator[Any]:
+    def context(self) -> Iterator[Any]:
         """Yield the Spark context; one that this engine starts ends with its JVM."""
         from pyspark import SparkContext
 
