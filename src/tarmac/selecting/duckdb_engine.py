@@ -76,10 +76,11 @@ class DuckDBEngine:
     def check_condition(self, condition: str, view: str, columns: Sequence[str]) -> None:
         """Raise if a condition is invalid."""
         try:
-            (kind,) = self._connection.sql(f"SELECT (\n{condition}\n) FROM {view}").types
+            query = f"DESCRIBE SELECT (\n{condition}\n) FROM {view}"
+            ((_, kind, *_),) = self._connection.execute(query).fetchall()
         except self._duckdb.Error as error:
             raise condition_failed(error, condition, columns) from None
-        if str(kind) not in ("BOOLEAN", '"NULL"'):
+        if kind not in ("BOOLEAN", '"NULL"'):
             raise UsageError(f"expected a condition, got {kind} values.", field="where")
 
     def fetch(self, query: str) -> list[tuple[Any, ...]]:

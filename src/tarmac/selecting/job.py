@@ -101,9 +101,11 @@ class SelectJob(Task):
         outcome = new_outcome(self.statuses(unit))
         outcome.content = self.content(unit)
         settings: dict[str, Any] = {"engine": self.engine, "memory": self.memory, "jobs": self.jobs}
-        with work_directory(self.directory, self.tmp) as folder, disk_errors(folder), opened(
-            self.choices, self.urls, folder, self.storage, repair=repair, **settings
-        ) as selection:
+        with (
+            work_directory(self.directory, self.tmp) as folder,
+            disk_errors(folder),
+            opened(self.choices, self.urls, folder, self.storage, repair=repair, **settings) as selection,
+        ):
             selection.count()
             selection.check_rows()
             self._forget_manifest()

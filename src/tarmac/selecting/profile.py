@@ -115,7 +115,6 @@ def profile_selection(
                 report.read = selection.rows_in + selection.dirt.unreadable_rows
                 report.dropped = selection.dirt.unreadable_rows
                 report.left_out = selection.rows_in - selection.selected
-                report.written = 0
                 report.removed = [step.to_json() for step in selection.steps]
                 report.dirt = selection.dirt.counts()
                 report.profile = _profile(selection)
@@ -179,7 +178,8 @@ def _column(selection: Selection, name: str) -> Column:
     if text or number:
         column.measure = "characters" if text else "value"
         wanted = ", ".join(f"{each:g}" for each in QUANTILES[1:-1])
-        query = f"SELECT min(v), approx_quantile(v, [{wanted}]), max(v) FROM (SELECT CAST({value} AS DOUBLE) AS v FROM {_KEPT} WHERE {known}) AS n"
+        numbers = f"SELECT CAST({value} AS DOUBLE) AS v FROM {_KEPT} WHERE {known}"
+        query = f"SELECT min(v), approx_quantile(v, [{wanted}]), max(v) FROM ({numbers}) AS n"
         ((low, middle, high),) = engine.fetch(query)
         if low is not None:
             values = [low, *middle, high]

@@ -1,7 +1,7 @@
 """Turn options into SQL: what is kept, in which order, and how many rows each condition removes.
 
-Rows are shuffled by the MD5 of seed and key, which all engines compute alike. Rows of equal keys follow each other in any
-order: `ties.py` puts them in order. Without a shuffle, rows are in the order of the tables.
+Rows are shuffled by the MD5 of seed and key, which all engines compute alike. Rows of equal keys follow each other in
+any order: `ties.py` puts them in order. Without a shuffle, rows are in the order of the tables.
 """
 
 from __future__ import annotations
@@ -123,8 +123,9 @@ class Query:
         for name, argument in options.filters.items():
             keep = options.nulls == "keep"
             conditions.append(named_predicate(name, argument, texts, self.dialect, keep_unknown=keep))
-        for text in options.where:
-            conditions.append(Predicate("where", f"(\n{text}\n)", f"(\n{text}\n) IS NULL", shown=text))
+        conditions += [
+            Predicate("where", f"(\n{text}\n)", f"(\n{text}\n) IS NULL", shown=text) for text in options.where
+        ]
         if options.share is not None:
             limit = f"{min(int(options.share * _ALL), _ALL - 1):032x}"
             conditions.append(
@@ -149,7 +150,8 @@ class Query:
         ranked = (
             f"SELECT *, ROW_NUMBER() OVER (PARTITION BY {on} ORDER BY {order}) AS __tarmac_n FROM {OTHER}"
         )
-        return f"SELECT {self.dialect.names(self.other.names)} FROM ({ranked} WHERE {on} IS NOT NULL) AS r WHERE __tarmac_n = 1"
+        names = self.dialect.names(self.other.names)
+        return f"SELECT {names} FROM ({ranked} WHERE {on} IS NOT NULL) AS r WHERE __tarmac_n = 1"
 
     def joined(self) -> str:
         """Return the view that conditions apply to."""
@@ -164,7 +166,8 @@ class Query:
         partner = f"(o.{name(self.on[1])} IS NOT NULL) AS {name(PARTNER)}"
         swapped = f"{self._swapped()} AS {name(SWAPPED)}"
         on = f"t.{name(self.on[0])} = o.{name(self.on[1])}"
-        return f"SELECT {', '.join(['t.*', *more, partner, swapped])} FROM {ROWS} AS t LEFT JOIN {ONE_EACH} AS o ON {on}"
+        columns = ", ".join(["t.*", *more, partner, swapped])
+        return f"SELECT {columns} FROM {ROWS} AS t LEFT JOIN {ONE_EACH} AS o ON {on}"
 
     def _swapped(self) -> str:
         """Return SQL that is true where the tables disagree about which side is the width."""

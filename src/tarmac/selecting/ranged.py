@@ -35,7 +35,7 @@ class RangedFile(io.RawIOBase):
         return len(data)
 
     def read(self, size: int = -1) -> bytes:
-        stop = self.size if size is None or size < 0 else min(self._at + size, self.size)
+        stop = self.size if size < 0 else min(self._at + size, self.size)
         if stop <= self._at:
             return b""
         data = read_range(self._url, self._at, stop, self._storage, self._version)

@@ -58,6 +58,8 @@ class SelectReport(Report):
         return result | facts | ({"profile": self.profile.to_dict()} if self.profile else {})
 
     def __str__(self) -> str:
+        if not self.units:
+            return f"select: {plural(self.read, 'row')}, {self.read - self.left_out - self.dropped} selected"
         if self.units and self.kept == self.units:
             return (
                 f"select: {plural(self.written, 'row')} in {plural(len(self.outputs), 'file')}; nothing to do"

@@ -27,7 +27,7 @@ def merged_schema(
     first_url, first = schemas[0]
     _check_distinct(first_url, first)
     wanted = set(needed(first.names))
-    for url, schema in schemas[1:]:
+    for _, schema in schemas[1:]:
         wanted |= set(needed(schema.names))
     fields = []
     for name in dict.fromkeys(name for _, schema in schemas for name in schema.names):
@@ -98,10 +98,10 @@ def unknown_column(name: str, names: Sequence[str], field: str) -> UsageError:
     """Return the error for a column that the tables do not have."""
     lowered = {each.lower(): each for each in names}
     close = get_close_matches(name.lower(), lowered, 1)
-    guess = f" Did you mean {lowered[close[0]]}?" if close else ""
+    guess = f"; did you mean {lowered[close[0]]}?" if close else "."
     more = len(names) - _SHOWN
     listed = ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
-    return UsageError(f"the tables have no column {name!r}.{guess}", field=field, hint=f"one of {listed}.")
+    return UsageError(f"the tables have no column {name!r}{guess}", field=field, hint=f"one of {listed}.")
 
 
 def is_text(kind: Any) -> bool:

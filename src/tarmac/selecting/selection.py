@@ -12,8 +12,10 @@ from tarmac.display import plural
 from tarmac.errors import ObjectChanged, UsageError
 from tarmac.selecting.dialect import Dialect
 from tarmac.selecting.dirt import Dirt
+from tarmac.selecting.filters import matched
 from tarmac.selecting.options import Options
 from tarmac.selecting.query import HASH, JOINED, ONE_EACH, OTHER, ROWS, Query, needed_columns
+from tarmac.selecting.schemas import find_column
 from tarmac.selecting.tables import Tables, open_tables
 from tarmac.selecting.ties import Ties
 from tarmac.storage import StorageOptions
@@ -191,6 +193,7 @@ def opened(
 
     tables = open_all(urls, "tables", other=False)
     others = open_all(options.join, "join", other=True) if options.join else None
+    _check_names(options, [*tables.names, *(() if others is None else others.names)])
     running = make_engine(engine, directory, memory, jobs)
     try:
         query = Query.of(options, tables.schema, running.dialect, None if others is None else others.schema)
@@ -210,6 +213,19 @@ def opened(
         yield Selection(running, query, tables, dirt)
     finally:
         running.close()
+
+
+def _check_names(options: Options, names: Sequence[str]) -> None:
+    """Raise if an argument names a column that the tables do not have."""
+    for argument, columns in (
+        ("columns", options.columns or ()),
+        ("dedup", options.dedup),
+        ("key", options.key),
+    ):
+        for name in columns:
+            find_column(name, names, argument)
+    for name in options.filters:
+        matched(name, names)
 
 
 def _repeated(engine: Engine, query: Query) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import logging
 import os
 import re
 import shutil
@@ -110,10 +111,14 @@ class SparkQueries:
         """Raise if a condition is invalid."""
         from pyspark.errors import AnalysisException, ParseException
 
+        log = logging.getLogger("SQLQueryContextLogger")  # which prints what is raised
+        disabled, log.disabled = log.disabled, True
         try:
             (field,) = self._session.sql(f"SELECT (\n{condition}\n) FROM {view}").schema.fields
         except (AnalysisException, ParseException) as error:
             raise condition_failed(error, condition, columns) from None
+        finally:
+            log.disabled = disabled
         if field.dataType.simpleString() not in ("boolean", "void"):
             raise UsageError(
                 f"expected a condition, got {field.dataType.simpleString()} values.", field="where"

@@ -27,11 +27,11 @@ def condition_failed(error: Exception, condition: str, columns: Sequence[str]) -
     match = _COLUMN.search(message)
     if match is not None:
         unknown = unknown_column((match[1] or match[2]).rpartition("`.`")[2], columns, "where")
-        what, hint = unknown.what.removesuffix("."), unknown.hint
+        what, hint = unknown.what.rstrip(".?"), unknown.hint
         if position is None:
-            return BadCondition(f"{what}.", hint=hint)
+            return BadCondition(unknown.what, hint=hint)
         return condition_error(condition, position, what, hint)
-    what = _CODE.sub("", _PREFIX.sub("", message).partition("\n")[0]).rstrip(". ")
+    what = _CODE.sub("", _PREFIX.sub("", message.strip()).partition("\n")[0]).rstrip(". ")
     what = re.sub(r"[(;] ?line \d+.*", "", what).rstrip(". ")
     return BadCondition(f"{what}.") if position is None else condition_error(condition, position, what)
 

@@ -41,6 +41,8 @@ class Table:
     """A local Parquet file."""
     schema: pa.Schema
     rows: int
+    names: tuple[str, ...]
+    """All columns; a copy has fewer."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,11 @@ class Tables:
     """The columns that all of them have, with types for all values."""
 
     @property
+    def names(self) -> list[str]:
+        """All columns, also those that are not needed."""
+        return list(dict.fromkeys(name for table in self.tables for name in table.names))
+
+    @property
     def paths(self) -> list[str]:
         """The local files."""
         return [table.path for table in self.tables]
@@ -61,7 +68,7 @@ def find_tables(
     sources: Shards, storage: StorageOptions, limits: Limits = DEFAULT_LIMITS, *, field: str = "sources"
 ) -> list[str]:
     """Return the URLs of all tables: of files, patterns and lists, and of those in directories."""
-    given = [sources] if isinstance(sources, str | os.PathLike) else list(sources)  # type: ignore[arg-type]
+    given: list[Any] = [sources] if isinstance(sources, str | os.PathLike) else list(sources)
     if not given:
         raise UsageError("expected at least one table.", field=field)
     urls = []
@@ -70,7 +77,7 @@ def find_tables(
         if isinstance(name, str) and _is_directory(name):
             urls += _tables_in(name, storage)
         else:
-            urls += expand([each], storage=storage, limits=limits, allow_exec=False)  # type: ignore[list-item]
+            urls += expand([each], storage=storage, limits=limits, allow_exec=False)
     for url in urls:
         if table_format(url) is None:
             what = (
@@ -112,8 +119,8 @@ def open_tables(
 ) -> Tables:
     """Bring tables into one form; working files go to `directory`.
 
-    `needed` returns the columns that are needed of those that a table has. `repair` copies all tables, with text that is
-    valid UTF-8.
+    `needed` returns the columns that are needed of those that a table has. `repair` copies all tables, with text that
+    is valid UTF-8.
     """
     opened: list[Table | TextTable | None] = []
     for number, url in enumerate(urls):
@@ -211,7 +218,8 @@ def _copied(url: str, source: Any, path: str, needed: Needed, dirt: Dirt) -> Tab
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(source, pre_buffer=True) as file:
-        names = list(needed(file.schema_arrow.names))
+        all_names = file.schema_arrow.names
+        names = list(needed(all_names))
         schema = pa.schema([file.schema_arrow.field(name) for name in names])
         writer = None
         for batch in file.iter_batches(columns=names):
@@ -220,11 +228,12 @@ def _copied(url: str, source: Any, path: str, needed: Needed, dirt: Dirt) -> Tab
             writer.write_batch(clean)
         with writer or pq.ParquetWriter(path, schema):
             pass
-    return _described(url, path)
+    return _described(url, path, all_names)
 
 
-def _described(url: str, path: str) -> Table:
+def _described(url: str, path: str, names: Sequence[str] = ()) -> Table:
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(path) as file:
-        return Table(url, path, file.schema_arrow, file.metadata.num_rows)
+        schema = file.schema_arrow
+        return Table(url, path, schema, file.metadata.num_rows, tuple(names or schema.names))

@@ -71,13 +71,13 @@ def convert_csv(chunks: Iterable[bytes], path: str, *, url: str, delimiter: str,
     return table
 
 
-def _header(source: io.BufferedReader, url: str, delimiter: str) -> list[str]:
+def _header(source: Any, url: str, delimiter: str) -> list[str]:
     """Read the first line of a table."""
     import csv
 
     line = source.readline(BLOCK).decode("utf-8-sig", "replace")
-    quoting = csv.QUOTE_MINIMAL if delimiter == "," else csv.QUOTE_NONE
-    names = next(csv.reader([line.rstrip("\r\n")], delimiter=delimiter, quoting=quoting), [])
+    style: dict[str, Any] = {} if delimiter == "," else {"quoting": csv.QUOTE_NONE}
+    names = next(csv.reader([line.rstrip("\r\n")], delimiter=delimiter, **style), [])
     if not names or not all(names):
         raise DecodeFailed("line 1: expected the names of columns.", url=url)
     return names

@@ -1,7 +1,7 @@
 """Put rows whose keys are equal in an order that depends on their values alone, and drop duplicates among them.
 
-Rows arrive in the order of their hashes. Those with the same hash are sorted by all of their columns, here and not in SQL,
-because engines compare values differently. Rows that are equal in all columns may change places.
+Rows arrive in the order of their hashes. Those with the same hash are sorted by all of their columns, here and not in
+SQL, because engines compare values differently. Rows that are equal in all columns may change places.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _equal_to_previous(table: pa.Table, columns: Sequence[str]) -> NDArray[np.bo
     for name in columns:
         values = table[name].combine_chunks()
         one, other = values.slice(1), values.slice(0, len(values) - 1)
-        equal = pc.fill_null(pc.equal(one, other), False).to_numpy(zero_copy_only=False)
+        equal = pc.fill_null(pc.equal(one, other), fill_value=False).to_numpy(zero_copy_only=False)
         missing = _missing(values)
         same[1:] &= equal | ((missing[1:] == missing[:-1]) & (missing[1:] > 0))
     return same
@@ -96,7 +96,7 @@ def _missing(values: Any) -> NDArray[np.int8]:
 
     codes = np.zeros(len(values), np.int8)
     if pa.types.is_floating(values.type):
-        codes[pc.fill_null(pc.is_nan(values), False).to_numpy(zero_copy_only=False)] = 1
+        codes[pc.fill_null(pc.is_nan(values), fill_value=False).to_numpy(zero_copy_only=False)] = 1
     if values.null_count:
         codes[pc.is_null(values).to_numpy(zero_copy_only=False)] = 2
     return codes

@@ -56,25 +56,26 @@ def select(
 ) -> SelectReport:
     """Select rows of Parquet, CSV, TSV and JSON-lines tables, and write them to Parquet files in `output`.
 
-    Rows pass these steps in this order. `join` adds the columns of other tables, by the value of the column `on`; rows
-    without a partner are removed, or with `how="left"` kept. Filters by name compare columns of LAION, DataComp and COYO:
-    `min_size` the shorter side in pixels, `max_aspect` the longer side divided by the shorter one, `lang` the language,
-    `max_text` the number of characters of the caption, the others a score. A row whose value is missing or impossible is
-    removed, or with `nulls="keep"` kept. `where` is one condition or several, in the SQL of the engine. A share such as
-    `sample=0.1` keeps the rows whose key has a small hash. `dedup` keeps the first of the rows that are equal in these
-    columns. A number such as `sample=1000` keeps this number of rows of those that are left. `columns` selects and renames.
+    Rows pass these steps in this order. `join` adds the columns of other tables, by the value of the column `on`;
+    rows without a partner are removed, or with `how="left"` kept. Filters by name compare columns of LAION,
+    DataComp and COYO: `min_size` the shorter side in pixels, `max_aspect` the longer side divided by the shorter
+    one, `lang` the language, `max_text` the number of characters of the caption, the others a score. A row whose
+    value is missing or impossible is removed, or with `nulls="keep"` kept. `where` is one condition or several, in
+    the SQL of the engine. A share such as `sample=0.1` keeps the rows whose key has a small hash. `dedup` keeps the
+    first of the rows that are equal in these columns. A number such as `sample=1000` keeps this number of rows of
+    those that are left. `columns` selects and renames.
 
-    `shuffle` is a seed: rows are ordered by the MD5 of seed and `key`, and rows of the same key by their values. So the
-    result depends on the rows alone, not on how tables divide them, and is the same on every engine. The key is by
-    default the columns of `dedup`, else URL and caption, else all columns of text and integers. Without `shuffle`, rows
-    stay in the order of the tables.
+    `shuffle` is a seed: rows are ordered by the MD5 of seed and `key`, and rows of the same key by their values. So
+    the result depends on the rows alone, not on how tables divide them, and is the same on every engine. The key is
+    by default the columns of `dedup`, else URL and caption, else all columns of text and integers. Without
+    `shuffle`, rows stay in the order of the tables.
 
-    Every file but the last has `rows_per_file` rows. `manifest.json` in `output` lists the files, and how many rows each
-    step removed. Running the same selection again does nothing; `overwrite` replaces another one.
+    Every file but the last has `rows_per_file` rows. `manifest.json` in `output` lists the files, and how many rows
+    each step removed. Running the same selection again does nothing; `overwrite` replaces another one.
 
-    `engine` is `duckdb`, `spark` or `spark://HOST:PORT`. `memory` is what this process may use with DuckDB, in bytes; what
-    does not fit goes to `tmp`, by default a directory in `output`. `stats` adds a profile of the columns to the report, of
-    the selected rows, and needs no `output`; `plot` draws it into an image file.
+    `engine` is `duckdb`, `spark` or `spark://HOST:PORT`. `memory` is what this process may use with DuckDB, in
+    bytes; what does not fit goes to `tmp`, by default a directory in `output`. `stats` adds a profile of the
+    columns to the report, of the selected rows, and needs no `output`; `plot` draws it into an image file.
     """
     if output is None and not (stats or plot):
         raise UsageError("expected a directory for the selected rows, or `stats`.", field="output")
