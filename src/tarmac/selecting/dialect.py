@@ -50,8 +50,10 @@ class Dialect:
         return expression if name is None else f"CAST({expression} AS {name})"
 
     def number(self, column: str, *, text: bool) -> str:
-        """Return a column as DOUBLE; text that is not a number becomes NULL."""
-        return f"{'TRY_CAST' if text else 'CAST'}({self.name(column)} AS DOUBLE)"
+        """Return a column as DOUBLE; NaN, and text that is not a number, become NULL."""
+        number = f"{'TRY_CAST' if text else 'CAST'}({self.name(column)} AS DOUBLE)"
+        # Not by a comparison: the statistics of Parquet files ignore NaN, and DuckDB relies on them.
+        return f"CASE WHEN ISNAN({number}) THEN NULL ELSE {number} END"
 
 
 DUCKDB = Dialect('"', "VARCHAR", "BLOB", escapes=False)

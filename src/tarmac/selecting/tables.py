@@ -68,7 +68,7 @@ def find_tables(
     sources: Shards, storage: StorageOptions, limits: Limits = DEFAULT_LIMITS, *, field: str = "sources"
 ) -> list[str]:
     """Return the URLs of all tables: of files, patterns and lists, and of those in directories."""
-    given: list[Any] = [sources] if isinstance(sources, str | os.PathLike) else list(sources)
+    given: list[Any] = list(sources) if isinstance(sources, list | tuple) else [sources]
     if not given:
         raise UsageError("expected at least one table.", field=field)
     urls = []

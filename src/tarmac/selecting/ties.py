@@ -109,11 +109,7 @@ def _sorted(table: pa.Table, columns: Sequence[str]) -> NDArray[np.int64]:
 
     keys = [_comparable(table[name]) for name in columns]
     names = [str(number) for number in range(len(keys))]
-    order = pc.sort_indices(
-        pa.table(keys, names=names),
-        sort_keys=[(name, "ascending") for name in names],
-        null_placement="at_start",
-    )
+    order = pc.sort_indices(pa.table(keys, names=names), sort_keys=[(name, "ascending") for name in names])
     numbers: NDArray[np.int64] = order.to_numpy().astype(np.int64)
     return numbers
 
