@@ -50,7 +50,10 @@ def test_each_condition_counts_the_rows_that_it_is_the_first_to_remove(links, tm
     ]
     assert report.removed == steps
     assert report.left_out == 4
-    assert "min_size 50 (WIDTH, HEIGHT): removed 3 rows, 3 of them because the value is missing" in report.remarks
+    assert (
+        "min_size 50 (WIDTH, HEIGHT): removed 3 rows, 3 of them because the value is missing"
+        in report.remarks
+    )
 
 
 def test_missing_values_can_be_kept(links, tmp_path):
@@ -106,8 +109,10 @@ SPELLINGS = {
 def test_filters_know_the_names_of_columns(names, tmp_path):
     good = (1200, 1024, "en", 0.1, 0.2, 0.3, 6.0, "short")
     bad = (1000, 400, "de", 0.9, 0.9, 0.1, 3.0, "a long caption")
-    values = [good, *(good[:n] + (bad[n],) + good[n + 1 :] for n in range(8))]
-    table = write(tmp_path / "t.parquet", id=list(range(9)), **dict(zip(names, zip(*values, strict=True), strict=True)))
+    values = [good, *((*good[:n], bad[n], *good[n + 1 :]) for n in range(8))]
+    table = write(
+        tmp_path / "t.parquet", id=list(range(9)), **dict(zip(names, zip(*values, strict=True), strict=True))
+    )
     report = tarmac.select(
         table, tmp_path / "out", min_size=1001, max_aspect=2, lang="en", max_unsafe=0.5,
         max_watermark=0.8, min_similarity=0.28, min_aesthetic=5, max_text=10,
@@ -120,7 +125,9 @@ def test_filters_know_the_names_of_columns(names, tmp_path):
 
 
 def test_sizes_that_are_text_or_floats_are_numbers(tmp_path):
-    table = write(tmp_path / "t.parquet", url=["a", "b", "c"], width=["100", "x", "300.0"], height=[1e3, 1e3, 1e3])
+    table = write(
+        tmp_path / "t.parquet", url=["a", "b", "c"], width=["100", "x", "300.0"], height=[1e3, 1e3, 1e3]
+    )
     tarmac.select(table, tmp_path / "out", min_size=200)
 
     assert [row["url"] for row in rows(tmp_path / "out")] == ["c"]
@@ -209,7 +216,7 @@ def test_seeds_differ_and_files_have_exact_numbers_of_rows(tmp_path):
 def test_formats(kind, suffix, tmp_path):
     texts = {
         "csv": b'URL,TEXT,WIDTH\nhttp://a,"x, y",100\nhttp://b,,2000\n',
-        "tsv": b'URL\tTEXT\tWIDTH\nhttp://a\tx, y\t100\nhttp://b\t\t2000\n',
+        "tsv": b"URL\tTEXT\tWIDTH\nhttp://a\tx, y\t100\nhttp://b\t\t2000\n",
         "jsonl": b'{"URL": "http://a", "TEXT": "x, y", "WIDTH": 100}\n\n{"URL": "http://b", "WIDTH": 2000}\n',
     }
     path = tmp_path / f"t.{kind}{suffix}"
@@ -233,7 +240,9 @@ def test_dirt_is_repaired_or_left_out_and_counted(tmp_path):
     folder = tmp_path / "in"
     folder.mkdir()
     long = b"x" * 60_000
-    (folder / "a.csv").write_bytes(b"URL,TEXT,W\nhttp://a,bad \xff\xfe,1\nragged,line\nhttp://b," + long + b",2.5\n")
+    (folder / "a.csv").write_bytes(
+        b"URL,TEXT,W\nhttp://a,bad \xff\xfe,1\nragged,line\nhttp://b," + long + b",2.5\n"
+    )
     (folder / "b.jsonl").write_bytes(b'{"URL": "http://c", "TEXT": "\xff", "W": 3}\nnot json\n[1]\n')
     (folder / "c.parquet").write_bytes(b"")
     (folder / "d.csv").write_bytes(b"URL,TEXT,W\n")
@@ -378,7 +387,8 @@ def test_statistics_and_their_picture(links, tmp_path):
     assert profile.columns["LANGUAGE"].top == {"en": 2, "": 1, "DE ": 1}
     assert profile.domains == {"a": 2, "b": 1, "c": 1}
     assert "domains:" in str(profile)
-    assert Image.open(tmp_path / "p.png").size[0] > 1000
+    with Image.open(tmp_path / "p.png") as picture:
+        assert picture.size[0] > 1000
 
     report = tarmac.select(links, tmp_path / "out", stats=True, dedup="URL,TEXT")
     assert report.profile.rows == report.written == 5

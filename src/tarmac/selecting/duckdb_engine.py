@@ -43,6 +43,7 @@ class DuckDBEngine:
             "autoload_known_extensions": False,
         }
         self._connection: Any = self._duckdb.connect(":memory:", config=settings)
+        self._connection.execute("SET enable_progress_bar = false")
 
     def close(self) -> None:
         """Release memory and files."""

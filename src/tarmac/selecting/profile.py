@@ -170,37 +170,37 @@ def _column(selection: Selection, name: str) -> Column:
     quoted, column = engine.dialect.name(name), Column(str(kind))
     text = is_text(kind)
     number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
-    value = f"length({quoted})" if text else quoted
-    known = f"NOT isnan({value})" if pa.types.is_floating(kind) else "TRUE"
+    value = f"CAST(length({quoted}) AS DOUBLE)" if text else engine.dialect.number(name, text=False)
     distinct = f"approx_count_distinct({quoted})" if not pa.types.is_nested(kind) else "0"
     facts = f"SELECT count(*) - count({quoted}), {distinct} FROM {_KEPT}"
     ((column.nulls, column.distinct),) = engine.fetch(facts)
     if text or number:
         column.measure = "characters" if text else "value"
         wanted = ", ".join(f"{each:g}" for each in QUANTILES[1:-1])
-        numbers = f"SELECT CAST({value} AS DOUBLE) AS v FROM {_KEPT} WHERE {known}"
+        numbers = f"SELECT {value} AS v FROM {_KEPT}"
         query = f"SELECT min(v), approx_quantile(v, [{wanted}]), max(v) FROM ({numbers}) AS n"
         ((low, middle, high),) = engine.fetch(query)
         if low is not None:
             values = [low, *middle, high]
-            column.quantiles = {f"{each:g}": value for each, value in zip(QUANTILES, values, strict=True)}
-            column.bins = _bins(selection, value, known, middle[0], middle[-1])
+            column.quantiles = {
+                f"{each:g}": quantile for each, quantile in zip(QUANTILES, values, strict=True)
+            }
+            column.bins = _bins(selection, numbers, middle[0], middle[-1])
     if not number and column.distinct <= TOP * 100 and not pa.types.is_nested(kind):
         column.top = _counts(selection, f"CAST({quoted} AS VARCHAR)", f"{quoted} IS NOT NULL")
     return column
 
 
-def _bins(selection: Selection, value: str, known: str, low: float, high: float) -> list[int]:
+def _bins(selection: Selection, numbers: str, low: float, high: float) -> list[int]:
     """Return a histogram of the values between two of them."""
     if not low < high:
         return []
     width = f"CAST({(high - low) / BINS!r} AS DOUBLE)"
     number = f"least(CAST(floor((v - CAST({low!r} AS DOUBLE)) / {width}) AS INT), {BINS - 1})"
     inside = f"v BETWEEN CAST({low!r} AS DOUBLE) AND CAST({high!r} AS DOUBLE)"
-    rows = f"SELECT CAST({value} AS DOUBLE) AS v FROM {_KEPT} WHERE {known}"
     counts = [0] * BINS
     for index, count in selection.engine.fetch(
-        f"SELECT {number}, count(*) FROM ({rows}) AS n WHERE {inside} GROUP BY 1"
+        f"SELECT {number}, count(*) FROM ({numbers}) AS n WHERE {inside} GROUP BY 1"
     ):
         counts[max(index, 0)] += count
     return counts

@@ -119,7 +119,9 @@ class Query:
         options, texts = self.options, {name: is_text(kind) for name, kind in self.kinds.items()}
         conditions = []
         if self.other is not None and options.how == "inner":
-            conditions.append(Predicate("join", self.dialect.name(PARTNER), "FALSE", tuple(dict.fromkeys(self.on))))
+            conditions.append(
+                Predicate("join", self.dialect.name(PARTNER), "FALSE", tuple(dict.fromkeys(self.on)))
+            )
         for name, argument in options.filters.items():
             keep = options.nulls == "keep"
             conditions.append(named_predicate(name, argument, texts, self.dialect, keep_unknown=keep))
