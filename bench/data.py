@@ -240,3 +240,34 @@ def _shard(site: Site, name: str, samples) -> Path:
             for sample in samples(site):
                 writer.write(sample)
     return path
+
+
+def link_rows(count: int, seed: int) -> Any:
+    """Return rows like those of LAION: links, captions, sizes and scores, a hundredth of them missing."""
+    import numpy as np
+    import pyarrow as pa
+
+    rng = np.random.default_rng(seed)
+    words = np.array(
+        ["a", "the", "of", "with", "red", "blue", "old", "new", "cat", "house", "river", "photo"]
+    )
+    texts = [" ".join(row) for row in words[rng.integers(0, len(words), (count, 8))]]
+    ids, hosts = rng.integers(0, 1 << 62, count), rng.zipf(1.3, count) % 5000
+    urls = [f"https://img{host}.example.com/{number}.jpg" for host, number in zip(hosts, ids, strict=True)]
+
+    def score() -> Any:
+        return pa.array(rng.random(count, np.float32), mask=rng.random(count) < 0.01)
+
+    return pa.table(
+        {
+            "SAMPLE_ID": ids,
+            "URL": urls,
+            "TEXT": texts,
+            "HEIGHT": rng.integers(64, 2400, count, np.int32),
+            "WIDTH": rng.integers(64, 2400, count, np.int32),
+            "LANGUAGE": pa.array(np.array(["en", "de", "fr"])[rng.integers(0, 3, count)]),
+            "similarity": rng.random(count),
+            "punsafe": score(),
+            "pwatermark": score(),
+        }
+    )

@@ -15,6 +15,7 @@ from tarmac.samples.naming import last_dot as last_dot
 from tarmac.samples.reader import read as read
 from tarmac.samples.shards import ShardWriter as ShardWriter
 from tarmac.samples.writer import TarWriter as TarWriter
+from tarmac.selecting.verb import select as select
 from tarmac.steps.pictures import RandomResizedCrop as RandomResizedCrop
 from tarmac.steps.pictures import Resize as Resize
 from tarmac.steps.pictures import ResizeCenterCrop as ResizeCenterCrop

@@ -30,6 +30,7 @@ from tarmac.plugins import load_plugins
 __all__ = ["exit_code", "main", "program", "register_command", "VERBS"]
 
 VERBS = {
+    "select": "Select rows of tables of links: filter, join, deduplicate, shuffle.",
     "pack": "Pack files, folders and tables into shards.",
     "copy": "Copy samples: select, rename, split, reshard, mix, shuffle.",
     "sort": "Sort samples by key, by a value, or at random.",
@@ -47,7 +48,7 @@ VERBS = {
 }
 """The verbs and what they do, for `tarmac --help`."""
 _registered: dict[str, click.Command] = {}
-_JOBS = ("pack", "copy", "sort", "map", "join", "index", "export", "tokenize", "combine", "cache")
+_JOBS = ("select", "pack", "copy", "sort", "map", "join", "index", "export", "tokenize", "combine", "cache")
 DEFECT, INTERRUPTED = 70, 130
 
 

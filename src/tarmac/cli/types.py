@@ -52,6 +52,11 @@ def _number(text: str, minimum: int = 0) -> int:
     return number
 
 
+def _sample(text: str) -> float | int:
+    """Parse a share, which has a point, or a number of rows."""
+    return float(text) if "." in text and not text.endswith("B") else _number(text, minimum=1)
+
+
 def _seconds(text: str) -> float:
     seconds = float(text)
     if not seconds > 0:
@@ -165,6 +170,7 @@ _A_NUMBER = "a number such as 1000, 1e4, 100MB or 2GiB"
 COUNT = _Type("count", _A_NUMBER, partial(_number, minimum=1))
 SIZE = _Type("size", _A_NUMBER, partial(_number, minimum=1))
 NUMBER = _Type("number", _A_NUMBER, _number)
+SAMPLE = _Type("sample", "a share such as 0.1, or a number such as 1000", _sample)
 SECONDS = _Type("seconds", "a positive number", _seconds)
 SLICE = _Type("slice", "START:STOP[:STEP], such as 100:200 or ::10", _slice)
 NAMES = _Type("names", "NAME[,NAME...]", _names)

@@ -23,7 +23,7 @@ def engine():
         patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
         patch.setenv("PYSPARK_PYTHON", sys.executable)
         inner = make_engine("spark", 2)
-        with inner._context():
+        with inner.context():
             yield "spark"
 
 

@@ -53,7 +53,7 @@ class SparkEngine:
 
         data = pack(work, cloudpickle.dumps)
         with (
-            self._context() as (context, own),
+            self.context() as (context, own),
             ThreadPoolExecutor(MAX_THREADS, "tarmac-spark") as threads,
             ThreadPoolExecutor(1, "tarmac-spark-count") as asking,
         ):
@@ -102,7 +102,7 @@ class SparkEngine:
                     shared.destroy()
 
     @contextlib.contextmanager
-    def _context(self) -> Iterator[tuple[Any, bool]]:
+    def context(self) -> Iterator[tuple[Any, bool]]:
         """Yield the Spark context, and whether this engine started it; such a one ends with its JVM."""
         from pyspark import SparkContext
 

@@ -1,0 +1,1 @@
+"""Tables of links and captions: filter, join, deduplicate, sample and shuffle rows with DuckDB or Spark."""
