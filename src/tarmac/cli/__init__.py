@@ -31,6 +31,7 @@ __all__ = ["exit_code", "main", "program", "register_command", "VERBS"]
 
 VERBS = {
     "pack": "Pack files, folders and tables into shards.",
+    "download": "Download the pictures that tables of links name.",
     "copy": "Copy samples: select, rename, split, reshard, mix, shuffle.",
     "sort": "Sort samples by key, by a value, or at random.",
     "map": "Transform samples with a command or a Python function.",
@@ -46,7 +47,7 @@ VERBS = {
 }
 """The verbs and what they do, for `tarmac --help`."""
 _registered: dict[str, click.Command] = {}
-_JOBS = ("pack", "copy", "sort", "map", "join", "index", "export", "tokenize", "cache")
+_JOBS = ("pack", "download", "copy", "sort", "map", "join", "index", "export", "tokenize", "cache")
 DEFECT, INTERRUPTED = 70, 130
 
 
