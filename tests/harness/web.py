@@ -84,7 +84,9 @@ def hosts(*names: str) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def serving(script: Script, context: ssl.SSLContext | None = None) -> Iterator[Web]:
+def serving(
+    script: Script, context: ssl.SSLContext | None = None, address: str = "127.0.0.1"
+) -> Iterator[Web]:
     """Run a server in a thread, at a port of its own."""
     loop = asyncio.new_event_loop()
     server = _Server(script, loop)
@@ -92,7 +94,7 @@ def serving(script: Script, context: ssl.SSLContext | None = None) -> Iterator[W
 
     def run() -> None:
         asyncio.set_event_loop(loop)
-        loop.run_until_complete(server.start(context))
+        loop.run_until_complete(server.start(context, address))
         ready.set()
         loop.run_forever()
         loop.run_until_complete(server.stop())
@@ -117,8 +119,8 @@ class _Server:
         self._tasks: set[asyncio.Task[Any]] = set()
         self.web = Web(0)
 
-    async def start(self, context: ssl.SSLContext | None) -> None:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=context, backlog=1024)
+    async def start(self, context: ssl.SSLContext | None, address: str) -> None:
+        self._server = await asyncio.start_server(self._serve, address, 0, ssl=context, backlog=1024)
         self.web.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import threading
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -70,9 +71,12 @@ class Fetching:
         self._uploaded = time.monotonic()
         done: Future[None] = Future()
         thread = threading.Thread(target=self._in_thread, args=(links, done), name="download", daemon=True)
-        thread.start()
         try:
-            done.result()
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", category=UserWarning, module="PIL")  # about damaged metadata
+                warnings.filterwarnings("ignore", category=RuntimeWarning, module="PIL")
+                thread.start()
+                done.result()
         except BaseException:
             self._stop()
             raise

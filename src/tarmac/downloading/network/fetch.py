@@ -88,7 +88,7 @@ def parse_url(text: object) -> Address:
         raise InvalidUrl(f"{redact(str(error))}.") from None
     if parts.scheme.lower() not in ("http", "https"):
         raise InvalidUrl(f"expected http or https, got {parts.scheme[:20]!r}.")
-    if not host or any(letter.isspace() or not letter.isprintable() for letter in url.replace(" ", "")):
+    if not host or " " in host or not url.isprintable():
         raise InvalidUrl("the URL has no host, or control characters.")
     scheme = parts.scheme.lower()
     try:
@@ -173,7 +173,7 @@ class Fetcher:
         async with self._session.get(url, allow_redirects=False) as response:
             http, headers = response.status, response.headers
             if http in _REDIRECTS and "location" in headers:
-                return Reply("redirect", http=http, location=urljoin(url, headers["location"]))
+                return _redirect(url, headers["location"], http)
             if http != 200:
                 after = _retry_after(headers.get("retry-after", "")) if http in _BUSY else None
                 return Reply("http", f"{http} {response.reason or ''}".strip()[:80], http, retry_after=after)
@@ -192,6 +192,13 @@ class Fetcher:
                 if size > most:
                     return Reply("too_large", f"more than {most} bytes.", http)
             return Reply("success", http=http, body=b"".join(parts), headers=headers)
+
+
+def _redirect(url: str, location: str, http: int) -> Reply:
+    try:
+        return Reply("redirect", http=http, location=urljoin(url, location))
+    except ValueError:
+        return Reply("invalid_url", "a redirect leads to what is not a URL.", http)
 
 
 def _decoder(encoding: str) -> Any:
