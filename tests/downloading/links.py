@@ -53,11 +53,13 @@ def samples(folder: Path) -> list[dict[str, Any]]:
 
 
 def outputs(folder: Path) -> dict[str, bytes]:
-    """Return the content of all shards, indexes and manifests."""
-    paths = [path for path in folder.iterdir() if path.suffix in (".tar", ".arrow", ".json")]
+    """Return the content of all shards and manifests; an index also has the time of its shard."""
+    paths = [path for path in folder.iterdir() if path.suffix in (".tar", ".json")]
     return {path.name: path.read_bytes().replace(bytes(folder), b"") for path in paths}
 
 
 def timeless(folder: Path) -> list[dict[str, Any]]:
     """Return the status of all rows, without what differs from run to run."""
-    return [{name: each[name] for name in each if name not in ("seconds", "requests")} for each in lines(folder)]
+    return [
+        {name: each[name] for name in each if name not in ("seconds", "requests")} for each in lines(folder)
+    ]

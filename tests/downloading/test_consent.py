@@ -83,7 +83,9 @@ def web():
 def run(web, folder, **options):
     names = [f"h{number}.test" for number in range(len(CASES))]
     source = table(folder / "t.parquet", [web.url(name, "/img/1.jpg") for name in names])
-    tarmac.download(source, f"{folder}/out/", hosts=hosts(*names), allow_networks=LOOPBACK, max_failed=1.0, **options)
+    tarmac.download(
+        source, f"{folder}/out/", hosts=hosts(*names), allow_networks=LOOPBACK, max_failed=1.0, **options
+    )
     return lines(folder / "out")
 
 

@@ -22,10 +22,17 @@ LITERALS = [
     "①②⑦.⓪.⓪.②", "127。0。0。2", "%31%32%37.0.0.2", "127.0.0.2%00", "127.0.0.2#@b.test", "b.test@127.0.0.2",
 ]  # fmt: skip
 NAMES = {
-    "inside.test": "127.0.0.2", "metadata.test": "169.254.169.254", "private.test": "10.1.2.3", "both.test": "10.0.0.1 127.0.0.2",
+    "inside.test": "127.0.0.2", "metadata.test": "169.254.169.254", "private.test": "10.1.2.3",
+    "both.test": "10.0.0.1 127.0.0.2",
     "six.test": "::1", "mapped.test": "::ffff:127.0.0.2", "shared.test": "100.64.0.1", "zero.test": "0.0.0.0",
 }  # fmt: skip
-SCHEMES = ["file:///etc/passwd", "ftp://127.0.0.2/", "gopher://127.0.0.2/", "data:image/png;base64,AA", "pipe:cat"]
+SCHEMES = [
+    "file:///etc/passwd",
+    "ftp://127.0.0.2/",
+    "gopher://127.0.0.2/",
+    "data:image/png;base64,AA",
+    "pipe:cat",
+]
 
 
 @pytest.fixture
@@ -59,7 +66,12 @@ def test_attacks(tmp_path, inside):
         )
     assert inside.connections == 0
     assert report.written == 0
-    assert {row["status"] for row in lines(tmp_path / "out")} <= {"refused_address", "invalid_url", "dns", "host_down"}
+    assert {row["status"] for row in lines(tmp_path / "out")} <= {
+        "refused_address",
+        "invalid_url",
+        "dns",
+        "host_down",
+    }
     refused = [row for row in lines(tmp_path / "out") if row["status"] == "refused_address"]
     assert len(refused) > 30
 

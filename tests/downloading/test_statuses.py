@@ -69,7 +69,16 @@ def test_each_kind_of_answer(tmp_path):
         paths = [*ANSWERS, *SLOW]
         names = [f"h{number}.test" for number in range(len(paths))]
         urls = [web.url(*each) for each in zip(names, paths, strict=True)]
-        more = [None, "", "ftp://a.test/x.jpg", "http://", "no url", "http://absent.test/x", "http://a b/", "//a/b"]
+        more = [
+            None,
+            "",
+            "ftp://a.test/x.jpg",
+            "http://",
+            "no url",
+            "http://absent.test/x",
+            "http://a b/",
+            "//a/b",
+        ]
         report = tarmac.download(
             table(tmp_path / "t.parquet", [*urls, *more]),
             f"{tmp_path}/out/",

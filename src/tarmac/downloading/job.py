@@ -61,8 +61,8 @@ class DownloadJob(ShardTask):
     verb = "download"
 
     def __getstate__(self) -> dict[str, Any]:
-        hidden: dict[str, Any] = {"blocks": [], "earlier": [], "live": None}
-        return self.__dict__ | hidden | ({"earlier": self.earlier} if self.dedup else {})
+        hidden: dict[str, Any] = {"blocks": [], "live": None}
+        return self.__dict__ | hidden | ({} if self.dedup else {"earlier": self.earlier[:1]})
 
     def options(self) -> dict[str, Any]:
         tables = [identity(table.url) for table in self.rows.tables]
@@ -105,8 +105,10 @@ class DownloadJob(ShardTask):
         outcome = Outcome(inputs=status_fingerprint(statuses), details=details_of(statuses))
         outcome.content = self.rows.digest(block)
         with opened(self._spool(unit, outcome.content)) as spool:
-            done = spool.rows
-            fetching = Fetching(self.work, self._hosts(), spool, block.count, live=self.live)
+            done, hosts = spool.rows, self._hosts()
+            if self.earlier and unit.name == self.output.name(self.first):  # the end of a run
+                hosts.hosts.forgive()
+            fetching = Fetching(self.work, hosts, spool, block.count, live=self.live)
             fetching.run(self._links(block, done))
             self._write(unit, spool, outcome)
         return outcome

@@ -73,7 +73,9 @@ class Fetching:
         thread = threading.Thread(target=self._in_thread, args=(links, done), name="download", daemon=True)
         try:
             with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", category=UserWarning, module="PIL")  # about damaged metadata
+                warnings.filterwarnings(
+                    "ignore", category=UserWarning, module="PIL"
+                )  # about damaged metadata
                 warnings.filterwarnings("ignore", category=RuntimeWarning, module="PIL")
                 thread.start()
                 done.result()

@@ -31,7 +31,7 @@ class Known:
     web: Web
 
     def __post_init__(self) -> None:
-        self.hosts = Hosts(self.web.host_concurrency, self.web.host_rate)
+        self.hosts = Hosts(self.web.host_concurrency, self.web.host_rate, self.web.backoff)
         self.sites = Sites(self.web)
         self.names: OrderedDict[str, tuple[float, list[str]]] = OrderedDict()
 
@@ -94,10 +94,10 @@ class Crawl:
                 await self._stop()
                 return
             self._wake.clear()
-            await self._dispatch(now)
             for task in [task for task in self._tasks if task.done()]:
                 del self._tasks[task]
                 task.result()  # an error of this program ends the unit
+            await self._dispatch(now)
             if self._wake.is_set():
                 continue
             until = min(self._schedule.next_time(), NEVER if end is None else end)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 FAILURES = 5
 """Failures in a row after which a host is left alone for a while."""
 COOL_DOWN, MAX_COOL_DOWN = 5.0, 600.0
-"""Seconds for which it is left alone the first time, and at most."""
+"""For how long it is left alone the first time, and at most, in multiples of the backoff."""
 MAX_HOSTS = 100_000
 NEVER = math.inf
 
@@ -25,8 +25,10 @@ class Host:
     """Requests that are being answered."""
     next_start: float = -NEVER
     """When the rate allows the next request."""
-    blocked_until: float = -NEVER
-    """When `Retry-After` or the pause after failures ends."""
+    retry_at: float = -NEVER
+    """When `Retry-After` ends."""
+    pause_ends: float = -NEVER
+    """When the pause after failures ends."""
     failures: int = 0
     """Failures in a row."""
     pauses: int = 0
@@ -43,6 +45,7 @@ class Hosts:
 
     concurrency: int = 8
     rate: float | None = None
+    backoff: float = 1.0
     known: OrderedDict[str, Host] = field(default_factory=OrderedDict)
 
     def of(self, name: str) -> Host:
@@ -60,11 +63,12 @@ class Hosts:
         most = 1 if host.exclusive or host.trying or host.failures >= FAILURES else self.concurrency
         if host.active >= most:
             return NEVER
-        return max(host.next_start, host.blocked_until)
+        return max(host.next_start, host.retry_at, host.pause_ends)
 
     def blocked(self, name: str, now: float) -> float:
         """Return for how long a host must be left alone."""
-        return max(self.of(name).blocked_until - now, 0.0)
+        host = self.of(name)
+        return max(max(host.retry_at, host.pause_ends) - now, 0.0)
 
     def start(self, name: str, now: float, *, exclusive: bool = False) -> None:
         """Note that a request starts; with `exclusive`, no other one starts before it ends."""
@@ -86,15 +90,21 @@ class Hosts:
         else:
             host.failures += 1
             if host.failures >= FAILURES and (host.trying or host.failures == FAILURES):
-                pause = min(COOL_DOWN * 2**host.pauses, MAX_COOL_DOWN)
-                host.blocked_until = max(host.blocked_until, now + pause)
+                pause = self.backoff * min(COOL_DOWN * 2**host.pauses, MAX_COOL_DOWN)
+                host.pause_ends = max(host.pause_ends, now + pause)
                 host.pauses += 1
             host.trying = False
         if retry_after is not None:
-            host.blocked_until = max(host.blocked_until, now + retry_after)
+            host.retry_at = max(host.retry_at, now + retry_after)
+
+    def forgive(self) -> None:
+        """Give hosts that failed another chance; what they asked for still counts."""
+        for host in self.known.values():
+            host.failures = host.pauses = 0
+            host.pause_ends, host.trying = -NEVER, False
 
     def _forget(self) -> None:
         """Forget hosts that nothing is known about, the oldest first."""
         for name, host in list(self.known.items())[: MAX_HOSTS // 10]:
-            if not (host.active or host.failures or host.blocked_until > -NEVER):
+            if not (host.active or host.failures or host.retry_at > -NEVER):
                 del self.known[name]
