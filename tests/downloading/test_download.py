@@ -299,3 +299,27 @@ def test_invalid_options(wrong, tmp_path):
     with pytest.raises(UsageError):
         tarmac.download(source, f"{tmp_path}/out/", **wrong)
     assert not Path(tmp_path, "out").exists()
+
+
+def test_numbers_while_it_runs_and_a_page_at_the_end(web, tmp_path, monkeypatch):
+    monkeypatch.setattr("tarmac.downloading.live.EVERY", 0.0)
+    links = [*urls(web, 30), web.url("h1.test", "/absent<b>"), None]
+    said = []
+    source = table(tmp_path / "t.parquet", links)
+    tarmac.download(
+        source,
+        f"{tmp_path}/out/",
+        rows_per_shard=10,
+        html=tmp_path / "page.html",
+        live=said.append,
+        **OPTIONS,
+    )
+    assert [each["rows"] for each in said] == list(range(1, 33))
+    assert said[-1]["errors"] == {"http": 1, "invalid_url": 1}
+    assert said[-1]["success"] == round(30 / 32, 4)
+    assert said[-1]["bytes"] == sum(row["bytes"] or 0 for row in lines(tmp_path / "out"))
+    page = (tmp_path / "page.html").read_text()
+    for text in ("32 rows, 30 fetched", "h1.test", "http: 404", "invalid_url", "<svg", "Rows per second"):
+        assert text in page
+    assert "http://" not in page.replace("http://www.w3.org", "")
+    assert "<b>" not in page

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from functools import partial
+from typing import Any
 
 import click
 
-from tarmac.cli.command import argument, build_verb, flag
+from tarmac.cli.command import argument, build, flag, print_report
 from tarmac.cli.flags import OVERWRITE, RUN, STORAGE
+from tarmac.cli.output import say, say_json
 from tarmac.cli.types import COUNT, NAMES, NUMBER, PAIRS, SECONDS, SIZE, settings
 
 _read, _write, _web = (partial(flag, group=name) for name in ("Select", "Write", "Access"))
@@ -22,6 +25,7 @@ _ROWS = [
     flag("--table-format", metavar="FORMAT", help="csv, tsv, jsonl, parquet or lines. [default: from the name]"),
     _write("--rows-per-shard", type=COUNT, help="Rows of the table for each shard. [default: 10000]"),
     _write("--manifest", metavar="FILE", help="The manifest. [default: manifest.json beside the shards]"),
+    _write("--html", metavar="FILE", help="Also write a page with plots of rates, errors and sizes."),
     _write("--post-cmd", metavar="COMMAND", help="Command to run after each shard; a failure stops the job."),
 ]  # fmt: skip
 _PICTURES = [
@@ -82,12 +86,30 @@ _FAILURES = [
     ),
 ]  # fmt: skip
 
-command = build_verb(
-    "download", _ROWS, _PICTURES, OVERWRITE, _WEB, RUN, _FAILURES, STORAGE[1:],
-    help="""Download the pictures that tables of links name, into shards in the order of the rows.
+_EXAMPLE = (
+    "tarmac download laion.parquet -o 'out/{i:05d}.tar' --url URL --caption TEXT --size 384 --only-if-bigger"
+)
+
+
+@build(_ROWS, _PICTURES, OVERWRITE, _WEB, RUN, _FAILURES, STORAGE[1:], example=_EXAMPLE)
+def command(as_json: bool, **arguments: Any) -> None:
+    """Download the pictures that tables of links name, into shards in the order of the rows.
 
     Beside each shard, NAME.parquet has the status of every row. Running the same command again fetches only what is
-    missing.
-    """,
-    example="tarmac download laion.parquet -o 'out/{i:05d}.tar' --url URL --caption TEXT --size 384 --only-if-bigger",
-)  # fmt: skip
+    missing. With --json, lines of numbers come while it runs, and the report at the end.
+    """
+    import tarmac
+
+    shows = as_json or sys.stderr.isatty()
+    given = {"sources": ()} | arguments | ({"live": _json_line if as_json else _line} if shows else {})
+    print_report(tarmac.download(**given), as_json)
+
+
+def _json_line(numbers: dict[str, Any]) -> None:
+    say_json({"live": numbers})
+
+
+def _line(numbers: dict[str, Any]) -> None:
+    errors = ", ".join(f"{number} {name}" for name, number in numbers["errors"].items())
+    rate, share = numbers["rows_per_second"], numbers["success"]
+    say(f"{numbers['rows']} rows, {rate}/s, {share:.1%} fetched{'; ' if errors else ''}{errors}", err=True)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, Unpack
 
 from tarmac.downloading.hashes import check_digest
 from tarmac.downloading.images import PictureArgs, Pictures
 from tarmac.downloading.job import DownloadJob
+from tarmac.downloading.live import Live
 from tarmac.downloading.network.settings import Web, WebArgs
+from tarmac.downloading.page import write_page
 from tarmac.downloading.report import DownloadReport, combine
 from tarmac.downloading.rounds import run_rounds
 from tarmac.downloading.rows import Links, Rows, open_tables
@@ -55,6 +57,8 @@ def download(
     final_retry: bool = True,
     retry: str | Sequence[str] | None = None,
     manifest: str | None = None,
+    html: Path | None = None,
+    live: Callable[[dict[str, Any]], None] | None = None,
     post_cmd: str | None = None,
     overwrite: bool = False,
     storage: StorageOptions = DEFAULT_STORAGE,
@@ -74,7 +78,9 @@ def download(
 
     What failed and may pass is tried again at the end of the run, unless `final_retry` is false, and goes to further
     shards. `retry` does the same later: for rows that failed in a way that may pass ("transient"), for all that
-    failed ("failed"), or for some statuses. If more than the share `max_failed` of rows fail, the run stops.
+    failed ("failed"), or for some statuses. If more than the share `max_failed` of rows fail, the run stops. `html` is
+    a page with plots, written at the end. `live` is called about once a second with the numbers so far, if there is
+    one process (`jobs` is 1, the default).
     """
     web, pictures = bundle(Web, options), bundle(Pictures, options)
     run = bundle(Run, {"jobs": 1, **options})
@@ -103,12 +109,16 @@ def download(
             dedup,
             tuple(os.fspath(each) for each in known),
             blocks,
+            live=None if live is None else Live(live),
         )
         report = run_writing(job, run, job.name)
         complete = run.share is None and not run.dry_run
         which = [retry] if isinstance(retry, str) else list(retry or ())
         rounds = run_rounds(job, report, run, final=final_retry, retry=which) if complete else []
-    return combine(report, rounds, max_failed)
+    result = combine(report, rounds, max_failed)
+    if html is not None and not run.dry_run:
+        write_page(os.fspath(html), result, storage)
+    return result
 
 
 def _check(run: Run, rows: int, max_failed: float, dedup: str | None, known: Sequence[Path]) -> None:
