@@ -91,6 +91,8 @@ $(VENV)/.bench: pyproject.toml | $(VENV)/bin/python
 	$(PIP) --no-deps --upgrade --target .tools/wids webdataset==0.2.111 # wids, which 1.x no longer has
 	$(PYTHON) -m venv .tools/datatrove # with versions of its own
 	.tools/datatrove/bin/python -m pip install --quiet --disable-pip-version-check datatrove==0.10.1 tokenizers orjson
+	$(PYTHON) -m venv .tools/img2dataset
+	.tools/img2dataset/bin/python -m pip install --quiet --disable-pip-version-check img2dataset==1.47.0
 	$(NATIVE)
 	touch $@
 

@@ -1,6 +1,7 @@
 # The public names of tarmac, each on its own line: type checkers, editors and `__init__.py` read this list.
 from tarmac import errors as errors
 from tarmac.codecs.registry import register_codec as register_codec
+from tarmac.downloading.verb import download as download
 from tarmac.exact.dataset import Dataset as Dataset
 from tarmac.exact.loader import BatchSampler as BatchSampler
 from tarmac.exact.loader import Loader as Loader

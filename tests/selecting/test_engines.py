@@ -10,8 +10,8 @@ import pytest
 from bench.data import link_rows
 
 import tarmac
-from harness.clusters import spark_cluster
 from harness import required
+from harness.clusters import spark_cluster
 from harness.memory import peak, reset_peak
 from selecting.tables import contents, manifest, removed, rows
 from tarmac.errors import BadCondition, EngineError, UsageError

@@ -32,6 +32,7 @@ __all__ = ["exit_code", "main", "program", "register_command", "VERBS"]
 VERBS = {
     "select": "Select rows of tables of links: filter, join, deduplicate, shuffle.",
     "pack": "Pack files, folders and tables into shards.",
+    "download": "Download the pictures that tables of links name.",
     "copy": "Copy samples: select, rename, split, reshard, mix, shuffle.",
     "sort": "Sort samples by key, by a value, or at random.",
     "map": "Transform samples with a command or a Python function.",
@@ -48,7 +49,9 @@ VERBS = {
 }
 """The verbs and what they do, for `tarmac --help`."""
 _registered: dict[str, click.Command] = {}
-_JOBS = ("select", "pack", "copy", "sort", "map", "join", "index", "export", "tokenize", "combine", "cache")
+_JOBS = (
+    "select", "download", "pack", "copy", "sort", "map", "join", "index", "export", "tokenize", "combine", "cache",
+)  # fmt: skip
 DEFECT, INTERRUPTED = 70, 130
 
 

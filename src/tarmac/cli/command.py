@@ -217,7 +217,7 @@ def print_report(report: Any, as_json: bool) -> None:
     if not as_json:
         for error in report.errors:
             say(with_flags(f"FAILED {error}"), err=True)
-        if more_failed := report.failed - len(report.errors):
+        if report.errors and (more_failed := report.failed - len(report.errors)):
             say(f"FAILED … and {more_failed} more", err=True)
         if report.removed_outputs:
             say(f"removed what a previous run had written: {', '.join(report.removed_outputs)}", err=True)

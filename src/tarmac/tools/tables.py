@@ -10,6 +10,7 @@ import base64
 import contextlib
 import csv
 import io
+import itertools
 import json
 import os
 import re
@@ -78,6 +79,22 @@ class Table(ABC):
     ) -> AbstractContextManager[Callable[[Position], Row]]:
         """Return a function that reads rows, to be called with these positions in this order."""
 
+    def starts(self, first: int, step: int) -> tuple[list[Position], int]:
+        """Return the positions of the rows `first`, `first + step`, …, and the number of rows."""
+        starts, count = [], 0
+        for count, position in enumerate(self._positions(), 1):
+            if count > first and (count - 1 - first) % step == 0:
+                starts.append(position)
+        return starts, count
+
+    def _positions(self) -> Iterator[Position]:
+        return (position for position, _ in self.rows(()))
+
+    def span(self, start: Position, count: int, columns: Sequence[str]) -> Iterator[Row]:
+        """Yield `count` rows, from the one at a position on, with at least these columns."""
+        rows = itertools.dropwhile(lambda row: row[0] != start, self.rows(columns))
+        return itertools.islice((row for _, row in rows), count)
+
     def _changed(self) -> ObjectChanged:
         return ObjectChanged("the table changed while it was being read.", url=self.url)
 
@@ -99,6 +116,21 @@ class _TextTable(Table):
                 if (row := self.parse(line, number)) is not None:
                     yield (number, offset, len(line)), row
                 offset += len(line)
+
+    def span(self, start: Position, count: int, columns: Sequence[str]) -> Iterator[Row]:
+        with self.local.opened(self.url) as fd, open(fd, "rb", closefd=False) as file:
+            file.seek(start[1])
+            for row in itertools.islice(self._from(file, start[0]), count):
+                count -= 1
+                yield row
+            if count:
+                raise self._changed()
+
+    def _from(self, file: Any, number: int) -> Iterator[Row]:
+        """Yield the rows from the position of a file on, which is that of a row."""
+        for line_number, line in enumerate(file, number):
+            if (row := self.parse(line, line_number)) is not None:
+                yield row
 
     @contextlib.contextmanager
     def reader(
@@ -142,6 +174,14 @@ class Csv(_TextTable):
         for _, cells, _ in self._split(io.BytesIO(text), number):
             return self._row(cells, f"row {number}")
         return None
+
+    def _positions(self) -> Iterator[Position]:
+        scanned = self._scan()
+        next(scanned, None)
+        return (position for position, _, _ in scanned)
+
+    def _from(self, file: Any, number: int) -> Iterator[Row]:
+        return (self._row(cells, f"row {at[0]}") for at, cells, _ in self._split(file, number))
 
     def _scan(self) -> Iterator[tuple[Position, list[str], int]]:
         with open(self.local.path, "rb") as file:
@@ -278,6 +318,25 @@ class Parquet(Table):
             names: list[str] = file.schema_arrow.names
             return names
 
+    def starts(self, first: int, step: int) -> tuple[list[Position], int]:
+        with self._file() as file:
+            count: int = file.metadata.num_rows
+        return [(number,) for number in range(first, count, step)], count
+
+    def span(self, start: Position, count: int, columns: Sequence[str]) -> Iterator[Row]:
+        """Read the row groups that hold the rows, in batches, of which other rows are not converted."""
+        with self._file() as file:
+            first, stop = start[0], start[0] + count
+            groups, number = _groups(file, first, stop)
+            for batch in file.iter_batches(_BATCH, row_groups=groups, columns=list(columns)):
+                low, high = max(first - number, 0), min(stop - number, batch.num_rows)
+                if low < high:
+                    yield from batch.slice(low, high - low).to_pylist()
+                    count -= high - low
+                number += batch.num_rows
+            if count:
+                raise self._changed()
+
     def rows(self, columns: Sequence[str] | None = None) -> Iterator[tuple[Position, Row]]:
         with self._file() as file:
             if columns is not None and not columns:
@@ -316,6 +375,19 @@ def _batches(file: Any, columns: Sequence[str] | None, groups: range) -> Iterato
         for row in batch.to_pylist():
             yield number, row
             number += 1
+
+
+def _groups(file: Any, first: int, stop: int) -> tuple[list[int], int]:
+    """Return the row groups that hold rows of a range, and the number of the first row in them."""
+    groups: list[int] = []
+    begin = number = 0
+    for group in range(file.num_row_groups):
+        end = number + file.metadata.row_group(group).num_rows
+        if number < stop and first < end:
+            begin = begin if groups else number
+            groups.append(group)
+        number = end
+    return groups, begin
 
 
 def _selected(file: Any, columns: Sequence[str], numbers: list[int]) -> Iterator[tuple[int, Row]]:

@@ -1,0 +1,1 @@
+"""Download the pictures that tables of links name, into shards."""

@@ -1,0 +1,258 @@
+"""Download the rows of tables into shards: the job. A unit is a block of rows."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tarmac.display import identity
+from tarmac.downloading.hashes import Seen
+from tarmac.downloading.network.crawl import Known
+from tarmac.downloading.rows import Block, Links, Rows, text_of
+from tarmac.downloading.spool import Spool, opened
+from tarmac.downloading.status import DROPPED, SUCCESS, StatusFile, public_url, read_statuses, status_url
+from tarmac.downloading.unit import Fetching, Link, Work
+from tarmac.errors import BadName
+from tarmac.jobs.chunks import chunk_directory, clear_all
+from tarmac.jobs.entries import public_name
+from tarmac.jobs.ledger import ledger_url
+from tarmac.jobs.statuses import details_of, status_fingerprint
+from tarmac.jobs.task import Outcome, Status, Unit
+from tarmac.samples.grouping import Sample
+from tarmac.samples.naming import check_key
+from tarmac.tools.closing import close_job
+from tarmac.tools.columns import encode_json
+from tarmac.tools.output import Output, ShardTask, make_directory, same_name, write_shard
+
+_known: dict[tuple[int, str], Known] = {}
+"""What this process knows about hosts, by process and job."""
+_seen: dict[tuple[int, str], tuple[list[str], Seen]] = {}
+"""The pictures of earlier shards, and the status files that tell them."""
+_KEY_DIGITS = 9
+COUNTS = "statuses"
+"""A detail of an outcome: how many rows have which status."""
+
+
+@dataclass
+class DownloadJob(ShardTask):
+    """Each unit is a shard with the block of rows that it is made of."""
+
+    rows: Rows
+    output: Output
+    work: Work
+    facts: dict[str, Any] = field(default_factory=dict)
+    """What else the result depends on, for the ledger."""
+    dedup: str | None = None
+    known: tuple[str, ...] = ()
+    """Status files of other downloads, whose pictures count as seen."""
+    blocks: list[Block] = field(default_factory=list)
+    name: str = "download"
+    """The name of the ledger: later rounds have their own."""
+    first: int = 0
+    """The number of the first shard."""
+    earlier: list[Outcome] = field(default_factory=list)
+    """The outcomes of earlier rounds, whose shards the manifest lists, too."""
+    live: Callable[[Counter[str], int], None] | None = None
+    verb = "download"
+
+    def __getstate__(self) -> dict[str, Any]:
+        hidden: dict[str, Any] = {"blocks": [], "live": None}
+        return self.__dict__ | hidden | ({} if self.dedup else {"earlier": self.earlier[:1]})
+
+    def options(self) -> dict[str, Any]:
+        tables = [identity(table.url) for table in self.rows.tables]
+        count = sum(block.count for block in self.blocks)
+        options = {"sources": tables, "rows": count, "rows_per_shard": self.rows.step}
+        options |= self.output.options() | self.rows.links.options() | self.work.pictures.options()
+        return options | self.facts
+
+    def plan(self) -> Iterator[Unit]:
+        if self.first + len(self.blocks) > 1 and not self.output.numbered:
+            raise same_name(self.output.pattern)
+        for number, block in enumerate(self.blocks, self.first):
+            yield Unit(self.output.name(number), block)
+
+    def writes(self, units: Sequence[Unit]) -> Iterator[str]:
+        yield from super().writes(units)
+        yield from (status_url(unit.name) for unit in units)
+
+    def begin(self, units: Sequence[Unit]) -> None:
+        names = [name for name in self.writes(units) if not (self.earlier and name == self.output.manifest)]
+        self.output.check_new(names)
+
+    def reads(self) -> dict[str, Status]:
+        return {public_name(table.url): table.local.status() for table in self.rows.tables}
+
+    def statuses(self, unit: Unit) -> dict[str, Status]:
+        used = {segment.table for segment in unit.content.segments}
+        tables = [self.rows.tables[number] for number in sorted(used)]
+        return {public_name(table.url): table.local.status() for table in tables}
+
+    def inputs(self, unit: Unit) -> str:
+        return status_fingerprint(self.statuses(unit))
+
+    def content(self, unit: Unit) -> str:
+        return self.rows.digest(unit.content)
+
+    def run(self, unit: Unit) -> Outcome:
+        block: Block = unit.content
+        statuses = self.statuses(unit)
+        outcome = Outcome(inputs=status_fingerprint(statuses), details=details_of(statuses))
+        outcome.content = self.rows.digest(block)
+        with opened(self._spool(unit, outcome.content)) as spool:
+            done, hosts = spool.rows, self._hosts()
+            if self.earlier and unit.name == self.output.name(self.first):  # the end of a run
+                hosts.hosts.forgive()
+            fetching = Fetching(self.work, hosts, spool, block.count, live=self.live)
+            fetching.run(self._links(block, done))
+            self._write(unit, spool, outcome)
+        return outcome
+
+    def _links(self, block: Block, done: set[int]) -> Iterator[Link]:
+        for number, links, row in self.rows.read(block):
+            if number not in done:
+                yield Link(number, row.get(links.url), _cell(row, links.boxes), _cell(row, links.verify))
+
+    def _spool(self, unit: Unit, content: str) -> Spool:
+        facts = "\0".join((self.job, unit.name, content))
+        fingerprint = hashlib.sha256(facts.encode("utf-8", "surrogateescape")).hexdigest()
+        return Spool(chunk_directory(self._ledger, unit.name), fingerprint, self.output.storage)
+
+    @property
+    def _ledger(self) -> str:
+        return ledger_url(self.output.ledger_pattern, self.name)
+
+    def _hosts(self) -> Known:
+        """Return what this process knows about hosts, also from earlier units and rounds."""
+        key = os.getpid(), self.output.pattern
+        if key not in _known or _known[key].web != self.work.web:
+            _known.clear()
+            _known[key] = Known(self.work.web)
+        return _known[key]
+
+    def _write(self, unit: Unit, spool: Spool, outcome: Outcome) -> None:
+        """Write the shard and the status of its rows, in the order of the table."""
+        make_directory(unit.name)
+        status = StatusFile(self.work.digest)
+        counts: Counter[str] = Counter()
+        write_shard(
+            self.output, unit.name, self._samples(unit, spool, status, counts, outcome), outcome=outcome
+        )
+        name = status_url(unit.name)
+        outcome.companions = outcome.companions | {name: status.write(name, self.output.storage)}
+        outcome.read = unit.content.count
+        outcome.dropped = sum(number for name, number in counts.items() if name in DROPPED)
+        outcome.failed = outcome.read - outcome.dropped - counts[SUCCESS]
+        outcome.details[COUNTS] = dict(sorted(counts.items()))
+
+    def _samples(
+        self, unit: Unit, spool: Spool, status: StatusFile, counts: Counter[str], outcome: Outcome
+    ) -> Iterator[Sample]:
+        seen, here, keys = self._seen(unit), Seen(near=self.dedup == "near"), set[str]()
+        for number, links, row in self.rows.read(unit.content):
+            facts = spool.facts(number)
+            key, why = _key(number, links, row)
+            if facts["status"] == SUCCESS and not why and key in keys:
+                why = "another row of the block has the same key."
+            if facts["status"] == SUCCESS and why:
+                facts |= {"status": "bad_key", "error_message": why}
+            if facts["status"] == SUCCESS and seen is not None:
+                picture = facts["content_hash"], facts.get("perceptual_hash")
+                if seen.has(*picture) or here.has(*picture):
+                    facts |= {"status": "duplicate", "error_message": f"{self.dedup} duplicate."}
+                else:
+                    here.add(*picture)
+            caption = text_of(_cell(row, links.caption))
+            named = {
+                "row": number,
+                "key": key,
+                "url": public_url(text_of(row.get(links.url))),
+                "caption": caption,
+            }
+            counts[facts["status"]] += 1
+            if facts["status"] == SUCCESS:
+                keys.add(key)
+                yield self._sample(key, facts, named, links, row, spool.data(number))
+            exif = facts.pop("exif", None)
+            status.add(facts | named | {"exif": json.dumps(exif) if exif else None})
+
+    def _sample(
+        self, key: str, facts: dict[str, Any], named: dict[str, Any], links: Links, row: Any, data: bytes
+    ) -> Sample:
+        meta = {name: row.get(name) for name in links.save}
+        meta |= {name: named[name] for name in ("url", "caption", "key") if named[name] is not None}
+        names = ("status", "width", "height", "original_width", "original_height", self.work.digest, "exif")
+        meta |= {name: facts[name] for name in names if name in facts}
+        sample: Sample = {"__key__": key, facts["extension"]: data, "json": encode_json(_finite(meta))}
+        if named["caption"] is not None:
+            sample["txt"] = named["caption"].encode("utf-8", "replace")
+        return sample
+
+    def _seen(self, unit: Unit) -> Seen | None:
+        """Return the pictures of all shards before this one, if duplicates are left out."""
+        if self.dedup is None:
+            return None
+        names = [name for outcome in self.earlier for name in outcome.companions if name.endswith(".parquet")]
+        names = [*self.known, *names]
+        number = self.first
+        while (name := self.output.name(number)) != unit.name:
+            names.append(status_url(name))
+            number += 1
+        key = os.getpid(), f"{self.output.pattern} {self.job}"
+        read, seen = _seen.get(key, ([], Seen(near=self.dedup == "near")))
+        if names[: len(read)] != read:
+            read, seen = [], Seen(near=self.dedup == "near")
+        for url in names[len(read) :]:
+            for each in read_statuses(
+                url, self.output.storage, ("status", "content_hash", "perceptual_hash")
+            ):
+                if each["status"] == SUCCESS:
+                    content, shown = each["content_hash"], each["perceptual_hash"]
+                    seen.add(content % (1 << 64), None if shown is None else shown % (1 << 64))
+        _seen.clear()
+        _seen[key] = names, seen
+        return seen
+
+    def clean_up(self, unit: Unit, outcome: Outcome) -> None:
+        self._spool(unit, outcome.content).clear()
+
+    def ending(self) -> dict[str, Any]:
+        return self.output.closing() | {"overwrite": True}
+
+    def closing(self) -> dict[str, Any] | None:
+        return None if self.earlier else super().closing()
+
+    def finish(self, outcomes: Sequence[Outcome]) -> None:
+        close_job(self.ending(), [*self.earlier, *outcomes], self.output.storage)
+        clear_all(self._ledger, self.output.storage)
+
+
+def _cell(row: Any, column: str | None) -> Any:
+    return None if column is None else row.get(column)
+
+
+def _key(number: int, links: Links, row: Any) -> tuple[str, str]:
+    """Return the key of a row, and what is wrong with it."""
+    if links.key is None:
+        return f"{number:0{_KEY_DIGITS}d}", ""
+    key = text_of(row.get(links.key)) or ""
+    try:
+        return check_key(key), ""
+    except BadName as error:
+        return key, f"the key cannot be used: {error.what}"
+
+
+def _finite(value: Any) -> Any:
+    """Return a value without numbers that JSON does not know, and bytes as text."""
+    if isinstance(value, float):
+        return value if value - value == 0 else None
+    if isinstance(value, bytes):
+        return text_of(value)
+    if isinstance(value, dict):
+        return {str(name): _finite(each) for name, each in value.items()}
+    return [_finite(each) for each in value] if isinstance(value, list) else value

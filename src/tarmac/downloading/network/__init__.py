@@ -1,0 +1,1 @@
+"""Fetch URLs of many hosts: politely, safely, and with the consent of those who offer them."""

@@ -1,0 +1,108 @@
+"""What a download may ask of the network, and of those who offer the files."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import TypedDict
+
+from tarmac import __version__
+from tarmac.errors import UsageError
+from tarmac.limits import MIB
+
+CHECKS = ("robots", "x-robots-tag", "content-signal", "tdmrep")
+"""The ways to refuse consent that are honoured."""
+
+
+class WebArgs(TypedDict, total=False):
+    """Fetch URLs."""
+
+    concurrency: int
+    """Requests at a time."""
+    host_concurrency: int
+    """Requests at a time to one host."""
+    host_rate: float | None
+    """Requests per second to one host."""
+    timeout: float
+    """Seconds for a URL with its redirects, however slowly it answers."""
+    connect_timeout: float
+    """Seconds for a connection."""
+    shard_timeout: float | None
+    """Seconds for the rows of a shard; those without a result then have to wait for the end of the run."""
+    max_file_bytes: int
+    """Largest file that is read."""
+    url_retries: int
+    """How often a failure that may pass is repeated; and once more at the end of the run, see `final_retry`."""
+    backoff: float
+    """Seconds before the first repetition; each further one waits twice as long."""
+    max_wait: float
+    """Seconds that the end of the run waits for a host that asked for a pause, or does not answer."""
+    redirects: int
+    """Redirects that are followed."""
+    user_agent: str
+    """How the program introduces itself; what is before a slash is its name in robots.txt."""
+    ignore: Sequence[str]
+    """Ways to refuse consent that are ignored: `robots`, `x-robots-tag`, `content-signal`, `tdmrep`."""
+    allow_networks: Sequence[str]
+    """Networks that are not public and may be connected to all the same: `10.0.0.0/8`."""
+    hosts: Mapping[str, str]
+    """Addresses of host names, in the place of those that name servers tell."""
+    nameservers: Sequence[str]
+    """Addresses of name servers; by default those of the system."""
+    verify_tls: bool
+    """Whether certificates are verified."""
+
+
+@dataclass(frozen=True)
+class Web:
+    """How URLs are fetched; `WebArgs` documents the arguments."""
+
+    concurrency: int = 128
+    host_concurrency: int = 8
+    host_rate: float | None = None
+    timeout: float = 30.0
+    connect_timeout: float = 10.0
+    shard_timeout: float | None = 1800.0
+    max_file_bytes: int = 32 * MIB
+    url_retries: int = 2
+    backoff: float = 1.0
+    max_wait: float = 60.0
+    redirects: int = 5
+    user_agent: str = f"tarmac/{__version__}"
+    ignore: Sequence[str] = ()
+    allow_networks: Sequence[str] = ()
+    hosts: Mapping[str, str] = field(default_factory=dict)
+    nameservers: Sequence[str] = ()
+    verify_tls: bool = True
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if type(value) in (int, float) and value < (
+                0 if each.name in ("url_retries", "redirects") else 1e-9
+            ):
+                raise UsageError(f"expected a positive number, got {value}.", field=each.name)
+        names = {name.lower(): address for name, address in self.hosts.items()}
+        object.__setattr__(self, "hosts", names)
+        for name in self.ignore:
+            if name not in CHECKS:
+                what = f"unknown check {name!r}: expected one of {', '.join(CHECKS)}."
+                raise UsageError(what, field="ignore")
+        for network in self.allow_networks:
+            try:
+                ipaddress.ip_network(network)
+            except ValueError as error:
+                raise UsageError(f"{error}.", field="allow_networks") from None
+        if not self.token or not self.user_agent.isprintable() or not self.user_agent.isascii():
+            what = f"expected a name such as 'mybot/1.0 (+https://example.org/bot)', got {self.user_agent!r}."
+            raise UsageError(what, field="user_agent")
+
+    @property
+    def token(self) -> str:
+        """Return the name by which robots.txt and headers address this program."""
+        return self.user_agent.partition("/")[0].strip().lower()
+
+    def checks(self, name: str) -> bool:
+        """Return whether a way to refuse consent is honoured."""
+        return name not in self.ignore

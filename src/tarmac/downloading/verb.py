@@ -1,0 +1,143 @@
+"""Download the pictures that tables of links name, into shards."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, Unpack
+
+from tarmac.downloading.hashes import check_digest
+from tarmac.downloading.images import PictureArgs, Pictures
+from tarmac.downloading.job import DownloadJob
+from tarmac.downloading.live import Live
+from tarmac.downloading.network.settings import Web, WebArgs
+from tarmac.downloading.page import write_page
+from tarmac.downloading.report import DownloadReport, combine
+from tarmac.downloading.rounds import run_rounds
+from tarmac.downloading.rows import Links, Rows, open_tables
+from tarmac.downloading.unit import Work
+from tarmac.errors import UrlError, UsageError
+from tarmac.storage import StorageOptions
+from tarmac.storage.types import DEFAULT_STORAGE
+from tarmac.storage.urls import expand
+from tarmac.tools.options import Run, RunArgs, bundle, verb
+from tarmac.tools.output import Output
+from tarmac.tools.rewrite import run_writing
+from tarmac.tools.workdir import work_directory
+
+Path = str | os.PathLike[str]
+ROWS = 10_000
+"""Rows per shard by default."""
+_BLOCKED = 10.0
+"""Seconds that a unit waits for a host that must be left alone, before the end of the run."""
+
+
+class DownloadArgs(PictureArgs, WebArgs, RunArgs, total=False):
+    """The shared keyword arguments of `download`."""
+
+
+@verb(DownloadArgs, Pictures, Web, Run)
+def download(
+    sources: Path | Sequence[Path],
+    output: Path,
+    *,
+    url: str = "url",
+    caption: str | None = None,
+    key: str | None = None,
+    save: Sequence[str] = (),
+    rows_per_shard: int = ROWS,
+    table_format: str | None = None,
+    blur: str | None = None,
+    exif: bool = True,
+    digest: str = "xxh3",
+    verify: str | None = None,
+    dedup: Literal["exact", "near"] | None = None,
+    known: Sequence[Path] = (),
+    max_failed: float = 0.8,
+    final_retry: bool = True,
+    retry: str | Sequence[str] | None = None,
+    manifest: str | None = None,
+    html: Path | None = None,
+    live: Callable[[dict[str, Any]], None] | None = None,
+    post_cmd: str | None = None,
+    overwrite: bool = False,
+    storage: StorageOptions = DEFAULT_STORAGE,
+    **options: Unpack[DownloadArgs],
+) -> DownloadReport:
+    """Download the pictures that tables of links name (CSV, TSV, JSON lines, Parquet, lines of URLs) into shards.
+
+    `url`, `caption` and `key` name columns; without `key`, rows are numbered. `save` lists columns for the field
+    `json`. A shard has the pictures of `rows_per_shard` rows, in their order, an index, and a status file,
+    NAME.parquet, with one line for each row. `manifest` is by default manifest.json beside the shards. `table_format`
+    is needed if the names of tables do not show it.
+
+    `blur` names a column with lists of boxes to blur, each of four numbers from 0 to 1: left, top, right, bottom.
+    `digest` is xxh3, md5, sha256 or sha512 of the downloaded bytes, which must equal the column `verify`. `dedup`
+    leaves out pictures with the same bytes ("exact"), or that also look alike ("near"), as an earlier row of this run
+    or a picture of the status files `known`.
+
+    What failed and may pass is tried again at the end of the run, unless `final_retry` is false, and goes to further
+    shards. `retry` does the same later: for rows that failed in a way that may pass ("transient"), for all that
+    failed ("failed"), or for some statuses. If more than the share `max_failed` of rows fail, the run stops. `html` is
+    a page with plots, written at the end. `live` is called about once a second with the numbers so far, if there is
+    one process (`jobs` is 1, the default).
+    """
+    web, pictures = bundle(Web, options), bundle(Pictures, options)
+    run = bundle(Run, {"jobs": 1, **options})
+    _check(run, rows_per_shard, max_failed, dedup, known)
+    pattern = os.fspath(output)
+    pattern += "{i:05d}.tar" if pattern.endswith("/") else ""
+    listed = manifest or f"{pattern.partition('{')[0].rpartition('/')[0] or '.'}/manifest.json"
+    target = Output(
+        pattern, index=True, manifest=listed, post_cmd=post_cmd, overwrite=overwrite, storage=storage
+    )
+    links = Links(url, caption, key, tuple(save), blur, verify)
+    facts: dict[str, Any] = {"digest": check_digest(digest), "ignore": sorted(web.ignore)}
+    facts |= {"exif": exif, "dedup": dedup}
+    work = Work(web, pictures, digest, exif, max_failed, min(_BLOCKED, web.max_wait))
+    with work_directory("download", None, run.shared_home(target)) as directory:
+        tables = open_tables(_listed(sources, storage), table_format, directory, storage)
+        rows = Rows(tables, links, rows_per_shard)
+        blocks = list(rows.blocks())
+        if not blocks:
+            raise UrlError("the tables have no rows.", url=tables[0].url)
+        job = DownloadJob(
+            rows,
+            target,
+            work,
+            {name: value for name, value in facts.items() if value},
+            dedup,
+            tuple(os.fspath(each) for each in known),
+            blocks,
+            live=None if live is None else Live(live),
+        )
+        report = run_writing(job, run, job.name)
+        complete = run.share is None and not run.dry_run
+        which = [retry] if isinstance(retry, str) else list(retry or ())
+        rounds = run_rounds(job, report, run, final=final_retry, retry=which) if complete else []
+    result = combine(report, rounds, max_failed)
+    if html is not None and not run.dry_run:
+        write_page(os.fspath(html), result, storage)
+    return result
+
+
+def _check(run: Run, rows: int, max_failed: float, dedup: str | None, known: Sequence[Path]) -> None:
+    if rows < 1:
+        raise UsageError(f"expected a positive number, got {rows}.", field="rows_per_shard")
+    if not 0 <= max_failed <= 1:
+        raise UsageError(f"expected a share from 0 to 1, got {max_failed}.", field="max_failed")
+    if dedup not in (None, "exact", "near"):
+        raise UsageError(f"expected 'exact' or 'near', got {dedup!r}.", field="dedup")
+    if known and dedup is None:
+        raise UsageError("`known` needs `dedup`.", field="known")
+    if dedup is not None and (run.distributed or run.workers > 1):
+        what = "duplicates are found in the order of the rows, by one process."
+        raise UsageError(what, field="dedup", hint="`jobs` 1, without `engine` and `task`.")
+
+
+def _listed(sources: Path | Sequence[Path], storage: StorageOptions) -> list[str]:
+    given = [sources] if isinstance(sources, str | os.PathLike) else list(sources)
+    urls = [str(url) for each in given for url in expand(os.fspath(each), storage=storage)]
+    if not urls:
+        raise UsageError("expected at least one table.", field="sources")
+    return urls

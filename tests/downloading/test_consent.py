@@ -1,0 +1,142 @@
+"""Those who offer pictures can refuse, in four ways; each of them is honoured, and can be ignored by name."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import tarmac
+from downloading.links import LOOPBACK, lines, table
+from harness.web import NOT_HERE, Answer, hosts, picture, serving
+
+pytestmark = pytest.mark.processes
+
+ROBOTS, TAG, SIGNAL, TDM = "robots", "x-robots-tag", "content-signal", "tdmrep"
+ALL = "User-agent: *\n"
+X = "X-Robots-Tag"
+
+# What a site says: its robots.txt, its tdmrep.json and its headers; and the check that refuses, if any.
+CASES: list[tuple[str, object, list[tuple[str, str]], str]] = [
+    ("", None, [], ""),
+    (f"{ALL}Disallow: /", None, [], ROBOTS),
+    (f"{ALL}Disallow:", None, [], ""),
+    (f"{ALL}Disallow: /img", None, [], ROBOTS),
+    (f"{ALL}Disallow: /other", None, [], ""),
+    (f"{ALL}Disallow: /\nAllow: /img", None, [], ""),
+    (f"{ALL}Disallow: /*.jpg$", None, [], ROBOTS),
+    (f"{ALL}Disallow: /*.png$", None, [], ""),
+    ("User-agent: tarmac\nDisallow: /", None, [], ROBOTS),
+    ("User-agent: TARMAC\nDisallow: /", None, [], ROBOTS),
+    ("User-agent: otherbot\nDisallow: /", None, [], ""),
+    (f"User-agent: tarmac\nAllow: /\n\n{ALL}Disallow: /", None, [], ""),
+    (f"User-agent: tarmac\nDisallow: /\n\n{ALL}Allow: /", None, [], ROBOTS),
+    ("User-agent: otherbot\nUser-agent: tarmac\nDisallow: /", None, [], ROBOTS),
+    ("<html>not found</html>", None, [], ""),
+    ("", None, [(X, "noai")], TAG),
+    ("", None, [(X, "noimageai")], TAG),
+    ("", None, [(X, "noindex")], TAG),
+    ("", None, [(X, "noimageindex")], TAG),
+    ("", None, [(X, "none")], TAG),
+    ("", None, [(X, "NOAI, nofollow")], TAG),
+    ("", None, [(X, "nofollow, noarchive")], ""),
+    ("", None, [(X, "all")], ""),
+    ("", None, [(X, "nofollow"), (X, "noai")], TAG),
+    ("", None, [(X, "tarmac: noai")], TAG),
+    ("", None, [(X, "otherbot: noai")], ""),
+    ("", None, [(X, "otherbot: nofollow, noai")], ""),
+    ("", None, [(X, "otherbot: nofollow, tarmac: noai")], TAG),
+    ("", None, [(X, "unavailable_after: 25 Jun 2030, noai")], TAG),
+    ("", None, [(X, "max-image-preview: large")], ""),
+    ("", None, [("Content-Signal", "ai-train=no")], SIGNAL),
+    ("", None, [("Content-Signal", "search=yes, ai-train=no")], SIGNAL),
+    ("", None, [("Content-Signal", "search=no, ai-train=yes")], ""),
+    (f"{ALL}Content-Signal: search=yes,ai-train=no\nAllow: /", None, [], SIGNAL),
+    (f"{ALL}Content-Signal: search=yes,ai-input=no\nAllow: /", None, [], ""),
+    (f"{ALL}Content-Signal: ai-train=no\n\nUser-agent: tarmac\nContent-Signal: ai-train=yes\nAllow: /", None, [], ""),
+    (f"{ALL}Content-Signal: /img ai-train=no\nAllow: /", None, [], SIGNAL),
+    (f"{ALL}Content-Signal: /other ai-train=no\nAllow: /", None, [], ""),
+    ("", None, [("tdm-reservation", "1")], TDM),
+    ("", None, [("tdm-reservation", "0")], ""),
+    ("", [{"location": "/", "tdm-reservation": 1}], [], TDM),
+    ("", [{"location": "/img*", "tdm-reservation": 1}], [], TDM),
+    ("", [{"location": "/other", "tdm-reservation": 1}], [], ""),
+    ("", [{"location": "/", "tdm-reservation": 1}, {"location": "/img", "tdm-reservation": 0}], [], ""),
+    ("", "not a list", [], ""),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def web():
+    def script(request):
+        robots, reservations, headers, _ = CASES[int(request.host.partition(".")[0][1:])]
+        if request.path == "/robots.txt":
+            return Answer(robots.encode()) if robots else NOT_HERE
+        if request.path == "/.well-known/tdmrep.json":
+            return NOT_HERE if reservations is None else Answer(json.dumps(reservations).encode())
+        return Answer(picture(1), headers=headers)
+
+    with serving(script) as server:
+        yield server
+
+
+def run(web, folder, **options):
+    names = [f"h{number}.test" for number in range(len(CASES))]
+    source = table(folder / "t.parquet", [web.url(name, "/img/1.jpg") for name in names])
+    tarmac.download(
+        source, f"{folder}/out/", hosts=hosts(*names), allow_networks=LOOPBACK, max_failed=1.0, **options
+    )
+    return lines(folder / "out")
+
+
+def test_every_way_to_refuse(web, tmp_path):
+    before = len(web.requests)
+    wrong = []
+    for (*said, expected), row in zip(CASES, run(web, tmp_path), strict=True):
+        status = "opted_out" if expected else "success"
+        if row["status"] != status or not (row["error_message"] or "").startswith(expected):
+            wrong.append((said, expected, row["status"], row["error_message"]))
+    assert wrong == []
+    assert len(CASES) >= 40
+    # What robots.txt or tdmrep.json refuses is not even asked for.
+    asked = {host for host, path in web.requests[before:] if path.startswith("/img")}
+    for number, (_, _, headers, expected) in enumerate(CASES):
+        assert (f"h{number}.test" in asked) == (not expected or bool(headers))
+
+
+@pytest.mark.parametrize("ignored", [ROBOTS, TAG, SIGNAL, TDM])
+def test_each_can_be_ignored_by_name(web, tmp_path, ignored):
+    for (*_, expected), row in zip(CASES, run(web, tmp_path, ignore=[ignored]), strict=True):
+        assert row["status"] == ("success" if expected in ("", ignored) else "opted_out"), (expected, row)
+
+
+def test_rules_are_asked_for_once_and_not_at_all_if_they_are_ignored(web, tmp_path):
+    before = len(web.requests)
+    source = table(tmp_path / "t.parquet", [web.url("h0.test", f"/img/{number}.jpg") for number in range(50)])
+    options = {"hosts": hosts("h0.test"), "allow_networks": LOOPBACK, "rows_per_shard": 10}
+    tarmac.download(source, f"{tmp_path}/a/", **options)
+    asked = [path for _, path in web.requests[before:]]
+    assert (asked.count("/robots.txt"), asked.count("/.well-known/tdmrep.json")) == (1, 1)
+    tarmac.download(source, f"{tmp_path}/b/", ignore=[ROBOTS, SIGNAL, TDM, TAG], **options)
+    assert len(web.requests) == before + 2 + 50 + 50
+    assert web.agents == {f"tarmac/{tarmac.__version__}"}
+
+
+def test_nothing_is_fetched_while_the_rules_are_unknown(tmp_path):
+    """A robots.txt that fails forbids everything; when it is back, it counts."""
+
+    def script(request):
+        if request.path == "/robots.txt":
+            return Answer(status=503) if request.number < 4 else Answer(b"User-agent: *\nDisallow: /private")
+        return Answer(picture(1))
+
+    with serving(script) as web:
+        source = table(tmp_path / "t.parquet", [web.url("a.test", "/open"), web.url("a.test", "/private/1")])
+        options = {"hosts": hosts("a.test"), "allow_networks": LOOPBACK, "backoff": 0.01}
+        options |= {"url_retries": 1, "ignore": [TDM], "max_failed": 1.0}
+        tarmac.download(source, f"{tmp_path}/out/", final_retry=False, **options)
+        assert [row["status"] for row in lines(tmp_path / "out")] == ["rules", "rules"]
+        assert web.count("/open") == 0
+        tarmac.download(source, f"{tmp_path}/out/", final_retry=False, retry="transient", **options)
+        assert [row["status"] for row in lines(tmp_path / "out")] == ["success", "opted_out"]
+        assert web.count("/private") == 0

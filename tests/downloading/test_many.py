@@ -1,0 +1,163 @@
+"""Many rows of many hosts, of which some fail, stall or never end: every row has one status, in bounded memory."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import tarmac
+from downloading.links import QUICK, counted, lines, statuses, table
+from harness import rounds
+from harness.clusters import import_path
+from harness.waiting import until
+from harness.web import NOT_HERE, Answer, hosts, picture, serving
+
+pytestmark = [pytest.mark.processes, pytest.mark.heavy]
+HOSTS = [f"h{number}.test" for number in range(200)]
+KINDS = {
+    "good": "success", "moved": "success", "gone": "http", "page": "not_image", "broken": "bad_image",
+    "cut": "truncated", "loop": "redirects", "noai": "opted_out", "endless": "too_large", "error": "http",
+}  # fmt: skip
+SHARES = {
+    "good": 70,
+    "moved": 8,
+    "gone": 12,
+    "page": 3,
+    "broken": 2,
+    "cut": 1,
+    "loop": 1,
+    "noai": 1,
+    "endless": 1,
+    "error": 1,
+}
+
+
+def script(request):
+    kind, _, name = request.path[1:].partition("/")
+    if request.path == "/robots.txt":
+        return Answer(b"User-agent: *\nAllow: /")
+    number = int(name or 0) % 50
+    if kind == "moved":
+        return Answer(status=302, headers={"Location": f"/good/{name}"})
+    if kind == "loop":
+        return Answer(status=302, headers={"Location": request.path})
+    if kind == "noai":
+        return Answer(picture(number), headers={"X-Robots-Tag": "noai"})
+    return {
+        "good": Answer(picture(number)),
+        "page": Answer(b"<html>" * 100),
+        "broken": Answer(picture(number)[:-300]),
+        "cut": Answer(picture(number), way="cut"),
+        "endless": Answer(way="endless"),
+        "error": Answer(status=500),
+    }.get(kind, NOT_HERE)
+
+
+def test_every_row_has_one_status_and_totals_are_those_of_the_server(tmp_path):
+    count = rounds(5) * 2000 if rounds(1) == 1 else 100_000
+    kinds = [kind for kind, share in SHARES.items() for _ in range(share)]
+    with serving(script) as web:
+        chosen = [kinds[(number * 37) % 100] for number in range(count)]
+        links = [web.url(HOSTS[(n * 13) % 200], f"/{kind}/{n}") for n, kind in enumerate(chosen)]
+        source = table(tmp_path / "t.parquet", links)
+        report = tarmac.download(
+            source,
+            f"{tmp_path}/out/",
+            rows_per_shard=2500,
+            size=32,
+            hosts=hosts(*HOSTS),
+            max_file_bytes=100_000,
+            url_retries=1,
+            **QUICK | {"max_wait": 0.5, "timeout": 20.0},
+        )
+        rows = lines(tmp_path / "out")
+        assert len(rows) == count
+        wrong = [
+            (row["url"], row["status"])
+            for row, kind in zip(rows, chosen, strict=True)
+            if row["status"] != KINDS[kind]
+        ]
+        # A host that failed often may have been left alone at last: its rows have a status that says so.
+        assert {status for _, status in wrong} <= {"host_down"}
+        assert len(wrong) < 0.03 * count
+        assert report.statuses == dict(counted(tmp_path / "out"))
+        assert report.read == count == report.written + report.failed + report.dropped
+        asked = Counter(path.split("/")[1] for _, path in web.requests)
+        assert asked["robots.txt"] == len({host for host, _ in web.requests})
+        assert asked["good"] == chosen.count("good") + chosen.count("moved")
+        assert max(web.most.values()) <= 8
+        assert sum(row["requests"] for row in rows) <= len(web.requests)
+        assert len(tarmac.Dataset(str(tmp_path / "out" / "manifest.json"))) == report.written
+
+
+def test_hosts_that_fail_at_first_are_fetched_in_the_same_run(tmp_path):
+    """A fifth of the hosts answers 503, 429, or breaks off, until others have answered for a while."""
+    count = rounds(2) * 1000
+    ill = {host: index for index, host in enumerate(HOSTS[::5])}
+
+    def failing(request):
+        if request.host in ill and len(web.requests) < 0.6 * count:
+            return [
+                Answer(status=503),
+                Answer(status=429, headers={"Retry-After": "1"}),
+                Answer(way="reset"),
+                Answer(picture(1), way="cut"),
+            ][ill[request.host] % 4]
+        return NOT_HERE if request.path == "/robots.txt" else Answer(picture(int(request.path[1:]) % 50))
+
+    with serving(failing) as web:
+        source = table(tmp_path / "t.parquet", [web.url(HOSTS[n % 200], f"/{n}") for n in range(count)])
+        report = tarmac.download(
+            source, f"{tmp_path}/out/", rows_per_shard=500, hosts=hosts(*HOSTS), **QUICK | {"max_wait": 60.0}
+        )
+    assert report.written >= 0.999 * count
+    assert Counter(statuses(tmp_path / "out"))["success"] == report.written
+
+
+PROGRAM = """
+import os, sys, threading
+import tarmac
+from harness.memory import peak
+
+def report():
+    sys.stdin.readline()
+    print(peak(), flush=True)
+    os._exit(0)
+
+threading.Thread(target=report).start()
+hosts = {f"h{number}.test": "127.0.0.1" for number in range(200)}
+ignored = ["robots", "content-signal", "tdmrep"]
+tarmac.download(sys.argv[1], sys.argv[2], rows_per_shard=2000, size=32, hosts=hosts, ignore=ignored, max_failed=1.0,
+                allow_networks=["127.0.0.0/8"])
+"""
+
+
+def test_memory_does_not_grow_with_the_table(tmp_path):
+    """A table of ten million rows, of which a task fetches a few blocks."""
+    with serving(script) as web:
+        schema = pa.schema([("url", pa.string()), ("caption", pa.string())])
+        with pq.ParquetWriter(tmp_path / "t.parquet", schema) as writer:
+            for part in range(100):
+                numbers = range(part * 100_000, (part + 1) * 100_000)
+                links = [web.url(HOSTS[number % 200], f"/gone/{number}") for number in numbers]
+                writer.write_table(pa.table({"url": links, "caption": ["a caption"] * len(links)}, schema))
+        small = table(tmp_path / "s.parquet", [web.url(HOSTS[n % 200], f"/good/{n}") for n in range(2000)])
+        peaks = {}
+        for name, path in (("large", str(tmp_path / "t.parquet")), ("small", small)):
+            command = [sys.executable, "-c", PROGRAM, path, f"{tmp_path}/{name}/"]
+            settings = os.environ | {"PYTHONPATH": import_path(str(Path(__file__).parents[1]))}
+            with subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=settings
+            ) as process:
+                blocks = 4 if name == "large" else 1
+                assert until(lambda: len(list(tmp_path.glob(f"{name}/*.parquet"))) >= blocks)  # noqa: B023
+                peaks[name] = int(process.communicate("\n")[0])
+        print("peak memory:", {name: f"{size / 1e6:.0f} MB" for name, size in peaks.items()})
+        assert max(peaks.values()) < 300e6

@@ -1,0 +1,44 @@
+"""Hints of downloads."""
+
+from __future__ import annotations
+
+import pytest
+
+import tarmac
+from downloading.links import QUICK, table
+from harness.hints import follows, hinted
+from harness.web import Answer, hosts, picture, serving
+
+pytestmark = [pytest.mark.usefixtures("home"), pytest.mark.processes]
+OPTIONS = QUICK | {"hosts": hosts("a.test")}
+REPAIR = "check the network and the name servers, and run the same command again; or a larger `max_failed`."
+
+
+@follows("`table_format` with one of them.")
+def test_a_table_without_an_extension(tmp_path):
+    with serving(lambda _: Answer(picture(1))) as web:
+        (tmp_path / "links").write_text(f"url\n{web.url('a.test', '/x')}\n")
+        with hinted("`table_format` with one of them."):
+            tarmac.download("links", "out/", **OPTIONS)
+        assert tarmac.download("links", "out/", table_format="csv", **OPTIONS).written == 1
+
+
+@follows("check the network and the name servers, and run the same command again; or a larger `max_failed`.")
+def test_a_network_that_is_down(tmp_path):
+    works = []
+    with serving(lambda _: Answer(picture(1)) if works else Answer(status=404)) as web:
+        source = table(tmp_path / "t.parquet", [web.url("a.test", f"/{number}") for number in range(300)])
+        with hinted(REPAIR):
+            tarmac.download(source, "out/", **OPTIONS)
+        assert tarmac.download(source, "other/", **OPTIONS | {"max_failed": 1.0}).failed == 300
+        works.append(True)
+        assert tarmac.download(source, "out/", **OPTIONS).written == 300
+
+
+@follows("`jobs` 1, without `engine` and `task`.")
+def test_duplicates_and_several_processes(tmp_path):
+    with serving(lambda _: Answer(picture(1))) as web:
+        source = table(tmp_path / "t.parquet", [web.url("a.test", "/x")] * 2)
+        with hinted("`jobs` 1, without `engine` and `task`."):
+            tarmac.download(source, "out/", dedup="exact", jobs=2, **OPTIONS)
+        assert tarmac.download(source, "out/", dedup="exact", jobs=1, **OPTIONS).written == 1
