@@ -33,12 +33,13 @@ def closure(size):
 
 
 class Resize:
-    def __init__(self, size, options=()):
-        self._size, self.options = size, dict(options)
+    def __init__(self, size, options=(), seen=()):
+        self._size, self.options, self.seen = size, dict(options), list(seen)
         self.calls = 0
 
     def __call__(self, sample):
         self.calls += 1
+        self.seen.append(sample["__key__"])
         return {"x": b"%d" % self._size}
 
 

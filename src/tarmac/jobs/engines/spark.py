@@ -117,8 +117,7 @@ class SparkEngine:
             return
         started = SparkContext._gateway is None
         try:
-            with hold():  # Java would stay behind
-                context = self._start(SparkContext)
+            context = self._started(SparkContext)
             try:
                 yield context, True
             finally:
@@ -126,6 +125,17 @@ class SparkEngine:
         finally:
             if started:
                 _end_java(SparkContext)
+
+    def _started(self, kind: Any) -> Any:
+        """Start Spark in a thread: an interrupted start would leave Java behind."""
+        with ThreadPoolExecutor(1, "tarmac-spark-start") as thread:
+            starting = thread.submit(self._start, kind)
+            try:
+                with hold():
+                    return starting.result()
+            except KeyboardInterrupt:
+                starting.result().stop()
+                raise
 
     def _start(self, kind: Any) -> Any:
         from pyspark import SparkConf

@@ -49,11 +49,11 @@ def _given(function: Any, depth: int) -> Iterator[str]:
         named = (inspect.unwrap(function).__code__, function.__code__)
         stored = {name for code in named for name in _stored(code)}
         for name, value in _captured(function):
-            if name not in stored and (text := _value(value, depth)):
+            if name not in stored and _is_fixed(value) and (text := _value(value, depth)):
                 yield f"{name} {text}"
     elif not isinstance(function, type) and getattr(function, "version", None) is None:
         for name, value in _attributes(function):
-            if text := _value(value, depth):
+            if _is_fixed(value) and (text := _value(value, depth)):
                 yield f"{name} {text}"
 
 
@@ -80,6 +80,13 @@ def _captured(function: FunctionType) -> Iterator[tuple[str, Any]]:
 def _has_file(function: FunctionType) -> bool:
     path = getattr(sys.modules.get(function.__module__ or ""), "__file__", None)
     return path is not None and os.path.isfile(path)
+
+
+def _is_fixed(value: Any) -> bool:
+    """Return whether a value that a function holds is a setting. Lists and sets are often what it has collected."""
+    if isinstance(value, Mapping):
+        return all(map(_is_fixed, value.values()))
+    return _is_constant(value) or isinstance(value, FunctionType | MethodType | partial)
 
 
 def _is_constant(value: Any) -> bool:
