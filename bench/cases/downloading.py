@@ -86,14 +86,14 @@ def with_tarmac(links: Path, output: Path, size: int) -> list[str]:
         "--caption",
         "caption",
     ]
-    command += ["--size", str(size), "--digest", "sha256", "--quality", "95", "--rows-per-shard", "500"]
+    command += ["--size", str(size), "--digest", "sha256", "--quality", "95", "--rows-per-shard", "10000"]
     return [*command, "--allow-networks", "127.0.0.0/8", "--host-concurrency", "64"]
 
 
 def with_img2dataset(links: Path, output: Path, size: int, threads: int) -> list[str]:
     command = [str(IMG2DATASET), f"--url_list={links}", f"--output_folder={output}", f"--image_size={size}"]
     command += ["--input_format=parquet", "--caption_col=caption", "--resize_mode=keep_ratio"]
-    command += ["--output_format=webdataset", "--number_sample_per_shard=500", "--encode_quality=95"]
+    command += ["--output_format=webdataset", "--number_sample_per_shard=10000", "--encode_quality=95"]
     return [*command, f"--thread_count={threads}", "--processes_count=1", "--enable_wandb=False"]
 
 
