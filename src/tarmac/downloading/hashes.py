@@ -54,7 +54,7 @@ def bytes_hash(data: bytes) -> int:
 
 @dataclass
 class Seen:
-    """Pictures that were kept: hashes of their bytes, and of what they show. 8 bytes each, and 56 with `near`."""
+    """Pictures that were kept: hashes of their bytes, and of what they show. They are held in memory."""
 
     near: bool = False
     exact: set[int] = field(default_factory=set)
