@@ -248,7 +248,9 @@ def link_rows(count: int, seed: int) -> Any:
     import pyarrow as pa
 
     rng = np.random.default_rng(seed)
-    words = np.array(["a", "the", "of", "with", "red", "blue", "old", "new", "cat", "house", "river", "photo"])
+    words = np.array(
+        ["a", "the", "of", "with", "red", "blue", "old", "new", "cat", "house", "river", "photo"]
+    )
     texts = [" ".join(row) for row in words[rng.integers(0, len(words), (count, 8))]]
     ids, hosts = rng.integers(0, 1 << 62, count), rng.zipf(1.3, count) % 5000
     urls = [f"https://img{host}.example.com/{number}.jpg" for host, number in zip(hosts, ids, strict=True)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 
 import pyarrow as pa
@@ -10,8 +11,8 @@ import pytest
 from bench.data import link_rows
 
 import tarmac
-from harness.clusters import spark_cluster
 from harness import required
+from harness.clusters import spark_cluster
 from harness.memory import peak, reset_peak
 from selecting.tables import contents, manifest, removed, rows
 from tarmac.errors import BadCondition, EngineError, UsageError
@@ -43,7 +44,9 @@ def tables(tmp_path_factory):
     for number in range(3):
         part = every.slice(number * 1100, 1100)
         if number == 1:  # float sizes, and columns in another order
-            part = part.set_column(4, "WIDTH", part["WIDTH"].cast(pa.float64())).select(part.column_names[::-1])
+            part = part.set_column(4, "WIDTH", part["WIDTH"].cast(pa.float64())).select(
+                part.column_names[::-1]
+            )
         pq.write_table(part, folder / f"t{number}.parquet")
     scores = {"HASH": [*range(0, 4000, 2), 10], "aesthetic": [n % 10 / 1.0 for n in range(2000)] + [None]}
     pq.write_table(pa.table(scores), folder / "scores.parquet")
@@ -76,11 +79,15 @@ def test_the_same_rows_in_the_same_order(options, spark, tables, tmp_path):
 
 
 def test_dirt(spark, tmp_path):
-    (tmp_path / "a.csv").write_bytes(b"URL,TEXT,W\nhttp://a,bad \xff\xfe,1\nragged,line\nhttp://b,\"it's\",nan\n")
+    (tmp_path / "a.csv").write_bytes(
+        b'URL,TEXT,W\nhttp://a,bad \xff\xfe,1\nragged,line\nhttp://b,"it\'s",nan\n'
+    )
     bad = pa.array([b"http://d", b"http://\xff\xe2\x28\xa1"]).view(pa.string())
     pq.write_table(pa.table({"URL": bad, "TEXT": ["\\", None], "W": [4, None]}), tmp_path / "b.parquet")
     for engine in ("duckdb", spark):
-        tarmac.select([tmp_path / "a.csv", tmp_path / "b.parquet"], tmp_path / engine, engine=engine, shuffle=1)
+        tarmac.select(
+            [tmp_path / "a.csv", tmp_path / "b.parquet"], tmp_path / engine, engine=engine, shuffle=1
+        )
     assert contents(tmp_path / "duckdb") == contents(tmp_path / spark)
     assert manifest(tmp_path / spark)["dirt"] == {"unreadable_rows": 1, "repaired_values": 2}
     assert len(rows(tmp_path / spark)) == 4
@@ -104,6 +111,27 @@ def test_another_engine_continues(spark, tables, tmp_path):
     assert tarmac.select(table, tmp_path / "out", shuffle=1, engine=spark).kept == 1
 
 
+def test_the_program_for_spark_that_one_command_replaces(spark, tables, tmp_path):
+    """The program of docs/select.md keeps the same rows, in an order that is another one in each run."""
+    from pyspark.sql import SparkSession
+    from pyspark.sql.functions import rand
+
+    folder = str(tables / "t0.parquet")
+    df = SparkSession.getActiveSession().read.parquet(folder)
+    df = df.filter((df.WIDTH >= 1024) & (df.HEIGHT >= 1024))
+    df = df.orderBy(rand())
+    df.repartition(128).write.parquet(str(tmp_path / "spark"))
+    command = [sys.executable, "-m", "tarmac", "select", folder, "-o", str(tmp_path / "tarmac")]
+    subprocess.run(
+        [*command, "--where", "WIDTH >= 1024 AND HEIGHT >= 1024", "--shuffle", "0"],
+        check=True,
+        capture_output=True,
+    )
+    expected = pq.read_table(tmp_path / "spark").to_pylist()
+    assert len(expected) > 100
+    assert sorted(map(str, rows(tmp_path / "tarmac"))) == sorted(map(str, expected))
+
+
 @pytest.mark.heavy
 def test_a_million_rows(spark, tmp_path, capsys):
     """All rows are shuffled in less memory than is promised; the bench does it with ten million."""
@@ -111,7 +139,9 @@ def test_a_million_rows(spark, tmp_path, capsys):
         pq.write_table(link_rows(250_000, number), tmp_path / f"t{number}.parquet")
     names = sorted(tmp_path.glob("t*.parquet"))
     begin = reset_peak()
-    tarmac.select(names, tmp_path / "duckdb", shuffle=7, dedup="URL,TEXT", memory=GIGABYTE, rows_per_file=300_000)
+    tarmac.select(
+        names, tmp_path / "duckdb", shuffle=7, dedup="URL,TEXT", memory=GIGABYTE, rows_per_file=300_000
+    )
     with capsys.disabled():
         print(f"\n1,000,000 rows: {(peak() - begin) >> 20} MiB more than before, of 1,024")
     assert peak() - begin < GIGABYTE
@@ -125,8 +155,6 @@ def test_a_million_rows(spark, tmp_path, capsys):
 @pytest.mark.heavy
 def test_a_cluster(tables, tmp_path, monkeypatch):
     """A real master and worker: the session of the other tests must not be active, so it runs in a process."""
-    import subprocess
-
     code = "import sys, tarmac; tarmac.select(sys.argv[1], sys.argv[2], engine=sys.argv[3], shuffle=1)"
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
     table = str(tables / "t0.parquet")

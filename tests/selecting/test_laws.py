@@ -27,7 +27,13 @@ ROWS = st.lists(
     max_size=30,
 )
 SCHEMA = pa.schema(
-    [("URL", pa.string()), ("TEXT", pa.string()), ("WIDTH", pa.float64()), ("HEIGHT", pa.float64()), ("n", pa.int64())]
+    [
+        ("URL", pa.string()),
+        ("TEXT", pa.string()),
+        ("WIDTH", pa.float64()),
+        ("HEIGHT", pa.float64()),
+        ("n", pa.int64()),
+    ]
 )
 
 
@@ -53,14 +59,25 @@ def position(row: dict[str, object], seed: int) -> str:
 
 
 @settings(max_examples=25)
-@given(ROWS, st.integers(0, 5), st.booleans(), st.sampled_from(["drop", "keep"]), st.one_of(st.none(), st.integers(1, 9)))
+@given(
+    ROWS,
+    st.integers(0, 5),
+    st.booleans(),
+    st.sampled_from(["drop", "keep"]),
+    st.one_of(st.none(), st.integers(1, 9)),
+)
 def test_every_row_is_written_or_removed_by_one_filter(table, seed, shuffled, nulls, sample):
     with tempfile.TemporaryDirectory() as folder:
         (path,) = write(table, folder, [])
         options = {"dedup": "URL,TEXT", "nulls": nulls, "sample": sample, "rows_per_file": 4}
         try:
             report = tarmac.select(
-                path, f"{folder}/out", min_size=100, where="n < 3", shuffle=seed if shuffled else None, **options
+                path,
+                f"{folder}/out",
+                min_size=100,
+                where="n < 3",
+                shuffle=seed if shuffled else None,
+                **options,
             )
         except tarmac.errors.UsageError as error:
             assert "no rows are left" in str(error)
@@ -80,14 +97,23 @@ def test_every_row_is_written_or_removed_by_one_filter(table, seed, shuffled, nu
     assert set(map(shown, results)) <= set(map(shown, kept))
     if shuffled:
         places = [position(row, seed) for row in results]
-        assert places == sorted(position({"URL": url, "TEXT": text}, seed) for url, text in links)[: len(results)]
+        assert (
+            places
+            == sorted(position({"URL": url, "TEXT": text}, seed) for url, text in links)[: len(results)]
+        )
     elif sample is None:
         firsts = list({(row["URL"], row["TEXT"]): row for row in reversed(kept)}.values())
         assert [*map(shown, results)] == [shown(row) for row in kept if any(row is first for first in firsts)]
 
 
 @settings(max_examples=20)
-@given(ROWS, st.permutations(range(30)), st.lists(st.integers(0, 30), max_size=3), st.integers(0, 3), st.booleans())
+@given(
+    ROWS,
+    st.permutations(range(30)),
+    st.lists(st.integers(0, 30), max_size=3),
+    st.integers(0, 3),
+    st.booleans(),
+)
 def test_a_shuffle_does_not_depend_on_how_tables_divide_the_rows(table, order, cuts, seed, unique):
     options = {"shuffle": seed, "dedup": "URL,TEXT" if unique else (), "rows_per_file": 7}
     with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:

@@ -22,7 +22,9 @@ def test_from_a_bucket_to_a_bucket(tmp_path):
     csv = b"URL,TEXT,WIDTH,HEIGHT\nhttp://x,hello,2000,2000\n"
     (tmp_path / "t2.csv").write_bytes(csv)
     options = {"columns": "URL,TEXT,WIDTH,HEIGHT", "min_size": 1000, "shuffle": 1, "rows_per_file": 1000}
-    tarmac.select([tmp_path / f"t{n}.parquet" for n in range(2)] + [tmp_path / "t2.csv"], tmp_path / "local", **options)
+    tarmac.select(
+        [tmp_path / f"t{n}.parquet" for n in range(2)] + [tmp_path / "t2.csv"], tmp_path / "local", **options
+    )
     with required(seaweed_s3()) as server:
         server.make_bucket("links")
         storage = StorageOptions(config=server.config())
