@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 
 import pyarrow as pa
@@ -110,6 +111,27 @@ def test_another_engine_continues(spark, tables, tmp_path):
     assert tarmac.select(table, tmp_path / "out", shuffle=1, engine=spark).kept == 1
 
 
+def test_the_program_for_spark_that_one_command_replaces(spark, tables, tmp_path):
+    """The program of docs/select.md keeps the same rows, in an order that is another one in each run."""
+    from pyspark.sql import SparkSession
+    from pyspark.sql.functions import rand
+
+    folder = str(tables / "t0.parquet")
+    df = SparkSession.getActiveSession().read.parquet(folder)
+    df = df.filter((df.WIDTH >= 1024) & (df.HEIGHT >= 1024))
+    df = df.orderBy(rand())
+    df.repartition(128).write.parquet(str(tmp_path / "spark"))
+    command = [sys.executable, "-m", "tarmac", "select", folder, "-o", str(tmp_path / "tarmac")]
+    subprocess.run(
+        [*command, "--where", "WIDTH >= 1024 AND HEIGHT >= 1024", "--shuffle", "0"],
+        check=True,
+        capture_output=True,
+    )
+    expected = pq.read_table(tmp_path / "spark").to_pylist()
+    assert len(expected) > 100
+    assert sorted(map(str, rows(tmp_path / "tarmac"))) == sorted(map(str, expected))
+
+
 @pytest.mark.heavy
 def test_a_million_rows(spark, tmp_path, capsys):
     """All rows are shuffled in less memory than is promised; the bench does it with ten million."""
@@ -133,8 +155,6 @@ def test_a_million_rows(spark, tmp_path, capsys):
 @pytest.mark.heavy
 def test_a_cluster(tables, tmp_path, monkeypatch):
     """A real master and worker: the session of the other tests must not be active, so it runs in a process."""
-    import subprocess
-
     code = "import sys, tarmac; tarmac.select(sys.argv[1], sys.argv[2], engine=sys.argv[3], shuffle=1)"
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
     table = str(tables / "t0.parquet")

@@ -315,7 +315,9 @@ def test_other_sources(tmp_path, tokens):
 def test_check_compares_the_index_of_rows(tmp_path, tokens):
     manifest = tmp_path / "t" / "tokens.json"
     assert tarmac.check(str(manifest)).ok
-    other = write_tokens(tmp_path / "other", rows_of([[5, 0, 17, 3, 40, 8, 7, 2], [9, 9, 30, 2], [64] + [1] * 6]))
+    other = write_tokens(
+        tmp_path / "other", rows_of([[5, 0, 17, 3, 40, 8, 7, 2], [9, 9, 30, 2], [64] + [1] * 6])
+    )
     shutil.copyfile(f"{other}/tokens-000000.tar", tmp_path / "t/tokens-000000.tar")
     report = tarmac.check(str(manifest))
     assert not report.ok
