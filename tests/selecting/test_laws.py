@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 import tempfile
 from pathlib import Path
@@ -41,7 +42,7 @@ def write(table: list[dict[str, object]], folder: str, cuts: list[int]) -> list[
     """Write rows to several tables."""
     borders = [0, *sorted(cut % (len(table) + 1) for cut in cuts), len(table)]
     paths = []
-    for number, (start, stop) in enumerate(zip(borders, borders[1:], strict=False)):
+    for number, (start, stop) in enumerate(itertools.pairwise(borders)):
         paths.append(Path(folder) / f"t{number}.parquet")
         pq.write_table(pa.Table.from_pylist(table[start:stop], SCHEMA), paths[-1])
     return paths
@@ -80,7 +81,8 @@ def test_every_row_is_written_or_removed_by_one_filter(table, seed, shuffled, nu
                 **options,
             )
         except tarmac.errors.UsageError as error:
-            assert "no rows are left" in str(error)
+            if "no rows are left" not in str(error):
+                raise
             return
         counts, results = removed(f"{folder}/out"), rows(f"{folder}/out")
     assert report.read == len(table) == report.written + sum(counts.values())
