@@ -1,7 +1,7 @@
 """Select: keep the large images of ten million links and shuffle them, beside the usual program for Spark.
 
-Both start with a new process and end with the files. Memory is that of the process, 2 GB at most; that of Spark is in
-Java.
+Both start with a new process and end with the files. Memory is that of the process, 2 GB at most; that of Spark is
+in Java.
 """
 
 from __future__ import annotations
