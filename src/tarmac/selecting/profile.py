@@ -100,9 +100,7 @@ def profile_selection(
     plot: str | None,
 ) -> SelectReport:
     """Profile the rows that a selection would keep, in DuckDB; duplicates and samples of a number are not left out."""
-    chosen = replace(
-        options, dedup=(), sample=options.share, shuffle=options.shuffle or 0 if options.key else None
-    )
+    chosen = replace(options, sample=options.share)
     settings: dict[str, Any] = {"engine": "duckdb", "memory": memory, "jobs": jobs}
     report = SelectReport("select")
     for repair in (False, True):
