@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from tarmac.cli.command import argument, build, flag
-from tarmac.cli.flags import OVERWRITE, RUN, STORAGE, TMP
+from tarmac.cli.flags import MAX_BYTES, OVERWRITE, RUN, STORAGE, TMP
 from tarmac.cli.types import COUNT, SIZE
 
 _COMBINE = [
@@ -25,7 +25,7 @@ _COMBINE = [
     flag("--move", is_flag=True, help="Also move the result to the place of the parts."),
     flag("--block-size", type=COUNT, help="Length of the rows of npy and tensordict. [default: that of tokenize]"),
     flag("--max-rows", type=COUNT, help="Maximum number of rows per shard. [default: 1048576]"),
-    flag("--max-bytes", type=SIZE, help="Maximum payload per shard. [default: 256MiB]"),
+    MAX_BYTES,
     flag("--record-rows", type=COUNT, help="Maximum number of rows per record. [default: 16384]"),
     flag("--record-bytes", type=SIZE, help="Maximum payload per record. [default: 8MiB]"),
     TMP,

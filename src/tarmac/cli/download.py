@@ -9,15 +9,15 @@ from typing import Any
 import click
 
 from tarmac.cli.command import argument, build, flag, print_report
-from tarmac.cli.flags import OVERWRITE, RUN, STORAGE
+from tarmac.cli.flags import LIMITS, OVERWRITE, RUN, STORAGE
 from tarmac.cli.output import say, say_json
-from tarmac.cli.types import COUNT, NAMES, NUMBER, PAIRS, SECONDS, SIZE, settings
+from tarmac.cli.types import COUNT, NAMES, NUMBER, PAIRS, SECONDS, SIZE
 
 _read, _write, _web = (partial(flag, group=name) for name in ("Select", "Write", "Access"))
 
 _ROWS = [
     argument("sources", "TABLE...", "Tables of links: parquet, csv, tsv, jsonl, or txt with a URL per line.", nargs=-1),
-    _write("-o", "--output", metavar="PATTERN", required=True, help="x-{i:05d}.tar, or DIR/ for 00000.tar, …"),
+    _write("-o", "--output", metavar="PATTERN", required=True, help="x-{i:05d}.tar, or DIR/ for 00000.tar and so on."),
     flag("--url", metavar="COLUMN", help="Column of the URLs. [default: url]"),
     flag("--caption", metavar="COLUMN", help="Column of the texts, for the field txt."),
     flag("--key", metavar="COLUMN", help="Column of the keys. [default: rows are numbered]"),
@@ -72,7 +72,7 @@ _WEB = [
     _web("--hosts", type=PAIRS, help="Addresses of names: a.example=10.0.0.1."),
     _web("--nameservers", type=NAMES, help="Name servers. [default: those of the system]"),
     _web("--no-verify-tls", "verify_tls", is_flag=True, flag_value=False, help="Accept any certificate."),
-    _web("--limits", type=settings("Limits"), help="Limits against hostile data, such as pixels=64M."),
+    LIMITS,
 ]  # fmt: skip
 _FAILURES = [
     flag("--max-failed", group="Run", type=float, metavar="SHARE", help="Stop if more rows fail. [default: 0.8]"),

@@ -51,9 +51,10 @@ ORDER: Group = [
     _order("--buffer", type=COUNT, help="Shuffle buffer for inputs that cannot be indexed. [default: 10000]"),
     _order("--interleave", type=COUNT, help="Take one sample in turn from each of this many shards."),
 ]
+MAX_BYTES = _write("--max-bytes", type=SIZE, help="Maximum payload per shard or file: 100MB, 2GiB.")
 SIZES: Group = [
     _write("--max-samples", type=COUNT, help="Maximum number of samples per shard or file."),
-    _write("--max-bytes", type=SIZE, help="Maximum payload per shard or file: 100MB, 2GiB."),
+    MAX_BYTES,
 ]
 OVERWRITE: Group = [_write("--overwrite", is_flag=True, help="Start over and replace existing files.")]
 OUTPUT: Group = [
@@ -135,9 +136,12 @@ REPEATED = _access(
     type=click.Choice(["error", "keep"]),
     help="What to do with whole samples whose key occurs again in a shard. [default: error]",
 )
+LIMITS = _access(
+    "--limits", type=settings("Limits"), help="Limits against hostile data, such as member_bytes=4GiB."
+)
 READ: Group = [
     *STORAGE,
-    _access("--limits", type=settings("Limits"), help="Limits against hostile data, such as member_bytes=4GiB."),
+    LIMITS,
     _access("--tar", type=settings("TarOptions"), help="Strictness, such as end=lenient or concatenated=true."),
     SPLIT_NAME,
     REPEATED,
