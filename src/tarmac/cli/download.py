@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from tarmac.cli.command import argument, build, flag, print_report
-from tarmac.cli.flags import LIMITS, OVERWRITE, RUN, STORAGE
+from tarmac.cli.flags import LIMITS, OVERWRITE, POST_CMD, RUN, STORAGE
 from tarmac.cli.output import say, say_json
 from tarmac.cli.types import COUNT, NAMES, NUMBER, PAIRS, SECONDS, SIZE
 
@@ -26,7 +26,7 @@ _ROWS = [
     _write("--rows-per-shard", type=COUNT, help="Rows of the table for each shard. [default: 10000]"),
     _write("--manifest", metavar="FILE", help="The manifest. [default: manifest.json beside the shards]"),
     _write("--html", metavar="FILE", help="Also write a page with plots of rates, errors and sizes."),
-    _write("--post-cmd", metavar="COMMAND", help="Command to run after each shard; a failure stops the job."),
+    POST_CMD,
 ]  # fmt: skip
 _PICTURES = [
     flag("--size", type=COUNT, help="Length of a side of the pictures. [default: they keep their size]"),

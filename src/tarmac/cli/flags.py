@@ -63,6 +63,11 @@ OUTPUT: Group = [
         help="x-{i:06d}.tar, {split}-{i}.tar, DIR/ to keep names, a URL, or -.",
     )
 ]  # fmt: skip
+POST_CMD = _write(
+    "--post-cmd",
+    metavar="COMMAND",
+    help="Command to run after each shard; a failure stops the job: 'cp {path} /mnt'.",
+)
 WRITE: Group = [
     *OUTPUT,
     *SIZES,
@@ -74,11 +79,7 @@ WRITE: Group = [
     ),
     _write("--index", is_flag=True, help="Also write the index of each shard."),
     _write("--manifest", metavar="FILE", help="Also write a manifest of all shards, and their indexes."),
-    _write(
-        "--post-cmd",
-        metavar="COMMAND",
-        help="Command to run after each shard; a failure stops the job: 'cp {path} /mnt'.",
-    ),
+    POST_CMD,
     _write("--delete-after", is_flag=True, help="Delete each shard after --post-cmd."),
     *OVERWRITE,
 ]
