@@ -20,7 +20,14 @@ from harness.servers import nginx
 
 ROOT = Path(__file__).parents[1]
 
-ELSEWHERE = {"datasets", "datatrove", "litdata", "turboloader", "wids"}  # peers that only make bench installs
+ELSEWHERE = {
+    "datasets",
+    "datatrove",
+    "img2dataset",
+    "litdata",
+    "turboloader",
+    "wids",
+}  # peers that only make bench installs
 SIDES = [(name, side) for name, case in all_cases().items() for side in case.sides if side not in ELSEWHERE]
 
 
@@ -33,6 +40,8 @@ def site(tmp_path_factory):
 def test_case(site, name, side):
     case = all_cases()[name]
     for program in case.needs:
+        if "img2dataset" in program:  # a peer, too: tests/downloading runs the other side
+            pytest.skip("only make bench installs img2dataset")
         if not which(program):
             (pytest.fail if os.environ.get("CI") else pytest.skip)(f"{program} is not installed")
     with warnings.catch_warnings():
@@ -40,7 +49,7 @@ def test_case(site, name, side):
         if "nginx" in case.needs:
             with nginx(site.data) as url, delaying(url) as slow:
                 done = case.setup(replace(site, http=url, slow=slow), side)()
-        elif "Ray" in name or side == "pyspark":  # which keep files or Java until their process ends
+        elif "Ray" in name or name.startswith("select"):  # files, Java and memory end with their process
             values = _child(case, side, site)
             done = Done(values["count"], fault=values["fault"])
         else:
@@ -50,7 +59,10 @@ def test_case(site, name, side):
     counts = (1, small, small // 5, small * PASSES, small * 5, small * 8, small * 10, small * 100)
     counts += (site.big, site.big * 8)
     counts += (8, site.big * 2, site.big * 4, min(BATCH, site.big * 10), BATCH)  # of loaders
-    assert done.count in counts
+    if name.startswith(("combine", "pack documents")):  # bytes, and sequences
+        assert done.count > 0
+    else:
+        assert done.count in counts
     assert not done.fault
 
 

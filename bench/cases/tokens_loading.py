@@ -143,7 +143,8 @@ def packing(site: Site, side: str) -> Work:
     from tarmac.exact.packing import pack_lengths
 
     rng = np.random.default_rng(0)
-    lengths = np.clip(rng.lognormal(6, 1, 10 * site.small), 1, 100_000).astype(np.int64)
+    documents = max(10 * site.small, 10_000)  # a few leave gaps
+    lengths = np.clip(rng.lognormal(6, 1, documents), 1, 100_000).astype(np.int64)
 
     def work() -> Done:
         begin = time.perf_counter()

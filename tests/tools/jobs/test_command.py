@@ -14,7 +14,7 @@ from tarmac.tools.jobs.command import PREEMPTED, VERBS, JobCommand, parse_comman
 def test_the_verbs_are_those_with_an_engine():
     commands = {verb: program.get_command(click.Context(program), verb) for verb in ALL_VERBS}
     flags = {verb: {flag for param in each.params for flag in param.opts} for verb, each in commands.items()}
-    assert {verb for verb in flags if "--engine" in flags[verb]} == set(VERBS)
+    assert {verb for verb in flags if {"--engine", "--task"} <= flags[verb]} == set(VERBS)
 
 
 def test_the_statuses_are_those_of_signals():
