@@ -14,6 +14,7 @@ from tarmac.cli import main
 from tarmac.tools.mappers.records import FIELD, from_arrow
 from tarmac.tools.mappers.records import iter_rows as rows_of
 
+pytest.importorskip("tokenizers")  # not in the quick tests
 PAGE = Path(__file__).parent.parent / "docs" / "tokens.md"
 TABLE = PAGE.read_text().partition("## Coming from precompute_tokens.py")[2]
 ROWS = re.findall(r"^\| (.+?) \| `(tarmac .*)` \|$", TABLE, re.MULTILINE)

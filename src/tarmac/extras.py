@@ -13,6 +13,13 @@ class MissingExtra(ImportError):
     """
 
 
+def missing_package(library: str, packages: str, feature: str) -> MissingExtra:
+    """Return the error for a library that no extra installs, such as one of models."""
+    return MissingExtra(
+        f"{feature}: the library {library} is not installed. Try: pip install {packages}", name=packages
+    )
+
+
 def import_extra(name: str, extra: str, feature: str) -> Any:
     """Import a library that `extra` installs. Raise MissingExtra if it is missing."""
     try:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 
 from harness.shards import plain
+from tarmac.errors import IndexStale
 from tarmac.exact.fetch import Table
 from tarmac.exact.indexed import LARGE, IndexedShard
 from tarmac.indexing.build import IndexOptions, index_shard
@@ -46,6 +49,22 @@ def test_the_law(tmp_path, fields, wanted, views):
     assert table.samples(np.array([], np.int64)) == []
 
 
+def test_large_samples_are_read_from_the_file(tmp_path):
+    large = [("x", "a", bytes(LARGE)), ("x", "b", b"1"), ("y", "a", bytes(range(256)) * 200), ("y", "b", b"")]
+    shards = [
+        indexed_shard(tmp_path / "0.tar", samples_of(0, 3, "ab")),
+        indexed_shard(tmp_path / "1.tar", large),
+    ]
+    expected = [shard.sample(row) for shard in shards for row in range(len(shard))]
+    table = Table.of(shards, [None, None])
+    assert table.samples(np.array([4, 0, 3])) == [expected[4], expected[0], expected[3]]
+    assert expected[3]["a"] == bytes(LARGE)
+
+    os.truncate(tmp_path / "1.tar", 1000)
+    with pytest.raises(IndexStale):
+        table.samples(np.array([3]))
+
+
 def test_shards_without_a_table(tmp_path):
     regular = indexed_shard(tmp_path / "0.tar", samples_of(0, 3, "ab"))
     others = {
@@ -53,7 +72,6 @@ def test_shards_without_a_table(tmp_path):
         "irregular": indexed_shard(tmp_path / "2.tar", samples_of(0, 3, "ab") + samples_of(3, 1, "a")),
         "verified": indexed_shard(tmp_path / "3.tar", samples_of(0, 3, "ab"), verify=True),
         "not mapped": indexed_shard(tmp_path / "4.tar", samples_of(0, 3, "ab"), mapped=False),
-        "large": indexed_shard(tmp_path / "6.tar", [("x", "a", bytes(LARGE)), ("x", "b", b"")]),
         "keys that are not ASCII": indexed_shard(tmp_path / "5.tar", [("é", "a", b"1"), ("é", "b", b"2")]),
     }
     for why, other in others.items():

@@ -56,16 +56,22 @@ class Forked:
         self._work()
         return time.monotonic() - started
 
-    def crash(self, seed: int, longest: float) -> Crash:
-        """Fork, run the work in the child, and kill it within `longest` seconds."""
-        seconds = random.Random(seed).uniform(0, longest)
+    def start(self) -> int:
+        """Fork, run the work in the child, which has a process group of its own, and return its number."""
         pid = os.fork()
         if pid == 0:
             status = 1
             with contextlib.suppress(BaseException):
+                os.setpgid(0, 0)
                 self._work()
                 status = 0
             os._exit(status)
+        return pid
+
+    def crash(self, seed: int, longest: float) -> Crash:
+        """Run the work in a child, and kill it within `longest` seconds."""
+        seconds = random.Random(seed).uniform(0, longest)
+        pid = self.start()
         time.sleep(seconds)
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

@@ -113,6 +113,17 @@ def check_same_bytes(engine: str, folder: Path, monkeypatch: Any) -> None:
     assert digests(folder / "copy-engine") == digests(folder / "copy-local")
 
 
+def check_number_of_workers(engine: str, folder: Path) -> None:
+    """Units know that the engine has two workers, however many of them there are."""
+    (folder / "counting.py").write_text(
+        "from tarmac.runtime.crew import workers_at_once\n"
+        "def count(sample):\n"
+        "    return sample | {'n': str(workers_at_once(0)).encode()}\n"
+    )
+    tarmac.map(make_shards(folder), f"{folder}/out/", f"{folder}/counting.py:count", engine=engine)
+    assert {sample["n"] for sample in tarmac.read(f"{folder}/out/*.tar")} == {b"2"}
+
+
 def command(arguments: list[str], folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run the command line, which has no terminal."""
     return script(["-m", "tarmac", *arguments], folder, **environment)

@@ -42,7 +42,12 @@ class Answer:
     status: int = 200
     headers: Mapping[str, str] | list[tuple[str, str]] = field(default_factory=dict)
     way: str = "whole"
-    """`whole`, `stall` (nothing), `drip` (a byte now and then), `endless`, `cut` (less than announced), `reset`."""
+    """`whole`, `stall` (nothing), `drip` (a byte now and then), `endless` (zeros behind it), `cut` (before the end),
+    `reset`, `pieces` (a byte, and the rest)."""
+    delay: float = 0.0
+    """Seconds before the answer begins."""
+    waits: asyncio.Event | None = None
+    """An event before which the answer does not begin."""
 
 
 Script = Callable[[Request], Answer]
@@ -62,6 +67,8 @@ class Web:
     early: list[str] = field(default_factory=list)
     """Hosts that were asked before the time that their `Retry-After` named."""
     connections: int = 0
+    sent: Counter[str] = field(default_factory=Counter)
+    """How many bytes of endless answers were sent, by path."""
 
     def url(self, host: str, path: str, scheme: str = "http") -> str:
         """Return a URL of this server."""
@@ -162,11 +169,16 @@ class _Server:
             for name, value in items:
                 if name.lower() == "retry-after" and value.isdigit():
                     self._not_before[host] = self._loop.time() + int(value)
-            return await self._send(writer, answer, items)
+            return await self._send(writer, answer, items, path)
         finally:
             self._active[host] -= 1
 
-    async def _send(self, writer: asyncio.StreamWriter, answer: Answer, items: list[tuple[str, str]]) -> bool:
+    async def _send(
+        self, writer: asyncio.StreamWriter, answer: Answer, items: list[tuple[str, str]], path: str
+    ) -> bool:
+        if answer.waits is not None:
+            await answer.waits.wait()
+        await asyncio.sleep(answer.delay)
         if answer.way == "stall":
             await asyncio.sleep(10_000)
         if answer.way == "reset":
@@ -183,13 +195,20 @@ class _Server:
                 await writer.drain()
                 await asyncio.sleep(0.05)
         elif answer.way == "endless":
+            writer.write(answer.body)
             while True:
                 writer.write(bytes(1 << 16))
+                self.web.sent[path] += 1 << 16
                 await writer.drain()
+        elif answer.way == "pieces":
+            writer.write(answer.body[:1])
+            await writer.drain()
+            await asyncio.sleep(0.05)
+            writer.write(answer.body[1:])
         else:
             writer.write(answer.body)
         await writer.drain()
-        return answer.way == "whole"
+        return answer.way in ("whole", "pieces")
 
 
 @lru_cache(maxsize=4096)

@@ -184,6 +184,9 @@ def test_an_index_with_a_column_of_another_version(shard):
     index(shard, "--meta", "jpg.width")
     sidecar = Path("x.tar.arrow")
     sidecar.write_bytes(sidecar.read_bytes().replace(b"jpg.width", b"jpg.swirl"))
+    Path(shard).write_bytes(
+        plain([("c.cls", b"1"), ("d.cls", b"2")])
+    )  # the values are those of another shard
     with hinted("tarmac index --drop builds an index without the existing columns."):
         tarmac.index(shard, meta=["cls"], jobs=1)
     assert index(shard, "--meta", "cls", "--drop") == 0

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tarmac.exact.indexed import LARGE, IndexedShard, cut_out
+from tarmac.exact.indexed import IndexedShard, cut_out
 from tarmac.exact.selection import Part
 from tarmac.exact.types import Rows
 from tarmac.indexing.build import REQUESTS
@@ -23,7 +23,7 @@ from tarmac.storage import is_local
 
 _Group = tuple[Part, int, Integers, Integers]
 _Fetched = tuple[list[Sample], list[tuple[Each, ...]]]
-TABLE = 1 << 20
+TABLE = 1 << 21
 """Largest number of samples for which a table of all samples is kept; it takes tens of bytes per sample."""
 FEW = 32
 """Average samples per shard in a batch below which reading one by one is faster than grouping by shard."""
@@ -182,7 +182,7 @@ class Table:
         self._names = shards[0].names or ()
         self._urls = [shard.url for shard in shards]
         self._texts = [shard.sidecar.text or "" for shard in shards]
-        self._contents = [shard.content for shard in shards]
+        self._contents = [shard.data for shard in shards]
         pieces = []
         for shard, some in zip(shards, rows, strict=True):
             selected = slice(None) if some is None else some.astype(np.int64)
@@ -194,11 +194,10 @@ class Table:
 
     @classmethod
     def of(cls, shards: Sequence[IndexedShard], rows: Sequence[Rows | None]) -> Table | None:
-        """Build a table, or return None unless all samples have the same fields, all small and in memory."""
+        """Build a table, or return None unless all samples have the same fields, and all are mapped or in memory."""
         names = shards[0].names if shards else None
         uniform = all(shard.names == names and shard.sidecar.text is not None for shard in shards)
-        small = all(shard.sidecar.sizes.max(initial=0) < LARGE for shard in shards)
-        return cls(shards, rows) if names and uniform and small else None
+        return cls(shards, rows) if names and uniform else None
 
     def samples(self, numbers: Integers) -> list[Sample]:
         """Return the samples with these numbers, in this order."""

@@ -34,8 +34,8 @@ CHUNK = 4096
 """Samples read at a time when a whole shard is read, ..."""
 CHUNK_BYTES = 32 << 20
 """... and their approximate size."""
-LARGE = 32 << 10
-"""Field size from which the file is read instead of the map: reading releases the GIL."""
+LARGE = 16 << 10
+"""Mean size of samples from which the file is read instead of its map."""
 GAP = 64 << 10
 """Gap between two fields, in bytes, up to which one request is cheaper than two."""
 LOCAL_GAP = 4 << 10
@@ -99,6 +99,10 @@ class IndexedShard:
                 )
         if views and self.content is not None:
             self.content = memoryview(self.content).cast("B")
+        self.data: Any = self.content
+        """What fields are sliced from, if the shard is local: its map, or the file where samples are large."""
+        if self._file is not None and not views and sidecar.facts.size >= LARGE * len(sidecar):
+            self.data = _Sliced(self._file, url)
         self._links: NDArray[np.bool_] | None = None
         """Which members are hard links; only needed to compare names."""
         self._unchecked: threading.Lock | None = None
@@ -120,7 +124,7 @@ class IndexedShard:
         if layout is not None and self.content is not None and not verify:
             self.names = [name for name in layout if self._wanted is None or name in self._wanted]
         # The fast path: all samples have the same fields, and all fields are wanted.
-        uniform = self.content, url, sidecar.key, layout, self._offsets, self._sizes
+        uniform = self.data, url, sidecar.key, layout, self._offsets, self._sizes
         self._uniform: tuple[Any, ...] | None = uniform if self.names and fields is None else None
 
     def __len__(self) -> int:
@@ -136,27 +140,18 @@ class IndexedShard:
             sample = {"__key__": key(row), "__url__": url}
             member = row * len(names)
             for name in names:
-                start, size = offsets[member], sizes[member]
-                sample[name] = data[start : start + size] if size < LARGE else self._large(start, size)
+                start = offsets[member]
+                sample[name] = data[start : start + sizes[member]]
                 member += 1
             return sample
-        data, fields, wanted = self.content, self.sidecar.fields, self._wanted
+        data, fields, wanted = self.data, self.sidecar.fields, self._wanted
         sample = {"__key__": self.sidecar.key(row), "__url__": self.url}
         for member in range(self._starts[row], self._starts[row + 1]):
             name = fields[self._field_of[member]]
             if wanted is None or name in wanted:
-                start, size = self._offsets[member], self._sizes[member]
-                sample[name] = data[start : start + size] if size < LARGE else self._large(start, size)
+                start = self._offsets[member]
+                sample[name] = data[start : start + self._sizes[member]]
         return sample
-
-    def _large(self, start: int, size: int) -> Any:
-        """Read a large field from the file, which releases the GIL."""
-        if self._file is None or isinstance(self.content, memoryview):
-            return self.content[start : start + size]
-        data = self._file.read_at(start, size)
-        if len(data) != size:
-            raise IndexStale("the shard was truncated while it was read.", url=self.url)
-        return data
 
     def members(self, row: int) -> list[tuple[str, int, int, int | None]]:
         """Return name, offset, size and digest of each wanted field of a sample; digests only to be verified."""
@@ -309,8 +304,8 @@ class IndexedShard:
                 raise error
 
     def _bytes(self, starts: list[int], ends: list[int]) -> list[Any]:
-        data = self.content
-        if data is not None:
+        if self.content is not None:
+            data = self.data
             return [data[start:end] for start, end in zip(starts, ends, strict=True)]
         spans = coalesce(starts, ends, GAP if self._file is None else LOCAL_GAP)
         threads = min(REQUESTS, len(spans)) if self._file is None else 1
@@ -323,9 +318,25 @@ class IndexedShard:
 
     def _read(self, span: tuple[int, int, Any]) -> bytes:
         start, stop, _ = span
-        if self._file is not None:
-            return self._large(start, stop - start)  # type: ignore[no-any-return]
-        return self.read_range(start, stop)
+        return (
+            self.read_range(start, stop) if self._file is None else _Sliced(self._file, self.url)[start:stop]
+        )
+
+
+class _Sliced:
+    """The bytes of a file, read when they are sliced: that releases the GIL, and has the system map no pages."""
+
+    __slots__ = ("_file", "_url")
+
+    def __init__(self, file: LocalSource | MappedFile, url: str) -> None:
+        self._file, self._url = file, url
+
+    def __getitem__(self, span: slice) -> bytes:
+        size = span.stop - span.start
+        data = self._file.read_at(span.start, size)
+        if len(data) != size:
+            raise IndexStale("the shard was truncated while it was read.", url=self._url)
+        return data
 
 
 def digest_mismatch(field: str, url: str, key: str) -> DigestMismatch:

@@ -8,10 +8,10 @@ import os
 import random
 import re
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import xxhash
 
@@ -37,6 +37,7 @@ from tarmac.indexing.sidecar import (
     open_sidecar,
     read_sidecar,
     sidecar_url,
+    with_columns,
     write_sidecar,
 )
 from tarmac.progress import track
@@ -211,7 +212,7 @@ def find_or_make_index(url: str, options: IndexOptions, *, beside: bool = True) 
             return existing, index
     content = _copied_index(url, rules, options)
     if content is None:
-        content = index_shard(url, with_existing_columns(options, sidecar, cached))
+        content = index_again(url, options, sidecar, cached)
     if beside and is_local(url) and options.tar.end == "strict":
         try:
             write_sidecar(sidecar, content)
@@ -285,17 +286,47 @@ def usable_index(
     return sidecar if wanted <= existing and sidecar.facts.digests >= options.digests else None
 
 
-def with_existing_columns(options: IndexOptions, *indexes: str) -> IndexOptions:
-    """Add the columns and digests of existing indexes, even stale ones, to the options, unless `keep` is off."""
+def index_again(url: str, options: IndexOptions, *indexes: str) -> bytes:
+    """Index a shard, with the columns and digests of existing indexes; see `with_existing_columns`.
+
+    Columns whose values are not in the shard, such as scores, are copied if the shard is unchanged.
+    """
+    added: dict[str, Any] = {}
+    for index in indexes if options.keep else ():
+        added |= _added_columns(url, index, options)
+    content = index_shard(url, with_existing_columns(options, *indexes, without=added))
+    return with_columns(read_sidecar(content, url), added) if added else content
+
+
+def _added_columns(url: str, index: str, options: IndexOptions) -> dict[str, Any]:
+    """Return the columns of an index whose values are not in the shard; none if it is not up to date."""
+    sidecar = usable_index(url, index, replace(options, meta=None, digests=False), unchanged=True)
+    if sidecar is None:
+        return {}
+    return {
+        name: sidecar.column(name)
+        for name in sidecar.metadata
+        if not is_column(name) and name not in sidecar.fields
+    }
+
+
+def with_existing_columns(
+    options: IndexOptions, *indexes: str, without: Collection[str] = ()
+) -> IndexOptions:
+    """Add the columns and digests of existing indexes, even stale ones, to the options, unless `keep` is off.
+
+    A column that is not in the shard is an error, unless it is in `without`.
+    """
     for index in indexes if options.keep else ():
         try:
             sidecar = open_sidecar(index, options.storage)
         except (IndexingError, AccessDenied):
             continue
         options = replace(options, digests=options.digests or sidecar.facts.digests)
-        if not sidecar.metadata:
+        existing = [name for name in sidecar.metadata if name not in without]
+        if not existing:
             continue
-        for name in sidecar.metadata:
+        for name in existing:
             if (
                 not is_column(name)
                 and name not in sidecar.fields
@@ -306,7 +337,7 @@ def with_existing_columns(options: IndexOptions, *indexes: str) -> IndexOptions:
                     url=index,
                     hint="tarmac index --drop builds an index without the existing columns.",
                 )
-        plan = meta_plan(sidecar.metadata, on_bad="null" if sidecar.facts.bad_meta else "raise")
+        plan = meta_plan(existing, on_bad="null" if sidecar.facts.bad_meta else "raise")
         if options.meta is not None:
             names = {column.name for column in options.meta.columns}
             new = (column for column in plan.columns if column.name not in names)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -241,11 +242,29 @@ def make_sidecar(
         bad_meta=bad_meta,
         rows=rows,
     )
+    return _file(batch, facts)
+
+
+def _file(batch: Any, facts: Facts) -> bytes:
+    import pyarrow as pa
+
     schema = batch.schema.with_metadata({_METADATA: facts_to_json(facts)})
     sink = io.BytesIO()  # grows less than Arrow's own buffer and returns its content uncopied
     with pa.ipc.new_file(sink, schema) as file:
         file.write_batch(batch.replace_schema_metadata(schema.metadata))
     return sink.getvalue()
+
+
+def with_columns(sidecar: Sidecar, columns: dict[str, Any]) -> bytes:
+    """Return the content of a sidecar with further metadata columns, or others in the place of those it has."""
+    import pyarrow as pa
+
+    batch = sidecar._batch
+    arrays = {name: batch.column(name) for name in batch.schema.names} | columns
+    changed = pa.RecordBatch.from_arrays(list(arrays.values()), list(arrays))
+    names = [name for name in arrays if name not in ("key", "members")]
+    facts = replace(sidecar.facts, columns=_column_hashes(changed, names))
+    return _file(changed, facts)
 
 
 def _column_hashes(batch: Any, columns: Iterable[str]) -> dict[str, str]:

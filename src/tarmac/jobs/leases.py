@@ -21,7 +21,7 @@ from tarmac.errors import CommitFailed, NotFound, TarmacError, WriteError
 from tarmac.jobs.entries import public_name
 from tarmac.jobs.journal import REQUESTS, unit_hash
 from tarmac.runtime.lookahead import in_threads
-from tarmac.runtime.processes import allow_fork
+from tarmac.runtime.processes import allow_fork, is_running
 from tarmac.storage import StorageOptions, WriteOptions, is_local, list_objects, read_all, write_all
 from tarmac.storage.local import local_path
 from tarmac.storage.types import DEFAULT_STORAGE
@@ -45,7 +45,7 @@ class Lease:
     @property
     def live(self) -> bool:
         """Whether the owner may still be running."""
-        if self.host == socket.gethostname() and not _is_running(self.pid):
+        if self.host == socket.gethostname() and not is_running(self.pid):
             return False
         return time.time() - self.renewed < environment.lease_seconds()
 
@@ -183,13 +183,3 @@ def read_leases(url: str, storage: StorageOptions = DEFAULT_STORAGE) -> list[Lea
 
     leases = map(read, urls) if is_local(directory) else in_threads(read, urls, REQUESTS)
     return [lease for lease in leases if lease is not None]
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -36,6 +36,8 @@ EXIT_TIMEOUT = 3.0
 SAVE_TIMEOUT = 3600.0
 """Seconds that a preempted worker gets to save its work; schedulers kill earlier, and a second signal ends the wait."""
 PR_SET_PDEATHSIG = 1
+_UNFORKABLE = ("obstore", "torch", "faiss")
+"""Libraries whose threads do not survive a fork."""
 
 
 @contextlib.contextmanager
@@ -126,7 +128,7 @@ def allow_fork(thread: threading.Thread) -> None:
 def _context() -> Any:
     """Return the start method: fork, which is fast, unless a loaded library does not survive it."""
     alone = all(thread in _harmless or thread is threading.main_thread() for thread in threading.enumerate())
-    forkable = alone and "obstore" not in sys.modules and "torch" not in sys.modules
+    forkable = alone and not any(name in sys.modules for name in _UNFORKABLE)
     return multiprocessing.get_context("fork" if forkable and sys.platform == "linux" else "spawn")
 
 
@@ -238,6 +240,17 @@ def wait_for_exit(processes: Iterable[Any], timeout: float) -> list[Any]:
         for sentinel in connection.wait(list(running), seconds):
             del running[sentinel]
     return list(running.values())
+
+
+def is_running(pid: int) -> bool:
+    """Return whether there is a process with this number."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def exit_reason(process: Any) -> str:

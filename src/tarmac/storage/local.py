@@ -150,6 +150,9 @@ def read_at(fd: int, start: int, size: int, url: str) -> bytes:
     """Return up to `size` bytes of an open file from `start`; fewer only at its end."""
     parts = []
     try:
+        data = os.pread(fd, size, start)
+        if len(data) == size:  # in one call, as nearly always
+            return data
         while size > 0 and (part := os.pread(fd, size, start)):
             parts.append(part)
             start += len(part)

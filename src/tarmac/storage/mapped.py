@@ -12,10 +12,10 @@ import mmap
 import os
 import threading
 import weakref
-from collections import OrderedDict
 from functools import cache
 from typing import Any
 
+from tarmac.runtime.allocator import keep_freed_memory
 from tarmac.storage.local import LocalSource, local_path, read_at
 from tarmac.storage.locks import forget_in_children
 from tarmac.storage.types import Source
@@ -32,6 +32,7 @@ def _libc() -> Any:
     integers = ctypes.c_int, ctypes.c_int, ctypes.c_int
     libc.mmap.argtypes = ctypes.c_void_p, ctypes.c_size_t, *integers, ctypes.c_long
     libc.munmap.argtypes = ctypes.c_void_p, ctypes.c_size_t
+    libc.madvise.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
     return libc
 
 
@@ -50,6 +51,15 @@ def map_file(fd: int, size: int) -> Any:
     content = (ctypes.c_char * size).from_address(address)
     weakref.finalize(content, libc.munmap, address, size)
     return content
+
+
+def release_pages(address: int, size: int) -> None:
+    """Return the pages of a part of a map to the system, which would count them as memory of this process.
+
+    They are mapped again when they are read.
+    """
+    begin = address - address % mmap.PAGESIZE
+    _libc().madvise(begin, address + size - begin, mmap.MADV_DONTNEED)
 
 
 def max_maps() -> int:
@@ -73,6 +83,7 @@ class MappedFile(Source):
     """A local file that holds a map, and a descriptor only while there are enough."""
 
     def __init__(self, url: str) -> None:
+        keep_freed_memory()
         self._path = local_path(url)
         self._url = url
         with LocalSource(url) as source:
@@ -119,10 +130,10 @@ class _Descriptor:
 
 
 class _Descriptors:
-    """The descriptors of recently read files."""
+    """The descriptors of files that were read; the oldest is dropped when there are too many."""
 
     def __init__(self) -> None:
-        self._open: OrderedDict[int, _Descriptor] = OrderedDict()
+        self._open: dict[int, _Descriptor] = {}
         self.forget()
         forget_in_children(self)
 
@@ -131,16 +142,12 @@ class _Descriptors:
         self._lock = threading.Lock()
 
     def get(self, file: MappedFile) -> _Descriptor | None:
-        with self._lock:
-            descriptor = self._open.get(id(file))
-            if descriptor is not None:
-                self._open.move_to_end(id(file))
-                return descriptor
-        descriptor = file.reopen()
-        if descriptor is not None:
+        descriptor = self._open.get(id(file))
+        if descriptor is None and (descriptor := file.reopen()) is not None:
             with self._lock:
                 self._open[id(file)] = descriptor
-                dropped = self._open.popitem(last=False) if len(self._open) > self._limit else None
+                full = len(self._open) > self._limit
+                dropped = self._open.pop(next(iter(self._open))) if full else None
             del dropped  # closes it after the lock was released
         return descriptor
 

@@ -25,6 +25,7 @@ from tarmac.errors import (
     UsageError,
 )
 from tarmac.limits import DEFAULT_LIMITS, MIB
+from tarmac.runtime.allocator import keep_freed_memory
 from tarmac.storage.local import local_path
 from tarmac.storage.store import Store
 from tarmac.storage.types import (
@@ -192,6 +193,7 @@ def _check_rewritten(url: str, result: str) -> None:
 
 def open_read(url: str, storage: StorageOptions = DEFAULT_STORAGE) -> Source:
     """Open a URL for reading from start to end."""
+    keep_freed_memory()
     store, url = _resolve(url)
     return store.open_read(url, storage)
 

@@ -10,9 +10,9 @@ from typing import Any
 from tarmac.errors import UsageError
 from tarmac.samples.grouping import Sample
 from tarmac.tokens.info import TOKENS, TokenInfo
-from tarmac.tokens.loading import load_object, set_up
 from tarmac.tokens.mapper import smallest
 from tarmac.tools.mappers.contract import Column, Mapper
+from tarmac.tools.mappers.loading import load_object, set_up
 from tarmac.tools.mappers.records import Ragged
 
 

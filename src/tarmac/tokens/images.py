@@ -9,7 +9,7 @@ import numpy as np
 
 from tarmac.errors import TransformFailed, UsageError
 from tarmac.steps.pictures import ResizeCenterCrop
-from tarmac.tokens.loading import load_object, set_up
+from tarmac.tools.mappers.loading import load_object, set_up
 
 Array = np.ndarray[Any, Any]
 

@@ -14,7 +14,7 @@ from tarmac import environment
 from tarmac.errors import TransformFailed, UsageError
 from tarmac.extras import import_extra
 from tarmac.tokens.cut import Array, cut_to
-from tarmac.tokens.loading import load_object
+from tarmac.tools.mappers.loading import load_object
 from tarmac.tools.mappers.records import Ragged
 
 _SIZES = ("vocab_size", "n_vocab", "get_vocab_size", "__len__")

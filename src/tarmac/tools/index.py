@@ -12,7 +12,7 @@ from typing import Any, Literal, Unpack
 
 from tarmac.display import display_url, plural
 from tarmac.errors import IndexDamaged, TarmacError, UsageError, WriteError
-from tarmac.indexing.build import IndexOptions, index_shard, usable_index, with_existing_columns
+from tarmac.indexing.build import IndexOptions, index_again, usable_index, with_existing_columns
 from tarmac.indexing.dali import read_dali
 from tarmac.indexing.manifest import Manifest, Shard, existing_shards, read_manifest, write_manifest
 from tarmac.indexing.meta import meta_plan
@@ -278,10 +278,10 @@ class _IndexTask(Task):
         built = sidecar is None
         if sidecar is None:
             url, target = shard.url, _index_url(shard)
-            complete = with_existing_columns(options, target)
             # The files of DALI have neither columns nor digests: for those the shard is read.
-            bare = complete.meta is None and not complete.digests
-            content = read_dali(url, options.storage) if self.dali and bare else index_shard(url, complete)
+            complete = with_existing_columns(options, target) if self.dali else options
+            bare = self.dali and complete.meta is None and not complete.digests
+            content = read_dali(url, options.storage) if bare else index_again(url, options, target)
             _write(target, content, options.storage)
             sidecar = open_sidecar(target, options.storage)
         facts = sidecar.facts

@@ -25,10 +25,11 @@ _LOOKUP_BATCH = 500
 _CACHE_KIB = 64 << 10
 
 
-class _Database:
-    """A connection to a temporary database; a context manager."""
+class Database:
+    """A connection to a temporary database; a context manager. One without a path belongs to this process."""
 
     hint = "set TMPDIR to a directory with free space."
+    journal = "OFF"
 
     def __init__(self, path: str, *tables: str) -> None:
         self._path = path
@@ -37,7 +38,7 @@ class _Database:
         except sqlite3.Error as error:
             self._fail(error)
         try:
-            for setting in ("journal_mode=OFF", "synchronous=OFF", f"cache_size=-{_CACHE_KIB}"):
+            for setting in (f"journal_mode={self.journal}", "synchronous=OFF", f"cache_size=-{_CACHE_KIB}"):
                 self.execute(f"PRAGMA {setting}")
             with self.transaction():
                 for table in tables:
@@ -79,7 +80,7 @@ class _Database:
         self.close()
 
 
-class KeyNumbers(Set[str], _Database):
+class KeyNumbers(Set[str], Database):
     """The keys of a source and the number of each, in the order of their first occurrence.
 
     A repeated key raises `SampleError`, or its first occurrence counts.
@@ -136,7 +137,7 @@ class KeyNumbers(Set[str], _Database):
         return (_text(key) for (key,) in self.execute("SELECT key FROM keys"))
 
 
-class RowStore(_Database):
+class RowStore(Database):
     """Rows by number: the key and the fields of each."""
 
     hint = HINT
@@ -178,8 +179,8 @@ class SharedKeys:
     def __init__(self, path: str) -> None:
         self._path = path
 
-    def _open(self) -> _Database:
-        return _Database(
+    def _open(self) -> Database:
+        return Database(
             self._path, "keys (key BLOB, shard INTEGER)", "shards (shard INTEGER PRIMARY KEY) WITHOUT ROWID"
         )
 
@@ -198,7 +199,7 @@ class SharedKeys:
                 yield _text(key), sorted(map(int, shards.split(",")))
 
 
-class UniqueNames(_Database):
+class UniqueNames(Database):
     """Names that are claimed once, by the first of the processes that share `path`, or within this process.
 
     Only hashes are stored.

@@ -65,6 +65,11 @@ class Table(ABC):
         """The names of all columns."""
 
     @property
+    def types(self) -> Mapping[str, str]:
+        """The Arrow types of the columns, if the table states them."""
+        return {}
+
+    @property
     def exported(self) -> bool:
         """Whether `export` wrote the table, as a column `__key__` shows."""
         return EXPORTED_KEY in self.names
@@ -317,6 +322,11 @@ class Parquet(Table):
         with self._file() as file:
             names: list[str] = file.schema_arrow.names
             return names
+
+    @property
+    def types(self) -> Mapping[str, str]:
+        with self._file() as file:
+            return {each.name: str(each.type) for each in file.schema_arrow}
 
     def starts(self, first: int, step: int) -> tuple[list[Position], int]:
         with self._file() as file:

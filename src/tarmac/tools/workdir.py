@@ -47,6 +47,13 @@ def work_directory(
         yield path
 
 
+def copies_directory(verb: str, shared: str | None = None) -> contextlib.AbstractContextManager[str]:
+    """Return a directory for copies of tables; none if the workers would not find them."""
+    if shared is not None and not is_local(shared):
+        return contextlib.nullcontext("")
+    return work_directory(verb, None, shared)
+
+
 @contextlib.contextmanager
 def disk_errors(path: str) -> Iterator[None]:
     """Turn an OSError of writing a working file into a WriteError with a hint."""

@@ -37,6 +37,10 @@ def test_the_bytes_of_one_process(engine, tmp_path, monkeypatch):
     engines.check_same_bytes(engine, tmp_path, monkeypatch)
 
 
+def test_units_know_the_number_of_workers(engine, tmp_path):
+    engines.check_number_of_workers(engine, tmp_path)
+
+
 def test_a_function_of_main_on_a_cluster_of_the_engine(tmp_path):
     engines.check_main("dask", tmp_path)
 

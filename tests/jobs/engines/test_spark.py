@@ -47,6 +47,10 @@ def test_units_are_taken_as_workers_become_free(engine, tmp_path):
     engines.check_lazy(engine, tmp_path)
 
 
+def test_units_know_the_number_of_workers(engine, tmp_path):
+    engines.check_number_of_workers(engine, tmp_path)
+
+
 def test_a_function_of_main_on_a_cluster_of_the_engine(tmp_path):
     engines.check_main("spark", tmp_path)
 

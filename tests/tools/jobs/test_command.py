@@ -13,6 +13,7 @@ from tarmac.tools.jobs.command import PREEMPTED, VERBS, JobCommand, parse_comman
 
 def test_the_verbs_are_those_with_an_engine():
     commands = {verb: program.get_command(click.Context(program), verb) for verb in ALL_VERBS}
+    commands["knn"] = commands["knn"].commands["build"]
     flags = {verb: {flag for param in each.params for flag in param.opts} for verb, each in commands.items()}
     assert {verb for verb in flags if {"--engine", "--task"} <= flags[verb]} == set(VERBS)
 

@@ -57,8 +57,9 @@ class DaskEngine:
             about = sender(self.device)
             submitted = set[Any]()
 
-            def submit(unit: bytes) -> Future[bytes]:
-                call = pickle.dumps(_Call(about, unit, own), protocol=5, buffer_callback=lambda _: None)
+            def submit(unit: bytes, workers: int) -> Future[bytes]:
+                description = {**about, "workers": workers}
+                call = pickle.dumps(_Call(description, unit, own), protocol=5, buffer_callback=lambda _: None)
                 task = client.submit(pickle.loads, call, buffers=[shared], pure=False, retries=0)
                 future = Future[bytes]()
                 submitted.add(task)

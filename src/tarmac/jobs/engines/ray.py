@@ -64,8 +64,8 @@ class RayEngine:
             about, shared = sender(self.device), ray.put(data)
             submitted = dict[Future[bytes], Any]()
 
-            def submit(unit: bytes) -> Future[bytes]:
-                task = function.remote(about, shared, unit)
+            def submit(unit: bytes, workers: int) -> Future[bytes]:
+                task = function.remote({**about, "workers": workers}, shared, unit)
                 future: Future[bytes] = task.future()
                 submitted[future] = task
                 future.add_done_callback(submitted.pop)

@@ -25,6 +25,7 @@ from tarmac.errors import EngineError, NotPicklable, UsageError, WorkerDied
 from tarmac.jobs.engines import Finished, Work
 from tarmac.jobs.task import Outcome, Unit
 from tarmac.plugins import load_plugins, plugins_loaded
+from tarmac.runtime.crew import one_of
 from tarmac.runtime.device import assign_device, using_device
 from tarmac.runtime.lookahead import PER_WORKER, WAKE_UP
 from tarmac.runtime.processes import sendable_error
@@ -72,7 +73,7 @@ def run_sent(sender: Sender, work: bytes, unit: bytes, slot: int = 0) -> bytes:
             load_plugins(warn=False)
         function, item = _load(work), _load_fresh(unit)
         device = assign_device(sender["device"], slot)
-        with _in_directory(sender["directory"], item), using_device(device):
+        with _in_directory(sender["directory"], item), using_device(device), one_of(sender.get("workers")):
             result = function(item)
     except Exception as error:
         result = sendable_error(error, f"a worker on {_host()}")
@@ -129,19 +130,21 @@ def _host() -> str:
 
 
 def run_all(
-    submit: Callable[[bytes], Future[bytes]],
+    submit: Callable[[bytes, int], Future[bytes]],
     units: Iterable[Unit],
     cluster: Cluster,
     explain: Callable[[Exception], Exception],
 ) -> Iterator[Finished]:
     """Yield units with their results as they finish; twice as many as there are workers are submitted at a time.
 
+    `submit` gets a unit and the number of workers.
     `explain` turns an exception of the library into the error of a unit, or raises that of the whole cluster.
     """
     rest, running = iter(units), dict[Future[bytes], Unit]()
     while True:
-        for unit in islice(rest, max(cluster.slots() * PER_WORKER - len(running), 0)):
-            running[submit(pickle.dumps(unit))] = unit
+        workers = cluster.slots()
+        for unit in islice(rest, max(workers * PER_WORKER - len(running), 0)):
+            running[submit(pickle.dumps(unit), workers)] = unit
         if not running:
             return
         for future in wait(running, WAKE_UP, FIRST_COMPLETED).done:

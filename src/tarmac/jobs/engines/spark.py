@@ -30,6 +30,7 @@ from tarmac.jobs.engines.remote import (
 from tarmac.jobs.task import Unit
 from tarmac.runtime.preemption import hold
 
+HINT = "stop it, or start the job in another process."
 MAX_THREADS = 1000
 """Threads of the driver, each of which waits for a unit."""
 
@@ -60,14 +61,14 @@ class SparkEngine:
             group, shared, about = f"tarmac-{uuid.uuid4()}", context.broadcast(data), sender(self.device)
             master, numbers = self.address or str(context.master), itertools.count()
 
-            def run_one(unit: bytes) -> bytes:
+            def run_one(unit: bytes, workers: int) -> bytes:
                 context.setJobGroup(group, "tarmac", interruptOnCancel=True)  # of this thread
-                task = partial(_run, about, shared, next(numbers))
+                task = partial(_run, {**about, "workers": workers}, shared, next(numbers))
                 (result,) = context.parallelize([unit], 1).map(task).collect()
                 return bytes(result)
 
-            def submit(unit: bytes) -> Future[bytes]:
-                return threads.submit(run_one, unit)
+            def submit(unit: bytes, workers: int) -> Future[bytes]:
+                return threads.submit(run_one, unit, workers)
 
             def explain(error: Exception) -> Exception:
                 text = str(error)
@@ -112,7 +113,10 @@ class SparkEngine:
         if active is not None:
             if not hasattr(active, "_jsc"):
                 what = "the active session is one of Spark Connect, which runs no Python tasks."
-                raise UsageError(what, field="engine", hint="stop it, or start the job in another process.")
+                raise UsageError(what, field="engine", hint=HINT)
+            if self.address and active.sparkContext.master != self.address:
+                what = f"the active session is one of {active.sparkContext.master}, not of {self.address}."
+                raise UsageError(what, field="engine", hint=HINT)
             yield active.sparkContext, False
             return
         started = SparkContext._gateway is None

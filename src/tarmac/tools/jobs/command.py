@@ -9,7 +9,10 @@ from pathlib import PurePath
 
 from tarmac.errors import UsageError
 
-VERBS = ("download", "pack", "copy", "sort", "map", "join", "index", "check", "export", "tokenize", "combine")
+VERBS = (
+    "download", "pack", "copy", "sort", "map", "join", "index", "check", "export", "tokenize", "combine", "embed",
+    "knn",
+)  # fmt: skip
 """The verbs whose jobs have units, and so take --engine and --task."""
 MAX_TASKS = 1000
 """Slurm's own default is 1,001 (MaxArraySize); more tasks do not make a job faster."""

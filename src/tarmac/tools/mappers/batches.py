@@ -14,17 +14,19 @@ from tarmac import environment
 from tarmac.errors import CodecError, SampleError, TarmacError, UsageError
 from tarmac.extras import MissingExtra
 from tarmac.jobs.task import Outcome
-from tarmac.runtime.lookahead import run_ahead
+from tarmac.runtime.lookahead import PER_WORKER, first_completed, look_ahead
 from tarmac.samples.grouping import Sample
 from tarmac.tools.chunked import COUNTS, Group
 from tarmac.tools.incoming import Incoming
 from tarmac.tools.map.functions import Function, failed
+from tarmac.tools.mappers.clock import COMPUTING, PREPARING, READING, Clock
 from tarmac.tools.mappers.contract import Mapper
 from tarmac.tools.mappers.records import FIELD, Array, Ragged, Records, Schema, pack, to_arrow
 from tarmac.tools.options import Run
 
+SECONDS = "seconds_of"
+"""A detail of an outcome: seconds by activity."""
 WINDOW = 8
-"""Batches whose items are sorted by size together."""
 T = TypeVar("T")
 Columns = dict[str, Array | Ragged]
 
@@ -39,6 +41,12 @@ class MapBatches:
     batch_size: int
     threads: int = 1
     """Threads that prepare samples."""
+    ahead: int = 0
+    """Samples that they prepare while the mapper runs."""
+    sorted_batches: int = WINDOW
+    """Batches whose items are sorted by size together."""
+    timed: bool = False
+    """Whether outcomes tell what the time was spent on."""
 
     @cached_property
     def mapper(self) -> Mapper:
@@ -52,16 +60,17 @@ class MapBatches:
         return Schema(dict(self.mapper.outputs), dict(self.mapper.info))
 
     def __getstate__(self) -> dict[str, Any]:
-        names = ("function", "run", "batch_size", "threads")
+        names = ("function", "run", "batch_size", "threads", "ahead", "sorted_batches", "timed")
         return {name: getattr(self, name) for name in names}
 
     def __call__(self, samples: Iterator[Sample], outcome: Outcome) -> Iterator[list[Sample]]:
         """Yield a group with one record for each batch, or for several of them whose items were sorted by size."""
-        window = self.batch_size * (WINDOW if self._sorts else 1)
-        prepared = self._prepared(samples, window)
+        window = self.batch_size * (self.sorted_batches if self._sorts else 1)
+        clock = Clock(outcome.details.setdefault(SECONDS, {}) if self.timed else {})
+        prepared = self._prepared(samples, window, clock)
         try:
             for rows, items in prepared:
-                yield self._group(rows, items, outcome)
+                yield self._group(rows, items, outcome, clock)
         finally:
             prepared.close()
 
@@ -74,13 +83,16 @@ class MapBatches:
     def _sorts(self) -> bool:
         return getattr(type(self.mapper), "size", Mapper.size) is not Mapper.size
 
-    def _prepared(self, samples: Iterator[Sample], size: int) -> Generator[tuple[list[Sample], list[Any]]]:
+    def _prepared(
+        self, samples: Iterator[Sample], size: int, clock: Clock
+    ) -> Generator[tuple[list[Sample], list[Any]]]:
         """Yield `size` samples at a time, with what each was prepared to; that of a bad one is a `_Failure`."""
         if self.threads <= 1:
-            return _in_order(self.mapper, samples, size)
-        return _in_threads(self.mapper.prepare, samples, self.threads, size)
+            return _in_order(self.mapper, samples, size, clock)
+        ahead = max(self.threads * PER_WORKER, self.ahead)
+        return _in_threads(self.mapper.prepare, samples, self.threads, ahead, size, clock)
 
-    def _group(self, samples: list[Sample], items: list[Any], outcome: Outcome) -> Group:
+    def _group(self, samples: list[Sample], items: list[Any], outcome: Outcome, clock: Clock) -> Group:
         errors = {n: item.error for n, item in enumerate(items) if type(item) is _Failure}
         good = [number for number in range(len(items)) if number not in errors]
         if self._sorts:
@@ -89,7 +101,8 @@ class MapBatches:
         for start in range(0, len(good), self.batch_size):
             numbers = good[start : start + self.batch_size]
             batch = items if len(numbers) == len(items) and not self._sorts else [items[n] for n in numbers]
-            results += self._mapped(batch, numbers, errors)
+            with clock.during(COMPUTING):
+                results += self._mapped(batch, numbers, errors)
         for number in sorted(errors):
             self._fail(samples[number], errors[number], outcome)
         group = Group()
@@ -160,27 +173,43 @@ class _Failure:
 
 
 def _in_order(
-    mapper: Mapper, samples: Iterator[Sample], size: int
+    mapper: Mapper, samples: Iterator[Sample], size: int, clock: Clock
 ) -> Generator[tuple[list[Sample], list[Any]]]:
     """Prepare samples in this thread: all of a batch together if the mapper can, which saves a call for each."""
     together, prepare = getattr(mapper, "prepare_all", None), mapper.prepare
     take = samples.take if isinstance(samples, Incoming) else lambda size: list(islice(samples, size))
-    while batch := take(size):
-        try:
-            items = together(batch) if together is not None else None
-        except Exception:  # of one of them
-            items = None
-        yield batch, items if items is not None else [_tried(prepare, sample) for sample in batch]
+    while True:
+        with clock.during(READING):
+            batch = take(size)
+        if not batch:
+            return
+        with clock.during(PREPARING):
+            try:
+                items = together(batch) if together is not None else None
+            except Exception:  # of one of them
+                items = None
+            if items is None:
+                items = [_tried(prepare, sample) for sample in batch]
+        yield batch, items
 
 
 def _in_threads(
-    prepare: Callable[[Sample], Any], samples: Iterable[Sample], threads: int, size: int
+    prepare: Callable[[Sample], Any],
+    samples: Iterable[Sample],
+    threads: int,
+    ahead: int,
+    size: int,
+    clock: Clock,
 ) -> Generator[tuple[list[Sample], list[Any]]]:
+    """Prepare samples in threads, `ahead` of them before they are needed. Waiting for them counts as preparing."""
     pool = ThreadPoolExecutor(threads, thread_name_prefix="tarmac-prepare")
+    read = clock.over(READING, samples)
     try:
-        ahead = run_ahead(lambda sample: pool.submit(_tried, prepare, sample), samples, threads)
-        while rows := list(islice(ahead, size)):
-            yield [sample for sample, _ in rows], [future.result() for _, future in rows]
+        started = look_ahead(lambda sample: (sample, pool.submit(_tried, prepare, sample)), read, ahead)
+        while rows := list(islice(started, size)):
+            with clock.during(PREPARING):
+                items = [first_completed([future]).result() for _, future in rows]
+            yield [sample for sample, _ in rows], items
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 

@@ -6,7 +6,7 @@ import gc
 import itertools
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Unpack
 
@@ -30,7 +30,7 @@ from tarmac.tools.pack.sources.source import SourceOptions, open_source
 from tarmac.tools.rewrite import rewrite_samples, run_writing
 from tarmac.tools.select import Fields, Select
 from tarmac.tools.tally import Balance
-from tarmac.tools.workdir import work_directory
+from tarmac.tools.workdir import copies_directory
 
 MAX_SAMPLES = 10_000
 """Samples per shard, unless a maximum is given."""
@@ -124,20 +124,13 @@ def pack(
     facts: dict[str, Any] = named | {"from": format, "base": identity(base), "key": table.key}
     facts |= {"files": dict(table.files), "columns": dict(table.fields)}
     packing = replace(packing, facts={name: value for name, value in facts.items() if value})
-    with _without_gc(), _copies(run.shared_home(target)) as directory:
+    with _without_gc(), copies_directory("pack", run.shared_home(target)) as directory:
         sized = target.max_bytes is not None
         opening = SourceOptions(
             table, base, allow_exec, timeout, storage, sized, rule, split_name is None, directory
         )
         job = PackJob([open_source(url, format, opening) for url in urls], target, packing)
         return _run(job, run)
-
-
-def _copies(shared: str | None) -> AbstractContextManager[str]:
-    """Return a directory for copies of tables; none if the workers would not find them."""
-    if shared is not None and not is_local(shared):
-        return nullcontext("")
-    return work_directory("pack", None, shared)
 
 
 def _run(job: PackJob, run: Run) -> PackReport:
