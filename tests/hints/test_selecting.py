@@ -87,6 +87,7 @@ def test_shards_are_not_tables(tmp_path):
     assert [sample.key for sample in tarmac.show(tmp_path / "x.tar")] == ["a"]
 
 
+@pytest.mark.long
 @follows("a larger `memory`, or fewer `jobs`.")
 def test_too_little_memory(tmp_path):
     """A single list of numbers is larger than the memory."""
@@ -102,3 +103,45 @@ def test_a_directory_for_working_files(links, tmp_path):
     with hinted(workdir.HINT):
         tarmac.select(links, tmp_path / "out", tmp=tmp_path / "missing")
     assert tarmac.select(links, tmp_path / "out", tmp=tmp_path).written == 3
+
+
+@follows("single quotes, if it is text: '{}'.")
+def test_text_in_double_quotes(links, tmp_path):
+    with hinted("single quotes, if it is text: '{}'."):
+        tarmac.select(links, tmp_path / "out", where='TEXT = "y"')
+    assert tarmac.select(links, tmp_path / "out", where="TEXT = 'y'").written == 1
+
+
+@follows("TRY_CAST(column AS DOUBLE), for numbers in a column of text; `stats` shows the types.")
+def test_numbers_in_a_column_of_text(tmp_path):
+    table = write(tmp_path / "t.parquet", URL=["a", "b", "c"], WIDTH=["100", "2000", "?"])
+    with hinted("TRY_CAST(column AS DOUBLE), for numbers in a column of text; `stats` shows the types."):
+        tarmac.select(table, tmp_path / "out", where="WIDTH > 1000")
+    assert tarmac.select(table, stats=True).profile.columns["WIDTH"].type == "string"
+    assert tarmac.select(table, tmp_path / "out", where="TRY_CAST(WIDTH AS DOUBLE) > 1000").written == 1
+
+
+@follows("`sample`, for a random part of the rows.")
+def test_random_conditions(tmp_path):
+    table = write(tmp_path / "t.parquet", URL=[str(n) for n in range(3000)])
+    with hinted("`sample`, for a random part of the rows."):
+        for attempt in range(5):  # the numbers of rows may be equal by chance
+            tarmac.select(table, tmp_path / f"random-{attempt}", where="random() < 0.5")
+    assert 1000 < tarmac.select(table, tmp_path / "out", sample=0.5).written < 2000
+
+
+@follows("`output`, or leave out `engine`.")
+def test_statistics_of_another_engine(links, tmp_path):
+    with hinted("`output`, or leave out `engine`."):
+        tarmac.select(links, stats=True, engine="spark")
+    assert tarmac.select(links, stats=True).profile.rows == 3
+    assert tarmac.select(links, tmp_path / "out", stats=True).profile.rows == 3
+
+
+@follows("a column of text or integers among them; or no `shuffle`.")
+def test_duplicates_without_a_key(tmp_path):
+    table = write(tmp_path / "t.parquet", URL=["a", "b", "b"], boxes=[[1.0], [1.0], [1.0]])
+    with hinted("a column of text or integers among them; or no `shuffle`."):
+        tarmac.select(table, tmp_path / "out", dedup="boxes", shuffle=0)
+    assert tarmac.select(table, tmp_path / "out", dedup="boxes,URL", shuffle=0).written == 2
+    assert tarmac.select(table, tmp_path / "other", dedup="boxes").written == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,20 @@ def manifest(folder: Path | str) -> dict[str, Any]:
 def contents(folder: Path | str) -> dict[str, bytes]:
     """The bytes of all files that a user sees, without what depends on the inputs' names and times."""
     return {path.name: path.read_bytes() for path in parts(folder)}
+
+
+def digests(folder: Path | str) -> dict[str, str]:
+    """The SHA-256 of each file, for those that are too many to keep in memory."""
+    result = {}
+    for path in parts(folder):
+        with path.open("rb") as file:
+            result[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return result
+
+
+def digest(*texts: str) -> str:
+    """The SHA-256 of several texts."""
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest()
 
 
 def removed(folder: Path | str) -> dict[str, int]:

@@ -12,7 +12,7 @@ from tarmac.extras import import_extra
 from tarmac.limits import MIB
 from tarmac.selecting.dialect import DUCKDB
 from tarmac.selecting.query import FILE, ROW
-from tarmac.selecting.sqlerrors import BadEncodingError, condition_failed
+from tarmac.selecting.sqlerrors import BadEncodingError, as_filter, as_value, condition_failed
 from tarmac.tools.workdir import HINT
 
 if TYPE_CHECKING:
@@ -66,7 +66,9 @@ class DuckDBEngine:
         by_name = len({tuple(table.schema.names) for table in tables.tables}) > 1 or any(
             not table.schema.equals(tables.tables[0].schema) for table in tables.tables
         )
-        source = f"read_parquet([{paths}], union_by_name = {'true' if by_name else 'false'})"
+        # Not columns from names of directories, such as lang=en: they would replace those of the files.
+        options = f"union_by_name = {'true' if by_name else 'false'}, hive_partitioning = false"
+        source = f"read_parquet([{paths}], {options})"
         self.add_view(view, f"SELECT {', '.join(columns)} FROM {source}")
 
     def add_view(self, view: str, query: str) -> None:
@@ -77,8 +79,8 @@ class DuckDBEngine:
     def check_condition(self, condition: str, view: str, columns: Sequence[str]) -> None:
         """Raise if a condition is invalid."""
         try:
-            query = f"DESCRIBE SELECT (\n{condition}\n) FROM {view}"
-            ((_, kind, *_),) = self._connection.execute(query).fetchall()
+            ((_, kind, *_),) = self._connection.execute(f"DESCRIBE {as_value(condition, view)}").fetchall()
+            self._connection.execute(f"DESCRIBE {as_filter(condition, view)}")
         except self._duckdb.Error as error:
             raise condition_failed(error, condition, columns) from None
         if kind not in ("BOOLEAN", '"NULL"'):

@@ -45,6 +45,8 @@ class Options:
         if self.key and not set(map(str.lower, self.key)) <= set(map(str.lower, self.dedup or self.key)):
             what = "rows that are duplicates must have the same key."
             raise UsageError(what, field="key", hint="only columns that `dedup` names.")
+        if self.columns is not None and not self.columns:
+            raise UsageError("expected at least one column.", field="columns")
         if self.columns is not None and len({*map(str.lower, self.columns.values())}) < len(self.columns):
             raise UsageError("two columns would have the same name; case does not matter.", field="columns")
 
@@ -61,10 +63,13 @@ class Options:
                 raise UsageError("expected a condition, got nothing.", field="where")
 
     def _check_numbers(self) -> None:
-        if self.rows_per_file < 1:
-            raise UsageError(f"expected a positive number, got {self.rows_per_file}.", field="rows_per_file")
-        sample = self.sample
-        if sample is not None and not (0 < sample <= 1 if isinstance(sample, float) else sample >= 1):
+        rows, seed, sample = self.rows_per_file, self.shuffle, self.sample
+        if not (_whole(rows) and rows >= 1):
+            raise UsageError(f"expected a positive number, got {rows!r}.", field="rows_per_file")
+        if not (seed is None or _whole(seed)):
+            raise UsageError(f"expected a seed such as 0, got {seed!r}.", field="shuffle")
+        share = isinstance(sample, float) and 0 < sample <= 1
+        if not (sample is None or share or (_whole(sample) and sample >= 1)):
             what = f"expected a share such as 0.1, or a number of rows such as 1000, got {sample!r}."
             raise UsageError(what, field="sample")
         for name, value in self.filters.items():
@@ -108,6 +113,16 @@ class Options:
 
 
 def as_names(value: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Return names that are given as a list, or as text with commas."""
-    names = value.split(",") if isinstance(value, str) else value or ()
-    return tuple(stripped for name in names if (stripped := name.strip()))
+    """Return names that are given as a list, or as text with commas, which may have spaces behind them."""
+    if isinstance(value, str):
+        return tuple(stripped for name in value.split(",") if (stripped := name.strip()))
+    return tuple(value or ())
+
+
+def as_number(value: Any) -> Any:
+    """Return a number of numpy as one of Python."""
+    return value.item() if hasattr(value, "item") else value
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -20,12 +20,17 @@ COLUMNS = 3
 _INK, _BAR, _AXIS = (30, 30, 30), (66, 110, 180), (150, 150, 150)
 
 
-def write_plot(profile: Profile, url: str, storage: StorageOptions) -> None:
-    """Write the picture of a profile to a file."""
+def check_plot(url: str) -> str:
+    """Return the format of a picture of this name."""
     kind = _FORMATS.get(os.path.splitext(url)[1].lower())
     if kind is None:
         raise UsageError("expected a .png, .jpg or .webp file.", field="plot", url=url)
-    stream = io.BytesIO()
+    return kind
+
+
+def write_plot(profile: Profile, url: str, storage: StorageOptions) -> None:
+    """Write the picture of a profile to a file."""
+    kind, stream = check_plot(url), io.BytesIO()
     _draw(profile).save(stream, format=kind)
     write_all(url, stream.getvalue(), storage, WriteOptions(overwrite=True))
 

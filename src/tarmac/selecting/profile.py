@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from tarmac.display import plural, visible
 from tarmac.selecting.filters import spelled
 from tarmac.selecting.job import work_directory
 from tarmac.selecting.options import Options
-from tarmac.selecting.query import JOINED
+from tarmac.selecting.query import AT
 from tarmac.selecting.report import SelectReport
 from tarmac.selecting.schemas import is_text
 from tarmac.selecting.selection import Selection, opened
@@ -21,7 +21,8 @@ QUANTILES = (0.0, 0.01, 0.25, 0.5, 0.75, 0.99, 1.0)
 TOP = 10
 """Common values and domains that are listed."""
 BINS = 40
-_KEPT = "tarmac_kept"
+_KEPT, _LEFT = "tarmac_kept", "tarmac_left"
+"""A view of the rows that are left, and a table of their positions."""
 
 
 @dataclass
@@ -99,23 +100,25 @@ def profile_selection(
     tmp: str | None,
     plot: str | None,
 ) -> SelectReport:
-    """Profile the rows that a selection would keep, in DuckDB; duplicates and samples of a number are not left out."""
-    chosen = replace(options, sample=options.share)
+    """Profile the rows that a selection would keep, in DuckDB; of duplicates, the first in the tables."""
     settings: dict[str, Any] = {"engine": "duckdb", "memory": memory, "jobs": jobs}
     report = SelectReport("select")
     for repair in (False, True):
         try:
             with (
                 work_directory(None, tmp) as folder,
-                opened(chosen, urls, folder, storage, repair=repair, **settings) as selection,
+                opened(
+                    options, urls, folder, storage, repair=repair, positions=True, **settings
+                ) as selection,
             ):
                 selection.count()
+                rows = selection.count_rest()
                 report.read = selection.rows_in + selection.dirt.unreadable_rows
                 report.dropped = selection.dirt.unreadable_rows
-                report.left_out = selection.rows_in - selection.selected
+                report.left_out = selection.rows_in - rows
                 report.removed = [step.to_json() for step in selection.steps]
                 report.dirt = selection.dirt.counts()
-                report.profile = _profile(selection)
+                report.profile = _profile(selection, rows)
             break
         except BadEncodingError:
             if repair:
@@ -135,7 +138,7 @@ def profile_files(
         opened(Options(), urls, folder, storage, **settings) as selection,
     ):
         selection.count()
-        result = _profile(selection)
+        result = _profile(selection, selection.selected)
     _draw(result, plot, storage)
     return result
 
@@ -147,12 +150,14 @@ def _draw(profile: Profile | None, plot: str | None, storage: StorageOptions) ->
         write_plot(profile, plot, storage)
 
 
-def _profile(selection: Selection) -> Profile:
+def _profile(selection: Selection, rows: int) -> Profile:
     engine, query = selection.engine, selection.query
-    conditions = [each.passes for each in query.predicates()]
-    where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-    engine.add_view(_KEPT, f"SELECT * FROM {JOINED}{where}")
-    result = Profile(selection.selected)
+    kept = query.positioned()
+    if query.dedup or query.options.most is not None:  # not again for each number of each column
+        engine.fetch(f"CREATE TEMP TABLE {_LEFT} AS SELECT {AT} FROM ({query.unique(sampled=True)}) AS u")
+        kept = f"SELECT * FROM ({kept}) AS k WHERE {AT} IN (SELECT {AT} FROM {_LEFT})"
+    engine.add_view(_KEPT, kept)
+    result = Profile(rows)
     for name, new in query.columns.items():
         result.columns[new] = _column(selection, name)
     if (url := spelled("url", query.columns)) is not None and is_text(query.kinds[url]):

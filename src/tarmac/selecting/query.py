@@ -43,7 +43,16 @@ def needed_columns(options: Options, names: Sequence[str], *, other: bool = Fals
         meanings |= {"url", "text"}
     wanted |= {name for meaning in meanings for name in SPELLINGS[meaning]}
     conditions = "\n".join(options.where).lower()
-    return [name for name in names if name.lower() in wanted or name.lower() in conditions]
+    return [
+        name
+        for name in names
+        if name.lower() in wanted or any(each in conditions for each in _spellings_in_sql(name.lower()))
+    ]
+
+
+def _spellings_in_sql(name: str) -> list[str]:
+    """Return how a condition may spell a name: as it is, or within quotes."""
+    return [name, name.replace('"', '""'), name.replace("`", "``")]
 
 
 @dataclass(frozen=True)
@@ -90,6 +99,11 @@ class Query:
         key = tuple(find_column(name, names, "key") for name in options.key)
         if options.ordered_by_hash or options.sample is not None:
             key = _key(key, dedup, kinds)
+            if options.ordered_by_hash and dedup and not set(key) <= set(dedup):
+                what = f"rows that are duplicates would have different keys: {', '.join(key)}."
+                raise UsageError(
+                    what, field="dedup", hint="a column of text or integers among them; or no `shuffle`."
+                )
         return cls(options, schema, dialect, other, on, kinds, columns, dedup, key)
 
     @property
@@ -219,10 +233,13 @@ class Query:
             return f"SELECT {written} FROM ({self._kept('')}) AS k"
         return f"SELECT {written} FROM ({self.unique(sampled=True)}) AS u ORDER BY {AT}"
 
+    def positioned(self) -> str:
+        """Return the rows that no condition removes, with their positions."""
+        return self._kept(f", CAST({FILE} AS BIGINT) * {_ROWS_PER_TABLE} + {ROW} AS {AT}")
+
     def unique(self, *, sampled: bool = False) -> str:
         """Return rows with their positions: the first of those that are duplicates, and then a sample of them."""
-        at = f", CAST({FILE} AS BIGINT) * {_ROWS_PER_TABLE} + {ROW} AS {AT}"
-        rows = self._kept(at)
+        rows = self.positioned()
         if self.dedup:
             first = f"SELECT MIN({AT}) FROM ({rows}) AS f GROUP BY {self.dialect.names(self.dedup)}"
             rows = f"SELECT * FROM ({rows}) AS k WHERE {AT} IN ({first})"

@@ -25,7 +25,8 @@ def merged_schema(
     import pyarrow as pa
 
     first_url, first = schemas[0]
-    _check_distinct(first_url, first)
+    for url, schema in schemas:
+        check_distinct(url, schema.names)
     wanted = set(needed(first.names))
     for _, schema in schemas[1:]:
         wanted |= set(needed(schema.names))
@@ -51,9 +52,10 @@ def merged_schema(
     return pa.schema(fields)
 
 
-def _check_distinct(url: str, schema: pa.Schema) -> None:
-    lowered = [name.lower() for name in schema.names]
-    twice = sorted({name for name in schema.names if lowered.count(name.lower()) > 1})
+def check_distinct(url: str, names: Sequence[str]) -> None:
+    """Raise if two columns of a table have the same name in SQL."""
+    lowered = [name.lower() for name in names]
+    twice = sorted({name for name in names if lowered.count(name.lower()) > 1})
     if twice:
         what = f"two columns have the same name in SQL, where case does not matter: {', '.join(twice)}."
         raise UsageError(what, url=url)

@@ -94,15 +94,25 @@ class Selection:
                 self.steps[step // 2].removed += rows
                 self.steps[step // 2].unknown += rows if step % 2 else 0
         self.rows_in = sum(table.rows for table in self.tables.tables)
-        _check_sum(self.rows_in, self.selected + sum(step.removed for step in self.steps))
+        self._check_received(self.rows_in, self.selected + sum(step.removed for step in self.steps))
 
     def check_rows(self) -> None:
         """Raise if no rows are left."""
         if self.selected:
             return
         reasons = [f"`{step.name}` removed {step.removed}" for step in self.steps if step.removed]
-        what = f"no rows are left of {self.rows_in}{': ' if reasons else ''}{', '.join(reasons)}."
+        if self.dirt.unreadable_rows:
+            reasons.insert(0, f"{self.dirt.unreadable_rows} cannot be read")
+        total = self.rows_in + self.dirt.unreadable_rows
+        what = f"no rows are left of {total}{': ' if reasons else ''}{', '.join(reasons)}."
         raise UsageError(what, hint="`stats` shows what the columns contain.")
+
+    def count_rest(self) -> int:
+        """Count duplicates and what is not sampled without reading rows, and return how many rows are left."""
+        unique, most = self._unique(), self.query.options.most
+        left = unique if most is None else min(unique, most)
+        self._add_unique(unique, left)
+        return left
 
     def stream(self) -> Iterator[pa.Table]:
         """Yield the rows to write, in order. At the end, duplicates and what was not sampled are counted, too."""
@@ -130,19 +140,23 @@ class Selection:
             if len(some):
                 written += len(some)
                 yield some.select(output)
-        _check_sum(self.selected, received)
+        self._check_received(self.selected, received)
         self._add_unique(received - ties.dropped, written)
 
     def _in_order(self) -> Iterator[pa.Table]:
-        unique = self.selected
-        if self.query.dedup:
-            ((unique,),) = self.engine.fetch(f"SELECT COUNT(*) FROM ({self.query.unique()}) AS u")
-        written = 0
+        unique, written = self._unique(), 0
         for table in self._tables([*self.query.columns.items()], hashed=False):
             written += len(table)
             yield table
         self._add_unique(unique, written)
-        _check_sum(self.rows_in, written + sum(step.removed for step in self.steps))
+        self._check_received(self.rows_in, written + sum(step.removed for step in self.steps))
+
+    def _unique(self) -> int:
+        """Return the number of rows that are left without duplicates."""
+        if not self.query.dedup:
+            return self.selected
+        ((unique,),) = self.engine.fetch(f"SELECT COUNT(*) FROM ({self.query.unique()}) AS u")
+        return int(unique)
 
     def _tables(self, columns: Sequence[tuple[str, str]], *, hashed: bool) -> Iterator[pa.Table]:
         """Yield what the engine returns, with the types of the tables."""
@@ -154,19 +168,22 @@ class Selection:
         for batch in self.engine.batches(self.query.rows(streamed=self.engine.keeps_order)):
             yield pa.Table.from_batches([batch]).cast(schema)
 
+    def _check_received(self, expected: int, counted: int) -> None:
+        """Raise unless every row is accounted for."""
+        if expected == counted:
+            return
+        what = f"{plural(expected, 'row')} became {counted}: the tables changed while they were read"
+        if not self.query.options.where:
+            raise ObjectChanged(f"{what}.")
+        what = f"{what}, or a condition is not the same each time, as one with random() is."
+        raise ObjectChanged(what, hint="`sample`, for a random part of the rows.")
+
     def _add_unique(self, unique: int, written: int) -> None:
         if self.query.dedup:
             self.steps.append(Removed("dedup", self.selected - unique, 0, self.query.dedup))
         most = self.query.options.most
         if most is not None:
             self.steps.append(Removed("sample", unique - written, 0, self.query.key, most))
-
-
-def _check_sum(expected: int, counted: int) -> None:
-    """Raise unless every row is accounted for."""
-    if expected != counted:
-        what = f"{plural(expected, 'row')} became {counted}: the tables changed while they were read."
-        raise ObjectChanged(what)
 
 
 @contextlib.contextmanager
@@ -180,8 +197,12 @@ def opened(
     memory: int,
     jobs: int,
     repair: bool = False,
+    positions: bool = False,
 ) -> Iterator[Selection]:
-    """Bring the tables to an engine, and check the conditions. Working files go to `directory`."""
+    """Bring the tables to an engine, and check the conditions. Working files go to `directory`.
+
+    With `positions` rows have their positions in the tables, even if they are shuffled.
+    """
     dirt = Dirt()
 
     def open_all(names: Sequence[str], folder: str, *, other: bool) -> Tables:
@@ -198,7 +219,7 @@ def opened(
     try:
         query = Query.of(options, tables.schema, running.dialect, None if others is None else others.schema)
         running.keep_order(query.positions)
-        running.add_tables(ROWS, tables, positions=query.positions)
+        running.add_tables(ROWS, tables, positions=positions or query.positions)
         if others is not None:
             running.add_tables(OTHER, others, positions=False)
             dirt.repeated_keys = _repeated(running, query)

@@ -9,14 +9,13 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tarmac.errors import EngineError, UsageError
 from tarmac.jobs.engines import make_engine
 from tarmac.selecting.dialect import SPARK
 from tarmac.selecting.query import FILE, ROW
-from tarmac.selecting.sqlerrors import BadEncodingError, condition_failed
+from tarmac.selecting.sqlerrors import BadEncodingError, as_filter, as_value, condition_failed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from tarmac.selecting.tables import Table, Tables
 
 BATCH = 65_536
+_PATTERN, _ESCAPED = re.compile(r"[][{}*?\\]"), r"\\\g<0>"
 _SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "false",
@@ -47,7 +47,7 @@ class SparkQueries:
         spark: Any = make_engine(engine, jobs)  # which knows how to reach a cluster
         context, _ = self._stack.enter_context(spark.context())
         self._session: Any = SparkSession(context)
-        self._sorted = 0
+        self._sorted = self._links = 0
         for name, value in self._changed().items():
             self._stack.callback(self._restore, name, value)
 
@@ -79,7 +79,7 @@ class SparkQueries:
         frames = []
         for group in groups.values():
             schema = group[0][1].schema
-            frame = self._session.read.parquet(*(Path(table.path).as_uri() for _, table in group))
+            frame = self._session.read.parquet(*(self._readable(table.path) for _, table in group))
             columns = []
             for each in tables.schema:
                 name = SPARK.name(each.name)
@@ -93,6 +93,15 @@ class SparkQueries:
             union = union.unionAll(frame)
         union.createOrReplaceTempView(view)
         self._check_encoding(view, [each.name for each in tables.schema if str(each.type) == "string"])
+
+    def _readable(self, path: str) -> str:
+        """Return the name of a file as Spark reads it: it would expand patterns, and ignore hidden files."""
+        if os.path.basename(path).startswith(("_", ".")):
+            self._links += 1
+            link = os.path.join(self._directory, f"link-{self._links}.parquet")
+            os.symlink(path, link)
+            path = link
+        return f"file://{_PATTERN.sub(_ESCAPED, path)}"
 
     def _check_encoding(self, view: str, names: Sequence[str]) -> None:
         """Raise if text is not UTF-8, which Spark would pass on."""
@@ -114,15 +123,15 @@ class SparkQueries:
         log = logging.getLogger("SQLQueryContextLogger")  # which prints what is raised
         disabled, log.disabled = log.disabled, True
         try:
-            (field,) = self._session.sql(f"SELECT (\n{condition}\n) FROM {view}").schema.fields
+            (field,) = self._session.sql(as_value(condition, view)).schema.fields
+            kind = field.dataType.simpleString()
+            if kind not in ("boolean", "void"):
+                raise UsageError(f"expected a condition, got {kind} values.", field="where")
+            self._session.sql(as_filter(condition, view))
         except (AnalysisException, ParseException) as error:
             raise condition_failed(error, condition, columns) from None
         finally:
             log.disabled = disabled
-        if field.dataType.simpleString() not in ("boolean", "void"):
-            raise UsageError(
-                f"expected a condition, got {field.dataType.simpleString()} values.", field="where"
-            )
 
     def fetch(self, query: str) -> list[tuple[Any, ...]]:
         """Return all rows of a small result."""
@@ -137,7 +146,7 @@ class SparkQueries:
         self._sorted += 1
         try:
             with self._errors():
-                self._session.sql(query).write.parquet(Path(path).as_uri())
+                self._session.sql(query).write.parquet(f"file://{path}")
             for part in sorted(glob.glob(f"{glob.escape(path)}/part-*.parquet")):
                 with pq.ParquetFile(part) as file:
                     yield from (batch for batch in file.iter_batches(BATCH) if batch.num_rows)

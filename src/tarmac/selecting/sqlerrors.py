@@ -20,20 +20,36 @@ class BadEncodingError(Exception):
     """A table has text that is not UTF-8, so it must be repaired."""
 
 
+def as_value(condition: str, view: str) -> str:
+    """Return a query that only an expression passes; it has the condition from the second line on."""
+    return f"SELECT (\n{condition}\n) FROM {view}"
+
+
+def as_filter(condition: str, view: str) -> str:
+    """Return a query that only a condition on single rows passes, whose parentheses are balanced."""
+    return f"SELECT 1 FROM {view} WHERE\n{condition}\n"
+
+
 def condition_failed(error: Exception, condition: str, columns: Sequence[str]) -> TarmacError:
     """Return the error for a condition that an engine rejects; SQL has it from the second line on."""
-    message = str(error)
-    position = _position(message, condition)
+    message, hint = str(error), None
     match = _COLUMN.search(message)
     if match is not None:
-        unknown = unknown_column((match[1] or match[2]).rpartition("`.`")[2], columns, "where")
-        what, hint = unknown.what.rstrip(".?"), unknown.hint
-        if position is None:
-            return BadCondition(unknown.what, hint=hint)
-        return condition_error(condition, position, what, hint)
-    what = _CODE.sub("", _PREFIX.sub("", message.strip()).partition("\n")[0]).rstrip(". ")
-    what = re.sub(r"[(;] ?line \d+.*", "", what).rstrip(". ")
-    return BadCondition(f"{what}.") if position is None else condition_error(condition, position, what)
+        name = (match[1] or match[2]).rpartition("`.`")[2]
+        unknown = unknown_column(name, columns, "where")
+        what, hint = unknown.what, unknown.hint
+        if f'"{name}"' in condition:
+            hint = f"single quotes, if it is text: '{name}'."
+    else:
+        what = _CODE.sub("", _PREFIX.sub("", message.strip()).partition("\n")[0]).rstrip(". ")
+        what = re.sub(r"[(;] ?line \d+.*", "", what).rstrip(". ") + "."
+        if "explicit cast" in what:
+            what = "this compares text with a value that is not text."
+            hint = "TRY_CAST(column AS DOUBLE), for numbers in a column of text; `stats` shows the types."
+    position = _position(message, condition)
+    if position is None:
+        return BadCondition(what, hint=hint)
+    return condition_error(condition, position, what.rstrip(".?"), hint)
 
 
 def _position(message: str, condition: str) -> int | None:

@@ -11,17 +11,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tarmac.errors import DecodeFailed, NotFound, UnsupportedScheme, UrlError, UsageError
+from tarmac.errors import DecodeFailed, UnsupportedScheme, UrlError, UsageError
 from tarmac.limits import DEFAULT_LIMITS, Limits
 from tarmac.selecting.dirt import Dirt, repaired
 from tarmac.selecting.ranged import RangedFile
 from tarmac.selecting.schemas import merged_schema
 from tarmac.selecting.texttables import Kinds, TextTable, convert_csv, convert_json, convert_types
-from tarmac.storage import StorageOptions, is_local, list_objects, stat, without_query
+from tarmac.storage import StorageOptions, is_local, stat, without_query
 from tarmac.storage.local import local_path
-from tarmac.storage.urls import Shards, expand
+from tarmac.storage.urls import Shards
 from tarmac.tar.compression import format_of_name
 from tarmac.tools.localcopy import decompressed
+from tarmac.tools.tablelists import is_in, list_tables
 from tarmac.tools.tables import table_format
 
 if TYPE_CHECKING:
@@ -65,47 +66,25 @@ class Tables:
 
 
 def find_tables(
-    sources: Shards, storage: StorageOptions, limits: Limits = DEFAULT_LIMITS, *, field: str = "sources"
+    sources: Shards,
+    storage: StorageOptions,
+    limits: Limits = DEFAULT_LIMITS,
+    *,
+    field: str = "sources",
+    output: str | None = None,
 ) -> list[str]:
-    """Return the URLs of all tables: of files, patterns and lists, and of those in directories."""
-    given: list[Any] = list(sources) if isinstance(sources, list | tuple) else [sources]
-    if not given:
-        raise UsageError("expected at least one table.", field=field)
-    urls = []
-    for each in given:
-        name = os.fspath(each) if isinstance(each, str | os.PathLike) else each
-        if isinstance(name, str) and _is_directory(name):
-            urls += _tables_in(name, storage)
-        else:
-            urls += expand([each], storage=storage, limits=limits, allow_exec=False)
+    """Return the URLs of all tables; `output` is the directory of the selected rows."""
+    urls = list_tables(sources, storage, limits, field=field, output=output)
     for url in urls:
         if table_format(url) is None:
             what = (
                 f"expected a table with the extension {', '.join(_FORMATS)}, or one of them with .gz or .zst."
             )
             raise UrlError(what, url=url, hint="tarmac show, for shards.")
-    return [str(url) for url in urls]
-
-
-def _is_directory(name: str) -> bool:
-    return name.endswith("/") if not is_local(name) else os.path.isdir(os.path.expanduser(local_path(name)))
-
-
-def _tables_in(directory: str, storage: StorageOptions) -> list[str]:
-    """Return the tables below a directory, sorted, without hidden files."""
-    if is_local(directory):
-        top = os.path.expanduser(local_path(directory))
-        names = [os.path.join(folder, name) for folder, _, files in os.walk(top) for name in files]
-    else:
-        top, names = directory.rstrip("/"), [url for url, _ in list_objects(directory, storage)]
-    tables = [
-        name
-        for name in sorted(names)
-        if table_format(name) and not any(part[:1] in "._" for part in name[len(top) :].strip("/").split("/"))
-    ]
-    if not tables:
-        raise NotFound("the directory has no tables.", url=directory)
-    return tables
+        if output is not None and is_in(url, output):
+            what = "the output directory contains a table that is read, which the selection would replace."
+            raise UsageError(what, field="output", url=url)
+    return urls
 
 
 def open_tables(

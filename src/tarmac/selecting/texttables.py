@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from tarmac.codecs.basic import json_loads
 from tarmac.errors import DecodeFailed
 from tarmac.selecting.dirt import Dirt, as_text
+from tarmac.selecting.schemas import check_distinct
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -77,9 +78,14 @@ def _header(source: Any, url: str, delimiter: str) -> list[str]:
 
     line = source.readline(BLOCK).decode("utf-8-sig", "replace")
     style: dict[str, Any] = {} if delimiter == "," else {"quoting": csv.QUOTE_NONE}
-    names = next(csv.reader([line.rstrip("\r\n")], delimiter=delimiter, **style), [])
+    names = [
+        name.strip() for name in next(csv.reader([line.rstrip("\r\n")], delimiter=delimiter, **style), [])
+    ]
     if not names or not all(names):
         raise DecodeFailed("line 1: expected the names of columns.", url=url)
+    if "\0" in line:
+        raise DecodeFailed("line 1: expected the names of columns in UTF-8; is the file UTF-16?", url=url)
+    check_distinct(url, names)
     return names
 
 

@@ -81,7 +81,7 @@ def _equal_to_previous(table: pa.Table, columns: Sequence[str]) -> NDArray[np.bo
         return same
     same[1:] = True
     for name in columns:
-        values = table[name].combine_chunks()
+        values = _comparable(table[name].combine_chunks())
         one, other = values.slice(1), values.slice(0, len(values) - 1)
         equal = pc.fill_null(pc.equal(one, other), fill_value=False).to_numpy(zero_copy_only=False)
         missing = _missing(values)
@@ -115,7 +115,7 @@ def _sorted(table: pa.Table, columns: Sequence[str]) -> NDArray[np.int64]:
 
 
 def _comparable(values: Any) -> Any:
-    """Return values that Arrow can sort: nested ones as JSON text."""
+    """Return values that Arrow can sort and compare: nested ones as JSON text."""
     import pyarrow as pa
 
     if not pa.types.is_nested(values.type):

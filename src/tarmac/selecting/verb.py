@@ -12,7 +12,16 @@ from tarmac.jobs.ledger import ledger_url
 from tarmac.jobs.run import run_job
 from tarmac.runtime.cores import usable_cores
 from tarmac.selecting.job import SelectJob
-from tarmac.selecting.options import ENGINES, MEMORY, ROWS_PER_FILE, SMALLEST_MEMORY, Options, as_names
+from tarmac.selecting.options import (
+    ENGINES,
+    MEMORY,
+    ROWS_PER_FILE,
+    SMALLEST_MEMORY,
+    Options,
+    as_names,
+    as_number,
+)
+from tarmac.selecting.plot import check_plot
 from tarmac.selecting.profile import profile_files, profile_selection
 from tarmac.selecting.report import SelectReport
 from tarmac.selecting.tables import find_tables
@@ -75,13 +84,19 @@ def select(
 
     `engine` is `duckdb`, `spark` or `spark://HOST:PORT`. `memory` is what this process may use with DuckDB, in
     bytes; what does not fit goes to `tmp`, by default a directory in `output`. `stats` adds a profile of the
-    columns to the report, of the selected rows, and needs no `output`; `plot` draws it into an image file.
+    columns to the report, of the selected rows, which DuckDB computes, and needs no `output`; `plot` draws it into
+    an image file.
     """
     if output is None and not (stats or plot):
         raise UsageError("expected a directory for the selected rows, or `stats`.", field="output")
     if engine not in ENGINES and not engine.startswith("spark://"):
         what = f"expected {', '.join(ENGINES)} or spark://HOST:PORT, got {engine!r}."
         raise UsageError(what, field="engine")
+    if output is None and engine != "duckdb":
+        what = f"{engine} selects rows, but without `output` no rows are selected; DuckDB computes `stats`."
+        raise UsageError(what, field="engine", hint="`output`, or leave out `engine`.")
+    if plot is not None:
+        check_plot(os.fspath(plot))
     if memory < SMALLEST_MEMORY:
         raise UsageError(f"expected at least {SMALLEST_MEMORY} bytes, got {memory}.", field="memory")
     workers = usable_cores() if jobs is None else jobs
@@ -92,30 +107,31 @@ def select(
         "max_text": max_text, "max_unsafe": max_unsafe, "max_watermark": max_watermark,
         "min_similarity": min_similarity, "min_aesthetic": min_aesthetic,
     }  # fmt: skip
+    directory = None if output is None else f"{os.fspath(output).rstrip('/')}/"
     options = Options(
-        where=(where,) if isinstance(where, str) else tuple(where),
+        where=tuple(text.strip().rstrip(";") for text in ([where] if isinstance(where, str) else where)),
         columns=_columns(columns),
         dedup=as_names(dedup),
-        join=() if join is None else tuple(find_tables(join, storage, field="join")),
+        join=() if join is None else tuple(find_tables(join, storage, field="join", output=directory)),
         on=on,
         how=how,
-        shuffle=shuffle,
-        sample=sample,
+        shuffle=as_number(shuffle),
+        sample=as_number(sample),
         key=as_names(key),
         filters={name: value for name, value in filters.items() if value is not None},
         nulls=nulls,
-        rows_per_file=rows_per_file,
+        rows_per_file=as_number(rows_per_file),
     )
-    urls = find_tables(sources, storage)
+    urls = find_tables(sources, storage, output=directory)
     folder = None if tmp is None else os.fspath(tmp)
     picture = None if plot is None else os.fspath(plot)
-    if output is None:
+    if directory is None:
         return profile_selection(
             options, urls, storage, memory=memory, jobs=workers, tmp=folder, plot=picture
         )
     job = SelectJob(
         urls,
-        f"{os.fspath(output).rstrip('/')}/",
+        directory,
         options,
         storage,
         engine,
