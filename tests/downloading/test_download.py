@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -101,11 +102,27 @@ def test_shards_have_the_order_of_the_rows_and_tables_are_joined(web, tmp_path):
     ]
 
 
+def test_tables_of_a_directory(web, tmp_path):
+    links = urls(web, 9)
+    (tmp_path / "in" / "more").mkdir(parents=True)
+    table(tmp_path / "in" / "0.parquet", links[:4])
+    table(tmp_path / "in" / "more" / "1.parquet", links[4:])
+    (tmp_path / "in" / "notes.md").write_text("no table")
+    tarmac.download(tmp_path / "in", f"{tmp_path}/out/", **OPTIONS)
+    assert [row["url"] for row in lines(tmp_path / "out")] == links
+
+
 def test_the_same_responses_make_the_same_bytes(web, tmp_path):
     source = table(tmp_path / "t.parquet", urls(web, 40))
     for name, most in (("a", 1), ("b", 64)):
         tarmac.download(
-            source, f"{tmp_path}/{name}/", rows_per_shard=15, size=20, concurrency=most, **OPTIONS
+            source,
+            f"{tmp_path}/{name}/",
+            rows_per_shard=15,
+            size=20,
+            concurrency=most,
+            final_retry=False,
+            **OPTIONS,
         )
     assert outputs(tmp_path / "a") == outputs(tmp_path / "b")
     assert timeless(tmp_path / "a") == timeless(tmp_path / "b")
@@ -206,7 +223,7 @@ def test_a_run_in_which_most_rows_fail_stops_and_continues_later(web, tmp_path):
     assert web.count("/down") < 400
     assert not list((tmp_path / "out").glob("*.tar"))
     web.up = True
-    tarmac.downloading.job._known.clear()  # a later process
+    tarmac.downloading.job._kept.known = None  # a later process
     assert tarmac.download(source, f"{tmp_path}/out/", **options).written == 1000
 
 
@@ -291,11 +308,12 @@ def test_the_command_line(web, tmp_path, capsys):
     [
         {"url": "link"}, {"ignore": ["robot"]}, {"allow_networks": ["10.0.0.1/8"]}, {"max_failed": 2},
         {"rows_per_shard": 0}, {"dedup": "some"}, {"known": ["a.parquet"]}, {"concurrency": 0}, {"user_agent": ""},
-        {"table_format": "xml"}, {"digest": "crc"},
+        {"table_format": "xml"}, {"digest": "crc"}, {"retry": "later"}, {"nameservers": ["localhost"]},
+        {"hosts": {"a.test": "b.test"}}, {"host_concurrency": 2, "jobs": 3, "rows_per_shard": 1},
     ],
 )  # fmt: skip
 def test_invalid_options(wrong, tmp_path):
-    source = table(tmp_path / "t.parquet", ["http://a.test/x"])
+    source = table(tmp_path / "t.parquet", ["http://a.test/x"] * 3)
     with pytest.raises(UsageError):
         tarmac.download(source, f"{tmp_path}/out/", **wrong)
     assert not Path(tmp_path, "out").exists()
@@ -323,3 +341,41 @@ def test_numbers_while_it_runs_and_a_page_at_the_end(web, tmp_path, monkeypatch)
         assert text in page
     assert "http://" not in page.replace("http://www.w3.org", "")
     assert "<b>" not in page
+
+
+def test_saved_columns_are_in_the_status_of_all_rows(web, tmp_path):
+    """They have the types of the tables, or are text if these differ; columns of the status itself come first."""
+    links = [*urls(web, 2), web.url(NAMES[0], "/absent")]
+    columns = {"score": [0.5, None, 2.5], "n": [1, 2, 3], "tags": [["a"], [], None], "width": ["x", "y", "z"]}
+    one = table(tmp_path / "a.parquet", links, **columns)
+    other = table(
+        tmp_path / "b.parquet", links[2:], **{name.upper(): each[2:] for name, each in columns.items()}
+    )
+    (tmp_path / "c.csv").write_text(f"url,score,n,tags,width\n{links[2]},7,,é,9\n")
+    save = ["score", "n", "tags", "width"]
+    tarmac.download([one, other], f"{tmp_path}/typed/", save=save, **OPTIONS)
+    written = pq.read_table(tmp_path / "typed" / "00000.parquet")
+    assert written["score"].to_pylist() == [0.5, None, 2.5, 2.5]
+    assert written["n"].to_pylist() == [1, 2, 3, 3]
+    assert written["tags"].to_pylist() == ['["a"]', "[]", None, None]
+    assert written["width"].to_pylist() == [80, 80, None, None]
+    tarmac.download([one, tmp_path / "c.csv"], f"{tmp_path}/text/", save=save, **OPTIONS)
+    written = pq.read_table(tmp_path / "text" / "00000.parquet")
+    assert written["score"].to_pylist() == ["0.5", None, "2.5", "7"]
+    assert written["n"].to_pylist() == ["1", "2", "3", ""]  # an empty cell of CSV
+
+
+def test_a_directory_of_tables(web, tmp_path, monkeypatch):
+    """Its tables are those that `select` wrote, say; tables in the output belong to the output."""
+    monkeypatch.chdir(tmp_path)
+    Path("links").mkdir()
+    for number in range(2):
+        table(Path("links") / f"part-{number}.parquet", urls(web, 3, f"/{number}{{}}"))
+    Path("links/manifest.json").write_text("{}")
+    for kept in (0, 2):
+        report = tarmac.download("links", "links/out/", rows_per_shard=3, **OPTIONS)
+        assert (report.read, report.kept) == (6, kept)
+    with pytest.raises(UsageError, match="output"):
+        tarmac.download("links", "links/{i}.tar", **OPTIONS)
+    shutil.rmtree("links/out")
+    assert tarmac.download("links", "{i}.tar", **OPTIONS).written == 6  # beside the directory

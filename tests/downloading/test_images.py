@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
 from harness.web import picture
-from tarmac.downloading.hashes import NEAR, Seen, perceptual_hash
 from tarmac.downloading.images import Pictures, Rejected, prepare
 from tarmac.errors import UsageError
 from tarmac.limits import Limits
@@ -215,21 +214,3 @@ def photo(width, height):
 def test_invalid_options(wrong):
     with pytest.raises(UsageError):
         Pictures(**wrong)
-
-
-def test_perceptual_hashes_of_copies_are_near_and_of_others_far():
-    copies = others = wrong = 0
-    seen = Seen(near=True)
-    for number in range(150):
-        data = picture(number, 320, 240)
-        with Image.open(io.BytesIO(data)) as image:
-            smaller = saved(image.resize((200, 150)), "JPEG", quality=60)
-        first, second = (
-            perceptual_hash(prepare(each, Pictures(size=128)).pixels) for each in (data, smaller)
-        )
-        wrong += seen.has(number, first)
-        seen.add(number, first)
-        copies += seen.has(1000 + number, second)
-        others += (first ^ second).bit_count() <= NEAR
-    assert copies >= 0.95 * 150
-    assert wrong == 0

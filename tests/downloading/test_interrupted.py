@@ -2,19 +2,44 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import random
+import signal
+import sys
+import time
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 import tarmac
 from downloading.links import QUICK, outputs, statuses, table, timeless
 from harness import rounds
-from harness.crash import Forked, survive
+from harness.clusters import import_path
+from harness.crash import Forked
+from harness.waiting import until
 from harness.web import NOT_HERE, Answer, hosts, picture, serving
 
 pytestmark = [pytest.mark.processes, pytest.mark.long]
-ROWS, BLOCK, AT_ONCE = 400, 100, 8
+ROWS, BLOCK, AT_ONCE, WORKERS = 400, 100, 8, 2
 NAMES = [f"h{number}.test" for number in range(20)]
+OPTIONS = QUICK | {
+    "rows_per_shard": BLOCK,
+    "size": 24,
+    "concurrency": AT_ONCE,
+    "hosts": hosts(*NAMES),
+    "ignore": ["robots", "content-signal", "tdmrep"],
+    "final_retry": False,  # which would leave rows that are slow on a busy machine to another shard
+}
+ENGINES = {
+    "alone": {},
+    "processes": {"jobs": WORKERS},
+    "first task": {"task": "0/2"},
+    "second task": {"task": "1/2"},
+    "dask": {"engine": "dask", "jobs": WORKERS},
+}
+PROGRAM = "import sys, tarmac\ntarmac.download(sys.argv[1], sys.argv[2], **{options!r})"
 
 
 @pytest.fixture
@@ -23,7 +48,7 @@ def web():
         name = request.path.removeprefix("/")
         if not name.isdigit() or int(name) % 50 == 7:
             return NOT_HERE
-        return Answer(picture(int(name), 60, 40))
+        return Answer(picture(int(name), 60, 40), delay=0.005)
 
     with serving(script) as server:
         yield server
@@ -33,48 +58,69 @@ def source(web, folder):
     return table(folder / "t.parquet", [web.url(NAMES[n % 20], f"/{n}") for n in range(ROWS)])
 
 
-def test_kills_at_random_moments(web, tmp_path):
-    links = source(web, tmp_path)
+def start(engine, links, output):
+    """Start a download in a process group of its own, and return its number."""
+    options = OPTIONS | ENGINES[engine]
+    if engine == "dask":  # its threads do not survive a fork
+        command = [sys.executable, "-c", PROGRAM.format(options=options), links, output]
+        environment = os.environ | {"PYTHONPATH": import_path(str(Path(__file__).parents[1]))}
+        return os.posix_spawn(sys.executable, command, environment, setpgroup=0)
+    return Forked(lambda: tarmac.download(links, output, **options)).start()
 
-    def work(name="out"):
-        tarmac.download(
-            links,
-            f"{tmp_path}/{name}/",
-            rows_per_shard=BLOCK,
-            size=24,
-            concurrency=AT_ONCE,
-            hosts=hosts(*NAMES),
-            **QUICK | {"ignore": ["robots", "content-signal", "tdmrep"]},
-        )
 
-    work("quiet")
-    quiet = outputs(tmp_path / "quiet")
-    before = len(web.requests)
+def killed(process, web, requests, seconds):
+    """Kill a process and its children after a number of requests and some time; return whether it still ran."""
+    status = []
 
-    def check():
-        written = outputs(tmp_path / "out") if (tmp_path / "out").exists() else {}
-        shards = {name: data for name, data in written.items() if name.endswith(".tar")}
-        assert shards == {name: quiet[name] for name in shards}
+    def ended():
+        if not status and (waited := os.waitpid(process, os.WNOHANG))[0]:
+            status.append(waited[1])
+        return status
 
-    struck = survive(rounds(12), lambda seed: Forked(work).crash(seed, 0.5), check)
-    work()
-    assert outputs(tmp_path / "out") == quiet
-    assert timeless(tmp_path / "out") == timeless(tmp_path / "quiet")
-    asked = Counter(web.requests[before:])
-    assert len(asked) == ROWS
-    assert asked.total() <= ROWS + struck * AT_ONCE
+    until(lambda: ended() or len(web.requests) >= requests, pause=0.001)
+    time.sleep(seconds)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process, signal.SIGKILL)
+    if not ended():
+        status.append(os.waitpid(process, 0)[1])
+    assert status[0] in (0, signal.SIGKILL)
+    return status[0] == signal.SIGKILL
+
+
+def test_kills_at_random_moments_and_changes_of_the_engine(web, tmp_path):
+    """Each job is killed a few times, runs every time on another engine, and is completed by one that is not killed."""
+    links, choice = source(web, tmp_path), random.Random(3)
+    tarmac.download(links, f"{tmp_path}/quiet/", **OPTIONS)
+    quiet, lines = outputs(tmp_path / "quiet"), timeless(tmp_path / "quiet")
+    kills = again = jobs = 0
+    engines = list(ENGINES)
+    while kills < rounds(10):
+        output, before, struck = tmp_path / f"out-{jobs}", len(web.requests), 0
+        for turn in range(5):
+            requests = len(web.requests) + choice.randrange(1, ROWS // 3)
+            process = start(engines[(jobs + turn) % len(engines)], links, f"{output}/")
+            if not killed(process, web, requests, choice.uniform(0, 0.05)):
+                break
+            struck += 1
+            written = outputs(output) if output.exists() else {}
+            shards = {name: data for name, data in written.items() if name.endswith(".tar")}
+            assert shards == {name: quiet[name] for name in shards}
+        tarmac.download(links, f"{output}/", **OPTIONS)
+        assert outputs(output) == quiet
+        assert timeless(output) == lines
+        asked = Counter(web.requests[before:])
+        assert len(asked) == ROWS
+        assert asked.total() <= ROWS + struck * WORKERS * AT_ONCE
+        kills, again, jobs = kills + struck, again + asked.total() - ROWS, jobs + 1
+    print(f"{kills} kills of {jobs} downloads of {ROWS} rows: {again} requests more than rows")
 
 
 def test_another_engine_completes_the_download(web, tmp_path):
     links = source(web, tmp_path)
-    options = QUICK | {"rows_per_shard": BLOCK, "size": 24, "hosts": hosts(*NAMES)}
-    tarmac.download(links, f"{tmp_path}/quiet/", **options)
-
-    def work():
-        tarmac.download(links, f"{tmp_path}/out/", **options)
-
-    survive(2, lambda seed: Forked(work).crash(seed, 0.6), lambda: None)
-    report = tarmac.download(links, f"{tmp_path}/out/", jobs=2, **options)
+    tarmac.download(links, f"{tmp_path}/quiet/", **OPTIONS)
+    process = start("first task", links, f"{tmp_path}/out/")
+    assert killed(process, web, len(web.requests) + ROWS // 2, 0.0)
+    report = tarmac.download(links, f"{tmp_path}/out/", jobs=2, **OPTIONS)
     assert report.written == ROWS - 8
     assert outputs(tmp_path / "out") == outputs(tmp_path / "quiet")
     assert statuses(tmp_path / "out") == statuses(tmp_path / "quiet")
@@ -82,8 +128,7 @@ def test_another_engine_completes_the_download(web, tmp_path):
 
 def test_tasks_without_a_driver_share_a_download(web, tmp_path):
     links = source(web, tmp_path)
-    options = QUICK | {"rows_per_shard": BLOCK, "size": 24, "hosts": hosts(*NAMES)}
-    tarmac.download(links, f"{tmp_path}/quiet/", **options)
+    tarmac.download(links, f"{tmp_path}/quiet/", **OPTIONS)
     for number in range(2):
-        tarmac.download(links, f"{tmp_path}/out/", task=(number, 2), **options)
+        tarmac.download(links, f"{tmp_path}/out/", task=(number, 2), **OPTIONS)
     assert outputs(tmp_path / "out") == outputs(tmp_path / "quiet")

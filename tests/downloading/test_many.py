@@ -16,17 +16,22 @@ import tarmac
 from downloading.links import QUICK, counted, lines, statuses, table
 from harness import rounds
 from harness.clusters import import_path
+from harness.memory import peak, reset_peak
 from harness.waiting import until
 from harness.web import NOT_HERE, Answer, hosts, picture, serving
+from tarmac.downloading.rows import Block, Segment, late_blocks
+from tarmac.downloading.status import failed_rows
+from tarmac.storage.types import DEFAULT_STORAGE
 
 pytestmark = [pytest.mark.processes, pytest.mark.heavy]
 HOSTS = [f"h{number}.test" for number in range(200)]
 KINDS = {
     "good": "success", "moved": "success", "gone": "http", "page": "not_image", "broken": "bad_image",
     "cut": "truncated", "loop": "redirects", "noai": "opted_out", "endless": "too_large", "error": "http",
+    "busy": "success",
 }  # fmt: skip
 SHARES = {
-    "good": 70,
+    "good": 69,
     "moved": 8,
     "gone": 12,
     "page": 3,
@@ -36,6 +41,7 @@ SHARES = {
     "noai": 1,
     "endless": 1,
     "error": 1,
+    "busy": 1,
 }
 
 
@@ -48,6 +54,9 @@ def script(request):
         return Answer(status=302, headers={"Location": f"/good/{name}"})
     if kind == "loop":
         return Answer(status=302, headers={"Location": request.path})
+    if kind == "busy":
+        wait = Answer(status=(429, 503)[number % 2], headers={"Retry-After": "1"})
+        return Answer(picture(number)) if request.number else wait
     if kind == "noai":
         return Answer(picture(number), headers={"X-Robots-Tag": "noai"})
     return {
@@ -55,7 +64,7 @@ def script(request):
         "page": Answer(b"<html>" * 100),
         "broken": Answer(picture(number)[:-300]),
         "cut": Answer(picture(number), way="cut"),
-        "endless": Answer(way="endless"),
+        "endless": Answer(picture(number), way="endless"),
         "error": Answer(status=500),
     }.get(kind, NOT_HERE)
 
@@ -65,17 +74,22 @@ def test_every_row_has_one_status_and_totals_are_those_of_the_server(tmp_path):
     kinds = [kind for kind, share in SHARES.items() for _ in range(share)]
     with serving(script) as web:
         chosen = [kinds[(number * 37) % 100] for number in range(count)]
-        links = [web.url(HOSTS[(n * 13) % 200], f"/{kind}/{n}") for n, kind in enumerate(chosen)]
+        # Hosts that are busy have one row: nothing else is on its way to them when they say so.
+        names = [
+            f"b{n}.test" if kind == "busy" else HOSTS[(n * 13 + n // 100) % 200]
+            for n, kind in enumerate(chosen)
+        ]
+        links = [web.url(names[n], f"/{kind}/{n}") for n, kind in enumerate(chosen)]
         source = table(tmp_path / "t.parquet", links)
         report = tarmac.download(
             source,
             f"{tmp_path}/out/",
             rows_per_shard=2500,
             size=32,
-            hosts=hosts(*HOSTS),
+            hosts=hosts(*names),
             max_file_bytes=100_000,
             url_retries=1,
-            **QUICK | {"max_wait": 0.5, "timeout": 20.0},
+            **QUICK | {"max_wait": 5.0, "timeout": 20.0},
         )
         rows = lines(tmp_path / "out")
         assert len(rows) == count
@@ -92,24 +106,28 @@ def test_every_row_has_one_status_and_totals_are_those_of_the_server(tmp_path):
         asked = Counter(path.split("/")[1] for _, path in web.requests)
         assert asked["robots.txt"] == len({host for host, _ in web.requests})
         assert asked["good"] == chosen.count("good") + chosen.count("moved")
+        assert asked["busy"] == 2 * chosen.count("busy")
         assert max(web.most.values()) <= 8
+        assert not web.early
+        print(f"{count} rows, {len(web.requests)} requests, {dict(counted(tmp_path / 'out'))}")
         assert sum(row["requests"] for row in rows) <= len(web.requests)
         assert len(tarmac.Dataset(str(tmp_path / "out" / "manifest.json"))) == report.written
 
 
 def test_hosts_that_fail_at_first_are_fetched_in_the_same_run(tmp_path):
-    """A fifth of the hosts answers 503, 429, or breaks off, until others have answered for a while."""
+    """A fifth of the hosts stalls, answers 503 or 429, or breaks off, until others have answered for a while."""
     count = rounds(2) * 1000
     ill = {host: index for index, host in enumerate(HOSTS[::5])}
 
     def failing(request):
         if request.host in ill and len(web.requests) < 0.6 * count:
             return [
+                Answer(way="stall"),
                 Answer(status=503),
                 Answer(status=429, headers={"Retry-After": "1"}),
                 Answer(way="reset"),
                 Answer(picture(1), way="cut"),
-            ][ill[request.host] % 4]
+            ][ill[request.host] % 5]
         return NOT_HERE if request.path == "/robots.txt" else Answer(picture(int(request.path[1:]) % 50))
 
     with serving(failing) as web:
@@ -117,6 +135,7 @@ def test_hosts_that_fail_at_first_are_fetched_in_the_same_run(tmp_path):
         report = tarmac.download(
             source, f"{tmp_path}/out/", rows_per_shard=500, hosts=hosts(*HOSTS), **QUICK | {"max_wait": 60.0}
         )
+    print(f"{report.written} of {count} rows were fetched")
     assert report.written >= 0.999 * count
     assert Counter(statuses(tmp_path / "out"))["success"] == report.written
 
@@ -161,3 +180,26 @@ def test_memory_does_not_grow_with_the_table(tmp_path):
                 peaks[name] = int(process.communicate("\n")[0])
         print("peak memory:", {name: f"{size / 1e6:.0f} MB" for name, size in peaks.items()})
         assert max(peaks.values()) < 300e6
+
+
+def test_memory_does_not_grow_with_the_rows_that_failed(tmp_path):
+    """Half of three million rows are to be fetched again, in shards of 10,000."""
+    size, files = 100_000, 30
+    for number in range(files):
+        rows = range(number * size, (number + 1) * size)
+        status = ["http", "success"] * (size // 2)
+        http = [503, 200] * (size // 2)
+        pq.write_table(
+            pa.table({"row": rows, "status": status, "http_status": http}), tmp_path / f"{number:02d}.parquet"
+        )
+    files_written = [str(path) for path in sorted(tmp_path.glob("*.parquet"))]
+    blocks = [Block((Segment(0, (0,), size, number * size),)) for number in range(files)]
+    before = reset_peak()
+    rows, counts = failed_rows(files_written, ["transient"], size * files, DEFAULT_STORAGE)
+    late = list(late_blocks(blocks, rows, 10_000))
+    grown = peak() - before
+    print(f"{len(rows)} failed rows: {grown / 1e6:.0f} MB more")
+    assert counts == {"http": size * files // 2}
+    assert sum(block.count for block in late) == len(rows) == size * files // 2
+    assert list(late[0].wanted[:3]) == [0, 2, 4]
+    assert grown < 100e6

@@ -7,8 +7,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tarmac.downloading.network.hosts import COOL_DOWN, FAILURES, NEVER, Hosts
-from tarmac.downloading.network.schedule import Schedule
+from tarmac.downloading.network.hosts import COOL_DOWN, FAILURES, NEVER, RECENT, Hosts
+from tarmac.downloading.network.schedule import SHORTEST_TAIL, TAIL, Schedule, Tail
 
 
 def test_hosts_take_turns():
@@ -72,6 +72,33 @@ def test_a_host_that_fails_is_left_alone_and_then_tried_once():
     hosts.start("a", 3 * COOL_DOWN)
     hosts.finish("a", 3 * COOL_DOWN, answered=True)
     assert hosts.ready_at("a", 3 * COOL_DOWN) <= 3 * COOL_DOWN
+
+
+def test_a_unit_waits_for_its_last_rows_for_a_part_of_the_time_that_the_others_took():
+    tail = Tail(total=1000, began=10.0)
+    assert (tail.most, Tail(total=3, began=0.0).most) == (20, 1)
+    assert tail.ends(few=False, now=50.0) == NEVER
+    assert tail.ends(few=True, now=110.0) == tail.ends(few=True, now=111.0) == 110.0 + 100 * TAIL
+    assert tail.ends(few=False, now=112.0) == NEVER  # redirects led to further hosts
+    assert tail.ends(few=True, now=210.0) == 210.0 + 200 * TAIL
+    assert Tail(total=3, began=0.0).ends(few=True, now=2.0) == 2.0 + SHORTEST_TAIL
+
+
+def test_hosts_that_are_only_asked_as_seldom_as_they_want_are_not_slow():
+    hosts = Hosts(concurrency=1, rate=0.01)
+    schedule = Schedule(hosts)
+    schedule.add("a", 1)
+    schedule.add("a", 2)
+    assert not schedule.moves(0.0)  # it has never answered
+    assert schedule.take(0.0) == ("a", 1)
+    hosts.start("a", 0.0)
+    assert schedule.moves(50.0)  # the rate allows the next request at 100.0
+    hosts.finish("a", 99.0, answered=True)
+    assert schedule.moves(100.0)
+    assert not schedule.moves(99.0 + RECENT + 1)
+    hosts.start("a", 109.0)
+    hosts.finish("a", 110.0, answered=True, retry_after=60.0)
+    assert not schedule.moves(111.0)
 
 
 @given(

@@ -52,7 +52,10 @@ ANSWERS = {
     "/cut": (Answer(picture(1), way="cut"), "truncated"),
     "/gzip": (Answer(b"\x1f\x8b", headers={"Content-Encoding": "br"}), "protocol"),
     "/large": (Answer(bytes(300_000)), "too_large"),
-    "/endless": (Answer(way="endless"), "too_large"),
+    "/endless": (Answer(picture(1), way="endless"), "too_large"),
+    "/stream": (Answer(way="endless"), "not_image"),
+    "/pieces": (Answer(picture(1) + bytes(100_000), way="pieces"), "success"),
+    "/page": (Answer(b"<html>" * 20_000), "not_image"),
 }
 SLOW = {"/stall": Answer(way="stall"), "/drip": Answer(bytes(5000), way="drip")}
 

@@ -8,11 +8,13 @@ import re
 import shlex
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from downloading.links import samples, table
 from harness.web import NOT_HERE, Answer, picture, serving
 from tarmac.cli import main
+from tools.export.tfrecords import records
 
 pytestmark = pytest.mark.processes
 PAGE = Path(__file__).parents[2] / "docs" / "download.md"
@@ -26,9 +28,12 @@ downscale_interpolation encode_quality encode_format skip_reencode output_format
 bbox_col thread_count number_sample_per_shard extract_exif save_additional_columns timeout enable_wandb wandb_project
 oom_shard_count compute_hash verify_hash distributor subjob_size retries disable_all_reencoding min_image_size
 max_image_area max_aspect_ratio incremental_mode max_shard_retry user_agent_token disallowed_header_directives
+ignore_ssl_certificate
 """.split()  # noqa: SIM905 - as their source lists them
 )
-COMMANDS = [(theirs, flags) for theirs, ours in ROWS for flags in re.findall(r"^`([^`]*)`", ours)]
+EVERY = [(theirs, flags) for theirs, ours in ROWS for flags in re.findall(r"^`([^`]*)`", ours)]
+EXPORTS = [flags for _, flags in EVERY if flags.startswith("tarmac export ")]
+COMMANDS = [(theirs, flags) for theirs, flags in EVERY if flags not in EXPORTS]
 
 
 def test_every_option_is_in_the_table():
@@ -83,3 +88,31 @@ def test_commands_run(theirs, flags, web, tmp_path, monkeypatch, capsys):
     assert kept == ("--skip-reencode" in flags or "--original" in flags)
     for name in ("sha256", "md5"):
         assert (name in facts) == (f"--digest {name}" in flags)
+
+
+def test_other_formats(web, tmp_path, monkeypatch, capsys):
+    """Samples are exported to files, Parquet and TFRecord with all of their fields."""
+    monkeypatch.chdir(tmp_path)
+    links = [web.url("127.0.0.1", f"/{number}") for number in range(4)]
+    source = table(tmp_path / "links.parquet", links, TEXT=[f"text {number}" for number in range(4)])
+    flags = ["--caption", "TEXT", "--rows-per-shard", "2", "--allow-networks", "127.0.0.0/8"]
+    for command in (["download", source, "-o", "out/{i:05d}.tar", *flags], *map(shlex.split, EXPORTS)):
+        with pytest.raises(SystemExit) as done:
+            main(command[command[0] == "tarmac" :])
+        assert not done.value.code, capsys.readouterr().err
+    assert len(EXPORTS) == 3
+    names = ("jpg", "json", "txt")
+    expected = [{name: each[name] for name in names} for each in samples(tmp_path / "out")]
+    assert [each["txt"] for each in expected] == [b"text %d" % number for number in range(4)]
+
+    files = {path.name: path.read_bytes() for path in Path("files").rglob("*.*") if path.is_file()}
+    keys = sorted({name.partition(".")[0] for name in files})
+    assert [{name: files[f"{key}.{name}"] for name in names} for key in keys] == expected
+    rows = pq.read_table(sorted(Path("rows").glob("*.parquet"))).to_pylist()
+    assert [(row["jpg"], row["txt"].encode()) for row in rows] == [
+        (each["jpg"], each["txt"]) for each in expected
+    ]
+    examples = [each for path in sorted(Path("records").glob("*.tfrecord")) for each in records(path)]
+    assert [(each["jpg"][1], each["txt"][1]) for each in examples] == [
+        (each["jpg"], each["txt"]) for each in expected
+    ]

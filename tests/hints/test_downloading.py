@@ -8,6 +8,7 @@ import tarmac
 from downloading.links import QUICK, table
 from harness.hints import follows, hinted
 from harness.web import Answer, hosts, picture, serving
+from tarmac.errors import UsageError
 
 pytestmark = [pytest.mark.usefixtures("home"), pytest.mark.processes]
 OPTIONS = QUICK | {"hosts": hosts("a.test")}
@@ -42,3 +43,14 @@ def test_duplicates_and_several_processes(tmp_path):
         with hinted("`jobs` 1, without `engine` and `task`."):
             tarmac.download(source, "out/", dedup="exact", jobs=2, **OPTIONS)
         assert tarmac.download(source, "out/", dedup="exact", jobs=1, **OPTIONS).written == 1
+
+
+@follows("`host_concurrency` {}, or fewer workers.")
+def test_more_workers_than_requests_to_a_host(tmp_path):
+    with serving(lambda _: Answer(picture(1))) as web:
+        source = table(tmp_path / "t.parquet", [web.url("a.test", f"/{number}") for number in range(3)])
+        options = OPTIONS | {"rows_per_shard": 1, "host_concurrency": 2}
+        with hinted("`host_concurrency` {}, or fewer workers.", UsageError):
+            tarmac.download(source, "out/", jobs=3, **options)
+        assert tarmac.download(source, "out/", jobs=1, **options).written == 3
+        assert tarmac.download(source, "more/", jobs=3, **options | {"host_concurrency": 3}).written == 3

@@ -16,7 +16,10 @@ from tarmac.cli.types import COUNT, NAMES, NUMBER, PAIRS, SECONDS, SIZE
 _read, _write, _web = (partial(flag, group=name) for name in ("Select", "Write", "Access"))
 
 _ROWS = [
-    argument("sources", "TABLE...", "Tables of links: parquet, csv, tsv, jsonl, or txt with a URL per line.", nargs=-1),
+    argument(
+        "sources", "TABLE...", nargs=-1,
+        help="Tables of links: parquet, csv, tsv, jsonl, or txt with a URL per line; directories of tables.",
+    ),
     _write("-o", "--output", metavar="PATTERN", required=True, help="x-{i:05d}.tar, or DIR/ for 00000.tar and so on."),
     flag("--url", metavar="COLUMN", help="Column of the URLs. [default: url]"),
     flag("--caption", metavar="COLUMN", help="Column of the texts, for the field txt."),
@@ -55,9 +58,9 @@ _PICTURES = [
     flag("--verify", metavar="COLUMN", help="Column with the digest that the bytes must have."),
 ]  # fmt: skip
 _WEB = [
-    _web("--concurrency", type=COUNT, help="Requests at a time. [default: 128]"),
-    _web("--host-concurrency", type=COUNT, help="Requests at a time to one host. [default: 8]"),
-    _web("--host-rate", type=float, metavar="N", help="Requests per second to one host."),
+    _web("--concurrency", type=COUNT, help="Requests at a time, of each worker. [default: 128]"),
+    _web("--host-concurrency", type=COUNT, help="Requests at a time to one host, of all workers. [default: 8]"),
+    _web("--host-rate", type=float, metavar="N", help="Requests per second to one host, of all workers."),
     _web("--timeout", type=SECONDS, help="Seconds for a URL, however slowly it answers. [default: 30]"),
     _web("--connect-timeout", type=SECONDS, help="Seconds for a connection. [default: 10]"),
     _web("--shard-timeout", type=SECONDS, help="Seconds for the rows of a shard. [default: 1800]"),

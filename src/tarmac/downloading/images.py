@@ -201,6 +201,11 @@ def sniff(data: bytes) -> str:
     return ""
 
 
+def is_image(data: bytes) -> bool:
+    """Return whether bytes begin like an image in a known format."""
+    return bool(sniff(data))
+
+
 class _Source:
     """An image before it is decoded. Sizes and regions are those of the upright picture."""
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from tarmac.display import identity
-from tarmac.downloading.hashes import Seen
 from tarmac.downloading.network.crawl import Known
 from tarmac.downloading.rows import Block, Links, Rows, text_of
+from tarmac.downloading.seen import Hashes, Seen
 from tarmac.downloading.spool import Spool, opened
 from tarmac.downloading.status import DROPPED, SUCCESS, StatusFile, public_url, read_statuses, status_url
 from tarmac.downloading.unit import Fetching, Link, Work
@@ -23,16 +24,27 @@ from tarmac.jobs.entries import public_name
 from tarmac.jobs.ledger import ledger_url
 from tarmac.jobs.statuses import details_of, status_fingerprint
 from tarmac.jobs.task import Outcome, Status, Unit
+from tarmac.runtime.crew import workers_at_once
 from tarmac.samples.grouping import Sample
 from tarmac.samples.naming import check_key
+from tarmac.storage import StorageOptions
 from tarmac.tools.closing import close_job
 from tarmac.tools.columns import encode_json
 from tarmac.tools.output import Output, ShardTask, make_directory, same_name, write_shard
 
-_known: dict[tuple[int, str], Known] = {}
-"""What this process knows about hosts, by process and job."""
-_seen: dict[tuple[int, str], tuple[list[str], Seen]] = {}
-"""The pictures of earlier shards, and the status files that tell them."""
+_Job = tuple[int, str, str]
+"""The process, the output and the identity of a job."""
+
+
+class _Kept(threading.local):
+    """What a worker keeps from unit to unit; a cluster may run several workers in a process, as threads."""
+
+    known: tuple[_Job, Known] | None = None
+    seen: tuple[_Job, list[str], Seen] | None = None
+    """The pictures of earlier shards, and the status files that tell them."""
+
+
+_kept = _Kept()
 _KEY_DIGITS = 9
 COUNTS = "statuses"
 """A detail of an outcome: how many rows have which status."""
@@ -58,6 +70,10 @@ class DownloadJob(ShardTask):
     earlier: list[Outcome] = field(default_factory=list)
     """The outcomes of earlier rounds, whose shards the manifest lists, too."""
     live: Callable[[Counter[str], int], None] | None = None
+    workers: int = 1
+    """How many workers there are, unless the engine knows it."""
+    units: int = 0
+    """How many units there are, for workers, which do not get the blocks."""
     verb = "download"
 
     def __getstate__(self) -> dict[str, Any]:
@@ -74,6 +90,7 @@ class DownloadJob(ShardTask):
     def plan(self) -> Iterator[Unit]:
         if self.first + len(self.blocks) > 1 and not self.output.numbered:
             raise same_name(self.output.pattern)
+        self.units = len(self.blocks)
         for number, block in enumerate(self.blocks, self.first):
             yield Unit(self.output.name(number), block)
 
@@ -107,7 +124,7 @@ class DownloadJob(ShardTask):
         with opened(self._spool(unit, outcome.content)) as spool:
             done, hosts = spool.rows, self._hosts()
             if self.earlier and unit.name == self.output.name(self.first):  # the end of a run
-                hosts.hosts.forgive()
+                hosts.forgive()
             fetching = Fetching(self.work, hosts, spool, block.count, live=self.live)
             fetching.run(self._links(block, done))
             self._write(unit, spool, outcome)
@@ -128,17 +145,19 @@ class DownloadJob(ShardTask):
         return ledger_url(self.output.ledger_pattern, self.name)
 
     def _hosts(self) -> Known:
-        """Return what this process knows about hosts, also from earlier units and rounds."""
-        key = os.getpid(), self.output.pattern
-        if key not in _known or _known[key].web != self.work.web:
-            _known.clear()
-            _known[key] = Known(self.work.web)
-        return _known[key]
+        """Return what this worker knows about hosts, also from earlier units and rounds."""
+        job = os.getpid(), self.output.pattern, ""
+        if _kept.known is None or _kept.known[0] != job or _kept.known[1].web != self.work.web:
+            _kept.known = job, Known(self.work.web)
+        known = _kept.known[1]
+        known.limit(min(workers_at_once(self.workers), self.units or 1))
+        return known
 
     def _write(self, unit: Unit, spool: Spool, outcome: Outcome) -> None:
         """Write the shard and the status of its rows, in the order of the table."""
         make_directory(unit.name)
-        status = StatusFile(self.work.digest)
+        types = dict.fromkeys(self.rows.links.save, "string") | dict(self.rows.saved)
+        status = StatusFile(self.work.digest, types)
         counts: Counter[str] = Counter()
         write_shard(
             self.output, unit.name, self._samples(unit, spool, status, counts, outcome), outcome=outcome
@@ -153,7 +172,7 @@ class DownloadJob(ShardTask):
     def _samples(
         self, unit: Unit, spool: Spool, status: StatusFile, counts: Counter[str], outcome: Outcome
     ) -> Iterator[Sample]:
-        seen, here, keys = self._seen(unit), Seen(near=self.dedup == "near"), set[str]()
+        seen, keys = self._seen(unit), set[str]()
         for number, links, row in self.rows.read(unit.content):
             facts = spool.facts(number)
             key, why = _key(number, links, row)
@@ -163,10 +182,10 @@ class DownloadJob(ShardTask):
                 facts |= {"status": "bad_key", "error_message": why}
             if facts["status"] == SUCCESS and seen is not None:
                 picture = facts["content_hash"], facts.get("perceptual_hash")
-                if seen.has(*picture) or here.has(*picture):
+                if seen.has(*picture):
                     facts |= {"status": "duplicate", "error_message": f"{self.dedup} duplicate."}
                 else:
-                    here.add(*picture)
+                    seen.add(*picture)
             caption = text_of(_cell(row, links.caption))
             named = {
                 "row": number,
@@ -179,7 +198,12 @@ class DownloadJob(ShardTask):
                 keys.add(key)
                 yield self._sample(key, facts, named, links, row, spool.data(number))
             exif = facts.pop("exif", None)
-            status.add(facts | named | {"exif": json.dumps(exif) if exif else None})
+            status.add(facts | named | {"exif": json.dumps(exif) if exif else None}, self._saved(links, row))
+
+    def _saved(self, links: Links, row: Any) -> dict[str, Any]:
+        """Return the values of the saved columns, as text unless they have a type of their own."""
+        values = {name: row.get(spelt) for name, spelt in zip(self.rows.links.save, links.save, strict=True)}
+        return {name: value if name in self.rows.saved else text_of(value) for name, value in values.items()}
 
     def _sample(
         self, key: str, facts: dict[str, Any], named: dict[str, Any], links: Links, row: Any, data: bytes
@@ -203,19 +227,15 @@ class DownloadJob(ShardTask):
         while (name := self.output.name(number)) != unit.name:
             names.append(status_url(name))
             number += 1
-        key = os.getpid(), f"{self.output.pattern} {self.job}"
-        read, seen = _seen.get(key, ([], Seen(near=self.dedup == "near")))
-        if names[: len(read)] != read:
+        job = os.getpid(), self.output.pattern, self.job
+        before, read, seen = _kept.seen or (None, [], None)
+        _kept.seen = None
+        if seen is None or before != job or names[: len(read)] != read:
             read, seen = [], Seen(near=self.dedup == "near")
+        seen.forget()
         for url in names[len(read) :]:
-            for each in read_statuses(
-                url, self.output.storage, ("status", "content_hash", "perceptual_hash")
-            ):
-                if each["status"] == SUCCESS:
-                    content, shown = each["content_hash"], each["perceptual_hash"]
-                    seen.add(content % (1 << 64), None if shown is None else shown % (1 << 64))
-        _seen.clear()
-        _seen[key] = names, seen
+            seen.keep(_pictures(url, self.output.storage))
+        _kept.seen = job, names, seen
         return seen
 
     def clean_up(self, unit: Unit, outcome: Outcome) -> None:
@@ -230,6 +250,14 @@ class DownloadJob(ShardTask):
     def finish(self, outcomes: Sequence[Outcome]) -> None:
         close_job(self.ending(), [*self.earlier, *outcomes], self.output.storage)
         clear_all(self._ledger, self.output.storage)
+
+
+def _pictures(url: str, storage: StorageOptions) -> Iterator[Hashes]:
+    """Yield the hashes of the pictures that a status file lists."""
+    for each in read_statuses(url, storage, ("status", "content_hash", "perceptual_hash")):
+        if each["status"] == SUCCESS:
+            content, shown = each["content_hash"], each["perceptual_hash"]
+            yield content % (1 << 64), None if shown is None else shown % (1 << 64)
 
 
 def _cell(row: Any, column: str | None) -> Any:

@@ -12,11 +12,10 @@ from typing import Any
 
 from tarmac.downloading.job import DownloadJob
 from tarmac.downloading.rows import late_blocks
-from tarmac.downloading.status import failed_rows, read_statuses
+from tarmac.downloading.status import failed_rows
 from tarmac.errors import NotFound
 from tarmac.jobs.ledger import ledger_url, read_job
 from tarmac.jobs.report import Report
-from tarmac.jobs.task import Outcome
 from tarmac.tools.options import Run
 from tarmac.tools.rewrite import run_writing
 
@@ -45,7 +44,7 @@ def run_rounds(
             return results
         fresh = fresh or not begun or not begun["complete"]
         urls = [name for outcome in outcomes for name in outcome.companions if name.endswith(".parquet")]
-        rows = failed_rows(urls, which, job.output.storage)
+        rows, before = failed_rows(urls, which, job.blocks[-1].stop, job.output.storage)
         if not rows:
             return results
         blocks = list(late_blocks(job.blocks, rows, job.rows.step))
@@ -56,10 +55,10 @@ def run_rounds(
             first=shards,
             earlier=outcomes,
             facts=job.facts | {"retry": which},
-            work=replace(job.work, max_failed=1.0, patience=job.work.web.max_wait),
+            work=replace(job.work, max_failed=1.0, patience=job.work.web.max_wait, turn="last"),
         )
         done = run_writing(later, run, later.name)
-        results.append((done, _statuses(urls, set(rows), job)))
+        results.append((done, before))
         outcomes += done.outcomes
         shards, number = shards + len(blocks), number + 1
 
@@ -75,18 +74,3 @@ def _begun(job: DownloadJob, number: int) -> dict[str, Any] | None:
     units = ledger.plan().get("units") or []
     complete = bool(units) and all(name in ledger.done for name in units)
     return {"retry": head["options"].get("retry", ["transient"]), "complete": complete}
-
-
-def _statuses(urls: Sequence[str], rows: set[int], job: DownloadJob) -> Counter[str]:
-    """Return the last statuses of rows."""
-    last: dict[int, str] = {}
-    for url in urls:
-        for each in read_statuses(url, job.output.storage):
-            if each["row"] in rows:
-                last[each["row"]] = each["status"]
-    return Counter(last.values())
-
-
-def all_outcomes(report: Report, rounds: Sequence[tuple[Report, Counter[str]]]) -> list[Outcome]:
-    """Return the outcomes of a download and its later rounds."""
-    return [*report.outcomes, *(outcome for later, _ in rounds for outcome in later.outcomes)]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import xxhash
@@ -16,6 +17,10 @@ from tarmac.tools.localcopy import ensure_local
 from tarmac.tools.tables import TABLES, Position, Row, Table, table_format
 
 _LINES = "lines"
+_PLAIN = frozenset(
+    ["bool", "float", "double", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))]
+)
+"""Types that saved columns keep; all others become text."""
 
 
 class Segment(NamedTuple):
@@ -33,7 +38,7 @@ class Block:
     """The rows of one shard."""
 
     segments: tuple[Segment, ...]
-    wanted: tuple[int, ...] = ()
+    wanted: Sequence[int] = ()
     """The numbers of its rows, if it does not have all between the first and the last."""
 
     @property
@@ -111,7 +116,19 @@ class Rows:
     links: Links
     step: int
     """Rows per block."""
+    saved: Mapping[str, str] = field(default_factory=dict)
+    """The Arrow types of the saved columns in files of statuses, if that is not text."""
     _columns: dict[int, Links] = field(default_factory=dict)
+
+    def with_types(self) -> Rows:
+        """Return these rows with the types of saved columns: those of the tables, if all have the same."""
+        saved = {}
+        types = [table.types for table in self.tables] if self.links.save else []
+        for position, name in enumerate(self.links.save):
+            kinds = {each.get(self.columns(table).save[position]) for table, each in enumerate(types)}
+            if len(kinds) == 1 and (kind := kinds.pop()) in _PLAIN:
+                saved[name] = str(kind)
+        return replace(self, saved=saved)
 
     def blocks(self) -> Iterator[Block]:
         """Yield all blocks; one may begin in one table and end in the next."""
@@ -165,7 +182,7 @@ def late_blocks(blocks: Iterable[Block], rows: Iterable[int], step: int) -> Iter
     """Yield blocks of some rows, in ascending order, that belong to these blocks."""
     waiting = iter(rows)
     number = next(waiting, None)
-    wanted: list[int] = []
+    wanted = array("q")
     segments: list[Segment] = []
     for block in blocks:
         while number is not None and number < block.stop:
@@ -174,10 +191,10 @@ def late_blocks(blocks: Iterable[Block], rows: Iterable[int], step: int) -> Iter
                 number = next(waiting, None)
             segments += block.segments
             if len(wanted) == step:
-                yield Block(tuple(segments), tuple(wanted))
-                wanted, segments = [], []
+                yield Block(tuple(segments), wanted)
+                wanted, segments = array("q"), []
     if wanted:
-        yield Block(tuple(segments), tuple(wanted))
+        yield Block(tuple(segments), wanted)
 
 
 def text_of(value: Any) -> str | None:

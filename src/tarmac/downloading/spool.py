@@ -12,6 +12,7 @@ import json
 import os
 import struct
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ import xxhash
 
 from tarmac.errors import DiskFull, NotFound, WriteError
 from tarmac.jobs.chunks import Chunks
+from tarmac.limits import MIB
 from tarmac.storage import StorageOptions, can_list, is_local, list_objects, read_all, write_all
 from tarmac.storage.local import local_path
 from tarmac.storage.types import DEFAULT_STORAGE, WriteOptions
@@ -30,6 +32,8 @@ _MAGIC = b"tsp1"
 _VOID = (1 << 64) - 1
 """In the place of a row: failures before this do not count."""
 _SUFFIX = ".spool"
+UPLOAD_SECONDS, UPLOAD_BYTES = 60.0, 16 * MIB
+"""When results are uploaded to a store: after some time, or when there are enough bytes of them."""
 _REPLACE = WriteOptions(overwrite=True)
 
 
@@ -53,6 +57,7 @@ class Spool:
     def __post_init__(self) -> None:
         self._attempt = os.urandom(8).hex()
         self._fd, self._offset, self._uploaded, self._parts = -1, 0, 0, 0
+        self._upload_time = time.monotonic()
         self._readers: dict[str, int] = {}
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
 
@@ -132,8 +137,15 @@ class Spool:
             kind = DiskFull if error.errno == 28 else WriteError
             raise kind(f"a result cannot be stored: {error.strerror}.", url=self.directory) from error
 
+    def upload_if_due(self) -> None:
+        """Upload now and then, so that a killed unit loses little."""
+        waited = time.monotonic() - self._upload_time
+        if waited > UPLOAD_SECONDS or self._offset - self._uploaded > UPLOAD_BYTES:
+            self.upload()
+
     def upload(self) -> None:
-        """Store in a store what was added since the last time."""
+        """Upload to a store what was added since the last time."""
+        self._upload_time = time.monotonic()
         if is_local(self.directory) or not can_list(self.directory) or self._offset == self._uploaded:
             return
         part = os.pread(self._fd, self._offset - self._uploaded, self._uploaded)

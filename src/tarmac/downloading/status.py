@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator, Sequence
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
@@ -16,6 +18,12 @@ from tarmac.tar.compression import format_of_name
 SUCCESS = "success"
 DROPPED = frozenset({"opted_out", "filtered", "duplicate"})
 """Statuses of rows that are left out on request: of the one who offers the picture, or of the user."""
+FAILURES = frozenset({
+    "http", "redirects", "protocol", "too_large", "dns", "connect", "tls", "timeout", "truncated", "host_down", "rules",
+    "deadline", "not_image", "bad_image", "too_many_pixels", "other_content", "bad_boxes", "bad_key", "invalid_url",
+    "refused_address",
+})  # fmt: skip
+"""All other statuses but that of success."""
 _TIMES = ("seconds", "requests")
 """Columns that differ from run to run; they have a fixed size in the file."""
 
@@ -41,11 +49,11 @@ def public_url(url: Any) -> str | None:
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
 
-def schema(digest: str) -> Any:
-    """Return the columns of a status file."""
+def schema(digest: str, saved: Mapping[str, str]) -> Any:
+    """Return the columns of a status file: its own, and those saved columns that have other names."""
     import pyarrow as pa
 
-    return pa.schema(
+    own = pa.schema(
         [
             ("row", pa.int64()), ("key", pa.string()), ("url", pa.string()), ("caption", pa.string()),
             ("status", pa.string()), ("error_message", pa.string()), ("http_status", pa.int16()),
@@ -55,15 +63,18 @@ def schema(digest: str) -> Any:
             ("seconds", pa.float32()), ("requests", pa.int16()),
         ]
     )  # fmt: skip
+    more = [(name, pa.type_for_alias(kind)) for name, kind in saved.items() if name not in own.names]
+    return pa.schema([*own, *(pa.field(name, kind) for name, kind in more)])
 
 
 class StatusFile:
     """Collects the status of rows, and writes them."""
 
-    def __init__(self, digest: str) -> None:
+    def __init__(self, digest: str, saved: Mapping[str, str]) -> None:
         import pyarrow.parquet as pq
 
-        self._schema = schema(digest)
+        self._schema = schema(digest, saved)
+        self._own = schema(digest, {}).names
         self._rows: list[dict[str, Any]] = []
         self._stream = io.BytesIO()
         names = self._schema.names
@@ -75,11 +86,12 @@ class StatusFile:
             write_statistics=[name for name in names if name not in _TIMES],
         )
 
-    def add(self, facts: dict[str, Any]) -> None:
-        """Add a row."""
+    def add(self, facts: dict[str, Any], saved: Mapping[str, Any]) -> None:
+        """Add a row, with the values of the saved columns."""
         for name in ("content_hash", "perceptual_hash"):
             facts[name] = as_signed(facts.get(name))
-        self._rows.append({name: facts.get(name) for name in self._schema.names})
+        more = {name: value for name, value in saved.items() if name not in self._own}
+        self._rows.append({name: facts.get(name) for name in self._own} | more)
         if len(self._rows) >= 1000:
             self._flush()
 
@@ -110,15 +122,26 @@ def read_statuses(
             yield from batch.to_pylist()
 
 
-def failed_rows(urls: Iterable[str], which: Sequence[str], storage: StorageOptions) -> list[int]:
-    """Return the rows whose last status is one of `which`: `transient`, `failed` or names, in ascending order."""
-    rows: set[int] = set()
+def failed_rows(
+    urls: Iterable[str], which: Sequence[str], total: int, storage: StorageOptions
+) -> tuple[array[int], Counter[str]]:
+    """Return the rows whose last status is one of `which`, in ascending order, and how many have which status.
+
+    `which` has `transient`, `failed`, or names. `total` is the number of rows, each of which needs two bytes here.
+    """
+    last = array("H", bytes(2 * total))
+    numbers = {(SUCCESS, 0): 0}
     for url in urls:
         for each in read_statuses(url, storage):
-            rows.discard(each["row"])
-            if _is_one_of(each["status"], each["http_status"] or 0, which):
-                rows.add(each["row"])
-    return sorted(rows)
+            kind = each["status"], each["http_status"] or 0
+            last[each["row"]] = numbers.setdefault(kind, len(numbers))
+    chosen = {number: status for (status, http), number in numbers.items() if _is_one_of(status, http, which)}
+    counts = Counter(last)
+    rows = array("q", (row for row, number in enumerate(last) if number in chosen))
+    statuses: Counter[str] = Counter()
+    for number, status in chosen.items():
+        statuses[status] += counts[number]
+    return rows, statuses
 
 
 def _is_one_of(status: str, http: int, which: Sequence[str]) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -15,8 +14,9 @@ from typing import Any
 
 from tarmac.display import plural
 from tarmac.downloading.hashes import bytes_hash, digest, perceptual_hash
-from tarmac.downloading.images import Pictures, Rejected, prepare
-from tarmac.downloading.network.crawl import Crawl, Known, Visit
+from tarmac.downloading.images import Pictures, Rejected, is_image, prepare
+from tarmac.downloading.network.board import Board
+from tarmac.downloading.network.crawl import Crawl, Known, Turn, Visit
 from tarmac.downloading.network.fetch import Reply
 from tarmac.downloading.network.settings import Web
 from tarmac.downloading.rows import boxes_of, text_of
@@ -27,7 +27,6 @@ from tarmac.runtime.cores import usable_cores
 
 JUDGED = 200
 """Rows after which a block is judged by how many of them failed."""
-_UPLOAD_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -40,6 +39,9 @@ class Work:
     exif: bool = True
     max_failed: float = 0.8
     patience: float = 10.0
+    turn: Turn = "only"
+    board: str = ""
+    """The path of what the processes of this machine tell each other."""
 
 
 @dataclass(slots=True)
@@ -68,7 +70,6 @@ class Fetching:
         """Fetch all rows, and store a result for each. Signals interrupt it: the network has its own thread."""
         self._links: dict[int, Link] = {}
         self._bytes = 0
-        self._uploaded = time.monotonic()
         done: Future[None] = Future()
         thread = threading.Thread(target=self._in_thread, args=(links, done), name="download", daemon=True)
         try:
@@ -105,8 +106,10 @@ class Fetching:
 
     async def _main(self, links: Iterator[Link]) -> None:
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
-        crawl = Crawl(self.work.web, self.known, self._handle, self.work.patience)
-        await crawl.run(self._noted(links), self.work.web.shard_timeout)
+        work = self.work
+        with Board(work.board) if work.board else contextlib.nullcontext() as board:
+            crawl = Crawl(work.web, self.known, self._handle, is_image, work.patience, work.turn, board)
+            await crawl.run(self._noted(links), self.work.web.shard_timeout)
 
     def _noted(self, links: Iterator[Link]) -> Iterator[tuple[int, Any]]:
         for link in links:
@@ -166,8 +169,6 @@ class Fetching:
             what = f"{number} of {plural(total, 'row')} failed: {reasons}. The last of them: {why}"
             hint = "check the network and the name servers, and run the same command again; or a larger `max_failed`."
             raise ErrorBudgetExceeded(what, hint=hint)
-        if time.monotonic() - self._uploaded > _UPLOAD_SECONDS:
-            self.spool.upload()
-            self._uploaded = time.monotonic()
+        self.spool.upload_if_due()
         if self.live is not None:
             self.live(self.statuses, self._bytes)

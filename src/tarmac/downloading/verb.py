@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Literal, Unpack
 
 from tarmac.downloading.hashes import check_digest
 from tarmac.downloading.images import PictureArgs, Pictures
 from tarmac.downloading.job import DownloadJob
 from tarmac.downloading.live import Live
+from tarmac.downloading.network.board import Board
+from tarmac.downloading.network.crawl import Turn
 from tarmac.downloading.network.settings import Web, WebArgs
 from tarmac.downloading.page import write_page
 from tarmac.downloading.report import DownloadReport, combine
 from tarmac.downloading.rounds import run_rounds
 from tarmac.downloading.rows import Links, Rows, open_tables
+from tarmac.downloading.status import FAILURES
 from tarmac.downloading.unit import Work
 from tarmac.errors import UrlError, UsageError
 from tarmac.storage import StorageOptions
 from tarmac.storage.types import DEFAULT_STORAGE
-from tarmac.storage.urls import expand
 from tarmac.tools.options import Run, RunArgs, bundle, verb
 from tarmac.tools.output import Output
 from tarmac.tools.rewrite import run_writing
-from tarmac.tools.workdir import work_directory
+from tarmac.tools.tablelists import list_tables
+from tarmac.tools.workdir import copies_directory
 
 Path = str | os.PathLike[str]
 ROWS = 10_000
@@ -66,10 +71,12 @@ def download(
 ) -> DownloadReport:
     """Download the pictures that tables of links name (CSV, TSV, JSON lines, Parquet, lines of URLs) into shards.
 
+    `sources` are tables, patterns, or directories of tables, such as those that `select` has written.
+
     `url`, `caption` and `key` name columns; without `key`, rows are numbered. `save` lists columns for the field
-    `json`. A shard has the pictures of `rows_per_shard` rows, in their order, an index, and a status file,
-    NAME.parquet, with one line for each row. `manifest` is by default manifest.json beside the shards. `table_format`
-    is needed if the names of tables do not show it.
+    `json` and the status files. A shard has the pictures of `rows_per_shard` rows, in their order, an index, and a
+    status file, NAME.parquet, with one line for each row. `manifest` is by default manifest.json beside the shards.
+    `table_format` is needed if the names of tables do not show it.
 
     `blur` names a column with lists of boxes to blur, each of four numbers from 0 to 1: left, top, right, bottom.
     `digest` is xxh3, md5, sha256 or sha512 of the downloaded bytes, which must equal the column `verify`. `dedup`
@@ -84,23 +91,32 @@ def download(
     """
     web, pictures = bundle(Web, options), bundle(Pictures, options)
     run = bundle(Run, {"jobs": 1, **options})
-    _check(run, rows_per_shard, max_failed, dedup, known)
+    which = [retry] if isinstance(retry, str) else list(retry or ())
+    _check(run, rows_per_shard, max_failed, dedup, known, which)
     pattern = os.fspath(output)
     pattern += "{i:05d}.tar" if pattern.endswith("/") else ""
-    listed = manifest or f"{pattern.partition('{')[0].rpartition('/')[0] or '.'}/manifest.json"
+    folder = pattern.partition("{")[0].rpartition("/")[0] or "."
+    listed = manifest or f"{folder}/manifest.json"
     target = Output(
         pattern, index=True, manifest=listed, post_cmd=post_cmd, overwrite=overwrite, storage=storage
     )
     links = Links(url, caption, key, tuple(save), blur, verify)
     facts: dict[str, Any] = {"digest": check_digest(digest), "ignore": sorted(web.ignore)}
     facts |= {"exif": exif, "dedup": dedup}
-    work = Work(web, pictures, digest, exif, max_failed, min(_BLOCKED, web.max_wait))
-    with work_directory("download", None, run.shared_home(target)) as directory:
-        tables = open_tables(_listed(sources, storage), table_format, directory, storage)
-        rows = Rows(tables, links, rows_per_shard)
+    turn: Turn = "first" if final_retry and run.share is None else "only"
+    work = Work(web, pictures, digest, exif, max_failed, min(_BLOCKED, web.max_wait), turn)
+    with copies_directory("download", None if run.share else run.shared_home(target)) as directory:
+        urls = list_tables(sources, storage, output=folder)
+        tables = open_tables(urls, table_format, directory, storage)
+        rows = Rows(tables, links, rows_per_shard).with_types()
         blocks = list(rows.blocks())
         if not blocks:
             raise UrlError("the tables have no rows.", url=tables[0].url)
+        workers = run.workers * (run.share.count if run.share else 1)
+        web.for_one_of(min(workers, len(blocks)))  # raises before anything is fetched
+        if workers > 1 and not run.distributed:
+            work = replace(work, board=os.path.join(directory, "hosts.sqlite"))
+            Board(work.board).close()  # workers that create it at the same time would disturb each other
         job = DownloadJob(
             rows,
             target,
@@ -110,10 +126,10 @@ def download(
             tuple(os.fspath(each) for each in known),
             blocks,
             live=None if live is None else Live(live),
+            workers=workers,
         )
         report = run_writing(job, run, job.name)
         complete = run.share is None and not run.dry_run
-        which = [retry] if isinstance(retry, str) else list(retry or ())
         rounds = run_rounds(job, report, run, final=final_retry, retry=which) if complete else []
     result = combine(report, rounds, max_failed)
     if html is not None and not run.dry_run:
@@ -121,9 +137,17 @@ def download(
     return result
 
 
-def _check(run: Run, rows: int, max_failed: float, dedup: str | None, known: Sequence[Path]) -> None:
+def _check(
+    run: Run, rows: int, max_failed: float, dedup: str | None, known: Sequence[Path], which: Sequence[str]
+) -> None:
     if rows < 1:
         raise UsageError(f"expected a positive number, got {rows}.", field="rows_per_shard")
+    for name in which:
+        if name not in ("transient", "failed", *FAILURES) and not re.fullmatch(r"http_[1-5]\d\d", name):
+            what = (
+                f"expected transient, failed, http_404 or one of {', '.join(sorted(FAILURES))}, got {name!r}."
+            )
+            raise UsageError(what, field="retry")
     if not 0 <= max_failed <= 1:
         raise UsageError(f"expected a share from 0 to 1, got {max_failed}.", field="max_failed")
     if dedup not in (None, "exact", "near"):
@@ -133,11 +157,3 @@ def _check(run: Run, rows: int, max_failed: float, dedup: str | None, known: Seq
     if dedup is not None and (run.distributed or run.workers > 1):
         what = "duplicates are found in the order of the rows, by one process."
         raise UsageError(what, field="dedup", hint="`jobs` 1, without `engine` and `task`.")
-
-
-def _listed(sources: Path | Sequence[Path], storage: StorageOptions) -> list[str]:
-    given = [sources] if isinstance(sources, str | os.PathLike) else list(sources)
-    urls = [str(url) for each in given for url in expand(os.fspath(each), storage=storage)]
-    if not urls:
-        raise UsageError("expected at least one table.", field="sources")
-    return urls

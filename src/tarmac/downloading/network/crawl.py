@@ -12,28 +12,43 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Literal
 
+from tarmac.downloading.network.board import Board
 from tarmac.downloading.network.consent import MAX_RULES, Sites
 from tarmac.downloading.network.fetch import Address, Fetcher, InvalidUrl, Reply, parse_url
 from tarmac.downloading.network.hosts import NEVER, Hosts
 from tarmac.downloading.network.resolver import AddressPolicy, Resolver
-from tarmac.downloading.network.schedule import Schedule
+from tarmac.downloading.network.schedule import Schedule, Tail
 from tarmac.downloading.network.settings import Web
 
 _LONGEST_NAP = 1.0
+_OTHERS_ASK = 0.1
+"""Seconds until another look at what another process is asking for."""
 _RULES_REDIRECTS = 5
 
 
 @dataclass
 class Known:
-    """What a process has learnt about hosts; it outlasts a unit."""
+    """What a worker has learnt about hosts; it outlasts a unit."""
 
     web: Web
 
     def __post_init__(self) -> None:
-        self.hosts = Hosts(self.web.host_concurrency, self.web.host_rate, self.web.backoff)
+        self.hosts = Hosts(backoff=self.web.backoff)
         self.sites = Sites(self.web)
         self.names: OrderedDict[str, tuple[float, list[str]]] = OrderedDict()
+
+    def limit(self, workers: int) -> None:
+        """Keep the limits of hosts as one of several workers."""
+        share = self.web.for_one_of(workers)
+        self.hosts.concurrency, self.hosts.rate = share.host_concurrency or 1, share.host_rate
+
+    def forgive(self) -> None:
+        """Give hosts that failed, and names without an address, another chance."""
+        self.hosts.forgive()
+        for name in [name for name, (_, addresses) in self.names.items() if not addresses]:
+            del self.names[name]
 
 
 @dataclass(slots=True)
@@ -48,8 +63,13 @@ class Visit:
     requests: int = 0
     seconds: float = 0.0
     last: Reply | None = None
+    arrived: bool = False
+    """Whether its result is known, so that nothing waits for the network."""
 
 
+Turn = Literal["only", "first", "last"]
+"""Whether this is the first of two turns: then what takes too long, the last rows of a unit and answers that time out,
+is left to the last turn at the end of the run. Only if this is the only turn, timeouts are repeated at once."""
 Handle = Callable[[Visit, Reply], Awaitable[None]]
 
 
@@ -60,7 +80,12 @@ class Crawl:
     web: Web
     known: Known
     handle: Handle
+    wanted: Callable[[bytes], bool]
+    """Whether the beginning of a file is that of a wanted one: others are not read to their end."""
     patience: float
+    turn: Turn = "only"
+    board: Board | None = None
+    """Other processes of this machine, if there are any."""
     clock: Callable[[], float] = time.monotonic
     _rules: dict[str, dict[str, str]] = field(default_factory=dict)
     """The files of sites that were not asked for all of them yet."""
@@ -71,27 +96,32 @@ class Crawl:
         self._wake = asyncio.Event()
         self._tasks: dict[asyncio.Task[None], Visit] = {}
         resolver = Resolver(AddressPolicy(self.web), self.clock, self.known.names)
-        self._fetcher = Fetcher(self.web, resolver)
+        self._fetcher = Fetcher(self.web, resolver, self.wanted)
         try:
+            total = 0
             for row, url in rows:
+                total += 1
                 try:
                     address = parse_url(url)
                 except InvalidUrl as error:
                     await self.handle(Visit(row, Address("", "", "")), Reply("invalid_url", str(error)))
                 else:
                     self._schedule.add(address.host, Visit(row, address))
-            await self._run(None if seconds is None else self.clock() + seconds)
+            began = self.clock()
+            await self._run(NEVER if seconds is None else began + seconds, Tail(total, began))
         finally:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
             await self._fetcher.close()
+            for origin in self._rules:
+                self._give_up(origin)
 
-    async def _run(self, end: float | None) -> None:
+    async def _run(self, end: float, tail: Tail) -> None:
         while True:
             now = self.clock()
-            if end is not None and now >= end:
-                await self._stop()
+            if now >= end:
+                await self._stop("the time for the shard was over.")
                 return
             self._wake.clear()
             for task in [task for task in self._tasks if task.done()]:
@@ -100,9 +130,13 @@ class Crawl:
             await self._dispatch(now)
             if self._wake.is_set():
                 continue
-            until = min(self._schedule.next_time(), NEVER if end is None else end)
             if not self._tasks and not len(self._schedule):
                 return
+            tail_ends = self._tail_ends(tail, now) if self.turn == "first" else NEVER
+            if now >= tail_ends:
+                await self._stop("it took longer than nearly all others of the shard.")
+                return
+            until = min(self._schedule.next_time(), end, tail_ends)
             nap = min(max(until - self.clock(), 0.0), _LONGEST_NAP)
             try:
                 async with asyncio.timeout(nap):
@@ -110,11 +144,20 @@ class Crawl:
             except TimeoutError:
                 pass
 
+    def _tail_ends(self, tail: Tail, now: float) -> float:
+        """Return when to stop waiting for the last rows: NEVER while a host still answers some of them."""
+        waiting = sum(not visit.arrived for visit in self._tasks.values()) + len(self._schedule)
+        return tail.ends(0 < waiting <= tail.most and not self._schedule.moves(now), now)
+
     async def _dispatch(self, now: float) -> None:
         """Start what may start."""
         hosts, sites = self.known.hosts, self.known.sites
         while len(self._tasks) < self.web.concurrency and (taken := self._schedule.take(now)) is not None:
             host, visit = taken
+            if self.board is not None and (pause := self._told_to_wait(self.board, host, visit)) > 0:
+                hosts.wait(host, now + pause)
+                self._schedule.add(host, visit, first=True)
+                continue
             rules = sites.get(visit.address.origin) if sites.files else None
             refusal = "" if rules is None else rules.refusal(visit.address.url, self.web)
             if refusal:
@@ -130,15 +173,29 @@ class Crawl:
             http = visit.last.http if visit.last is not None else 0
             await self.handle(visit, Reply("host_down", why, http))
 
-    async def _stop(self) -> None:
-        """Give up everything that is left."""
+    def _told_to_wait(self, board: Board, host: str, visit: Visit) -> float:
+        """Return for how long other processes have a host wait; take the rules of its site from them."""
+        origin, sites = visit.address.origin, self.known.sites
+        pause = board.paused(host)
+        if pause <= 0 and sites.files and sites.get(origin) is None:
+            files = board.rules(origin)
+            if files is not None:
+                sites.put(origin, files)
+            elif not board.may_ask(origin):
+                return _OTHERS_ASK
+        return pause
+
+    async def _stop(self, why: str) -> None:
+        """Give up everything that waits for the network."""
+        await asyncio.sleep(0)  # those that were just started note their end only if they have begun
         tasks, self._tasks = self._tasks, {}
-        for task in tasks:
-            task.cancel()
+        for task, visit in tasks.items():
+            if not visit.arrived:
+                task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         left = [visit for task, visit in tasks.items() if task.cancelled()]
         for visit in [*left, *self._schedule.drain()]:
-            await self.handle(visit, Reply("deadline", "the time for the shard was over."))
+            await self.handle(visit, Reply("deadline", why))
         for task in tasks:
             if not task.cancelled():
                 task.result()
@@ -149,6 +206,8 @@ class Crawl:
         if after is None and reply.http == 429:
             after = self.web.backoff
         self.known.hosts.finish(host, self.clock(), answered=reply.answered, retry_after=after)
+        if self.board is not None and after is not None:
+            self.board.pause(host, after)
         self._schedule.ended(host)
         self._wake.set()
 
@@ -169,13 +228,15 @@ class Crawl:
 
     async def _settle(self, host: str, visit: Visit, reply: Reply) -> None:
         """Repeat later what may pass, and hand over everything else."""
-        if reply.transient and visit.attempts < self.web.url_retries:
+        slow = self.turn != "only" and reply.status == "timeout"
+        if reply.transient and not slow and visit.attempts < self.web.url_retries:
             visit.last = reply
             pause = self.web.backoff * 2**visit.attempts * _jitter(visit.row)
             visit.attempts += 1
             visit.seconds = 0.0
             self._schedule.add_later(host, visit, self.clock() + pause)
         else:
+            visit.arrived = True
             await self.handle(visit, reply)
 
     def _redirect(self, visit: Visit, reply: Reply) -> Reply:
@@ -202,18 +263,27 @@ class Crawl:
         finally:
             self._ended(host, reply)
         if reply.status == "rules" or (reply.transient and reply.status != "http"):
+            self._give_up(origin)
             await self._settle(host, visit, reply)
             return
         texts[name] = reply.body.decode("utf-8", "replace")
         if all(each in texts for each in self.known.sites.files):
-            self.known.sites.put(origin, self._rules.pop(origin))
+            self.known.sites.put(origin, texts)
+            if self.board is not None:
+                self.board.publish(origin, texts)
+            del self._rules[origin]
         self._schedule.add(host, visit, first=True)
         self._wake.set()
+
+    def _give_up(self, origin: str) -> None:
+        """Let other processes ask for the rules of a site."""
+        if self.board is not None:
+            self.board.give_up(origin)
 
     async def _read_rules(self, url: str) -> Reply:
         """Return a file of rules; empty if the site has none. If that is unknown, nothing may be fetched."""
         for _ in range(_RULES_REDIRECTS + 1):
-            reply = await self._fetcher.get(url, seconds=self.web.timeout, most=MAX_RULES, consent=False)
+            reply = await self._fetcher.get(url, seconds=self.web.timeout, most=MAX_RULES, rules=True)
             if reply.status != "redirect":
                 break
             url = reply.location

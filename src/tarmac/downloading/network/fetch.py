@@ -7,7 +7,7 @@ import email.utils
 import ssl
 import time
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urljoin, urlsplit
@@ -18,7 +18,9 @@ from tarmac.downloading.network.resolver import AddressPolicy, RefusedAddress, R
 from tarmac.downloading.network.settings import Web
 from tarmac.extras import import_extra
 
-_CHUNK = 1 << 16
+_HEAD = 64
+_JUDGED = 1 << 16
+"""Bytes after which a file is given up that does not begin like a wanted one; after less, the connection stays open."""
 _REDIRECTS = (301, 302, 303, 307, 308)
 _BUSY = (429, 503)
 _LONGEST_ERROR = 200
@@ -103,11 +105,12 @@ def parse_url(text: object) -> Address:
 class Fetcher:
     """A session of requests. It belongs to one event loop."""
 
-    def __init__(self, web: Web, resolver: Resolver) -> None:
+    def __init__(self, web: Web, resolver: Resolver, wanted: Callable[[bytes], bool]) -> None:
         aiohttp = self._aiohttp = import_extra("aiohttp", "download", "downloads")
         self._web = web
         self._policy: AddressPolicy = resolver.policy
         self._resolver = resolver
+        self._wanted = wanted
         connector = aiohttp.TCPConnector(
             limit=0,  # the schedule decides
             resolver=resolver,
@@ -135,12 +138,15 @@ class Fetcher:
         await self._session.close()
         await self._resolver.close()
 
-    async def get(self, url: str, *, seconds: float, most: int, consent: bool = True) -> Reply:
-        """Send one request, and return its content or what happened instead, after `seconds` at most."""
+    async def get(self, url: str, *, seconds: float, most: int, rules: bool = False) -> Reply:
+        """Send one request, and return its content or what happened instead, after `seconds` at most.
+
+        `rules` are those of a site: these are not pictures, and need no consent.
+        """
         started = time.monotonic()
         try:
             async with asyncio.timeout(seconds):
-                reply = await self._get(url, most, consent)
+                reply = await self._get(url, most, rules=rules)
         except TimeoutError:
             reply = Reply("timeout", f"no complete answer after {seconds:g} s.")
         except RefusedAddress as error:
@@ -168,7 +174,7 @@ class Fetcher:
         reply.seconds = time.monotonic() - started
         return reply
 
-    async def _get(self, url: str, most: int, consent: bool) -> Reply:
+    async def _get(self, url: str, most: int, *, rules: bool) -> Reply:
         self._policy.check_host(parse_url(url).host)
         async with self._session.get(url, allow_redirects=False) as response:
             http, headers = response.status, response.headers
@@ -177,20 +183,23 @@ class Fetcher:
             if http != 200:
                 after = _retry_after(headers.get("retry-after", "")) if http in _BUSY else None
                 return Reply("http", f"{http} {response.reason or ''}".strip()[:80], http, retry_after=after)
-            refusal = refused_by_headers(headers, self._web) if consent else ""
+            refusal = "" if rules else refused_by_headers(headers, self._web)
             if refusal:
                 return Reply("opted_out", refusal, http)
             length = response.content_length
             if length is not None and length > most:
                 return Reply("too_large", f"{length} bytes are announced; the limit is {most}.", http)
             decode = _decoder(headers.get("content-encoding", ""))
-            parts, size = [], 0
-            async for chunk in response.content.iter_chunked(_CHUNK):
+            head, parts, size = b"", [], 0
+            async for chunk in response.content.iter_any():
                 part = decode(chunk, most - size + 1)
+                head += part[: _HEAD - len(head)]
                 parts.append(part)
                 size += len(part)
                 if size > most:
                     return Reply("too_large", f"more than {most} bytes.", http)
+                if size > _JUDGED and not rules and not self._wanted(head):
+                    return Reply("not_image", "it does not begin like an image in a known format.", http)
             return Reply("success", http=http, body=b"".join(parts), headers=headers)
 
 

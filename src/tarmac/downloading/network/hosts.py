@@ -14,6 +14,8 @@ FAILURES = 5
 COOL_DOWN, MAX_COOL_DOWN = 5.0, 600.0
 """For how long it is left alone the first time, and at most, in multiples of the backoff."""
 MAX_HOSTS = 100_000
+RECENT = 5.0
+"""Seconds for which a host counts as one that answers."""
 NEVER = math.inf
 
 
@@ -29,6 +31,8 @@ class Host:
     """When `Retry-After` ends."""
     pause_ends: float = -NEVER
     """When the pause after failures ends."""
+    answered_at: float = -NEVER
+    """When it answered last."""
     failures: int = 0
     """Failures in a row."""
     pauses: int = 0
@@ -70,6 +74,16 @@ class Hosts:
         host = self.of(name)
         return max(max(host.retry_at, host.pause_ends) - now, 0.0)
 
+    def answers(self, name: str, now: float) -> bool:
+        """Return whether a host has answered a moment ago, or waits for its next turn."""
+        host = self.of(name)
+        return not self.blocked(name, now) and (host.next_start > now or now - host.answered_at <= RECENT)
+
+    def wait(self, name: str, until: float) -> None:
+        """Note that a host gets no request before a time."""
+        host = self.of(name)
+        host.retry_at = max(host.retry_at, until)
+
     def start(self, name: str, now: float, *, exclusive: bool = False) -> None:
         """Note that a request starts; with `exclusive`, no other one starts before it ends."""
         host = self.of(name)
@@ -87,6 +101,7 @@ class Hosts:
         if answered:
             host.failures = host.pauses = 0
             host.trying = False
+            host.answered_at = now
         else:
             host.failures += 1
             if host.failures >= FAILURES and (host.trying or host.failures == FAILURES):

@@ -150,9 +150,14 @@ class Resolver:
 
         aiodns = import_extra("aiodns", "download", "names of hosts")
         if self._servers is None:
-            servers = list(self.policy.web.nameservers) or None
+            import pycares
+
             self._servers = aiodns.DNSResolver(
-                nameservers=servers, timeout=_QUERY_TIMEOUT, tries=_QUERY_TRIES
+                nameservers=list(self.policy.web.nameservers) or None,
+                timeout=_QUERY_TIMEOUT,
+                tries=_QUERY_TRIES,
+                # URLs have whole names: with the search domains of this machine they would be others.
+                flags=pycares.ARES_FLAG_EDNS | pycares.ARES_FLAG_NOSEARCH,
             )
         try:
             answer = await self._servers.getaddrinfo(name, family=socket.AF_UNSPEC, type=socket.SOCK_STREAM)

@@ -14,6 +14,10 @@ from typing import Generic, TypeVar
 
 from tarmac.downloading.network.hosts import NEVER, Hosts
 
+FEW = 0.02
+"""The share of the rows of a unit that may be left to the end of the run, if they take too long."""
+TAIL, SHORTEST_TAIL = 0.03, 1.0
+"""For how long a unit waits for them: a share of the time that the others took, and the least in seconds."""
 T = TypeVar("T")
 
 
@@ -27,6 +31,7 @@ class Schedule(Generic[T]):
 
     def __post_init__(self) -> None:
         self._queues: dict[str, deque[T]] = {}
+        self._queued = 0
         self._turns: deque[str] = deque()
         """Hosts that may be ready."""
         self._waiting: list[tuple[float, str]] = []
@@ -45,6 +50,7 @@ class Schedule(Generic[T]):
             queue = self._queues[host] = deque()
             self._turns.append(host)
         (queue.appendleft if first else queue.append)(item)
+        self._queued += 1
 
     def add_later(self, host: str, item: T, at: float) -> None:
         """Add an item that is to be repeated, not before a time."""
@@ -64,6 +70,7 @@ class Schedule(Generic[T]):
                 continue
             if self.hosts.blocked(host, now) > self.patience:
                 self._given_up.extend(self._queues.pop(host))
+                self._queued -= len(queue)
                 continue
             ready = self.hosts.ready_at(host, now)
             if ready == NEVER:
@@ -72,6 +79,7 @@ class Schedule(Generic[T]):
                 heapq.heappush(self._waiting, (ready, host))
             else:
                 item = queue.popleft()
+                self._queued -= 1
                 if queue:
                     self._turns.append(host)
                 else:
@@ -84,6 +92,10 @@ class Schedule(Generic[T]):
         if host in self._full:
             self._full.discard(host)
             self._turns.append(host)
+
+    def moves(self, now: float) -> bool:
+        """Return whether an item waits for a host that answers, and is only asked as seldom as its limits demand."""
+        return any(self.hosts.answers(host, now) for host in self._queues)
 
     def next_time(self) -> float:
         """Return when `take` may return something, unless a request ends before."""
@@ -100,9 +112,33 @@ class Schedule(Generic[T]):
         for queue in self._queues.values():
             yield from queue
         yield from (item for _, _, _, item in sorted(self._later, key=lambda each: each[1]))
-        self._queues, self._later, self._waiting = {}, [], []
+        self._queues, self._later, self._waiting, self._queued = {}, [], [], 0
         self._turns.clear()
         self._full.clear()
 
     def __len__(self) -> int:
-        return sum(map(len, self._queues.values())) + len(self._later) + len(self._given_up)
+        return self._queued + len(self._later) + len(self._given_up)
+
+
+@dataclass
+class Tail:
+    """Decide when a unit stops waiting for its last rows, so that slow hosts do not hold up all units."""
+
+    total: int
+    began: float
+    _since: float | None = None
+    """Since when only few rows are left."""
+
+    @property
+    def most(self) -> int:
+        """Return how many rows are few."""
+        return max(int(FEW * self.total), 1)
+
+    def ends(self, few: bool, now: float) -> float:
+        """Return when to stop waiting; NEVER if more than a few rows are left, or some of them will not take long."""
+        if not few:
+            self._since = None
+            return NEVER
+        if self._since is None:
+            self._since = now
+        return self._since + max(TAIL * (self._since - self.began), SHORTEST_TAIL)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import TypedDict
 
 from tarmac import __version__
@@ -13,17 +14,18 @@ from tarmac.limits import MIB
 
 CHECKS = ("robots", "x-robots-tag", "content-signal", "tdmrep")
 """The ways to refuse consent that are honoured."""
+HOST_CONCURRENCY = 8
 
 
 class WebArgs(TypedDict, total=False):
     """Fetch URLs."""
 
     concurrency: int
-    """Requests at a time."""
-    host_concurrency: int
-    """Requests at a time to one host."""
+    """Requests at a time, of each worker."""
+    host_concurrency: int | None
+    """Requests at a time to one host, of all workers together; by default 8, or one for each worker if that is more."""
     host_rate: float | None
-    """Requests per second to one host."""
+    """Requests per second to one host, of all workers together."""
     timeout: float
     """Seconds for a URL with its redirects, however slowly it answers."""
     connect_timeout: float
@@ -49,7 +51,7 @@ class WebArgs(TypedDict, total=False):
     hosts: Mapping[str, str]
     """Addresses of host names, in the place of those that name servers tell."""
     nameservers: Sequence[str]
-    """Addresses of name servers; by default those of the system."""
+    """Addresses of name servers, `10.0.0.1` or `10.0.0.1:5353`; by default those of the system."""
     verify_tls: bool
     """Whether certificates are verified."""
 
@@ -59,7 +61,7 @@ class Web:
     """How URLs are fetched; `WebArgs` documents the arguments."""
 
     concurrency: int = 128
-    host_concurrency: int = 8
+    host_concurrency: int | None = None
     host_rate: float | None = None
     timeout: float = 30.0
     connect_timeout: float = 10.0
@@ -94,9 +96,27 @@ class Web:
                 ipaddress.ip_network(network)
             except ValueError as error:
                 raise UsageError(f"{error}.", field="allow_networks") from None
+        for name, addresses in names.items():
+            for address in addresses.split():
+                _check_address(address, f"of {name}", "hosts")
+        for server in self.nameservers:
+            with_port = re.fullmatch(r"(?:\[(.+)\]|([^:]+)):\d+", server)
+            address = (with_port[1] or with_port[2]) if with_port else server
+            _check_address(address, "of a name server", "nameservers")
         if not self.token or not self.user_agent.isprintable() or not self.user_agent.isascii():
             what = f"expected a name such as 'mybot/1.0 (+https://example.org/bot)', got {self.user_agent!r}."
             raise UsageError(what, field="user_agent")
+
+    def for_one_of(self, workers: int) -> Web:
+        """Return the part of the limits of hosts that one of several workers gets, so that all keep them together."""
+        most = self.host_concurrency or max(HOST_CONCURRENCY, workers)
+        if most < workers:
+            what = f"{workers} workers cannot share {most} requests at a time to a host."
+            raise UsageError(
+                what, field="host_concurrency", hint=f"`host_concurrency` {workers}, or fewer workers."
+            )
+        rate = None if self.host_rate is None else self.host_rate / workers
+        return replace(self, host_concurrency=most // workers, host_rate=rate)
 
     @property
     def token(self) -> str:
@@ -106,3 +126,10 @@ class Web:
     def checks(self, name: str) -> bool:
         """Return whether a way to refuse consent is honoured."""
         return name not in self.ignore
+
+
+def _check_address(text: str, whose: str, field: str) -> None:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        raise UsageError(f"expected the address {whose}, got {text!r}.", field=field) from None
