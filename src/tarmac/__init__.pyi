@@ -1,7 +1,11 @@
 # The public names of tarmac, each on its own line: type checkers, editors and `__init__.py` read this list.
 from tarmac import errors as errors
 from tarmac.codecs.registry import register_codec as register_codec
+from tarmac.deduplicating.verb import dedup as dedup
 from tarmac.downloading.verb import download as download
+from tarmac.embedding.embeddings import Embeddings as Embeddings
+from tarmac.embedding.models.contract import EmbeddingModel as EmbeddingModel
+from tarmac.embedding.verb import embed as embed
 from tarmac.exact.dataset import Dataset as Dataset
 from tarmac.exact.loader import BatchSampler as BatchSampler
 from tarmac.exact.loader import Loader as Loader
@@ -16,6 +20,7 @@ from tarmac.samples.naming import last_dot as last_dot
 from tarmac.samples.reader import read as read
 from tarmac.samples.shards import ShardWriter as ShardWriter
 from tarmac.samples.writer import TarWriter as TarWriter
+from tarmac.searching.knn import Knn as Knn
 from tarmac.selecting.verb import select as select
 from tarmac.steps.pictures import RandomResizedCrop as RandomResizedCrop
 from tarmac.steps.pictures import Resize as Resize

@@ -43,6 +43,9 @@ VERBS = {
     "export": "Export samples to files, tables and databases.",
     "tokenize": "Tokenize texts and images of samples.",
     "combine": "Combine the parts that tokenize wrote.",
+    "embed": "Embed images and texts of samples as vectors.",
+    "knn": "Build an index of nearest neighbours, add to it, and search it.",
+    "dedup": "Find near duplicates by vectors or texts; list the samples that stay.",
     "jobs": "Run jobs on Slurm and Kubernetes, and look at jobs.",
     "cache": "Fill, verify and evict the cache.",
     "audit": "Audit the order in which a Loader reads samples.",
@@ -50,7 +53,8 @@ VERBS = {
 """The verbs and what they do, for `tarmac --help`."""
 _registered: dict[str, click.Command] = {}
 _JOBS = (
-    "select", "download", "pack", "copy", "sort", "map", "join", "index", "export", "tokenize", "combine", "cache",
+    "select", "download", "pack", "copy", "sort", "map", "join", "index", "export", "tokenize", "combine", "embed",
+    "knn", "dedup", "cache",
 )  # fmt: skip
 DEFECT, INTERRUPTED = 70, 130
 

@@ -1,0 +1,1 @@
+"""Find samples that are nearly the same, by their vectors or their texts."""

@@ -1,0 +1,61 @@
+"""The options of a deduplication, which check themselves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from tarmac.deduplicating.pairs import MOST
+from tarmac.deduplicating.shingles import Cutter
+from tarmac.errors import UsageError
+
+Keep = Literal["first", "largest", "score"]
+KEEP = ("first", "largest", "score")
+VECTORS, TEXTS = 0.96, 0.8
+"""The default thresholds: the cosine of vectors, and the Jaccard similarity of texts."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is compared, what counts as near, and what stays."""
+
+    threshold: float | None = None
+    keep: Keep | None = None
+    score: str | None = None
+    kind: str | None = None
+    text: str | None = None
+    shingle: str = "chars:5"
+    max_pairs: int = MOST
+
+    def __post_init__(self) -> None:
+        if not 0 < self.least <= 1:
+            raise UsageError(
+                f"expected a similarity above 0 and up to 1, got {self.threshold}.", field="threshold"
+            )
+        if self.keep is not None and self.keep not in KEEP:
+            choices = ", ".join(map(repr, KEEP))
+            raise UsageError(f"expected one of {choices}, got {self.keep!r}.", field="keep")
+        if self.preferred == "score" and not self.score:
+            what = "the best score stays, but no column is given."
+            raise UsageError(what, field="keep", hint="`score`, the name of a column.")
+        if self.score and self.preferred != "score":
+            what = f"{self.score!r} has no effect with `keep` {self.keep}."
+            raise UsageError(what, field="score", hint="`score` without `keep`.")
+        if self.max_pairs < 1:
+            raise UsageError(f"expected a positive number, got {self.max_pairs}.", field="max_pairs")
+        _ = self.cutter
+
+    @property
+    def least(self) -> float:
+        """Return the smallest similarity of two samples that are near each other."""
+        return self.threshold if self.threshold is not None else TEXTS if self.text else VECTORS
+
+    @property
+    def preferred(self) -> Keep:
+        """Return which sample of a group stays."""
+        return self.keep or ("score" if self.score else "first")
+
+    @property
+    def cutter(self) -> Cutter:
+        """Return how texts are cut into pieces."""
+        return Cutter.parse(self.shingle)

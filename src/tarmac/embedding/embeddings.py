@@ -1,0 +1,253 @@
+"""Read embeddings: vectors by number or key, and the metadata beside them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any, overload
+
+import numpy as np
+import xxhash
+from numpy.typing import ArrayLike, NDArray
+
+from tarmac.embedding.layout import KEY, KINDS, Facts, PartFacts, list_parts, read_facts
+from tarmac.embedding.parts import Part, Vectors
+from tarmac.errors import IndexDamaged, UsageError
+from tarmac.indexing.promote import common_types, promote
+from tarmac.indexing.where import parse_where
+from tarmac.runtime.types import Integers
+from tarmac.storage import is_local
+from tarmac.storage.local import local_path
+
+BLOCK = 1 << 14
+"""Vectors that are converted at a time."""
+
+
+class Embeddings:
+    """The vectors of samples, in the order of their shards, as `tarmac embed` or clip-retrieval wrote them.
+
+    >>> vectors = tarmac.Embeddings("embeddings/")
+    >>> vectors[0], vectors["000123"], vectors[[5, 2, 7]], len(vectors), vectors.dimension
+    >>> dataset = tarmac.Dataset("train.json").map(vectors.add)      # samples with a field "img_emb"
+
+    `kind` is "img" or "text"; by default the one that the directory has, or "img". Vectors are stored as float16 and
+    memory-mapped; what is returned is float32.
+    """
+
+    def __init__(self, source: str | os.PathLike[str], *, kind: str | None = None) -> None:
+        name = os.fspath(source)
+        if not is_local(name):
+            what = "vectors are mapped into memory, so they are read from local directories only."
+            raise UsageError(what, url=name, hint="copy the directory to this machine.")
+        self.directory: str = local_path(name)
+        facts = read_facts(self.directory)
+        self.facts: Facts = _listed(self.directory) if facts is None else facts
+        kinds = tuple(each for each in KINDS if each in self.facts.kinds)
+        if kind is not None and kind not in kinds:
+            raise UsageError(f"expected {' or '.join(kinds)}, got {kind!r}.", field="kind", url=name)
+        self.kinds: tuple[str, ...] = kinds
+        self.kind: str = kinds[0] if kind is None else kind
+        self.parts: tuple[Part, ...] = tuple(Part(self.directory, part.name) for part in self.facts.parts)
+        self.offsets: Integers = np.cumsum([0, *(part.rows for part in self.facts.parts)])
+        """The number of the first vector of each part, and at the end the number of all vectors."""
+        self._arrays: dict[int, NDArray[Any]] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"source": self.directory, "kind": self.kind}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["source"], kind=state["kind"])  # type: ignore[misc]
+
+    def __len__(self) -> int:
+        return int(self.offsets[-1])
+
+    def __repr__(self) -> str:
+        return (
+            f"Embeddings({self.directory!r}, kind={self.kind!r}): {len(self):,} vectors of {self.dimension} "
+            f"numbers in {len(self.parts):,} parts"
+        )
+
+    @property
+    def dimension(self) -> int:
+        """Return the number of numbers of a vector."""
+        return self.facts.kinds[self.kind]
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of what the manifest says of all files, to recognise other vectors."""
+        return self.fingerprint_of(len(self.parts))
+
+    def fingerprint_of(self, parts: int) -> str:
+        """Return the fingerprint of the first parts alone, to recognise a directory that has grown."""
+        facts = [(part.name, part.rows, sorted(part.files.items())) for part in self.facts.parts[:parts]]
+        return xxhash.xxh3_128_hexdigest(repr((self.kind, self.dimension, facts)).encode())
+
+    @overload
+    def __getitem__(self, index: int | str) -> Vectors: ...
+    @overload
+    def __getitem__(self, index: slice | Sequence[int] | Integers) -> Vectors: ...
+    def __getitem__(self, index: Any) -> Vectors:
+        """Return the vector of a number or key, or an array of vectors for a slice or a list of numbers."""
+        if isinstance(index, str):
+            return self.take([self.number(index)]).reshape(-1)
+        if isinstance(index, slice):
+            start, stop, step = index.indices(len(self))
+            return self.take(np.arange(start, stop, step))
+        if np.ndim(index) == 0:
+            return self.take([int(index)]).reshape(-1)
+        return self.take(index)
+
+    def take(self, numbers: ArrayLike) -> Vectors:
+        """Return the vectors of these numbers, a row for each."""
+        chosen = self._checked(numbers)
+        result = np.empty((len(chosen), self.dimension), np.float32)
+        for part, where in self._by_part(chosen):
+            result[where] = self.array(part)[chosen[where] - self.offsets[part]]
+        return result
+
+    def blocks(self, size: int = BLOCK) -> Iterator[tuple[int, Vectors]]:
+        """Yield all vectors in order, at most `size` of one part at a time, with the number of the first of them."""
+        for part in range(len(self.parts)):
+            array = self.array(part)
+            for start in range(0, len(array), size):
+                yield int(self.offsets[part]) + start, array[start : start + size].astype(np.float32)
+
+    def array(self, part: int) -> NDArray[Any]:
+        """Return the stored vectors of a part; raise IndexDamaged unless they are as the manifest says."""
+        if part not in self._arrays:
+            stored = self.parts[part].array(self.kind)
+            expected = (int(self.offsets[part + 1] - self.offsets[part]), self.dimension)
+            if stored.shape != expected:
+                what = f"expected {expected[0]} vectors of {expected[1]} numbers, got {stored.shape}."
+                raise IndexDamaged(what, url=self.parts[part].path(self.kind))
+            self._arrays[part] = stored
+        return self._arrays[part]
+
+    def keys(self, numbers: ArrayLike | None = None) -> list[str]:
+        """Return the keys of all vectors, or of these numbers."""
+        if numbers is None:
+            return [key for part in self.parts for key in part.read_keys()]
+        return self.metadata(numbers, [KEY]).column(KEY).to_pylist()  # type: ignore[no-any-return]
+
+    def metadata(self, numbers: ArrayLike, columns: Sequence[str] | None = None) -> Any:
+        """Return the metadata of these numbers as an Arrow table, a row for each; parts without a column have nulls."""
+        import pyarrow as pa
+
+        chosen = self._checked(numbers)
+        pieces, places = [], []
+        for part, where in self._by_part(chosen):
+            has = self.parts[part].columns
+            names = [name for name in columns or has if name in has]
+            pieces.append(self.parts[part].metadata_of(chosen[where] - self.offsets[part], names))
+            places.append(where)
+        if not pieces:
+            known = columns or (self.parts[0].columns if self.parts else ())
+            return pa.table({name: pa.array([], pa.null()) for name in known})
+        types = common_types(pieces)
+        for number, piece in enumerate(pieces):
+            for position, name in enumerate(piece.column_names):
+                piece = piece.set_column(position, name, promote(piece.column(name), types[name]))
+            pieces[number] = piece
+        table = pa.concat_tables(pieces, promote_options="permissive")
+        for name in columns or ():
+            if name not in table.column_names:
+                table = table.append_column(name, pa.nulls(len(table)))
+        if columns is not None:
+            table = table.select(list(columns))
+        return table.take(pa.array(np.argsort(np.concatenate(places))))
+
+    def where(self, condition: str) -> NDArray[np.bool_]:
+        """Return for each vector whether a condition on its metadata is true, such as `width >= 512`."""
+        parsed = parse_where(condition)
+
+        def tables() -> Iterator[Any]:
+            for part in self.parts:
+                yield part.metadata(sorted({*parsed.resolve(part.columns, indexed=False).values(), KEY}))
+
+        types = common_types(tables())  # a column can have numbers in one part and text in another
+        masks = [parsed.mask(table, types) for table in tables()]
+        return np.concatenate(masks) if masks else np.zeros(0, bool)
+
+    def number(self, key: str) -> int:
+        """Return the number of the vector of a key; raise KeyError if there is none."""
+        number = int(self.find([key])[0])
+        if number < 0:
+            raise KeyError(key)
+        return number
+
+    def find(self, keys: Iterable[str]) -> Integers:
+        """Return the number of the first vector of each key; -1 if there is none."""
+        from tarmac.exact.joined import key_hashes
+
+        wanted = list(keys)
+        hashes, order = self._hashes
+        if not len(hashes):
+            return np.full(len(wanted), -1)
+        sought = key_hashes(wanted)
+        places = np.searchsorted(hashes, sought).clip(max=len(hashes) - 1)
+        numbers = np.where(hashes[places] == sought, order[places], -1)
+        present = np.flatnonzero(numbers >= 0)
+        for position, key in zip(present.tolist(), self.keys(numbers[present]), strict=True):
+            if key != wanted[position]:  # another key with the same hash
+                numbers[position] = -1
+        return numbers
+
+    @cached_property
+    def _hashes(self) -> tuple[NDArray[np.uint64], Integers]:
+        """The sorted hashes of all keys, and the number of each."""
+        from tarmac.exact.joined import key_hashes
+
+        hashes = np.concatenate(
+            [np.zeros(0, np.uint64), *(key_hashes(part.read_keys()) for part in self.parts)]
+        )
+        order = np.argsort(hashes, kind="stable")
+        return hashes[order], order
+
+    def add(self, sample: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a sample with the vector of its key as a further field, `img_emb` or `text_emb`."""
+        return {**sample, f"{self.kind}_emb": self[str(sample["__key__"])]}
+
+    def _checked(self, numbers: ArrayLike) -> Integers:
+        chosen = np.asarray(numbers, np.int64).reshape(-1)
+        chosen = np.where(chosen < 0, chosen + len(self), chosen)
+        if len(chosen) and not (chosen.min() >= 0 and chosen.max() < len(self)):
+            raise IndexError(f"expected numbers below {len(self)}, got {np.asarray(numbers).reshape(-1)[:5]}")
+        return chosen
+
+    def _by_part(self, chosen: Integers) -> Iterator[tuple[int, Integers]]:
+        """Yield the parts that hold these vectors, with the places of theirs in the list."""
+        parts = np.searchsorted(self.offsets, chosen, side="right") - 1
+        order = np.argsort(parts, kind="stable")
+        bounds = np.flatnonzero(np.diff(parts[order])) + 1
+        for where in np.split(order, bounds) if len(order) else ():
+            yield int(parts[where[0]]), where
+
+
+def _listed(directory: str) -> Facts:
+    """Return the facts of a directory that clip-retrieval wrote, from its files."""
+    names = list_parts(directory)
+    first, *others = names.values()
+    if any(other != first for other in others):
+        what = f"the kinds have different parts: {names}."
+        raise IndexDamaged(what, url=directory)
+    kinds: dict[str, int] = {}
+    parts = []
+    for name in first:
+        part = Part(directory, name)
+        rows = part.metadata_rows
+        files: dict[str, Sequence[Any]] = {}
+        for kind in names:
+            stored = part.array(kind)
+            url = part.path(kind)
+            if len(stored) != rows:
+                raise IndexDamaged(
+                    f"expected {rows} vectors, as metadata has rows, got {len(stored)}.", url=url
+                )
+            if kinds.setdefault(kind, stored.shape[1]) != stored.shape[1]:
+                what = f"expected vectors of {kinds[kind]} numbers, as in other parts, got {stored.shape[1]}."
+                raise IndexDamaged(what, url=url)
+            status = os.stat(url)
+            files[os.path.relpath(url, directory)] = [status.st_size, ""]
+        parts.append(PartFacts(name, rows, files=files))
+    return Facts(tuple(parts), kinds)

@@ -1,0 +1,175 @@
+"""Embed the samples of shards: a model turns images and texts into vectors."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Unpack
+
+from tarmac.embedding.embeddings import Embeddings
+from tarmac.embedding.job import LOADING, WRITING, EmbedJob
+from tarmac.embedding.layout import IMAGE, TEXT
+from tarmac.embedding.mapper import EmbedMapper, TextMapper
+from tarmac.embedding.models.contract import encodes
+from tarmac.embedding.models.load import absolute, fingerprint, load_model, model_name
+from tarmac.embedding.score import add_scores, load_score
+from tarmac.errors import UsageError
+from tarmac.indexing.manifest import Manifest
+from tarmac.jobs.report import Report
+from tarmac.runtime.cores import usable_cores
+from tarmac.runtime.device import devices
+from tarmac.storage import is_local
+from tarmac.storage.urls import Shards
+from tarmac.tools.map.functions import Function
+from tarmac.tools.mappers.batches import SECONDS, MapBatches
+from tarmac.tools.mappers.clock import COMPUTING, PREPARING, READING
+from tarmac.tools.options import (
+    Access,
+    AccessArgs,
+    CheckpointArgs,
+    Checkpoints,
+    ErrorArgs,
+    Run,
+    RunArgs,
+    SelectArgs,
+    bundle,
+    verb,
+)
+from tarmac.tools.output import Output
+from tarmac.tools.plan import plan
+from tarmac.tools.rewrite import run_writing
+from tarmac.tools.select import Select
+
+RECORDS = "{i:09d}"
+TEXTS, IMAGES = 64, 64
+"""Samples in a batch by default: of texts alone, and with images."""
+SORTED = 32
+"""Batches of texts that are sorted by length together: of fewer, a twentieth of the time would go into padding."""
+_LIMITS = {
+    LOADING: "loading the model",
+    READING: "reading",
+    PREPARING: "preparing",
+    COMPUTING: "the model",
+    WRITING: "writing",
+}
+
+
+class EmbedArgs(SelectArgs, RunArgs, ErrorArgs, CheckpointArgs, AccessArgs, total=False):
+    """The shared keyword arguments of `embed`."""
+
+
+@verb(EmbedArgs, Select, Run, Checkpoints, Access)
+def embed(
+    sources: Shards | Manifest,
+    output: str | os.PathLike[str],
+    *,
+    model: Any,
+    image: str | None = None,
+    text: str | None = None,
+    meta: Sequence[str] = (),
+    batch_size: int | None = None,
+    score: Any = None,
+    overwrite: bool = False,
+    **options: Unpack[EmbedArgs],
+) -> Report:
+    """Embed samples into the directory `output`: vectors of each shard, and a table with their keys and metadata.
+
+    `model` is `open_clip:NAME/PRETRAINED`, `sentence:NAME_OR_DIR`, `module:Class`, `file.py:Class` or an object; see
+    `EmbeddingModel`. `image` and `text` are the fields to embed (`"jpg;png"` takes the first that a sample has), one of
+    them or both. `meta` names fields whose values become columns of the table: each number and text at the top of a
+    JSON field, and others as text. Vectors have length 1 and are stored as float16, in the files that clip-retrieval
+    names: `img_emb/img_emb_N.npy`, `text_emb/text_emb_N.npy` and `metadata/metadata_N.parquet`. `tarmac.Embeddings`
+    reads them.
+
+    `score` is `module:Class`, a function or an object that maps vectors to columns of the index of the samples, for
+    conditions such as `"aesthetic > 5"`. `batch_size` samples go through the model together (default: 64).
+    """
+    if not (image or text):
+        raise UsageError("expected `image`, `text` or both.", field="image")
+    source = absolute(model)
+    fields = (meta,) if isinstance(meta, str) else tuple(meta)
+    mapper = (EmbedMapper if image else TextMapper)(source, image, text, fields)
+    loaded = load_model(source)  # raises now what every worker would raise
+    for name, field in (("images", image), ("texts", text)):
+        if field and not encodes(loaded, name):
+            raise UsageError(f"the model does not encode {name}.", field="model")
+    scores = None if score is None else load_score(score)
+    access, run, select = bundle(Access, options), bundle(Run, options), bundle(Select, options)
+    run = _one_per_device(run)
+    target = Output(
+        f"{os.fspath(output).rstrip('/')}/", overwrite=overwrite, rekey=RECORDS, storage=access.storage
+    )
+    if scores is not None and not is_local(target.pattern):
+        raise UsageError("scores are computed from local vectors.", field="score", url=target.pattern)
+    inputs, access = access.inputs(sources), access.shared(run, target)
+    named = [name for names in (image, text) if names for name in names.split(";")]
+    planned = plan(
+        [inputs],
+        select,
+        target,
+        access,
+        reads=[*named, *fields],
+        progress=run.progress,
+        processes=run.workers,
+    )
+    shards = sum(1 for name, each in planned.sources.items() for _ in each.shards(target, name))
+    size = (IMAGES if image else TEXTS) if batch_size is None else _positive(batch_size)
+    threads = max(run.workers // max(shards, 1), _threads_per_device(run), 1)
+    change = MapBatches(Function(mapper), run, size, threads, 2 * size, SORTED, timed=True)
+    identity = fingerprint(source)
+    kinds = [kind for kind, field in ((IMAGE, image), (TEXT, text)) if field]
+    given = {"image": image, "text": text, "meta": list(fields)}
+    facts: dict[str, Any] = {name: value for name, value in given.items() if value}
+    facts |= {"model": identity, "batch_size": size, "select": select.options()}
+    task = EmbedJob(
+        "embed",
+        planned.sources,
+        target,
+        change,
+        facts,
+        (),
+        bundle(Checkpoints, options),
+        run.retry == "failed",
+        kinds=kinds,
+        manifest={"model": model_name(source), "info": {"fingerprint": identity}},
+    )
+    report = run_writing(task, run, "embed")
+    if not run.dry_run:
+        planned.add_to(report)
+        _add_seconds(report)
+        if scores is not None and report.units and len(report.outcomes) == report.units:
+            add_scores(scores, Embeddings(target.pattern), inputs, access, devices(run.device)[0], report)
+    return report
+
+
+def _one_per_device(run: Run) -> Run:
+    """Return the settings with a process for each GPU, unless the number of processes is given."""
+    names = devices(run.device)
+    return run if run.jobs is not None or names == ["cpu"] else replace(run, jobs=len(names))
+
+
+def _threads_per_device(run: Run) -> int:
+    """Return how many threads prepare samples for each GPU."""
+    return 1 if devices(run.device) == ["cpu"] else usable_cores() // run.workers
+
+
+def _add_seconds(report: Report) -> None:
+    """Add to a report what the time of the units was spent on, and what limits the speed."""
+    total = Counter[str]()
+    for outcome in report.outcomes:
+        total.update(outcome.details.get(SECONDS, {}))
+    if not (report.done and total):
+        return
+    report.notes |= {
+        f"seconds_{'inferring' if name == COMPUTING else name}": round(total[name]) for name in _LIMITS
+    }
+    name, seconds = total.most_common(1)[0]
+    report.remarks.append(f"limited by {_LIMITS[name]}: {seconds / sum(total.values()):.0%} of the time")
+
+
+def _positive(number: int) -> int:
+    if number < 1:
+        raise UsageError(f"expected a positive number, got {number}.", field="batch_size")
+    return number

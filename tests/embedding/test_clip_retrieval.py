@@ -1,0 +1,153 @@
+"""What clip-retrieval writes is read, and what tarmac writes is what clip-retrieval would read."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tarmac
+from embedding.models import HERE
+from embedding.shards import captions
+from tarmac.errors import IndexDamaged, NotFound, UsageError
+
+
+def write_as_clip_retrieval(
+    folder: Path, parts: list[int], dimension: int, kinds: tuple[str, ...], seed: int
+):
+    """Write what its NumpyWriter writes: a file for each kind and partition, in float16, joined by position alone."""
+    rng, digits = np.random.default_rng(seed), len(str(max(len(parts) - 1, 0)))
+    vectors = {kind: [] for kind in kinds}
+    rows = []
+    for number, count in enumerate(parts):
+        name = f"{number:0{digits}d}"
+        for kind in kinds:
+            (folder / f"{kind}_emb").mkdir(exist_ok=True)
+            array = rng.normal(size=(count, dimension))
+            array = (array / np.linalg.norm(array, axis=1, keepdims=True)).astype(np.float16)
+            np.save(folder / f"{kind}_emb/{kind}_emb_{name}.npy", array)
+            vectors[kind].append(array)
+        own = [
+            {
+                "image_path": f"{number:02d}{row:07d}",
+                "caption": f"text {row}",
+                "similarity": row / 3,
+                "url": f"u{row}",
+            }
+            for row in range(count)
+        ]
+        (folder / "metadata").mkdir(exist_ok=True)
+        table = pa.Table.from_pylist(own) if own else pa.table({"image_path": pa.array([], pa.string())})
+        pq.write_table(table, folder / f"metadata/metadata_{name}.parquet")
+        rows += own
+    return {kind: np.concatenate(arrays) for kind, arrays in vectors.items()}, rows
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    parts=st.lists(st.integers(0, 9), min_size=1, max_size=12).filter(any),
+    dimension=st.integers(1, 40),
+    kinds=st.sampled_from([("img",), ("text",), ("img", "text")]),
+    seed=st.integers(0, 1000),
+)
+def test_round_trips(parts, dimension, kinds, seed):
+    with tempfile.TemporaryDirectory() as home:
+        folder = Path(home)
+        vectors, rows = write_as_clip_retrieval(folder, parts, dimension, kinds, seed)
+        for kind in kinds:
+            read = tarmac.Embeddings(folder, kind=kind)
+            assert (len(read), read.dimension, read.kinds) == (sum(parts), dimension, kinds)
+            assert np.array_equal(read[:].astype(np.float16), vectors[kind])
+            assert read.keys() == [row["image_path"] for row in rows]
+            chosen = np.random.default_rng(seed).integers(0, len(read), 5)
+            assert np.array_equal(read[chosen].astype(np.float16), vectors[kind][chosen])
+            names = ["key", "caption", "similarity", "url"]
+            expected = [
+                {"key": rows[n]["image_path"], **{name: rows[n][name] for name in names[1:]}} for n in chosen
+            ]
+            assert read.metadata(chosen, names).to_pylist() == expected
+
+
+def test_what_embed_writes_is_joined_by_position(tmp_path):
+    """A reader that knows nothing of the manifest gets the same: sorted names, and rows that belong together."""
+    shards = captions(tmp_path, *[3] * 12)
+    tarmac.embed(shards, tmp_path / "out", model=f"{HERE}:Letters", text="txt", jobs=1)
+    names = sorted((tmp_path / "out/text_emb").iterdir())
+    vectors = np.concatenate([np.load(name) for name in names])
+    table = pa.concat_tables([pq.read_table(name) for name in sorted((tmp_path / "out/metadata").iterdir())])
+    ours = tarmac.Embeddings(tmp_path / "out")
+    assert np.array_equal(ours[:].astype(np.float16), vectors)
+    assert table.column("image_path").to_pylist() == ours.keys() == [f"{number:06d}" for number in range(36)]
+    (tmp_path / "out/embeddings.json").unlink()
+    listed = tarmac.Embeddings(tmp_path / "out")
+    assert listed.keys() == ours.keys()
+    assert np.array_equal(listed[:], ours[:])
+
+
+def test_directories_that_are_not_whole(tmp_path):
+    with pytest.raises(NotFound):
+        tarmac.Embeddings(tmp_path)
+    with pytest.raises(UsageError):
+        tarmac.Embeddings("s3://bucket/vectors")
+    write_as_clip_retrieval(tmp_path, [3, 4], 8, ("img", "text"), 1)
+    with pytest.raises(UsageError, match="img or text"):
+        tarmac.Embeddings(tmp_path, kind="sound")
+    whole = (tmp_path / "img_emb/img_emb_1.npy").read_bytes()
+    (tmp_path / "img_emb/img_emb_1.npy").write_bytes(whole[:-3])
+    with pytest.raises(IndexDamaged):
+        tarmac.Embeddings(tmp_path)
+    np.save(tmp_path / "img_emb/img_emb_1.npy", np.zeros((5, 8), np.float16))
+    with pytest.raises(IndexDamaged, match="expected 4 vectors"):
+        tarmac.Embeddings(tmp_path)
+    (tmp_path / "img_emb/img_emb_1.npy").unlink()
+    with pytest.raises(IndexDamaged, match="different parts"):
+        tarmac.Embeddings(tmp_path)
+
+
+def test_a_manifest_notices_other_files(tmp_path):
+    shards = captions(tmp_path, 3, 3)
+    tarmac.embed(shards, tmp_path / "out", model=f"{HERE}:Letters", text="txt", jobs=1)
+    np.save(tmp_path / "out/text_emb/text_emb_1.npy", np.zeros((2, 32), np.float16))
+    with pytest.raises(IndexDamaged, match="expected 3 vectors"):
+        tarmac.Embeddings(tmp_path / "out")[5]
+    facts = json.loads((tmp_path / "out/embeddings.json").read_text())
+    assert facts["parts"][1]["source"] == shards[1]
+    (tmp_path / "out/metadata/metadata_0.parquet").unlink()
+    with pytest.raises(NotFound):
+        tarmac.Embeddings(tmp_path / "out").keys()
+
+
+def test_keys_and_numbers(tmp_path):
+    shards = captions(tmp_path, 10, 10)
+    tarmac.embed(shards, tmp_path / "out", model=f"{HERE}:Letters", text="txt", jobs=1)
+    vectors = tarmac.Embeddings(tmp_path / "out")
+    assert np.array_equal(vectors["000013"], vectors[13])
+    assert np.array_equal(vectors[-1], vectors[19])
+    assert np.array_equal(vectors[[5, 15, 0]], vectors[:][[5, 15, 0]])
+    assert vectors.find(["000019", "no", "000000"]).tolist() == [19, -1, 0]
+    with pytest.raises(KeyError):
+        vectors["no"]
+    with pytest.raises(IndexError):
+        vectors[20]
+    assert [start for start, _ in vectors.blocks(4)] == [0, 4, 8, 10, 14, 18]
+    assert "20 vectors of 32 numbers" in repr(vectors)
+
+
+def test_columns_of_other_types_in_other_parts(tmp_path):
+    (tmp_path / "img_emb").mkdir()
+    (tmp_path / "metadata").mkdir()
+    for number, value in enumerate((3, 4.5, "six", None)):
+        np.save(tmp_path / f"img_emb/img_emb_{number}.npy", np.ones((1, 4), np.float16))
+        table = pa.table({"image_path": [str(number)], "x": [value]})
+        pq.write_table(table, tmp_path / f"metadata/metadata_{number}.parquet")
+    vectors = tarmac.Embeddings(tmp_path)
+    assert vectors.metadata([2, 0, 3, 1], ["x"]).column("x").to_pylist() == ["six", "3", None, "4.5"]
+    assert vectors.metadata([1, 0], ["x"]).column("x").to_pylist() == [4.5, 3.0]
+    assert vectors.where("x = 'six'").tolist() == [False, False, True, False]

@@ -1,0 +1,67 @@
+"""Hints of embedding."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import tarmac
+from embedding.models import HERE
+from harness.hints import follows, hinted
+from tarmac.embedding.models import load_model
+from tools.shards import make
+
+pytestmark = pytest.mark.usefixtures("home")
+STUBS = str(Path(__file__).parents[1] / "harness" / "stubs")
+
+
+@pytest.fixture
+def shards(tmp_path):
+    """Two shards of three samples."""
+    return make(tmp_path, 3, 3)
+
+
+def embed(shards, output, **options):
+    return tarmac.embed(shards, output, text="txt", jobs=1, **{"model": f"{HERE}:Letters"} | options)
+
+
+@follows("copy the directory to this machine.", "tarmac embed SHARDS -o DIR.")
+def test_directories_without_vectors(shards, tmp_path):
+    with hinted("copy the directory to this machine."):
+        tarmac.Embeddings("s3://bucket/vectors/")
+    with hinted("tarmac embed SHARDS -o DIR."):
+        tarmac.Embeddings(tmp_path)
+    embed(shards, tmp_path)
+    assert len(tarmac.Embeddings(tmp_path)) == 6
+
+
+@follows("`overwrite` embeds all shards with the same model.")
+def test_parts_of_different_dimensions(shards, tmp_path, monkeypatch):
+    model = f"{HERE}:Changing"
+    embed(shards, tmp_path / "out", model=model)
+    (tmp_path / "out/text_emb/text_emb_1.npy").unlink()
+    monkeypatch.setenv("LONGER", "1")
+    with hinted("`overwrite` embeds all shards with the same model."):
+        embed(shards, tmp_path / "out", model=model)
+    embed(shards, tmp_path / "out", model=model, overwrite=True)
+    assert tarmac.Embeddings(tmp_path / "out").dimension == 33
+
+
+def test_missing_files(shards, tmp_path):
+    embed(shards, tmp_path / "out")
+    (tmp_path / "out/text_emb/text_emb_1.npy").unlink()
+    with hinted("tarmac embed, which makes missing parts again."):
+        _ = tarmac.Embeddings(tmp_path / "out")[5]
+    embed(shards, tmp_path / "out")
+    assert tarmac.Embeddings(tmp_path / "out")[5].shape == (32,)
+
+
+@follows("{}{}/laion2b_s34b_b79k; nothing behind the slash is a model with random weights.")
+def test_names_of_open_clip(monkeypatch):
+    pytest.importorskip("ftfy")  # which open_clip needs
+    monkeypatch.syspath_prepend(STUBS)
+    with hinted("{}{}/laion2b_s34b_b79k; nothing behind the slash is a model with random weights."):
+        load_model("open_clip:ViT-B-32")
+    assert load_model("open_clip:ViT-B-32/").random
+    assert not load_model("open_clip:ViT-B-32/laion2b_s34b_b79k").random
