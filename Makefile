@@ -93,6 +93,9 @@ $(VENV)/.bench: pyproject.toml | $(VENV)/bin/python
 	.tools/datatrove/bin/python -m pip install --quiet --disable-pip-version-check datatrove==0.10.1 tokenizers orjson
 	$(PYTHON) -m venv .tools/img2dataset
 	.tools/img2dataset/bin/python -m pip install --quiet --disable-pip-version-check img2dataset==1.47.0
+	$(PYTHON) -m venv .tools/autofaiss # which crashes with newer versions of these
+	.tools/autofaiss/bin/python -m pip install --quiet --disable-pip-version-check \
+	  autofaiss==2.18.0 faiss-cpu==1.7.4 'pyarrow<20' 'numpy<2'
 	$(NATIVE)
 	touch $@
 

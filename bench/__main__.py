@@ -18,9 +18,9 @@ from bench.registry import Site, all_cases
 
 def main(arguments: list[str] | None = None) -> int:
     options = _parse(arguments)
-    cases = [case for name, case in all_cases().items() if options.only.lower() in name.lower()]
+    cases = [case for name, case in all_cases().items() if options.chooses(name)]
     if not cases:
-        print(f"no case has {options.only!r} in its name", file=sys.stderr)
+        print(f"no case has {' or '.join(map(repr, options.only))} in its name", file=sys.stderr)
         return 2
     site = Site(options.data.resolve(), options.small, options.big)
     progress = Console(stderr=True)
@@ -31,6 +31,8 @@ def main(arguments: list[str] | None = None) -> int:
             results = [measure.run_case(case, site, options.repeat, status.update) for case in cases]
     if options.json:
         print(json.dumps(report.as_json(results), indent=2))
+    elif options.markdown:
+        print("\n".join(report.as_markdown(results)))
     else:
         console = Console()
         console.width = max(console.width, 170) if not console.is_terminal else console.width
@@ -38,9 +40,23 @@ def main(arguments: list[str] | None = None) -> int:
     return 1 if any(result.missed for result in results) and not options.no_fail else 0
 
 
-def _parse(arguments: list[str] | None) -> argparse.Namespace:
+class Options(argparse.Namespace):
+    """The arguments of a run."""
+
+    only: list[str]
+    skip: list[str]
+
+    def chooses(self, name: str) -> bool:
+        """Return whether a case of this name is measured."""
+        chosen = not self.only or any(text.lower() in name.lower() for text in self.only)
+        return chosen and not any(text.lower() in name.lower() for text in self.skip)
+
+
+def _parse(arguments: list[str] | None) -> Options:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--only", default="", metavar="TEXT", help="only cases with this in their names")
+    for name, what in (("only", "only cases with this in their names"), ("skip", "no cases with this")):
+        text = f"{what}; can be repeated"
+        parser.add_argument(f"--{name}", action="append", default=[], metavar="TEXT", help=text)
     parser.add_argument("--repeat", type=int, default=5, metavar="N", help="runs of each side (5)")
     parser.add_argument(
         "--data", type=Path, default=measure.ROOT / "bench" / "data", help="where data is kept"
@@ -48,8 +64,9 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--small", type=int, default=Site.small, metavar="N", help="samples of 800 bytes")
     parser.add_argument("--big", type=int, default=Site.big, metavar="N", help="samples of 80 KB")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument("--markdown", action="store_true", help="print a table for the documents")
     parser.add_argument("--no-fail", action="store_true", help="exit with 0 whatever was measured")
-    return parser.parse_args(arguments)
+    return parser.parse_args(arguments, Options())
 
 
 def _serve(site: Site, stack: ExitStack) -> Site:

@@ -83,6 +83,7 @@ def run_case(case: Case, site: Site, repeat: int, say: Callable[[str], object]) 
         say(f"{case.name}: preparing {side}")
         _child(case, side, site, prepare=True)
     rounds = max(repeat, case.repeat) if repeat > 1 else repeat
+    rounds = min(rounds, case.most or rounds)
     for turn in range(rounds):
         for side, runs in result.sides.items():
             say(f"{case.name}: {side}, run {turn + 1} of {rounds}")

@@ -52,6 +52,8 @@ class Case:
     """How many seconds tarmac may take; such cases are reported as times, not as rates."""
     repeat: int = 1
     """The minimum number of runs."""
+    most: int | None = None
+    """The maximum number of runs, of a case that takes minutes."""
     needs: tuple[str, ...] = field(default=())
     """Programs without which the case cannot run; nginx is started for those that name it."""
 

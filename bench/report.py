@@ -45,6 +45,33 @@ def _case_as_json(result: Result) -> dict:
     return {"name": case.name, "ratio": result.ratio, **required, "missed": result.missed, "sides": sides}
 
 
+def as_markdown(results: list[Result]) -> list[str]:
+    """Return the lines of a table: best rates with their spread, a row for each peer."""
+    lines = ["| | tarmac | peer | | ratio | required | |", "|---|---:|---:|---|---:|---:|---|"]
+    for result in results:
+        if result.skipped:
+            continue
+        case = result.case
+        show = _milliseconds if case.limit else _rate
+        ours = result.sides["tarmac"]
+        peers = [(name, runs) for name, runs in result.sides.items() if name != "tarmac"] or [("", Runs())]
+        for number, (name, peer) in enumerate(peers):
+            ratio = times(ours.best / peer.best) if peer.rates else ""
+            needs = times(case.ratio) if case.ratio and not number else ""
+            limit = milliseconds(case.limit) if case.limit and not number else ""
+            cells = [
+                case.name if not number else "",
+                f"{show(ours.best)} ({_spread(ours, show)})" if not number else "",
+                f"{show(peer.best)} ({_spread(peer, show)})" if peer.rates else "",
+                name,
+                ratio,
+                needs or limit,
+                "; ".join(note for note in ("" if number else ours.note, peer.note) if note),
+            ]
+            lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
 def print_table(results: list[Result], console: Console) -> None:
     facts = machine()
     table = Table(title=", ".join(f"{name} {fact}" for name, fact in facts.items()), title_justify="left")

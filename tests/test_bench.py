@@ -21,10 +21,12 @@ from harness.servers import nginx
 ROOT = Path(__file__).parents[1]
 
 ELSEWHERE = {
+    "autofaiss",
     "datasets",
     "datatrove",
     "img2dataset",
     "litdata",
+    "semhash",
     "turboloader",
     "wids",
 }  # peers that only make bench installs
@@ -40,8 +42,8 @@ def site(tmp_path_factory):
 def test_case(site, name, side):
     case = all_cases()[name]
     for program in case.needs:
-        if "img2dataset" in program:  # a peer, too: tests/downloading runs the other side
-            pytest.skip("only make bench installs img2dataset")
+        if "img2dataset" in program or "autofaiss" in program:  # peers, which the other side does not need
+            continue
         if not which(program):
             (pytest.fail if os.environ.get("CI") else pytest.skip)(f"{program} is not installed")
     with warnings.catch_warnings():
@@ -49,7 +51,9 @@ def test_case(site, name, side):
         if "nginx" in case.needs:
             with nginx(site.data) as url, delaying(url) as slow:
                 done = case.setup(replace(site, http=url, slow=slow), side)()
-        elif "Ray" in name or name.startswith("select"):  # files, Java and memory end with their process
+        elif "Ray" in name or name.startswith(
+            ("select", "knn", "dedup")
+        ):  # files, Java and memory end with the process
             values = _child(case, side, site)
             done = Done(values["count"], fault=values["fault"])
         else:

@@ -45,6 +45,7 @@ def test_public_names_exist_and_are_sorted(name):
 IMPORTED_BY_THE_COMMAND_LINE = {
     "click",
     "tarmac",  # the public names
+    "tarmac.deduplicating.why",
     "tarmac.display",
     "tarmac.environment",
     "tarmac.errors",
@@ -80,10 +81,15 @@ ALLOWED = {
     ("compat/__main__.py", "entry.load"),
     ("compat/wids/wids_decode.py", "safetensors.load"),  # a format that holds tensors and nothing else
     ("cli/index.py", "json.loads"),
+    ("deduplicating/pairs.py", "json.loads"),
+    ("deduplicating/sources.py", "json.load"),
+    ("deduplicating/vectors.py", "json.load"),
+    ("deduplicating/vectors.py", "np.load"),  # without pickles
     ("downloading/images.py", "image.load"),  # of Pillow: decodes
     ("downloading/network/consent.py", "json.loads"),
     ("downloading/rows.py", "json.loads"),
     ("downloading/spool.py", "json.loads"),
+    ("embedding/layout.py", "json.loads"),
     ("tools/mappers/records.py", "json.loads"),
     ("tokens/mapper.py", "json.loads"),
     ("tokens/settle.py", "json.loads"),
@@ -106,6 +112,9 @@ ALLOWED = {
     ("jobs/engines/remote.py", "pickle.loads"),  # what our own engine and our own worker sent
     ("runtime/processes.py", "pickle.loads"),  # to see whether our own error can be sent
     ("plugins.py", "entry.load"),  # packages that the user installed
+    ("searching/facts.py", "json.loads"),
+    ("searching/lists.py", "np.load"),  # without pickles
+    ("searching/queries.py", "np.load"),
     ("storage/cachedirs.py", "json.loads"),
     ("tools/export/values.py", "json.loads"),
     ("tools/keystore.py", "marshal.loads"),  # rows in a temporary file that the same job wrote

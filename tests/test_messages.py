@@ -112,6 +112,29 @@ def an_undecodable_field():
 
 
 @case
+def a_model_of_an_unknown_kind():
+    tarmac.embed("x-0.tar", "vectors", model="clip", text="txt", jobs=1)
+
+
+@case
+def vectors_of_another_length():
+    class Wrong:
+        dimension = 3
+
+        def encode_texts(self, texts):
+            return [[1.0, 2.0] for _ in texts]
+
+    with tarmac.TarWriter("v.tar") as writer:
+        writer.write({"__key__": "a", "txt": "x"})
+    tarmac.embed("v.tar", "vectors", model=Wrong(), text="txt", jobs=1)
+
+
+@case
+def a_directory_without_vectors():
+    tarmac.Embeddings("absent")
+
+
+@case
 def a_pickle():
     with tarmac.TarWriter("pickle.tar") as writer:
         writer.write({"__key__": "a", "pkl": 1})
@@ -460,9 +483,51 @@ command("index", "all.json", "--stale")
 command("check", "x-*.tar", "-j", "1")
 command("check", "cut.tar", "--repair", "-o", "clean/", "--dry-run", "-j", "1")
 command("show", "x-0.tar", "--extract", "all")
+command("dedup", "x-0.tar", "-o", "keep.txt")
+command("dedup", "x-*.tar", "--text", "cls", "-o", "keep.txt")
+command("dedup", "--why", "nine", "-o", "keep.txt")
 command("cache", "ls", "--cache", "cache")
 command("cache", "verify", "--cache", "cache")
 command("cache", "evict", "--all", "--cache", "cache")
+
+
+def links(**columns: object) -> str:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(
+        pa.table({"URL": ["http://a", "http://b"], "WIDTH": [5, 2000], **columns}), "links.parquet"
+    )
+    return "links.parquet"
+
+
+@case
+def a_misspelt_column_of_a_condition():
+    tarmac.select(links(), "selected", where="WIDTH > 3 AND WIDHT > 3")
+
+
+@case
+def text_in_double_quotes():
+    tarmac.select(links(LANGUAGE=["en", "de"]), "selected", where='LANGUAGE = "en"')
+
+
+@case
+def numbers_that_are_text():
+    tarmac.select(links(HEIGHT=["5", "x"]), "selected", where="HEIGHT > 3")
+
+
+@case
+def no_rows_left():
+    tarmac.select(links(), "selected", where="WIDTH > 9999")
+
+
+@case
+def a_filter_without_a_column():
+    tarmac.select(links(), "selected", min_similarity=0.28)
+
+
+command("select", "links.parquet", "--stats", "--where", "WIDTH > 9")
+command("select", "links.parquet", "-o", "selected", "--sample", "0")
 
 
 def messages() -> Iterator[str]:

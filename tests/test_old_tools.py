@@ -17,6 +17,7 @@ import pytest
 
 import tarmac
 from cli.running import numbers
+from embedding import models as embeddings
 from harness.shards import plain
 from tarmac.cli import VERBS, main
 from tokens import models
@@ -126,11 +127,12 @@ BRACES = {
     "export": ["-o", "out.jsonl"],
     "audit": ["--batch-size", "1", "--json"],
     "tokenize": ["-o", "tokens/", "--text", "cls", "--tokenizer", f"{MODELS}:Letters"],
+    "embed": ["-o", "vectors/", "--text", "cls", "--model", f"{embeddings.HERE}:Letters"],
 }
 
 
 def test_braces_are_expanded_by_every_verb(run):
-    assert {*VERBS} == {*BRACES, "select", "download", "pack", "combine", "cache", "jobs"}
+    assert {*VERBS} == {*BRACES, "select", "download", "pack", "combine", "dedup", "cache", "jobs", "knn"}
     printed = {}
     for verb, more in BRACES.items():
         printed[verb], _ = good(run, verb, "in-{0..1}.tar", *more, *(["--overwrite"] * ("out.tar" in more)))

@@ -22,7 +22,8 @@ DOCUMENTS = [path for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")] if p
 DISTRIBUTIONS = {
     "backports.zstd": "backports.zstd",
     "google_crc32c": "google-crc32c",
-    "grpc": "grpcio",  # ray[client] is ray and grpcio
+    "grpc": "grpcio",
+    "faiss": "faiss-cpu",  # ray[client] is ray and grpcio
 }
 
 

@@ -17,6 +17,7 @@ import pytest
 
 import tarmac
 import tarmac.webdataset as wds
+from embedding.models import HERE
 from harness.commands import run
 from harness.folder import folder
 from harness.shards import plain
@@ -62,6 +63,19 @@ VERBS: dict[str, list[str]] = {
     "show-raw": ["show", "SOURCE", "--raw", "nothing"],
     "show-extract": ["show", "SOURCE", "--extract", "x"],
     "export": ["export", "SOURCE", "-o", "e.jsonl", "--json"],
+    "embed": ["embed", "SOURCE", "-o", "v/", "--model", f"{HERE}:Letters", "--text", "txt"],
+    "embed-score": [
+        "embed",
+        "SOURCE",
+        "-o",
+        "v/",
+        "--model",
+        f"{HERE}:Letters",
+        "--text",
+        "txt",
+        "--score",
+        f"{HERE}:Longest",
+    ],
     "audit": ["audit", "SOURCE", "--batch-size", "2", "--step", "0"],
     "audit-json": ["audit", "SOURCE", "--batch-size", "2", "--step", "0", "--json"],
     "cache": ["cache", "warm", "SOURCE", "--cache", "kept"],

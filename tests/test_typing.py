@@ -61,7 +61,12 @@ _STREAM, _PIPELINE = (
     {"Type of metaclass unknown", f'Type of base class "tarmac.stream.{base}" is partially unknown'}
     for base in ("epochs.StreamSource", "pipeline.DataPipeline")
 )
+_DATASET = {
+    'Type of parameter "samples" is partially unknown\n  Parameter type is "Dataset | str | PathLike[str] | None"',
+    'Return type is partially unknown\n  Return type is "Hits"',  # they hold the dataset
+}
 _OF_TORCH = {
+    "tarmac.searching.knn.Knn.query": _DATASET,
     "tarmac.exact.dataset.Dataset": _UNKNOWN,
     "tarmac.exact.dataset.Dataset.repeat": _MIX,
     "tarmac.exact.dataset.Dataset.take_per_epoch": _MIX,

@@ -52,12 +52,13 @@ def photo(width: int, height: int, seed: int) -> bytes:
 
 def pictures(site: Site, size: tuple[int, int]) -> Path:
     """Make the pictures once."""
-    folder = site.data / f"web-{size[0]}x{size[1]}-v{data.VERSION}"
+    count = min(PICTURES, site.big)
+    folder = site.data / f"web-{size[0]}x{size[1]}-{count}-v{data.VERSION}"
     if not folder.exists():
         part = folder.with_suffix(".part")
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir(parents=True)
-        for number in range(PICTURES):
+        for number in range(count):
             (part / f"{number}.jpg").write_bytes(photo(*size, number))
         part.rename(folder)
     return folder
@@ -67,7 +68,8 @@ def table(site: Site, folder: Path, count: int, target: Path) -> Path:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    urls = [f"{site.http}/{folder.name}/{number % PICTURES}.jpg?{number}" for number in range(count)]
+    kept = len(list(folder.iterdir()))
+    urls = [f"{site.http}/{folder.name}/{number % kept}.jpg?{number}" for number in range(count)]
     captions = [f"picture {number}" for number in range(count)]
     path = target / f"links-{count}.parquet"
     pq.write_table(pa.table({"url": urls, "caption": captions}), path)
@@ -116,16 +118,17 @@ def difference(site: Site, folder: Path, command) -> tuple[float, float, int]:
     """Return the seconds, the CPU seconds and the number of pictures that a long list has more than a short one."""
     import tarmac
 
+    counts = min(SHORT, site.small), min(LONG, 2 * site.small)
     with tempfile.TemporaryDirectory(dir=site.data) as home:
         results = []
-        for count in (SHORT, LONG):
+        for count in counts:
             links, output = table(site, folder, count, Path(home)), Path(home, f"out-{count}")
             results.append(run(command(links, output)))
             written = sum(1 for path in output.glob("*.tar") for _ in tarmac.read(str(path)))
             if written != count:
                 raise RuntimeError(f"{written} of {count} pictures were written")
     (short, short_cpu), (long, long_cpu) = results
-    return long - short, long_cpu - short_cpu, LONG - SHORT
+    return long - short, long_cpu - short_cpu, counts[1] - counts[0]
 
 
 def psnr(folder: Path, size: int) -> float:
