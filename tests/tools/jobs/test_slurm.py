@@ -64,7 +64,10 @@ def test_a_preempted_task_is_requeued_and_appends_to_its_log(cluster, payload, t
     )
     job = cluster.sbatch(slurm_script(command, SlurmOptions(tasks=4)), cwd=tmp_path)
     states = cluster.wait(job)
-    assert states == {0: "COMPLETED", 1: "COMPLETED", 2: "FAILED", 3: "FAILED"}  # 142 is not a preemption
+    logs = [path.read_text() for path in sorted(tmp_path.glob("*.log"))]
+    assert states == {0: "COMPLETED", 1: "COMPLETED", 2: "FAILED", 3: "FAILED"}, (
+        logs
+    )  # 142 is not a preemption
     assert cluster.restarts(job) == {0: 1, 1: 2, 2: 0, 3: 0}
     log = (tmp_path / f"{job}_1.log").read_text()
     assert [line for line in log.splitlines() if line.startswith("run")] == [

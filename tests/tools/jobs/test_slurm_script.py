@@ -120,6 +120,11 @@ def test_without_slurm_nothing_is_submitted(capsys, monkeypatch, tmp_path):
 
 
 SCONTROL = """#!/bin/bash
+if [ $(wc -c 2>/dev/null < {calls}.failed || echo 0) -lt {failures} ]; then
+  echo -n x >> {calls}.failed
+  echo "slurm_load_jobs error: Socket timed out" >&2
+  exit 1
+fi
 case "$*" in *show*) echo "JobId=7 JobState={state} Reason={reason} X=" ;; *) echo "$*" >> {calls} ;; esac
 """
 PAYLOAD = """#!/bin/bash
@@ -135,10 +140,10 @@ exit 9
 def batch(tmp_path):
     """Return a function that starts a script for a payload that ends with a status, or waits for signals."""
 
-    def start(status="wait", ends="no", state="RUNNING", reason="None"):
+    def start(status="wait", ends="no", state="RUNNING", reason="None", failures=0):
         calls, log = tmp_path / "calls", tmp_path / "log"
-        programs = {"scontrol": SCONTROL.format(state=state, reason=reason, calls=calls),
-                    "tarmac": PAYLOAD.format(log=log, status=status, ends=ends)}  # fmt: skip
+        scontrol = SCONTROL.format(state=state, reason=reason, calls=calls, failures=failures)
+        programs = {"scontrol": scontrol, "tarmac": PAYLOAD.format(log=log, status=status, ends=ends)}
         for name, text in programs.items():
             (tmp_path / name).write_text(text)
             (tmp_path / name).chmod(0o755)
@@ -170,12 +175,22 @@ def test_statuses_pass_through_and_preemption_requeues(batch, status):
 @pytest.mark.processes
 @pytest.mark.parametrize(
     ("state", "reason", "again"),
-    [("COMPLETING", "None", False), ("COMPLETING", "TimeLimit", True), ("RUNNING", "None", True)],
-)
+    [
+        ("COMPLETING", "None", False), ("COMPLETING", "TimeLimit", True),
+        ("RUNNING", "None", True), ("CONFIGURING", "None", True),
+    ],
+)  # fmt: skip
 def test_cancelled_jobs_are_not_requeued(batch, state, reason, again):
     start, calls, _, _ = batch
     assert start(143, state=state, reason=reason).wait(TIMEOUT) == 143
     assert calls() == (["requeue 7_2"] if again else [])
+
+
+@pytest.mark.processes
+def test_a_busy_controller_is_asked_again(batch):
+    start, calls, _, _ = batch
+    assert start(138, failures=2).wait(TIMEOUT) == 138
+    assert calls() == ["requeue 7_2"]
 
 
 @pytest.mark.processes

@@ -43,11 +43,20 @@ while [ -n "$signalled" ]; do  # a signal ends the wait before the command ends
 done
 process=
 
+# The controller is busy when many tasks end at once: ask again for half a minute.
+ask() {{
+  for pause in 1 2 4 8 16; do
+    scontrol "$@" && return
+    sleep "$pause"
+  done
+  scontrol "$@"
+}}
+
 # A signal stopped the command before its work was done: run this task again, unless the job was cancelled.
 case "$status" in
   {preempted})
-    case "$(scontrol --oneliner show job "$task")" in
-      *" JobState=RUNNING "* | *" Reason=TimeLimit "*) scontrol requeue "$task" ;;
+    case "$(ask --oneliner show job "$task")" in
+      *" JobState=RUNNING "* | *" JobState=CONFIGURING "* | *" Reason=TimeLimit "*) ask requeue "$task" ;;
     esac ;;
 esac
 exit "$status"
