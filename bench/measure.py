@@ -47,6 +47,14 @@ class Result:
         return ours.best / peers[0].best if peers and peers[0].best else None
 
     @property
+    def reachable(self) -> float | None:
+        """The ratio of the sides without tarmac."""
+        if not self.case.bare or self.skipped:
+            return None
+        many, few = (self.sides[side].best for side in self.case.bare)
+        return many / few if few else None
+
+    @property
     def missed(self) -> str:
         """What was required and not reached; empty when all is well."""
         case, ours = self.case, self.sides["tarmac"]
@@ -55,8 +63,9 @@ class Result:
         for name, runs in self.sides.items():
             if runs.fault:
                 return f"{name}: {runs.fault}"
-        if case.ratio and (self.ratio or 0) < case.ratio:
-            return f"{times(self.ratio or 0)}, {times(case.ratio)} is required"
+        required = (case.ratio or 0) * min(1, self.reachable or 1)
+        if (self.ratio or 0) < required:
+            return f"{times(self.ratio or 0)}, {times(required)} is required"
         if case.limit and 1 / ours.best > case.limit:
             return f"{milliseconds(1 / ours.best)}, {milliseconds(case.limit)} are allowed"
         return ""

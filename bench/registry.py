@@ -48,6 +48,8 @@ class Case:
     sides: tuple[str, ...] = ("tarmac", "webdataset")
     ratio: float | None = None
     """How many times faster than the peer tarmac must be."""
+    bare: tuple[str, str] | None = None
+    """Two more sides, without tarmac: if even their ratio is below 1, tarmac must be `ratio` of it."""
     limit: float | None = None
     """How many seconds tarmac may take; such cases are reported as times, not as rates."""
     repeat: int = 1

@@ -41,7 +41,11 @@ def _case_as_json(result: Result) -> dict:
         for name, runs in result.sides.items()
     }
     case = result.case
-    required = {"required_ratio": case.ratio, "limit_seconds": case.limit}
+    required = {
+        "required_ratio": case.ratio,
+        "reachable_ratio": result.reachable,
+        "limit_seconds": case.limit,
+    }
     return {"name": case.name, "ratio": result.ratio, **required, "missed": result.missed, "sides": sides}
 
 
@@ -66,10 +70,20 @@ def as_markdown(results: list[Result]) -> list[str]:
                 name,
                 ratio,
                 needs or limit,
-                "; ".join(note for note in ("" if number else ours.note, peer.note) if note),
+                "; ".join(
+                    note
+                    for note in ("" if number else ours.note, peer.note, _reachable(result, name))
+                    if note
+                ),
             ]
             lines.append(f"| {' | '.join(cells)} |")
     return lines
+
+
+def _reachable(result: Result, side: str) -> str:
+    """Return a note beside the last side, if there are sides without tarmac."""
+    last = result.case.bare and side == result.case.bare[-1]
+    return f"{times(result.reachable)} without tarmac" if last and result.reachable else ""
 
 
 def print_table(results: list[Result], console: Console) -> None:
@@ -112,7 +126,14 @@ def _row(result: Result) -> list[str]:
         f"[{colour}]{ratio}[/]" if colour else ratio,
         f"[{colour}]{needs}[/]" if colour else needs,
         "" if case.limit else " / ".join(f"{runs.memory / 1e6:.0f}" for runs in result.sides.values()),
-        "; ".join(dict.fromkeys(runs.note for runs in result.sides.values() if runs.note)),
+        "; ".join(
+            dict.fromkeys(
+                note
+                for side, runs in result.sides.items()
+                for note in (runs.note, _reachable(result, side))
+                if note
+            )
+        ),
     ]
 
 

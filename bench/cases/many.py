@@ -1,22 +1,29 @@
 """A loader over as many shards as ImageNet has, and over ten thousand, beside the same loader over ten.
 
 The shards are hard links to one, of a thousand pictures each, so all are in memory; what differs is the cost of
-having many.
+having many. Some of that cost is not the loader's: bare programs, which know the same offsets and read the same
+samples in the same order, show how much.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
+import random
+import tarfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from bench import data
-from bench.cases.loading import BATCH, SIZE, calm_opencv
+from bench.cases.loading import BATCH, CORES, SIZE, augment, calm_opencv
 from bench.registry import Done, Site, Work, case
 
 FEW = "10 shards"
+BARE, BARE_FEW = "bare reads", "bare reads, 10 shards"
 EACH = 1000
 
 
@@ -51,6 +58,47 @@ def loading(site: Site, side: str, shards: int, *, pictures: bool) -> Work:
     return work
 
 
+def reading(site: Site, side: str, shards: int, *, pictures: bool) -> Work:
+    """Read the samples of the same batches with `pread`, and crop with simplejpeg and OpenCV; nothing else."""
+    import simplejpeg
+
+    import tarmac
+
+    calm_opencv()
+    count = 10 if side == BARE_FEW else shards
+    each = min(EACH, site.big)
+    dataset = tarmac.Dataset(str(site.data / data.photo_manifest(replace(site, big=each * count), count)))
+    steps = max((site.big if pictures else 20 * site.big) // BATCH, 1)
+    batches = iter(tarmac.BatchSampler(dataset, BATCH, seed=1, tail="short"))
+    numbers = [[int(index) for index in batch] for batch in itertools.islice(batches, steps)]
+    names = data.linked_photos(replace(site, big=each * count), count)
+    with tarfile.open(site.data / names[0]) as file:
+        spans = [(member.offset_data, member.size) for member in file]
+    table = np.tile(np.array(spans).reshape(-1, 4), (len(names), 1))
+    files = [os.open(site.data / name, os.O_RDONLY) for name in names]
+
+    def read(batch: list[int]) -> list[tuple[bytes, bytes]]:
+        places = table.take(batch, axis=0).tolist()
+        return [
+            (os.pread(files[number // each], size, start), os.pread(files[number // each], length, begin))
+            for number, (start, size, begin, length) in zip(batch, places, strict=True)
+        ]
+
+    def crop(batch: list[int]) -> int:
+        rng = random.Random(batch[0])
+        samples = read(batch)
+        np.stack([augment(simplejpeg.decode_jpeg(picture), rng) for picture, _ in samples])
+        return len(samples)
+
+    def work() -> Done:
+        if not pictures:
+            return Done(sum(len(read(batch)) for batch in numbers))
+        with ThreadPoolExecutor(CORES) as pool:
+            return Done(sum(pool.map(crop, numbers)))
+
+    return work
+
+
 def own_memory() -> int:
     """Return the megabytes that this process alone holds: the pages of shards are the system's."""
     with open("/proc/self/smaps_rollup") as file:
@@ -59,13 +107,17 @@ def own_memory() -> int:
 
 
 def rows(shards: int) -> None:
-    @case(f"loader over {shards:,} shards, raw", sides=("tarmac", FEW), ratio=0.9, repeat=3)
-    def raw(site: Site, side: str) -> Work:
-        return loading(site, side, shards, pictures=False)
+    sides = {"sides": ("tarmac", FEW, BARE, BARE_FEW), "bare": (BARE, BARE_FEW)}
 
-    @case(f"loader over {shards:,} shards, pictures", sides=("tarmac", FEW), ratio=0.9, repeat=3)
+    @case(f"loader over {shards:,} shards, raw", ratio=0.9, repeat=3, **sides)
+    def raw(site: Site, side: str) -> Work:
+        make = reading if side in (BARE, BARE_FEW) else loading
+        return make(site, side, shards, pictures=False)
+
+    @case(f"loader over {shards:,} shards, pictures", ratio=0.9, repeat=3, **sides)
     def pictures(site: Site, side: str) -> Work:
-        return loading(site, side, shards, pictures=True)
+        make = reading if side in (BARE, BARE_FEW) else loading
+        return make(site, side, shards, pictures=True)
 
 
 rows(600)
