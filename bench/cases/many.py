@@ -45,8 +45,9 @@ def loading(site: Site, side: str, shards: int, *, pictures: bool) -> Work:
         dataset = dataset.decode(only="cls").map(crop, random=True).to_tuple("jpg", "cls")
     else:
         dataset = dataset.map(len)
-    steps = max((site.big if pictures else 20 * site.big) // BATCH, 1)
-    batches = iter(tarmac.Loader(dataset, BATCH, seed=1, tail="short"))
+    steps = max((2 * site.big if pictures else 40 * site.big) // BATCH, 1)
+    loader = tarmac.Loader(dataset, BATCH, seed=1, tail="short")
+    batches = itertools.chain.from_iterable(itertools.repeat(loader))  # ten shards have a few epochs
 
     def work() -> Done:
         count = sum(len(batch[1] if pictures else batch) for batch in itertools.islice(batches, steps))
@@ -68,12 +69,13 @@ def reading(site: Site, side: str, shards: int, *, pictures: bool) -> Work:
     count = 10 if side == BARE_FEW else shards
     each = min(EACH, site.big)
     dataset = tarmac.Dataset(str(site.data / data.photo_manifest(replace(site, big=each * count), count)))
-    steps = max((site.big if pictures else 20 * site.big) // BATCH, 1)
-    batches = iter(tarmac.BatchSampler(dataset, BATCH, seed=1, tail="short"))
+    steps = max((2 * site.big if pictures else 40 * site.big) // BATCH, 1)
+    sampler = tarmac.BatchSampler(dataset, BATCH, seed=1, tail="short")
+    batches = itertools.chain.from_iterable(itertools.repeat(sampler))
     numbers = [[int(index) for index in batch] for batch in itertools.islice(batches, steps)]
     names = data.linked_photos(replace(site, big=each * count), count)
     with tarfile.open(site.data / names[0]) as file:
-        spans = [(member.offset_data, member.size) for member in file]
+        spans = [(member.offset_data, member.size) for member in file]  # a label, and the picture
     table = np.tile(np.array(spans).reshape(-1, 4), (len(names), 1))
     files = [os.open(site.data / name, os.O_RDONLY) for name in names]
 
@@ -87,7 +89,7 @@ def reading(site: Site, side: str, shards: int, *, pictures: bool) -> Work:
     def crop(batch: list[int]) -> int:
         rng = random.Random(batch[0])
         samples = read(batch)
-        np.stack([augment(simplejpeg.decode_jpeg(picture), rng) for picture, _ in samples])
+        np.stack([augment(simplejpeg.decode_jpeg(picture), rng) for _, picture in samples])
         return len(samples)
 
     def work() -> Done:

@@ -343,27 +343,30 @@ def test_fingerprints(numbers, tmp_path):
     assert Dataset(urls).fingerprint == numbers.fingerprint  # wherever they are
 
 
-def test_open_shards_share_one_table(tmp_path):
+def test_shards_in_use_share_one_table(tmp_path):
+    def held(dataset):
+        return dataset._fetcher._table.holds(np.arange(len(dataset.lengths))).tolist()
+
     shards = write_shards(tmp_path, [9, 9, 9])
     ds = Dataset(shards)
     wanted = items(ds)
     ds.close()
     assert ds.batch([3])[0] == ds[3]
-    assert ds._fetcher._table is None  # the other shards are not open
+    assert held(ds) == [True, False, False]
     assert items(ds) == wanted
     assert [sample["__key__"] for sample in ds.batch([0, -1])] == [ds.key(0), ds.key(-1)]
-    assert ds._fetcher._table
+    assert held(ds) == [True, False, True]
     assert pickle.loads(pickle.dumps(ds))._fetcher._table is None
     sharing = ds.map(dict)
     assert items(sharing.batch([2])) == wanted[2:3]
-    assert sharing._fetcher._table
+    assert held(sharing) == [True, False, False]
     ds.close()  # datasets that share its shards release them, too
     assert sharing._fetcher._table is None
     assert items(sharing.batch([2, 20])) == [wanted[2], wanted[20]]
     assert items(ds) == wanted
     pair = ds.map(dict) + ds
-    assert len(pair.batch([0, len(ds)])) == 2
-    assert pair._fetcher._table is False  # its halves have different steps
+    assert items(pair.batch([0, len(ds)])) == [wanted[0]] * 2
+    assert held(pair) == [True, False, False, True, False, False]
     ds.close()
     assert ds._fetcher._table is None
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import bisect
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tarmac.exact.indexed import IndexedShard, cut_out
 from tarmac.exact.selection import Part
+from tarmac.exact.table import Table
 from tarmac.exact.types import Rows
 from tarmac.indexing.build import REQUESTS
 from tarmac.runtime.lookahead import in_threads
@@ -23,8 +23,6 @@ from tarmac.storage import is_local
 
 _Group = tuple[Part, int, Integers, Integers]
 _Fetched = tuple[list[Sample], list[tuple[Each, ...]]]
-TABLE = 1 << 21
-"""Largest number of samples for which a table of all samples is kept; it takes tens of bytes per sample."""
 FEW = 32
 """Average samples per shard in a batch below which reading one by one is faster than grouping by shard."""
 
@@ -32,9 +30,9 @@ FEW = 32
 class Fetcher:
     """Reads samples by number.
 
-    A batch is read in one of three ways. If all shards are open and uniform, a table of all samples gives the
-    offsets of the batch in one step. Otherwise a small batch from local shards is read sample by sample, and
-    any other batch is grouped by shard, so that each remote shard needs few requests.
+    A batch is read in one of three ways. Samples of uniform local shards that are in use are located with a table,
+    in one step. Otherwise a small batch from local shards is read sample by sample, and any other batch is grouped
+    by shard, so that each remote shard needs few requests.
     """
 
     def __init__(self, parts: tuple[Part, ...]) -> None:
@@ -45,7 +43,7 @@ class Fetcher:
         self._ends_list: list[int] = self._ends.tolist()
         self.samples: int = self._ends_list[-1] if self._ends_list else 0
         self._table: Table | Literal[False] | None = None
-        """All samples in one table; False if that is impossible, None if it was not built yet."""
+        """Where the samples of shards in use are; False if shards cannot stay open, None before the first batch."""
 
     @cached_property
     def _segments(self) -> list[tuple[Part, int, Rows | None, int]]:
@@ -111,8 +109,44 @@ class Fetcher:
     def fetch(self, indices: ArrayLike) -> _Fetched:
         """Return raw samples, and for each the steps to apply."""
         numbers = self.normalized(indices)
-        if table := self._built_table():
-            return table.samples(numbers), [self.parts[0].steps] * len(numbers)
+        shards = self.shard_numbers(numbers)
+        table = self._table_with(shards)
+        known = np.zeros(len(numbers), bool) if table is None else table.holds(shards)
+        if table is None or not known.any():
+            return self._read(numbers)
+        samples, steps = table.samples(shards[known], numbers[known]), self._steps_of(shards[known])
+        if known.all():
+            return samples, steps
+        pairs = zip(samples, steps, strict=True)
+        others = zip(*self._read(numbers[~known]), strict=True)
+        merged = [next(pairs if is_known else others) for is_known in known.tolist()]
+        return [sample for sample, _ in merged], [each for _, each in merged]
+
+    def _table_with(self, shards: Integers) -> Table | None:
+        """Return a table with those shards that are often used; None if shards cannot stay open."""
+        if self._table is None:
+            stay = [part.shards.stay_open(len(part.numbers), self) for part in self.parts]
+            self._table = Table(self.lengths) if all(stay) else False
+        table = self._table
+        if table is False:
+            return None
+        for number in table.due(shards):
+            part, shard, rows, _ = self._segments[number]
+            opened = None if part.shards.is_fetched(shard) else part.shards.open(shard)
+            if not table.add(number, opened, rows):
+                # Other threads may still read the full one.
+                table = self._table = Table(self.lengths)
+                break
+        return table
+
+    def _steps_of(self, shards: Integers) -> list[tuple[Each, ...]]:
+        """Return the steps for a sample of each of these shards."""
+        if len(self.parts) == 1:
+            return [self.parts[0].steps] * len(shards)
+        return [self._segments[shard][0].steps for shard in shards.tolist()]
+
+    def _read(self, numbers: Integers) -> _Fetched:
+        """Read samples without a table."""
         if len(numbers) < FEW * len(self._ends_list):
             one_by_one = self._fetch_each(numbers.tolist())
             if one_by_one is not None:
@@ -125,19 +159,6 @@ class Fetcher:
                 samples[position] = sample
                 steps[position] = part.steps
         return samples, steps
-
-    def _built_table(self) -> Table | None:
-        """Return a table of all samples, if they are few and uniform and their shards are open."""
-        if self._table is None:
-            if self.samples > TABLE or any(part.steps != self.parts[0].steps for part in self.parts):
-                self._table = False
-                return None
-            opened = [part.shards.open_now(part.numbers.tolist(), self) for part in self.parts]
-            if any(shards is None for shards in opened):
-                return None  # not yet
-            shards = [shard for some in opened for shard in some or ()]
-            self._table = Table.of(shards, [rows for part in self.parts for rows in part.rows]) or False
-        return self._table or None
 
     def forget_table(self) -> None:
         """Release the table, and the shards that it keeps open."""
@@ -172,38 +193,3 @@ def _read_groups(groups: list[_Group]) -> Iterator[list[Sample]]:
     if len(groups) < 2 or all(is_local(part.shards.url(shard)) for part, shard, _, _ in groups):
         return map(read, groups)
     return in_threads(read, groups, REQUESTS)
-
-
-class Table:
-    """The offsets of key and fields of every selected sample, shard after shard."""
-
-    def __init__(self, shards: Sequence[IndexedShard], rows: Sequence[Rows | None]) -> None:
-        self._shards = shards  # keeps them open
-        self._names = shards[0].names or ()
-        self._urls = [shard.url for shard in shards]
-        self._texts = [shard.sidecar.text or "" for shard in shards]
-        self._contents = [shard.data for shard in shards]
-        pieces = []
-        for shard, some in zip(shards, rows, strict=True):
-            selected = slice(None) if some is None else some.astype(np.int64)
-            pieces.append(
-                np.concatenate([shard.sidecar.text_bounds(selected), shard.bounds(selected)], axis=1)
-            )
-        self._ends = np.cumsum([len(piece) for piece in pieces])
-        self._bounds = np.concatenate(pieces)
-
-    @classmethod
-    def of(cls, shards: Sequence[IndexedShard], rows: Sequence[Rows | None]) -> Table | None:
-        """Build a table, or return None unless all samples have the same fields, and all are mapped or in memory."""
-        names = shards[0].names if shards else None
-        uniform = all(shard.names == names and shard.sidecar.text is not None for shard in shards)
-        return cls(shards, rows) if names and uniform else None
-
-    def samples(self, numbers: Integers) -> list[Sample]:
-        """Return the samples with these numbers, in this order."""
-        shards = np.searchsorted(self._ends, numbers, side="right").tolist()
-        starts, stops, *bounds = self._bounds.take(numbers, axis=0).T.tolist()
-        texts = self._texts
-        keys = [texts[shard][start:stop] for shard, start, stop in zip(shards, starts, stops, strict=True)]
-        urls, contents = map(self._urls.__getitem__, shards), map(self._contents.__getitem__, shards)
-        return list(cut_out(self._names, keys, urls, contents, bounds))

@@ -98,18 +98,15 @@ class ShardSet:
             shard = self._open.get(number, self._open_shard)
         return shard
 
-    def open_now(self, numbers: Sequence[int], holder: Holder) -> list[IndexedShard] | None:
-        """Return the shards if all are open and will stay open: shards of a cache may be evicted.
+    def stay_open(self, count: int, holder: Holder) -> bool:
+        """Return whether so many shards can stay open: those of a cache may be evicted.
 
-        `holder` is notified when the shards are closed.
+        `holder` is notified when they are closed.
         """
-        if len(self._open) < len(numbers) or self.options.cache is not None:
-            return None
-        shards = [shard for number in numbers if (shard := self._open.peek(number)) is not None]
-        if len(shards) < len(numbers):
-            return None
+        if self.options.cache is not None or (count > self.max_open and not self.options.in_memory):
+            return False
         self._holders.add(holder)
-        return shards
+        return True
 
     def retire(self, number: int) -> None:
         """Make a shard that will not be used again soon the first to be closed.

@@ -82,6 +82,9 @@ def max_descriptors() -> int:
 class MappedFile(Source):
     """A local file that holds a map, and a descriptor only while there are enough."""
 
+    descriptor: _Descriptor | None = None
+    """Set and removed by the pool."""
+
     def __init__(self, url: str) -> None:
         keep_freed_memory()
         self._path = local_path(url)
@@ -96,9 +99,11 @@ class MappedFile(Source):
 
     def read_at(self, start: int, size: int) -> bytes:
         """Return up to `size` bytes from `start`; fewer only at the end of the file."""
-        descriptor = _descriptors.get(self)
+        descriptor = self.descriptor
+        if descriptor is None:
+            descriptor = _pool.open(self)
         if descriptor is not None:
-            return read_at(descriptor.fd, start, size, self._url)
+            return read_at(descriptor, start, size, self._url)
         data: bytes = self._content[start : start + size]  # still the file that was opened
         return data
 
@@ -106,7 +111,7 @@ class MappedFile(Source):
         """Open the file again; return None if it was removed or replaced, unless it is not mapped."""
         try:
             descriptor = _Descriptor(os.open(self._path, os.O_RDONLY | os.O_CLOEXEC))
-            if os.path.samestat(os.fstat(descriptor.fd), self._status):
+            if os.path.samestat(os.fstat(descriptor), self._status):
                 return descriptor
         except OSError:
             if self._content is None:
@@ -114,26 +119,21 @@ class MappedFile(Source):
         return None
 
     def close(self) -> None:
-        _descriptors.drop(self)
+        _pool.close(self)
 
 
-class _Descriptor:
+class _Descriptor(int):
     """An open file, closed with the last reference: a thread may still read while the pool drops it."""
 
-    __slots__ = ("fd",)
-
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
-
     def __del__(self) -> None:
-        os.close(self.fd)
+        os.close(self)
 
 
-class _Descriptors:
-    """The descriptors of files that were read; the oldest is dropped when there are too many."""
+class _Pool:
+    """The files that have a descriptor; the first of them loses it when there are too many."""
 
     def __init__(self) -> None:
-        self._open: dict[int, _Descriptor] = {}
+        self._files: weakref.WeakValueDictionary[int, MappedFile] = weakref.WeakValueDictionary()
         self.forget()
         forget_in_children(self)
 
@@ -141,24 +141,21 @@ class _Descriptors:
         """Replace the lock, which a thread of the parent may have held."""
         self._lock = threading.Lock()
 
-    def get(self, file: MappedFile) -> _Descriptor | None:
-        descriptor = self._open.get(id(file))
-        if descriptor is None and (descriptor := file.reopen()) is not None:
+    def open(self, file: MappedFile) -> _Descriptor | None:
+        descriptor = file.reopen()
+        if descriptor is not None:
             with self._lock:
-                self._open[id(file)] = descriptor
-                full = len(self._open) > self._limit
-                dropped = self._open.pop(next(iter(self._open))) if full else None
-            del dropped  # closes it after the lock was released
+                self._files[id(file)], file.descriptor = file, descriptor
+                full = len(self._files) > max(max_descriptors() // 4, 1)
+                first = self._files.pop(next(self._files.keys()), None) if full else None
+            if first is not None:
+                first.descriptor = None
         return descriptor
 
-    @property
-    def _limit(self) -> int:
-        return max(max_descriptors() // 4, 1)
-
-    def drop(self, file: MappedFile) -> None:
+    def close(self, file: MappedFile) -> None:
         with self._lock:
-            dropped = self._open.pop(id(file), None)
-        del dropped
+            self._files.pop(id(file), None)
+        file.descriptor = None
 
 
-_descriptors = _Descriptors()
+_pool = _Pool()
