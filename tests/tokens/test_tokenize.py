@@ -11,7 +11,6 @@ import pytest
 
 import tarmac
 from tarmac.errors import DecodeFailed, JobMismatch, MissingField, TransformFailed, UsageError
-from tarmac.tools.mappers import Column
 from tarmac.tools.mappers.records import FIELD, from_arrow, iter_rows
 from tokens.models import Letters, caption, train_tokenizer
 
@@ -306,61 +305,6 @@ def test_pictures_of_any_shape(tmp_path):
         "1": 4,
         "2": 4,
     }
-
-
-class Squares(tarmac.Mapper):
-    """A mapper of the user, with two columns of fixed shape."""
-
-    version = "2"
-    outputs = {"tokens": Column("uint16", (None,)), "square": Column("float32", (2,))}
-    info = {"vocab_size": 1000}
-
-    def prepare(self, sample):
-        return int(sample["cls"])
-
-    def setup(self, device):
-        self.device = device
-
-    def size(self, item):
-        return -item  # batches in the opposite order
-
-    def __call__(self, batch):
-        assert self.device == "cpu"
-        return {"tokens": [[n, n + 1] for n in batch], "square": [[n, n * n] for n in batch]}
-
-
-def numbers(samples):
-    return [[int(sample["cls"])] * 2 for sample in samples]
-
-
-def test_mappers_of_the_user(tmp_path):
-    shards = make(tmp_path, 2)
-    tarmac.tokenize(shards, tmp_path / "a", mapper=Squares, batch_size=7, jobs=1)
-    assert rows(tmp_path / "a") == {
-        f"{n:06d}": {"tokens": [n, n + 1], "square": [float(n), float(n * n)]} for n in range(100)
-    }
-    tarmac.tokenize(shards, tmp_path / "b", mapper=numbers, vocab_size=100, jobs=1)
-    assert rows(tmp_path / "b") == {f"{n:06d}": {"tokens": [n, n]} for n in range(100)}
-    with pytest.raises(UsageError, match="outputs"):
-        tarmac.tokenize(shards, tmp_path / "c", mapper=numbers, jobs=1)
-    with pytest.raises(UsageError, match="exclude"):
-        tarmac.tokenize(shards, tmp_path / "c", mapper=numbers, text="txt", jobs=1)
-
-
-@pytest.mark.parametrize(
-    ("function", "error", "message"),
-    [
-        (lambda batch: [[1]], UsageError, "1 values of"),
-        (lambda batch: {"other": [[1]] * len(batch)}, UsageError, "no column tokens"),
-        (lambda batch: [[70_000]] * len(batch), TransformFailed, "expected uint16"),
-        (lambda batch: [[0.5]] * len(batch), TransformFailed, "expected uint16"),
-        (lambda batch: [1] * len(batch), TransformFailed, "not a list"),
-    ],
-)
-def test_mappers_that_return_something_else(tmp_path, function, error, message):
-    with pytest.raises(error, match=message):
-        tarmac.tokenize(make(tmp_path, 1), tmp_path / "out", mapper=function, vocab_size=10, jobs=1)
-    assert not list(tmp_path.glob("out/*.tar"))
 
 
 @pytest.mark.processes

@@ -357,25 +357,3 @@ def test_files_of_others_are_kept(tmp_path):
     assert (tmp_path / "out" / "notes.txt").read_text() == "mine"
     with pytest.raises(UsageError, match="overwrite an input"):
         tokens(shards, tmp_path, Letters())
-
-
-class Threads(tarmac.Mapper):
-    """A mapper that says how many threads torch uses."""
-
-    outputs = {"threads": tarmac.tools.mappers.Column("uint16")}
-
-    def setup(self, device):
-        import torch
-
-        self.threads = torch.get_num_threads()
-
-    def __call__(self, batch):
-        return {"threads": [self.threads] * len(batch)}
-
-
-@pytest.mark.processes
-def test_each_process_has_its_share_of_the_cores(tmp_path, monkeypatch):
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    shards = make(tmp_path, 2, 5)
-    tarmac.tokenize(shards, tmp_path / "out", mapper=f"{__file__}:Threads", jobs=2)
-    assert {row["threads"] for row in rows(tmp_path / "out").values()} == {1}

@@ -63,6 +63,11 @@ class GivenMapper(Mapper):
         result = self._inner(batch)
         return result if isinstance(result, Mapping) else {TOKENS: result}
 
+    @property
+    def size(self) -> Any:  # type: ignore[override]
+        """The function of the mapper that tells the length of an item, if it has one."""
+        return getattr(self._inner, "size", None)
+
     def close(self) -> None:
         if hasattr(self._inner, "close"):
             self._inner.close()

@@ -79,9 +79,10 @@ class MapBatches:
         """Whether no sample is read before the batch that it belongs to, so that positions need not be noted."""
         return self.threads <= 1
 
-    @property
+    @cached_property
     def _sorts(self) -> bool:
-        return getattr(type(self.mapper), "size", Mapper.size) is not Mapper.size
+        size = getattr(self.mapper, "size", None)
+        return callable(size) and getattr(size, "__func__", None) is not Mapper.size
 
     def _prepared(
         self, samples: Iterator[Sample], size: int, clock: Clock
