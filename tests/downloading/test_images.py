@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
 from harness.web import picture
-from tarmac.downloading.images import Pictures, Rejected, prepare
+from tarmac.downloading.images import Pictures, Rejected, largest_size, prepare
 from tarmac.errors import UsageError
 from tarmac.limits import Limits
 
@@ -178,6 +178,19 @@ def test_damage_is_refused_or_harmless(data, at, format):
     damaged = good[: at % len(good)] + data + good[at % len(good) + len(data) :]
     with contextlib.suppress(Rejected):
         assert prepare(damaged, Pictures(size=20)).data
+
+
+@pytest.mark.parametrize(("width", "height"), [(64, 48), (200, 150), (500, 375)])
+@pytest.mark.parametrize("layout", [0, 2])  # 4:4:4, 4:2:0
+def test_the_largest_size_of_a_picture_is_larger_than_any(width, height, layout):
+    """Noise at the highest quality needs the most bytes for a pixel."""
+    noise = Image.fromarray(np.random.default_rng(1).integers(0, 256, (height, width, 3), np.uint8))
+    worst = saved(noise, "JPEG", quality=100, subsampling=layout)
+    for head in (worst, worst[:2000]):
+        assert len(worst) < largest_size(head) - (4 << 20) <= 8 * width * height
+    assert largest_size(worst[:20]) == float("inf")  # its size is not known yet
+    assert largest_size(picture(1, 64, 48, "PNG")) == float("inf")
+    assert largest_size(b"<html>" * 1000) == 0
 
 
 @pytest.mark.parametrize(("width", "height", "size"), [(1600, 1200, 384), (500, 375, 256), (1000, 700, 300)])

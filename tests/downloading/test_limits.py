@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tarmac
-from downloading.links import QUICK, counted, statuses, table
+from downloading.links import QUICK, counted, lines, statuses, table
 from harness.clusters import import_path
 from harness.web import NOT_HERE, Answer, hosts, picture, serving
 from tarmac.downloading.network.board import Board
@@ -174,3 +174,22 @@ def test_endless_answers_are_cut_off(tmp_path):
     assert statuses(tmp_path / "out") == ["not_image", "too_large"] * 10
     assert len(web.sent) == 20
     assert max(web.sent.values()) < 32 << 20  # what fits into the buffers of sockets
+
+
+def test_endless_pictures_are_cut_off_when_their_pixels_do_not_explain_them(tmp_path):
+    """What follows a picture is read to its end only if the server says where that is."""
+    announced = picture(1) + bytes(5 << 20)
+
+    def script(request):
+        kinds = {"/endless": Answer(picture(1), way="endless"), "/announced": Answer(announced)}
+        return kinds.get(request.path, NOT_HERE)
+
+    with serving(script) as web:
+        links = [web.url(host, f"/{kind}") for host, kind in (("a.test", "endless"), ("b.test", "announced"))]
+        source = table(tmp_path / "t.parquet", links)
+        options = QUICK | {"max_file_bytes": 1 << 30, "timeout": 10_000.0, "hosts": hosts("a.test", "b.test")}
+        tarmac.download(source, f"{tmp_path}/out/", **options)
+    endless, complete = lines(tmp_path / "out")
+    assert (endless["status"], complete["status"]) == ("too_large", "success")
+    assert complete["bytes"] == len(announced)
+    assert web.sent["/endless"] < 64 << 20  # what fits into the buffers of sockets, and not a gigabyte

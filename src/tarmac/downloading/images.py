@@ -28,6 +28,8 @@ QUALITIES = {"jpg": 95, "png": 4, "webp": 95}
 """The formats, and their qualities by default."""
 _BY_SHORTER = ("keep_ratio", "center_crop")
 _WHITE = 255
+_BYTES_PER_PIXEL, _BEHIND = 8, 4 << 20
+"""More than a JPEG needs for a pixel, and more than what follows it: a JPEG with more bytes has another purpose."""
 _EXTENSIONS = {"jpeg": "jpg", "tiff": "tif", "jpeg2000": "jp2", "mpo": "jpg", "dib": "bmp"}
 
 
@@ -201,9 +203,15 @@ def sniff(data: bytes) -> str:
     return ""
 
 
-def is_image(data: bytes) -> bool:
-    """Return whether bytes begin like an image in a known format."""
-    return bool(sniff(data))
+def largest_size(head: bytes) -> float:
+    """Return the size beyond which a file that begins like this is no image any more: 0 if it is none at all.
+
+    Only the size of a JPEG says how many bytes it can have: other formats may hold many images.
+    """
+    if not sniff(head):
+        return 0
+    header = jpeg_header(head)
+    return math.inf if header is None else _BEHIND + _BYTES_PER_PIXEL * header[0] * header[1]
 
 
 class _Source:

@@ -14,7 +14,7 @@ from typing import Any
 
 from tarmac.display import plural
 from tarmac.downloading.hashes import bytes_hash, digest, perceptual_hash
-from tarmac.downloading.images import Pictures, Rejected, is_image, prepare
+from tarmac.downloading.images import Pictures, Rejected, largest_size, prepare
 from tarmac.downloading.network.board import Board
 from tarmac.downloading.network.crawl import Crawl, Known, Turn, Visit
 from tarmac.downloading.network.fetch import Reply
@@ -108,7 +108,7 @@ class Fetching:
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
         work = self.work
         with Board(work.board) if work.board else contextlib.nullcontext() as board:
-            crawl = Crawl(work.web, self.known, self._handle, is_image, work.patience, work.turn, board)
+            crawl = Crawl(work.web, self.known, self._handle, largest_size, work.patience, work.turn, board)
             await crawl.run(self._noted(links), self.work.web.shard_timeout)
 
     def _noted(self, links: Iterator[Link]) -> Iterator[tuple[int, Any]]:

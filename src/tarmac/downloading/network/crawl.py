@@ -80,8 +80,8 @@ class Crawl:
     web: Web
     known: Known
     handle: Handle
-    wanted: Callable[[bytes], bool]
-    """Whether the beginning of a file is that of a wanted one: others are not read to their end."""
+    largest: Callable[[bytes], float]
+    """The size beyond which a file that begins like this is not read, if its size is unknown; 0: it is not wanted."""
     patience: float
     turn: Turn = "only"
     board: Board | None = None
@@ -96,7 +96,7 @@ class Crawl:
         self._wake = asyncio.Event()
         self._tasks: dict[asyncio.Task[None], Visit] = {}
         resolver = Resolver(AddressPolicy(self.web), self.clock, self.known.names)
-        self._fetcher = Fetcher(self.web, resolver, self.wanted)
+        self._fetcher = Fetcher(self.web, resolver, self.largest)
         try:
             total = 0
             for row, url in rows:

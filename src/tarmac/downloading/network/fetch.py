@@ -18,7 +18,6 @@ from tarmac.downloading.network.resolver import AddressPolicy, RefusedAddress, R
 from tarmac.downloading.network.settings import Web
 from tarmac.extras import import_extra
 
-_HEAD = 64
 _JUDGED = 1 << 16
 """Bytes after which a file is given up that does not begin like a wanted one; after less, the connection stays open."""
 _REDIRECTS = (301, 302, 303, 307, 308)
@@ -105,12 +104,12 @@ def parse_url(text: object) -> Address:
 class Fetcher:
     """A session of requests. It belongs to one event loop."""
 
-    def __init__(self, web: Web, resolver: Resolver, wanted: Callable[[bytes], bool]) -> None:
+    def __init__(self, web: Web, resolver: Resolver, largest: Callable[[bytes], float]) -> None:
         aiohttp = self._aiohttp = import_extra("aiohttp", "download", "downloads")
         self._web = web
         self._policy: AddressPolicy = resolver.policy
         self._resolver = resolver
-        self._wanted = wanted
+        self._largest = largest
         connector = aiohttp.TCPConnector(
             limit=0,  # the schedule decides
             resolver=resolver,
@@ -190,16 +189,19 @@ class Fetcher:
             if length is not None and length > most:
                 return Reply("too_large", f"{length} bytes are announced; the limit is {most}.", http)
             decode = _decoder(headers.get("content-encoding", ""))
-            head, parts, size = b"", [], 0
+            parts, size, judged = [], 0, rules
             async for chunk in response.content.iter_any():
                 part = decode(chunk, most - size + 1)
-                head += part[: _HEAD - len(head)]
                 parts.append(part)
                 size += len(part)
+                if size > _JUDGED and not judged:
+                    largest, judged = self._largest(b"".join(parts)), True
+                    if not largest:
+                        return Reply("not_image", "it does not begin like an image in a known format.", http)
+                    if length is None:
+                        most = int(min(most, largest))
                 if size > most:
                     return Reply("too_large", f"more than {most} bytes.", http)
-                if size > _JUDGED and not rules and not self._wanted(head):
-                    return Reply("not_image", "it does not begin like an image in a known format.", http)
             return Reply("success", http=http, body=b"".join(parts), headers=headers)
 
 
