@@ -21,6 +21,7 @@ from bench.registry import Done, Site, Work, case
 
 RANGE, REQUESTS = 1 << 20, 24
 LOCAL, LIMIT = "local", "local, and bare requests"
+KEPT = "local, and bare requests to a file"
 
 
 def loading(site: Site, side: str, shards: int, *, cached: bool = False, **options: Any) -> Work:
@@ -41,7 +42,7 @@ def loading(site: Site, side: str, shards: int, *, cached: bool = False, **optio
 
     def measured() -> Done:
         try:
-            with fetching(site, manifest) if side == LIMIT else nullcontext():
+            with fetching(site, manifest, side == KEPT) if side in (LIMIT, KEPT) else nullcontext():
                 done = work()
         finally:
             loader.close()
@@ -54,8 +55,11 @@ def loading(site: Site, side: str, shards: int, *, cached: bool = False, **optio
 
 
 @contextmanager
-def fetching(site: Site, manifest: str) -> Iterator[None]:
-    """Fetch the shards of a manifest in ranges of a megabyte while the block runs; wait for the last of them."""
+def fetching(site: Site, manifest: str, keep: bool) -> Iterator[None]:
+    """Fetch the shards of a manifest in ranges of a megabyte while the block runs; wait for the last of them.
+
+    With `keep`, they are written to a file, as a cache does.
+    """
     from tarmac import read_manifest
     from tarmac.storage import read_range
 
@@ -65,8 +69,13 @@ def fetching(site: Site, manifest: str) -> Iterator[None]:
         for shard in read_manifest(str(site.data / manifest)).shards
         for start in range(0, shard.size or 0, RANGE)
     ]
-    with ThreadPoolExecutor(REQUESTS) as pool:
-        fetched = pool.map(lambda each: len(read_range(*each)), ranges)
+    with ThreadPoolExecutor(REQUESTS) as pool, tempfile.TemporaryFile(dir=site.data) as file:
+
+        def fetch(each: tuple[str, int, int]) -> int:
+            content = read_range(*each)
+            return file.write(content) if keep else len(content)
+
+        fetched = pool.map(fetch, ranges)
         yield
         assert sum(fetched) > 0
 
@@ -83,4 +92,5 @@ row("loader, shards 20 ms away: 64, two processes", 64, processes=2, threads=1)
 row("loader, shards 20 ms away: 64, cold cache", 64, cached=True)
 row("loader, shards 20 ms away: 64, budget of 64 MB", 64, remote_budget="64MB")
 row("loader, shards 20 ms away: 64, beside the limit", 64, 0.9, peer=LIMIT)
+row("loader, shards 20 ms away: 64, cold cache, beside the limit", 64, 0.9, peer=KEPT, cached=True)
 row("loader, shards 20 ms away: 512, beside the limit", 512, 0.9, peer=LIMIT)
