@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import os
+import threading
+
 import pytest
 
 import tarmac
-from tarmac.errors import TransformFailed, UsageError
+from tarmac.errors import JobMismatch, TransformFailed, UsageError
 from tarmac.tools.mappers import Column
 from tarmac.tools.mappers.batches import WINDOW
 from tokens.models import caption
@@ -116,3 +120,96 @@ def test_each_process_has_its_share_of_the_cores(tmp_path, monkeypatch):
     shards = make(tmp_path, 2, 5)
     tarmac.tokenize(shards, tmp_path / "out", mapper=f"{__file__}:Threads", jobs=2)
     assert {row["threads"] for row in rows(tmp_path / "out").values()} == {1}
+
+
+class Located(tarmac.Mapper):
+    """Says where it runs."""
+
+    outputs = {name: Column("uint32") for name in ("process", "device", "in_thread")}
+
+    def prepare(self, sample):
+        return threading.current_thread().name.startswith("tarmac-prepare")
+
+    def setup(self, device):
+        self.device = DEVICES.index(device)
+
+    def __call__(self, batch):
+        count = len(batch)
+        return {"process": [os.getpid()] * count, "device": [self.device] * count, "in_thread": batch}
+
+
+DEVICES = ["cpu", "cuda:0", "cuda:1"]
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(("devices", "threads"), [("cpu", False), ("cuda:0", True), ("cuda:0,cuda:1", True)])
+def test_each_gpu_has_one_process_whose_other_cores_prepare_samples(tmp_path, monkeypatch, devices, threads):
+    monkeypatch.setattr("tarmac.tools.mappers.job.usable_cores", lambda: 8)
+    jobs = 1 if devices == "cpu" else None
+    tarmac.tokenize(
+        make(tmp_path, 6, 5), tmp_path / "out", mapper=f"{__file__}:Located", device=devices, jobs=jobs
+    )
+    present = rows(tmp_path / "out").values()
+    assert {DEVICES[row["device"]] for row in present} <= set(devices.split(","))
+    assert {row["in_thread"] for row in present} == {threads}
+    processes = {row["process"] for row in present}
+    assert len(processes) <= len(devices.split(","))
+    assert (os.getpid() in processes) == ("," not in devices)
+
+
+class Shifted(tarmac.Mapper):
+    """A mapper that is given something."""
+
+    outputs = {"tokens": Column("uint16", (None,))}
+
+    def __init__(self, shift):
+        self.shift = shift
+
+    def __call__(self, batch):
+        return {"tokens": [[self.shift]] * len(batch)}
+
+
+class ShiftedLetters:
+    """A tokenizer that is given something, and cannot be called."""
+
+    vocab_size = 300
+
+    def __init__(self, shift):
+        self.shift = shift
+
+    def setup(self, device):
+        pass
+
+    def encode(self, text):
+        return [letter + self.shift for letter in text.encode()]
+
+
+@pytest.mark.parametrize("options", [{"mapper": Shifted}, {"text": "txt", "tokenizer": ShiftedLetters}])
+def test_an_object_that_was_given_something_else_is_another_job(tmp_path, options):
+    (name, kind), shards = list(options.items())[-1], make(tmp_path, 1, 5)
+    for again in (False, True):
+        report = tarmac.tokenize(shards, tmp_path / "out", **options | {name: kind(1)}, jobs=1)
+        assert (report.written, report.kept) == (5, int(again))
+    with pytest.raises(JobMismatch, match=name):
+        tarmac.tokenize(shards, tmp_path / "out", **options | {name: kind(2)}, jobs=1)
+
+
+class Closing(Shifted):
+    """Tells when it is set up and closed."""
+
+    def setup(self, device):
+        self.shift.append(f"set up on {device}")
+
+    def close(self):
+        self.shift.append("closed")
+
+    def __call__(self, batch):
+        self.shift.append(len(batch))
+        return {"tokens": [[1]] * len(batch)}
+
+
+def test_a_mapper_is_set_up_once_and_closed_at_the_end(tmp_path):
+    calls: list[object] = []
+    tarmac.tokenize(make(tmp_path, 2, 5), tmp_path / "out", mapper=Closing(calls), batch_size=3, jobs=1)
+    gc.collect()
+    assert calls == ["set up on cpu", 3, 2, 3, 2, "closed"]

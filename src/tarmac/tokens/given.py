@@ -11,7 +11,7 @@ from tarmac.errors import UsageError
 from tarmac.samples.grouping import Sample
 from tarmac.tokens.info import TOKENS, TokenInfo
 from tarmac.tokens.mapper import smallest
-from tarmac.tools.mappers.contract import Column, Mapper
+from tarmac.tools.mappers.contract import Column, Mapper, defines
 from tarmac.tools.mappers.loading import load_object, set_up
 from tarmac.tools.mappers.records import Ragged
 
@@ -52,6 +52,11 @@ class GivenMapper(Mapper):
         shift = {"image_token_shift": self.image_token_shift} if self.image_token_shift else {}
         return TokenInfo(sources=self.sources).to_json() | own | shift
 
+    @property
+    def uses_device(self) -> bool:
+        """Whether the mapper computes on a device."""
+        return defines(self._inner, "setup")
+
     def prepare(self, sample: Sample) -> Any:
         prepare = getattr(self._inner, "prepare", None)
         return sample if prepare is None else prepare(sample)
@@ -64,7 +69,7 @@ class GivenMapper(Mapper):
         return result if isinstance(result, Mapping) else {TOKENS: result}
 
     @property
-    def size(self) -> Any:  # type: ignore[override]
+    def size(self) -> Any:
         """The function of the mapper that tells the length of an item, if it has one."""
         return getattr(self._inner, "size", None)
 

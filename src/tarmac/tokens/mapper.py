@@ -73,6 +73,11 @@ class TokenMapper(Mapper):
             self._images.close()
 
     @property
+    def uses_device(self) -> bool:
+        """Whether there is a model that computes on a device."""
+        return self.image_tokenizer is not None
+
+    @property
     def _paired(self) -> bool:
         return bool(self.text and self.image and not self.interleave)
 

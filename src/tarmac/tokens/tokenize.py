@@ -17,7 +17,8 @@ from tarmac.tokens.mapper import TokenMapper, is_image
 from tarmac.tokens.text import is_of_library
 from tarmac.tools.map.functions import Function
 from tarmac.tools.mappers.batches import MapBatches
-from tarmac.tools.mappers.job import MapperJob, add_counts
+from tarmac.tools.mappers.job import MapperJob, add_counts, one_per_gpu, preparing_threads
+from tarmac.tools.mappers.loading import fingerprint
 from tarmac.tools.options import (
     Access,
     AccessArgs,
@@ -108,8 +109,9 @@ def tokenize(
     if mapper is None:
         _check(work)
     _ = chosen.outputs  # raises now what every worker would raise
-    chosen.sources = _fingerprints(work) if mapper is None else {"mapper": Function(mapper).options()["py"]}
+    chosen.sources = _fingerprints(work) if mapper is None else {"mapper": fingerprint(mapper)}
     access, run, select = bundle(Access, options), bundle(Run, options), bundle(Select, options)
+    run = one_per_gpu(run) if chosen.uses_device else run
     target = Output(
         f"{os.fspath(output).rstrip('/')}/", overwrite=overwrite, rekey=RECORDS, storage=access.storage
     )
@@ -126,7 +128,8 @@ def tokenize(
         processes=run.workers,
     )
     shards = sum(1 for name, each in planned.sources.items() for _ in each.shards(target, name))
-    change = MapBatches(Function(chosen), run, size, max(run.workers // max(shards, 1), 1))
+    threads = preparing_threads(run, shards, gpu=chosen.uses_device)
+    change = MapBatches(Function(chosen), run, size, threads, 2 * size)
     facts = _recorded(chosen.info) | {"batch_size": size, "select": select.options()} | _settings(work)
     task = MapperJob(
         "tokenize",
@@ -211,8 +214,7 @@ def _fingerprints(mapper: TokenMapper) -> dict[str, str]:
         elif is_of_library(source):
             facts[name] = xxhash.xxh3_128_hexdigest(source.to_str().encode())
         elif source is not None:
-            named = source if isinstance(source, str) or callable(source) else type(source)
-            facts[name] = Function(named).options()["py"]
+            facts[name] = fingerprint(source)
     return facts
 
 

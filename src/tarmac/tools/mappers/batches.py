@@ -20,7 +20,7 @@ from tarmac.tools.chunked import COUNTS, Group
 from tarmac.tools.incoming import Incoming
 from tarmac.tools.map.functions import Function, failed
 from tarmac.tools.mappers.clock import COMPUTING, PREPARING, READING, Clock
-from tarmac.tools.mappers.contract import Mapper
+from tarmac.tools.mappers.contract import Mapper, defines
 from tarmac.tools.mappers.records import FIELD, Array, Ragged, Records, Schema, pack, to_arrow
 from tarmac.tools.options import Run
 
@@ -81,8 +81,7 @@ class MapBatches:
 
     @cached_property
     def _sorts(self) -> bool:
-        size = getattr(self.mapper, "size", None)
-        return callable(size) and getattr(size, "__func__", None) is not Mapper.size
+        return defines(self.mapper, "size")
 
     def _prepared(
         self, samples: Iterator[Sample], size: int, clock: Clock

@@ -65,8 +65,9 @@ class Mapper:
     exception in it fails its sample; one for a batch fails those samples of the batch that fail alone, too.
     """
 
-    version: str = "1"
-    """Part of the fingerprint of a job, besides the source: change it when results change."""
+    version: str | None = None
+    """Change it when results change for a reason that is not in the source. Without it, the arguments that an object
+    keeps under their names are part of the fingerprint of a job, too."""
     outputs: Mapping[str, Column] = {}
     """The columns that a batch returns."""
     info: Mapping[str, Any] = {}
@@ -89,3 +90,9 @@ class Mapper:
 
     def close(self) -> None:
         """Release what `setup` has loaded."""
+
+
+def defines(mapper: Any, name: str) -> bool:
+    """Return whether a mapper has a method of its own, besides that of `Mapper`."""
+    method = getattr(mapper, name, None)
+    return callable(method) and getattr(method, "__func__", None) is not getattr(Mapper, name)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tarmac.jobs.report import Report
 from tarmac.jobs.task import Outcome, Unit
+from tarmac.runtime.cores import usable_cores
+from tarmac.runtime.device import devices
 from tarmac.tools.chunked import COUNTS
+from tarmac.tools.options import Run
 from tarmac.tools.rewrite import RewriteJob
 
 
@@ -20,6 +23,18 @@ class MapperJob(RewriteJob):
         outcome = super().run(unit)
         outcome.written = outcome.read + outcome.added - outcome.left_out - outcome.failed - outcome.dropped
         return outcome
+
+
+def one_per_gpu(run: Run) -> Run:
+    """Return the settings with a process for each GPU, unless the number of processes is given."""
+    names = devices(run.device)
+    return run if run.jobs is not None or names == ["cpu"] else replace(run, jobs=len(names))
+
+
+def preparing_threads(run: Run, shards: int, *, gpu: bool) -> int:
+    """Return how many threads prepare samples in each process: the cores that no process uses."""
+    per_gpu = usable_cores() // run.workers if gpu and devices(run.device) != ["cpu"] else 1
+    return max(run.workers // max(shards, 1), per_gpu, 1)
 
 
 def add_counts(report: Report, outcomes: Sequence[Outcome]) -> None:

@@ -6,7 +6,8 @@ import os
 from typing import Any
 
 from tarmac.errors import TarmacError, UsageError
-from tarmac.tools.map.functions import load_function
+from tarmac.tools.map.fingerprint import arguments_digest
+from tarmac.tools.map.functions import Function, load_function
 
 
 def load_object(source: Any, field: str) -> Any:
@@ -38,3 +39,22 @@ def set_up(model: Any, device: str, field: str) -> None:
     except Exception as error:
         what = f"`setup` on the device {device!r} raised {type(error).__name__}: {error}."
         raise UsageError(what, field=field) from error
+
+
+def fingerprint(source: Any) -> str:
+    """Return what identifies a tokenizer or mapper in a ledger: its name, its source, and what the object was given."""
+    named = source if isinstance(source, str) or callable(source) else _Described(source)
+    return str(Function(named).options()["py"])
+
+
+class _Described:
+    """Has the name, the module and the version of an object, for its fingerprint, but can be called."""
+
+    def __init__(self, described: Any) -> None:
+        kind = type(described)
+        self.__module__, self.__qualname__ = kind.__module__, kind.__qualname__
+        own = getattr(described, "version", None)
+        self.version = f"{own} {arguments_digest(described)}"
+
+    def __call__(self, _sample: Any) -> None:
+        """Do nothing."""
