@@ -7,7 +7,7 @@ import json
 import pytest
 
 import tarmac
-from downloading.links import LOOPBACK, lines, table
+from downloading.links import LOOPBACK, lines, statuses, table
 from harness.web import NOT_HERE, Answer, hosts, picture, serving
 
 pytestmark = pytest.mark.processes
@@ -140,3 +140,46 @@ def test_nothing_is_fetched_while_the_rules_are_unknown(tmp_path):
         tarmac.download(source, f"{tmp_path}/out/", final_retry=False, retry="transient", **options)
         assert [row["status"] for row in lines(tmp_path / "out")] == ["success", "opted_out"]
         assert web.count("/private") == 0
+
+
+def test_each_port_of_a_host_is_asked_once_for_its_rules(tmp_path):
+    """While one is asked for them, an answer of another one arrives: that starts no second question."""
+
+    def script(request):
+        if request.path == "/robots.txt":
+            return Answer(b"User-agent: *\nAllow: /", delay=0.5)
+        return Answer(picture(int(request.path[1:])), delay=0.1)
+
+    with serving(script) as one, serving(script) as other:
+        links = [one.url("a.test", "/0"), *(other.url("a.test", f"/{number}") for number in range(1, 40))]
+        source = table(tmp_path / "t.parquet", [*links, *(one.url("a.test", f"/{n}") for n in range(40, 60))])
+        options = {"hosts": hosts("a.test"), "allow_networks": LOOPBACK, "ignore": [TDM]}
+        tarmac.download(source, f"{tmp_path}/out/", **options)
+        assert statuses(tmp_path / "out") == ["success"] * 60
+        assert (one.count("/robots.txt"), other.count("/robots.txt")) == (1, 1)
+
+
+def test_rules_on_another_host_are_asked_for_within_its_limits(tmp_path):
+    """Twenty sites keep their robots.txt on one host, from which pictures are fetched, too."""
+    names = [f"h{number}.test" for number in range(20)]
+
+    def script(request):
+        if request.path == "/robots.txt" and request.host in names:
+            return Answer(status=301, headers={"Location": f"http://b.test:{web.port}/rules/{request.host}"})
+        if request.path.startswith("/rules/h7"):
+            return Answer(b"User-agent: *\nDisallow: /", delay=0.02)
+        if request.path.startswith("/rules/"):
+            return Answer(b"User-agent: *\nAllow: /", delay=0.02)
+        name = request.path[1:]
+        return Answer(picture(int(name)), delay=0.02) if name.isdigit() else NOT_HERE
+
+    with serving(script) as web:
+        links = [web.url("b.test", f"/{n}") for n in range(40)] + [web.url(name, "/1") for name in names]
+        source = table(tmp_path / "t.parquet", links)
+        options = {"hosts": hosts("b.test", *names), "allow_networks": LOOPBACK, "ignore": [TDM]}
+        tarmac.download(source, f"{tmp_path}/out/", host_concurrency=2, **options)
+        assert [row["url"] for row in lines(tmp_path / "out") if row["status"] != "success"] == [links[47]]
+        assert lines(tmp_path / "out")[47]["status"] == "opted_out"
+        assert web.most["b.test"] <= 2
+        assert web.count("/robots.txt") == 21
+        assert web.count("/rules/") == 20

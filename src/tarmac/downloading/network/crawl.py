@@ -7,6 +7,7 @@ new host; a failure that may pass is repeated later.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 import zlib
 from collections import OrderedDict
@@ -95,6 +96,7 @@ class Crawl:
         self._schedule: Schedule[Visit] = Schedule(self.known.hosts, self.patience)
         self._wake = asyncio.Event()
         self._tasks: dict[asyncio.Task[None], Visit] = {}
+        self._ends: dict[str, asyncio.Event] = {}
         resolver = Resolver(AddressPolicy(self.web), self.clock, self.known.names)
         self._fetcher = Fetcher(self.web, resolver, self.largest)
         try:
@@ -138,11 +140,9 @@ class Crawl:
                 return
             until = min(self._schedule.next_time(), end, tail_ends)
             nap = min(max(until - self.clock(), 0.0), _LONGEST_NAP)
-            try:
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(nap):
                     await self._wake.wait()
-            except TimeoutError:
-                pass
 
     def _tail_ends(self, tail: Tail, now: float) -> float:
         """Return when to stop waiting for the last rows: NEVER while a host still answers some of them."""
@@ -200,14 +200,17 @@ class Crawl:
             if not task.cancelled():
                 task.result()
 
-    def _ended(self, host: str, reply: Reply) -> None:
+    def _ended(self, host: str, reply: Reply, *, exclusive: bool = False) -> None:
         """Note the end of a request, and let others start."""
         after = reply.retry_after
         if after is None and reply.http == 429:
             after = self.web.backoff
-        self.known.hosts.finish(host, self.clock(), answered=reply.answered, retry_after=after)
+        now, answered = self.clock(), reply.answered
+        self.known.hosts.finish(host, now, answered=answered, retry_after=after, exclusive=exclusive)
         if self.board is not None and after is not None:
             self.board.pause(host, after)
+        if (event := self._ends.pop(host, None)) is not None:
+            event.set()
         self._schedule.ended(host)
         self._wake.set()
 
@@ -259,9 +262,9 @@ class Crawl:
         name = next((each for each in self.known.sites.files if each not in texts), "")
         reply = Reply("deadline")
         try:
-            reply = await self._read_rules(f"{origin}{name}")
+            reply = await self._read_rules(host, f"{origin}{name}")
         finally:
-            self._ended(host, reply)
+            self._ended(host, reply, exclusive=True)
         if reply.status == "rules" or (reply.transient and reply.status != "http"):
             self._give_up(origin)
             await self._settle(host, visit, reply)
@@ -280,10 +283,10 @@ class Crawl:
         if self.board is not None:
             self.board.give_up(origin)
 
-    async def _read_rules(self, url: str) -> Reply:
+    async def _read_rules(self, host: str, url: str) -> Reply:
         """Return a file of rules; empty if the site has none. If that is unknown, nothing may be fetched."""
         for _ in range(_RULES_REDIRECTS + 1):
-            reply = await self._fetcher.get(url, seconds=self.web.timeout, most=MAX_RULES, rules=True)
+            reply = await self._get_rules(host, url)
             if reply.status != "redirect":
                 break
             url = reply.location
@@ -291,6 +294,34 @@ class Crawl:
             name = url.rpartition("/")[2].partition("?")[0][:40]
             return Reply("rules", f"{name}: {reply.error}", reply.http, retry_after=reply.retry_after)
         return reply
+
+    async def _get_rules(self, asked: str, url: str) -> Reply:
+        """Send a request for rules, within the limits of another host if a redirect led there."""
+        try:
+            host = parse_url(url).host
+        except InvalidUrl as error:
+            return Reply("invalid_url", str(error))
+        if host != asked and not await self._take_turn(host):
+            return Reply("rules", f"they are on {host}, which answers no requests at present.")
+        reply = Reply("deadline")
+        try:
+            reply = await self._fetcher.get(url, seconds=self.web.timeout, most=MAX_RULES, rules=True)
+        finally:
+            if host != asked:
+                self._ended(host, reply)
+        return reply
+
+    async def _take_turn(self, host: str) -> bool:
+        """Wait until a host may get a request that is not scheduled, and note its start; give up after a while."""
+        hosts, end = self.known.hosts, self.clock() + self.web.timeout
+        while (ready := hosts.ready_at(host, now := self.clock())) > now:
+            if now >= end or hosts.blocked(host, now) > self.patience:
+                return False
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(ready - now, _LONGEST_NAP)):
+                    await self._ends.setdefault(host, asyncio.Event()).wait()
+        hosts.start(host, now)
+        return True
 
 
 def _jitter(row: int) -> float:

@@ -93,11 +93,19 @@ class Hosts:
         if self.rate is not None:
             host.next_start = now + 1 / self.rate
 
-    def finish(self, name: str, now: float, *, answered: bool, retry_after: float | None = None) -> None:
-        """Note that a request has ended: whether the host answered, and when it wants the next one."""
+    def finish(
+        self,
+        name: str,
+        now: float,
+        *,
+        answered: bool,
+        retry_after: float | None = None,
+        exclusive: bool = False,
+    ) -> None:
+        """Note that a request has ended: whether the host answered, when it wants the next one, how it was started."""
         host = self.of(name)
         host.active -= 1
-        host.exclusive = False
+        host.exclusive = host.exclusive and not exclusive  # one that began before may end during it
         if answered:
             host.failures = host.pauses = 0
             host.trying = False
