@@ -22,12 +22,15 @@ def tokens(tmp_path):
     return tarmac.Tokens(write_tokens(tmp_path / "t", ROWS))
 
 
-@follows("tarmac.Tokens(MANIFEST) reads tokens.", "tarmac.Dataset reads it.")
+@follows("tarmac.Tokens(MANIFEST) reads tokens.", "tarmac.Dataset reads it.", "tarmac.Tokens({}).")
 def test_manifests_of_tokens_and_of_samples(tmp_path, tokens):
     manifest = str(tmp_path / "t" / "tokens.json")
     with hinted("tarmac.Tokens(MANIFEST) reads tokens."):
         tarmac.Dataset(manifest)[0]
     assert tarmac.Tokens(manifest)[2]["tokens"].tolist() == [6]
+    with hinted("tarmac.Tokens({})."):
+        tarmac.Tokens("t/tokens-000000.tar")
+    assert len(tarmac.Tokens("t")) == 3
     tarmac.index(make(tmp_path, 2), "m.json")
     with hinted("tarmac.Dataset reads it."):
         tarmac.Tokens("m.json")

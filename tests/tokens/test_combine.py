@@ -220,12 +220,17 @@ def test_failed_samples_are_counted(tmp_path):
 
 @pytest.mark.parametrize("across", [False, True])
 def test_rows_are_packed_into_sequences(tmp_path, across):
-    parts = [*some_parts(), [("000003", [1, 2])]]
+    parts = [*some_parts(), [("000003", [1, 2]), ("empty", [])]]
     tokens = write_parts(tmp_path, parts, batch_size=16)
-    report = tarmac.combine(tokens, tmp_path / "out", pack=24, across_documents=across, jobs=1, max_rows=9)
+    for again in (False, True):
+        report = tarmac.combine(
+            tokens, tmp_path / "out", pack=24, across_documents=across, jobs=1, max_rows=9
+        )
+        assert (report.read, report.written, report.dropped) == (152, 150, 2)
+        assert (report.notes["duplicates"], report.notes["samples_without_tokens"]) == (1, 1)
+        assert bool(report.kept) == again
     rows, sequences = dict(unique(parts)), stored(tmp_path / "out")
-    assert report.written == len(sequences) == len(tarmac.Tokens(tmp_path / "out"))
-    assert (report.notes["documents"], report.notes["duplicates"]) == (150, 1)
+    assert report.notes["sequences"] == len(sequences) == len(tarmac.Tokens(tmp_path / "out"))
     together = [token for _, row in sequences for token in row["tokens"]]
     assert sorted(together) == sorted(token for row in rows.values() for token in row)
     if across:
@@ -246,7 +251,7 @@ def test_packed_sequences_are_nearly_full(tmp_path):
     parts = [[(f"{n:05d}", [1] * int(length)) for n, length in enumerate(lengths)]]
     tokens = write_parts(tmp_path, parts, batch_size=500)
     report = tarmac.combine(tokens, tmp_path / "out", pack=256, jobs=1)
-    assert lengths.sum() / (256 * report.written) > 0.97
+    assert lengths.sum() / (256 * report.notes["sequences"]) > 0.97
 
 
 def test_the_command_line(tmp_path, capsys):

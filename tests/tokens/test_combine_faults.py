@@ -305,9 +305,24 @@ def test_directories_without_parts(tmp_path):
         tarmac.combine(tmp_path, jobs=1)
     with pytest.raises(UsageError, match="tokenize has written nothing"):
         tarmac.combine(tmp_path / "missing", jobs=1)
+    (tmp_path / "x.tar").touch()
+    with pytest.raises(UsageError, match=r"x\.tar: this is a file"):
+        tarmac.combine(tmp_path / "x.tar", jobs=1)
     tokens = write_parts(tmp_path, [[("a", [70_000])]], on_error="skip")
     with pytest.raises(UsageError, match="no rows"):
         tarmac.combine(tokens, jobs=1)
+
+
+def test_combined_tokens_are_not_parts(tmp_path):
+    tokens = write_parts(tmp_path, some_parts())
+    tarmac.combine(tokens, jobs=1)
+    for option in ({}, {"output": tmp_path / "out"}, {"delete_parts": True}):
+        with pytest.raises(UsageError, match="combined tokens and no parts"):
+            tarmac.combine(tokens / "combined", jobs=1, **option)
+    tarmac.combine(tokens, move=True, jobs=1)
+    with pytest.raises(UsageError, match="combined tokens and no parts"):
+        tarmac.combine(tokens, format="npy", jobs=1)
+    assert len(stored(tokens)) == 150
 
 
 def test_outputs_that_exist(tmp_path):

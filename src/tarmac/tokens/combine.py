@@ -148,15 +148,14 @@ def combine(
             job, Parts(job.parts, schema, storage), target, facts, directory, overwrite, storage
         )
         report = run.run_job(task, ledger, overwrite=overwrite, storage=storage)
-    if task.survey is not None:
+    if task.survey is not None and report.done + report.kept == report.units and not run.dry_run:
+        rows, report.read = report.written, task.survey.read
+        report.dropped = task.survey.left_out + task.survey.empty
+        report.written = report.read - report.dropped
         report.notes["duplicates"] = task.survey.left_out
-        if pack is None:
-            sorted_out = task.survey.left_out - task.survey.duplicates.count  # before units were planned
-            report.read, report.dropped = report.read + sorted_out, report.dropped + sorted_out
-        else:
-            report.notes["documents"] = task.survey.read - task.survey.left_out
-        if report.done + report.kept == report.units and not run.dry_run:
-            settlement.settle(job, task, report)
+        if pack is not None:
+            report.notes |= {"samples_without_tokens": task.survey.empty, "sequences": rows}
+        settlement.settle(job, task, report, rows)
     return report
 
 

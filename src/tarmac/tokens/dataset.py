@@ -52,6 +52,12 @@ class Tokens(Dataset[dict[str, Any]]):
         storage: StorageOptions = DEFAULT_STORAGE,
     ) -> None:
         name = os.fspath(source)
+        if name.endswith(".tar"):
+            what, folder = (
+                "this is one shard of tokens, without those beside it.",
+                os.path.dirname(name) or ".",
+            )
+            raise UsageError(what, field="source", url=name, hint=f"tarmac.Tokens({folder!r}).")
         if not name.partition("?")[0].endswith(".json"):
             name = f"{name.rstrip('/')}/{MANIFEST}"
         try:

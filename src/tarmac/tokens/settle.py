@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tarmac.errors import JobError, NotFound, WriteError
+from tarmac.errors import JobError, NotFound, TarmacError, UsageError, WriteError
 from tarmac.jobs.ledger import ledger_url
 from tarmac.jobs.outputs import existing_sizes, sampled_digests
 from tarmac.jobs.report import Report
@@ -57,8 +57,7 @@ class Settlement:
         record = moved if self._is_current(moved, job) else self._read(self.output)
         if record is None or not self._is_current(record, job):
             if job is None:
-                what = "the parts are gone: an earlier run with other options combined and deleted them."
-                raise JobError(what, url=self.home, hint="the options of that run.")
+                raise self._without_parts()
             return None
         if record is not moved and not self._exist(self.output, record["files"]):
             if job is None:
@@ -67,21 +66,27 @@ class Settlement:
             return None
         self._clean_up(job, record)
         units = record["units"]
-        report = Report("combine", units, kept=units, read=record["read"], written=record["rows"])
-        report.dropped, report.notes = record["read"] - record["rows"], dict(record["notes"])
+        report = Report("combine", units, kept=units, read=record["read"], written=record["written"])
+        report.dropped, report.notes = record["read"] - record["written"], dict(record["notes"])
         report.bytes = record["bytes"]
         return report
 
-    def settle(self, job: TokenJob, task: CombineJob, report: Report) -> None:
-        """Verify that every row is in the output, record it, and delete and move what was asked for."""
+    def _without_parts(self) -> TarmacError:
+        if self._read(self.home):
+            what = "this directory has combined tokens and no parts."
+            return UsageError(what, url=self.home, hint="the directory that tarmac tokenize wrote to.")
+        what = "the parts are gone: an earlier run with other options combined and deleted them."
+        return JobError(what, url=self.home, hint="the options of that run.")
+
+    def settle(self, job: TokenJob, task: CombineJob, report: Report, written: int) -> None:
+        """Verify that every row is in the output, record it, and delete and move what was asked for.
+
+        `written` is the number of rows that the units have counted.
+        """
         survey, form = task.survey, find_format(self.facts["format"])
         assert survey is not None
         rows, expected = form.count(task.target, task.names()), survey.summary.rows
-        if (
-            rows != expected
-            or report.written != rows
-            or (survey.read - survey.left_out != rows and not task.packs)
-        ):
+        if rows != expected or written != rows or (survey.read - survey.left_out != rows and not task.packs):
             what = f"the output has {rows} rows, {expected} were expected."
             raise WriteError(what, url=self.output)
         if survey.read != job.rows or job.read != survey.read + job.failed:
@@ -96,7 +101,7 @@ class Settlement:
         record = {"format": FORMAT, "options": self.facts, "source": job.identity, "units": report.units}
         record |= {
             "read": report.read,
-            "rows": rows,
+            "written": report.written,
             "notes": report.notes,
             "failed": job.failed,
             "bytes": report.bytes,

@@ -126,8 +126,10 @@ def find_job(directory: str, *, partial: bool, storage: StorageOptions = DEFAULT
     try:
         head, records = read_job(ledger, storage)
     except NotFound:
-        what = "tarmac tokenize has written nothing here."
-        raise UsageError(what, url=directory, hint="the directory that tarmac tokenize wrote to.") from None
+        path = directory.rstrip("/")
+        is_file = is_local(path) and os.path.isfile(local_path(path))
+        what = "this is a file." if is_file else "tarmac tokenize has written nothing here."
+        raise UsageError(what, url=path, hint="the directory that tarmac tokenize wrote to.") from None
     units = records.plan().get("units") or list(records.done)
     missing = [name for name in units if name not in records.done]
     if missing and not partial:

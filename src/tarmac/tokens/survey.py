@@ -31,6 +31,8 @@ class Summary:
     longest: dict[str, int] = field(default_factory=dict)
     """The largest number of values of a row."""
     shortest: dict[str, int] = field(default_factory=dict)
+    empty: dict[str, int] = field(default_factory=dict)
+    """The number of rows without values."""
 
     def add(self, batch: Batch, schema: Schema) -> None:
         """Add rows."""
@@ -48,6 +50,7 @@ class Summary:
                 self.longest[name] = max(self.longest.get(name, 0), int(lengths.max()))
                 low = int(lengths.min())
                 self.shortest[name] = min(self.shortest.get(name, low), low)
+                self.empty[name] = self.empty.get(name, 0) + int(np.count_nonzero(lengths == 0))
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,8 @@ class Survey:
     """Rows in all parts."""
     left_out: int
     """Rows whose key occurred before."""
+    empty: int = 0
+    """Rows without tokens, which are in no sequence when rows are packed."""
 
     @property
     def mask(self) -> Mask:
@@ -102,6 +107,7 @@ def survey(
             summary=again.summary,
             pieces=again.pieces,
             duplicates=Duplicates(directory),
+            empty=documents.summary.empty.get(TOKENS, 0),
         )
     repeated = Duplicates(directory)
     first = _look(parts, pieces, max_rows, max_bytes)
