@@ -8,7 +8,11 @@ import pytest
 
 import tarmac
 from downloading.links import LOOPBACK, lines, statuses, table
+from harness import rounds
+from harness.memory import peak, reset_peak
 from harness.web import NOT_HERE, Answer, hosts, picture, serving
+from tarmac.downloading.network.consent import Sites
+from tarmac.downloading.network.settings import Web
 
 pytestmark = pytest.mark.processes
 
@@ -120,6 +124,31 @@ def test_rules_are_asked_for_once_and_not_at_all_if_they_are_ignored(web, tmp_pa
     tarmac.download(source, f"{tmp_path}/b/", ignore=[ROBOTS, SIGNAL, TDM, TAG], **options)
     assert len(web.requests) == before + 2 + 50 + 50
     assert web.agents == {f"tarmac/{tarmac.__version__}"}
+
+
+@pytest.mark.heavy
+def test_memory_does_not_grow_with_the_number_of_sites():
+    """Few have long rules, and many have short ones; none of them is asked for twice."""
+
+    def robots(number: int) -> str:
+        kind = "pages" if number % 500 else "x" * 200 + "/*"
+        return ALL + f"Disallow: /{number}\n" + f"Disallow: /{kind}\n" * (2 if number % 500 else 300)
+
+    count = rounds(20_000)
+    sites = Sites(Web())
+    for number in range(2000):
+        sites.put(f"http://before{number}.test:80", {"/robots.txt": robots(number)})
+    before = reset_peak()
+    for number in range(count):
+        sites.put(f"http://h{number}.test:80", {"/robots.txt": robots(number)})
+    grown = peak() - before
+    print(f"{count} sites: {grown / 1e6:.0f} MB more")
+    assert grown < 64e6
+    for number in range(0, count, 997):
+        rules = sites.get(f"http://h{number}.test:80")
+        assert rules.refusal(f"http://h{number}.test/{number}", Web()) == "robots: disallowed"
+        assert rules.refusal(f"http://h{number}.test/x{number}", Web()) == ""
+    assert sites.get("http://other.test:80") is None
 
 
 def test_nothing_is_fetched_while_the_rules_are_unknown(tmp_path):

@@ -7,6 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tarmac.downloading.network import hosts as hosts_module
 from tarmac.downloading.network.hosts import COOL_DOWN, FAILURES, NEVER, RECENT, Hosts
 from tarmac.downloading.network.schedule import SHORTEST_TAIL, TAIL, Schedule, Tail
 
@@ -82,6 +83,25 @@ def test_a_unit_waits_for_its_last_rows_for_a_part_of_the_time_that_the_others_t
     assert tail.ends(few=False, now=112.0) == NEVER  # redirects led to further hosts
     assert tail.ends(few=True, now=210.0) == 210.0 + 200 * TAIL
     assert Tail(total=3, began=0.0).ends(few=True, now=2.0) == 2.0 + SHORTEST_TAIL
+
+
+def test_hosts_are_forgotten_unless_they_have_a_request_or_a_pause(monkeypatch):
+    monkeypatch.setattr(hosts_module, "MAX_HOSTS", 100)
+    hosts = Hosts()
+    hosts.start("busy", 0.0)
+    hosts.start("rude", 0.0)
+    hosts.finish("rude", 0.0, answered=True, retry_after=1000.0)
+    most = 0
+    for number in range(5000):
+        hosts.start(f"h{number}", float(number % 3))
+        hosts.finish(f"h{number}", float(number % 3), answered=number % 5 > 0)
+        hosts.start("often", 3.0)
+        hosts.finish("often", 3.0, answered=False)
+        most = max(most, len(hosts.known))
+    assert most <= 110
+    assert hosts.known["busy"].active == 1
+    assert hosts.ready_at("rude", 500.0) == 1000.0
+    assert hosts.known["often"].failures == 5000
 
 
 def test_hosts_that_are_only_asked_as_seldom_as_they_want_are_not_slow():

@@ -30,11 +30,15 @@ class Database:
 
     hint = "set TMPDIR to a directory with free space."
     journal = "OFF"
+    one_thread = True
+    """Whether one thread alone uses the connection; otherwise one at a time."""
 
     def __init__(self, path: str, *tables: str) -> None:
         self._path = path
         try:
-            self._connection = sqlite3.connect(path, timeout=TIMEOUT, isolation_level=None)
+            self._connection = sqlite3.connect(
+                path, timeout=TIMEOUT, isolation_level=None, check_same_thread=self.one_thread
+            )
         except sqlite3.Error as error:
             self._fail(error)
         try:

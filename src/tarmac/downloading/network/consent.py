@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import json
 import re
+import weakref
 import zlib
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
 from tarmac.downloading.network.settings import Web
 from tarmac.extras import import_extra
+from tarmac.tools.keystore import Database
 
 ROBOTS, TDMREP = "/robots.txt", "/.well-known/tdmrep.json"
 MAX_RULES = 512 * 1024
@@ -27,8 +29,9 @@ _DIRECTIVES = REFUSALS | {
     "noarchive", "nocache", "nofollow", "nosnippet", "nositelinkssearchbox", "notranslate", "unavailable_after",
 }  # fmt: skip
 """Words of X-Robots-Tag that are not names of programs."""
-_PARSED, _KEPT = 2_000, 200_000
-"""Sites whose rules are kept parsed, and as text."""
+_CACHE_KIB = 4 << 10
+_PARSED, _PARSED_SITE = 2 << 20, 512
+"""Characters of rules that are kept parsed, which takes some twenty bytes for each; what a site counts besides."""
 _SIGNAL = re.compile(r"(?i)\s*ai-train\s*=\s*(\w+)\s*")
 
 
@@ -154,13 +157,18 @@ def _reservations(text: str) -> list[tuple[str, bool]]:
     ]
 
 
-@dataclass
-class Sites:
-    """The rules of all sites that were asked for them. Few are kept parsed, most as compressed text."""
+class Sites(Database):
+    """The rules of all sites that were asked for them: their texts on disk, and those used last parsed."""
 
-    web: Web
-    _parsed: OrderedDict[str, Rules] = field(default_factory=OrderedDict)
-    _texts: OrderedDict[str, bytes] = field(default_factory=OrderedDict)
+    one_thread = False
+
+    def __init__(self, web: Web) -> None:
+        super().__init__("", "rules (origin TEXT PRIMARY KEY, texts BLOB) WITHOUT ROWID")
+        self.execute(f"PRAGMA cache_size=-{_CACHE_KIB}")
+        weakref.finalize(self, self._connection.close)
+        self.web = web
+        self._parsed: OrderedDict[str, tuple[Rules, int]] = OrderedDict()
+        self._size = 0
 
     @property
     def files(self) -> list[str]:
@@ -170,22 +178,29 @@ class Sites:
 
     def get(self, origin: str) -> Rules | None:
         """Return the rules of a site; None if it was not asked yet."""
-        rules = self._parsed.get(origin)
-        if rules is None and origin in self._texts:
-            robots, _, reservations = zlib.decompress(self._texts[origin]).decode().partition("\0")
-            rules = parse_rules(robots, reservations, self.web)
-            self._keep(origin, rules)
-        return rules
+        if origin in self._parsed:
+            self._parsed.move_to_end(origin)
+            return self._parsed[origin][0]
+        row = self.execute("SELECT texts FROM rules WHERE origin = ?", (origin,)).fetchone()
+        if row is None:
+            return None
+        robots, _, reservations = zlib.decompress(row[0]).decode().partition("\0")
+        return self._keep(origin, robots, reservations)
 
     def put(self, origin: str, texts: Mapping[str, str]) -> None:
         """Store what the files of a site say."""
         robots, reservations = (texts.get(name, "").replace("\0", "") for name in (ROBOTS, TDMREP))
-        self._texts[origin] = zlib.compress(f"{robots}\0{reservations}".encode(errors="replace"))
-        while len(self._texts) > _KEPT:
-            self._texts.popitem(last=False)
-        self._keep(origin, parse_rules(robots, reservations, self.web))
+        content = zlib.compress(f"{robots}\0{reservations}".encode(errors="replace"))
+        self.execute("INSERT OR REPLACE INTO rules VALUES (?, ?)", (origin, content))
+        self._keep(origin, robots, reservations)
 
-    def _keep(self, origin: str, rules: Rules) -> None:
-        self._parsed[origin] = rules
-        while len(self._parsed) > _PARSED:
-            self._parsed.popitem(last=False)
+    def _keep(self, origin: str, robots: str, reservations: str) -> Rules:
+        rules = parse_rules(robots, reservations, self.web)
+        size = _PARSED_SITE + len(robots) + len(reservations)
+        _, before = self._parsed.pop(origin, (rules, 0))
+        self._parsed[origin] = rules, size
+        self._size += size - before
+        while self._size > _PARSED and len(self._parsed) > 1:
+            _, (_, size) = self._parsed.popitem(last=False)
+            self._size -= size
+        return rules

@@ -13,7 +13,8 @@ FAILURES = 5
 """Failures in a row after which a host is left alone for a while."""
 COOL_DOWN, MAX_COOL_DOWN = 5.0, 600.0
 """For how long it is left alone the first time, and at most, in multiples of the backoff."""
-MAX_HOSTS = 100_000
+MAX_HOSTS = 20_000
+"""Hosts that are remembered, besides those that have a request or a pause."""
 RECENT = 5.0
 """Seconds for which a host counts as one that answers."""
 NEVER = math.inf
@@ -51,14 +52,14 @@ class Hosts:
     rate: float | None = None
     backoff: float = 1.0
     known: OrderedDict[str, Host] = field(default_factory=OrderedDict)
+    _most: int = field(default_factory=lambda: MAX_HOSTS)
+    """How many there may be before some are forgotten."""
 
     def of(self, name: str) -> Host:
         """Return the state of a host."""
         host = self.known.get(name)
         if host is None:
             host = self.known[name] = Host()
-            if len(self.known) > MAX_HOSTS:
-                self._forget()
         return host
 
     def ready_at(self, name: str, now: float) -> float:
@@ -87,6 +88,9 @@ class Hosts:
     def start(self, name: str, now: float, *, exclusive: bool = False) -> None:
         """Note that a request starts; with `exclusive`, no other one starts before it ends."""
         host = self.of(name)
+        self.known.move_to_end(name)
+        if len(self.known) > self._most:
+            self._forget(now)
         host.active += 1
         host.exclusive = host.exclusive or exclusive
         host.trying = host.trying or host.failures >= FAILURES
@@ -113,7 +117,7 @@ class Hosts:
         else:
             host.failures += 1
             if host.failures >= FAILURES and (host.trying or host.failures == FAILURES):
-                pause = self.backoff * min(COOL_DOWN * 2**host.pauses, MAX_COOL_DOWN)
+                pause = self.backoff * min(COOL_DOWN * 2 ** min(host.pauses, 30), MAX_COOL_DOWN)
                 host.pause_ends = max(host.pause_ends, now + pause)
                 host.pauses += 1
             host.trying = False
@@ -126,8 +130,9 @@ class Hosts:
             host.failures = host.pauses = 0
             host.pause_ends, host.trying = -NEVER, False
 
-    def _forget(self) -> None:
-        """Forget hosts that nothing is known about, the oldest first."""
-        for name, host in list(self.known.items())[: MAX_HOSTS // 10]:
-            if not (host.active or host.failures or host.retry_at > -NEVER):
+    def _forget(self, now: float) -> None:
+        """Forget the hosts that were asked least recently, unless they have a request or a pause."""
+        for name, host in list(self.known.items())[: -MAX_HOSTS // 2]:
+            if not host.active and max(host.next_start, host.retry_at, host.pause_ends) <= now:
                 del self.known[name]
+        self._most = max(MAX_HOSTS, 2 * len(self.known))

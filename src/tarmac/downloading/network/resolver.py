@@ -21,7 +21,7 @@ from tarmac.storage.addresses import network_of
 
 KEPT, KEPT_FAILURE = 600.0, 60.0
 """Seconds for which addresses are kept, and for which a name without addresses is."""
-MAX_NAMES = 100_000
+MAX_NAMES = 50_000
 QUERIES = 64
 """Concurrent questions to name servers."""
 _QUERY_TIMEOUT, _QUERY_TRIES = 3.0, 2
