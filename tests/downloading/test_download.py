@@ -9,6 +9,7 @@ import shutil
 from collections import Counter
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -99,6 +100,23 @@ def test_shards_have_the_order_of_the_rows_and_tables_are_joined(web, tmp_path):
     ]
     assert [sample["__key__"] for sample in samples(tmp_path / "out")] == [
         f"{number:09d}" for number in range(23)
+    ]
+
+
+def test_text_that_is_not_utf_8(web, tmp_path):
+    """Such rows are like others: what is invalid in a caption becomes U+FFFD, and a link with it leads nowhere."""
+    links = [each.encode() for each in urls(web, 3)]
+    columns = {"url": [*links, links[0] + b"\xff"], "TEXT": [b"good", b"b\xffd", None, "ü".encode()]}
+    dirty = {name: pa.array(values).view(pa.string()) for name, values in columns.items()}
+    pq.write_table(pa.table(dirty), tmp_path / "t.parquet")
+    tarmac.download(tmp_path / "t.parquet", f"{tmp_path}/out/", caption="TEXT", save=["TEXT"], **OPTIONS)
+    assert statuses(tmp_path / "out") == ["success"] * 3 + ["http"]
+    captions = ["good", "b\ufffdd", None, "ü"]
+    assert [row["caption"] for row in lines(tmp_path / "out")] == captions
+    assert [sample.get("txt", b"").decode() for sample in samples(tmp_path / "out")] == [
+        "good",
+        "b\ufffdd",
+        "",
     ]
 
 

@@ -51,6 +51,22 @@ def test_json_objects_may_differ(tmp_path):
     assert read(source, [1, 0]) == [{"id": "b", "B": "é"}, {"id": 7, "a": [1, None]}]
 
 
+def test_text_of_parquet_that_is_not_utf_8_is_bytes(tmp_path):
+    cells = pa.array([b"a", b"\xff", None, b"b"]).view(pa.string())
+    columns = {"txt": cells, "name": cells.dictionary_encode(), "n": [1, 2, 3, 4]}
+    pq.write_table(pa.table(columns), tmp_path / "t.parquet")
+    rows = [{"txt": each, "name": each, "n": n} for n, each in enumerate(["a", b"\xff", None, "b"], 1)]
+    source = table(tmp_path / "t.parquet")
+    assert [dict(row) for _, row in source.rows()] == rows
+    assert read(source, [2, 1, 0]) == [rows[2], rows[1], rows[0]]
+    assert list(source.span((1,), 2, source.names)) == rows[1:3]
+    nested = pa.ListArray.from_arrays([0, 1, 2, 2, 3], pa.array([b"a", b"\xff", b"b"]).view(pa.string()))
+    pq.write_table(pa.table({"txt": nested}), tmp_path / "n.parquet")
+    with pytest.raises(DecodeFailed, match="'txt'") as caught:
+        list(table(tmp_path / "n.parquet").rows())
+    assert caught.value.location == str(tmp_path / "n.parquet")
+
+
 def test_lines_keep_blank_ones(tmp_path):
     source = table(tmp_path / "t", b"one\r\n\n\xff", format="lines")
     assert [row["txt"] for row in read(source, [2, 1, 0])] == [b"\xff", b"", b"one"]

@@ -316,6 +316,8 @@ class Parquet(Table):
             if isinstance(error, ObjectChanged):
                 raise
             raise DecodeFailed(f"invalid Parquet file: {error}.", url=self.url) from None
+        except DecodeFailed as error:
+            raise error.at(url=self.url) from None
 
     @cached_property
     def names(self) -> list[str]:
@@ -341,7 +343,7 @@ class Parquet(Table):
             for batch in file.iter_batches(_BATCH, row_groups=groups, columns=list(columns)):
                 low, high = max(first - number, 0), min(stop - number, batch.num_rows)
                 if low < high:
-                    yield from batch.slice(low, high - low).to_pylist()
+                    yield from _rows_of(batch.slice(low, high - low))
                     count -= high - low
                 number += batch.num_rows
             if count:
@@ -382,9 +384,38 @@ def _batches(file: Any, columns: Sequence[str] | None, groups: range) -> Iterato
     number = sum(file.metadata.row_group(group).num_rows for group in range(groups.start))
     selected = None if columns is None else list(columns)
     for batch in file.iter_batches(_BATCH, row_groups=list(groups), columns=selected):
-        for row in batch.to_pylist():
+        for row in _rows_of(batch):
             yield number, row
             number += 1
+
+
+def _rows_of(batch: Any) -> list[Row]:
+    """Return the rows of a batch. Text that is not UTF-8, which some programs write, is returned as bytes."""
+    try:
+        return list(batch.to_pylist())
+    except UnicodeDecodeError:
+        names = batch.schema.names
+        columns = [_values(name, column) for name, column in zip(names, batch.columns, strict=True)]
+        return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def _values(name: str, column: Any) -> list[Any]:
+    import pyarrow as pa
+
+    try:
+        return list(column.to_pylist())
+    except UnicodeDecodeError:
+        if pa.types.is_nested(column.type):
+            raise DecodeFailed(f"the column {name!r} has text that is not UTF-8.") from None
+        plain = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+        return [each if each is None else _as_text(each) for each in plain.cast(pa.binary()).to_pylist()]
+
+
+def _as_text(value: bytes) -> str | bytes:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value
 
 
 def _groups(file: Any, first: int, stop: int) -> tuple[list[int], int]:
