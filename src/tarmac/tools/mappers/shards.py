@@ -238,12 +238,21 @@ def write_record_manifest(
 def read_record_manifest(url: str, storage: StorageOptions = DEFAULT_STORAGE) -> tuple[Manifest, Schema]:
     """Read such a manifest."""
     manifest = read_manifest(url, storage)
-    info = manifest.info
-    if not isinstance(info, dict) or INFO not in info:
+    if not lists_records(manifest):
         raise BadManifest(
             "the manifest lists shards of samples, not of records.", url=url, hint="tarmac.Dataset reads it."
         )
+    return manifest, record_schema(manifest, url)
+
+
+def lists_records(manifest: Manifest) -> bool:
+    """Return whether a manifest lists shards of records."""
+    return isinstance(manifest.info, dict) and INFO in manifest.info
+
+
+def record_schema(manifest: Manifest, url: str | None = None) -> Schema:
+    """Return the schema of the records that a manifest lists; errors name its URL."""
     try:
-        return manifest, Schema.from_json(info[INFO])
+        return Schema.from_json(manifest.info[INFO])
     except (ValueError, LookupError, TypeError) as error:
         raise BadManifest(f"the schema of the records is invalid ({error}).", url=url) from None

@@ -21,6 +21,7 @@ from tarmac.storage.urls import Shards
 from tarmac.tools.options import Access, bundle, verb
 from tarmac.tools.plan import can_index, open_indexed
 from tarmac.tools.select import Select
+from tarmac.tools.show.rows import open_rows
 from tarmac.tools.show.verb import SampleView, ShowArgs, show
 
 BINS = 12
@@ -41,7 +42,8 @@ def stats(
     access, select = bundle(Access, options), bundle(Select, options)
     inputs = access.inputs(sources)
     if not images and n is None and select.rule is None and can_index(inputs.urls):
-        return _from_index(open_indexed(inputs, select, access).dataset)
+        indexed = open_rows(inputs.manifest, select, access) or open_indexed(inputs, select, access)
+        return _from_index(indexed.dataset)
     return _from_samples(show(inputs, n, **options), images=images)  # type: ignore[arg-type]
 
 

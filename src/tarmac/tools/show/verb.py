@@ -18,6 +18,7 @@ from tarmac.tools.options import Access, AccessArgs, SelectArgs, bundle, verb
 
 if TYPE_CHECKING:
     from tarmac.exact.dataset import Dataset
+    from tarmac.tools.plan import IndexedSamples
     from tarmac.tools.select import Select
 
 
@@ -99,12 +100,18 @@ def show(
     >>> tarmac.show("train-*.tar", at=["00042"]).extract("look/")
 
     Negative numbers count from the end. Without a selection, shards are read from the start and only as far
-    as necessary.
+    as necessary. Of combined tokens, a sample is a row.
     """
     if n is not None and n < 0:
         raise UsageError(f"expected 0 or more, got {n}.", field="n")
     access = bundle(Access, options)
     inputs = access.inputs(sources)
+    if inputs.manifest is not None and inputs.manifest.info:
+        from tarmac.tools.show.rows import find_rows
+
+        rows = find_rows(inputs.manifest, access, at, options)
+        if rows is not None:
+            return SampleViews(islice(rows, n), access.storage)
     return SampleViews(map(_view, islice(_samples(inputs, access, at, options), n)), access.storage)
 
 
@@ -125,8 +132,7 @@ def _samples(
     select = bundle(Select, options)
     if can_index(inputs.urls):
         if at:
-            dataset = open_indexed(inputs, select, access).dataset
-            return select.cut(_find(dataset, each) for each in at)
+            return pick(open_indexed(inputs, select, access), at)
         if _counts_from_the_end(select):
             indexed = open_indexed(inputs, select, access)
             return indexed.samples(indexed.everything)
@@ -145,6 +151,11 @@ def _stream(inputs: Inputs, select: Select, access: Access) -> Iterator[Sample]:
     tally, select = Tally(), with_indexed_names(inputs, select, access)
     yield from OnePass(inputs.urls, select, access).samples(OnePass.everything, tally)
     select.remarks(tally, empty=True)  # showing an empty selection is not an error
+
+
+def pick(indexed: IndexedSamples, at: Sequence[int | str]) -> Iterator[Sample]:
+    """Return the samples of these numbers and keys."""
+    return indexed.select.cut(_find(indexed.dataset, each) for each in at)
 
 
 def _find(dataset: Dataset, at: int | str) -> Sample:
