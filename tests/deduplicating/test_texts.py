@@ -16,7 +16,7 @@ from deduplicating.vectors import write
 from tarmac.deduplicating import minhash, shingles
 from tarmac.deduplicating.pairs import read_pairs
 from tarmac.deduplicating.why import why
-from tarmac.errors import LimitExceeded, UsageError
+from tarmac.errors import JobMismatch, LimitExceeded, UsageError
 
 WORDS = [
     a + b for a in ("ba", "ko", "li", "mu", "ne", "ra", "so", "ti") for b in ("n", "rel", "st", "va", "x")
@@ -157,6 +157,11 @@ def test_errors(home):
     shard("none.tar", [])
     with pytest.raises(UsageError, match="no samples"):
         tarmac.dedup("none.tar", "keep.txt", text="txt")
+    with pytest.raises(UsageError, match="no sample has the field 'text'; the first has txt"):
+        tarmac.dedup("x.tar", "keep.txt", text="text")
+    tarmac.dedup("x.tar", "keep.txt", text="txt")
+    with pytest.raises(JobMismatch, match="shingle 'chars:5' -> 'words:2'"):
+        tarmac.dedup("x.tar", "keep.txt", text="txt", shingle="words:2")
     similar = [
         f"one of many pictures of the same thing in the same town, number {number}" for number in range(60)
     ]

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tarmac
-from embedding.models import HERE
+from embedding.models import HERE, letters
 from embedding.shards import captions
 from tarmac.errors import IndexDamaged, NotFound, UsageError
 
@@ -138,6 +138,31 @@ def test_keys_and_numbers(tmp_path):
         vectors[20]
     assert [start for start, _ in vectors.blocks(4)] == [0, 4, 8, 10, 14, 18]
     assert "20 vectors of 32 numbers" in repr(vectors)
+
+
+def test_keys_that_several_samples_have(tmp_path):
+    """Shards often number their samples from zero: the vector is that of the shard, or there is an error."""
+    texts = {}
+    for name in ("a", "b"):
+        with tarmac.TarWriter(tmp_path / f"{name}.tar") as writer:
+            for number in range(4):
+                texts[f"{tmp_path}/{name}.tar", str(number)] = f"{name * 5} {number}"
+                writer.write({"__key__": str(number), "txt": f"{name * 5} {number}"})
+        with tarmac.TarWriter(tmp_path / f"other-{name}.tar") as writer:
+            writer.write({"__key__": "3", "txt": "x"})
+    tarmac.embed(f"{tmp_path}/?.tar", tmp_path / "out", model=f"{HERE}:Letters", text="txt", jobs=1)
+    vectors = tarmac.Embeddings(tmp_path / "out")
+    samples = list(tarmac.Dataset(f"{tmp_path}/?.tar").map(vectors.add))
+    assert len(samples) == 8
+    for sample in samples:
+        counts = letters(texts[sample["__url__"], sample["__key__"]])
+        assert np.allclose(sample["text_emb"], counts / np.linalg.norm(counts), atol=1e-3)
+    assert vectors.find(["3", "4", "0"]).tolist() == [3, -1, 0]
+    assert vectors.find_all("3").tolist() == [3, 7]
+    with pytest.raises(UsageError, match="2 vectors have the key '3'"):
+        vectors["3"]
+    with pytest.raises(UsageError, match="2 vectors have the key '3'"):
+        list(tarmac.Dataset(f"{tmp_path}/other-a.tar").map(vectors.add))
 
 
 def test_columns_of_other_types_in_other_parts(tmp_path):

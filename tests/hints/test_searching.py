@@ -119,6 +119,19 @@ def test_a_model_that_is_unknown(embeddings, tmp_path, capsys):
         tarmac.Knn(tmp_path / "index").query(text="a dog")
 
 
+@follows("`vectors`, that of one of them.")
+def test_a_key_that_repeats(tmp_path, capsys):
+    vectors = clusters(100, 16)
+    keys = {"key": [str(number % 50) for number in range(100)]}
+    path = write_embeddings(tmp_path / "embeddings", vectors, columns=keys)
+    done(capsys, "knn", "build", path, "-o", tmp_path / "index")
+    assert refused(capsys, "knn", "query", tmp_path / "index", "--key", "7").startswith("--vectors")
+    with hinted("`vectors`, that of one of them."):
+        tarmac.Knn(tmp_path / "index").query(key="7")
+    np.save(tmp_path / "q.npy", tarmac.Embeddings(path)[[57]])
+    done(capsys, "knn", "query", tmp_path / "index", "--vectors", tmp_path / "q.npy")
+
+
 @follows("the samples that were embedded, or without `samples`.", "`samples`, their manifest.")
 def test_samples_of_hits(embeddings, tmp_path, capsys):
     done(capsys, "knn", "build", embeddings, "-o", tmp_path / "index")

@@ -105,10 +105,10 @@ def test_other_options_or_vectors_are_refused_unless_overwritten(tmp_path, embed
 
     with pytest.raises(JobMismatch, match="target_recall"):
         tarmac.Knn.build(embeddings, index, max_memory="100KB", target_recall=0.9)
-    with pytest.raises(UsageError, match=r"knn\.json"):
+    with pytest.raises(JobMismatch, match=r"knn\.json: .* max_memory 100000 -> 4000000000\."):
         tarmac.Knn.build(embeddings, index)  # another kind
     write_embeddings(embeddings, vectors[:100], first=COUNT)
-    with pytest.raises(JobMismatch):
+    with pytest.raises(JobMismatch, match="other vectors"):
         tarmac.Knn.build(embeddings, index, max_memory="100KB")
     report = tarmac.Knn.build(embeddings, index, overwrite=True)
     assert report.facts.choice.name == "flat"
@@ -149,6 +149,9 @@ def test_arguments_are_checked(tmp_path, embeddings):
     with pytest.raises(UsageError) as error:
         tarmac.Knn.build(embeddings, "s3://bucket/index")
     assert error.value.field == "output"
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="expected a directory"):
+        tarmac.Knn.build(embeddings, tmp_path / "file")
 
 
 def test_nothing_to_index(tmp_path):

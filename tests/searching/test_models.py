@@ -9,7 +9,8 @@ from PIL import Image
 import tarmac
 from cli.running import run
 from harness.vectors import unit, write_embeddings
-from tarmac.errors import UsageError
+from tarmac.errors import DecodeFailed, TarmacWarning, UsageError
+from tarmac.searching import queries
 
 MODEL = '''
 import numpy as np
@@ -57,6 +58,28 @@ def test_texts_and_pictures(index, tmp_path, capsys):
         status, stdout, stderr = run(capsys, "knn", "query", index, "--text", text, "-k", "5")
         assert status == 0, stderr
         assert [line.split("\t")[1] for line in stdout.splitlines()] == [hit.key for hit in by_text]
+
+
+def test_a_model_that_has_changed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "colours.py").write_text(MODEL)
+    with tarmac.TarWriter("in.tar") as writer:
+        for name in ("red", "green", "blue"):
+            writer.write({"__key__": name, "txt": name})
+    tarmac.embed("in.tar", "embeddings", model="colours.py:Colours", text="txt", jobs=1)
+    tarmac.Knn.build("embeddings", "index")
+    assert tarmac.Knn("index").query(text="blue", k=1)[0].key == "blue"
+    queries._loaded.clear()
+    (tmp_path / "colours.py").write_text(MODEL.replace("255 *", "-255 *"))
+    with pytest.warns(TarmacWarning, match=r"colours\.py:Colours has changed"):
+        tarmac.Knn("index").query(text="blue", k=1)
+
+
+def test_files_that_are_no_pictures(index, tmp_path):
+    for image, location in ((tmp_path / "colours.py", str(tmp_path / "colours.py")), (b"x", "")):
+        with pytest.raises(DecodeFailed) as caught:
+            tarmac.Knn(index).query(image=image)
+        assert caught.value.location == location
 
 
 def test_a_model_that_cannot(tmp_path, index):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 import pickle
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pytest
 from PIL import Image
 
 import tarmac
+from cli.running import run
 from harness.vectors import clusters, write_embeddings
 from searching.data import brute_force, choice_of, recall
 from tarmac.errors import BadCondition, IndexStale, MissingField, NotFound, UsageError
@@ -64,6 +67,17 @@ def test_conditions_give_full_lists(knn, vectors, condition, share):
     assert recall(numbers, truth) >= 0.95
 
 
+def test_few_vectors_in_a_bitmap(knn, vectors, monkeypatch):
+    """Full lists also where there are too many selected vectors to compare all: in more and more lists."""
+    monkeypatch.setattr("tarmac.searching.searcher.SCANNED", 0)
+    allowed = np.flatnonzero(knn.vectors.where("group = 7"))
+
+    _, numbers = knn.search(vectors[COUNT:], 20, where="group = 7")
+
+    assert np.isin(numbers, allowed).all()
+    assert recall(numbers, allowed[brute_force(vectors[COUNT:], vectors[allowed], 20)]) >= 0.95
+
+
 def test_a_mask_whose_vectors_are_far_from_the_queries(knn, vectors):
     """The lists that are nearest to a query have none of them."""
     axis = vectors[:COUNT, 0]
@@ -113,7 +127,7 @@ def test_the_sample_of_a_key_is_not_its_own_neighbour(knn, vectors):
     assert hits[0].caption == f"caption {hits[0].number}"
     truth = brute_force(vectors[123:124], vectors[:COUNT], 11)[0].tolist()
     assert len({hit.number for hit in hits} & {*truth}) >= 8
-    with pytest.raises(UsageError, match="absent"):
+    with pytest.raises(UsageError, match=r"key 'absent'; one of them has '000000'"):
         knn.query(key="absent")
 
 
@@ -243,6 +257,60 @@ def test_samples_that_are_not_there(samples, tmp_path):
     finally:
         (home / "moved.tar").rename(home / "in-0.tar")
     assert len(hits) == 5
+
+
+def test_offsets_in_the_shards_that_were_embedded(samples, tmp_path, capsys):
+    """The command prints them without --samples, while these shards are there."""
+    home, _, colours = samples
+    command = ("knn", "query", home / "index", "--key", "000007", "-k", "3", "--json")
+    hits = [json.loads(line) for line in run(capsys, *command)[1].splitlines()]
+    for hit in hits:
+        data = Path(hit["shard"]).read_bytes()[hit["offset"] :][: hit["sizes"]["png"]]
+        with Image.open(io.BytesIO(data)) as image:
+            assert image.getpixel((0, 0)) == tuple(colours[hit["number"]].tolist())
+    index = f"{home}/in-{hits[0]['number'] // 100}.tar.arrow"
+    Path(index).rename(tmp_path / "away")
+    try:
+        (again, *_) = (json.loads(line) for line in run(capsys, *command)[1].splitlines())
+    finally:
+        (tmp_path / "away").rename(index)
+    assert (again["key"], again["shard"], again["offset"]) == (hits[0]["key"], hits[0]["shard"], None)
+
+
+@pytest.fixture
+def repeated(tmp_path):
+    """Two shards whose samples have the same keys, the colours of all, and an index of them."""
+    colours = np.random.default_rng(1).integers(0, 256, (20, 3))
+    for number in range(2):
+        with tarmac.TarWriter(tmp_path / f"in-{number}.tar") as writer:
+            for row in range(10):
+                image = Image.new("RGB", (8, 8), tuple(map(int, colours[number * 10 + row])))
+                writer.write({"__key__": str(row), "png": image})
+    columns = {"shard": [str(tmp_path / f"in-{at // 10}.tar") for at in range(20)]}
+    columns["key"] = [str(at % 10) for at in range(20)]
+    path = write_embeddings(tmp_path / "embeddings", (colours - 128) / 128, columns=columns, part_rows=10)
+    tarmac.Knn.build(path, tmp_path / "index", metric="l2")
+    return tmp_path, colours
+
+
+def test_hits_of_keys_that_repeat(repeated):
+    """The shard that was embedded says which sample is meant; where it does not, there is an error."""
+    home, colours = repeated
+    knn, queries = tarmac.Knn(home / "index"), (colours - 128) / 128
+    dataset = tarmac.Dataset(f"{home}/in-*.tar")
+    for hit in knn.query(vectors=queries, k=1, samples=dataset):
+        pixel = dataset.decode("rgb8")[hit.index]["png"][0, 0].tolist()
+        assert (hit.number, pixel) == (hit.query, colours[hit.query].tolist())
+    hits = knn.query(vectors=queries[13], k=1)
+    hits.write_sheet(home / "hit.png")
+    with Image.open(home / "hit.png") as sheet:
+        assert tuple(colours[13].tolist()) in {pixel for _, pixel in sheet.convert("RGB").getcolors(1 << 20)}
+    with pytest.raises(UsageError, match="2 indexed samples have the key '3'"):
+        knn.query(key="3")
+    for number in range(2):
+        (home / f"in-{number}.tar").rename(home / f"moved-{number}.tar")
+    with pytest.raises(UsageError, match="2 samples have the key '3' of a hit"):
+        knn.query(vectors=queries[13], k=1, samples=f"{home}/moved-*.tar")
 
 
 def test_a_sheet_of_unknown_shards(knn, tmp_path):

@@ -99,7 +99,7 @@ def query(
     """Print the samples nearest to a text, a picture, a sample or vectors: score, key, caption, shard, offset."""
     import tarmac
 
-    hits = tarmac.Knn(index, embeddings=embeddings).query(**options)
+    hits = tarmac.Knn(index, embeddings=embeddings).query(**options).located()
     for hit in hits:
         if as_json:
             say_json(hit.to_dict())

@@ -51,6 +51,11 @@ class Options:
         return self.threshold if self.threshold is not None else TEXTS if self.text else VECTORS
 
     @property
+    def compared(self) -> dict[str, str | None]:
+        """Return what decides which samples are near each other, besides the threshold."""
+        return {"kind": self.kind, "text": self.text, "shingle": self.shingle if self.text else None}
+
+    @property
     def preferred(self) -> Keep:
         """Return which sample of a group stays."""
         return self.keep or ("score" if self.score else "first")

@@ -79,6 +79,8 @@ class Record:
         finally:
             lock.remove()
             lock.release()
+            with contextlib.suppress(OSError):  # only if nothing was written
+                os.rmdir(self.directory)
 
     def write(self, source: Source, groups: Groups, facts: Mapping[str, Any]) -> None:
         """Write the groups, and at last the keys that stay."""

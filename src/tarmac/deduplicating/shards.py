@@ -23,6 +23,7 @@ from tarmac.jobs.statuses import status_fingerprint, statuses_of
 from tarmac.runtime.types import Integers
 from tarmac.samples.grouping import Sample
 from tarmac.tools.options import Access
+from tarmac.tools.output import fields_of
 
 _BLOCK = 1 << 12
 _KEY, _LENGTH, _SCORE = "key", "length", "score"
@@ -90,11 +91,12 @@ class Shards:
         import pyarrow as pa
 
         rows: dict[str, list[Any]] = {_KEY: [], _LENGTH: [], _SCORE: []}
-        blocks, own = [], 0
+        blocks, own, fields, usable = [], 0, list[str](), False
         for index, inputs in enumerate((self.sources, self.against)):
             block: list[str | None] = []
             for sample in self.access.reader(inputs.urls) if inputs is not None else ():
                 block.append(_text(sample, str(self.options.text)))
+                fields, usable = fields or list(fields_of(sample)), usable or block[-1] is not None
                 rows[_KEY].append(sample["__key__"].encode("utf-8", "surrogateescape"))
                 rows[_LENGTH].append(len(block[-1] or ""))
                 rows[_SCORE].append(self._score(sample) if index == 0 else None)
@@ -108,6 +110,9 @@ class Shards:
             blocks.append(_table(rows))
         if not own:
             raise UsageError("the shards have no samples.", field="sources")
+        if not usable:
+            what = f"no sample has the field {self.options.text!r}; the first has {', '.join(fields)}."
+            raise UsageError(what, field="text")
         facts = {"inputs": self.inputs, "score": self.options.score, "own": own}
         os.makedirs(os.path.dirname(self.table), exist_ok=True)
         write_table(self.table, pa.concat_tables(blocks), facts)

@@ -17,6 +17,7 @@ from tarmac.deduplicating.options import Options
 from tarmac.deduplicating.pairs import Pairs
 from tarmac.display import plural
 from tarmac.embedding.embeddings import Embeddings
+from tarmac.embedding.keys import HINT
 from tarmac.embedding.layout import KINDS, MANIFEST
 from tarmac.errors import BadManifest, UsageError
 from tarmac.exact.joined import key_hashes
@@ -106,8 +107,7 @@ def check_keys(source: Source) -> None:
         key = source.keys(np.sort(again)[:1])[0]
         count = plural(len(again), "repeated key")
         what = f"{count}, such as {key!r}: a list of keys cannot tell their samples apart."
-        hint = "tarmac copy SHARDS -o DIR/ --rekey '{i:09d}' makes keys unique, before tarmac embed."
-        raise UsageError(what, field="sources", hint=hint)
+        raise UsageError(what, field="sources", hint=HINT)
 
 
 @dataclass

@@ -73,7 +73,7 @@ def dedup(
     source = _open(sources, against, choices, bundle(Access, options), record)
     begin = time.perf_counter()
     with record.locked():
-        facts = _facts(source, record, overwrite=overwrite)
+        facts = _facts(source, record, choices, overwrite=overwrite)
         reused = facts is not None and facts["threshold"] <= choices.least
         if facts is None or not reused:
             facts = _compute(source, record, choices, progress)
@@ -130,7 +130,7 @@ def _names(sources: Shards | Manifest) -> list[str]:
     return [os.fspath(name) for name in names if isinstance(name, str | os.PathLike)]
 
 
-def _facts(source: Source, record: Record, *, overwrite: bool) -> dict[str, Any] | None:
+def _facts(source: Source, record: Record, options: Options, *, overwrite: bool) -> dict[str, Any] | None:
     """Return what is recorded of the pairs of the same inputs; None if there is nothing to use."""
     if overwrite:
         for path in (record.keys, record.groups, record.pairs, record.samples):
@@ -139,10 +139,13 @@ def _facts(source: Source, record: Record, *, overwrite: bool) -> dict[str, Any]
         return None
     facts = read_facts(record.pairs)
     if facts is not None and facts["inputs"] != source.inputs:
-        what = (
-            "the list of keys and its pairs were made from other samples, or the samples have changed since."
-        )
-        raise JobMismatch(what, url=record.keys)
+        before, now = facts.get("compared", {}), options.compared
+        changes = [
+            f"{name} {before[name]!r} -> {now[name]!r}" for name in before if before[name] != now[name]
+        ]
+        what = "from other samples, or the samples have changed since"
+        what = f"with other options: {'; '.join(changes)}" if changes else what
+        raise JobMismatch(f"the list of keys and its pairs were made {what}.", url=record.keys)
     if facts is None and os.path.exists(record.keys):
         raise exists(record.keys)
     return facts
@@ -151,7 +154,12 @@ def _facts(source: Source, record: Record, *, overwrite: bool) -> dict[str, Any]
 def _compute(source: Source, record: Record, options: Options, progress: bool | None) -> dict[str, Any]:
     """Compare all samples, and record the pairs."""
     pairs, unusable = source.pairs(record.work, progress)
-    facts = {"inputs": source.inputs, "threshold": options.least, "unusable": unusable}
+    facts = {
+        "inputs": source.inputs,
+        "compared": options.compared,
+        "threshold": options.least,
+        "unusable": unusable,
+    }
     write_pairs(record.pairs, pairs, facts)
     shutil.rmtree(record.work, ignore_errors=True)
     return facts

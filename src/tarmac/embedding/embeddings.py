@@ -11,13 +11,15 @@ import numpy as np
 import xxhash
 from numpy.typing import ArrayLike, NDArray
 
+from tarmac.embedding.keys import HINT, KeyIndex
 from tarmac.embedding.layout import KEY, KINDS, Facts, PartFacts, list_parts, read_facts
 from tarmac.embedding.parts import Part, Vectors
 from tarmac.errors import IndexDamaged, UsageError
 from tarmac.indexing.promote import common_types, promote
 from tarmac.indexing.where import parse_where
+from tarmac.jobs.entries import public_name
 from tarmac.runtime.types import Integers
-from tarmac.storage import is_local
+from tarmac.storage import is_local, location
 from tarmac.storage.local import local_path
 
 BLOCK = 1 << 14
@@ -169,44 +171,43 @@ class Embeddings:
         masks = [parsed.mask(table, types) for table in tables()]
         return np.concatenate(masks) if masks else np.zeros(0, bool)
 
-    def number(self, key: str) -> int:
-        """Return the number of the vector of a key; raise KeyError if there is none."""
-        number = int(self.find([key])[0])
-        if number < 0:
+    def number(self, key: str, shard: str = "") -> int:
+        """Return the number of the vector of a key; raise KeyError if there is none.
+
+        Of several vectors with the key, it is that of the shard with this URL; without one, they are an error.
+        """
+        numbers = self._keys.find_all(key)
+        if not len(numbers):
             raise KeyError(key)
-        return number
+        if len(numbers) > 1:
+            source = location(public_name(shard))
+            parts = np.searchsorted(self.offsets, numbers, side="right") - 1
+            own = [self.facts.parts[part].source == source for part in parts.tolist()]
+            if own.count(True) != 1:
+                what = f"{len(numbers)} vectors have the key {key!r}."
+                raise UsageError(what, url=self.directory, hint=HINT)
+            numbers = numbers[own]
+        return int(numbers[0])
 
     def find(self, keys: Iterable[str]) -> Integers:
         """Return the number of the first vector of each key; -1 if there is none."""
-        from tarmac.exact.joined import key_hashes
+        return self._keys.find(keys)
 
-        wanted = list(keys)
-        hashes, order = self._hashes
-        if not len(hashes):
-            return np.full(len(wanted), -1)
-        sought = key_hashes(wanted)
-        places = np.searchsorted(hashes, sought).clip(max=len(hashes) - 1)
-        numbers = np.where(hashes[places] == sought, order[places], -1)
-        present = np.flatnonzero(numbers >= 0)
-        for position, key in zip(present.tolist(), self.keys(numbers[present]), strict=True):
-            if key != wanted[position]:  # another key with the same hash
-                numbers[position] = -1
-        return numbers
+    def find_all(self, key: str) -> Integers:
+        """Return the numbers of all vectors of a key."""
+        return self._keys.find_all(key)
 
     @cached_property
-    def _hashes(self) -> tuple[NDArray[np.uint64], Integers]:
-        """The sorted hashes of all keys, and the number of each."""
-        from tarmac.exact.joined import key_hashes
-
-        hashes = np.concatenate(
-            [np.zeros(0, np.uint64), *(key_hashes(part.read_keys()) for part in self.parts)]
-        )
-        order = np.argsort(hashes, kind="stable")
-        return hashes[order], order
+    def _keys(self) -> KeyIndex:
+        return KeyIndex(key for part in self.parts for key in part.read_keys())
 
     def add(self, sample: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a sample with the vector of its key as a further field, `img_emb` or `text_emb`."""
-        return {**sample, f"{self.kind}_emb": self[str(sample["__key__"])]}
+        """Return a sample with the vector of its key as a further field, `img_emb` or `text_emb`.
+
+        Where several vectors have the key, the sample must come from the shard that was embedded.
+        """
+        number = self.number(str(sample["__key__"]), str(sample.get("__url__", "")))
+        return {**sample, f"{self.kind}_emb": self.take([number]).reshape(-1)}
 
     def _checked(self, numbers: ArrayLike) -> Integers:
         chosen = np.asarray(numbers, np.int64).reshape(-1)

@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
 from tarmac.embedding.embeddings import Embeddings
-from tarmac.errors import TarmacError, UsageError
+from tarmac.errors import BadManifest, JobMismatch, NotFound, UsageError
 from tarmac.jobs.ledger import ledger_url
 from tarmac.jobs.report import Report
 from tarmac.limits import parse_number
 from tarmac.searching.choice import Choice, as_size, choices, sufficient
-from tarmac.searching.facts import INDEX, KnnFacts, digest_of, index_directory, read_facts
+from tarmac.searching.facts import INDEX, MANIFEST, KnnFacts, digest_of, index_directory, read_facts
 from tarmac.searching.job import WORK, KnnJob, TargetMissed
 from tarmac.searching.library import METRICS, Metric, import_faiss
 from tarmac.searching.sources import Sources
@@ -23,6 +23,7 @@ from tarmac.tools.options import Run, RunArgs, bundle, verb
 
 MEMORY = "4GB"
 RECALL = 0.95
+_INPUTS = "inputs"
 
 
 @dataclass(slots=True, repr=False)
@@ -94,7 +95,7 @@ def build(
         embeddings.array(part)  # raises unless it is whole and has the dimension of the others
     vectors = Sources([embeddings])
     facts = {
-        "inputs": embeddings.fingerprint, "target_recall": target_recall, "max_memory": memory, "metric": metric,
+        _INPUTS: embeddings.fingerprint, "target_recall": target_recall, "max_memory": memory, "metric": metric,
     }  # fmt: skip
     fitting = list(choices(len(vectors), vectors.dimension, memory))
     if run.dry_run:
@@ -157,11 +158,22 @@ def _remove_work(directory: str) -> None:
 
 
 def _complete(directory: str, facts: dict[str, Any]) -> KnnFacts | None:
-    """Return the finished index of the same vectors and options, if it is here and whole."""
-    with contextlib.suppress(TarmacError, OSError):
+    """Return the finished index in a directory, if it is whole; raise JobMismatch if it is of something else."""
+    try:
         results = read_facts(directory)
-        options = {name: value for name, value in results.options.items() if name != "index"}
-        if options == facts and digest_of(os.path.join(directory, INDEX)) == results.digest:
+    except (NotFound, BadManifest):
+        return None
+    before = {name: results.options.get(name) for name in facts}
+    if before != facts:
+        changes = [
+            f"{name} {before[name]!r} -> {facts[name]!r}" for name in facts if before[name] != facts[name]
+        ]
+        if before[_INPUTS] != facts[_INPUTS]:  # hashes, which tell a person nothing
+            changes = ["it is of other vectors", *changes[1:]]
+        what = f"the directory has another index: {'; '.join(changes)}."
+        raise JobMismatch(what, url=os.path.join(directory, MANIFEST))
+    with contextlib.suppress(OSError):
+        if digest_of(os.path.join(directory, INDEX)) == results.digest:
             return results
     return None
 

@@ -79,7 +79,10 @@ def index_directory(output: str | os.PathLike[str], *, field: str = "output") ->
     if not is_local(name):
         what = "an index is a directory of this machine, or of a file system that it sees."
         raise UsageError(what, field=field, url=name)
-    return local_path(name).rstrip("/") or "/"
+    path = local_path(name).rstrip("/") or "/"
+    if os.path.isfile(path):
+        raise UsageError("expected a directory, got a file.", field=field, url=name)
+    return path
 
 
 def read_facts(directory: str) -> KnnFacts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -10,10 +11,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tarmac.display import display_url, examples, html_table
+from tarmac.embedding.keys import HINT, KeyIndex
 from tarmac.embedding.layout import CAPTION, KEY, SHARD
-from tarmac.errors import MissingField, UsageError
+from tarmac.errors import MissingField, TarmacError, UsageError
+from tarmac.indexing.sidecar import sidecar_url
+from tarmac.jobs.entries import public_name
 from tarmac.searching.searcher import Found
 from tarmac.searching.sources import Sources
+from tarmac.storage import is_local, location
+from tarmac.storage.local import local_path
 
 if TYPE_CHECKING:
     from tarmac.exact.dataset import Dataset
@@ -61,8 +67,20 @@ class Hits(list[Hit]):
         """
         from tarmac.tools.show.sheet import write_sheet
 
-        samples = _embedded(self) if self._samples is None else self._samples
-        return write_sheet(_views(resolve(self, samples), samples), os.fspath(url), images=max(len(self), 1))
+        samples, hits = self._samples, list(self)
+        if samples is None:
+            samples = _embedded(self)
+            hits = resolve(self, samples)
+        return write_sheet(_views(hits, samples), os.fspath(url), images=max(len(self), 1))
+
+    def located(self) -> Hits:
+        """Return the hits with where they are in the shards that were embedded, if these are local and have indexes."""
+        if self._samples is not None or not all(map(_is_indexed, {hit.shard for hit in self})):
+            return self
+        with contextlib.suppress(TarmacError):  # other samples are there now
+            samples = _embedded(self)
+            return Hits(resolve(self, samples), samples)
+        return self
 
     def _repr_html_(self) -> str:
         rows = {f"{hit.score:.4f} {hit.key}": hit.caption or display_url(hit.shard) for hit in self}
@@ -102,12 +120,18 @@ def open_samples(samples: Dataset[Any] | str | os.PathLike[str]) -> Dataset[Any]
 
 
 def resolve(hits: Sequence[Hit], samples: Dataset[Any]) -> list[Hit]:
-    """Return the hits with the shard, the offset and the fields that their keys have in the samples."""
-    numbers = find(samples, [hit.key for hit in hits])
-    unknown = [hit.key for hit, number in zip(hits, numbers.tolist(), strict=True) if number < 0]
+    """Return the hits with the shard, the offset and the fields that their keys have in the samples.
+
+    Of several samples with the key of a hit, it is the one in the shard that was embedded.
+    """
+    index, keys = KeyIndex(samples.keys()), [hit.key for hit in hits]
+    numbers = index.find(keys)
+    unknown = [key for key, number in zip(keys, numbers.tolist(), strict=True) if number < 0]
     if unknown:
         what = f"{len(unknown)} of {len(hits)} hits are not among the samples: {examples(unknown)}."
         raise UsageError(what, field="samples", hint="the samples that were embedded, or without `samples`.")
+    for position in np.flatnonzero(index.repeated(keys)).tolist():
+        numbers[position] = _in_shard(samples, index.find_all(keys[position]), hits[position])
     results = list(hits)
     for part, shard, rows, positions in samples._fetcher.groups(numbers):
         sidecar, url = part.shards.sidecar(shard), part.shards.url(shard)
@@ -122,16 +146,20 @@ def resolve(hits: Sequence[Hit], samples: Dataset[Any]) -> list[Hit]:
     return results
 
 
-def find(samples: Dataset[Any], keys: Sequence[str]) -> Integers:
-    """Return the number of the sample with each key; -1 if there is none."""
-    from tarmac.exact.joined import AddFields
+def _is_indexed(shard: str) -> bool:
+    return bool(shard) and is_local(shard) and os.path.exists(local_path(sidecar_url(shard)))
 
-    numbers = AddFields(samples).find(keys)
-    present = np.flatnonzero(numbers >= 0)
-    for position, key in zip(present.tolist(), samples.keys(numbers[present]), strict=True):
-        if key != keys[position]:  # another key with the same hash
-            numbers[position] = -1
-    return numbers
+
+def _in_shard(samples: Dataset[Any], numbers: Integers, hit: Hit) -> int:
+    """Return the one of several samples with the same key that is in the shard of the hit."""
+    inside: list[int] = []
+    for part, shard, _, positions in samples._fetcher.groups(numbers):
+        if location(public_name(part.shards.url(shard))) == location(hit.shard):
+            inside += numbers[positions].tolist()
+    if len(inside) != 1:
+        what = f"{len(numbers)} samples have the key {hit.key!r} of a hit."
+        raise UsageError(what, field="samples", hint=HINT)
+    return inside[0]
 
 
 def _embedded(hits: Sequence[Hit]) -> Dataset[Any]:

@@ -15,7 +15,7 @@ from tarmac.searching.add import AddReport, add_vectors
 from tarmac.searching.build import build
 from tarmac.searching.facts import KnnFacts, index_directory, load_index, read_facts
 from tarmac.searching.hits import Hits, hits_of
-from tarmac.searching.library import Vectors, contiguous
+from tarmac.searching.library import Numbers, Vectors, contiguous
 from tarmac.searching.measure import without
 from tarmac.searching.queries import encode_image, encode_text, read_vectors
 from tarmac.searching.searcher import Effort, Found, Searcher
@@ -141,18 +141,16 @@ class Knn:
         if len(chosen) != 1:
             what = f"expected one of text, image, key and vectors, got {', '.join(chosen) or 'none'}."
             raise UsageError(what, field="text")
-        model = self.facts.model
         if key is not None:
-            number = self.vectors.find([key])
-            if number[0] < 0:
-                raise UsageError(f"no indexed sample has the key {key!r}.", field="key", url=self.directory)
+            number = self._number(key)
             queries = self.vectors.take(number)
             results = without(self.search(queries, k + 1, where=where), number)
         else:
+            origin = self.vectors.embeddings[0].facts
             if text is not None:
-                queries = encode_text(model, text, device, self.directory)
+                queries = encode_text(origin, text, device, self.directory)
             elif image is not None:
-                queries = encode_image(model, image, device, self.directory)
+                queries = encode_image(origin, image, device, self.directory)
             else:
                 queries = self._queries(read_vectors(vectors))
             results = self.search(queries, k, where=where)
@@ -170,6 +168,17 @@ class Knn:
         if report.added:
             self._open()
         return report
+
+    def _number(self, key: str) -> Numbers:
+        """Return the number of the only vector of a key, as an array."""
+        numbers = self.vectors.find_all(key)
+        if not len(numbers):
+            what = f"no indexed sample has the key {key!r}; one of them has {self.vectors.keys([0])[0]!r}."
+            raise UsageError(what, field="key", url=self.directory)
+        if len(numbers) > 1:
+            what = f"{len(numbers)} indexed samples have the key {key!r}."
+            raise UsageError(what, field="key", url=self.directory, hint="`vectors`, that of one of them.")
+        return numbers
 
     def _queries(self, vectors: Any) -> Vectors:
         queries = contiguous(np.atleast_2d(np.asarray(vectors, np.float32)))

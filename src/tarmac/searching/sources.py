@@ -153,6 +153,15 @@ class Sources:
             numbers = np.where(known, within + self.offsets[source], numbers)
         return numbers
 
+    def find_all(self, key: str) -> Numbers:
+        """Return the numbers of all vectors of a key."""
+        numbers = []
+        for source, embeddings in enumerate(self.embeddings):
+            within = embeddings.find_all(key) - self.starts[source]
+            indexed = (within >= 0) & (within < self.rows[source])
+            numbers.append(within[indexed] + self.offsets[source])
+        return np.concatenate(numbers)
+
     def release(self) -> None:
         """Give back the pages of the files that were read, which count as memory of this process."""
         self._read = 0

@@ -84,6 +84,12 @@ def fingerprint(source: Any) -> str:
     return str(Function(name or _Shown(source)).options()["py"])
 
 
+def has_changed(recorded: str, source: Any) -> bool:
+    """Return whether a model has other code or files than the fingerprint that was recorded."""
+    before, now = (each.partition(" version=")[0] for each in (recorded, fingerprint(source)))
+    return bool(recorded) and before != now
+
+
 class _Shown:
     """Has the name, the module and the version of a model, for its fingerprint, but can be called."""
 
