@@ -47,6 +47,17 @@ def test_vocabularies_of_unknown_size(shards):
     )
 
 
+@follows("`{}`, if the vocabulary is larger.", "tarmac show lists the fields.")
+def test_samples_that_fail(shards):
+    beyond = f"{MODELS}:Beyond"
+    with hinted("`{}`, if the vocabulary is larger."):
+        tarmac.tokenize(shards, "out", text="txt", tokenizer=beyond, jobs=1)
+    assert tarmac.tokenize(shards, "out2", text="txt", tokenizer=beyond, vocab_size=256, jobs=1).written == 3
+    with hinted("tarmac show lists the fields."):
+        tarmac.tokenize(shards, "out", text="caption", tokenizer=f"{MODELS}:Letters", jobs=1)
+    assert "txt" in next(tarmac.show(shards)).sizes
+
+
 @follows("tarmac tokenize writes tokens.")
 def test_records_that_are_not_tokens(shards):
     from tarmac.tools.mappers.contract import Column

@@ -191,7 +191,7 @@ class TokenMapper(Mapper):
         if self.tokenizer is None:
             raise UsageError("the sequences have texts, which need `tokenizer`.", field="tokenizer")
         tokens, cut = self._texts.encode(texts)
-        _check(tokens.values, self._texts.vocab_size)
+        _check(tokens.values, self._texts.vocab_size, "vocab_size")
         return tokens, cut
 
     def _encoded_images(self, images: list[Array]) -> Ragged:
@@ -201,7 +201,7 @@ class TokenMapper(Mapper):
                 "the sequences have images, which need `image_tokenizer`.", field="image_tokenizer"
             )
         codes = self._images.encode(images)
-        _check(codes, self._images.vocab_size)
+        _check(codes, self._images.vocab_size, "image_vocab_size")
         return Ragged(codes.reshape(-1), np.arange(len(codes) + 1) * codes.shape[1])
 
     def count(self, columns: Mapping[str, Any]) -> dict[str, int]:
@@ -218,18 +218,21 @@ def smallest(vocab_size: int) -> str:
     return "uint16" if vocab_size <= 1 << 16 else "uint32"
 
 
-def _check(tokens: Array, vocab_size: int) -> None:
-    if tokens.size and not (tokens.min() >= 0 and tokens.max() < vocab_size):
-        raise TransformFailed(
-            f"a token from 0 to {vocab_size - 1} was expected, got {tokens.min()} to {tokens.max()}."
-        )
+def _check(tokens: Array, vocab_size: int, argument: str) -> None:
+    """Raise unless all tokens are in the vocabulary, whose size the argument can tell."""
+    if not tokens.size:
+        return
+    low, high = tokens.min(), tokens.max()
+    if low < 0 or high >= vocab_size:
+        what = f"a token from 0 to {vocab_size - 1} was expected, got {low} to {high}."
+        raise TransformFailed(what, hint=f"`{argument}`, if the vocabulary is larger." if low >= 0 else None)
 
 
 def _present(sample: Sample, names: str) -> str:
     for name in names.split(";"):
         if name in sample:
             return name
-    raise MissingField(f'the sample has no field "{names}".')
+    raise MissingField(f'the sample has no field "{names}".', hint="tarmac show lists the fields.")
 
 
 def is_image(name: str) -> bool:
