@@ -12,9 +12,10 @@ import tarmac
 from tarmac.errors import IndexingError, MissingField, UsageError
 from tarmac.exact.selection import by_numbers
 from tarmac.indexing.manifest import Inputs
+from tarmac.storage.urls import read_keys
 from tarmac.tools.options import Access
 from tarmac.tools.plan import OnePass, open_indexed
-from tarmac.tools.select import FieldRule, Select, read_keys
+from tarmac.tools.select import FieldRule, Select
 from tarmac.tools.tally import Tally
 from tools.shards import make
 

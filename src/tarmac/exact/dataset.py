@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
+import os
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -39,7 +40,7 @@ from tarmac.steps.fields import ToTuple
 from tarmac.steps.stage import Each
 from tarmac.storage import Cache, StorageOptions, is_local
 from tarmac.storage.types import DEFAULT_STORAGE
-from tarmac.storage.urls import Shards
+from tarmac.storage.urls import Shards, read_keys
 from tarmac.tar import Repeated, TarOptions
 from tarmac.tar.reader import DEFAULT_OPTIONS
 
@@ -351,12 +352,12 @@ class Dataset(Steps, MapStyle[T_co]):
         ]
         return self._of_parts(by_mask(self._parts, np.array(kept, np.bool_)))
 
-    def select_keys(self, keys: Collection[str]) -> Dataset[T_co]:
-        """Keep the samples with these keys, in the order of the shards.
+    def select_keys(self, keys: Collection[str] | str | os.PathLike[str]) -> Dataset[T_co]:
+        """Keep the samples with these keys, in the order of the shards. A path names a list, one key per line.
 
         Keys that do not exist are a warning, and an error if all of them are unknown.
         """
-        wanted = frozenset(keys)
+        wanted = read_keys(os.fspath(keys)) if isinstance(keys, str | os.PathLike) else frozenset(keys)
         selected = self._with_keys(wanted)
         unknown = wanted.difference(selected.keys())
         if wanted and len(unknown) == len(wanted):

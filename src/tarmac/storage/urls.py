@@ -275,6 +275,13 @@ def read_list(url: str, limits: Limits, storage: StorageOptions) -> bytes:
     return bytes(content)
 
 
+def read_keys(url: str, storage: StorageOptions = DEFAULT_STORAGE) -> frozenset[str]:
+    """Read a list of keys, one per line."""
+    text = read_list(url, DEFAULT_LIMITS, storage).decode("utf-8", "surrogateescape")
+    # Python splits lines at other characters, too, such as U+2028, which may be part of a key.
+    return frozenset(filter(None, (line.removesuffix("\r") for line in text.split("\n"))))
+
+
 def allowed_name(base: str, name: str) -> ShardUrl:
     """Resolve a name from a list; raise if it needs privileges that only code has."""
     name = _text(name.strip())

@@ -17,13 +17,12 @@ from tarmac.exact.dataset import Dataset
 from tarmac.exact.selection import by_numbers
 from tarmac.indexing.meta import Columns, MetaPlan, meta_plan, names_in
 from tarmac.indexing.where import Condition, parse_where
-from tarmac.limits import DEFAULT_LIMITS
 from tarmac.samples.grouping import Sample
 from tarmac.samples.naming import plain_key
 from tarmac.samples.splits import key_hasher, split_bounds
 from tarmac.storage import StorageOptions
 from tarmac.storage.types import DEFAULT_STORAGE
-from tarmac.storage.urls import read_list, reject_command
+from tarmac.storage.urls import read_keys, reject_command
 from tarmac.tools.chunks import chunks
 from tarmac.tools.output import fields_of
 from tarmac.tools.tally import Balance, Tally
@@ -146,13 +145,6 @@ def slice_text(value: slice) -> str:
     """Return START:STOP[:STEP]."""
     numbers = ["" if number is None else str(number) for number in (value.start, value.stop, value.step)]
     return ":".join(numbers if numbers[2] else numbers[:2])
-
-
-def read_keys(url: str, storage: StorageOptions = DEFAULT_STORAGE) -> frozenset[str]:
-    """Read a list of keys, one per line."""
-    text = read_list(url, DEFAULT_LIMITS, storage).decode("utf-8", "surrogateescape")
-    # Python splits lines at other characters, too, such as U+2028, which may be part of a key.
-    return frozenset(filter(None, (line.removesuffix("\r") for line in text.split("\n"))))
 
 
 @dataclass(frozen=True)
