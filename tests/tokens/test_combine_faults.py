@@ -1,4 +1,4 @@
-"""`combine` is killed, runs out of disk, or gets parts that do not belong together: nothing is lost."""
+"""`combine` is killed, runs out of disk, or gets the parts of an unfinished job: nothing is lost."""
 
 from __future__ import annotations
 
@@ -14,13 +14,9 @@ from harness import rounds
 from harness.crash import Forked, survive
 from harness.faultfs import Fault, every_fault, faulty
 from tarmac.errors import (
-    ArchiveError,
-    DecodeFailed,
     DiskFull,
-    JobBusy,
     JobError,
     JobMismatch,
-    NotFound,
     TarmacError,
     UsageError,
 )
@@ -243,144 +239,3 @@ class Stopped(Given):
         if row == [666]:
             raise ValueError("bad")
         return row
-
-
-def test_parts_that_do_not_belong_together(tmp_path):
-    a = write_parts(tmp_path / "a", some_parts())
-
-    class Wide(Given):
-        outputs = {**Given.outputs, "tokens": tarmac.tools.mappers.Column("uint32", (None,))}
-
-    b = write_parts(tmp_path / "b", some_parts(seed=1), mapper=Wide)
-    shutil.copy(b / "in-001.tar", a / "in-009.tar")
-    with pytest.raises(JobError, match=r"in-009\.tar.*another job"):
-        tarmac.combine(a, jobs=1)
-    os.unlink(a / "in-009.tar")
-    shutil.copy(b / "in-001.tar", a / "in-001.tar")
-    with pytest.raises(JobError, match=r"in-001\.tar.*not the one"):
-        tarmac.combine(a, jobs=1)
-    os.unlink(a / "in-001.tar")
-    with pytest.raises(NotFound, match=r"in-001\.tar.*missing"):
-        tarmac.combine(a, jobs=1)
-    assert not list((a).glob("combined/*.tar"))
-
-
-def test_mixed_columns(tmp_path, monkeypatch):
-    a, b = (
-        write_parts(tmp_path / name, some_parts(), mapper=mapper)
-        for name, mapper in (("a", Given), ("b", Other))
-    )
-    for path in b.glob("*.tar"):
-        shutil.copy(path, a / path.name) if path.name != "in-000.tar" else None
-    monkeypatch.setattr("tarmac.tokens.source.TokenJob.check", lambda self: None)
-    with pytest.raises(JobError, match=r"in-001\.tar.*the column count"):
-        tarmac.combine(a, jobs=1)
-
-
-class Other(Given):
-    """Tokens with other columns."""
-
-    outputs = {name: column for name, column in Given.outputs.items() if name != "count"}
-
-    def __call__(self, batch):
-        return {name: values for name, values in super().__call__(batch).items() if name != "count"}
-
-
-@pytest.mark.parametrize("at", [0.2, 0.5, 0.9])
-def test_damaged_parts(tmp_path, at, monkeypatch):
-    tokens = write_parts(tmp_path, some_parts())
-    path = tokens / "in-001.tar"
-    data = path.read_bytes()
-    path.write_bytes(data[: int(at * len(data)) // 512 * 512])
-    with pytest.raises(JobError, match=r"in-001\.tar"):
-        tarmac.combine(tokens, jobs=1)
-    monkeypatch.setattr("tarmac.tokens.source.TokenJob.check", lambda self: None)
-    with pytest.raises((ArchiveError, DecodeFailed, JobError), match=r"in-001\.tar"):
-        tarmac.combine(tokens, jobs=1)
-    assert not list(tokens.glob("combined/*.tar"))
-
-
-def test_directories_without_parts(tmp_path):
-    with pytest.raises(UsageError, match="tokenize has written nothing"):
-        tarmac.combine(tmp_path, jobs=1)
-    with pytest.raises(UsageError, match="tokenize has written nothing"):
-        tarmac.combine(tmp_path / "missing", jobs=1)
-    (tmp_path / "x.tar").touch()
-    with pytest.raises(UsageError, match=r"x\.tar: this is a file"):
-        tarmac.combine(tmp_path / "x.tar", jobs=1)
-    tokens = write_parts(tmp_path, [[("a", [70_000])]], on_error="skip")
-    with pytest.raises(UsageError, match="no rows"):
-        tarmac.combine(tokens, jobs=1)
-
-
-def test_combined_tokens_are_not_parts(tmp_path):
-    tokens = write_parts(tmp_path, some_parts())
-    tarmac.combine(tokens, jobs=1)
-    for option in ({}, {"output": tmp_path / "out"}, {"delete_parts": True}):
-        with pytest.raises(UsageError, match="combined tokens and no parts"):
-            tarmac.combine(tokens / "combined", jobs=1, **option)
-    tarmac.combine(tokens, move=True, jobs=1)
-    with pytest.raises(UsageError, match="combined tokens and no parts"):
-        tarmac.combine(tokens, format="npy", jobs=1)
-    assert len(stored(tokens)) == 150
-
-
-def test_outputs_that_exist(tmp_path):
-    tokens = write_parts(tmp_path, some_parts())
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "tokens-000000.tar").write_text("mine")
-    with pytest.raises(UsageError, match="exists"):
-        tarmac.combine(tokens, tmp_path / "out", jobs=1)
-    assert (tmp_path / "out" / "tokens-000000.tar").read_text() == "mine"
-    tarmac.combine(tokens, tmp_path / "other", jobs=1)
-    with pytest.raises(JobMismatch, match="format"):
-        tarmac.combine(tokens, tmp_path / "other", format="npy", jobs=1)
-    tarmac.combine(tokens, tmp_path / "other", format="npy", jobs=1, overwrite=True)
-    assert not list((tmp_path / "other").glob("*.tar"))
-    (tokens / "tokens.json").write_text("mine")
-    with pytest.raises(UsageError, match="exists"):
-        tarmac.combine(tokens, move=True, jobs=1)
-    assert len(list(tokens.glob("*.tar"))) == 3
-
-
-def test_other_options_after_the_parts_are_gone(tmp_path):
-    tokens = write_parts(tmp_path, some_parts())
-    tarmac.combine(tokens, tmp_path / "out", delete_parts=True, jobs=1)
-    with pytest.raises(JobError, match="parts are gone"):
-        tarmac.combine(tokens, tmp_path / "out", delete_parts=True, jobs=1, order="key")
-    os.unlink(tmp_path / "out" / "tokens-000000.tar")
-    with pytest.raises(NotFound, match="gone or has changed"):
-        tarmac.combine(tokens, tmp_path / "out", jobs=1)
-
-
-def test_parts_of_a_running_job_are_not_deleted(tmp_path):
-    from tarmac.storage.locks import claim
-
-    tokens = write_parts(tmp_path, some_parts())
-    with open(tokens / ".tarmac" / "tokenize.job" / "lock", "w") as lock:
-        assert claim(lock.fileno())
-        with pytest.raises(JobBusy):
-            tarmac.combine(tokens, delete_parts=True, jobs=1)
-    assert len(list(tokens.glob("*.tar"))) == 3
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"format": "parquet"}, {"order": "random"}, {"max_rows": 0}, {"record_bytes": -1}, {"block_size": 0},
-        {"format": "sidecar", "order": "key"}, {"format": "sidecar", "pack": 10}, {"across_documents": True},
-        {"pack": 0}, {"move": True, "output": "x"}, {"format": "npy", "block_size": 3},
-        {"format": "npy", "output": "memory://x"},
-    ],
-)  # fmt: skip
-def test_options_that_make_no_sense(tmp_path, options):
-    tokens = write_parts(tmp_path, some_parts())
-    with pytest.raises(UsageError):
-        tarmac.combine(tokens, jobs=1, **options)
-    assert len(list(tokens.glob("*.tar"))) == 3
-
-
-def test_the_directory_of_the_parts_is_not_the_output(tmp_path):
-    tokens = write_parts(tmp_path, some_parts())
-    with pytest.raises(UsageError, match="directory of the parts"):
-        tarmac.combine(tokens, tokens, jobs=1)

@@ -147,6 +147,11 @@ def test_shards_beside_the_data(tmp_path):
                 )
     data = tarmac.Dataset(f"{folder}/tokens.json")
     assert len(data) == 60
+    for number, part in enumerate(parts):
+        both = tarmac.Dataset(f"{tmp_path}/in-{number:03d}.tar").join(f"{folder}/in-{number:03d}.tokens.tar")
+        for sample, (key, tokens) in zip(both.decode(), part, strict=True):
+            assert (sample["__key__"], sample["json"]) == (key, tokens)
+            assert sample["tokens.npy"].tolist() == tokens
     assert tarmac.check(f"{folder}/*.tokens.tar").ok
 
 
