@@ -17,7 +17,7 @@ import tarmac
 from downloading.links import QUICK, counted, lines, outputs, samples, statuses, table, timeless
 from harness.web import NOT_HERE, Answer, hosts, picture, serving
 from tarmac.cli import main
-from tarmac.errors import ErrorBudgetExceeded, JobMismatch, UsageError
+from tarmac.errors import ErrorBudgetExceeded, JobMismatch, NotFound, UsageError
 
 pytestmark = pytest.mark.processes
 NAMES = [f"h{number}.test" for number in range(5)]
@@ -255,6 +255,9 @@ def test_few_rows_that_all_fail_are_an_exit_status(tmp_path, capsys):
     assert done.value.code == 1
     printed = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (printed["read"], printed["failed"], printed["statuses"]) == (3, 3, {"http": 3})
+    (remark,) = printed["remarks"]
+    assert str(tmp_path / "out" / "00000.parquet") in remark
+    assert [row["error_message"] for row in lines(tmp_path / "out")] == ["404 Scripted"] * 3
 
 
 def test_duplicates_are_left_out_within_and_across_runs(web, tmp_path):
@@ -334,6 +337,13 @@ def test_invalid_options(wrong, tmp_path):
     source = table(tmp_path / "t.parquet", ["http://a.test/x"] * 3)
     with pytest.raises(UsageError):
         tarmac.download(source, f"{tmp_path}/out/", **wrong)
+    assert not Path(tmp_path, "out").exists()
+
+
+def test_tables_that_are_not_there(tmp_path):
+    for name in ("absent", "absent.parquet", "absent/"):
+        with pytest.raises(NotFound, match="absent"):
+            tarmac.download(tmp_path / name, f"{tmp_path}/out/")
     assert not Path(tmp_path, "out").exists()
 
 

@@ -362,12 +362,14 @@ def test_tables_that_do_not_belong_together(tmp_path):
     for more in (fewer, other):
         with pytest.raises(UsageError, match=more[-9:]):
             tarmac.select([one, more], tmp_path / "out")
-    with pytest.raises(NotFound):
-        tarmac.select(tmp_path / "missing.parquet", tmp_path / "out")
+    for name in ("missing.parquet", "missing"):
+        with pytest.raises(NotFound, match=name):
+            tarmac.select(tmp_path / name, tmp_path / "out")
     (tmp_path / "folder").mkdir()
     with pytest.raises(NotFound):
         tarmac.select(tmp_path / "folder", tmp_path / "out")
-    with pytest.raises(UrlError):
+    (tmp_path / "x.tar").write_bytes(b"a shard")
+    with pytest.raises(UrlError, match="extension"):
         tarmac.select(tmp_path / "x.tar", tmp_path / "out")
     (tmp_path / "not.parquet").write_bytes(b"PAR1, not really")
     with pytest.raises(DecodeFailed, match=r"not\.parquet"):

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from tarmac.display import plural
+from tarmac.display import display_url, plural
 from tarmac.downloading.job import COUNTS
 from tarmac.downloading.status import SUCCESS
 from tarmac.jobs.report import Report
@@ -77,4 +77,10 @@ def combine(report: Report, rounds: list[tuple[Report, Counter[str]]], max_faile
     total.statuses = {name: number for name, number in statuses.most_common() if number}
     total.errors = []
     total.remarks = [remark for remark in total.remarks if not remark.startswith("failed samples")]
+    names = [name for each in total.outcomes for name in each.companions if name.endswith(".parquet")]
+    if names and not total.ok:
+        why = f"the column error_message of {display_url(names[0])} says why"
+        total.remarks.append(
+            f'{total.failed} of {total.read} rows failed: {why}; `retry` "failed" repeats them'
+        )
     return total

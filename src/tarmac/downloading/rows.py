@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import os
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,11 +12,12 @@ from typing import Any, NamedTuple
 
 import xxhash
 
-from tarmac.errors import DecodeFailed, UrlError, UsageError
-from tarmac.storage import StorageOptions, without_query
+from tarmac.errors import DecodeFailed, NotFound, UrlError, UsageError
+from tarmac.storage import StorageOptions, is_local, without_query
+from tarmac.storage.local import local_path
 from tarmac.tools.columns import encode_json
 from tarmac.tools.localcopy import ensure_local
-from tarmac.tools.tables import TABLES, Position, Row, Table, table_format
+from tarmac.tools.tables import TABLES, Parquet, Position, Row, Table, table_format
 
 _LINES = "lines"
 _PLAIN = frozenset(
@@ -102,6 +105,8 @@ def open_tables(
         listed = _LINES if plain.endswith((".txt", ".txt.gz", ".txt.zst")) else None
         kind = format or table_format(url) or listed
         if kind is None:
+            if is_local(url) and not os.path.exists(local_path(url)):
+                raise NotFound("no such file or directory.", url=url)
             what = f"the name shows no format: expected one of {', '.join(TABLES)}."
             raise UrlError(what, url=url, hint="`table_format` with one of them.")
         tables.append(TABLES[kind](url, ensure_local(url, directory, storage)))
@@ -135,12 +140,13 @@ class Rows:
         segments: list[Segment] = []
         rows = filled = 0
         for number, table in enumerate(self.tables):
-            _ = self.columns(number)  # raises before anything is fetched
             begin = (self.step - filled) % self.step
-            starts, count = table.starts(begin, self.step)
-            if begin:  # the rest of the last block
-                head, _ = table.starts(0, max(count, 1))
-                starts = [*head, *starts]
+            with _advice(table):
+                _ = self.columns(number)  # raises before anything is fetched
+                starts, count = table.starts(begin, self.step)
+                if begin:  # the rest of the last block
+                    head, _ = table.starts(0, max(count, 1))
+                    starts = [*head, *starts]
             edges = [0, *range(begin, count, self.step)] if begin else list(range(0, count, self.step))
             edges = [*dict.fromkeys(edges), count] if count else []
             for start, (low, high) in zip(starts, itertools.pairwise(edges), strict=False):
@@ -176,6 +182,19 @@ class Rows:
             values = [row.get(name) for name in links.columns]
             content.update(f"{number} {values!r}\n".encode("utf-8", "surrogatepass"))
         return content.hexdigest()
+
+
+@contextlib.contextmanager
+def _advice(table: Table) -> Iterator[None]:
+    """Say what to try if a table of text is damaged."""
+    try:
+        yield
+    except DecodeFailed as error:
+        if not isinstance(table, Parquet):
+            error.hint = (
+                "tarmac select TABLE -o DIR, which repairs such rows or leaves them out, and then DIR."
+            )
+        raise
 
 
 def late_blocks(blocks: Iterable[Block], rows: Iterable[int], step: int) -> Iterator[Block]:

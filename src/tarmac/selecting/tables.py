@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tarmac.errors import DecodeFailed, UnsupportedScheme, UrlError, UsageError
+from tarmac.errors import DecodeFailed, NotFound, UnsupportedScheme, UrlError, UsageError
 from tarmac.limits import DEFAULT_LIMITS, Limits
 from tarmac.selecting.dirt import Dirt, repaired
 from tarmac.selecting.ranged import RangedFile
@@ -77,6 +77,8 @@ def find_tables(
     urls = list_tables(sources, storage, limits, field=field, output=output)
     for url in urls:
         if table_format(url) is None:
+            if is_local(url) and not os.path.exists(local_path(url)):
+                raise NotFound("no such file or directory.", url=url)
             what = (
                 f"expected a table with the extension {', '.join(_FORMATS)}, or one of them with .gz or .zst."
             )

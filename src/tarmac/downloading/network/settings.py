@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import re
 from collections.abc import Mapping, Sequence
@@ -92,10 +93,7 @@ class Web:
                 what = f"unknown check {name!r}: expected one of {', '.join(CHECKS)}."
                 raise UsageError(what, field="ignore")
         for network in self.allow_networks:
-            try:
-                ipaddress.ip_network(network)
-            except ValueError as error:
-                raise UsageError(f"{error}.", field="allow_networks") from None
+            _check_network(network)
         for name, addresses in names.items():
             for address in addresses.split():
                 _check_address(address, f"of {name}", "hosts")
@@ -126,6 +124,16 @@ class Web:
     def checks(self, name: str) -> bool:
         """Return whether a way to refuse consent is honoured."""
         return name not in self.ignore
+
+
+def _check_network(text: str) -> None:
+    try:
+        ipaddress.ip_network(text)
+    except ValueError as error:
+        hint = None
+        with contextlib.suppress(ValueError):
+            hint = f"{ipaddress.ip_network(text, strict=False)}, or the address alone."
+        raise UsageError(f"{error}.", field="allow_networks", hint=hint) from None
 
 
 def _check_address(text: str, whose: str, field: str) -> None:
