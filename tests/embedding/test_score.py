@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -22,6 +24,7 @@ def largest(folder):
 
 def test_conditions_use_scores(tmp_path):
     shards = captions(tmp_path, 20, 20)
+    before = [Path(shard).read_bytes() for shard in shards]
     report = embed(shards, tmp_path / "out", score=Longest)
     assert report.notes["samples_scored"] == 40
     scores = largest(tmp_path / "out")
@@ -33,6 +36,7 @@ def test_conditions_use_scores(tmp_path):
     assert (again.kept, again.notes["samples_scored"]) == (2, 40)
     copied = tarmac.copy(shards, f"{tmp_path}/copy.tar", where=f"largest > {middle}")
     assert copied.written == len(chosen)
+    assert [Path(shard).read_bytes() for shard in shards] == before
 
 
 def test_a_manifest_stays_valid(tmp_path):

@@ -21,6 +21,7 @@ from tarmac.jobs.report import Report
 from tarmac.runtime.cores import usable_cores
 from tarmac.runtime.device import devices
 from tarmac.storage import is_local
+from tarmac.storage.local import local_path
 from tarmac.storage.urls import Shards
 from tarmac.tools.map.functions import Function
 from tarmac.tools.mappers.batches import SECONDS, MapBatches
@@ -96,11 +97,12 @@ def embed(
         if field and not encodes(loaded, name):
             raise UsageError(f"the model does not encode {name}.", field="model")
     scores = None if score is None else load_score(score)
+    directory = os.fspath(output).rstrip("/")
+    if is_local(directory) and os.path.isfile(local_path(directory)):
+        raise UsageError("expected a directory, got a file.", field="output", url=directory)
     access, run, select = bundle(Access, options), bundle(Run, options), bundle(Select, options)
     run = _one_per_device(run)
-    target = Output(
-        f"{os.fspath(output).rstrip('/')}/", overwrite=overwrite, rekey=RECORDS, storage=access.storage
-    )
+    target = Output(f"{directory}/", overwrite=overwrite, rekey=RECORDS, storage=access.storage)
     if scores is not None and not is_local(target.pattern):
         raise UsageError("scores are computed from local vectors.", field="score", url=target.pattern)
     inputs, access = access.inputs(sources), access.shared(run, target)
