@@ -20,6 +20,7 @@ TABLE = PAGE.read_text().partition("## Coming from precompute_tokens.py")[2]
 ROWS = re.findall(r"^\| (.+?) \| `(tarmac .*)` \|$", TABLE, re.MULTILINE)
 REASONS = re.findall(r"^\| (.+?) \| ((?!`tarmac|here|---).+) \|$", TABLE, re.MULTILINE)
 NAMES = [
+    "accelerate launch", "+experiments",
     "data.block_size", "n_train_samples", "split_dataset", "save_tmp_interval", "data.resolution", "text_vocab_size",
     "img_token_shift", "use_slow_tokenizer", "add_image_token", "token_output_dir", "raw_data_dir", "use_chameleon",
     "loader.batch_size", "loader.num_workers", "use_identity_collate", "--array=0-100%25", "--time=2-00:00:00",

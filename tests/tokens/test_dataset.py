@@ -19,6 +19,7 @@ from harness.folder import folder
 from harness.resume import assert_resumes
 from tarmac.errors import BadManifest, IndexingError, IndexStale, MissingField, StateMismatch, UsageError
 from tokens.datasets import write_tokens
+from tokens.parts import write_parts
 from tools.shards import make
 
 
@@ -34,6 +35,19 @@ FLAT = [row for shard in ROWS for row in shard]
 @pytest.fixture
 def tokens(tmp_path):
     return tarmac.Tokens(write_tokens(tmp_path / "t", ROWS))
+
+
+@pytest.fixture
+def sequences(tmp_path):
+    """Sequences that `combine` has written."""
+    parts, number = [], 0
+    for shard in ROWS:
+        parts.append([(f"{number + row:06d}", tokens) for row, tokens in enumerate(shard)])
+        number += len(shard)
+    tarmac.combine(
+        write_parts(tmp_path / "parts", parts), tmp_path / "sequences", pack=32, max_rows=3, jobs=1
+    )
+    return tarmac.Tokens(tmp_path / "sequences")
 
 
 def documents(batch):
@@ -130,8 +144,8 @@ def test_sequences_hold_every_document_once(lengths, size, across, batch, ranks)
             assert sorted(present) == sorted(flat)
 
 
-def test_resume_at_every_step(tokens):
-    for data in (tokens, tokens.pack(32), tokens.pack(16, across_documents=True)):
+def test_resume_at_every_step(tokens, sequences):
+    for data in (tokens, tokens.pack(32), tokens.pack(16, across_documents=True), sequences):
 
         def loader(data=data):
             return Comparable(tarmac.Loader(data, 2, seed=5, tail="short"))
@@ -151,16 +165,17 @@ class Comparable:
             yield {name: np.asarray(values).tolist() for name, values in batch.items()}
 
 
-@pytest.mark.parametrize("pack", [None, 32])
-def test_resume_on_other_numbers_of_ranks(tokens, pack):
+@pytest.mark.parametrize("kind", ["rows", "packed on the fly", "packed before"])
+def test_resume_on_other_numbers_of_ranks(tokens, sequences, kind):
     """Stopped after any step on one number of ranks, the epoch continues on another without loss or repetition."""
-    key = (lambda batch: batch["tokens"].tolist()) if pack else (lambda batch: batch["__key__"])
+    data, pack = sequences if kind == "packed before" else tokens, 32 if kind == "packed on the fly" else None
+    key = (lambda batch: batch["__key__"]) if kind == "rows" else (lambda batch: batch["tokens"].tolist())
 
     def epoch(ranks, state=None, steps=None):
         """The rows of each rank, and the state after some steps."""
         rows, states = [], []
         for rank in range(ranks):
-            loader = tarmac.Loader(tokens, 1, pack=pack, seed=1, tail="short", rank=rank, world_size=ranks)
+            loader = tarmac.Loader(data, 1, pack=pack, seed=1, tail="short", rank=rank, world_size=ranks)
             if state is not None:
                 loader.load_state_dict(state)
             for step, batch in enumerate(loader):

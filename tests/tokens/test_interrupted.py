@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import tempfile
 from pathlib import Path
 
@@ -13,6 +14,8 @@ import tarmac
 from harness import rounds
 from harness.anywhere import anywhere
 from harness.crash import Forked, survive
+from harness.faultfs import every_fault, faulty
+from tarmac.errors import TarmacError
 from tarmac.tools.mappers.batches import WINDOW
 from tools.shards import files, make
 
@@ -80,6 +83,25 @@ def test_the_bytes_are_those_of_an_undisturbed_run(size, stops, bad, every, kind
         lost = len(mapper.samples) - (2 * SAMPLES - 2 * len(bad))
         together = size if kind is Interrupted else WINDOW * size
         assert lost <= len(stops) * (every + 2 * together)
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore::tarmac.errors.CheckpointFailed")
+def test_a_full_disk_loses_nothing(tmp_path):
+    urls = make(tmp_path, 9, 9)
+    options = {"batch_size": 2, "checkpoint_samples": 4}
+    tokenized(urls, tmp_path / "quiet", Interrupted(), **options)
+    failed = 0
+    for fault in every_fault(errno.ENOSPC, ("write", "fsync", "link")):
+        out = tmp_path / str(fault.number)
+        try:
+            with faulty(fault):
+                tokenized(urls, out, Interrupted(), **options)
+        except TarmacError:
+            failed += 1
+        assert tokenized(urls, out, Interrupted(), **options).written == 18
+        assert files(out) == files(tmp_path / "quiet")
+    assert failed > 3
 
 
 def test_killed_processes(tmp_path):

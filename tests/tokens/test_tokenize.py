@@ -198,13 +198,12 @@ def test_a_batch_that_fails_fails_only_its_bad_samples(tmp_path):
     assert rows(tmp_path / "out").keys() == {f"{n:06d}" for n in range(50) if n not in bad}
 
 
-def test_limit_takes_the_first_samples(tmp_path):
+@pytest.mark.parametrize("runs", [[{"jobs": 1}], [{"jobs": 2}], [{"task": "1/2"}, {"task": "0/2"}]])
+def test_limit_takes_the_first_samples(tmp_path, runs):
     shards = make(tmp_path)
-    for jobs in (1, 2):
-        tarmac.tokenize(
-            shards, tmp_path / str(jobs), text="txt", tokenizer=f"{MODELS}:Letters", limit=70, jobs=jobs
-        )
-        assert rows(tmp_path / str(jobs)).keys() == {f"{number:06d}" for number in range(70)}
+    for run in runs:
+        tarmac.tokenize(shards, tmp_path / "out", text="txt", tokenizer=f"{MODELS}:Letters", limit=70, **run)
+    assert rows(tmp_path / "out").keys() == {f"{number:06d}" for number in range(70)}
 
 
 def test_other_tokenizers_are_other_jobs(tmp_path):

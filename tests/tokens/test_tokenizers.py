@@ -257,6 +257,7 @@ def test_sequences_listed_in_json(tmp_path):
         ({"text": "txt", "pad_token": -1}, "pad_token"),
         ({"text": "txt", "pad_token": 65_536}, "pad_token"),
         ({"text": "txt", "vocab_size": 0}, "vocab_size"),
+        ({"text": "txt", "vocab_size": (1 << 32) + 1}, "vocab_size"),
         ({"text": "txt", "tokenizer": "gpt2"}, "tokenizer"),
         ({"text": "txt", "tokenizer": "/"}, "tokenizer"),
         ({"text": "txt", "tokenizer": "missing:Class"}, "tokenizer"),
