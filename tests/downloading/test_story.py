@@ -69,10 +69,8 @@ def laion(folder: Path, port: int) -> list[dict[str, object]]:
     ]
 
 
-@pytest.fixture(scope="module")
-def story(tmp_path_factory: pytest.TempPathFactory):
-    """Run the first three steps; return the directory, and the numbers of the pictures to expect, in order."""
-    folder = tmp_path_factory.mktemp("story")
+def shards(folder: Path) -> list[int]:
+    """Run the first three steps; return the numbers of the pictures to expect, in order."""
     with serving(answer) as web:
         wanted = laion(folder / "laion2B", web.port)
         selected = tarmac.select(
@@ -101,25 +99,17 @@ def story(tmp_path_factory: pytest.TempPathFactory):
     assert downloaded.statuses == {"success": len(present), "http": len(numbers) - len(present)}
     assert len(present) > 30
     tarmac.index(sorted(folder.glob("image*.tar")), folder / "laion2B_big.json", meta=["json.punsafe"])
-    return folder, present
+    return present
 
 
 def as_tensor(image):
     return torch.from_numpy(np.array(image.resize((16, 16)), np.float32))
 
 
-@pytest.mark.parametrize("library", ["tarmac.webdataset", "webdataset"])
-def test_the_reader_of_the_guide(library, story, tmp_path, monkeypatch):
-    """The last step with tarmac instead of webdataset, and with webdataset itself: the guide's code, unchanged."""
-    folder, present = story
-    clip = types.ModuleType("clip")
-    clip.__dict__["tokenize"] = lambda texts, truncate: torch.tensor([[len(text)] * 77 for text in texts])
-    monkeypatch.setitem(sys.modules, "clip", clip)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    for number in (1, 2):
-        (tmp_path / f"image{number}.tar").symlink_to(folder / f"image{number - 1}.tar")
+def read_as_the_guide_does(library: str, folder: Path, present: list[int]) -> None:
+    """Run the last step with tarmac instead of webdataset, or with webdataset itself: the guide's code, unchanged."""
     code = READER.read_text().replace("import webdataset as wds", f"import {library} as wds")
-    names = {"__name__": "example", "TAR_FOLDER": str(tmp_path), "PREPROCESS": as_tensor}
+    names = {"__name__": "example", "TAR_FOLDER": str(folder / "tars"), "PREPROCESS": as_tensor}
     exec(compile(code, "laion.py", "exec"), names)
     assert names["batch"]["image_tensor"].shape == (2, 16, 16, 3)
     assert names["batch"]["text_tokens"].shape[1:] == (77,)
@@ -129,8 +119,8 @@ def test_the_reader_of_the_guide(library, story, tmp_path, monkeypatch):
     assert Counter(each["url"].rpartition("/")[2] for each in facts) == Counter(f"{n}.jpg" for n in present)
 
 
-def test_the_loader(story):
-    folder, present = story
+def load(folder: Path, present: list[int]) -> None:
+    """Load the shards by number, and in epochs of batches."""
     dataset = tarmac.Dataset(str(folder / "laion2B_big.json"))
     assert [sample["txt"].decode() for sample in dataset] == [f"caption {number} – ü" for number in present]
     for number, sample in zip(present, dataset, strict=True):
@@ -148,3 +138,18 @@ def test_the_loader(story):
             number = int(text.split()[1])
             assert min(pixels.shape[:2]) == min(*sides(number), SIZE)
     assert [text for _, text in epochs[0]] != [text for _, text in epochs[1]]
+
+
+def test_the_whole_guide(tmp_path, monkeypatch):
+    """Select, download, index, and load: with the reader of the guide and with `Loader`."""
+    clip = types.ModuleType("clip")
+    clip.__dict__["tokenize"] = lambda texts, truncate: torch.tensor([[len(text)] * 77 for text in texts])
+    monkeypatch.setitem(sys.modules, "clip", clip)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    present = shards(tmp_path)
+    Path(tmp_path, "tars").mkdir()
+    for number in (1, 2):
+        Path(tmp_path, "tars", f"image{number}.tar").symlink_to(tmp_path / f"image{number - 1}.tar")
+    for library in ("tarmac.webdataset", "webdataset"):
+        read_as_the_guide_does(library, tmp_path, present)
+    load(tmp_path, present)
