@@ -253,7 +253,10 @@ def test_what_limits_the_speed_is_reported(tmp_path):
         "seconds_inferring",
         "seconds_writing",
     } <= report.notes.keys()
-    assert any(remark.startswith("limited by ") for remark in report.remarks)
+    (remark,) = [remark for remark in report.remarks if remark.startswith("limited by ")]
+    for activity in ("loading the model", "reading", "preparing", "the model", "writing"):
+        assert activity in remark
+    assert "samples per second and process" in remark
     assert not any(
         remark.startswith("limited by ") for remark in embed(captions(tmp_path, 20), tmp_path / "out").remarks
     )

@@ -167,8 +167,14 @@ def _add_seconds(report: Report) -> None:
     report.notes |= {
         f"seconds_{'inferring' if name == COMPUTING else name}": round(total[name]) for name in _LIMITS
     }
-    name, seconds = total.most_common(1)[0]
-    report.remarks.append(f"limited by {_LIMITS[name]}: {seconds / sum(total.values()):.0%} of the time")
+    whole = sum(total.values())
+    (longest, _), *others = total.most_common()
+    shares = [f"{_LIMITS[name]} {seconds / whole:.0%}" for name, seconds in others]
+    rate = sum(outcome.read for outcome in report.outcomes) / whole
+    report.remarks.append(
+        f"limited by {_LIMITS[longest]}: {total[longest] / whole:.0%} of the time, {', '.join(shares)}; "
+        f"{rate:,.0f} samples per second and process"
+    )
 
 
 def _positive(number: int) -> int:
