@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import json
 import shutil
 from collections import Counter
@@ -12,6 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
 import tarmac
 from downloading.links import QUICK, counted, lines, outputs, samples, statuses, table, timeless
@@ -273,6 +275,30 @@ def test_duplicates_are_left_out_within_and_across_runs(web, tmp_path):
     assert statuses(tmp_path / "b") == ["duplicate"] * 5 + ["success"] * 5
     with pytest.raises(UsageError, match="one process"):
         tarmac.download(more, f"{tmp_path}/c/", jobs=2, **options)
+
+
+def test_pictures_that_look_alike_are_left_out_within_and_across_runs(tmp_path):
+    def script(request):
+        kind, _, name = request.path[1:].rpartition("/")
+        if not name.isdigit():
+            return NOT_HERE
+        with Image.open(io.BytesIO(picture(int(name), 320, 240))) as image:
+            smaller = image.resize((200, 150), Image.Resampling.LANCZOS)
+        stream = io.BytesIO()
+        smaller.save(stream, "WEBP", quality=80)
+        return Answer(stream.getvalue() if kind == "copy" else picture(int(name), 320, 240))
+
+    with serving(script) as web:
+        links = [web.url("h0.test", f"/{n}") for n in range(10)]
+        first = table(tmp_path / "a.parquet", [*links, *(web.url("h1.test", f"/copy/{n}") for n in range(5))])
+        more = table(tmp_path / "b.parquet", [web.url("h1.test", f"/copy/{n}") for n in range(5, 15)])
+        tarmac.download(first, f"{tmp_path}/a/", dedup="near", rows_per_shard=8, **OPTIONS)
+        known = sorted((tmp_path / "a").glob("*.parquet"))
+        for dedup in ("near", "exact"):
+            tarmac.download(more, f"{tmp_path}/{dedup}/", dedup=dedup, known=known, **OPTIONS)
+    assert statuses(tmp_path / "a") == ["success"] * 10 + ["duplicate"] * 5
+    assert statuses(tmp_path / "near") == ["duplicate"] * 5 + ["success"] * 5
+    assert statuses(tmp_path / "exact") == ["success"] * 10
 
 
 def test_the_command_line(web, tmp_path, capsys):

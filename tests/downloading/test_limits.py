@@ -133,6 +133,29 @@ def test_slow_answers_do_not_hold_up_others(tmp_path):
     assert statuses(tmp_path / "out") == ["success"] * count
 
 
+def test_a_shard_ends_at_its_deadline_whatever_its_hosts_do(tmp_path):
+    """Two rows would be answered after hours; they get a status, and are fetched when the host is back."""
+    names, back = [f"h{number}.test" for number in range(12)], []
+
+    def script(request):
+        number = request.path.removeprefix("/")
+        if not number.isdigit():
+            return NOT_HERE
+        return Answer(picture(int(number)), way="whole" if back or int(number) % 6 else "stall")
+
+    with serving(script) as web:
+        source = table(tmp_path / "t.parquet", [web.url(names[n], f"/{n}") for n in range(12)])
+        options = QUICK | {"timeout": 10_000.0, "hosts": hosts(*names), "final_retry": False}
+        tarmac.download(source, f"{tmp_path}/out/", shard_timeout=1.0, max_failed=1.0, **options)
+        rows = lines(tmp_path / "out")
+        back.append(True)
+        tarmac.download(source, f"{tmp_path}/out/", retry="transient", **options)
+    assert [rows[number]["status"] for number in (0, 6)] == ["deadline"] * 2
+    assert "time for the shard" in rows[0]["error_message"]
+    assert {row["status"] for row in rows} <= {"deadline", "success"}
+    assert statuses(tmp_path / "out") == ["success"] * 12
+
+
 def test_the_last_rows_of_a_shard_are_left_to_the_end_of_the_run(tmp_path):
     """The answer to the first row begins only when the last shard is done."""
     released = asyncio.Event()

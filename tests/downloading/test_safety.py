@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 
 import pytest
 
@@ -35,6 +36,21 @@ SCHEMES = [
 ]
 
 
+@pytest.fixture(scope="module")
+def connections():
+    """The addresses that this process connects to, by TCP: Python's own record of them."""
+    addresses: list[str] = []
+    watching = [True]
+
+    def note(event, values):
+        if watching and event == "socket.connect" and values[0].type == socket.SOCK_STREAM:
+            addresses.append(values[1][0])
+
+    sys.addaudithook(note)  # there is no way to remove it
+    yield addresses
+    watching.clear()
+
+
 @pytest.fixture
 def inside():
     """A server that must not be reached."""
@@ -42,7 +58,7 @@ def inside():
         yield web
 
 
-def test_attacks(tmp_path, inside):
+def test_attacks(tmp_path, inside, connections):
     literals = [f"http://{each}:{inside.port}/x" for each in LITERALS]
     names = [f"http://{each}:{inside.port}/x" for each in NAMES]
     redirects = [*literals[:12], *names[:3], *SCHEMES[:2]]
@@ -58,6 +74,7 @@ def test_attacks(tmp_path, inside):
         led = [web.url("a.test", f"/to/{number}") for number in range(len(redirects))]
         urls = [*literals, *names, *SCHEMES, *led]
         assert len(urls) >= 60
+        connections.clear()
         report = tarmac.download(
             table(tmp_path / "t.parquet", urls),
             f"{tmp_path}/out/",
@@ -65,6 +82,7 @@ def test_attacks(tmp_path, inside):
             **QUICK | {"allow_networks": ["127.0.0.1/32"], "max_failed": 1.0, "url_retries": 0},
         )
     assert inside.connections == 0
+    assert set(connections) == {"127.0.0.1"}  # the server that sends redirects
     assert report.written == 0
     assert {row["status"] for row in lines(tmp_path / "out")} <= {
         "refused_address",
