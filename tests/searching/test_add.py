@@ -44,7 +44,7 @@ def test_a_directory_that_grew(tmp_path, embeddings, vectors, monkeypatch, kind)
 
     assert (report.added, report.vectors) == (MORE, COUNT + MORE)
     assert report.before.mean - min(report.recall.mean, report.new.mean) <= 0.02  # of 200 queries
-    assert not [remark for remark in report.remarks if "recall" in remark]
+    assert not [remark for remark in report.remarks if "recall" in remark or "keys" in remark]
     for index in (knn, tarmac.Knn(tmp_path / "index")):
         _, numbers = index.search(vectors[COUNT:], 10)
         assert (numbers[:, 0] == np.arange(COUNT, COUNT + MORE)).mean() > 0.97
@@ -75,6 +75,23 @@ def test_another_directory_and_the_first_again(tmp_path, embeddings, vectors):
     embeddings.rename(copies[0])
     other.rename(copies[1])
     assert len(tarmac.Knn(tmp_path / "index", embeddings=copies)) == COUNT + MORE
+
+
+def test_drift_adds_up(tmp_path, embeddings):
+    """Each addition is compared with the index as it was built, not with the one before."""
+    tarmac.Knn.build(embeddings, tmp_path / "index", max_memory=choice_of("rabitq1", COUNT, DIMENSION).memory)
+    knn = tarmac.Knn(tmp_path / "index")
+    built = knn.facts.recall
+    reports = []
+    for number in range(3):
+        other = write_embeddings(tmp_path / f"other-{number}", sphere(700, DIMENSION, seed=number))
+        reports.append(knn.add(other))
+
+    assert [report.before for report in reports] == [built] * 3
+    assert reports[-1].recall.mean < built.mean - 0.01
+    assert any("build it again" in remark for remark in reports[-1].remarks)
+    assert all(any("700 added vectors have keys" in each for each in report.remarks) for report in reports)
+    assert tarmac.Knn(tmp_path / "index").facts.built == built
 
 
 def test_vectors_of_another_kind_are_noticed(tmp_path, embeddings):

@@ -19,6 +19,7 @@ from tarmac.searching.measure import Recall, Truth, choose_queries, measure
 from tarmac.searching.searcher import Searcher
 from tarmac.searching.sources import Source, Sources, describe_source, open_sources
 
+_KEYS = 1 << 16
 QUERIES = 500
 """Queries among the new vectors, and as many among all."""
 TOLERANCE = 0.01
@@ -70,7 +71,7 @@ def add_vectors(
     new = list(_new_sources(searcher.vectors, directory, facts, source))
     total, added = len(searcher.vectors), sum(each.rows for each in new)
     if not added:
-        return AddReport(total, before=facts.recall)
+        return AddReport(total, before=facts.built)
     vectors = _together(searcher.vectors, open_sources(new, directory))
     apart = _measured_apart(searcher, vectors, facts) if searcher.choice.kind == "hnsw" else None
     scores = [_add(searcher, first, block) for first, block in vectors.blocks(total)]
@@ -92,13 +93,23 @@ def add_vectors(
     published = publish(
         searcher.index,
         directory,
-        replace(facts, choice=choice, recall=recall, sources=(*facts.sources, *new)),
+        replace(
+            facts, choice=choice, recall=recall, recall_when_built=facts.built, sources=(*facts.sources, *new)
+        ),
     )
-    remarks = list(_remarks(facts, published, recall, of_new))
+    repeated = sum(
+        int(
+            np.sum(
+                searcher.vectors.find(vectors.keys(np.arange(start, min(start + _KEYS, len(vectors))))) >= 0
+            )
+        )
+        for start in range(total, len(vectors), _KEYS)
+    )
+    remarks = list(_remarks(facts, published, of_new, repeated))
     return AddReport(
         len(vectors),
         added,
-        facts.recall,
+        facts.built,
         recall,
         of_new,
         fit,
@@ -155,8 +166,10 @@ def _add(searcher: Searcher, first: int, vectors: Any) -> Any:
     return faiss.extract_index_ivf(searcher.index).quantizer.search(turned, 1)[0].reshape(-1)
 
 
-def _remarks(before: KnnFacts, after: KnnFacts, recall: Recall, of_new: Recall) -> Iterator[str]:
-    lost = before.recall.mean - min(recall.high, of_new.high)  # more than chance explains
+def _remarks(before: KnnFacts, after: KnnFacts, of_new: Recall, repeated: int) -> Iterator[str]:
+    if repeated:
+        yield f"{plural(repeated, 'added vector')} have keys that the index had before: samples may be in it twice"
+    lost = before.built.mean - min(after.recall.high, of_new.high)  # more than chance explains
     if lost > TOLERANCE:
         yield f"the recall is at least {lost:.3f} lower than when the index was built; build it again: tarmac knn build"
     memory = before.options.get("max_memory", 0)

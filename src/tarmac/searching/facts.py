@@ -51,6 +51,13 @@ class KnnFacts:
     """A hash of the file."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """What the index was built with."""
+    recall_when_built: Recall | None = None
+    """The recall before any vectors were added, if some were."""
+
+    @property
+    def built(self) -> Recall:
+        """Return the recall when the index was built."""
+        return self.recall_when_built or self.recall
 
     def to_json(self) -> dict[str, Any]:
         """Return the manifest as JSON."""
@@ -67,6 +74,7 @@ class KnnFacts:
             if known["metric"] not in METRICS:
                 raise ValueError(f"unknown metric {known['metric']!r}")
             kinds = {"choice": Choice, "effort": Effort, "recall": Recall, "latency_ms": Latency}
+            kinds |= {"recall_when_built": Recall} if known.get("recall_when_built") else {}
             known |= {name: kind(**known[name]) for name, kind in kinds.items()}
             return cls(**known | {"sources": tuple(Source(**source) for source in known["sources"])})
         except (ValueError, TypeError, KeyError, AttributeError) as error:
