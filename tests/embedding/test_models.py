@@ -59,6 +59,13 @@ def test_captions_that_mean_the_same_are_nearest(tmp_path, directory):
     expected = [*range(10, 20), *range(10)]
     assert np.argmax(scores, axis=1).tolist() == expected
     assert vectors.dimension == 384
+    tarmac.Knn.build(tmp_path / "out", tmp_path / "index")
+    knn = tarmac.Knn(tmp_path / "index")
+    for number, (one, other) in enumerate(SAME):
+        assert [hit.caption for hit in knn.query(text=other, k=2)] == [other, one]
+        assert [hit.key for hit in knn.query(key=f"b{number}", k=1)] == [f"a{number}"]
+        new = f"{one[0].lower()}{one[1:]}!"
+        assert {hit.caption for hit in knn.query(text=new, k=2)} == {one, other}
 
 
 def test_the_vectors_are_those_of_the_library(directory, sentence):
@@ -102,6 +109,11 @@ def test_pictures_of_the_same_kind_are_nearest(tmp_path):
     scores = vectors[:] @ vectors[:].T - 2 * np.eye(len(vectors))
     right = sum(kinds[best] == kind for kind, best in zip(kinds, np.argmax(scores, axis=1), strict=True))
     assert right >= 22
+    tarmac.Knn.build(tmp_path / "out", tmp_path / "index")
+    knn = tarmac.Knn(tmp_path / "index")
+    for number, kind in enumerate(kinds[:4]):
+        (hit,) = knn.query(image=drawn(kind, 100 + number), k=1)
+        assert kinds[hit.number] == kind
 
 
 @pytest.fixture
@@ -131,6 +143,9 @@ def test_open_clip_has_one_space_for_both(tmp_path, clip):
     assert np.abs(texts[:] - again).max() < 1e-3
     again = encode_images(model, [picture((99 * number, 9, 9)) for number in range(3)])
     assert np.abs(images[:] - again).max() < 1e-3
+    tarmac.Knn.build(tmp_path / "out", tmp_path / "index")
+    hits = tarmac.Knn(tmp_path / "index").query(text=caption(1), k=3)  # among images: one space
+    assert [hit.number for hit in hits] == np.argsort(-(images[:] @ texts[1])).tolist()
     pixels = model.prepare_image(picture((99, 9, 9), 300, 200))
     assert (pixels.shape, pixels.dtype) == ((224, 224, 3), np.uint8)
 
