@@ -19,7 +19,7 @@ import tarmac
 from downloading.links import QUICK, counted, lines, outputs, samples, statuses, table, timeless
 from harness.web import NOT_HERE, Answer, hosts, picture, serving
 from tarmac.cli import main
-from tarmac.errors import ErrorBudgetExceeded, JobMismatch, NotFound, UsageError
+from tarmac.errors import ErrorBudgetExceeded, JobMismatch, NotFound, TarmacError, UsageError
 
 pytestmark = pytest.mark.processes
 NAMES = [f"h{number}.test" for number in range(5)]
@@ -293,9 +293,8 @@ def test_pictures_that_look_alike_are_left_out_within_and_across_runs(tmp_path):
         first = table(tmp_path / "a.parquet", [*links, *(web.url("h1.test", f"/copy/{n}") for n in range(5))])
         more = table(tmp_path / "b.parquet", [web.url("h1.test", f"/copy/{n}") for n in range(5, 15)])
         tarmac.download(first, f"{tmp_path}/a/", dedup="near", rows_per_shard=8, **OPTIONS)
-        known = sorted((tmp_path / "a").glob("*.parquet"))
-        for dedup in ("near", "exact"):
-            tarmac.download(more, f"{tmp_path}/{dedup}/", dedup=dedup, known=known, **OPTIONS)
+        for dedup, known in (("near", f"{tmp_path}/a/*.parquet"), ("exact", tmp_path / "a")):
+            tarmac.download(more, f"{tmp_path}/{dedup}/", dedup=dedup, known=[known], **OPTIONS)
     assert statuses(tmp_path / "a") == ["success"] * 10 + ["duplicate"] * 5
     assert statuses(tmp_path / "near") == ["duplicate"] * 5 + ["success"] * 5
     assert statuses(tmp_path / "exact") == ["success"] * 10
@@ -364,6 +363,21 @@ def test_invalid_options(wrong, tmp_path):
     with pytest.raises(UsageError):
         tarmac.download(source, f"{tmp_path}/out/", **wrong)
     assert not Path(tmp_path, "out").exists()
+
+
+def test_mistakes_are_errors_before_anything_is_fetched(web, tmp_path):
+    source = table(tmp_path / "t.parquet", urls(web, 3))
+    for known, error in (("absent.parquet", NotFound), (source, UsageError)):
+        with pytest.raises(error, match=Path(known).name):
+            tarmac.download(source, f"{tmp_path}/out/", dedup="near", known=[known], **OPTIONS)
+    with pytest.raises(UsageError, match="several files"):
+        tarmac.download(source, "-", **OPTIONS)
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(TarmacError, match="file"):
+        tarmac.download(source, f"{tmp_path}/out/", html=tmp_path / "file" / "page.html", **OPTIONS)
+    assert not web.requests
+    tarmac.download(source, f"{tmp_path}/out/", html=tmp_path / "new" / "page.html", **OPTIONS)
+    assert (tmp_path / "new" / "page.html").exists()
 
 
 def test_tables_that_are_not_there(tmp_path):

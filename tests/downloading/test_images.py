@@ -221,7 +221,7 @@ def photo(width, height):
     "wrong",
     [
         {"resize": "stretch"}, {"format": "gif"}, {"quality": 101}, {"format": "png", "quality": 95}, {"size": 0},
-        {"max_aspect": 0.5}, {"original": True, "size": 5},
+        {"max_aspect": 0.5}, {"original": True, "size": 5}, {"resize": "border"},
     ],
 )  # fmt: skip
 def test_invalid_options(wrong):

@@ -74,13 +74,20 @@ def local(folder):
     return {path.name: path.read_bytes().replace(f"{folder}/".encode(), b"") for path in paths}
 
 
-def test_a_table_and_an_output_in_a_bucket(store, web, tmp_path):
+def test_a_table_and_an_output_in_a_bucket(store, web, tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
     storage = StorageOptions(config=store.config())
     links = source(web, tmp_path)
     write_all("s3://links/in/t.parquet", Path(links).read_bytes(), storage)
     tarmac.download(links, f"{tmp_path}/out/", **OPTIONS)
-    report = tarmac.download("s3://links/in/t.parquet", "s3://links/a/", storage=storage, **OPTIONS)
+    page = "s3://links/a/page.html"
+    report = tarmac.download(
+        "s3://links/in/t.parquet", "s3://links/a/", storage=storage, html=page, **OPTIONS
+    )
     assert (report.read, report.written) == (ROWS, ROWS - 4)
+    assert b"<svg" in read_all(page, storage)
+    assert not any((tmp_path / "here").iterdir())
     assert objects("s3://links/a/", storage) == local(tmp_path / "out")
     before = len(web.requests)
     again = tarmac.download("s3://links/in/t.parquet", "s3://links/a/", storage=storage, **OPTIONS)

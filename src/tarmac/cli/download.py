@@ -47,7 +47,7 @@ _PICTURES = [
     _read("--max-aspect", type=float, metavar="RATIO", help="Leave out pictures that are longer and thinner."),
     _read("--max-area", type=COUNT, help="Leave out pictures with more pixels."),
     _read("--dedup", type=click.Choice(["exact", "near"]), help="Leave out copies of bytes, or also of looks."),
-    _read("--known", type=NAMES, help="Status files of other downloads, whose pictures count as seen."),
+    _read("--known", type=NAMES, help="Directories or status files of other downloads, whose pictures count as seen."),
     flag("--blur", metavar="COLUMN", help="Column with boxes to blur: [[0.1,0.1,0.4,0.3]]."),
     flag("--exact", is_flag=True, help="Decode JPEGs at full size, even if a fraction is enough."),
     flag("--no-exif", "exif", is_flag=True, flag_value=False, help="Do not store EXIF data."),

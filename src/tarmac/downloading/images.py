@@ -95,6 +95,8 @@ class Pictures:
         if self.format not in QUALITIES:
             what = f"expected one of {', '.join(QUALITIES)}, got {self.format!r}."
             raise UsageError(what, field="format")
+        if self.size is None and self.resize not in ("keep_ratio", "no"):
+            raise UsageError(f"{self.resize} needs a `size`.", field="resize")
         if self.size is not None and self.size < 1:
             raise UsageError(f"expected a positive number, got {self.size}.", field="size")
         most = {"jpg": 100, "png": 9, "webp": 101}[self.format]

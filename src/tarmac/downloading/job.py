@@ -27,7 +27,7 @@ from tarmac.jobs.task import Outcome, Status, Unit
 from tarmac.runtime.crew import workers_at_once
 from tarmac.samples.grouping import Sample
 from tarmac.samples.naming import check_key
-from tarmac.storage import StorageOptions
+from tarmac.storage import StorageOptions, is_local
 from tarmac.tools.closing import close_job
 from tarmac.tools.columns import encode_json
 from tarmac.tools.output import Output, ShardTask, make_directory, same_name, write_shard
@@ -155,7 +155,8 @@ class DownloadJob(ShardTask):
 
     def _write(self, unit: Unit, spool: Spool, outcome: Outcome) -> None:
         """Write the shard and the status of its rows, in the order of the table."""
-        make_directory(unit.name)
+        if is_local(unit.name):  # a shard without samples is not written, but the status of its rows is
+            make_directory(unit.name)
         types = dict.fromkeys(self.rows.links.save, "string") | dict(self.rows.saved)
         status = StatusFile(self.work.digest, types)
         counts: Counter[str] = Counter()

@@ -11,7 +11,9 @@ from urllib.parse import urlsplit, urlunsplit
 
 from tarmac.downloading.hashes import as_signed
 from tarmac.downloading.network.fetch import is_transient
-from tarmac.storage import StorageOptions, read_all, write_all
+from tarmac.errors import DecodeFailed, UsageError
+from tarmac.storage import StorageOptions, is_local, read_all, stat, write_all
+from tarmac.storage.local import local_path
 from tarmac.storage.types import WriteOptions
 from tarmac.tar.compression import format_of_name
 
@@ -109,6 +111,23 @@ class StatusFile:
         content = self._stream.getvalue()
         write_all(url, content, storage, WriteOptions(overwrite=True))
         return len(content)
+
+
+def check_statuses(url: str, storage: StorageOptions) -> None:
+    """Raise unless a file is there and, if it is local, has the status of rows."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    stat(url, storage)
+    if not is_local(url):
+        return
+    try:
+        names = pq.read_schema(local_path(url)).names
+    except (pa.ArrowException, OSError) as error:
+        raise DecodeFailed(f"invalid Parquet file: {error}.", url=url) from None
+    if not {"status", "content_hash", "perceptual_hash"} <= set(names):
+        what = "the file does not have the status of the rows of a download."
+        raise UsageError(what, field="known", url=url)
 
 
 def read_statuses(

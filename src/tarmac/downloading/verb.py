@@ -19,13 +19,13 @@ from tarmac.downloading.page import write_page
 from tarmac.downloading.report import DownloadReport, combine
 from tarmac.downloading.rounds import run_rounds
 from tarmac.downloading.rows import Links, Rows, open_tables
-from tarmac.downloading.status import FAILURES
+from tarmac.downloading.status import FAILURES, check_statuses
 from tarmac.downloading.unit import Work
 from tarmac.errors import UrlError, UsageError
-from tarmac.storage import StorageOptions
+from tarmac.storage import StorageOptions, is_local
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.tools.options import Run, RunArgs, bundle, verb
-from tarmac.tools.output import Output
+from tarmac.tools.output import Output, make_directory
 from tarmac.tools.rewrite import run_writing
 from tarmac.tools.tablelists import list_tables
 from tarmac.tools.workdir import copies_directory
@@ -81,7 +81,7 @@ def download(
     `blur` names a column with lists of boxes to blur, each of four numbers from 0 to 1: left, top, right, bottom.
     `digest` is xxh3, md5, sha256 or sha512 of the downloaded bytes, which must equal the column `verify`. `dedup`
     leaves out pictures with the same bytes ("exact"), or that also look alike ("near"), as an earlier row of this run
-    or a picture of the status files `known`.
+    or a picture of the status files `known`: files, patterns, or directories of other downloads.
 
     What failed and may pass is tried again at the end of the run, unless `final_retry` is false, and goes to further
     shards. `retry` does the same later: for rows that failed in a way that may pass ("transient"), for all that
@@ -94,6 +94,9 @@ def download(
     which = [retry] if isinstance(retry, str) else list(retry or ())
     _check(run, rows_per_shard, max_failed, dedup, known, which)
     pattern = os.fspath(output)
+    if pattern == "-":
+        what = "a download is several files, which do not fit into standard output; expected DIR/ or x-{i:05d}.tar."
+        raise UsageError(what, field="output")
     pattern += "{i:05d}.tar" if pattern.endswith("/") else ""
     folder = pattern.partition("{")[0].rpartition("/")[0] or "."
     listed = manifest or f"{folder}/manifest.json"
@@ -105,6 +108,11 @@ def download(
     facts |= {"exif": exif, "dedup": dedup}
     turn: Turn = "first" if final_retry and run.share is None else "only"
     work = Work(web, pictures, digest, exif, max_failed, min(_BLOCKED, web.max_wait), turn)
+    seen = tuple(list_tables(list(known), storage, field="known")) if known else ()
+    for each in seen:
+        check_statuses(each, storage)
+    if html is not None and is_local(os.fspath(html)) and not run.dry_run:
+        make_directory(os.fspath(html))  # before hours of work
     with copies_directory("download", None if run.share else run.shared_home(target)) as directory:
         urls = list_tables(sources, storage, output=folder)
         tables = open_tables(urls, table_format, directory, storage)
@@ -123,7 +131,7 @@ def download(
             work,
             {name: value for name, value in facts.items() if value},
             dedup,
-            tuple(os.fspath(each) for each in known),
+            seen,
             blocks,
             live=None if live is None else Live(live),
             workers=workers,
