@@ -70,6 +70,31 @@ def test_records_that_are_not_tokens(shards):
     assert TokenInfo.of(record.schema).vocab_size == 256
 
 
+@follows(
+    "{}/, where each part has the name of its shard.",
+    "an output for the shards of each directory; tarmac.Mix reads several together.",
+    "`only`: one split after the other, each with its output.",
+)
+def test_where_parts_go(tmp_path, shards):
+    letters = {"text": "txt", "tokenizer": f"{MODELS}:Letters", "jobs": 1}
+    with hinted("{}/, where each part has the name of its shard."):
+        tarmac.tokenize(shards, "out/{i:06d}.tar", **letters)
+    (tmp_path / "other").mkdir()
+    other = make(tmp_path / "other", 3)
+    with hinted("an output for the shards of each directory; tarmac.Mix reads several together."):
+        tarmac.tokenize([*shards, *other], "out", **letters)
+    for number, some in enumerate((shards, other)):
+        tarmac.tokenize(some, f"t{number}", **letters)
+        tarmac.combine(f"t{number}", jobs=1)
+    mix = tarmac.Mix([tarmac.Tokens(f"t{number}/combined") for number in range(2)])
+    assert len(tarmac.Loader(mix, 1)) == 6
+    halves = {"split": {"a": 0.5, "b": 0.5}}
+    with hinted("`only`: one split after the other, each with its output."):
+        tarmac.tokenize(shards, "out", **letters, **halves)
+    reports = [tarmac.tokenize(shards, name, **letters, **halves, only=name) for name in "ab"]
+    assert sum(report.written for report in reports) == 3
+
+
 @pytest.fixture
 def tokens(tmp_path):
     """The parts of a finished job."""

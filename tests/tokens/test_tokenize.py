@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 from pathlib import Path
@@ -204,6 +205,22 @@ def test_limit_takes_the_first_samples(tmp_path, runs):
     for run in runs:
         tarmac.tokenize(shards, tmp_path / "out", text="txt", tokenizer=f"{MODELS}:Letters", limit=70, **run)
     assert rows(tmp_path / "out").keys() == {f"{number:06d}" for number in range(70)}
+
+
+@pytest.mark.parametrize("options", [{"jobs": 1}, {"jobs": 2}])
+def test_shards_that_are_only_streams(tmp_path, options):
+    """Compressed shards, and commands, have the parts of plain ones."""
+    plain = sorted(Path(make(tmp_path)).parent.glob("in-*.tar"))
+    streams = []
+    for number, path in enumerate(plain):
+        (tmp_path / f"packed-{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+        streams.append(f"{tmp_path}/packed-{path.name}.gz" if number else f"pipe:cat {path}")
+    letters = {"text": "txt", "tokenizer": f"{MODELS}:Letters", "batch_size": 16, **options}
+    tarmac.tokenize(plain, tmp_path / "plain", **letters)
+    report = tarmac.tokenize(streams, tmp_path / "out", **letters)
+    assert (report.read, report.written) == (150, 150)
+    assert rows(tmp_path / "out") == rows(tmp_path / "plain")
+    assert tarmac.combine(tmp_path / "out", jobs=1).written == 150
 
 
 def test_other_tokenizers_are_other_jobs(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
@@ -17,7 +18,7 @@ from tarmac.tokens.mapper import TokenMapper, is_image
 from tarmac.tokens.text import is_of_library
 from tarmac.tools.map.functions import Function
 from tarmac.tools.mappers.batches import MapBatches
-from tarmac.tools.mappers.job import MapperJob, add_counts, one_per_gpu, preparing_threads
+from tarmac.tools.mappers.job import MapperJob, RecordOutput, add_counts, one_per_gpu, preparing_threads
 from tarmac.tools.mappers.loading import fingerprint
 from tarmac.tools.options import (
     Access,
@@ -31,7 +32,6 @@ from tarmac.tools.options import (
     bundle,
     verb,
 )
-from tarmac.tools.output import Output
 from tarmac.tools.plan import plan
 from tarmac.tools.rewrite import run_writing
 from tarmac.tools.select import Select
@@ -112,8 +112,8 @@ def tokenize(
     chosen.sources = _fingerprints(work) if mapper is None else {"mapper": fingerprint(mapper)}
     access, run, select = bundle(Access, options), bundle(Run, options), bundle(Select, options)
     run = one_per_gpu(run) if chosen.uses_device else run
-    target = Output(
-        f"{os.fspath(output).rstrip('/')}/", overwrite=overwrite, rekey=RECORDS, storage=access.storage
+    target = RecordOutput(
+        _directory(output, select), overwrite=overwrite, rekey=RECORDS, storage=access.storage
     )
     access = access.shared(run, target)
     size = IMAGES if work.image_tokenizer is not None else TEXTS
@@ -124,11 +124,13 @@ def tokenize(
         target,
         access,
         reads=_fields(work) or None,
+        stream_remote=False,
         progress=run.progress,
         processes=run.workers,
     )
-    shards = sum(1 for name, each in planned.sources.items() for _ in each.shards(target, name))
-    threads = preparing_threads(run, shards, gpu=chosen.uses_device)
+    parts = [shard.name for name, each in planned.sources.items() for shard in each.shards(target, name)]
+    _check_names(parts)
+    threads = preparing_threads(run, len(parts), gpu=chosen.uses_device)
     change = MapBatches(Function(chosen), run, size, threads, 2 * size)
     facts = _recorded(chosen.info) | {"batch_size": size, "select": select.options()} | _settings(work)
     task = MapperJob(
@@ -146,6 +148,30 @@ def tokenize(
         planned.add_to(report)
         add_counts(report, report.outcomes)
     return report
+
+
+def _directory(output: str | os.PathLike[str], select: Select) -> str:
+    """Return the directory of the parts; raise if it is not one directory, which `combine` could not read."""
+    if select.shares and not select.only:
+        what = "the parts of each split need a directory of their own."
+        raise UsageError(what, field="split", hint="`only`: one split after the other, each with its output.")
+    name = os.fspath(output).rstrip("/")
+    if "{" in name:
+        fixed = os.path.dirname(name.partition("{")[0]) or "tokens"
+        what = "expected a directory, got a pattern."
+        raise UsageError(
+            what, field="output", url=name, hint=f"{fixed}/, where each part has the name of its shard."
+        )
+    return f"{name}/"
+
+
+def _check_names(parts: Sequence[str]) -> None:
+    """Raise if two shards have the same name."""
+    repeated = [name for name, count in Counter(parts).items() if count > 1]
+    if repeated:
+        what = "two shards would have a part of this name."
+        hint = "an output for the shards of each directory; tarmac.Mix reads several together."
+        raise UsageError(what, url=repeated[0], hint=hint)
 
 
 def _given(mapper: Any, work: TokenMapper) -> GivenMapper:

@@ -12,7 +12,17 @@ from tarmac.runtime.cores import usable_cores
 from tarmac.runtime.device import devices
 from tarmac.tools.chunked import COUNTS
 from tarmac.tools.options import Run
+from tarmac.tools.output import Output
 from tarmac.tools.rewrite import RewriteJob
+
+
+@dataclass(frozen=True)
+class RecordOutput(Output):
+    """Where parts are written. Records are numbered in each part, so that streams need not be counted in advance."""
+
+    @property
+    def renumbers(self) -> bool:
+        return False
 
 
 @dataclass
