@@ -373,6 +373,8 @@ def test_mistakes_are_errors_before_anything_is_fetched(web, tmp_path):
     with pytest.raises(UsageError, match="several files"):
         tarmac.download(source, "-", **OPTIONS)
     (tmp_path / "file").write_text("mine")
+    with pytest.raises(UsageError, match="it is a file"):
+        tarmac.download(source, f"{tmp_path}/file/", **OPTIONS)
     with pytest.raises(TarmacError, match="file"):
         tarmac.download(source, f"{tmp_path}/out/", html=tmp_path / "file" / "page.html", **OPTIONS)
     assert not web.requests

@@ -9,6 +9,7 @@ import pytest
 import tarmac
 from harness.hints import follows, hinted
 from selecting.tables import write
+from tarmac.errors import UsageError
 from tarmac.limits import GIB, MIB
 from tarmac.selecting import ties
 from tarmac.tools import workdir
@@ -76,6 +77,15 @@ def test_no_rows_left(links, tmp_path):
         tarmac.select(links, tmp_path / "out", where="quality > 1")
     report = tarmac.select(links, stats=True)
     assert report.profile.columns["quality"].quantiles["1"] == 0.9
+
+
+@follows("{}/, a directory.")
+def test_a_table_as_output(links, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with hinted("{}/, a directory.", UsageError) as caught:
+        tarmac.select(links, "selected.parquet")
+    tarmac.select(links, caught.value.hint.partition(",")[0])
+    assert (tmp_path / "selected" / "part-00000.parquet").exists()
 
 
 @follows("tarmac show, for shards.")

@@ -176,8 +176,9 @@ def test_an_output_in_the_directory_of_the_tables(links, tmp_path, monkeypatch):
 
 def test_an_output_that_is_a_file(links, tmp_path):
     (tmp_path / "out").write_text("mine")
-    with pytest.raises(tarmac.errors.TarmacError, match="out"):
-        tarmac.select(links, tmp_path / "out")
+    for output in (tmp_path / "out", f"{tmp_path}/out/"):
+        with pytest.raises(UsageError, match="it is a file"):
+            tarmac.select(links, output)
     assert (tmp_path / "out").read_text() == "mine"
 
 

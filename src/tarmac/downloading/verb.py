@@ -23,6 +23,7 @@ from tarmac.downloading.status import FAILURES, check_statuses
 from tarmac.downloading.unit import Work
 from tarmac.errors import UrlError, UsageError
 from tarmac.storage import StorageOptions, is_local
+from tarmac.storage.local import local_path
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.tools.options import Run, RunArgs, bundle, verb
 from tarmac.tools.output import Output, make_directory
@@ -108,6 +109,8 @@ def download(
     facts |= {"exif": exif, "dedup": dedup}
     turn: Turn = "first" if final_retry and run.share is None else "only"
     work = Work(web, pictures, digest, exif, max_failed, min(_BLOCKED, web.max_wait), turn)
+    if is_local(folder) and os.path.isfile(local_path(folder)):
+        raise UsageError("expected a directory, and it is a file.", field="output", url=folder)
     seen = tuple(list_tables(list(known), storage, field="known")) if known else ()
     for each in seen:
         check_statuses(each, storage)

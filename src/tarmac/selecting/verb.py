@@ -25,9 +25,11 @@ from tarmac.selecting.plot import check_plot
 from tarmac.selecting.profile import profile_files, profile_selection
 from tarmac.selecting.report import SelectReport
 from tarmac.selecting.tables import find_tables
-from tarmac.storage import StorageOptions
+from tarmac.storage import StorageOptions, is_local
+from tarmac.storage.local import local_path
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.storage.urls import Shards
+from tarmac.tools.tables import table_format
 
 
 def select(
@@ -107,7 +109,7 @@ def select(
         "max_text": max_text, "max_unsafe": max_unsafe, "max_watermark": max_watermark,
         "min_similarity": min_similarity, "min_aesthetic": min_aesthetic,
     }  # fmt: skip
-    directory = None if output is None else f"{os.fspath(output).rstrip('/')}/"
+    directory = None if output is None else _directory(os.fspath(output))
     options = Options(
         where=tuple(text.strip().rstrip(";") for text in ([where] if isinstance(where, str) else where)),
         columns=_columns(columns),
@@ -151,6 +153,16 @@ def select(
             report.outputs, storage, memory=memory, jobs=workers, tmp=folder, plot=picture
         )
     return report
+
+
+def _directory(output: str) -> str:
+    """Return the output with a slash at its end; raise if it is no directory."""
+    if table_format(output) is not None and not output.endswith("/"):
+        what = "expected a directory, got the name of a table: there may be several files."
+        raise UsageError(what, field="output", url=output, hint=f"{output.rpartition('.')[0]}/, a directory.")
+    if is_local(output) and os.path.isfile(local_path(output.rstrip("/"))):
+        raise UsageError("expected a directory, and it is a file.", field="output", url=output)
+    return f"{output.rstrip('/')}/"
 
 
 def _columns(columns: Any) -> dict[str, str] | None:
