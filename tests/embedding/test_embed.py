@@ -12,6 +12,7 @@ import pytest
 import tarmac
 from embedding.models import HERE, Both, Colours, Letters, letters
 from embedding.shards import caption, captions, picture, write, written
+from harness.waiting import until
 from tarmac.errors import (
     DecodeFailed,
     ErrorBudgetExceeded,
@@ -287,6 +288,42 @@ def test_texts_of_similar_length_share_a_batch(tmp_path):
     unsorted = sum(16 * max(map(len, texts[start : start + 16])) for start in range(0, 1000, 16))
     assert padded < 1.15 * sum(map(len, texts)) < 0.6 * unsorted
     assert tarmac.Embeddings(tmp_path / "out").keys() == [f"{number:04d}" for number in range(1000)]
+
+
+class Device(Letters):
+    """A model on a device: each of its calls waits until all samples of the next one are prepared."""
+
+    prepared = 0
+    called: list[int] = []
+    each, total = 4, 40
+
+    def prepare_texts(self, texts):
+        Device.prepared += len(texts)
+        return texts
+
+    def prepare_image(self, data):
+        return self.prepare_texts([data])[0]
+
+    def encode_images(self, images):
+        self.called.append(len(images))
+        needed = min(sum(self.called) + self.each, self.total)
+        assert until(lambda: self.prepared >= needed, 30)
+        return self.encode_texts([image.decode() for image in images])
+
+
+def test_a_device_does_not_wait_for_samples(tmp_path):
+    shards = captions(tmp_path, Device.total)
+    report = embed(
+        shards,
+        tmp_path / "out",
+        model=Device,
+        text=None,
+        image="txt",
+        batch_size=Device.each,
+        device="cuda:0",
+    )
+    assert (report.written, report.failed) == (Device.total, 0)
+    assert Device.called == [Device.each] * 10
 
 
 def test_nothing_to_embed(tmp_path):

@@ -48,6 +48,8 @@ TEXTS, IMAGES = 64, 64
 """Samples in a batch by default: of texts alone, and with images."""
 SORTED = 32
 """Batches of texts that are sorted by length together: of fewer, a twentieth of the time would go into padding."""
+AHEAD = 2
+"""Threads that prepare samples for a GPU, at least: with one, samples are prepared between calls of the model."""
 _LIMITS = {
     LOADING: "loading the model",
     READING: "reading",
@@ -119,7 +121,8 @@ def embed(
     shards = sum(1 for name, each in planned.sources.items() for _ in each.shards(target, name))
     size = (IMAGES if image else TEXTS) if batch_size is None else _positive(batch_size)
     threads = max(run.workers // max(shards, 1), _threads_per_device(run), 1)
-    change = MapBatches(Function(mapper), run, size, threads, 2 * size, SORTED, timed=True)
+    ahead = size * (2 if image else SORTED)  # what the next call of the model needs
+    change = MapBatches(Function(mapper), run, size, threads, ahead, SORTED, timed=True)
     identity = fingerprint(source)
     kinds = [kind for kind, field in ((IMAGE, image), (TEXT, text)) if field]
     given = {"image": image, "text": text, "meta": list(fields)}
@@ -153,8 +156,8 @@ def _one_per_device(run: Run) -> Run:
 
 
 def _threads_per_device(run: Run) -> int:
-    """Return how many threads prepare samples for each GPU."""
-    return 1 if devices(run.device) == ["cpu"] else usable_cores() // run.workers
+    """Return how many threads prepare samples for each GPU, which must not wait for them."""
+    return 1 if devices(run.device) == ["cpu"] else max(usable_cores() // run.workers, AHEAD)
 
 
 def _add_seconds(report: Report) -> None:
