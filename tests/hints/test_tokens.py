@@ -155,8 +155,11 @@ def test_jobs_that_are_not_finished(tmp_path):
     assert tarmac.combine("t", jobs=1).written == 6
 
 
-@follows("the options of that run.", "`block_size` {}.")
+@follows("the options of that run.", "`block_size` {}.", "a directory of this machine as `output`.")
 def test_options_of_combine(tokens):
+    with hinted("a directory of this machine as `output`."):
+        tarmac.combine(tokens, "s3://bucket/out", format="npy", jobs=1)
+    assert tarmac.combine(tokens, "npy", format="npy", jobs=1).written == 18
     with hinted("`block_size` {}."):
         tarmac.combine(tokens, "out", format="npy", block_size=2, jobs=1)
     longest = max(len(row["tokens"]) for _, row in stored(tokens))

@@ -121,7 +121,8 @@ def combine(
     if not is_local(home) and (move or delete_parts):
         raise UsageError("only local parts can be deleted.", url=home)
     if writer.pieces == "whole" and not is_local(target):
-        raise UsageError("this format is written to a directory of this machine.", field="format", url=target)
+        what = "this format is written to a directory of this machine."
+        raise UsageError(what, field="format", url=target, hint="a directory of this machine as `output`.")
     facts: dict[str, Any] = {"format": format, "order": order, "partial": partial, **limits}
     facts |= {"block_size": block_size} if block_size else {}
     facts |= {"pack": pack, "across_documents": across_documents} if pack else {}

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tarmac.display import plural
 from tarmac.errors import JobError, NotFound, TarmacError, UsageError, WriteError
 from tarmac.jobs.ledger import ledger_url
 from tarmac.jobs.outputs import existing_sizes, sampled_digests
@@ -109,7 +110,7 @@ class Settlement:
         }
         self._write(self.output, record)
         if job.missing:
-            report.remarks.append(f"{job.missing} units of the job are not finished")
+            report.remarks.append(f"the job is not finished: {plural(job.missing, 'unit')} missing")
         self._clean_up(job, record)
 
     def _clean_up(self, job: TokenJob | None, record: Mapping[str, Any]) -> None:
