@@ -99,7 +99,7 @@ class ShardSet:
         return shard
 
     def stay_open(self, count: int, holder: Holder) -> bool:
-        """Return whether so many shards can stay open: those of a cache may be evicted.
+        """Return whether `count` shards can stay open: those of a cache may be evicted.
 
         `holder` is notified when they are closed.
         """
