@@ -47,6 +47,23 @@ def test_vocabularies_of_unknown_size(shards):
     )
 
 
+@follows(
+    "tokenizers.Tokenizer.from_pretrained(NAME).save(FILE) writes the file of a tokenizer of Hugging Face."
+)
+def test_names_of_tokenizers(tmp_path, shards):
+    tokenizers = pytest.importorskip("tokenizers")
+    models.train_tokenizer(tmp_path / "trained.json")
+    with hinted(
+        "tokenizers.Tokenizer.from_pretrained(NAME).save(FILE) writes the file of a tokenizer of Hugging Face."
+    ):
+        tarmac.tokenize(shards, "out", text="txt", tokenizer="gpt2", jobs=1)
+    assert callable(
+        tokenizers.Tokenizer.from_pretrained
+    )  # needs the network; what it returns is saved like this one
+    tokenizers.Tokenizer.from_file("trained.json").save("saved.json")
+    assert tarmac.tokenize(shards, "out", text="txt", tokenizer="saved.json", jobs=1).written == 3
+
+
 @follows("`{}`, if the vocabulary is larger.", "tarmac show lists the fields.")
 def test_samples_that_fail(shards):
     beyond = f"{MODELS}:Beyond"

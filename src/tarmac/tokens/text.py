@@ -46,7 +46,8 @@ def load_text_tokenizer(
         raise UsageError(what, field="add_tokens")
     if isinstance(source, str | os.PathLike) and ":" not in os.fspath(source):
         what = f"expected a file of the tokenizers library or module:Class, got {os.fspath(source)!r}."
-        raise UsageError(what, field="tokenizer")
+        hint = "tokenizers.Tokenizer.from_pretrained(NAME).save(FILE) writes the file of a tokenizer of Hugging Face."
+        raise UsageError(what, field="tokenizer", hint=hint)
     return _OfObject(load_object(source, "tokenizer"), block_size, vocab_size)
 
 
