@@ -22,11 +22,16 @@ from tarmac.downloading.network.hosts import NEVER, Hosts
 from tarmac.downloading.network.resolver import AddressPolicy, Resolver
 from tarmac.downloading.network.schedule import Schedule, Tail
 from tarmac.downloading.network.settings import Web
+from tarmac.limits import MIB
 
 _LONGEST_NAP = 1.0
 _OTHERS_ASK = 0.1
 """Seconds until another look at what another process is asking for."""
 _RULES_REDIRECTS = 5
+HELD = 64 * MIB
+"""Bytes of answers that are expected in memory at a time: of large pictures, fewer are asked for at once."""
+_FIRST_SIZE, _WEIGHT, _SLOW = 4 * MIB, 1 / 8, 2.0
+"""The size that is expected at first, the weight of each answer in it, and seconds after which nothing is expected."""
 
 
 @dataclass
@@ -34,6 +39,8 @@ class Known:
     """What a worker has learnt about hosts; it outlasts a unit."""
 
     web: Web
+    usual: float = _FIRST_SIZE
+    """The usual size of an answer."""
 
     def __post_init__(self) -> None:
         self.hosts = Hosts(backoff=self.web.backoff)
@@ -66,6 +73,17 @@ class Visit:
     last: Reply | None = None
     arrived: bool = False
     """Whether its result is known, so that nothing waits for the network."""
+    received: int = 0
+    """Bytes of the answer that are in memory."""
+    asked_at: float = 0.0
+
+    def note(self, size: int) -> None:
+        """Take note of how many bytes have arrived."""
+        self.received = size
+
+    def expected(self, usual: float, now: float) -> float:
+        """Return how many bytes of its answer will soon be in memory."""
+        return self.received if self.arrived or now - self.asked_at > _SLOW else max(self.received, usual)
 
 
 Turn = Literal["only", "first", "last"]
@@ -151,8 +169,12 @@ class Crawl:
 
     async def _dispatch(self, now: float) -> None:
         """Start what may start."""
-        hosts, sites = self.known.hosts, self.known.sites
-        while len(self._tasks) < self.web.concurrency and (taken := self._schedule.take(now)) is not None:
+        hosts, sites, usual = self.known.hosts, self.known.sites, self.known.usual
+        held = sum(visit.expected(usual, now) for visit in self._tasks.values())
+        while len(self._tasks) < self.web.concurrency and (held < HELD or not self._tasks):
+            taken = self._schedule.take(now)
+            if taken is None:
+                break
             host, visit = taken
             if self.board is not None and (pause := self._told_to_wait(self.board, host, visit)) > 0:
                 hosts.wait(host, now + pause)
@@ -164,6 +186,8 @@ class Crawl:
                 await self.handle(visit, Reply("opted_out", refusal))
                 continue
             asks = rules is None and bool(sites.files)
+            visit.asked_at, visit.received = now, 0
+            held += usual
             hosts.start(host, now, exclusive=asks)
             task = asyncio.ensure_future(self._ask(host, visit) if asks else self._fetch(host, visit))
             self._tasks[task] = visit
@@ -219,10 +243,13 @@ class Crawl:
         try:
             seconds = max(self.web.timeout - visit.seconds, 0.001)
             visit.requests += 1
-            reply = await self._fetcher.get(visit.address.url, seconds=seconds, most=self.web.max_file_bytes)
+            most = self.web.max_file_bytes
+            reply = await self._fetcher.get(visit.address.url, seconds=seconds, most=most, note=visit.note)
         finally:
             self._ended(host, reply)
         visit.seconds += reply.seconds
+        visit.received = len(reply.body)
+        self.known.usual += _WEIGHT * (visit.received - self.known.usual)
         if reply.status == "redirect":
             reply = self._redirect(visit, reply)
             if reply.status == "redirect":

@@ -137,15 +137,23 @@ class Fetcher:
         await self._session.close()
         await self._resolver.close()
 
-    async def get(self, url: str, *, seconds: float, most: int, rules: bool = False) -> Reply:
+    async def get(
+        self,
+        url: str,
+        *,
+        seconds: float,
+        most: int,
+        rules: bool = False,
+        note: Callable[[int], None] = lambda _: None,
+    ) -> Reply:
         """Send one request, and return its content or what happened instead, after `seconds` at most.
 
-        `rules` are those of a site: these are not pictures, and need no consent.
+        `rules` are those of a site: these are not pictures, and need no consent. `note` is told how much has arrived.
         """
         started = time.monotonic()
         try:
             async with asyncio.timeout(seconds):
-                reply = await self._get(url, most, rules=rules)
+                reply = await self._get(url, most, note, rules=rules)
         except TimeoutError:
             reply = Reply("timeout", f"no complete answer after {seconds:g} s.")
         except RefusedAddress as error:
@@ -173,7 +181,7 @@ class Fetcher:
         reply.seconds = time.monotonic() - started
         return reply
 
-    async def _get(self, url: str, most: int, *, rules: bool) -> Reply:
+    async def _get(self, url: str, most: int, note: Callable[[int], None], *, rules: bool) -> Reply:
         self._policy.check_host(parse_url(url).host)
         async with self._session.get(url, allow_redirects=False) as response:
             http, headers = response.status, response.headers
@@ -194,6 +202,7 @@ class Fetcher:
                 part = decode(chunk, most - size + 1)
                 parts.append(part)
                 size += len(part)
+                note(size)
                 if size > _JUDGED and not judged:
                     largest, judged = self._largest(b"".join(parts)), True
                     if not largest:
