@@ -16,7 +16,7 @@ from harness.memory import peak, reset_peak
 from tarmac.cli import main
 from tarmac.deduplicating.pairs import read_pairs
 from tarmac.deduplicating.why import why
-from tarmac.errors import BadManifest, JobBusy, JobMismatch, LimitExceeded, NotFound, UsageError
+from tarmac.errors import BadManifest, IndexStale, JobBusy, JobMismatch, LimitExceeded, NotFound, UsageError
 from tarmac.storage.locks import FileLock
 
 
@@ -88,18 +88,20 @@ def test_an_index_and_several_directories(home):
     write(home / "one", vectors[:200])
     rest = write(home / "two", vectors[200:], key=[f"{number:06d}" for number in range(200, 300)])
     write(home / "all", vectors)
-    (home / "index").mkdir()
-    sources = [
-        {"relative": "../one", "location": "/gone", "kind": "img"},
-        {"relative": "/gone", "location": str(rest), "kind": "img"},
-    ]
-    (home / "index" / "knn.json").write_text(json.dumps({"sources": sources}))
+    tarmac.Knn.build("one", "index")
+    tarmac.Knn("index").add(rest)
     for source in ("index", ["one", "two"], "all"):
         tarmac.dedup(source, "keep.txt", threshold=0.9, overwrite=True)
         tarmac.dedup("all", "all.txt", threshold=0.9)
         assert kept("keep.txt") == kept("all.txt")
+    rest.rename("away")
+    with pytest.raises(NotFound, match="embeddings of the index are not there"):
+        tarmac.dedup("index", "keep.txt", overwrite=True)
+    write(home / "two", vectors[100:200])
+    with pytest.raises(IndexStale):
+        tarmac.dedup("index", "keep.txt", overwrite=True)
     (home / "index" / "knn.json").write_text("{}")
-    with pytest.raises(BadManifest, match="does not name its embeddings"):
+    with pytest.raises(BadManifest, match="not an index of vectors"):
         tarmac.dedup("index", "keep.txt", overwrite=True)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,14 +18,16 @@ from tarmac.display import plural
 from tarmac.embedding.embeddings import Embeddings
 from tarmac.embedding.keys import HINT
 from tarmac.embedding.layout import KINDS, MANIFEST
-from tarmac.errors import BadManifest, UsageError
+from tarmac.errors import BadManifest, IndexStale, NotFound, UsageError
 from tarmac.exact.joined import key_hashes
 from tarmac.jobs.statuses import status_fingerprint, statuses_of
 from tarmac.runtime.types import Integers
+from tarmac.searching.facts import MANIFEST as KNN
+from tarmac.searching.facts import read_facts
+from tarmac.searching.sources import open_source
 from tarmac.storage import is_local
 from tarmac.storage.local import local_path
 
-KNN = "knn.json"
 WIDTH, HEIGHT = "width", "height"
 Numbers = NDArray[np.float64]
 
@@ -64,9 +65,8 @@ def open_directories(name: str, kind: str | None, field: str) -> list[Embeddings
     if not is_local(name) or not os.path.isdir(local_path(name)):
         return []
     directory = local_path(name)
-    index = os.path.join(directory, KNN)
-    if os.path.exists(index):
-        return [_opened(path, kind or recorded, field) for path, recorded in _indexed(index).items()]
+    if os.path.exists(os.path.join(directory, KNN)):
+        return _indexed(directory, kind, field)
     return [_opened(directory, kind, field)] if _has_vectors(directory) else []
 
 
@@ -83,19 +83,15 @@ def _has_vectors(directory: str) -> bool:
     return MANIFEST in names or any(f"{kind}_emb" in names for kind in KINDS)
 
 
-def _indexed(path: str) -> dict[str, str]:
-    """Return the directories of embeddings that an index names, and the kind of their vectors."""
+def _indexed(directory: str, kind: str | None, field: str) -> list[Embeddings]:
+    """Return the embeddings that an index was built from, each directory once."""
     try:
-        with open(path, encoding="utf-8") as file:
-            sources = json.load(file)["sources"]
-        beside = [os.path.join(os.path.dirname(path), source["relative"]) for source in sources]
-        return {
-            os.path.realpath(near if os.path.exists(near) else source["location"]): source["kind"]
-            for near, source in zip(beside, sources, strict=True)
-        }
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        what = f"the index does not name its embeddings: {error!r}."
-        raise BadManifest(what, url=path, hint="the directory of the embeddings.") from None
+        opened = [open_source(source, directory) for source in read_facts(directory).sources]
+    except (BadManifest, NotFound, IndexStale) as error:
+        error.hint = "the directory of the embeddings."
+        raise
+    directories = {os.path.realpath(each.directory): each for each in opened}
+    return [each if kind is None else _opened(each.directory, kind, field) for each in directories.values()]
 
 
 def check_keys(source: Source) -> None:
