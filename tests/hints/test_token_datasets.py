@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 import tarmac
@@ -61,6 +62,40 @@ class Pairs(tarmac.Mapper):
 
     def __call__(self, batch):
         return {name: [[1, 2]] * len(batch) for name in self.outputs}
+
+
+class Numbers(tarmac.Mapper):
+    """Gives single numbers alone."""
+
+    outputs = {"number": Column("uint16")}
+
+    def __call__(self, batch):
+        return {"number": [1] * len(batch)}
+
+
+@follows(
+    'tarmac.tools.mappers.Column("uint16", (None,)), for example.',
+    '`format`="npy" writes an array for each column.',
+)
+def test_columns_of_mappers(tmp_path):
+    class Wrong(Numbers):
+        outputs = {"number": "uint16"}
+
+    class Right(Numbers):
+        outputs = {"number": tarmac.tools.mappers.Column("uint16", (None,))}
+
+        def __call__(self, batch):
+            return {"number": [[1]] * len(batch)}
+
+    shards = make(tmp_path, 3)
+    with hinted('tarmac.tools.mappers.Column("uint16", (None,)), for example.'):
+        tarmac.tokenize(shards, "right", mapper=Wrong, jobs=1)
+    assert tarmac.tokenize(shards, "right", mapper=Right, jobs=1).written == 3
+    tarmac.tokenize(shards, "numbers", mapper=Numbers, jobs=1)
+    with hinted('`format`="npy" writes an array for each column.'):
+        tarmac.combine("numbers", jobs=1)
+    tarmac.combine("numbers", format="npy", jobs=1)
+    assert np.load("numbers/combined/number.npy").tolist() == [1, 1, 1]
 
 
 @follows(

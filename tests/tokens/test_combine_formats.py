@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import tarmac
+from tarmac.errors import UsageError
 from tokens.megatron import words
 from tokens.parts import expected, some_parts, unique, write_parts
 
@@ -180,6 +181,23 @@ def test_texts_beside_images_keep_their_lengths(tmp_path):
     assert {path.name for path in (tmp_path / "mega").glob("*.*")} == {
         "info.json", ".tarmac", "text.bin", "text.idx", "image.bin", "image.idx"
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("format", "name"), [("npy", "keys"), ("npy", "tokens.mask"), ("tensordict", "shape"), ("megatron", "x")]
+)
+def test_columns_that_a_format_cannot_have(tmp_path, format, name):
+    class Named(tarmac.Mapper):
+        outputs = {name: tarmac.tools.mappers.Column("uint8", (None,))}
+
+        def __call__(self, batch):
+            return {name: [[1]] * len(batch)}
+
+    tokens = write_parts(tmp_path, some_parts(1, 5), mapper=Named)
+    with pytest.raises(UsageError) as caught:
+        tarmac.combine(tokens, format=format, jobs=1)
+    assert caught.value.field == "format"
+    assert len(list(tokens.glob("*.tar"))) == 1
 
 
 def test_packed_rows_in_other_formats(tmp_path):

@@ -63,12 +63,32 @@ def test_mappers_of_the_user(tmp_path):
         (lambda batch: [[70_000]] * len(batch), TransformFailed, "expected uint16"),
         (lambda batch: [[0.5]] * len(batch), TransformFailed, "expected uint16"),
         (lambda batch: [1] * len(batch), TransformFailed, "not a list"),
+        (lambda batch: None, UsageError, 'a NoneType as "tokens"'),
+        (lambda batch: ([1] for _ in batch), UsageError, 'a generator as "tokens"'),
     ],
 )
 def test_mappers_that_return_something_else(tmp_path, function, error, message):
     with pytest.raises(error, match=message):
         tarmac.tokenize(make(tmp_path, 1), tmp_path / "out", mapper=function, vocab_size=10, jobs=1)
     assert not list(tmp_path.glob("out/*.tar"))
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"tokens": "uint16"}, "expected a Column"), (["tokens"], "columns by name"),
+        ({"key": Column("uint16")}, "other than 'key'"), ({"../a": Column("uint16")}, "expected names of letters"),
+        ({"": Column("uint16")}, "expected names of letters"),
+    ],
+)  # fmt: skip
+def test_outputs_that_are_not_columns(tmp_path, columns, message):
+    class Wrong(tarmac.Mapper):
+        outputs = columns
+
+    with pytest.raises(UsageError, match=message) as caught:
+        tarmac.tokenize(make(tmp_path, 1), tmp_path / "out", mapper=Wrong, jobs=1)
+    assert caught.value.field == "outputs"
+    assert not (tmp_path / "out").exists()
 
 
 class Sorted(tarmac.Mapper):

@@ -11,7 +11,7 @@ from tarmac.errors import UsageError
 from tarmac.samples.grouping import Sample
 from tarmac.tokens.info import TOKENS, TokenInfo
 from tarmac.tokens.mapper import smallest
-from tarmac.tools.mappers.contract import Column, Mapper, defines
+from tarmac.tools.mappers.contract import Column, Mapper, check_outputs, defines
 from tarmac.tools.mappers.loading import load_object, set_up
 from tarmac.tools.mappers.records import Ragged
 
@@ -39,7 +39,7 @@ class GivenMapper(Mapper):
         """The columns of the mapper; those of a function are tokens of any number."""
         columns = getattr(self._inner, "outputs", None)
         if columns:
-            return dict(columns)
+            return check_outputs(columns)
         if self.vocab_size is None:
             what = "the mapper does not tell its `outputs`."
             raise UsageError(what, field="mapper", hint="`vocab_size`, if it returns tokens.")
@@ -66,7 +66,12 @@ class GivenMapper(Mapper):
 
     def __call__(self, batch: list[Any]) -> Mapping[str, Any]:
         result = self._inner(batch)
-        return result if isinstance(result, Mapping) else {TOKENS: result}
+        columns = result if isinstance(result, Mapping) else {TOKENS: result}
+        for name, values in columns.items():
+            if not hasattr(values, "__len__"):
+                what = f'the mapper returned a {type(values).__name__} as "{name}", expected a list.'
+                raise UsageError(what, field="mapper")
+        return columns
 
     @property
     def size(self) -> Any:

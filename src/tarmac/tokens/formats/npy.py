@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from tarmac.errors import UsageError
 from tarmac.jobs.task import Outcome
 from tarmac.storage import read_range
 from tarmac.tokens.formats.base import INFO, Files, Target, describe, fill_token, filled, npy_head, put
@@ -31,6 +32,9 @@ class NpyFormat:
         return [*(name for name in self._heads(target) if name != f"{KEYS}.npy"), INFO]
 
     def check(self, target: Target) -> None:
+        for name in target.schema.columns:
+            if name == KEYS or name.endswith((f".{MASK}", f".{OFFSETS}")):
+                raise UsageError(f'npy files cannot have a column "{name}".', field="format")
         self._heads(target)
 
     def _heads(self, target: Target) -> dict[str, bytes]:

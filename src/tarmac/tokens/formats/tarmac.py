@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 
+from tarmac.errors import UsageError
 from tarmac.indexing.manifest import Shard
 from tarmac.indexing.sidecar import open_sidecar
 from tarmac.jobs.task import Outcome
@@ -42,7 +43,10 @@ class TarmacFormat:
         return [MANIFEST]
 
     def check(self, target: Target) -> None:
-        """Accept all rows."""
+        if not any(column.shape for column in target.schema.columns.values()):
+            names = ", ".join(target.schema.columns)
+            what = f"expected a column of tokens or vectors, got numbers alone: {names}."
+            raise UsageError(what, field="format", hint='`format`="npy" writes an array for each column.')
 
     def write(self, target: Target, name: str, rows: Iterator[Rows], outcome: Outcome) -> None:
         url, schema = target.directory + name, target.schema

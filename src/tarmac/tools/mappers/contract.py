@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,9 @@ import numpy as np
 
 from tarmac.errors import UsageError
 from tarmac.samples.grouping import Sample
+
+KEY = "key"
+"""The column of a record that no mapper returns."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,22 @@ class Column:
     def from_json(cls, values: Mapping[str, Any]) -> Column:
         """Return the column that `to_json` described."""
         return cls(str(values["dtype"]), tuple(values["shape"]))
+
+
+def check_outputs(outputs: Any) -> dict[str, Column]:
+    """Return the columns of a mapper; raise unless they are columns with names that files can have."""
+    if not isinstance(outputs, Mapping):
+        raise UsageError(f"expected columns by name, got {outputs!r}.", field="outputs")
+    for name, column in outputs.items():
+        if not isinstance(column, Column):
+            what = f'expected a Column as "{name}", got {column!r}.'
+            raise UsageError(
+                what, field="outputs", hint='tarmac.tools.mappers.Column("uint16", (None,)), for example.'
+            )
+        if name == KEY or not re.fullmatch(r"\w[\w.-]*", str(name)):
+            what = f"expected names of letters, digits, dots and dashes, other than {KEY!r}, got {name!r}."
+            raise UsageError(what, field="outputs")
+    return dict(outputs)
 
 
 class Mapper:
