@@ -62,6 +62,7 @@ def test_keys_that_occur_again_in_a_shard(tmp_path, order):
     rows = unique(parts)
     assert stored(tokens / "combined") == expected(sorted(rows) if order == "key" else rows)
     assert (report.read, report.written, report.dropped) == (7, 4, 3)
+    assert any("the same key" in remark for remark in report.remarks)
 
 
 @pytest.mark.parametrize("order", ["shard", "key"])
@@ -83,7 +84,7 @@ def test_little_memory_gives_the_same_rows(tmp_path, monkeypatch, order):
 def test_the_index_reads_single_rows(tmp_path):
     parts = some_parts()
     tokens = write_parts(tmp_path, parts, batch_size=16)
-    tarmac.combine(tokens, tmp_path / "out", jobs=1, max_rows=40, record_rows=20)
+    assert not tarmac.combine(tokens, tmp_path / "out", jobs=1, max_rows=40, record_rows=20).remarks
     read = tarmac.Tokens(tmp_path / "out", length=None)
     assert len(read) == 150
     rows = unique(parts)

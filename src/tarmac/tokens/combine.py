@@ -32,6 +32,10 @@ SHARD_ROWS, SHARD_BYTES = 1 << 20, 256 * MIB
 RECORD_ROWS, RECORD_BYTES = 1 << 14, 8 * MIB
 DEFAULT = "combined"
 """The name of the output in the directory of the parts."""
+_ONCE = (
+    "of samples with the same key the first is kept; if yours are different samples, give them keys of their own "
+    "before they are tokenized: tarmac copy --rekey {i:09d}"
+)
 
 
 class CombineArgs(RunArgs, total=False):
@@ -156,6 +160,8 @@ def combine(
         report.notes["duplicates"] = task.survey.left_out
         if pack is not None:
             report.notes |= {"samples_without_tokens": task.survey.empty, "sequences": rows}
+        if task.survey.left_out:
+            report.remarks.append(_ONCE)
         settlement.settle(job, task, report, rows)
     return report
 
