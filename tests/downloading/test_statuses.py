@@ -6,12 +6,15 @@ import io
 import ssl
 import struct
 import subprocess
+from random import Random
 
 import pytest
 from PIL import Image
 
 import tarmac
 from downloading.links import QUICK, counted, lines, statuses, table
+from harness import rounds
+from harness.nameserver import name_server
 from harness.web import NOT_HERE, Answer, hosts, picture, serving
 
 pytestmark = pytest.mark.processes
@@ -105,6 +108,65 @@ def test_each_kind_of_answer(tmp_path):
     again = {path for (_, path), number in asked.items() if number > 1}
     assert again == {"/loop", "/500", "/cut", "/stall", "/drip"}
     assert asked[names[paths.index("/500")], "/500"] == 2
+
+
+ODD = [
+    "a", "é", "ß", "☃", "\u202e", "%", "%00", "%zz", "..", "/", "//", "\\", "?", "#", "@", ":", "[", "]", "{", "|", "^",
+    "'", '"', "`", "<", " ", "\t", "\n", "\r", "\0", "\x7f", "\x80", "\ud7ff", "😀", "&amp;", "=", "+", ";", "*", "~",
+    "$", "xn--a", "-", "_", ".", "1", "0x7f", "a" * 70, "ö" * 70, "%ff", "%0d%0a",
+]  # fmt: skip
+
+
+def odd(random, most):
+    return "".join(random.choice(ODD) for _ in range(random.randrange(most)))
+
+
+def test_odd_urls_have_a_status(tmp_path):
+    """Neither a URL nor where a redirect leads ends the run, and what can be fetched is."""
+    random = Random(1)
+
+    def script(request):
+        if request.path.startswith("/odd"):
+            location = odd(Random(request.path), 6).replace("\r", "").replace("\n", "")
+            return Answer(status=302, headers={"Location": location.encode().decode("latin-1")})
+        return Answer(picture(1))
+
+    with serving(script) as web, name_server(lambda name, _: []) as names:
+        here = f"a.test:{web.port}"
+        heads = ["http://", "HTTP://", " http://", "http:/", "//", ""]
+        links = [
+            random.choice(heads)
+            + random.choice(
+                [
+                    here,
+                    f"{odd(random, 3)}@{here}",
+                    f"A.TEST.:{web.port}",
+                    f"a.test:{odd(random, 3)}",
+                    f"[{odd(random, 4)}]",
+                    odd(random, 5),
+                ]
+            )
+            + random.choice(
+                [
+                    f"/odd{odd(random, 3)}",
+                    f"/{odd(random, 6)}",
+                    f"?{odd(random, 4)}",
+                    f"#{odd(random, 3)}",
+                    odd(random, 4),
+                ]
+            )
+            for _ in range(rounds(400))
+        ]
+        source = table(tmp_path / "t.parquet", [*links, web.url("a.test", "/good")])
+        options = QUICK | {"nameservers": [names.address], "ignore": ["robots", "content-signal", "tdmrep"]}
+        options |= {"url_retries": 0, "max_failed": 1.0, "hosts": hosts("a.test"), "timeout": 60.0}
+        report = tarmac.download(source, f"{tmp_path}/out/", final_retry=False, **options)
+    assert report.read == len(links) + 1 == len(lines(tmp_path / "out"))
+    assert {"success", "invalid_url", "dns"} <= set(report.statuses)
+    assert set(report.statuses) <= {
+        "success", "invalid_url", "dns", "connect", "protocol", "refused_address", "redirects",
+    }  # fmt: skip
+    assert statuses(tmp_path / "out")[-1] == "success"
 
 
 @pytest.mark.parametrize("most", [1, 3])
