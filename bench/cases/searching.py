@@ -145,6 +145,7 @@ def timed(index, query: np.ndarray) -> float:
     "knn: build an index of 200 k x 512 in 60 MB",
     sides=("tarmac", "autofaiss"),
     ratio=5.0,
+    limit=MOST_SECONDS,
     most=1,
     needs=(str(AUTOFAISS),),
 )
@@ -172,22 +173,15 @@ def beside_autofaiss(site: Site, side: str) -> Work:
 
     def theirs() -> Done:
         with tempfile.TemporaryDirectory(dir=site.data) as folder:
-            command = [
-                str(AUTOFAISS),
-                "-c",
-                SCRIPT,
-                str(path / "img_emb"),
-                folder,
-                str(asked),
-                str(truth),
-                "60MB",
-            ]
+            arguments = [path / "img_emb", folder, asked, truth, f"{MEMORY_BESIDE // 10**6}MB"]
+            command = [str(AUTOFAISS), "-c", SCRIPT, *map(str, arguments)]
             try:
-                done = subprocess.run(
-                    command, capture_output=True, text=True, timeout=60 * MINUTES, check=True
-                )
+                done = subprocess.run(command, capture_output=True, text=True, timeout=60 * MINUTES)
             except subprocess.TimeoutExpired:
                 return Done(1, 60.0 * MINUTES, f"not finished in {MINUTES} minutes")
+        if done.returncode:
+            last = (done.stderr.strip().splitlines() or [""])[-1]
+            return Done(1, 60.0 * MINUTES, fault=f"autofaiss ended with {done.returncode}: {last}")
         values = json.loads(done.stdout.splitlines()[-1])
         more = reached.exists() and values["recall"] > json.loads(reached.read_text())
         fault = f"recall {values['recall']:.4f}, more than tarmac's" if more else ""
