@@ -64,7 +64,7 @@ def tokenized(urls, output, mapper, **options):
 @given(
     size=st.integers(2, 12),
     stops=st.lists(st.integers(1, 30), max_size=5).map(sorted),
-    bad=st.sets(st.integers(0, SAMPLES - 1), max_size=3),
+    bad=st.sets(st.integers(0, SAMPLES - 1), max_size=3) | st.just(set(range(3, SAMPLES))),
     every=st.integers(1, 20),
     kind=st.sampled_from([Interrupted, Sorted]),
 )
@@ -78,6 +78,9 @@ def test_the_bytes_are_those_of_an_undisturbed_run(size, stops, bad, every, kind
         assert files(Path(folder, "out")) == files(Path(folder, "quiet"))
         for name in ("read", "written", "failed", "bytes", "notes", "errors"):
             assert getattr(report, name) == getattr(quiet, name), name
+        reasons, expected = ([outcome.errors for outcome in each.outcomes] for each in (report, quiet))
+        assert reasons == expected
+        assert list(map(len, reasons)) == [len(bad)] * 2
         assert report.read == report.written + report.failed == 2 * SAMPLES
         # A chunk holds whole batches, or those that were sorted together; what is behind the last is computed again.
         lost = len(mapper.samples) - (2 * SAMPLES - 2 * len(bad))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 import tarmac
 from tarmac.errors import JobMismatch, TransformFailed, UsageError
+from tarmac.jobs.task import MAX_REASONS
 from tarmac.tools.mappers.records import FIELD, from_arrow
 from tokens.models import Letters, caption, train_tokenizer
 from tokens.test_tokenize import MODELS, make, reference, rows
@@ -222,6 +224,22 @@ def test_the_log_of_a_job_lists_failed_samples(tmp_path, capsys):
     printed = capsys.readouterr().out
     assert 'sample "1": the field "txt" is not UTF-8' in printed
     assert 'sample "2": the sample has no field "txt"' in printed
+
+
+def test_the_ledger_has_each_failed_sample(tmp_path, capsys):
+    from tarmac.cli import main
+
+    samples = [{"txt": b"\xff" if number % 2 else b"a"} for number in range(100)]
+    shards = shard(tmp_path / "in.tar", samples)
+    for kept in (0, 1):
+        report = tarmac.tokenize(
+            shards, tmp_path / "out", text="txt", tokenizer=Letters(), on_error="skip", batch_size=8, jobs=1
+        )
+        assert (report.failed, len(report.errors), report.kept) == (50, MAX_REASONS, kept)
+    with pytest.raises(SystemExit, match="0"):
+        main(["jobs", "log", f"{tmp_path}/out"])
+    named = re.findall(r'FAILED .*sample "(\d+)": the field "txt" is not UTF-8', capsys.readouterr().out)
+    assert named == [str(number) for number in range(1, 100, 2)]
 
 
 def test_sequences_listed_in_json(tmp_path):

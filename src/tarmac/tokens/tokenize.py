@@ -12,6 +12,7 @@ import xxhash
 from tarmac.errors import UsageError
 from tarmac.indexing.manifest import Manifest
 from tarmac.jobs.report import Report
+from tarmac.jobs.task import MAX_REASONS
 from tarmac.storage.urls import Shards
 from tarmac.tokens.given import GivenMapper
 from tarmac.tokens.mapper import TokenMapper, is_image
@@ -40,6 +41,8 @@ RECORDS = "{i:09d}"
 """The keys of records in a part: numbers, since several of them may begin with the same sample."""
 TEXTS, IMAGES = 1024, 64
 """Samples in a batch by default: without and with images."""
+REASONS = 100_000
+"""Failed samples of a shard that the ledger has, with their reasons; a report has the first of them."""
 
 
 class TokenizeArgs(SelectArgs, RunArgs, ErrorArgs, CheckpointArgs, AccessArgs, total=False):
@@ -131,7 +134,7 @@ def tokenize(
     parts = [shard.name for name, each in planned.sources.items() for shard in each.shards(target, name)]
     _check_names(parts)
     threads = preparing_threads(run, len(parts), gpu=chosen.uses_device)
-    change = MapBatches(Function(chosen), run, size, threads, 2 * size)
+    change = MapBatches(Function(chosen), run, size, threads, 2 * size, reasons=REASONS)
     facts = _recorded(chosen.info) | {"batch_size": size, "select": select.options()} | _settings(work)
     task = MapperJob(
         "tokenize",
@@ -147,6 +150,7 @@ def tokenize(
     if not run.dry_run:
         planned.add_to(report)
         add_counts(report, report.outcomes)
+        report.errors = [reason for outcome in report.outcomes for reason in outcome.errors[:MAX_REASONS]]
     return report
 
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from tarmac import environment
 from tarmac.errors import CodecError, SampleError, TarmacError, UsageError
 from tarmac.extras import MissingExtra
-from tarmac.jobs.task import Outcome
+from tarmac.jobs.task import MAX_REASONS, Outcome
 from tarmac.runtime.lookahead import PER_WORKER, first_completed, look_ahead
 from tarmac.samples.grouping import Sample
 from tarmac.tools.chunked import COUNTS, Group
@@ -47,6 +47,8 @@ class MapBatches:
     """Batches whose items are sorted by size together."""
     timed: bool = False
     """Whether outcomes tell what the time was spent on."""
+    reasons: int = MAX_REASONS
+    """Failed samples of a unit that its outcome names."""
 
     @cached_property
     def mapper(self) -> Mapper:
@@ -60,7 +62,7 @@ class MapBatches:
         return Schema(dict(self.mapper.outputs), dict(self.mapper.info))
 
     def __getstate__(self) -> dict[str, Any]:
-        names = ("function", "run", "batch_size", "threads", "ahead", "sorted_batches", "timed")
+        names = ("function", "run", "batch_size", "threads", "ahead", "sorted_batches", "timed", "reasons")
         return {name: getattr(self, name) for name in names}
 
     def __call__(self, samples: Iterator[Sample], outcome: Outcome) -> Iterator[list[Sample]]:
@@ -162,7 +164,10 @@ class MapBatches:
         error.at(url=sample.get("__url__"), key=sample["__key__"])
         if not isinstance(error, SampleError | CodecError):
             raise error
+        named = len(outcome.errors)
         self.run.handle(error, outcome)
+        if MAX_REASONS <= named < self.reasons:
+            outcome.errors.append(str(error))
 
 
 class _Failure:
