@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+import time
+from random import Random
+
 import pyarrow.parquet as pq
 import pytest
 from bench.data import link_rows
 
 import tarmac
+from harness import rounds
 from harness.crash import crash, survive
 from selecting.tables import contents, manifest
 
@@ -15,6 +22,11 @@ SCRIPT = """
 import sys, tarmac, duckdb, pyarrow.parquet, tarmac.selecting.verb
 print("ready", flush=True)
 tarmac.select(sys.argv[1], sys.argv[2], shuffle=1, dedup="URL,TEXT", rows_per_file=2000, overwrite=len(sys.argv) > 3)
+"""
+COMMAND = """
+import duckdb, pyarrow.parquet, tarmac.selecting.verb, tarmac.cli.select
+print("ready", flush=True)
+tarmac.cli.main()
 """
 
 
@@ -38,6 +50,31 @@ def test_killed_at_any_time(tmp_path):
     assert contents(out) == expected
     assert sorted(path.name for path in out.iterdir() if path.name.startswith(".")) == [".tarmac"]
     assert not (out / ".tarmac" / "select-work").exists()
+
+
+def test_ctrl_c_at_any_time_is_no_defect(tmp_path):
+    table, random = tmp_path / "t.parquet", Random(5)
+    pq.write_table(link_rows(200_000, 0), table)
+    for number in range(rounds(6)):
+        command = [
+            sys.executable,
+            "-c",
+            COMMAND,
+            "select",
+            str(table),
+            "-o",
+            f"{tmp_path}/{number}",
+            "--shuffle",
+            "1",
+        ]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            process.stdout.readline()
+            time.sleep(random.uniform(0, 0.8))
+            process.send_signal(signal.SIGINT)
+            _, said = process.communicate()
+        assert process.returncode in (0, 130)
+        if process.returncode:
+            assert said.splitlines() == ["tarmac: interrupted; run the same command again to continue."]
 
 
 def test_a_killed_selection_continues_without_overwriting(tmp_path):

@@ -108,8 +108,10 @@ class DuckDBEngine:
         except self._duckdb.OutOfMemoryException as error:
             what = f"DuckDB needs more memory: {_first_line(error)}"
             raise UsageError(what, field="memory", hint="a larger `memory`, or fewer `jobs`.") from None
-        except (self._duckdb.Error, OSError) as error:
+        except (self._duckdb.Error, RuntimeError, OSError) as error:
             message = str(error)
+            if "interrupted" in message.lower():  # a signal, which came while no Python ran
+                raise KeyboardInterrupt from None
             if "Invalid string encoding" in message or "Invalid unicode" in message:
                 raise BadEncodingError(message) from None
             if "No space left" in message or "max_temp_directory_size" in message:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tarmac.storage import StorageOptions, is_local, stat
@@ -46,7 +48,9 @@ def write_files(
         while head is not None:
             url, count = name(len(files)), 0
             options = {"use_dictionary": _repetitive(head)}
-            with published_path(url, storage) as path, pq.ParquetWriter(path, schema, **options) as writer:
+            with published_path(url, storage) as path, ExitStack() as stack:
+                writer = pq.ParquetWriter(path, schema, **options)
+                stack.push(partial(_close, writer, thread))
                 while head is not None:
                     writing = thread.submit(writer.write_table, head, ROW_GROUP)
                     count += len(head)
@@ -57,6 +61,16 @@ def write_files(
             files.append(Written(url, count, size))
             head = rows.take(min(ROW_GROUP, rows_per_file))
     return files
+
+
+def _close(writer: Any, thread: ThreadPoolExecutor, kind: type[BaseException] | None, *_: object) -> None:
+    """Close a file. After an error, which a file that is half written must not hide, wait for its thread first."""
+    if kind is None:
+        writer.close()
+        return
+    thread.submit(int).result()
+    with suppress(Exception):
+        writer.close()
 
 
 def _repetitive(table: pa.Table) -> list[str]:
