@@ -16,12 +16,10 @@ from tarmac.exact.shardset import OpenOptions, ShardSet
 from tarmac.storage import Cache, StorageOptions
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.tokens.arrays import TokenRows
-from tarmac.tokens.info import MODALITY, SEGMENTS, TOKENS, TokenInfo
+from tarmac.tokens.info import MANIFEST, SEGMENTS, TokenInfo, packed_columns
 from tarmac.tools.mappers.records import Schema
 from tarmac.tools.mappers.shards import read_record_manifest
 
-MANIFEST = "tokens.json"
-"""The manifest in a directory of combined tokens."""
 _STORED: Any = object()
 
 
@@ -112,11 +110,7 @@ class Tokens(Dataset[dict[str, Any]]):
             )
         if self._step.packed:
             raise UsageError("these tokens are packed already.", field="pack")
-        columns = self._step.columns
-        if TOKENS not in columns or not columns[TOKENS].ragged:
-            what = f"expected one sequence of tokens for each sample, got the columns {', '.join(columns)}."
-            raise UsageError(what, field="pack", hint="tarmac tokenize --interleave makes one sequence.")
-        chosen = {name: columns[name] for name in (TOKENS, MODALITY) if name in columns}
+        chosen = packed_columns(self._step.columns)
         widths = tuple((name, np.dtype(column.dtype).itemsize) for name, column in chosen.items())
         options = PackOptions(widths, size, across_documents)
         step = TokenRows(

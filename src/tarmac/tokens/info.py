@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from tarmac.errors import UsageError
+from tarmac.tools.mappers.contract import Column
 from tarmac.tools.mappers.records import Schema
 
 TOKENS, MODALITY, TRUNCATED, SEGMENTS = "tokens", "modality", "truncated", "segments"
@@ -16,6 +17,8 @@ TEXT, IMAGE = "text", "image"
 """Columns of samples whose texts and images are not interleaved."""
 IMAGE_MODALITY = 1
 KIND = "tokens"
+MANIFEST = "tokens.json"
+"""The manifest in a directory of combined tokens."""
 
 
 @dataclass(frozen=True)
@@ -54,3 +57,11 @@ class TokenInfo:
 def token_columns(schema: Schema) -> list[str]:
     """Return the columns that hold token numbers."""
     return [name for name in schema.columns if name not in (MODALITY, TRUNCATED, SEGMENTS)]
+
+
+def packed_columns(columns: Mapping[str, Column]) -> dict[str, Column]:
+    """Return the columns that rows have after packing; raise UsageError if they cannot be packed."""
+    if TOKENS not in columns or not columns[TOKENS].ragged:
+        what = f"expected one sequence of tokens for each sample, got the columns {', '.join(columns)}."
+        raise UsageError(what, field="pack", hint="tarmac tokenize --interleave makes one sequence.")
+    return {name: columns[name] for name in (TOKENS, MODALITY) if name in columns}

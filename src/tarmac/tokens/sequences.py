@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from tarmac.errors import UsageError
 from tarmac.exact.packing import Packing, pack_lengths
 from tarmac.limits import MIB
 from tarmac.storage import StorageOptions
 from tarmac.tokens.drafts import write_draft
-from tarmac.tokens.info import MODALITY, SEGMENTS, TOKENS
+from tarmac.tokens.info import SEGMENTS, TOKENS, packed_columns
 from tarmac.tokens.rows import Batch, Parts, Rows, column_values, rebatched, taken
 from tarmac.tools.mappers.contract import Column
 from tarmac.tools.mappers.records import Array, Keys, Ragged, Records, Schema, parse_record, to_arrow
@@ -32,10 +31,7 @@ class PackSettings:
 
     def schema(self, schema: Schema) -> Schema:
         """Return the schema of packed rows; raise if these cannot be packed."""
-        columns = {name: schema.columns[name] for name in (TOKENS, MODALITY) if name in schema.columns}
-        if TOKENS not in columns or not columns[TOKENS].ragged:
-            what = f"expected one sequence of tokens for each sample, got the columns {', '.join(schema.columns)}."
-            raise UsageError(what, field="pack", hint="tarmac tokenize --interleave makes one sequence.")
+        columns = packed_columns(schema.columns)
         return Schema(columns | {SEGMENTS: Column("uint32", (None,))}, {**schema.info, "packed": self.size})
 
 

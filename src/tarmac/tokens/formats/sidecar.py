@@ -13,11 +13,12 @@ from tarmac.jobs.task import Outcome
 from tarmac.samples.writer import TarWriter
 from tarmac.storage import stat
 from tarmac.tokens.formats.base import Target, npy_head
+from tarmac.tokens.info import MANIFEST
 from tarmac.tokens.rows import Rows, to_records
 from tarmac.tokens.survey import Piece, Pieces
 from tarmac.tools.mappers.records import Array, iter_rows
 
-MANIFEST, SUFFIX = "tokens.json", ".tokens.tar"
+SUFFIX = ".tokens.tar"
 
 
 class SidecarFormat:

@@ -11,6 +11,7 @@ from tarmac.indexing.sidecar import open_sidecar
 from tarmac.jobs.task import Outcome
 from tarmac.storage import stat
 from tarmac.tokens.formats.base import Target
+from tarmac.tokens.info import MANIFEST
 from tarmac.tokens.rows import Rows, to_records
 from tarmac.tokens.survey import Piece, Pieces
 from tarmac.tools.mappers.shards import (
@@ -20,7 +21,6 @@ from tarmac.tools.mappers.shards import (
     write_record_manifest,
 )
 
-MANIFEST = "tokens.json"
 _SHARD = "shard"
 """A detail of an outcome: what the manifest has about the shard."""
 _FEW = 16
