@@ -136,6 +136,16 @@ def score_of_shards(vectors: Any) -> Any:
     return {"txt": vectors[:, 0]}
 
 
+def last_number(vectors: Any) -> Any:
+    """A score: the last number of a vector."""
+    return {"last": vectors[:, -1]}
+
+
+def caption(vectors: Any) -> Any:
+    """A score with the name of a column of the metadata."""
+    return {"caption": vectors[:, 0]}
+
+
 def constant(vectors: Any) -> Any:
     """A score of fewer values than vectors."""
     return {"one": [1.0]}

@@ -39,6 +39,35 @@ def test_conditions_use_scores(tmp_path):
     assert [Path(shard).read_bytes() for shard in shards] == before
 
 
+def test_searches_and_dedup_use_scores(tmp_path):
+    """Scores are beside the vectors, too, as columns of their metadata."""
+    shards = captions(tmp_path, 20, 20)
+    embed(shards, tmp_path / "out", score=Longest)
+    embed(shards, tmp_path / "out", score=f"{HERE}:last_number")
+    vectors, scores = tarmac.Embeddings(tmp_path / "out"), largest(tmp_path / "out")
+    middle = float(np.median(scores))
+    assert np.array_equal(vectors.where(f"largest > {middle}"), scores > middle)
+    assert vectors.metadata([7, 30], ["last", "key"]).to_pylist() == [
+        {"last": float(vectors[number][-1]), "key": f"{number:06d}"} for number in (7, 30)
+    ]
+    tarmac.Knn.build(tmp_path / "out", tmp_path / "index")
+    hits = tarmac.Knn(tmp_path / "index").query(key="000007", k=40, where=f"largest > {middle}")
+    assert {hit.number for hit in hits} == {*np.flatnonzero(scores > middle).tolist()} - {7}
+    tarmac.dedup(tmp_path / "out", tmp_path / "keep.txt", threshold=0.5, score="largest")
+    best = int(np.argmax(scores))
+    assert f"{best:06d}" in (tmp_path / "keep.txt").read_text().split()
+
+
+def test_scores_of_vectors_that_were_replaced(tmp_path):
+    shards = captions(tmp_path, 20)
+    embed(shards, tmp_path / "out", score=Longest)
+    assert "largest" in tarmac.Embeddings(tmp_path / "out").parts[0].columns
+    embed(shards, tmp_path / "out", model=f"{HERE}:Wide", overwrite=True)
+    assert "largest" not in tarmac.Embeddings(tmp_path / "out").parts[0].columns
+    embed(shards, tmp_path / "out", model=f"{HERE}:Wide", score=Longest)
+    assert tarmac.Embeddings(tmp_path / "out").where("at >= 0").all()
+
+
 def test_a_manifest_stays_valid(tmp_path):
     shards = captions(tmp_path, 20, 20)
     tarmac.index(shards, f"{tmp_path}/train.json", meta=["txt"])
@@ -77,7 +106,7 @@ def test_indexing_again_does_not_lose_scores(tmp_path):
     assert len(tarmac.Dataset(f"{tmp_path}/train.json")) == 1
 
 
-@pytest.mark.parametrize("name", ["score_of_no_columns", "score_of_shards", "constant", "absent"])
+@pytest.mark.parametrize("name", ["score_of_no_columns", "score_of_shards", "constant", "caption", "absent"])
 def test_scores_that_cannot_be_used(tmp_path, name):
     shards = captions(tmp_path, 5)
     with pytest.raises(UsageError):

@@ -57,6 +57,17 @@ def test_missing_files(shards, tmp_path):
     assert tarmac.Embeddings(tmp_path / "out")[5].shape == (32,)
 
 
+@follows("tarmac embed --score computes scores again.")
+def test_damaged_scores(shards, tmp_path):
+    embed(shards, tmp_path / "out", score=f"{HERE}:last_number")
+    path = tmp_path / "out/scores/scores_1.parquet"
+    path.write_bytes(b"damaged")
+    with hinted("tarmac embed --score computes scores again."):
+        tarmac.Embeddings(tmp_path / "out").where("last > 0")
+    embed(shards, tmp_path / "out", score=f"{HERE}:last_number")
+    assert len(tarmac.Embeddings(tmp_path / "out").where("last >= 0")) == 6
+
+
 @follows("{}{}/laion2b_s34b_b79k; nothing behind the slash is a model with random weights.")
 def test_names_of_open_clip(monkeypatch):
     pytest.importorskip("ftfy")  # which open_clip needs

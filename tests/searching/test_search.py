@@ -268,6 +268,8 @@ def test_offsets_in_the_shards_that_were_embedded(samples, tmp_path, capsys):
         data = Path(hit["shard"]).read_bytes()[hit["offset"] :][: hit["sizes"]["png"]]
         with Image.open(io.BytesIO(data)) as image:
             assert image.getpixel((0, 0)) == tuple(colours[hit["number"]].tolist())
+    status, _, stderr = run(capsys, *command, "--sheet", tmp_path / "hits.png")
+    assert (status, stderr) == (0, f"3 images -> {tmp_path}/hits.png\n")
     index = f"{home}/in-{hits[0]['number'] // 100}.tar.arrow"
     Path(index).rename(tmp_path / "away")
     try:

@@ -50,7 +50,9 @@ class Embeddings:
             raise UsageError(f"expected {' or '.join(kinds)}, got {kind!r}.", field="kind", url=name)
         self.kinds: tuple[str, ...] = kinds
         self.kind: str = kinds[0] if kind is None else kind
-        self.parts: tuple[Part, ...] = tuple(Part(self.directory, part.name) for part in self.facts.parts)
+        self.parts: tuple[Part, ...] = tuple(
+            Part(self.directory, part.name, part.origin) for part in self.facts.parts
+        )
         self.offsets: Integers = np.cumsum([0, *(part.rows for part in self.facts.parts)])
         """The number of the first vector of each part, and at the end the number of all vectors."""
         self._arrays: dict[int, NDArray[Any]] = {}

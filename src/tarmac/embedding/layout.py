@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+import xxhash
+
 from tarmac.errors import BadManifest, NotFound, UsageError
 from tarmac.storage import StorageOptions, is_local, read_all
 from tarmac.storage.local import local_path
@@ -27,6 +29,8 @@ KEY, SHARD, CAPTION = "key", "shard", "caption"
 """Columns of the metadata: the key of a sample, the URL of the shard it was read from, and its text."""
 KEYS = (KEY, "image_path")
 """Columns that may hold keys; the second is that of clip-retrieval."""
+OWN = frozenset((*KEYS, SHARD, CAPTION))
+"""Columns that neither values in JSON nor scores replace."""
 _NUMBER = re.compile(r"(?:img|text)_emb_(\d+)\.npy|metadata_(\d+)\.parquet")
 
 
@@ -41,6 +45,13 @@ class PartFacts:
     """The URL of the shard."""
     files: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     """The size and the sampled digest of each file, by its path in the directory."""
+
+    @property
+    def origin(self) -> str:
+        """Return what identifies the files; empty if their digests are unknown."""
+        if not self.files or not all(digest for _, digest in self.files.values()):
+            return ""
+        return xxhash.xxh3_128_hexdigest(repr(sorted(map(str, self.files.items()))).encode())
 
 
 @dataclass(frozen=True)
@@ -83,6 +94,11 @@ def vectors_name(kind: str, part: str) -> str:
 def metadata_name(part: str) -> str:
     """Return the path of a table of metadata in the directory."""
     return f"metadata/metadata_{part}.parquet"
+
+
+def scores_name(part: str) -> str:
+    """Return the path of a table of scores in the directory."""
+    return f"scores/scores_{part}.parquet"
 
 
 def read_facts(directory: str, storage: StorageOptions = DEFAULT_STORAGE) -> Facts | None:

@@ -7,21 +7,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from tarmac.codecs.basic import json_loads, text_loads
-from tarmac.embedding.layout import CAPTION, KEYS, SHARD
+from tarmac.embedding.layout import CAPTION, KEYS, OWN, SHARD
 from tarmac.errors import DecodeFailed
 from tarmac.indexing.attributes import attributes_of, is_json, read_field
 from tarmac.indexing.promote import as_array, promote
 from tarmac.samples.grouping import Sample
 
 SIZE = ("width", "height")
-_OWN = frozenset((*KEYS, SHARD, CAPTION))
-"""Columns that no value in JSON replaces, nor the size of an image that is embedded."""
 
 
 def describe(sample: Sample, image: str | None, caption: str | None, meta: Sequence[str]) -> bytes:
     """Return what is known about a sample, as JSON: its caption, the size of its image, and the fields of `meta`."""
     row: dict[str, Any] = {}
-    own = _OWN if image is None else _OWN.union(SIZE)
+    own = OWN if image is None else OWN.union(SIZE)
     if caption is not None:
         row[CAPTION] = caption
     if image is not None:

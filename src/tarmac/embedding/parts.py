@@ -1,13 +1,13 @@
-"""The vectors of one shard: memory-mapped arrays, and the rows of a table of metadata beside them."""
+"""The vectors of one shard: memory-mapped arrays, and the rows of the tables beside them."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import math
 import mmap
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tarmac.embedding.layout import CAPTION, KEY, KEYS, metadata_name, vectors_name
+from tarmac.embedding.layout import KEY, KEYS, OWN, metadata_name, scores_name, vectors_name
+from tarmac.embedding.tables import AGAIN, Table, write_table
 from tarmac.errors import IndexDamaged, NotFound
 from tarmac.runtime.types import Integers
 from tarmac.storage.mapped import map_file, release_pages
 
 Vectors = NDArray[np.float32]
-_AGAIN = "tarmac embed, which makes missing parts again."
+_HINT = "tarmac embed --score computes scores again."
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,8 @@ class Part:
 
     directory: str
     name: str
+    origin: str = ""
+    """What identifies the vectors, for scores of them."""
 
     def path(self, kind: str) -> str:
         """Return the path of the vectors of a kind."""
@@ -41,92 +44,84 @@ class Part:
         try:
             stored = _mapped(path)
         except FileNotFoundError:
-            raise NotFound("no such file.", url=path, hint=_AGAIN) from None
+            raise NotFound("no such file.", url=path, hint=AGAIN) from None
         except (ValueError, OSError, EOFError) as error:
-            raise IndexDamaged(f"this is not an array of vectors: {error}.", url=path, hint=_AGAIN) from None
+            raise IndexDamaged(f"this is not an array of vectors: {error}.", url=path, hint=AGAIN) from None
         if stored.ndim != 2 or stored.dtype.kind != "f":
             what = f"expected vectors of floating-point numbers, got {stored.dtype} of shape {stored.shape}."
             raise IndexDamaged(what, url=path)
         return stored
 
-    @contextmanager
-    def _opened(self) -> Iterator[Any]:
-        """Open the table while the block runs: a thousand open files are too many for a process."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        path = os.path.join(self.directory, metadata_name(self.name))
-        try:
-            with pq.ParquetFile(path, metadata=self.__dict__.get("_facts"), memory_map=True) as table:
-                yield table
-        except FileNotFoundError:
-            raise NotFound("no such file.", url=path, hint=_AGAIN) from None
-        except (pa.ArrowException, OSError) as error:
-            what = f"this is not a table of metadata: {str(error)[:200]}."
-            raise IndexDamaged(what, url=path, hint=_AGAIN) from None
+    @cached_property
+    def _metadata(self) -> Table:
+        return Table(os.path.join(self.directory, metadata_name(self.name)))
 
     @cached_property
-    def _facts(self) -> Any:
-        """What the table says of its row groups and columns."""
-        with self._opened() as table:
-            return table.metadata
+    def _scores(self) -> Table | None:
+        """The scores of these vectors; not those of other ones, which were replaced."""
+        table = Table(os.path.join(self.directory, scores_name(self.name)), hint=_HINT)
+        if not (self.origin and os.path.exists(table.path)):
+            return None
+        return table if (table.origin, table.rows) == (self.origin, self.metadata_rows) else None
 
     @property
     def metadata_rows(self) -> int:
         """Return the number of rows of the metadata."""
-        return int(self._facts.num_rows)
+        return self._metadata.rows
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
-        """The columns of the metadata; keys have the name `key`, whatever wrote them."""
-        return tuple(KEY if name == self._key else name for name in self._names)
-
-    @cached_property
-    def _names(self) -> list[str]:
-        return list(self._facts.schema.to_arrow_schema().names)
+        """The columns of the metadata, with scores; keys have the name `key`, whatever wrote them."""
+        own = [KEY if name == self._key else name for name in self._metadata.columns]
+        return tuple(dict.fromkeys([*own, *self._scored]))
 
     @cached_property
     def _key(self) -> str:
-        names = self._names
+        names = self._metadata.columns
         for name in KEYS:
             if name in names:
                 return name
-        path = os.path.join(self.directory, metadata_name(self.name))
-        raise IndexDamaged(f"expected a column {KEY!r}, got {', '.join(names)}.", url=path)
+        raise IndexDamaged(f"expected a column {KEY!r}, got {', '.join(names)}.", url=self._metadata.path)
+
+    @property
+    def _scored(self) -> list[str]:
+        return [] if self._scores is None else self._scores.columns
 
     def metadata(self, columns: Sequence[str] | None = None) -> Any:
         """Return the metadata as an Arrow table, with these columns or all."""
-        names = self.columns if columns is None else columns
-        stored = [self._key if name == KEY else name for name in names]
-        with self._opened() as table:
-            read = table.read(stored)
-        return read.rename_columns(list(names))
+        return self._joined(columns, lambda table, names: table.read(names))
 
     def metadata_of(self, rows: Integers, columns: Sequence[str] | None = None) -> Any:
-        """Return the metadata of some rows, reading only the row groups that they are in."""
+        """Return the metadata of some rows."""
+        return self._joined(columns, lambda table, names: table.read_rows(rows, names))
+
+    def _joined(self, columns: Sequence[str] | None, read: Callable[[Table, list[str]], Any]) -> Any:
+        """Return columns of both tables; a score replaces metadata of the same name."""
         import pyarrow as pa
 
         names = self.columns if columns is None else columns
-        groups = self._facts
-        sizes = [groups.row_group(number).num_rows for number in range(groups.num_row_groups)]
-        ends = np.cumsum(sizes)
-        within = np.searchsorted(ends, rows, side="right")
-        needed = np.unique(within)
-        stored = [self._key if name == KEY else name for name in names]
-        with self._opened() as table:
-            read = table.read_row_groups(needed.tolist(), stored).rename_columns(list(names))
-        starts = np.concatenate([[0], np.cumsum(np.array(sizes)[needed])])[np.searchsorted(needed, within)]
-        return read.take(pa.array(starts + rows - (ends - sizes)[within]))
+        scored = [name for name in names if name not in OWN and name in self._scored]
+        own = [name for name in names if name not in scored]
+        values: dict[str, Any] = {}
+        if own or not scored:
+            stored = read(self._metadata, [self._key if name == KEY else name for name in own])
+            values |= zip(own, stored.columns, strict=True)
+        if scored and self._scores is not None:
+            values |= zip(scored, read(self._scores, scored).columns, strict=True)
+        return pa.table({name: values[name] for name in names})
 
     def read_keys(self) -> list[str]:
         """Return the keys of all rows."""
         return self.metadata([KEY]).column(KEY).to_pylist()  # type: ignore[no-any-return]
 
-    def captions(self) -> list[str | None]:
-        """Return the texts of all rows; those of a part without them are None."""
-        if CAPTION not in self.columns:
-            return [None] * self.metadata_rows
-        return self.metadata([CAPTION]).column(CAPTION).to_pylist()  # type: ignore[no-any-return]
+    def add_scores(self, columns: Mapping[str, Any]) -> None:
+        """Write scores of all vectors, beside those that there are."""
+        earlier: dict[str, Any] = {}
+        with contextlib.suppress(IndexDamaged):
+            earlier = {name: self.metadata([name]).column(0) for name in self._scored}
+        write_table(os.path.join(self.directory, scores_name(self.name)), {**earlier, **columns}, self.origin)
+        for name in ("_scores", "columns"):
+            self.__dict__.pop(name, None)
 
 
 def release(stored: NDArray[Any]) -> None:

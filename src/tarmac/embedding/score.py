@@ -1,4 +1,7 @@
-"""Compute columns of the index from vectors: `where("aesthetic > 5")` then needs neither vectors nor the model."""
+"""Compute columns of the index from vectors: `where("aesthetic > 5")` then needs neither vectors nor the model.
+
+They are written beside the vectors, too, for conditions of searches and preferences of `dedup`.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from tarmac.embedding.embeddings import BLOCK, Embeddings
+from tarmac.embedding.layout import OWN
 from tarmac.errors import TarmacError, UsageError
 from tarmac.indexing.manifest import Inputs, Shard
 from tarmac.indexing.promote import as_array
@@ -36,11 +40,11 @@ def load_score(source: Any) -> Score:
 def add_scores(
     score: Score, vectors: Embeddings, inputs: Inputs, access: Access, device: str, report: Report
 ) -> None:
-    """Write the columns to the index of each shard. Samples without a vector have no value."""
+    """Write the columns to the index of each shard, and beside the vectors. Samples without one have no value."""
     set_up(score, device, FIELD)
     parts: dict[str, list[int]] = {}
-    for number, part in enumerate(vectors.facts.parts):
-        parts.setdefault(part.source, []).append(number)
+    for number, facts in enumerate(vectors.facts.parts):
+        parts.setdefault(facts.source, []).append(number)
     count, names = 0, dict[str, None]()
     try:
         for shard in inputs.shards:
@@ -49,9 +53,13 @@ def add_scores(
             if not own:
                 continue
             sidecar, urls = index_to_extend(shard, access)
-            columns, scored = _columns(score, vectors, own, sidecar)
+            scores = {part: _scores(score, vectors.array(part)) for part in own}
+            columns = _columns(scores, vectors, sidecar)
             add_columns(sidecar, urls, columns, access, FIELD)
-            count, names = count + scored, names | dict.fromkeys(columns)
+            for part, values in scores.items():
+                vectors.parts[part].add_scores({name: as_array(column) for name, column in values.items()})
+                count += len(vectors.array(part))
+            names |= dict.fromkeys(columns)
     finally:
         close = getattr(score, "close", None)
         if callable(close):
@@ -60,27 +68,32 @@ def add_scores(
     report.remarks.append(f"columns of the index: {', '.join(names)}")
 
 
+def _scores(score: Score, vectors: Any) -> dict[str, list[Any]]:
+    """Return the columns of the vectors of a part, of which a block is in memory at a time."""
+    columns: dict[str, list[Any]] = {}
+    for start in range(0, len(vectors), BLOCK):
+        for name, values in _called(score, vectors[start : start + BLOCK].astype(np.float32)).items():
+            column = columns.setdefault(name, [None] * len(vectors))
+            column[start : start + len(values)] = values
+    return columns
+
+
 def _columns(
-    score: Score, vectors: Embeddings, parts: Sequence[int], sidecar: Sidecar
-) -> tuple[dict[str, Any], int]:
-    """Return the columns of a shard, and the number of samples that have values."""
+    scores: Mapping[int, Mapping[str, Sequence[Any]]], vectors: Embeddings, sidecar: Sidecar
+) -> dict[str, Any]:
+    """Return the columns of a shard, from those of its parts."""
     rows: dict[str, list[int]] = {}
     for row, key in enumerate(sidecar.keys()):
         rows.setdefault(key, []).append(row)
-    values: dict[str, list[Any]] = {}
-    count = 0
-    for part in parts:
-        keys, array = vectors.parts[part].read_keys(), vectors.array(part)
-        for start in range(0, len(array), BLOCK):
-            block = array[start : start + BLOCK].astype(np.float32)
-            computed = _called(score, block)
-            for name, column in computed.items():
-                column_values = values.setdefault(name, [None] * len(sidecar))
-                for key, value in zip(keys[start : start + BLOCK], column, strict=True):
-                    for row in rows.get(key, ()):
-                        column_values[row] = value
-            count += len(block)
-    return {name: as_array(column) for name, column in values.items()}, count
+    columns: dict[str, list[Any]] = {}
+    for part, own in scores.items():
+        keys = vectors.parts[part].read_keys()
+        for name, values in own.items():
+            column = columns.setdefault(name, [None] * len(sidecar))
+            for key, value in zip(keys, values, strict=True):
+                for row in rows.get(key, ()):
+                    column[row] = value
+    return {name: as_array(column) for name, column in columns.items()}
 
 
 def _called(score: Score, block: Any) -> dict[str, list[Any]]:
@@ -96,6 +109,8 @@ def _called(score: Score, block: Any) -> dict[str, list[Any]]:
         raise UsageError(what, field=FIELD)
     columns = {}
     for name, column in result.items():
+        if name in OWN:
+            raise UsageError(f"{name!r} is a column of the metadata already.", field=FIELD)
         if hasattr(column, "detach"):
             column = column.detach().cpu().numpy()
         values = np.asarray(column).tolist()
