@@ -82,7 +82,6 @@ ALLOWED = {
     ("compat/wids/wids_decode.py", "safetensors.load"),  # a format that holds tensors and nothing else
     ("cli/index.py", "json.loads"),
     ("deduplicating/pairs.py", "json.loads"),
-    ("deduplicating/sources.py", "json.load"),
     ("deduplicating/vectors.py", "json.load"),
     ("deduplicating/vectors.py", "np.load"),  # without pickles
     ("downloading/images.py", "image.load"),  # of Pillow: decodes
