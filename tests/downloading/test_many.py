@@ -115,11 +115,11 @@ def test_every_row_has_one_status_and_totals_are_those_of_the_server(tmp_path):
         assert not web.early
         print(f"{count} rows, {len(web.requests)} requests, {dict(counted(tmp_path / 'out'))}")
         # A row may have a line of each attempt, and one that is given up does not reach the server.
-        told = sum(sum(each["requests"].to_pylist()) for each in every_status(tmp_path / "out"))
+        requests = sum(sum(each["requests"].to_pylist()) for each in every_status(tmp_path / "out"))
         given_up = sum(
             each["status"].to_pylist().count("deadline") for each in every_status(tmp_path / "out")
         )
-        assert 0 <= told - web.pictures().total() <= given_up
+        assert 0 <= requests - web.pictures().total() <= given_up
         assert len(tarmac.Dataset(str(tmp_path / "out" / "manifest.json"))) == report.written
 
 
