@@ -156,7 +156,7 @@ def select(
 
 
 def _directory(output: str) -> str:
-    """Return the output with a slash at its end; raise if it is no directory."""
+    """Return the output with a slash at its end; raise unless it can be a directory."""
     if table_format(output) is not None and not output.endswith("/"):
         what = "expected a directory, got the name of a table: there may be several files."
         raise UsageError(what, field="output", url=output, hint=f"{output.rpartition('.')[0]}/, a directory.")
