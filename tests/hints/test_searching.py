@@ -119,6 +119,16 @@ def test_a_model_that_is_unknown(embeddings, tmp_path, capsys):
         tarmac.Knn(tmp_path / "index").query(text="a dog")
 
 
+@follows("open it again, with tarmac.Knn.")
+def test_an_index_that_another_program_has_changed(embeddings, tmp_path, capsys):
+    done(capsys, "knn", "build", embeddings, "-o", tmp_path / "index")
+    knn, other = tarmac.Knn(tmp_path / "index"), write_embeddings(tmp_path / "other", clusters(10, 16))
+    done(capsys, "knn", "add", tmp_path / "index", other)
+    with hinted("open it again, with tarmac.Knn."):
+        knn.add(other)
+    assert tarmac.Knn(tmp_path / "index").add(other).vectors == 1210
+
+
 @follows("`vectors`, that of one of them.")
 def test_a_key_that_repeats(tmp_path, capsys):
     vectors = clusters(100, 16)

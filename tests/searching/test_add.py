@@ -10,7 +10,7 @@ import pytest
 import tarmac
 from harness.vectors import clusters, sphere, write_embeddings
 from searching.data import brute_force, choice_of, recall
-from tarmac.errors import IndexDamaged, NotFound, UsageError
+from tarmac.errors import IndexDamaged, IndexStale, JobBusy, NotFound, UsageError
 from tarmac.searching import facts as knn_facts
 
 COUNT, MORE, DIMENSION = 2000, 200, 32
@@ -75,6 +75,24 @@ def test_another_directory_and_the_first_again(tmp_path, embeddings, vectors):
     embeddings.rename(copies[0])
     other.rename(copies[1])
     assert len(tarmac.Knn(tmp_path / "index", embeddings=copies)) == COUNT + MORE
+
+
+def test_two_programs_add(tmp_path, embeddings, vectors):
+    """Neither loses what the other has added."""
+    tarmac.Knn.build(embeddings, tmp_path / "index")
+    others = [
+        write_embeddings(tmp_path / name, vectors[COUNT + start : COUNT + start + 100], first=COUNT + start)
+        for name, start in (("a", 0), ("b", 100))
+    ]
+    knn, second = tarmac.Knn(tmp_path / "index"), tarmac.Knn(tmp_path / "index")
+    with knn_facts.unchanged(knn.directory, knn.facts), pytest.raises(JobBusy):
+        second.add(others[1])
+    knn.add(others[0])
+    with pytest.raises(IndexStale, match="changed since it was opened"):
+        second.add(others[1])
+    tarmac.Knn(tmp_path / "index").add(others[1])
+    assert len(tarmac.Knn(tmp_path / "index")) == COUNT + MORE
+    assert {path.name for path in (tmp_path / "index").iterdir()} <= {".tarmac", "index.faiss", "knn.json"}
 
 
 def test_drift_adds_up(tmp_path, embeddings):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 import xxhash
 
-from tarmac.errors import BadManifest, IndexDamaged, NotFound, UsageError
+from tarmac.errors import BadManifest, IndexDamaged, IndexStale, JobBusy, NotFound, UsageError
 from tarmac.searching.choice import Choice
 from tarmac.searching.library import METRICS, Metric, import_faiss
 from tarmac.searching.measure import Latency, Recall
@@ -19,6 +19,7 @@ from tarmac.searching.searcher import Effort
 from tarmac.searching.sources import HINT, Source
 from tarmac.storage import WriteOptions, is_local, read_all, write_all
 from tarmac.storage.local import local_path
+from tarmac.storage.locks import FileLock
 from tarmac.tools.workdir import disk_errors
 
 FORMAT = "tarmac-knn-1"
@@ -109,6 +110,22 @@ def read_facts(directory: str) -> KnnFacts:
         new = KnnFacts.from_json(json.dumps(following), path)
         return new if digest_of(os.path.join(directory, INDEX)) == new.digest else facts
     return facts
+
+
+@contextlib.contextmanager
+def unchanged(directory: str, facts: KnnFacts) -> Iterator[None]:
+    """Keep other processes from replacing an index; raise if it is no longer the one that was opened."""
+    lock = FileLock(os.path.join(directory, f".{MANIFEST}.lock"))
+    if not lock.acquire(wait=False):
+        raise JobBusy("another process is adding to this index.", url=directory)
+    try:
+        if read_facts(directory).digest != facts.digest:
+            what = "the index has changed since it was opened."
+            raise IndexStale(what, url=directory, hint="open it again, with tarmac.Knn.")
+        yield
+    finally:
+        lock.remove()
+        lock.release()
 
 
 def publish(index: Any, directory: str, facts: KnnFacts) -> KnnFacts:

@@ -13,7 +13,7 @@ from tarmac.display import html_table
 from tarmac.errors import UsageError
 from tarmac.searching.add import AddReport, add_vectors
 from tarmac.searching.build import build
-from tarmac.searching.facts import KnnFacts, index_directory, load_index, read_facts
+from tarmac.searching.facts import KnnFacts, index_directory, load_index, read_facts, unchanged
 from tarmac.searching.hits import Hits, hits_of
 from tarmac.searching.library import Numbers, Vectors, contiguous
 from tarmac.searching.measure import without
@@ -161,7 +161,8 @@ class Knn:
 
         By default it is the directory that the index was made from. The report says how well the new vectors fit.
         """
-        report = add_vectors(self._searcher, self.directory, self.facts, source)
+        with unchanged(self.directory, self.facts):
+            report = add_vectors(self._searcher, self.directory, self.facts, source)
         if report.added and self._given is not None and source is not None:
             repeated = self._given * (len(self.facts.sources) if len(self._given) == 1 else 1)
             self._given = [*repeated, os.fspath(source)]
