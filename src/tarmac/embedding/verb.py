@@ -165,12 +165,12 @@ def _add_seconds(report: Report) -> None:
     total = Counter[str]()
     for outcome in report.outcomes:
         total.update(outcome.details.get(SECONDS, {}))
-    if not (report.done and total):
+    whole = sum(total.values())
+    if not (report.done and whole):
         return
     report.notes |= {
         f"seconds_{'inferring' if name == COMPUTING else name}": round(total[name]) for name in _LIMITS
     }
-    whole = sum(total.values())
     (longest, _), *others = total.most_common()
     shares = [f"{_LIMITS[name]} {seconds / whole:.0%}" for name, seconds in others]
     rate = sum(outcome.read for outcome in report.outcomes) / whole
