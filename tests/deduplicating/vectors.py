@@ -2,47 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
+
+from harness.vectors import write_embeddings
 
 
 def write(
     path: Path, vectors: Any, *, rows: int = 3000, model: str = "", kind: str = "img", **columns: Any
 ) -> Path:
     """Write vectors with their keys, and other columns, as parts of this number of rows."""
-    stored = np.asarray(vectors, np.float16)
-    columns = {"key": [f"{number:06d}" for number in range(len(stored))]} | columns
-    (path / f"{kind}_emb").mkdir(parents=True)
-    (path / "metadata").mkdir()
-    parts = []
-    for number, start in enumerate(range(0, max(len(stored), 1), rows)):
-        files = f"{kind}_emb/{kind}_emb_{number:04d}.npy", f"metadata/metadata_{number:04d}.parquet"
-        np.save(path / files[0], stored[start : start + rows])
-        pq.write_table(
-            pa.table({name: values[start : start + rows] for name, values in columns.items()}),
-            path / files[1],
-        )
-        sizes = {name: [(path / name).stat().st_size, digest(path / name)] for name in files}
-        parts.append({"name": f"{number:04d}", "rows": len(stored[start : start + rows]), "files": sizes})
-    facts = {
-        "format": "tarmac-embeddings-1",
-        "parts": parts,
-        "kinds": {kind: stored.shape[1]},
-        "model": model,
-    }
-    (path / "embeddings.json").write_text(json.dumps(facts))
-    return path
-
-
-def digest(path: Path) -> str:
-    import hashlib
-
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    return write_embeddings(path, vectors, kind=kind, part_rows=rows, model=model, columns=columns)
 
 
 def clusters(count: int, dimension: int, seed: int = 0, planted: float = 0.1) -> np.ndarray:
