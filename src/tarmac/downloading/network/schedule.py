@@ -16,7 +16,7 @@ from tarmac.downloading.network.hosts import NEVER, Hosts
 
 FEW = 0.02
 """The share of the rows of a unit that may be left to the end of the run, if they take too long."""
-TAIL, SHORTEST_TAIL = 0.03, 1.0
+TAIL, SHORTEST_TAIL = 0.03, 0.5
 """For how long a unit waits for them: a share of the time that the others took, and the least in seconds."""
 T = TypeVar("T")
 
