@@ -29,6 +29,13 @@ def write(*keys: str, field: str = "txt", value: object = "1", **options) -> lis
     return [sample["__key__"] for sample in tarmac.read("new.tar", **reading)]
 
 
+@follows("fields={}")
+def test_a_field_that_no_sample_has(shard):
+    with hinted("fields={}") as caught:
+        list(tarmac.read(shard, fields=["nothing"]))
+    assert list(tarmac.read(shard, **eval(f"dict({caught.value.hint})")))
+
+
 @follows('key.replace(".", "_"), or write and read with split_name=tarmac.last_dot.')
 def test_a_key_with_a_dot():
     key = "v1.2"

@@ -11,7 +11,15 @@ import pytest
 
 import tarmac
 from harness.shards import header_offsets, plain
-from tarmac.errors import BadChecksum, LimitExceeded, NotFound, Truncated, TruncatedTail, UsageError
+from tarmac.errors import (
+    BadChecksum,
+    LimitExceeded,
+    MissingField,
+    NotFound,
+    Truncated,
+    TruncatedTail,
+    UsageError,
+)
 from tarmac.samples.naming import known_fields
 from tarmac.samples.reader import SampleReader, read_shard
 
@@ -40,6 +48,19 @@ def test_urls_and_fields(shards, tmp_path):
     assert sample == {"__key__": "00", "__url__": str(tmp_path / "x-00.tar"), "txt": b"00"}
     with pytest.raises(UsageError, match="`fields`"):
         tarmac.read(shards, fields="txt")
+
+
+def test_a_misspelt_field_is_an_error(tmp_path):
+    path = tmp_path / "x.tar"
+    path.write_bytes(plain([("a.txt", b"1"), ("b.txt", b"2"), ("b.cls", b"3")]))
+    (tmp_path / "empty.tar").write_bytes(plain([]))
+    shards = [str(tmp_path / "empty.tar"), str(path)]
+    assert [sample["__key__"] for sample in tarmac.read(shards, fields=["cls", "text"])] == ["b"]
+    assert list(tarmac.read(shards[:1], fields=["text"])) == []
+    reader = tarmac.read(shards, fields=["text"])
+    with pytest.raises(MissingField, match="'txt'"):
+        list(reader)
+    assert reader.report.samples == 0
 
 
 def test_naming_rules(tmp_path):

@@ -6,19 +6,28 @@ import contextlib
 import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from mmap import mmap
 from typing import Any, TypeVar
 
-from tarmac.display import display_url, plural, visible
-from tarmac.errors import ArchiveError, PartialSamples, SampleError, SplitSample, TarmacWarning, UsageError
+from tarmac.display import display_url, examples, plural, visible
+from tarmac.errors import (
+    ArchiveError,
+    MissingField,
+    PartialSamples,
+    SampleError,
+    SplitSample,
+    TarmacWarning,
+    UsageError,
+)
 from tarmac.limits import Limits
 from tarmac.samples.grouping import Grouping, Sample, group_members
 from tarmac.samples.naming import Splitter, first_dot
 from tarmac.samples.native import NativeRuns
 from tarmac.storage import Cache, Source, StorageOptions, open_shard
 from tarmac.storage.ahead import open_ahead
+from tarmac.storage.schemes import is_stream
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.storage.urls import Shards, expand
 from tarmac.tar import Member, Repeated, TarOptions, read_members
@@ -72,7 +81,7 @@ class SampleReader:
         return f"<SampleReader of {plural(len(self.urls), 'shard')}: {', '.join(urls)}{fields}>"
 
     def __iter__(self) -> Iterator[Sample]:
-        report = self.report
+        report, before = self.report, self.report.samples
         with contextlib.closing(self.open_each(self.urls)) as shards:
             for url, opening in shards:
                 previous = report.samples
@@ -82,6 +91,20 @@ class SampleReader:
                 report.shards += 1
                 if report.samples == previous:
                     report.empty_shards.append(url)
+        if self.fields and report.samples == before:
+            self._check_fields(self.fields)
+
+    def _check_fields(self, fields: frozenset[str]) -> None:
+        """Raise MissingField if there are samples, although none has any of the selected fields."""
+        again = [url for url in self.urls if not is_stream(url)]
+        for sample in replace(self, urls=again, fields=None, report=ReadReport()):
+            names = [name for name in sample if not name.startswith("__")]
+            raise MissingField(
+                f"no sample has a field {' or '.join(sorted(fields))}; this one has {examples(names)}.",
+                url=sample["__url__"],
+                key=sample["__key__"],
+                hint=f"fields={names}",
+            )
 
     def open(self, url: str) -> Source:
         """Open the bytes of one shard, through the cache if there is one."""
