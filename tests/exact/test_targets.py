@@ -84,6 +84,16 @@ def test_batches_of_other_shapes(images):
     assert isinstance(batch.label, list)
 
 
+def test_options_that_apply_to_nothing(images):
+    pytest.importorskip("torch")
+    floats = tarmac.Dataset(images[0]["__url__"]).decode("rgb")
+    for dataset in (floats, images.to_tuple("cls", "txt")):
+        for options in ({"normalize": True}, {"channels_first": True}):
+            with pytest.raises(UsageError, match="uint8"):
+                next(iter(tarmac.Loader(dataset, 4, to=tarmac.To("torch", **options))))
+        assert next(iter(tarmac.Loader(dataset, 4, to="torch")))
+
+
 def test_invalid_targets(images, monkeypatch):
     with pytest.raises(UsageError, match="mxnet"):
         tarmac.Loader(images, 4, to="mxnet")

@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 import threading
+from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import psutil
@@ -243,3 +245,39 @@ def test_no_shared_memory(dataset, monkeypatch):
         assert len(list(loader)) == 2
     with tarmac.Loader(arrays, 6, threads=2) as loader:
         assert len(list(loader)) == 1
+
+
+@follows('decode("rgb8")')
+def test_images_that_cannot_be_normalised(tmp_path):
+    pytest.importorskip("torch")
+    with tarmac.TarWriter(tmp_path / "x.tar", index=True) as writer:
+        writer.write({"__key__": "0", "png": np.zeros((4, 4, 3), np.uint8)})
+    dataset = tarmac.Dataset(str(tmp_path / "x.tar"))
+    to = tarmac.To("torch", normalize=True)
+    with hinted('decode("rgb8")'):
+        next(iter(tarmac.Loader(dataset.decode("rgb"), 1, tail="short", to=to)))
+    assert next(iter(tarmac.Loader(dataset.decode("rgb8"), 1, tail="short", to=to)))["png"].max() == 0
+
+
+LARGE = """
+import sys
+import numpy as np
+import tarmac
+from harness.hints import hinted
+loader = tarmac.Loader(tarmac.Dataset(sys.argv[1]).map(lambda sample: 3_000_000_000), 2, to="jax")
+with hinted('jax.config.update("jax_enable_x64", True)'):
+    next(iter(loader))
+import jax
+jax.config.update("jax_enable_x64", True)
+assert np.asarray(next(iter(loader))).tolist() == [3_000_000_000] * 2
+"""
+
+
+@pytest.mark.processes
+@follows('jax.config.update("jax_enable_x64", True)')
+def test_integers_that_jax_would_cut(tmp_path):
+    if find_spec("jax") is None:
+        pytest.skip("jax is not installed")
+    [shard] = write_shards(tmp_path, [2])
+    # JAX warns about every later fork of a process that has imported it.
+    subprocess.run([sys.executable, "-c", LARGE, shard], cwd=Path(__file__).parents[1], check=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -30,7 +30,8 @@ class To(Options):
     """What becomes of the arrays of a batch: `Loader(ds, 64, to=To("torch", device="cuda"))`.
 
     Everything else in a batch, such as keys and texts, stays as it is. An image is an array of uint8 with four
-    dimensions whose last one has 1, 3 or 4 channels.
+    dimensions whose last one has 1, 3 or 4 channels, as `decode("rgb8")` makes them. A batch without one is an
+    error if images are to be transposed or normalised.
     """
 
     framework: Framework
@@ -54,19 +55,32 @@ class To(Options):
 
     def __call__(self, batch: Any) -> Any:
         """Convert a batch; tuples, lists and dictionaries keep their structure."""
+        arrays: list[np.ndarray[Any, Any]] = []
+        result = self._convert(batch, arrays)
+        if (self.normalize or self.channels_first) and not any(map(_is_image, arrays)):
+            option = "normalize" if self.normalize else "channels_first"
+            shapes = ", ".join(f"{array.dtype} {'x'.join(map(str, array.shape))}" for array in arrays)
+            what = f"the batch has no images of uint8, N x H x W x C; its arrays are {shapes or 'none'}."
+            raise UsageError(what, field=option, hint='decode("rgb8")')
+        return result
+
+    def _convert(self, batch: Any, arrays: list[np.ndarray[Any, Any]]) -> Any:
+        """Convert a batch or a part of it, and list its arrays."""
+        convert = partial(self._convert, arrays=arrays)
         if isinstance(batch, np.ndarray):
+            arrays.append(batch)
             return self._tensor(batch) if batch.dtype.kind in "biufc" else batch
         if isinstance(batch, Mapping):
-            return {name: self(value) for name, value in batch.items()}
+            return {name: convert(value) for name, value in batch.items()}
         if isinstance(batch, tuple) and hasattr(batch, "_fields"):  # a named tuple
-            return type(batch)(*map(self, batch))
+            return type(batch)(*map(convert, batch))
         if isinstance(batch, tuple | list) and any(isinstance(each, np.ndarray) for each in batch):
-            return type(batch)(map(self, batch))
+            return type(batch)(map(convert, batch))
         return batch
 
     def _tensor(self, array: np.ndarray[Any, Any]) -> Any:
         tensor = self._library.put(array, self.device)
-        if array.dtype != np.uint8 or array.ndim != 4 or array.shape[3] not in (1, 3, 4):
+        if not _is_image(array):
             return tensor
         if self.normalize:
             tensor = self._library.floats(tensor) / 255
@@ -81,6 +95,10 @@ class To(Options):
     @cached_property
     def _library(self) -> Any:
         return {"torch": _Torch, "jax": _Jax, "tensorflow": _TensorFlow}[self.framework]()
+
+
+def _is_image(array: np.ndarray[Any, Any]) -> bool:
+    return array.dtype == np.uint8 and array.ndim == 4 and array.shape[3] in (1, 3, 4)
 
 
 def as_target(to: str | To | None) -> To | None:
@@ -117,6 +135,11 @@ class _Jax:
     def put(self, array: np.ndarray[Any, Any], device: Any) -> Any:
         if isinstance(device, str):
             device = self._jax.devices(device)[0]
+        if array.dtype in (np.int64, np.uint64) and not self._jax.config.jax_enable_x64:
+            limits = np.iinfo(np.int32 if array.dtype == np.int64 else np.uint32)
+            if array.size and not limits.min <= array.min() <= array.max() <= limits.max:
+                what = "an integer of the batch needs 64 bits, which JAX would cut to 32."
+                raise UsageError(what, field="to", hint='jax.config.update("jax_enable_x64", True)')
         return self._jax.device_put(array, device)
 
     def floats(self, tensor: Any) -> Any:
