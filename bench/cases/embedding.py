@@ -170,4 +170,4 @@ def _squared(picture: Any) -> Any:
     width, height = (round(side * scale) for side in picture.size)
     resized = picture.convert("RGB").resize((width, height), Image.Resampling.BICUBIC)
     left, top = (width - 224) // 2, (height - 224) // 2
-    return np.asarray(resized.crop((left, top, left + 224, top + 224)))
+    return np.array(resized.crop((left, top, left + 224, top + 224)))  # which torch may write to
