@@ -11,7 +11,7 @@ from tarmac.storage.types import WriteOptions
 from tarmac.tokens.rows import Batch, Part, Parts, rebatched, to_records
 from tarmac.tools.mappers.records import FIELD, Schema, to_arrow
 
-_ROWS, _BYTES = 1 << 12, 1 * MIB
+_ROWS, _BYTES = 1 << 12, MIB // 4
 """Limits of the records: one of each file is in memory while several are merged."""
 _DRAFT = WriteOptions(overwrite=True, durable=False)
 

@@ -16,7 +16,7 @@ from tarmac.limits import MIB
 from tarmac.tokens.drafts import batches_of, write_draft
 from tarmac.tokens.rows import Batch, Part, Parts, joined, rebatched
 
-RUN_BYTES = 64 * MIB
+RUN_BYTES = 16 * MIB
 """Bytes of rows that are sorted in memory."""
 MAX_RUNS = 64
 """Runs that are merged at a time."""
@@ -26,16 +26,15 @@ def sort_parts(parts: Parts, directory: str, run_bytes: int = RUN_BYTES) -> tupl
     """Return the rows in the order of their keys, each key once, as one part, and the number of rows left out."""
     schema, left_out, runs = parts.schema, 0, list[Part]()
     for number, batch in enumerate(rebatched(batches_of(parts), schema, 1 << 62, run_bytes)):
-        ordered = _sorted(batch)
-        kept = _first_of_each(ordered, None)
-        left_out += len(ordered) - len(kept)
+        kept = _sorted_once(batch, None)
+        left_out += len(batch) - len(kept)
         runs.append(write_draft([kept], schema, os.path.join(directory, f"run-0-{number:06d}.tar")))
     level = 0
     while len(runs) > 1:
         level += 1
         merged = []
         for number in range(0, len(runs), MAX_RUNS):
-            some = [replace(parts, parts=[run]) for run in runs[number : number + MAX_RUNS]]
+            some = [replace(parts, parts=[run], mapped=False) for run in runs[number : number + MAX_RUNS]]
             before = sum(run.rows for run in runs[number : number + MAX_RUNS])
             name = os.path.join(directory, f"run-{level}-{number:06d}.tar")
             merged.append(write_draft(_merged(some), schema, name))
@@ -47,24 +46,20 @@ def sort_parts(parts: Parts, directory: str, run_bytes: int = RUN_BYTES) -> tupl
     return replace(parts, parts=runs), left_out
 
 
-def _sorted(batch: Batch) -> Batch:
-    import pyarrow.compute as pc
-
-    return batch.take(pc.sort_indices(batch.column("key")))  # which is stable
-
-
-def _first_of_each(batch: Batch, last: Any) -> Batch:
-    """Return sorted rows without those whose key occurred before; `last` is the key before them."""
+def _sorted_once(batch: Batch, last: Any) -> Batch:
+    """Return rows in the order of their keys, the first of each; `last` is the key before them."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     if not len(batch):
         return batch
-    keys = batch.column("key")
+    order = pc.sort_indices(batch.column("key"))  # which is stable
+    keys = batch.column("key").take(order)
     new = np.ones(len(keys), bool)
     new[1:] = pc.not_equal(keys[1:], keys[:-1]).to_numpy(zero_copy_only=False)
     new[0] = last is None or keys[0].as_py() != last
-    return batch if new.all() else batch.take(pa.array(np.flatnonzero(new)))
+    # Rows are taken once: taking lists needs several times their size.
+    return batch.take(order if new.all() else order.filter(pa.array(new)))
 
 
 def _merged(runs: Sequence[Parts]) -> Iterator[Batch]:
@@ -87,7 +82,7 @@ def _merged(runs: Sequence[Parts]) -> Iterator[Batch]:
             if count:
                 ready.append(batch.slice(0, count))
             held[number] = batch.slice(count) if count < len(batch) else next(streams[number], None)
-        whole = _first_of_each(_sorted(joined(ready)), last)
+        whole = _sorted_once(joined(ready), last)
         last = bound
         if len(whole):
             yield whole

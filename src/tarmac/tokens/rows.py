@@ -66,6 +66,8 @@ class Parts:
     parts: Sequence[Part]
     schema: Schema
     storage: StorageOptions = DEFAULT_STORAGE
+    mapped: bool = True
+    """Whether local files are mapped. Pages of a map stay in memory until the end of its file."""
 
     def rows(
         self, start: Position = Position(), stop: int | None = None, mask: Mask | None = None
@@ -83,7 +85,7 @@ class Parts:
             yield at, batch
 
     def _read(self, start: Position, stop: int | None) -> Iterator[tuple[Position, Batch, Any]]:
-        row, skip, reader = start.row, start.skip, _Reader(self.schema, self.storage)
+        row, skip, reader = start.row, start.skip, _Reader(self.schema, self.storage, self.mapped)
         for number in range(start.part, len(self.parts)):
             part = self.parts[number]
             first = start.file if number == start.part else 0
@@ -115,12 +117,13 @@ class _Reader:
 
     schema: Schema
     storage: StorageOptions
+    mapped: bool
     _known: Any = None
     """The Arrow schema of the records before."""
 
     def records(self, url: str, begin: int) -> Iterator[tuple[int, Batch, Any]]:
         """Yield the records of a file from an offset on: the offset of its header, its rows, and its bytes."""
-        for at, content in _members(url, begin, self.storage):
+        for at, content in _members(url, begin, self.storage, mapped=self.mapped):
             yield at, _at(url, self._batch, content), content
 
     def _batch(self, content: memoryview) -> Batch:
@@ -151,16 +154,18 @@ def _without_nulls(batch: Batch) -> Batch:
     return batch
 
 
-def _members(url: str, begin: int, storage: StorageOptions) -> Iterator[tuple[int, Any]]:
+def _members(
+    url: str, begin: int, storage: StorageOptions, *, mapped: bool = True
+) -> Iterator[tuple[int, Any]]:
     """Yield the content of each record from an offset on, with the offset of its header.
 
     Records of local files are views of the file, so that only those bytes are read that are needed.
     """
     with open_read(url, storage) as source:
-        mapped = source.map()
-        view = None if mapped is None else memoryview(mapped)
+        whole = source.map() if mapped else None
+        view = None if whole is None else memoryview(whole)
         at = 0
-        for name, start, size, content in read_members(mapped or source, _OWN, url=url, payload=view is None):
+        for name, start, size, content in read_members(whole or source, _OWN, url=url, payload=view is None):
             if not name.endswith(_FIELD):
                 raise JobError("this is not a part of tokens: it has other fields.", url=url)
             if at >= begin:

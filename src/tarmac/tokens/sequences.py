@@ -72,7 +72,8 @@ def _order(packing: Packing, offsets: Array) -> Array:
     """Return where each token of the sequences is among the tokens of the rows."""
     begins = offsets[packing.documents] + packing.starts
     before = np.cumsum(packing.lengths) - packing.lengths
-    order: Array = np.repeat(begins - before, packing.lengths) + np.arange(int(packing.lengths.sum()))
+    order: Array = np.repeat(begins - before, packing.lengths)
+    order += np.arange(len(order))
     return order
 
 
