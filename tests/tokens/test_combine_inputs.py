@@ -157,8 +157,12 @@ def test_outputs_that_exist(tmp_path):
     tarmac.combine(tokens, tmp_path / "other", jobs=1)
     with pytest.raises(JobMismatch, match="format"):
         tarmac.combine(tokens, tmp_path / "other", format="npy", jobs=1)
-    tarmac.combine(tokens, tmp_path / "other", format="npy", jobs=1, overwrite=True)
-    assert not list((tmp_path / "other").glob("*.tar"))
+    (tmp_path / "other" / "mine.txt").write_text("mine")
+    for form in ("npy", "megatron", "tarmac", "tensordict"):
+        tarmac.combine(tokens, tmp_path / "other", format=form, jobs=1, overwrite=True)
+        tarmac.combine(tokens, tmp_path / form, format=form, jobs=1)
+        one, other = ({path.name for path in (tmp_path / name).iterdir()} for name in ("other", form))
+        assert one == other | {"mine.txt"}
     (tokens / "tokens.json").write_text("mine")
     with pytest.raises(UsageError, match="exists"):
         tarmac.combine(tokens, move=True, jobs=1)

@@ -108,10 +108,19 @@ class Settlement:
             "bytes": report.bytes,
             "files": files,
         }
+        self._remove_earlier(files)
         self._write(self.output, record)
         if job.missing:
             report.remarks.append(f"the job is not finished: {plural(job.missing, 'unit')} missing")
         self._clean_up(job, record)
+
+    def _remove_earlier(self, files: Mapping[str, Any]) -> None:
+        """Remove the files of an earlier run that this one, with other options, has not replaced."""
+        earlier = (self._read(self.output) or {}).get("files", {})
+        urls = {self.output + name: digest for name, (_, digest) in earlier.items() if name not in files}
+        for url, digest in sampled_digests(urls).items():
+            if digest == urls[url]:
+                os.unlink(local_path(url))
 
     def _clean_up(self, job: TokenJob | None, record: Mapping[str, Any]) -> None:
         """Delete the parts, and move the output to their place, as far as that is not done."""
