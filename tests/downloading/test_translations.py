@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 import shlex
+import sys
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -68,7 +69,8 @@ def test_commands_run(theirs, flags, web, tmp_path, monkeypatch, capsys):
     )  # fmt: skip
     given = shlex.split(flags)
     if "spark" in flags:
-        pytest.skip("tests/jobs run jobs on clusters")
+        monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+        monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     output = [] if "-o" in given else ["-o", "out/{i:05d}.tar"]
     source = [] if "links.parquet" in given else ["links.parquet"]
     with pytest.raises(SystemExit) as done:
