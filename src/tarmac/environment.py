@@ -243,6 +243,12 @@ def limit_threads(count: int) -> None:
         torch.set_num_threads(count)
 
 
+def keep_torch_single() -> None:
+    """Have torch, if it is loaded, compute in the calling thread: its own threads do not survive a fork."""
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(1)
+
+
 def spark_master() -> str | None:
     """Return the master of the Spark cluster: `SPARK_MASTER`, or `MASTER`, which spark-submit reads, too."""
     return os.environ.get("SPARK_MASTER") or os.environ.get("MASTER") or None

@@ -211,6 +211,25 @@ def test_a_worker_killed_between_a_batch_and_its_memory(dataset, monkeypatch):
         list(loader)
 
 
+def threads_of_torch(sample):
+    torch = pytest.importorskip("torch")
+    return (torch.ones(400, 400) @ torch.ones(400, 400)).sum().item(), torch.get_num_threads()
+
+
+def test_torch_computes_in_forked_workers(dataset):
+    """Its own threads do not survive a fork."""
+    torch = pytest.importorskip("torch")
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        threads_of_torch({})  # starts them
+        with tarmac.Loader(dataset.map(threads_of_torch), 20, processes=2) as loader:
+            assert {count for _, counts in loader for count in counts} == {1}
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_a_script_without_a_guard(dataset, tmp_path):
     """A spawned process runs the script again, and ends when that starts a process in turn."""
     url = dataset[0]["__url__"]

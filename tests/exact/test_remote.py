@@ -10,6 +10,7 @@ import sys
 import tempfile
 import textwrap
 import threading
+import warnings
 from collections import defaultdict
 from pathlib import Path
 
@@ -22,8 +23,19 @@ from harness import rounds
 from harness.datasets import write_shards
 from harness.folder import folder
 from harness.waiting import until
-from tarmac.errors import DigestMismatch, IndexStale, NotFound, ObjectChanged, StateMismatch, UsageError
+from tarmac.errors import (
+    DigestMismatch,
+    IndexStale,
+    NotFound,
+    ObjectChanged,
+    StateMismatch,
+    TarmacWarning,
+    UsageError,
+)
 
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.remote_budget. holds"
+)  # budgets below a batch are tested, too
 LENGTHS = [40, 1, 73, 25, 60, 0, 31, 50]
 SIZE = 9_000
 SAMPLE = 11_000  # with headers and padding
@@ -343,6 +355,17 @@ def test_a_killed_process_leaves_no_file(served, tmp_path):
 # The budget
 
 
+def test_a_budget_below_a_batch_is_a_warning(root):
+    dataset = tarmac.Dataset(str(root / "m.json"))
+    with pytest.warns(TarmacWarning, match="hardly shuffled") as caught:
+        tarmac.Loader(dataset, 8, remote_budget=2 * SAMPLE)
+    assert caught[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        tarmac.Loader(dataset, 8, remote_budget=2 * SAMPLE, shuffle=False)
+        tarmac.Loader(dataset, 8, remote_budget=200 * SAMPLE)
+
+
 def test_a_budget_chooses_the_order(root):
     dataset = tarmac.Dataset(str(root / "m.json"))
     states = {}
@@ -358,7 +381,7 @@ def test_a_budget_chooses_the_order(root):
     tarmac.Loader(dataset, 2, remote_budget=2_000_000).load_state_dict(states["2MB"])
 
 
-@pytest.mark.parametrize("budget", ["much", 0, -1, "-3GB", "1.5"])
+@pytest.mark.parametrize("budget", ["much", 0, -1, "-3GB", "1.5", True, 1e9])
 def test_invalid_budgets(root, budget):
     with pytest.raises(UsageError, match="remote_budget"):
         tarmac.Loader(tarmac.Dataset(str(root / "m.json")), 8, remote_budget=budget)

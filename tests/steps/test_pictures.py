@@ -137,6 +137,11 @@ def test_in_datasets_and_pipelines(tmp_path):
         assert len(set(labels.tolist())) == 5
         np.testing.assert_array_equal(images, others)
     assert (first[0][0][0] != first[0][0][1]).any()  # another part of the same image
+    alone = (
+        tarmac.Dataset(path).decode(only="cls").map(crop).to_tuple("jpg", "cls")
+    )  # a crop is random anyway
+    for (images, _), (others, _) in zip(first, tarmac.Loader(alone, 5, seed=3), strict=True):
+        np.testing.assert_array_equal(images, others)
     streamed = list(tarmac.WebDataset(path, shardshuffle=False).map(crop))
     assert [sample["jpg"].shape for sample in streamed] == [(16, 16, 3)] * 20
     assert streamed[0]["__key__"] == "000"

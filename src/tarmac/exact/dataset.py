@@ -22,7 +22,7 @@ from tarmac.exact.joined import AddFields
 from tarmac.exact.order.exact import ExactOrder
 from tarmac.exact.selection import Part, by_condition, by_key_hash, by_keys, by_mask, by_numbers, whole
 from tarmac.exact.shardset import OpenOptions, ShardSet
-from tarmac.exact.steps import Map, MapRandomly, Matches, Steps, apply_steps, describe_step
+from tarmac.exact.steps import Matches, Steps, apply_steps, describe_step, mapping
 from tarmac.exact.types import MapStyle, T_co, U
 from tarmac.indexing.build import manifest_of
 from tarmac.indexing.manifest import Manifest
@@ -301,16 +301,17 @@ class Dataset(Steps, MapStyle[T_co]):
     # Steps that change the type of a sample
 
     @overload
-    def map(self, f: Callable[[T_co], U], *, random: Literal[False] = False) -> Dataset[U]: ...
+    def map(self, f: Callable[[T_co], U], *, random: Literal[False] | None = None) -> Dataset[U]: ...
     @overload
     def map(self, f: Callable[[T_co, np.random.Generator], U], *, random: Literal[True]) -> Dataset[U]: ...
-    def map(self, f: Callable[..., U], *, random: bool = False) -> Dataset[U]:
+    def map(self, f: Callable[..., U], *, random: bool | None = None) -> Dataset[U]:
         """Replace each sample with `f(sample)`.
 
         With `random`, call `f(sample, rng)`. In a Loader, the numpy generator depends only on seed, epoch and
-        position, so a resumed epoch draws the same numbers with any number of workers.
+        position, so a resumed epoch draws the same numbers with any number of workers. By default this is done for
+        the random steps of tarmac, such as `RandomResizedCrop`.
         """
-        return self._then(MapRandomly(f) if random else Map(f))
+        return self._then(mapping(f, random))
 
     def to_tuple(self, *fields: str) -> Dataset[tuple[Any, ...]]:
         """Pick fields into a tuple; `"jpg;png"` takes the first that the sample has."""

@@ -15,7 +15,7 @@ from tarmac.display import html_table
 from tarmac.errors import UsageError
 from tarmac.exact.dataset import Dataset
 from tarmac.exact.order.mixture import MixedOrder, counts_of
-from tarmac.exact.steps import Map, MapRandomly, Steps, describe_step
+from tarmac.exact.steps import Steps, describe_step, mapping
 from tarmac.exact.types import MapStyle, T_co, U
 from tarmac.limits import Limits
 from tarmac.runtime.seeds import Seed, make_seed
@@ -104,12 +104,12 @@ class Mix(Steps, MapStyle[T_co]):
         return self._concatenated.key(index)
 
     @overload
-    def map(self, f: Callable[[T_co], U], *, random: Literal[False] = False) -> Mix[U]: ...
+    def map(self, f: Callable[[T_co], U], *, random: Literal[False] | None = None) -> Mix[U]: ...
     @overload
     def map(self, f: Callable[[T_co, np.random.Generator], U], *, random: Literal[True]) -> Mix[U]: ...
-    def map(self, f: Callable[..., U], *, random: bool = False) -> Mix[U]:
+    def map(self, f: Callable[..., U], *, random: bool | None = None) -> Mix[U]:
         """Replace each sample with `f(sample)`, or with `f(sample, rng)` if `random`, as `Dataset.map` does."""
-        return self._then(MapRandomly(f) if random else Map(f))
+        return self._then(mapping(f, random))
 
     def to_tuple(self, *fields: str) -> Mix[tuple[Any, ...]]:
         """Pick fields into a tuple; `"jpg;png"` takes the first that the sample has."""

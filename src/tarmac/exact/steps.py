@@ -45,6 +45,13 @@ class MapRandomly(Each):
         return self.f(item, np.random.default_rng())
 
 
+def mapping(f: Callable[..., Any], random: bool | None) -> Each:
+    """Return the step that calls a function; if `random` is None, the function says whether it is random."""
+    if random is None:
+        random = getattr(f, "is_random", None) is True
+    return MapRandomly(f) if random else Map(f)
+
+
 class Matches(Each):
     """Replace each sample with whether `f(sample)` is true."""
 

@@ -35,6 +35,9 @@ class PictureStep:
     Bytes become an array of uint8, height x width x 3. Subclasses implement `region`.
     """
 
+    is_random: bool = False
+    """Whether regions are random, so that `Dataset.map` calls the step with a generator."""
+
     def __init__(self, fields: str, limits: Limits, *, exact: bool) -> None:
         self.fields: list[str] = fields.split(";")
         self.limits = limits
@@ -78,6 +81,8 @@ class RandomResizedCrop(PictureStep):
     `scale` is the range of the part's area and `ratio` that of its width divided by its height, as in
     torchvision. `mirror` is the probability of mirroring.
     """
+
+    is_random = True
 
     def __init__(
         self,

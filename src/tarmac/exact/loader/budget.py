@@ -29,6 +29,10 @@ _FEW_STREAMS, _SMALL_WINDOW = 8, 256
 
 def parse_budget(budget: int | str) -> int:
     """Return a number of bytes; raise UsageError if it is not a positive one."""
+    if isinstance(budget, bool) or not isinstance(budget, int | str):
+        raise UsageError(
+            f'expected a number of bytes, such as "8GiB", got {budget!r}.', field="remote_budget"
+        )
     try:
         size = parse_number(budget) if isinstance(budget, str) else budget
     except ValueError as error:

@@ -104,6 +104,12 @@ class EpochCursor:
         self._samples: Dataset[Any] = dataset._concatenated if isinstance(dataset, Mix) else dataset
         self._budget = None if remote_budget is None else parse_budget(remote_budget)
         streams, window = self._stream_sizes(streams, window)
+        if shuffle and streams * window < min(batch_size, len(dataset)) and self._budget is not None:
+            what = (
+                f"`remote_budget` holds {streams * window} samples, fewer than a batch, so that samples stay next to "
+                "each other and epochs are hardly shuffled. Try: a larger budget."
+            )
+            warnings.warn(what, TarmacWarning, stacklevel=5)  # of the caller of Loader
         shards = len(self._samples.lengths)
         self._state = LoaderState(
             seed, 0, 0, shuffle, streams, window, len(dataset), shards, dataset.fingerprint, 0

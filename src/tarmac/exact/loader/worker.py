@@ -12,6 +12,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle, send_handle
 from typing import Any, NamedTuple
 
+from tarmac.environment import keep_torch_single
 from tarmac.errors import NotPicklable
 from tarmac.exact.loader.builder import BatchBuilder, Result
 from tarmac.exact.loader.lookahead import LookAhead
@@ -42,6 +43,7 @@ def work(connection: Connection, builder: BatchBuilder, threads: int, parent: in
     # Ctrl-C is for the parent, which then stops the workers; their tracebacks would only hide its own.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     close_parent_ends()
+    keep_torch_single()
     builder.samples._after_fork()
     pool = ThreadPoolExecutor(threads, thread_name_prefix="tarmac-loader") if threads else None
     pending: deque[tuple[int, Callable[[], Result]]] = deque()
