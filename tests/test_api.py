@@ -86,6 +86,11 @@ def shard(tmp_path):
     return str(path)
 
 
+def test_modules_that_documents_name_need_no_import():
+    code = "import tarmac; tarmac.webdataset.split_by_node, tarmac.storage.Cache, tarmac.extras.MissingExtra"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_expand_returns_shard_urls(shard):
     assert expand(shard.replace("0.tar", "{0..2}.tar"))[::2] == [
         shard,

@@ -32,9 +32,13 @@ def _read_stub() -> dict[str, tuple[str, str]]:
 # Names are imported on first use, so that `import tarmac` stays fast.
 _names = _read_stub()
 __all__ = sorted(_names, key=str.lower)
+_modules = ("extras", "storage", "webdataset")
+"""Modules that are imported on first use, too."""
 
 
 def __getattr__(name: str) -> object:
+    if name in _modules:
+        return importlib.import_module(f"tarmac.{name}")
     if name not in _names:
         raise AttributeError(f"module 'tarmac' has no attribute {name!r}")
     module, attribute = _names[name]

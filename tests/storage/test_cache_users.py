@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+import tarmac
+from harness.shards import plain
 from storage.caches import read
 from tarmac.compat.webdataset.cache import FileCache
 from tarmac.errors import AccessDenied, CacheDisabled
@@ -57,6 +59,16 @@ def test_a_retired_entry_is_evicted_first(tmp_path, origin, monkeypatch):
     cache.retire(URLS[2])
     read(cache, URLS[3])
     assert [cache.path_of(url).exists() for url in URLS[:4]] == [True, True, False, True]
+
+
+@pytest.mark.parametrize("kind", [str, Path, Cache])
+def test_a_directory_is_a_cache(tmp_path, origin, monkeypatch, kind):
+    monkeypatch.setattr(origin, "body", lambda url: plain())
+    url, cache = URLS[0], kind(tmp_path / "cache")
+    assert len(list(tarmac.read(url, cache=cache))) > 0
+    assert tarmac.Dataset(url, cache=cache)[0]
+    assert next(iter(tarmac.WebDataset(url, cache=cache, shardshuffle=False)))
+    assert [entry.url for entry in Cache(tmp_path / "cache").entries()] == [url]
 
 
 # ---- several users

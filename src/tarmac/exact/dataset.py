@@ -39,6 +39,7 @@ from tarmac.samples.splits import split_bounds
 from tarmac.steps.fields import ToTuple
 from tarmac.steps.stage import Each
 from tarmac.storage import Cache, StorageOptions, is_local
+from tarmac.storage.cache import as_cache
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.storage.urls import Shards, read_keys
 from tarmac.tar import Repeated, TarOptions
@@ -94,7 +95,8 @@ class Dataset(Steps, MapStyle[T_co]):
     threads, and is a map-style dataset for torch.
 
     `fields` limits what is read. `meta` names columns that the index needs for `where`, such as
-    `["jpg.width", "json.caption"]`. `cache` keeps remote shards on disk; without it, they are read by ranges.
+    `["jpg.width", "json.caption"]`. `cache`, a Cache or a directory,
+    keeps remote shards on disk; without it, they are read by ranges.
     `in_memory` reads each shard once and keeps it. `verify` compares each field with its digest in the index.
     `storage` configures access to stores. `limits`, `tar`, `split_name` and `repeated` apply when shards are indexed;
     `limits` also applies to `decode`. An existing index that was built with another `split_name` is an error.
@@ -108,7 +110,7 @@ class Dataset(Steps, MapStyle[T_co]):
         *,
         fields: Collection[str] | None = None,
         meta: Sequence[str] | None = None,
-        cache: Cache | None = None,
+        cache: Cache | str | os.PathLike[str] | None = None,
         in_memory: bool = False,
         verify: bool = False,
         storage: StorageOptions = DEFAULT_STORAGE,
@@ -128,7 +130,7 @@ class Dataset(Steps, MapStyle[T_co]):
             fields=None if fields is None else frozenset(name.lower() for name in fields),
             verify=verify,
             in_memory=in_memory,
-            cache=cache,
+            cache=as_cache(cache),
             storage=storage,
             meta=None if meta is None else meta_plan(meta, limits=tar.limits),
             tar=tar,

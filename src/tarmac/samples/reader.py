@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
@@ -27,6 +28,7 @@ from tarmac.samples.naming import Splitter, first_dot
 from tarmac.samples.native import NativeRuns
 from tarmac.storage import Cache, Source, StorageOptions, open_shard
 from tarmac.storage.ahead import open_ahead
+from tarmac.storage.cache import as_cache
 from tarmac.storage.schemes import is_stream
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.storage.urls import Shards, expand
@@ -126,7 +128,7 @@ def read(
     tar: TarOptions = DEFAULT_OPTIONS,
     storage: StorageOptions = DEFAULT_STORAGE,
     limits: Limits | None = None,
-    cache: Cache | None = None,
+    cache: Cache | str | os.PathLike[str] | None = None,
     mmap: bool = True,
     repeated: Repeated | None = None,
 ) -> SampleReader:
@@ -137,16 +139,17 @@ def read(
 
     `fields` selects the fields to read, `split_name` is the naming rule, and `lower` converts field names to
     lower case. `tar` sets how strictly archives are read, `storage` credentials and timeouts, and `limits`
-    overrides `tar.limits`. `cache` keeps remote shards on disk. `mmap=False` reads local files in chunks
-    instead of mapping them: slower, but safe from files that shrink while they are read. `repeated` is "keep" to
-    read whole samples whose key occurs again in a shard, which by default is an error; it overrides `tar.repeated`.
+    overrides `tar.limits`. `cache`, a Cache or a directory, keeps remote shards on disk. `mmap=False` reads local
+    files in chunks instead of mapping them: slower, but safe from files that shrink while they are read. `repeated`
+    is "keep" to read whole samples whose key occurs again in a shard, which by default is an error; it overrides
+    `tar.repeated`.
     """
     if isinstance(fields, str):
         raise UsageError(f'expected a list of names such as ["jpg", "cls"], got {fields!r}.', field="fields")
     selected = None if fields is None else frozenset(name.lower() if lower else name for name in fields)
     urls = expand(shards, limits=limits or tar.limits, storage=storage)
     return SampleReader(
-        urls, selected, split_name, lower, tar, storage, limits, cache, mmap, repeated=repeated
+        urls, selected, split_name, lower, tar, storage, limits, as_cache(cache), mmap, repeated=repeated
     )
 
 

@@ -418,6 +418,11 @@ class _CachedSource(LocalSource):
             error.hint = f"remove the damaged copy {self._url} from the cache and read it again."
 
 
+def as_cache(cache: Cache | str | os.PathLike[str] | None) -> Cache | None:
+    """Return a cache, or the one in a directory."""
+    return cache if cache is None or isinstance(cache, Cache) else Cache(cache)
+
+
 def open_shard(
     url: str,
     storage: StorageOptions = DEFAULT_STORAGE,

@@ -16,6 +16,7 @@ from tarmac.samples.reader import count_samples
 from tarmac.steps.handlers import Handler, reraise_exception
 from tarmac.steps.stage import Each
 from tarmac.storage import Cache, StorageOptions, is_local
+from tarmac.storage.cache import as_cache
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.storage.urls import Shards
 from tarmac.stream import shuffle
@@ -50,7 +51,8 @@ class WebDataset(DataPipeline, FluidInterface):
       contain (also in `decode`). `storage` holds timeouts and credentials.
     - `split_name` is the naming rule, such as `tarmac.last_dot`. `repeated="keep"` reads whole samples whose key occurs
       again in a shard, which by default is an error.
-    - `cache_dir` keeps remote shards on disk, up to `cache_size` bytes; `cache` is a `tarmac.Cache` in their place.
+    - `cache_dir` keeps remote shards on disk, up to `cache_size` bytes; `cache`, a `tarmac.Cache` or a
+      directory, takes their place.
     """
 
     _reader_stage = TarSamples
@@ -80,7 +82,7 @@ class WebDataset(DataPipeline, FluidInterface):
         tar: TarOptions | None = None,
         split_name: Splitter = first_dot,
         repeated: Repeated | None = None,
-        cache: Cache | None = None,
+        cache: Cache | str | os.PathLike[str] | None = None,
     ) -> None:
         super().__init__()
         self.seed: int = environment.default_seed() if seed is None else seed
@@ -227,7 +229,7 @@ def _shard_list(
 
 
 def _cache(
-    cache: Cache | None,
+    cache: Cache | str | os.PathLike[str] | None,
     directory: str | os.PathLike[str] | None,
     size: int,
     name: Callable[[str], str] | None,
@@ -235,7 +237,7 @@ def _cache(
     if cache is not None:
         if directory is not None:
             raise UsageError("`cache` and `cache_dir` are mutually exclusive.", field="cache")
-        return cache
+        return as_cache(cache)
     directory = environment.cache_dir() if directory is None else directory
     size = environment.cache_size() if size < 0 else size
     if directory is None or size == 0:

@@ -14,6 +14,7 @@ from tarmac.exact.packed import PackedShards, PackOptions
 from tarmac.exact.selection import whole
 from tarmac.exact.shardset import OpenOptions, ShardSet
 from tarmac.storage import Cache, StorageOptions
+from tarmac.storage.cache import as_cache
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.tokens.arrays import TokenRows
 from tarmac.tokens.info import MANIFEST, SEGMENTS, TokenInfo, packed_columns
@@ -45,7 +46,7 @@ class Tokens(Dataset[dict[str, Any]]):
         length: int | None = _STORED,
         dtype: str = "int64",
         segments: bool = True,
-        cache: Cache | None = None,
+        cache: Cache | str | os.PathLike[str] | None = None,
         in_memory: bool = False,
         storage: StorageOptions = DEFAULT_STORAGE,
     ) -> None:
@@ -71,7 +72,7 @@ class Tokens(Dataset[dict[str, Any]]):
             schema.columns, info, length=fixed, dtype=dtype, packed=info.packed is not None, segments=segments
         )
         fields = frozenset(name for name in step.columns if segments or name != SEGMENTS)
-        options = OpenOptions(fields, cache=cache, in_memory=in_memory, storage=storage, rows=True)
+        options = OpenOptions(fields, cache=as_cache(cache), in_memory=in_memory, storage=storage, rows=True)
         self._parts = (replace(whole(ShardSet(manifest, options)), steps=(step,)),)
 
     @property

@@ -28,6 +28,7 @@ from tarmac.runtime.cores import usable_cores
 from tarmac.samples.naming import Splitter, first_dot
 from tarmac.samples.reader import SampleReader
 from tarmac.storage import Cache, StorageOptions
+from tarmac.storage.cache import as_cache
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.storage.urls import Shards
 from tarmac.tar import Repeated, TarOptions
@@ -204,8 +205,7 @@ class Access:
     """The directory for missing indexes, if the workers cannot read the cache directory of this user."""
 
     def __post_init__(self) -> None:
-        if self.cache is not None and not isinstance(self.cache, Cache):
-            object.__setattr__(self, "cache", Cache(self.cache))
+        object.__setattr__(self, "cache", as_cache(self.cache))
         object.__setattr__(self, "tar", self.tar.override(self.limits, self.repeated))
 
     def inputs(self, sources: Shards | Manifest | Inputs) -> Inputs:
