@@ -134,7 +134,8 @@ def tokenize(
     parts = [shard.name for name, each in planned.sources.items() for shard in each.shards(target, name)]
     _check_names(parts)
     threads = preparing_threads(run, len(parts), gpu=chosen.uses_device)
-    change = MapBatches(Function(chosen), run, size, threads, 2 * size, reasons=REASONS)
+    ahead = size if chosen.uses_device else 0  # the next batch, while the model runs
+    change = MapBatches(Function(chosen), run, size, threads, ahead, reasons=REASONS)
     facts = _recorded(chosen.info) | {"batch_size": size, "select": select.options()} | _settings(work)
     task = MapperJob(
         "tokenize",
