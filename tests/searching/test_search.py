@@ -323,7 +323,7 @@ def test_a_sheet_of_unknown_shards(knn, tmp_path):
 # Where the embeddings are
 
 
-def test_embeddings_that_were_moved(tmp_path):
+def test_embeddings_that_were_moved(tmp_path, monkeypatch):
     vectors = clusters(100, 8)
     path = write_embeddings(tmp_path / "a" / "embeddings", vectors)
     tarmac.Knn.build(path, tmp_path / "a" / "index")
@@ -337,5 +337,9 @@ def test_embeddings_that_were_moved(tmp_path):
     write_embeddings(tmp_path / "other", clusters(100, 8, seed=1))
     with pytest.raises(IndexStale):
         tarmac.Knn(tmp_path / "b" / "index", embeddings=tmp_path / "other")
+    monkeypatch.chdir(tmp_path)
+    sent = pickle.dumps([tarmac.Knn("b/index", embeddings="elsewhere"), tarmac.Embeddings("elsewhere")])
+    monkeypatch.chdir("/")  # as a worker is before it enters the directory of a job
+    assert [len(each) for each in pickle.loads(sent)] == [100, 100]
     with pytest.raises(UsageError, match="1 directories, got 2"):
         tarmac.Knn(tmp_path / "b" / "index", embeddings=[path, path])

@@ -58,7 +58,8 @@ class Embeddings:
         self._arrays: dict[int, NDArray[Any]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"source": self.directory, "kind": self.kind}
+        # Absolute: a worker opens it before it enters the directory of the job.
+        return {"source": os.path.abspath(self.directory), "kind": self.kind}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["source"], kind=state["kind"])  # type: ignore[misc]

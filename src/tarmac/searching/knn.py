@@ -20,6 +20,7 @@ from tarmac.searching.measure import without
 from tarmac.searching.queries import encode_image, encode_text, read_vectors
 from tarmac.searching.searcher import Effort, Found, Searcher
 from tarmac.searching.sources import Sources, open_sources
+from tarmac.storage.local import local_path
 
 if TYPE_CHECKING:
     from tarmac.exact.dataset import Dataset
@@ -67,7 +68,8 @@ class Knn:
         self._masks.clear()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"index": self.directory, "embeddings": self._given}
+        given = None if self._given is None else [os.path.abspath(local_path(each)) for each in self._given]
+        return {"index": os.path.abspath(self.directory), "embeddings": given}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["index"], embeddings=state["embeddings"])  # type: ignore[misc]
