@@ -94,7 +94,7 @@ def test_kills_at_random_moments_and_changes_of_the_engine(web, tmp_path):
     quiet, lines = outputs(tmp_path / "quiet"), timeless(tmp_path / "quiet")
     kills = again = jobs = 0
     engines = list(ENGINES)
-    while kills < rounds(10):
+    while kills < rounds(50):
         output, before, struck = tmp_path / f"out-{jobs}", len(web.requests), 0
         for turn in range(5):
             requests = len(web.requests) + choice.randrange(1, ROWS // 3)
