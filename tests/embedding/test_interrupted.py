@@ -109,7 +109,7 @@ def test_the_same_bytes_on_every_engine(tmp_path, monkeypatch):
             build = [
                 "knn",
                 "build",
-                str(tmp_path / "local-1"),
+                "local-1",
                 "-o",
                 f"index-{engine}",
                 "--max-memory",

@@ -209,6 +209,23 @@ def test_tasks_share_the_parts(tmp_path, embeddings, small_parts):
     assert len(tarmac.Knn(tmp_path / "index")) == COUNT
 
 
+def test_another_task_finishes_first(tmp_path, embeddings, monkeypatch):
+    """It has published the index, and removed the parts that this one was about to read."""
+    options = {"max_memory": memory_of("rabitq1"), "jobs": 1, "task": (0, 2)}
+    finish = knn_job.KnnJob.finish
+
+    def late(job, outcomes):
+        with monkeypatch.context() as patched:
+            patched.setattr(knn_job.KnnJob, "finish", finish)
+            tarmac.Knn.build(embeddings, tmp_path / "index", **options | {"task": (1, 2)})
+        finish(job, outcomes)
+
+    monkeypatch.setattr(knn_job.KnnJob, "finish", late)
+    report = tarmac.Knn.build(embeddings, tmp_path / "index", **options)
+
+    assert (report.kept, report.facts) == (1, tarmac.Knn(tmp_path / "index").facts)
+
+
 @pytest.mark.processes
 @pytest.mark.parametrize("engine", ["local", "dask"])
 def test_parts_of_processes(tmp_path, embeddings, vectors, small_parts, engine):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
 from tarmac.embedding.embeddings import Embeddings
-from tarmac.errors import BadManifest, JobMismatch, NotFound, UsageError
+from tarmac.errors import BadManifest, JobMismatch, NotFound, TarmacError, UsageError
 from tarmac.jobs.ledger import ledger_url
 from tarmac.jobs.report import Report
 from tarmac.limits import parse_number
@@ -105,7 +105,7 @@ def build(
     done = None if overwrite else _complete(directory, facts)
     if done is not None:
         _remove_work(directory)
-        return KnnReport("knn", 1, kept=1, read=len(vectors), written=len(vectors), facts=done)
+        return _kept(done)
     return _build_first(vectors, directory, fitting, facts, run, overwrite=overwrite)
 
 
@@ -129,6 +129,11 @@ def _build_first(
         except TargetMissed as error:
             missed.append(f"{choice.text}: {error.recall}")
             continue
+        except TarmacError:  # maybe since another task has finished the index, and removed the working files
+            done = None if overwrite else _complete(directory, facts)
+            if done is None:
+                raise
+            return _kept(done)
         if job.result is None and report.done + report.kept == report.units:
             job.result = _complete(directory, facts)  # another task has finished it
         if job.result is not None:
@@ -142,6 +147,12 @@ def _build_first(
     memory, tried = as_size(facts["max_memory"]), "; ".join(missed)
     what = f"no index of {memory} reaches a recall of {facts['target_recall']}: {tried}."
     raise UsageError(what, field="max_memory", hint=f"`max_memory` {enough}, which is enough for any recall.")
+
+
+def _kept(facts: KnnFacts) -> KnnReport:
+    """Return the report of an index that was there."""
+    count = facts.choice.vectors
+    return KnnReport("knn", 1, kept=1, read=count, written=count, facts=facts)
 
 
 def _run(job: KnnJob, run: Run, *, overwrite: bool) -> Report:

@@ -115,24 +115,38 @@ def read_facts(directory: str) -> KnnFacts:
 @contextlib.contextmanager
 def unchanged(directory: str, facts: KnnFacts) -> Iterator[None]:
     """Keep other processes from replacing an index; raise if it is no longer the one that was opened."""
-    lock = FileLock(os.path.join(directory, f".{MANIFEST}.lock"))
-    if not lock.acquire(wait=False):
-        raise JobBusy("another process is adding to this index.", url=directory)
-    try:
+    with _locked(directory, "add", wait=False) as alone:
+        if not alone:
+            raise JobBusy("another process is adding to this index.", url=directory)
         if read_facts(directory).digest != facts.digest:
             what = "the index has changed since it was opened."
             raise IndexStale(what, url=directory, hint="open it again, with tarmac.Knn.")
         yield
+
+
+@contextlib.contextmanager
+def _locked(directory: str, name: str, *, wait: bool) -> Iterator[bool]:
+    """Hold a lock while the block runs; yield whether this process has it."""
+    lock = FileLock(os.path.join(directory, f".{name}.lock"))
+    alone = lock.acquire(wait=wait)
+    try:
+        yield alone
     finally:
-        lock.remove()
-        lock.release()
+        if alone:
+            lock.remove()
 
 
 def publish(index: Any, directory: str, facts: KnnFacts) -> KnnFacts:
     """Write an index and its manifest; return the manifest, with the size and the digest of the index.
 
-    Whenever this is killed, the directory has the old index or the new one, and its manifest.
+    Whenever this is killed, the directory has the old index or the new one, and its manifest. Several tasks that finish
+    the same index do it one after the other.
     """
+    with _locked(directory, "publish", wait=True):
+        return _publish(index, directory, facts)
+
+
+def _publish(index: Any, directory: str, facts: KnnFacts) -> KnnFacts:
     faiss = import_faiss()
     path, part = os.path.join(directory, INDEX), os.path.join(directory, f".{INDEX}.part")
     with disk_errors(path):

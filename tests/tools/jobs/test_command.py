@@ -13,7 +13,7 @@ from tarmac.tools.jobs.command import PREEMPTED, VERBS, JobCommand, parse_comman
 
 def test_the_verbs_are_those_with_an_engine():
     commands = {verb: program.get_command(click.Context(program), verb) for verb in ALL_VERBS}
-    commands["knn"] = commands["knn"].commands["build"]
+    commands["knn build"] = commands.pop("knn").commands["build"]
     flags = {verb: {flag for param in each.params for flag in param.opts} for verb, each in commands.items()}
     assert {verb for verb in flags if {"--engine", "--task"} <= flags[verb]} == set(VERBS)
 
@@ -36,11 +36,22 @@ def test_the_statuses_are_those_of_signals():
 )
 def test_other_programs_may_start_tarmac(start):
     parsed = parse_command([*start, "map", "x.tar", "-o", "y/"])
-    assert parsed == JobCommand(tuple(start), "map", ("x.tar", "-o", "y/"))
+    assert parsed == JobCommand((*start, "map"), "map", ("x.tar", "-o", "y/"))
+    parsed = parse_command([*start, "knn", "build", "x/", "-o", "y/"])
+    assert parsed == JobCommand((*start, "knn", "build"), "knn", ("x/", "-o", "y/"))
 
 
 @pytest.mark.parametrize(
-    "line", ["", "tarmac", "tarmac show x.tar", "echo map", "python train.py", "tarmac jobs slurm"]
+    "line",
+    [
+        "",
+        "tarmac",
+        "tarmac show x.tar",
+        "echo map",
+        "python train.py",
+        "tarmac jobs slurm",
+        "tarmac knn add x/",
+    ],
 )
 def test_other_commands_are_refused(line):
     with pytest.raises(UsageError, match="expected a command such as") as error:

@@ -11,7 +11,7 @@ from tarmac.errors import UsageError
 
 VERBS = (
     "download", "pack", "copy", "sort", "map", "join", "index", "check", "export", "tokenize", "combine", "embed",
-    "knn",
+    "knn build",
 )  # fmt: skip
 """The verbs whose jobs have units, and so take --engine and --task."""
 MAX_TASKS = 1000
@@ -22,10 +22,12 @@ PREEMPTED = (138, 140, 143)
 
 @dataclass(frozen=True)
 class JobCommand:
-    """A command line: what starts tarmac, a verb, and the arguments of the verb."""
+    """A command line: what starts tarmac, up to the verb, and the arguments of the verb."""
 
     start: tuple[str, ...]
+    """The words up to the verb; it may have two, as `knn build`."""
     verb: str
+    """Its first word."""
     arguments: tuple[str, ...]
 
     def has(self, *flags: str) -> bool:
@@ -62,15 +64,21 @@ def parse_command(command: Sequence[str], engine: str | None = None) -> JobComma
     """
     names = [PurePath(word).name for word in command]
     verbs = [position + 1 for position, name in enumerate(names[:-1]) if name == "tarmac"]
-    position = next((each for each in verbs if command[each] in VERBS), None)
-    if position is None:
+    ends = [
+        (each, each + size)
+        for each in verbs
+        for size in (1, 2)
+        if " ".join(command[each : each + size]) in VERBS
+    ]
+    if not ends:
         given = f"tarmac {command[verbs[0]]}" if verbs else " ".join(command[:3]) or "nothing"
         raise UsageError(
             f"expected a command such as tarmac map, got {given!r}; verbs that run in several tasks: "
             f"{', '.join(VERBS)}.",
             field="command",
         )
-    parsed = JobCommand(tuple(command[:position]), command[position], tuple(command[position + 1 :]))
+    position, end = ends[0]
+    parsed = JobCommand(tuple(command[:end]), command[position], tuple(command[end:]))
     _check_flags(parsed, engine)
     return parsed
 

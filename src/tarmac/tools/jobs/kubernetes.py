@@ -184,7 +184,7 @@ def _resources(options: KubernetesOptions) -> dict[str, dict[str, str]]:
 
 
 def _command_line(command: JobCommand, options: KubernetesOptions) -> list[str]:
-    line = [*map(_literal, (*command.start, command.verb)), "--task", f"$({_INDEX})/{options.tasks}"]
+    line = [*map(_literal, command.start), "--task", f"$({_INDEX})/{options.tasks}"]
     if options.cpu and not command.has("-j", "--jobs"):
         line += ["-j", str(_cores(options.cpu))]
     return [*line, *map(_literal, command.arguments)]

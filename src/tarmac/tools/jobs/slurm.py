@@ -167,7 +167,7 @@ def _quoted(value: str) -> str:
 
 def _command_line(command: JobCommand) -> str:
     engine = [] if command.has("--engine") else ["--engine", "slurm"]
-    words = [shlex.quote(word) for word in (*command.start, command.verb, *engine)]
+    words = [shlex.quote(word) for word in (*command.start, *engine)]
     if not command.has("-j", "--jobs"):
         words += ["-j", '"$SLURM_CPUS_PER_TASK"']
     return " ".join([*words, *map(shlex.quote, command.arguments)])
