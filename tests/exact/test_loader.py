@@ -244,6 +244,9 @@ def test_a_state_sets_the_seed(dataset):
 def test_invalid_arguments(dataset):
     for options, field in (
         ({"batch_size": 0}, "batch_size"),
+        ({"batch_size": "4"}, "batch_size"),
+        ({"batch_size": 1, "threads": "2"}, "threads"),
+        ({"batch_size": 1, "collate": "list"}, "collate"),
         ({"batch_size": 1, "threads": -1}, "threads"),
         ({"batch_size": 1, "tail": "cut"}, "tail"),
         ({"batch_size": 1, "world_size": 0, "rank": 0}, "world_size"),

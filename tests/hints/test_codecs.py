@@ -196,6 +196,8 @@ def test_a_path_instead_of_an_image(tmp_path):
     path.write_bytes(bitmap())
     with hinted("the bytes of the file: pathlib.Path(path).read_bytes().", EncodeFailed):
         written(tmp_path / "x.tar", bmp=str(path))
+    with hinted("the bytes of the file: pathlib.Path(path).read_bytes().", EncodeFailed):
+        written(tmp_path / "x.tar", bmp=path)
     assert written(tmp_path / "y.tar", bmp=Path(path).read_bytes())["bmp"].size == (40, 30)
 
 

@@ -281,3 +281,16 @@ def test_integers_that_jax_would_cut(tmp_path):
     [shard] = write_shards(tmp_path, [2])
     # JAX warns about every later fork of a process that has imported it.
     subprocess.run([sys.executable, "-c", LARGE, shard], cwd=Path(__file__).parents[1], check=True)
+
+
+@pytest.mark.processes
+@follows("iterate again.")
+def test_a_loader_that_was_closed_during_an_iteration(dataset):
+    loader = tarmac.Loader(dataset, 2, processes=1, prefetch=1)
+    batches = iter(loader)
+    next(batches)
+    loader.close()
+    with hinted("iterate again.", LoaderError):
+        list(batches)
+    assert len(list(loader)) == 3
+    loader.close()

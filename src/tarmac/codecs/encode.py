@@ -6,6 +6,7 @@ more often than content. A final `.gz` compresses the result.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -33,9 +34,9 @@ def find_encoder(field: str, encoders: Mapping[str, Encoder] | None = None) -> E
     def encode(value: Any) -> bytes:
         if isinstance(value, bytes):
             data = value
-        elif refuses_text and isinstance(value, str):
+        elif refuses_text and isinstance(value, str | os.PathLike):
             raise EncodeFailed(
-                f"expected bytes, got the text {value[:60]!r}.",
+                f"expected bytes, got the text {os.fspath(value)[:60]!r}.",
                 hint="the bytes of the file: pathlib.Path(path).read_bytes().",
             )
         elif isinstance(value, str):

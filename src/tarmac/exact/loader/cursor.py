@@ -7,7 +7,8 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, ParamSpec
+from operator import index
+from typing import Any, ParamSpec, SupportsIndex
 
 from tarmac.display import html_table
 from tarmac.errors import LoaderError, TarmacWarning, UsageError
@@ -39,6 +40,12 @@ _TORCH_ARGUMENTS = {
     "timeout": "stall=seconds.",
     "num_replicas": "world_size=n.",
 }
+
+
+def check_count(name: str, value: object, least: int) -> None:
+    """Raise UsageError unless the argument `name` is a whole number of at least `least`."""
+    if not isinstance(value, SupportsIndex) or index(value) < least:
+        raise UsageError(f"expected {least} or more, got {value!r}.", field=name)
 
 
 def explain_torch_arguments(init: Callable[P, None]) -> Callable[P, None]:
@@ -93,8 +100,7 @@ class EpochCursor:
     ) -> None:
         if not isinstance(dataset, Dataset | Mix):
             raise UsageError(f"expected a Dataset or a Mix, got {type(dataset).__name__}.", field="dataset")
-        if batch_size < 1:
-            raise UsageError(f"expected 1 or more, got {batch_size}.", field="batch_size")
+        check_count("batch_size", batch_size, 1)
         self._requested = rank, world_size
         self._worker: WorkerInfo | None = None
         self._current: Iteration | None = None

@@ -14,7 +14,7 @@ from tarmac.errors import UsageError
 from tarmac.exact.dataset import Dataset
 from tarmac.exact.loader.budget import spool_limit
 from tarmac.exact.loader.builder import BadSample, BatchBuilder, Result, split_last_step
-from tarmac.exact.loader.cursor import EpochCursor, explain_torch_arguments
+from tarmac.exact.loader.cursor import EpochCursor, check_count, explain_torch_arguments
 from tarmac.exact.loader.lookahead import LookAhead
 from tarmac.exact.loader.processes import STALL, Processes
 from tarmac.exact.loader.remote import Remote
@@ -85,14 +85,12 @@ class Loader(EpochCursor, Generic[Batch_co]):
         start_method: str | None = None,
         stall: float = STALL,
     ) -> None:
-        for name, value, least in (
-            ("threads", threads or 0, 0),
-            ("processes", processes, 0),
-            ("max_bad_samples", max_bad_samples, 0),
-            ("prefetch", prefetch, 1),
-        ):
-            if value < least:
-                raise UsageError(f"expected {least} or more, got {value}.", field=name)
+        check_count("threads", threads or 0, 0)
+        check_count("processes", processes, 0)
+        check_count("max_bad_samples", max_bad_samples, 0)
+        check_count("prefetch", prefetch, 1)
+        if collate is not None and not callable(collate):
+            raise UsageError(f"expected a function of a list of samples, got {collate!r}.", field="collate")
         if not stall > 0:
             raise UsageError(f"expected a positive number of seconds, got {stall}.", field="stall")
         super().__init__(

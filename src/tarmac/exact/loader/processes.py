@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import recv_handle, send_handle
 from typing import Any
 
-from tarmac.errors import NotPicklable, WorkerDied, WorkerFailed
+from tarmac.errors import LoaderError, NotPicklable, WorkerDied, WorkerFailed
 from tarmac.exact.loader.builder import BatchBuilder, Result
 from tarmac.exact.loader.shared_memory import map_segment, watched
 from tarmac.exact.loader.spool import Spool
@@ -151,6 +151,7 @@ class _Worker:
     @contextlib.contextmanager
     def _connected(self) -> Iterator[None]:
         """Raise WorkerFailed or WorkerDied instead of the errors of the connection."""
+        self._check_open()
         try:
             yield
         except BlockingIOError:
@@ -158,8 +159,13 @@ class _Worker:
         except (EOFError, OSError, RuntimeError):  # RuntimeError: killed between a batch and its descriptor
             raise self._died() from None
 
+    def _check_open(self) -> None:
+        if self._connection.closed:
+            raise LoaderError("the loader was closed during this iteration.", hint="iterate again.")
+
     def _wait(self) -> list[Any]:
         """Wait until the worker has sent something or exited, or raise on timeout."""
+        self._check_open()
         waited = stopped = 0.0
         tick = min(TICK, self._stall)
         while True:
