@@ -98,7 +98,6 @@ ALLOWED = {
     ("jobs/head.py", "json.loads"),
     ("jobs/journal.py", "json.loads"),
     ("jobs/leases.py", "json.loads"),
-    ("jobs/ledger.py", "json.loads"),
     ("tools/join/verb.py", "np.load"),  # without pickles, as are those of permutations
     ("tools/order.py", "np.load"),
     ("tools/output.py", "shell=True"),  # the user's own post_cmd

@@ -242,7 +242,7 @@ def test_entries_are_plain_json(tmp_path):
     started((str(tmp_path / "l.job"), StorageOptions()), Unit("a", inputs="1"))
     head = json.loads((tmp_path / "l.job" / "job.json").read_text())
     assert head.pop("generation") == entries(tmp_path / "l.job").parent.name
-    assert head == {"format": "tarmac-ledger-1", "verb": "copy", "options": {"size": 3, "names": ["a", "b"]}}
+    assert head == {"format": "tarmac-ledger-2", "verb": "copy", "options": {"size": 3, "names": ["a", "b"]}}
     entry = json.loads(entries(tmp_path / "l.job").read_text())
     assert (entry["unit"], entry["written"], entry["outputs"]) == ("a", 4, {"x.tar": 10})
 

@@ -22,6 +22,7 @@ from tarmac.errors import BadName
 from tarmac.jobs.chunks import chunk_directory, clear_all
 from tarmac.jobs.entries import public_name
 from tarmac.jobs.ledger import ledger_url
+from tarmac.jobs.spelling import relative_name
 from tarmac.jobs.statuses import details_of, status_fingerprint
 from tarmac.jobs.task import Outcome, Status, Unit
 from tarmac.runtime.crew import workers_at_once
@@ -136,7 +137,7 @@ class DownloadJob(ShardTask):
                 yield Link(number, row.get(links.url), _cell(row, links.boxes), _cell(row, links.verify))
 
     def _spool(self, unit: Unit, content: str) -> Spool:
-        facts = "\0".join((self.job, unit.name, content))
+        facts = "\0".join((self.job, relative_name(self._ledger, unit.name), content))
         fingerprint = hashlib.sha256(facts.encode("utf-8", "surrogateescape")).hexdigest()
         return Spool(chunk_directory(self._ledger, unit.name), fingerprint, self.output.storage)
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tarmac.errors import NotFound, TarmacError
+from tarmac.jobs.spelling import relative_name
 from tarmac.storage import (
     StorageOptions,
     can_list,
@@ -50,7 +51,7 @@ class Chunk:
 
 def chunk_directory(ledger: str, unit: str) -> str:
     """Return the URL of the directory for the chunks of a unit."""
-    name = hashlib.sha256(unit.encode("utf-8", "surrogateescape")).hexdigest()[:24]
+    name = hashlib.sha256(relative_name(ledger, unit).encode("utf-8", "surrogateescape")).hexdigest()[:24]
     return f"{ledger}/chunks/{name}"
 
 

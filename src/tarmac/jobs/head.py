@@ -3,20 +3,36 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tarmac.errors import JobMismatch
 from tarmac.jobs.entries import Entry
+from tarmac.jobs.spelling import logical_options
 from tarmac.jobs.statuses import changed_files, named_inputs
 from tarmac.jobs.task import Task
 from tarmac.storage.types import DEFAULT_STORAGE, StorageOptions
 
-FORMAT = "tarmac-ledger-1"
+FORMAT = "tarmac-ledger-2"
+EARLIER_FORMAT = "tarmac-ledger-1"
+"""Its names and options begin with the directory of the output as it was spelt."""
 _CODE = {"py": "function", "script": "script"}
 """Options that name code of the user, followed by hashes and a version, and what they are called."""
 ARGUMENTS = "arguments="
 """What precedes the hash of the values that code was given, in such an option."""
+
+
+def new_head(verb: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the head of a job, as JSON gives it back: tuples become lists."""
+    head: dict[str, Any] = {"format": FORMAT, "verb": verb, "options": logical_options(options)}
+    return json.loads(json.dumps(head))  # type: ignore[no-any-return]
+
+
+def current_head(stored: dict[str, Any]) -> dict[str, Any]:
+    """Return a stored head as this version would have written it."""
+    if stored.get("format") != EARLIER_FORMAT:
+        return stored
+    return stored | {"format": FORMAT, "options": logical_options(stored.get("options", {}))}
 
 
 def check_head(
@@ -33,6 +49,7 @@ def check_head(
     unit. The task also recognises the head that an earlier version would have written. The entries of the ledger
     tell which inputs have changed.
     """
+    stored = current_head(stored)
     if stored in (head, _without_arguments(head)):
         return
     if task is not None and stored in (earlier := _earlier(head, task), _without_arguments(earlier)):
@@ -51,8 +68,7 @@ def check_head(
 
 
 def _earlier(head: dict[str, Any], task: Task) -> dict[str, Any]:
-    options: dict[str, Any] = json.loads(json.dumps(task.earlier_options()))
-    return head | {"options": options}
+    return new_head(head["verb"], task.earlier_options())
 
 
 def _without_arguments(head: dict[str, Any]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from typing import Any
 
 from tarmac.errors import JobMismatch, NotFound, TarmacError, WriteError
 from tarmac.jobs.entries import public_name, to_json
+from tarmac.jobs.spelling import AS_SPELT, Spelling, respelt
 from tarmac.jobs.task import Outcome, Unit
 from tarmac.runtime.lookahead import in_threads
 from tarmac.storage import StorageOptions, WriteOptions, can_list, is_local, list_objects, read_all, write_all
@@ -47,10 +48,12 @@ class Journal:
 
     url: str
     storage: StorageOptions = DEFAULT_STORAGE
+    spelling: Spelling = AS_SPELT
 
     def record(self, unit: Unit, outcome: Outcome) -> None:
         """Store that a unit is done."""
-        self.write(unit.name, to_json(outcome) | {"inputs": outcome.inputs or unit.inputs})
+        stored = respelt(outcome, self.spelling.to_ledger)
+        self.write(unit.name, to_json(stored) | {"inputs": outcome.inputs or unit.inputs})
 
     def fail(self, unit: Unit, error: str, *, passing: bool = False) -> None:
         """Store that a unit failed; with an error that is `passing`, the next run tries it again."""
@@ -67,12 +70,13 @@ class Journal:
     def write(self, name: str, values: dict[str, Any], not_before: float = 0.0) -> None:
         """Store an entry for a unit, with the current time or `not_before`, whichever is later."""
         at = max(round(time.time(), 3), not_before)
-        content = json.dumps({"unit": public_name(name), **values, "at": at}).encode()
+        unit = self.spelling.unit_to_ledger(name)
+        content = json.dumps({"unit": public_name(unit), **values, "at": at}).encode()
         if is_local(self.url):
             _append(local_path(self.url), content + b"\n")
         else:
             kind = "failed" if "error" in values or "retry" in values else "done"
-            url = f"{self.url}/{kind}/{unit_hash(name)}.json"
+            url = f"{self.url}/{kind}/{unit_hash(unit)}.json"
             write_all(url, content, self.storage, WriteOptions(overwrite=True))
 
 

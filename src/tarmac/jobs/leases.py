@@ -20,6 +20,7 @@ from tarmac import environment
 from tarmac.errors import CommitFailed, NotFound, TarmacError, WriteError
 from tarmac.jobs.entries import public_name
 from tarmac.jobs.journal import REQUESTS, unit_hash
+from tarmac.jobs.spelling import AS_SPELT, Spelling
 from tarmac.runtime.lookahead import in_threads
 from tarmac.runtime.processes import allow_fork, is_running
 from tarmac.storage import StorageOptions, WriteOptions, is_local, list_objects, read_all, write_all
@@ -56,9 +57,15 @@ class Leases:
     `owner` names a task of a cluster: a task that is started again takes its own leases over at once.
     """
 
-    def __init__(self, url: str, owner: str = "", storage: StorageOptions = DEFAULT_STORAGE) -> None:
+    def __init__(
+        self,
+        url: str,
+        owner: str = "",
+        storage: StorageOptions = DEFAULT_STORAGE,
+        spelling: Spelling = AS_SPELT,
+    ) -> None:
         self._url, self._storage = f"{url}/leases", storage
-        self._owner = owner
+        self._owner, self._spelling = owner, spelling
         self._held: dict[str, float] = {}
         """The units held, and when their leases were taken."""
         self._ended = threading.Event()
@@ -126,7 +133,8 @@ class Leases:
     def _content(self, unit: str, since: float) -> bytes:
         owner = {"owner": self._owner, "host": socket.gethostname(), "pid": os.getpid()}
         times = {"since": since, "renewed": time.time()}
-        return json.dumps({"unit": public_name(unit)} | owner | times).encode()
+        name = public_name(self._spelling.unit_to_ledger(unit))
+        return json.dumps({"unit": name} | owner | times).encode()
 
     def _write(self, unit: str, content: bytes, write: WriteOptions) -> None:
         if not is_local(self._url):
@@ -145,7 +153,7 @@ class Leases:
             raise WriteError(f"the lease cannot be written: {error.strerror}.", url=path) from error
 
     def _file(self, unit: str) -> str:
-        return f"{self._url}/{unit_hash(unit)}.json"
+        return f"{self._url}/{unit_hash(self._spelling.unit_to_ledger(unit))}.json"
 
 
 def read_lease(url: str, storage: StorageOptions = DEFAULT_STORAGE) -> Lease | None:

@@ -23,9 +23,10 @@ from typing import Any
 
 from tarmac.errors import JobBusy, JobMismatch, NotFound, TarmacError, WriteError
 from tarmac.jobs.entries import Entry, from_json, public_name
-from tarmac.jobs.head import FORMAT, check_head
+from tarmac.jobs.head import EARLIER_FORMAT, FORMAT, check_head, current_head, new_head
 from tarmac.jobs.journal import Journal, Reader, parse_entry
 from tarmac.jobs.outputs import sampled_digests
+from tarmac.jobs.spelling import AS_SPELT, HOME, Spelling, divide, respelt
 from tarmac.jobs.task import Outcome, Status, Task, Unit
 from tarmac.storage import StorageOptions, is_local, read_all, without_query, write_all
 from tarmac.storage.local import local_path
@@ -40,14 +41,11 @@ _OWN = ("generation", "replaces")
 
 def ledger_url(output: str, verb: str) -> str:
     """Return the URL of the ledger for a job that writes `output`: a file, a pattern or a directory."""
-    path = without_query(output)
-    fixed = path.partition("{")[0].rpartition("/")[0]
-    directory, slash = (fixed, "/") if fixed or path.startswith("/") else ("", "")
-    name = path[len(directory) + len(slash) :]
-    if path != output:  # the query distinguishes jobs, but may be a secret
+    directory, name = divide(output)
+    if without_query(output) != output:  # the query distinguishes jobs, but may be a secret
         name += f"-{hashlib.sha256(output.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
     safe = "".join(letter if letter.isalnum() or letter in "._-" else "_" for letter in name)
-    return f"{directory}{slash}.tarmac/{verb}{'-' if safe else ''}{safe}{SUFFIX}"
+    return f"{directory}{HOME}{verb}{'-' if safe else ''}{safe}{SUFFIX}"
 
 
 def _earlier_path(url: str) -> str:
@@ -74,6 +72,8 @@ class Ledger:
         """What workers write to."""
         self.times: dict[str, float] = {}
         """When the entries of units were written; those of earlier versions have no time."""
+        self.spelling = AS_SPELT
+        """How the names of units and files are stored."""
 
     @property
     def identity(self) -> str:
@@ -128,11 +128,11 @@ class Ledger:
 
     def _load(self, entry: dict[str, Any]) -> None:
         """Add an entry; of several for a unit the latest counts, but a unit that is done has not failed."""
-        name, time = entry["unit"], entry.get("at", 0.0)
+        name, time = self.spelling.unit_from_ledger(entry["unit"]), entry.get("at", 0.0)
         if "error" not in entry and "retry" not in entry:
             if time >= self.times.get(name, 0.0) or name not in self.done:
                 self.times[name] = time
-                self.done[name] = entry["inputs"], from_json(entry)
+                self.done[name] = entry["inputs"], respelt(from_json(entry), self.spelling.from_ledger)
                 self._forget_errors(name)
         elif name not in self.done and time >= self.times.get(name, 0.0):
             self.times[name] = time
@@ -159,10 +159,14 @@ def open_ledger(
     """
     if url is None or (dry_run and overwrite):
         return Ledger()
-    # A round trip through JSON, to compare with what is stored: tuples become lists.
-    head = json.loads(json.dumps({"format": FORMAT, "verb": verb, "options": options}))
     return StoredLedger(
-        url, head, overwrite=overwrite, read_only=dry_run, shared=shared, storage=storage, task=task
+        url,
+        new_head(verb, options),
+        overwrite=overwrite,
+        read_only=dry_run,
+        shared=shared,
+        storage=storage,
+        task=task,
     )
 
 
@@ -218,6 +222,7 @@ class StoredLedger(Ledger):
             if not stored and is_local(self._url):
                 stored, self._earlier = read_earlier(self._url)
             generations = [*stored.get("replaces", ()), *filter(None, [stored.get("generation")])]
+            self.spelling = self._spelling_of(stored)
             for generation in generations:
                 self._start_over()
                 self._open(generation)
@@ -227,7 +232,7 @@ class StoredLedger(Ledger):
                     raise
                 raise JobMismatch(f"the ledger is damaged: {error!r}.", url=self._url) from None
             stored, generations, self._earlier = {}, [], {}
-        known = {name: value for name, value in stored.items() if name not in _OWN}
+        known = current_head({name: value for name, value in stored.items() if name not in _OWN})
         if not head:  # that of any job
             self.head = stored
             return
@@ -237,6 +242,7 @@ class StoredLedger(Ledger):
             self.head, self.new = stored, False
             return
         self._start_over()
+        self.spelling = self._spelling_of(head)
         # Tasks that start together choose the same generation; a job that starts over chooses a new one.
         seed = os.urandom(8).hex() if overwrite else json.dumps([head, generations], sort_keys=True)
         self.head = head | {"generation": hashlib.sha256(seed.encode()).hexdigest()[:16]}
@@ -244,16 +250,21 @@ class StoredLedger(Ledger):
             self.head["replaces"] = generations
         self._open(self.head["generation"])
 
+    def _spelling_of(self, head: dict[str, Any]) -> Spelling:
+        earlier = head.get("options", {}) if head.get("format") == EARLIER_FORMAT else None
+        return Spelling.of(self._url, earlier, units=self._task is None or self._task.names_files)
+
     def _open(self, generation: str) -> None:
         """Read the entries of a generation, and write to it."""
         url = f"{self._url}/{generation}"
-        self.journal, self._reader = Journal(url, self._storage), Reader(url, self._storage)
+        self.journal = Journal(url, self._storage, self.spelling)
+        self._reader = Reader(url, self._storage)
         for entry in self._earlier.get(generation, ()):
             self._load(entry)
         self.refresh()
 
     def refresh(self, unit: str | None = None) -> None:
-        for entry in self._reader.new_entries(unit):
+        for entry in self._reader.new_entries(None if unit is None else self.spelling.unit_to_ledger(unit)):
             self._load(entry)
 
     def has_begun(self) -> bool:
@@ -276,8 +287,10 @@ class StoredLedger(Ledger):
             self._earlier = {}
         plan = f"{self.head['generation']}/plan.json"
         if units and not (self.done and self._get(plan)):
-            values = {"units": list(map(public_name, units)), "closing": closing, "inputs": dict(inputs())}
-            self._put(plan, [values])
+            stored = [public_name(self.spelling.unit_to_ledger(unit)) for unit in units]
+            # In ledgers of earlier versions, names that finish a job are relative to where it was started.
+            finishing = closing if self.head.get("format") == FORMAT else None
+            self._put(plan, [{"units": stored, "closing": finishing, "inputs": dict(inputs())}])
 
     def settle(self) -> None:
         if self.head.pop("replaces", None):
@@ -296,7 +309,13 @@ class StoredLedger(Ledger):
             os.close(fd)
 
     def plan(self) -> dict[str, Any]:
-        return self._get(f"{self.head.get('generation')}/plan.json") or {}
+        plan = self._get(f"{self.head.get('generation')}/plan.json") or {}
+        units = plan.get("units")
+        if isinstance(units, list):
+            plan["units"] = [
+                self.spelling.unit_from_ledger(unit) if isinstance(unit, str) else unit for unit in units
+            ]
+        return plan
 
     def _get(self, name: str) -> dict[str, Any] | None:
         try:
@@ -331,7 +350,7 @@ def read_earlier(url: str) -> tuple[dict[str, Any], dict[str, list[dict[str, Any
             generations[f"earlier-{len(generations)}"] = []
         elif "settled" in entry:
             generations = dict([generations.popitem()])
-        elif head.get("format") == FORMAT:
+        elif head.get("format") == EARLIER_FORMAT:
             generations[list(generations)[-1]].append(entry | {"inputs": entry["inputs"]})
     if head and generations:
         *replaces, generation = generations

@@ -140,7 +140,7 @@ def _leases(records: Ledger, share: Share | None, storage: StorageOptions) -> Le
                 "tasks need an output in a directory, or in a store that can be listed.", field="task"
             )
         return None
-    return Leases(records.journal.url, "" if share is None else str(share), storage)
+    return Leases(records.journal.url, "" if share is None else str(share), storage, records.spelling)
 
 
 def _check_new(task: Task, units: Sequence[Unit], records: Ledger, *, shared: bool) -> None:

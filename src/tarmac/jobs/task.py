@@ -78,6 +78,8 @@ class Task(ABC):
     """Identifies the job and its generation, for what belongs to them alone; set before units are run."""
     lists_outputs: bool = True
     """Whether outcomes list all files, so that those of an overwritten job can be removed."""
+    names_files: bool = True
+    """Whether the names of units are those of files."""
 
     def options(self) -> dict[str, Any]:
         """Return everything that the result depends on, as JSON; a job resumes only with equal options."""

@@ -13,8 +13,9 @@ from tarmac.display import holds_secret
 from tarmac.errors import UrlError, UsageError
 from tarmac.indexing.manifest import Manifest, Shard, existing_shards, write_manifest
 from tarmac.indexing.sidecar import open_sidecar, sidecar_url
+from tarmac.jobs.spelling import BESIDE, Spelling, divide
 from tarmac.jobs.task import Outcome
-from tarmac.storage import StorageOptions, WriteOptions, is_local, write_all
+from tarmac.storage import StorageOptions, WriteOptions, is_local, location, write_all
 from tarmac.storage.local import local_path
 from tarmac.storage.types import DEFAULT_STORAGE
 
@@ -34,14 +35,14 @@ def closing_of(
 def stored_closing(closing: dict[str, Any], pattern: str) -> dict[str, Any] | None:
     """Return what a plan stores, or None: only the job itself knows the secrets in its URLs.
 
-    A relative name is kept only if the output is relative, too, because that shows later where the job was started.
+    Names are relative to the directory of the output, as all names in a ledger; those of files elsewhere are absolute.
     """
-    if any(holds_secret(closing.get(name, "")) for name in ("manifest", "classes")):
+    names = {name: closing[name] for name in ("manifest", "classes") if name in closing}
+    if any(map(holds_secret, names.values())):
         return None
-    manifest = closing.get("manifest", "")
-    if manifest and is_local(manifest) and not (is_local(pattern) and not os.path.isabs(local_path(pattern))):
-        return closing | {"manifest": os.path.abspath(local_path(manifest))}
-    return closing
+    home = Spelling(divide(pattern)[0], BESIDE)
+    stored = {name: home.to_ledger(url) for name, url in names.items()}
+    return closing | {name: location(url) if url == names[name] else url for name, url in stored.items()}
 
 
 def close_job(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import xxhash
@@ -21,6 +21,7 @@ from tarmac.jobs.ledger import Ledger, ledger_url, open_ledger
 from tarmac.jobs.outputs import sampled_digests
 from tarmac.jobs.report import Report
 from tarmac.jobs.run import completed_outcome, reject_foreign_outputs, remove_stale
+from tarmac.jobs.spelling import relative_name
 from tarmac.jobs.statuses import new_outcome
 from tarmac.jobs.task import Outcome, Unit
 from tarmac.runtime.budget import ErrorBudget
@@ -121,7 +122,9 @@ class RewriteJob(Rereading, ShardTask):
         if not self.checkpoints or self.change is None or self.output.stream:
             return None
         ledger = ledger_url(self.output.ledger_pattern, self.verb)
-        facts = "\0".join((self.job, unit.name, self.inputs(unit), repr(unit.content)))
+        split, shard = unit.content
+        content = repr((split, replace(shard, name="")))  # which depends on how the output is spelt
+        facts = "\0".join((self.job, relative_name(ledger, unit.name), self.inputs(unit), content))
         fingerprint = hashlib.sha256(facts.encode("utf-8", "surrogateescape")).hexdigest()
         chunks = Chunks(chunk_directory(ledger, unit.name), fingerprint, self.output.storage)
         return chunks if chunks.usable else None

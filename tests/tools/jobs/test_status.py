@@ -385,9 +385,13 @@ def test_finishing_writes_the_same_manifest(here, monkeypatch, elsewhere, absolu
         assert (here / manifest).read_bytes() == content
 
 
-def test_a_job_that_was_moved_is_finished_by_its_command(here):
+def test_a_job_of_the_version_before_that_was_moved_is_finished_by_its_command(here):
     manifest_job()
     shutil.move("out", "moved")
+    head = here / "moved/.tarmac/copy.job/job.json"
+    options = json.loads(head.read_text()) | {"format": "tarmac-ledger-1"}
+    options["options"]["pattern"] = "out/"
+    head.write_text(json.dumps(options))
     with pytest.raises(JobError, match="another directory"):
         finish("moved")
 

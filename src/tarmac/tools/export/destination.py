@@ -37,6 +37,8 @@ class Destination(Output):
     """Whether several splits are exported together."""
     lists_outputs: ClassVar[bool] = True
     """Whether outcomes list all files."""
+    names_files: ClassVar[bool] = True
+    """Whether the names of units are those of files."""
     joined: bool = False
     """Whether one unit takes all samples, because the inputs have no names."""
 

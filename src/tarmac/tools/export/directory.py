@@ -52,6 +52,7 @@ class DirectoryDestination(Destination):
     """A local directory of plain files."""
 
     lists_outputs = False
+    names_files = False
     claims: str = ""
     """The file by which units that may replace files share the names they have written."""
 

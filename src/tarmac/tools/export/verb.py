@@ -126,6 +126,10 @@ class ExportJob(Rereading):
     def lists_outputs(self) -> bool:  # type: ignore[override]
         return self.destination.lists_outputs
 
+    @property
+    def names_files(self) -> bool:  # type: ignore[override]
+        return self.destination.names_files
+
     def options(self) -> dict[str, Any]:
         inputs = {split: source.fingerprint() for split, source in self.sources.items()}
         options = {"inputs": inputs, "to": self.destination.format.name} | self.destination.options()

@@ -14,7 +14,7 @@ from tarmac.jobs.run import remove_stale
 from tarmac.storage import StorageOptions
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.tools.closing import close_job
-from tarmac.tools.jobs.locate import Job, open_jobs, resolved
+from tarmac.tools.jobs.locate import Job, open_jobs
 
 
 def retry(
@@ -33,7 +33,7 @@ def retry(
     marked = []
     for job in jobs:
         journal = job.ledger.journal
-        for name in [name for name in job.ledger.failed if not units or name in units]:
+        for name in [name for name in sorted(job.ledger.failed) if not units or name in units]:
             if journal is not None:
                 journal.retry(name, job.ledger.times.get(name, 0.0))
                 marked.append(name)
@@ -106,13 +106,9 @@ def _finish(job: Job) -> Finished:
     if not closing and not job.ledger.previous:
         return result
     resolve = job.resolver()
-    outcomes = [resolved(outcome, resolve) for outcome in job.outcomes]
+    outcomes = job.outcomes
     files = {name: resolve(closing[name]) for name in ("manifest", "classes") if name in closing}
     result.written = close_job(closing | files, outcomes, job.storage)
-    previous = job.ledger.previous
-    job.ledger.previous = {
-        name: (inputs, resolved(each, resolve)) for name, (inputs, each) in previous.items()
-    }
     report = Report(job.verb, outcomes=outcomes)
     remove_stale(job.ledger, report, storage=job.storage)
     result.removed_outputs, result.stale_outputs = report.removed_outputs, report.stale_outputs

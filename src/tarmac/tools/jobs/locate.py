@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 from tarmac.errors import JobError, JobMismatch, NotFound, UsageError
-from tarmac.jobs.head import FORMAT
+from tarmac.jobs.head import EARLIER_FORMAT, FORMAT
 from tarmac.jobs.leases import Lease, read_leases
 from tarmac.jobs.ledger import SUFFIX, StoredLedger, ledger_url, read_job
 from tarmac.jobs.task import Outcome
@@ -18,7 +18,6 @@ from tarmac.storage import StorageOptions, can_list, is_local, list_objects
 from tarmac.storage.local import local_path
 from tarmac.storage.types import DEFAULT_STORAGE
 
-V = TypeVar("V")
 _EARLIER = ".jsonl"
 """The extension of ledgers of earlier versions, which are files."""
 _HEAD = "job.json"
@@ -56,11 +55,9 @@ class Job:
     @cached_property
     def leases(self) -> list[Lease]:
         """The leases on units, live or not."""
-        return [
-            lease
-            for lease in read_leases(f"{self.url}/{self.head['generation']}", self.storage)
-            if lease.unit
-        ]
+        stored = read_leases(f"{self.url}/{self.head['generation']}", self.storage)
+        known = self.ledger.spelling.unit_from_ledger
+        return [replace(lease, unit=known(lease.unit)) for lease in stored if lease.unit]
 
     @property
     def outcomes(self) -> list[Outcome]:
@@ -69,8 +66,13 @@ class Job:
         return [done[name][1] for name in (done if self.units is None else self.units) if name in done]
 
     def resolver(self) -> Callable[[str], str]:
-        """Return a function that resolves the names in the ledger, which are relative to where the job was started."""
+        """Return a function that resolves the names of the files that finish the job.
+
+        Those of an earlier version are relative to where the job was started.
+        """
         pattern = str(self.head.get("options", {}).get("pattern", ""))
+        if self.head["format"] == FORMAT:
+            return self.ledger.spelling.from_ledger
         if (
             not is_local(self.url)
             or not pattern
@@ -91,24 +93,10 @@ class Job:
         return lambda name: os.path.join(start, name) if is_local(name) else name
 
 
-def resolved(outcome: Outcome, resolve: Callable[[str], str]) -> Outcome:
-    """Return an outcome with the resolved names of its files."""
-
-    def files(values: Mapping[str, V]) -> dict[str, V]:
-        return {resolve(name): value for name, value in values.items()}
-
-    return replace(
-        outcome,
-        outputs=files(outcome.outputs),
-        companions=files(outcome.companions),
-        sampled_digests=files(outcome.sampled_digests),
-    )
-
-
 def open_job(url: str, storage: StorageOptions = DEFAULT_STORAGE) -> Job:
     """Read the ledger of a job."""
     head, ledger = read_job(url, storage)
-    if head.get("format") != FORMAT or not isinstance(head.get("verb"), str):
+    if head.get("format") not in (FORMAT, EARLIER_FORMAT) or not isinstance(head.get("verb"), str):
         raise JobMismatch("this is not a ledger of this version of tarmac.", url=url)
     return Job(url, head, ledger, storage)
 
