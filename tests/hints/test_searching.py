@@ -98,15 +98,30 @@ def test_working_files_that_are_damaged(embeddings, tmp_path, monkeypatch):
     assert report.facts.recall.low >= 0.95
 
 
-@follows("`embeddings`, the directory that they were moved to.")
+@follows("`embeddings`, where each directory that was moved is now.")
 def test_embeddings_that_were_moved(embeddings, tmp_path, capsys):
     done(capsys, "knn", "build", embeddings, "-o", tmp_path / "index")
     embeddings.rename(tmp_path / "moved")
     hint = refused(capsys, "knn", "query", tmp_path / "index", "--key", "000001")
     assert hint.startswith("--embeddings")
     done(capsys, "knn", "query", tmp_path / "index", "--key", "000001", "--embeddings", tmp_path / "moved")
-    with hinted("`embeddings`, the directory that they were moved to."):
+    with hinted("`embeddings`, where each directory that was moved is now."):
         tarmac.Knn(tmp_path / "index")
+
+
+@follows("`embeddings`, where each directory that was moved is now.")
+def test_one_of_two_directories_that_was_moved(embeddings, tmp_path, capsys):
+    index, other = (
+        tmp_path / "index",
+        write_embeddings(tmp_path / "other", clusters(50, 16, seed=1), first=2000),
+    )
+    done(capsys, "knn", "build", embeddings, "-o", index)
+    done(capsys, "knn", "add", index, other)
+    other.rename(tmp_path / "moved")
+    assert refused(capsys, "knn", "query", index, "--key", "002001").startswith("--embeddings, where each")
+    for named in (["moved"], ["embeddings", "moved"], ["moved", "embeddings"]):
+        options = [text for name in named for text in ("--embeddings", tmp_path / name)]
+        assert "\t" in done(capsys, "knn", "query", index, "--key", "002001", *options)
 
 
 @follows("`vectors`, made by the same model.")

@@ -77,6 +77,42 @@ def test_another_directory_and_the_first_again(tmp_path, embeddings, vectors):
     assert len(tarmac.Knn(tmp_path / "index", embeddings=copies)) == COUNT + MORE
 
 
+def test_directories_that_were_moved_are_recognised(tmp_path, embeddings, vectors):
+    other = write_embeddings(tmp_path / "other", vectors[COUNT : COUNT + 100], first=COUNT)
+    tarmac.Knn.build(embeddings, tmp_path / "index")
+    tarmac.Knn(tmp_path / "index").add(other)
+    copied = shutil.copytree(embeddings, tmp_path / "copied")
+    moved = other.rename(tmp_path / "moved")
+    everything = np.asarray(vectors[: COUNT + 100], np.float16).astype(np.float32)
+    for named in (moved, [moved], [copied, moved], [moved, copied]):
+        knn = tarmac.Knn(tmp_path / "index", embeddings=named)
+        np.testing.assert_array_equal(knn.vectors.take(np.arange(len(knn))), everything)
+    more = write_embeddings(tmp_path / "more", vectors[COUNT + 100 :], first=COUNT + 100)
+    knn.add(more)  # which is where the index records it
+    assert len(knn) == len(tarmac.Knn(tmp_path / "index", embeddings=moved)) == COUNT + MORE
+    with pytest.raises(NotFound, match="not there"):
+        tarmac.Knn(tmp_path / "index", embeddings=copied)
+    unknown = write_embeddings(tmp_path / "unknown", vectors[:10])
+    with pytest.raises(IndexStale):
+        tarmac.Knn(tmp_path / "index", embeddings=[moved, unknown])
+
+
+def test_directories_of_equal_fingerprints(tmp_path, vectors):
+    """Those of other programs have only the sizes of their files: one that is not where it was is the one that moved."""
+    paths = [
+        write_embeddings(tmp_path / name, vectors[start : start + 100], first=start)
+        for name, start in (("a", 0), ("b", 100))
+    ]
+    for path in paths:
+        (path / "embeddings.json").unlink()
+    tarmac.Knn.build(paths[0], tmp_path / "index")
+    tarmac.Knn(tmp_path / "index").add(paths[1])
+    moved = paths[1].rename(tmp_path / "moved")
+    for named in (moved, [paths[0], moved]):
+        knn = tarmac.Knn(tmp_path / "index", embeddings=named)
+        assert knn.vectors.keys([0, 100]) == ["000000", "000100"]
+
+
 def test_two_programs_add(tmp_path, embeddings, vectors):
     """Neither loses what the other has added."""
     tarmac.Knn.build(embeddings, tmp_path / "index")

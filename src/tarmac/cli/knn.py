@@ -30,9 +30,10 @@ _RUN: Group = [
 _INDEX: Group = [argument("index", "INDEX", "Directory of the index.")]
 _MOVED: Group = [
     flag(
-        "--embeddings", multiple=True, metavar="DIR", help="Where the embeddings are now, if they were moved."
+        "--embeddings", multiple=True, metavar="DIR",
+        help="Where embeddings are now that were moved; repeat it for each directory.",
     )
-]
+]  # fmt: skip
 _MORE: Group = [
     argument(
         "source",

@@ -38,7 +38,7 @@ class Knn:
     >>> for hit in index.query(text="a red car", k=20, samples="train.json"): print(hit.key, hit.score)
 
     The vectors themselves stay on disk, where candidates are compared exactly. `embeddings` names their directory if
-    it has been moved, or several directories if some were added.
+    it has been moved; of several directories, those that have been moved.
     """
 
     build: Final = staticmethod(build)
@@ -50,16 +50,14 @@ class Knn:
         embeddings: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
     ) -> None:
         self.directory: str = index_directory(index, field="index")
-        self._given = None if embeddings is None else _listed(embeddings)
+        self._given = [] if embeddings is None else _listed(embeddings)
         self._masks: dict[str, NDArray[np.bool_]] = {}
         self._open()
 
     def _open(self) -> None:
         self.facts: KnnFacts = read_facts(self.directory)
         sources, given = self.facts.sources, self._given
-        if given is not None and len(given) == 1:  # the same directory several times, as it grew
-            given = given * len(sources)
-        if given is not None and len(given) != len(sources):
+        if len(given) > len(sources):
             what = f"the index was made from {len(sources)} directories, got {len(given)}."
             raise UsageError(what, field="embeddings", url=self.directory)
         self.vectors: Sources = open_sources(sources, self.directory, given)
@@ -68,7 +66,7 @@ class Knn:
         self._masks.clear()
 
     def __getstate__(self) -> dict[str, Any]:
-        given = None if self._given is None else [os.path.abspath(local_path(each)) for each in self._given]
+        given = [os.path.abspath(local_path(each)) for each in self._given]
         return {"index": os.path.abspath(self.directory), "embeddings": given}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -165,9 +163,6 @@ class Knn:
         """
         with unchanged(self.directory, self.facts):
             report = add_vectors(self._searcher, self.directory, self.facts, source)
-        if report.added and self._given is not None and source is not None:
-            repeated = self._given * (len(self.facts.sources) if len(self._given) == 1 else 1)
-            self._given = [*repeated, os.fspath(source)]
         if report.added:
             self._open()
         return report

@@ -187,30 +187,65 @@ def describe_source(embeddings: Embeddings, index: str, first: int = 0) -> Sourc
     return Source(location, relative, embeddings.kind, parts, rows, fingerprint, first)
 
 
-def open_source(source: Source, index: str, location: str | None = None) -> Embeddings:
+def open_source(source: Source, index: str) -> Embeddings:
     """Open the embeddings that an index records; raise IndexStale if they have changed."""
-    embeddings = Embeddings(_existing(source, index) if location is None else location, kind=source.kind)
-    same = len(embeddings.parts) >= source.parts
-    if not same or embeddings.fingerprint_of(source.parts) != source.fingerprint:
-        what = "the embeddings are not those that were indexed."
-        raise IndexStale(what, url=embeddings.directory, hint=HINT)
+    path = _recorded(source, index)
+    if path is None:
+        what = "the embeddings of the index are not there."
+        hint = "`embeddings`, where each directory that was moved is now."
+        raise NotFound(what, url=source.location, hint=hint)
+    embeddings = Embeddings(path, kind=source.kind)
+    if not _holds(embeddings, source):
+        raise _stale(embeddings)
     return embeddings
 
 
-def open_sources(sources: Sequence[Source], index: str, locations: Sequence[str] | None = None) -> Sources:
-    """Open all embeddings of an index, where it records them or where they are now."""
+def open_sources(sources: Sequence[Source], index: str, given: Sequence[str] = ()) -> Sources:
+    """Open all embeddings of an index, where it records them or in directories that are given.
+
+    These are one for each, or only those that were moved, which are recognised by their fingerprints.
+    """
+    moved = _recognised(sources, index, [Embeddings(name, kind=sources[0].kind) for name in given])
     opened = [
-        open_source(source, index, locations[number] if locations else None)
+        moved[number] if number in moved else open_source(source, index)
         for number, source in enumerate(sources)
     ]
     starts = [int(each.offsets[source.first]) for each, source in zip(opened, sources, strict=True)]
     return Sources(opened, starts, [source.rows for source in sources])
 
 
-def _existing(source: Source, index: str) -> str:
+def _recognised(sources: Sequence[Source], index: str, given: Sequence[Embeddings]) -> dict[int, Embeddings]:
+    """Return the sources that given embeddings hold, by number; raise IndexStale if some hold none.
+
+    Fingerprints of embeddings of other programs can be equal: then they hold one that is missing, or the first.
+    """
+    if len(given) == len(sources) and all(map(_holds, given, sources)):
+        return dict(enumerate(given))
+    held: dict[int, Embeddings] = {}
+    for embeddings in {os.path.realpath(each.directory): each for each in given}.values():
+        fitting = {
+            n: source for n, source in enumerate(sources) if n not in held and _holds(embeddings, source)
+        }
+        missing = {n: source for n, source in fitting.items() if _recorded(source, index) is None}
+        firsts = {source.fingerprint: n for n, source in reversed((missing or fitting).items())}
+        if not firsts:
+            raise _stale(embeddings)
+        held |= dict.fromkeys(firsts.values(), embeddings)
+    return held
+
+
+def _holds(embeddings: Embeddings, source: Source) -> bool:
+    """Return whether these are the embeddings that were indexed, or have grown since."""
+    enough = len(embeddings.parts) >= source.parts
+    return enough and embeddings.fingerprint_of(source.parts) == source.fingerprint
+
+
+def _stale(embeddings: Embeddings) -> IndexStale:
+    what = "the embeddings are not those that were indexed."
+    return IndexStale(what, url=embeddings.directory, hint=HINT)
+
+
+def _recorded(source: Source, index: str) -> str | None:
+    """Return the path of the directory that an index records; None if it is not there."""
     moved = os.path.join(os.path.realpath(index), source.relative)
-    for path in (moved, source.location):
-        if os.path.isdir(path):
-            return path
-    what = "the embeddings of the index are not there."
-    raise NotFound(what, url=source.location, hint="`embeddings`, the directory that they were moved to.")
+    return next((path for path in (moved, source.location) if os.path.isdir(path)), None)
