@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
 import re
@@ -302,6 +303,25 @@ def test_prefetch_is_the_number_of_batches_prepared_ahead(dataset):
     next(batches)
     assert until(lambda: len(read) == 60)
     batches.close()
+
+
+@pytest.mark.parametrize("to", [None, "torch"])
+@pytest.mark.parametrize(("threads", "processes"), [(0, 0), (2, 0), (2, 1)])
+def test_the_memory_of_a_batch_is_freed_with_its_last_reference(dataset, threads, processes, to):
+    """Batches that wait for Python's garbage collector would be hundreds of megabytes."""
+    if to == "torch":
+        pytest.importorskip("torch")
+    with tarmac.Loader(dataset, 7, threads=threads, processes=processes, to=to) as loader:
+        next(iter(loader))  # what is imported and built once
+        gc.collect()
+        gc.disable()
+        try:
+            for _batch in loader:
+                pass
+            freed = gc.collect()
+        finally:
+            gc.enable()
+        assert len(loader) > freed
 
 
 @pytest.mark.parametrize(("threads", "processes"), [(0, 0), (2, 0), (0, 1)])

@@ -189,7 +189,6 @@ class _Batch:
         self.model = builder.model()
         self.buffer = BatchBuffer(request.size, self.model and self.model.item)
         self.items: list[Any] = [None] * request.size
-        self.put = self._put if builder.collate is None else self.items.__setitem__
 
     @property
     def seeds(self) -> list[int]:
@@ -212,7 +211,7 @@ class _Batch:
             try:
                 item = sample if not steps else apply_steps(steps, sample, self.seeds[slot])
                 built = time.perf_counter()
-                self.put(slot, item)
+                self._put(slot, item)
             except Exception as error:
                 if isinstance(error, MismatchedBatch):
                     name_sample(error, sample["__url__"], sample["__key__"])
@@ -242,6 +241,9 @@ class _Batch:
         return fetched
 
     def _put(self, slot: int, item: Any) -> None:
+        if self.builder.collate is not None:
+            self.items[slot] = item
+            return
         try:
             self.buffer.put(slot, item)
         except MismatchedBatch as error:
@@ -261,7 +263,7 @@ class _Batch:
         key, url, budget = sample["__key__"], sample["__url__"], builder.budget()
         budget.add(_described(error), url=url, key=key)
         others = substitutes(builder.order, epoch, position)
-        good = builder.first_good(others, self.seeds[slot], budget, lambda item: self.put(slot, item))
+        good = builder.first_good(others, self.seeds[slot], budget, lambda item: self._put(slot, item))
         if good is None:
             raise ErrorBudgetExceeded("no sample of the dataset can replace it.", url=url, key=key) from error
         self.bad.append(BadSample(epoch, position, key, url, _described(error), good.key))
