@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -74,10 +75,14 @@ def test_tasks_do_not_try_failed_units_again(tmp_path):
 
 
 @follows("run the command of the job again: it does what is missing, and finishes the job.")
-def test_a_job_that_was_moved(tmp_path):
+def test_a_job_of_the_version_before_that_was_moved(tmp_path):
     shards = make(tmp_path, 2)
     tarmac.copy(shards, "out/", manifest="out/m.json")
     shutil.move("out", "moved")
+    head = Path("moved/.tarmac/copy.job/job.json")
+    stored = json.loads(head.read_text()) | {"format": "tarmac-ledger-1"}
+    stored["options"]["pattern"] = "out/"
+    head.write_text(json.dumps(stored))
     with hinted("run the command of the job again: it does what is missing, and finishes the job."):
         finish("moved")
     tarmac.copy(shards, "out/", manifest="out/m.json")
