@@ -29,7 +29,7 @@ def loading(site: Site, side: str, shards: int, *, cached: bool = False, **optio
     import tarmac
 
     calm_opencv()
-    site = replace(site, big=2 * site.big)
+    site = replace(site, big=8 * site.big)  # the first batch takes half a second, which is little of an epoch
     manifest = data.photo_manifest(site, shards)
     remote = side == "tarmac"
     source = f"{site.slow}/{manifest}" if remote else str(site.data / manifest)
