@@ -132,10 +132,21 @@ def test_keys_and_numbers(tmp_path):
     assert np.array_equal(vectors[-1], vectors[19])
     assert np.array_equal(vectors[[5, 15, 0]], vectors[:][[5, 15, 0]])
     assert vectors.find(["000019", "no", "000000"]).tolist() == [19, -1, 0]
+    assert np.array_equal(vectors[["000013", "000002"]], vectors[[13, 2]])
+    assert np.array_equal(vectors[vectors.where("key >= '000017'")], vectors[17:])
+    assert vectors.keys(vectors.where("key < '000002'")) == ["000000", "000001"]
+    assert vectors[np.zeros(20, bool)].shape == (0, 32)
+    assert [key in vectors for key in ("000019", "no", 7)] == [True, False, False]
     with pytest.raises(KeyError):
         vectors["no"]
     with pytest.raises(IndexError):
         vectors[20]
+    for wrong in (1.5, None, [True], np.ones(19, bool), [0.5, 1.5], b"000013"):
+        with pytest.raises(UsageError, match="expected numbers, keys or a mask of 20 values"):
+            vectors[wrong]
+    assert vectors.metadata([3], "caption").column_names == ["caption"]
+    with pytest.raises(UsageError, match="no column 'captoin'"):
+        vectors.metadata([3], ["key", "captoin"])
     assert [start for start, _ in vectors.blocks(4)] == [0, 4, 8, 10, 14, 18]
     assert "20 vectors of 32 numbers" in repr(vectors)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -34,6 +36,16 @@ def test_directories_without_vectors(shards, tmp_path):
         tarmac.Embeddings(tmp_path)
     embed(shards, tmp_path)
     assert len(tarmac.Embeddings(tmp_path)) == 6
+
+
+@follows("tarmac copy - -o x.tar, and x.tar.")
+def test_standard_input(shards, tmp_path):
+    with hinted("tarmac copy - -o x.tar, and x.tar."):
+        embed("-", tmp_path / "out")
+    data = Path(shards[0]).read_bytes()
+    command = [sys.executable, "-m", "tarmac", "copy", "-", "-o", str(tmp_path / "x.tar")]
+    subprocess.run(command, input=data, check=True, capture_output=True)
+    assert embed(tmp_path / "x.tar", tmp_path / "out").written == 3
 
 
 @follows("`overwrite` embeds all shards with the same model.")
