@@ -98,7 +98,7 @@ def test_directories_that_were_moved_are_recognised(tmp_path, embeddings, vector
 
 
 def test_directories_of_equal_fingerprints(tmp_path, vectors):
-    """Those of other programs have only the sizes of their files: one that is not where it was is the one that moved."""
+    """Those of other programs have only the sizes of their files: one that is not where it was is the moved one."""
     paths = [
         write_embeddings(tmp_path / name, vectors[start : start + 100], first=start)
         for name, start in (("a", 0), ("b", 100))

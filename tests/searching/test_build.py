@@ -141,8 +141,8 @@ def test_the_vectors_of_texts(tmp_path, vectors):
 
 
 def test_arguments_are_checked(tmp_path, embeddings):
-    for name, value in [("target_recall", 0), ("target_recall", 1.1), ("metric", "cos"), ("max_memory", "many"),
-                        ("max_memory", 0)]:  # fmt: skip
+    for name, value in [("target_recall", 0), ("target_recall", 1.1), ("target_recall", "0.9"), ("metric", "cos"),
+                        ("max_memory", "many"), ("max_memory", 0), ("max_memory", None)]:  # fmt: skip
         with pytest.raises(UsageError) as error:
             tarmac.Knn.build(embeddings, tmp_path / "index", **{name: value})
         assert error.value.field == name

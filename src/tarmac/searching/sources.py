@@ -247,5 +247,5 @@ def _stale(embeddings: Embeddings) -> IndexStale:
 
 def _recorded(source: Source, index: str) -> str | None:
     """Return the path of the directory that an index records; None if it is not there."""
-    moved = os.path.join(os.path.realpath(index), source.relative)
+    moved = os.path.normpath(os.path.join(os.path.realpath(index), source.relative))
     return next((path for path in (moved, source.location) if os.path.isdir(path)), None)
