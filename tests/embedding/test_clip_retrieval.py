@@ -176,6 +176,32 @@ def test_keys_that_several_samples_have(tmp_path):
         list(tarmac.Dataset(f"{tmp_path}/other-a.tar").map(vectors.add))
 
 
+def write_one(folder: Path, vectors: np.ndarray, **columns: list) -> Path:
+    """Write one part with these columns."""
+    for name in ("img_emb", "metadata"):
+        (folder / name).mkdir(parents=True)
+    np.save(folder / "img_emb/img_emb_0.npy", vectors)
+    pq.write_table(pa.table(columns), folder / "metadata/metadata_0.parquet")
+    return folder
+
+
+def test_keys_that_are_numbers(tmp_path):
+    vectors = np.eye(5, dtype=np.float16)
+    one = write_one(tmp_path / "one", vectors, image_path=list(range(5)), caption=[f"c{n}" for n in range(5)])
+    two = write_one(tmp_path / "two", vectors, key=list("vwxyz"), caption=list(range(5)), shard=[1] * 5)
+    embeddings = tarmac.Embeddings(one)
+    assert embeddings.keys() == embeddings.keys(range(5)) == list("01234")
+    assert np.array_equal(embeddings["3"], vectors[3])
+    tarmac.Knn.build(one, tmp_path / "index")
+    knn = tarmac.Knn(tmp_path / "index")
+    knn.add(two)
+    hits = knn.query(vectors=vectors[3], k=2)
+    assert {(hit.key, hit.caption, hit.shard) for hit in hits} == {("3", "c3", ""), ("y", "3", "1")}
+    assert knn.query(key="3", k=1)[0].key == "y"
+    assert tarmac.dedup([one, two], tmp_path / "keep.txt").written == 5
+    assert (tmp_path / "keep.txt").read_text().split() == list("01234")
+
+
 def test_columns_of_other_types_in_other_parts(tmp_path):
     (tmp_path / "img_emb").mkdir()
     (tmp_path / "metadata").mkdir()

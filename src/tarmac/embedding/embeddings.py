@@ -14,14 +14,16 @@ from numpy.typing import ArrayLike, NDArray
 from tarmac.embedding.keys import HINT, KeyIndex
 from tarmac.embedding.layout import KEY, KINDS, OWN, Facts, PartFacts, list_parts, read_facts
 from tarmac.embedding.parts import Part, Vectors
+from tarmac.embedding.tables import AGAIN, joined
 from tarmac.errors import IndexDamaged, UsageError
-from tarmac.indexing.promote import common_types, promote
+from tarmac.indexing.promote import common_types
 from tarmac.indexing.where import parse_where
 from tarmac.jobs.entries import public_name
 from tarmac.runtime.types import Integers
 from tarmac.storage import is_local, location
 from tarmac.storage.local import local_path
 
+_HINT = "copy the directory again, or remove the files of parts that are not whole."
 BLOCK = 1 << 14
 """Vectors that are converted at a time."""
 
@@ -128,7 +130,7 @@ class Embeddings:
             expected = (int(self.offsets[part + 1] - self.offsets[part]), self.dimension)
             if stored.shape != expected:
                 what = f"expected {expected[0]} vectors of {expected[1]} numbers, got {stored.shape}."
-                raise IndexDamaged(what, url=self.parts[part].path(self.kind))
+                raise IndexDamaged(what, url=self.parts[part].path(self.kind), hint=AGAIN)
             self._arrays[part] = stored
         return self._arrays[part]
 
@@ -155,18 +157,11 @@ class Embeddings:
         if not pieces:
             known = wanted or (self.parts[0].columns if self.parts else ())
             return pa.table({name: pa.array([], pa.null()) for name in known})
-        types = common_types(pieces)
-        for number, piece in enumerate(pieces):
-            for position, name in enumerate(piece.column_names):
-                piece = piece.set_column(position, name, promote(piece.column(name), types[name]))
-            pieces[number] = piece
-        table = pa.concat_tables(pieces, promote_options="permissive")
+        table = joined(pieces, places)
         for name in wanted or ():
             if name not in table.column_names:
                 table = table.append_column(name, pa.nulls(len(table)))
-        if wanted is not None:
-            table = table.select(list(wanted))
-        return table.take(pa.array(np.argsort(np.concatenate(places))))
+        return table if wanted is None else table.select(list(wanted))
 
     def check_columns(self, names: Iterable[str], field: str = "columns") -> None:
         """Raise UsageError, which names the argument `field`, if no part has a column of one of these names."""
@@ -258,7 +253,7 @@ def _listed(directory: str) -> Facts:
     first, *others = names.values()
     if any(other != first for other in others):
         what = f"the kinds have different parts: {names}."
-        raise IndexDamaged(what, url=directory)
+        raise IndexDamaged(what, url=directory, hint=_HINT)
     kinds: dict[str, int] = {}
     parts = []
     for name in first:
@@ -269,12 +264,11 @@ def _listed(directory: str) -> Facts:
             stored = part.array(kind)
             url = part.path(kind)
             if len(stored) != rows:
-                raise IndexDamaged(
-                    f"expected {rows} vectors, as metadata has rows, got {len(stored)}.", url=url
-                )
+                what = f"expected {rows} vectors, as metadata has rows, got {len(stored)}."
+                raise IndexDamaged(what, url=url, hint=_HINT)
             if kinds.setdefault(kind, stored.shape[1]) != stored.shape[1]:
                 what = f"expected vectors of {kinds[kind]} numbers, as in other parts, got {stored.shape[1]}."
-                raise IndexDamaged(what, url=url)
+                raise IndexDamaged(what, url=url, hint=_HINT)
             status = os.stat(url)
             files[os.path.relpath(url, directory)] = [status.st_size, ""]
         parts.append(PartFacts(name, rows, files=files))

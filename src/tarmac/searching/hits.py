@@ -97,7 +97,7 @@ def hits_of(
     numbers, scores = results.numbers[rows, columns], results.scores[rows, columns]
     table = vectors.metadata(numbers, [KEY, CAPTION, SHARD]).to_pydict()
     hits = [
-        Hit(key, score, number, query, caption, shard or "")
+        Hit(key, score, number, query, None if caption is None else str(caption), str(shard or ""))
         for key, score, number, query, caption, shard in zip(
             table[KEY],
             scores.tolist(),

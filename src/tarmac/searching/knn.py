@@ -164,7 +164,11 @@ class Knn:
         By default it is the directory that the index was made from. The report says how well the new vectors fit.
         """
         with unchanged(self.directory, self.facts):
-            report = add_vectors(self._searcher, self.directory, self.facts, source)
+            try:
+                report = add_vectors(self._searcher, self.directory, self.facts, source)
+            except Exception:
+                self._open()  # some of the vectors may be in the index in memory
+                raise
         if report.added:
             self._open()
         return report
