@@ -1,17 +1,19 @@
-"""Embedding on two cores: captions beside SentenceTransformer.encode and beside the model alone, and pictures beside
-the way of clip-retrieval.
+"""Embedding on two cores: captions beside SentenceTransformer.encode, captions and pictures beside the model alone, and
+pictures beside the way of clip-retrieval.
 
-What a job takes for a few captions is its start-up, which loads torch and the model in each process. That is subtracted
+What a job takes for a few samples is its start-up, which loads torch and the model in each process. That is subtracted
 and printed. The other sides load before the clock starts. tarmac reads shards and writes vectors; SentenceTransformer
-has its texts in memory, and the model alone has tokens.
+has its texts in memory, and the model alone has tokens or pixels. Beside the way of clip-retrieval both sides load the
+model while the clock runs, and memory is that of all their processes.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import os
-import resource
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +21,11 @@ from bench import data, texts
 from bench.cases.jobs import temporary
 from bench.cases.tokens import timed
 from bench.embedders import BATCH, EfficientNet, sentence_model
-from bench.measure import peak_memory
+from bench.processes import watching_memory
 from bench.registry import Done, Site, Work, case
 
+FEW = 8
+"""Pictures of the job whose duration counts as start-up."""
 PICTURES = f"{Path(__file__).parents[1] / 'embedders.py'}:EfficientNet"
 
 
@@ -37,23 +41,27 @@ def read(site: Site, part: str = "all-*") -> list[str]:
 
 
 def with_tarmac(site: Site) -> Work:
+    kind = captions(site)
+    options = {"model": f"sentence:{sentence_model()}", "text": "txt"}
+    few, many = (str(kind.path(site, part, "json")) for part in ("start", "all"))
+    return job(site, few if kind.count > texts.STARTING else "", many, options)
+
+
+def job(site: Site, few: Any, many: Any, options: dict[str, Any]) -> Work:
+    """Embed many samples; the time for a few, if there are any, is that of the start."""
     import tarmac
 
-    kind, model = captions(site), f"sentence:{sentence_model()}"
-
-    def embed(target: Path, part: str) -> Any:
-        source = str(kind.path(site, part, "json"))
-        return tarmac.embed(source, target / part, model=model, text="txt", jobs=2, progress=False)
+    def embed(source: Any, target: Path) -> Any:
+        return tarmac.embed(source, target, jobs=2, progress=False, **options)
 
     def work() -> Done:
         with temporary(site) as target:
-            few = kind.count <= texts.STARTING
-            start, _ = (0.0, None) if few else timed(lambda: embed(target, "start"))
-            seconds, report = timed(lambda: embed(target, "all"))
+            start = timed(lambda: embed(few, target / "few"))[0] if few else 0.0
+            seconds, report = timed(lambda: embed(many, target / "many"))
         spent = ", ".join(
             f"{name[8:]} {n} s" for name, n in report.notes.items() if name.startswith("seconds_")
         )
-        return Done(kind.count, max(seconds - start, 1e-9), f"start-up {start:.1f} s; {spent}")
+        return Done(report.written, max(seconds - start, 1e-9), f"start-up {start:.1f} s; {spent}")
 
     return work
 
@@ -70,53 +78,78 @@ def with_sentence_transformers(site: Site) -> Work:
     return work
 
 
-def alone(site: Site) -> Work:
-    """The model of tarmac on tokens that are in memory, sorted by length, in two processes."""
+def alone(encode: Callable[..., None], parts: list[Any]) -> Work:
+    """The model on what is prepared and in memory, in a process for each part."""
 
     def work() -> Done:
         context = multiprocessing.get_context("spawn")
-        ready, results = context.Barrier(texts.SHARDS), context.SimpleQueue()
-        parts = [read(site, f"all-{number}") for number in range(texts.SHARDS)]
-        processes = [context.Process(target=_encode, args=(part, ready, results)) for part in parts]
+        ready, results = context.Barrier(len(parts)), context.SimpleQueue()
+        processes = [context.Process(target=encode, args=(part, ready, results)) for part in parts]
         for each in processes:
             each.start()
-        starts, ends = zip(*(results.get() for _ in processes), strict=True)
+        counts, starts, ends = zip(*(results.get() for _ in processes), strict=True)
         for each in processes:
             each.join()
-        return Done(sum(map(len, parts)), max(ends) - min(starts))
+        return Done(sum(counts), max(ends) - min(starts))
 
     return work
 
 
-def _encode(listed: list[str], ready: Any, results: Any) -> None:
+def encode_captions(listed: list[str], ready: Any, results: Any) -> None:
+    """Encode captions by the model of tarmac, sorted by length."""
+    model = _loaded(f"sentence:{sentence_model()}")
+    _encode(model.encode_texts, sorted(model.prepare_texts(listed), key=len), ready, results)
+
+
+def encode_pictures(shard: str, ready: Any, results: Any) -> None:
+    """Encode pictures by the model."""
+    import tarmac
+
+    model = _loaded(PICTURES)
+    pixels = [model.prepare_image(sample["jpg"]) for sample in tarmac.read(shard)]
+    _encode(model.encode_images, pixels, ready, results)
+
+
+def _loaded(name: str) -> Any:
     os.environ["OMP_NUM_THREADS"] = "1"
+    import torch
+
     from tarmac.embedding.models.load import load_model, set_up
 
-    model = set_up(load_model(f"sentence:{sentence_model()}"), "cpu")
-    tokens = sorted(model.prepare_texts(listed), key=len)
+    torch.set_num_threads(1)
+    return set_up(load_model(name), "cpu")
+
+
+def _encode(encode: Callable[[Any], Any], prepared: list[Any], ready: Any, results: Any) -> None:
+    encode(prepared[:BATCH])
     ready.wait()
     begin = time.perf_counter()
-    for start in range(0, len(tokens), BATCH):
-        model.encode_texts(tokens[start : start + BATCH])
-    results.put((begin, time.perf_counter()))
-
-
-SIDES = {"tarmac": with_tarmac, "SentenceTransformer": with_sentence_transformers, "model": alone}
-
-
-def embedding(site: Site, side: str) -> Work:
-    texts.prepare(site, captions(site))
-    return SIDES[side](site)
+    for start in range(0, len(prepared), BATCH):
+        encode(prepared[start : start + BATCH])
+    results.put((len(prepared), begin, time.perf_counter()))
 
 
 @case("embed captions", sides=("tarmac", "SentenceTransformer"), ratio=1.2)
 def beside_sentence_transformers(site: Site, side: str) -> Work:
-    return embedding(site, side)
+    texts.prepare(site, captions(site))
+    return with_tarmac(site) if side == "tarmac" else with_sentence_transformers(site)
 
 
 @case("embed captions, the model", sides=("tarmac", "model"), ratio=0.95)
-def beside_the_model(site: Site, side: str) -> Work:
-    return embedding(site, side)
+def captions_beside_the_model(site: Site, side: str) -> Work:
+    texts.prepare(site, captions(site))
+    if side == "tarmac":
+        return with_tarmac(site)
+    return alone(encode_captions, [read(site, f"all-{number}") for number in range(texts.SHARDS)])
+
+
+@case("embed pictures, the model", sides=("tarmac", "model"), ratio=0.95)
+def pictures_beside_the_model(site: Site, side: str) -> Work:
+    shards = list(map(str, data.photo_shards(site, 2)))
+    if side == "model":
+        return alone(encode_pictures, shards)
+    few = data.photo_shards(replace(site, big=min(site.big, FEW)), 2)
+    return job(site, list(map(str, few)), shards, {"model": PICTURES, "image": "jpg"})
 
 
 @case("embed pictures", sides=("tarmac", "clip-retrieval's way"))
@@ -126,11 +159,9 @@ def pictures(site: Site, side: str) -> Work:
     work = pictures_with_tarmac if side == "tarmac" else pictures_with_webdataset
 
     def measured() -> Done:
-        with temporary(site) as target:
+        with temporary(site) as target, watching_memory() as peak:
             count, bytes_ = work(site, shards, target)
-        workers = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss << 10
-        peak = max(peak_memory(), workers)
-        return Done(count, note=f"{bytes_ / 1e6:.0f} MB written, largest process {peak / 1e6:.0f} MB")
+        return Done(count, note=f"{bytes_ / 1e6:.0f} MB written, peak {peak.bytes / 1e6:.0f} MB")
 
     return measured
 

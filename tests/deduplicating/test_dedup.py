@@ -120,6 +120,13 @@ def test_why(home, capsys):
         assert capsys.readouterr().out == answer
     assert run("dedup", "--why", "000001", "-o", "keep.txt", "--json") == 0
     assert json.loads(capsys.readouterr().out)["members"][0]["kept"] == "000002"
+    before = Path("keep.txt").read_bytes()
+    assert (
+        run("dedup", "source", "--why", "000001", "-o", "keep.txt", "--threshold", "0.9", "--max-pairs", "9")
+        == 2
+    )
+    assert "where --max-pairs, --threshold has no effect" in capsys.readouterr().err
+    assert Path("keep.txt").read_bytes() == before
     assert run("dedup", "--why", "nine", "-o", "keep.txt") == 2
     assert "keep.txt: the samples that were compared have no key 'nine'" in capsys.readouterr().err
     assert run("dedup", "-o", "keep.txt") == 2
@@ -154,9 +161,18 @@ def test_errors(home):
         tarmac.dedup(
             write(home / "words", np.eye(2), word=["a", "b"]), "keep.txt", score="word", overwrite=True
         )
-    for options in ({"keep": "score"}, {"keep": "first", "score": "x"}, {"keep": "best"}, {"max_pairs": 0}):
-        with pytest.raises(UsageError):
+    wrong = [{"keep": "score"}, {"keep": "first", "score": "x"}, {"keep": "best"}, {"max_pairs": 0}]
+    wrong += [
+        {"threshold": "0.9"},
+        {"max_pairs": "9"},
+        {"score": 5},
+        {"text": 5},
+        {"text": "key", "shingle": 5},
+    ]
+    for options in wrong:
+        with pytest.raises(UsageError) as caught:
             tarmac.dedup(source, "keep.txt", **options)
+        assert caught.value.field in options
     with pytest.raises(UsageError, match="expected img, got 'text'"):
         tarmac.dedup(source, "keep.txt", kind="text")
     with pytest.raises(UsageError, match="a directory of embeddings or of an index"):

@@ -132,10 +132,21 @@ def test_keys_and_numbers(tmp_path):
     assert np.array_equal(vectors[-1], vectors[19])
     assert np.array_equal(vectors[[5, 15, 0]], vectors[:][[5, 15, 0]])
     assert vectors.find(["000019", "no", "000000"]).tolist() == [19, -1, 0]
+    assert np.array_equal(vectors[["000013", "000002"]], vectors[[13, 2]])
+    assert np.array_equal(vectors[vectors.where("key >= '000017'")], vectors[17:])
+    assert vectors.keys(vectors.where("key < '000002'")) == ["000000", "000001"]
+    assert vectors[np.zeros(20, bool)].shape == (0, 32)
+    assert [key in vectors for key in ("000019", "no", 7)] == [True, False, False]
     with pytest.raises(KeyError):
         vectors["no"]
     with pytest.raises(IndexError):
         vectors[20]
+    for wrong in (1.5, None, [True], np.ones(19, bool), [0.5, 1.5], b"000013"):
+        with pytest.raises(UsageError, match="expected numbers, keys or a mask of 20 values"):
+            vectors[wrong]
+    assert vectors.metadata([3], "caption").column_names == ["caption"]
+    with pytest.raises(UsageError, match="no column 'captoin'"):
+        vectors.metadata([3], ["key", "captoin"])
     assert [start for start, _ in vectors.blocks(4)] == [0, 4, 8, 10, 14, 18]
     assert "20 vectors of 32 numbers" in repr(vectors)
 
@@ -163,6 +174,32 @@ def test_keys_that_several_samples_have(tmp_path):
         vectors["3"]
     with pytest.raises(UsageError, match="2 vectors have the key '3'"):
         list(tarmac.Dataset(f"{tmp_path}/other-a.tar").map(vectors.add))
+
+
+def write_one(folder: Path, vectors: np.ndarray, **columns: list) -> Path:
+    """Write one part with these columns."""
+    for name in ("img_emb", "metadata"):
+        (folder / name).mkdir(parents=True)
+    np.save(folder / "img_emb/img_emb_0.npy", vectors)
+    pq.write_table(pa.table(columns), folder / "metadata/metadata_0.parquet")
+    return folder
+
+
+def test_keys_that_are_numbers(tmp_path):
+    vectors = np.eye(5, dtype=np.float16)
+    one = write_one(tmp_path / "one", vectors, image_path=list(range(5)), caption=[f"c{n}" for n in range(5)])
+    two = write_one(tmp_path / "two", vectors, key=list("vwxyz"), caption=list(range(5)), shard=[1] * 5)
+    embeddings = tarmac.Embeddings(one)
+    assert embeddings.keys() == embeddings.keys(range(5)) == list("01234")
+    assert np.array_equal(embeddings["3"], vectors[3])
+    tarmac.Knn.build(one, tmp_path / "index")
+    knn = tarmac.Knn(tmp_path / "index")
+    knn.add(two)
+    hits = knn.query(vectors=vectors[3], k=2)
+    assert {(hit.key, hit.caption, hit.shard) for hit in hits} == {("3", "c3", ""), ("y", "3", "1")}
+    assert knn.query(key="3", k=1)[0].key == "y"
+    assert tarmac.dedup([one, two], tmp_path / "keep.txt").written == 5
+    assert (tmp_path / "keep.txt").read_text().split() == list("01234")
 
 
 def test_columns_of_other_types_in_other_parts(tmp_path):

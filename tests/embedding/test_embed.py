@@ -326,6 +326,30 @@ def test_a_device_does_not_wait_for_samples(tmp_path):
     assert Device.called == [Device.each] * 10
 
 
+def test_compressed_shards_and_commands(tmp_path):
+    """Samples that have no index are embedded as they are read."""
+    shards = captions(tmp_path, 5, 6, 7)
+    packed = [f"{tmp_path}/{number}.tar.gz" for number in range(2)]
+    for shard, name in zip(shards, packed, strict=False):
+        tarmac.copy(shard, name)
+    embed([*packed, f"pipe:cat {shards[2]}"], tmp_path / "packed")
+    embed(shards, tmp_path / "plain")
+    vectors = [tarmac.Embeddings(tmp_path / name) for name in ("packed", "plain")]
+    assert vectors[0].keys() == vectors[1].keys()
+    assert np.array_equal(vectors[0][:], vectors[1][:])
+    assert vectors[0].metadata([5], "shard").to_pylist() == [{"shard": packed[1]}]
+
+
+def test_arguments_of_other_types(tmp_path):
+    shards = captions(tmp_path, 3)
+    for name, values in {"batch_size": ("64", 2.5, 0), "text": (5, ["txt"]), "image": (b"jpg",)}.items():
+        for value in values:
+            with pytest.raises(UsageError) as error:
+                embed(shards, tmp_path / "out", **{name: value})
+            assert error.value.field == name
+    assert not (tmp_path / "out").exists()
+
+
 def test_nothing_to_embed(tmp_path):
     tarmac.TarWriter(tmp_path / "empty.tar").close()
     report = embed(f"{tmp_path}/empty.tar", tmp_path / "out")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import subprocess
 import sys
 from pathlib import Path
 
@@ -66,6 +67,16 @@ def test_captions_that_mean_the_same_are_nearest(tmp_path, directory):
         assert [hit.key for hit in knn.query(key=f"b{number}", k=1)] == [f"a{number}"]
         new = f"{one[0].lower()}{one[1:]}!"
         assert {hit.caption for hit in knn.query(text=new, k=2)} == {one, other}
+
+
+def test_a_search_prints_its_hits_alone(tmp_path, directory):
+    """Libraries that load a model show progress, which is not for those who read the output."""
+    tarmac.embed(captions(tmp_path, 12), tmp_path / "out", model=f"sentence:{directory}", text="txt", jobs=1)
+    tarmac.Knn.build(tmp_path / "out", tmp_path / "index")
+    command = [sys.executable, "-W", "ignore", "-m", "tarmac", "knn", "query", str(tmp_path / "index")]
+    done = subprocess.run([*command, "--text", caption(3), "-k", "1"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.split("\t")[1] == "000003"
 
 
 def test_the_vectors_are_those_of_the_library(directory, sentence):

@@ -66,6 +66,16 @@ def test_keep_and_score(source):
     assert Path("keep.txt").read_text().split() == ["000001", "000002", "000003"]
 
 
+@follows("`text`, what to compare instead.", "`kind` without `text`.")
+def test_options_of_what_is_not_compared(source):
+    with hinted("`text`, what to compare instead."):
+        tarmac.dedup(source, "keep.txt", shingle="words:2")
+    assert tarmac.dedup(source, "keep.txt", shingle="words:2", text="key").written == 4
+    with hinted("`kind` without `text`."):
+        tarmac.dedup(source, "vectors.txt", kind="img", text="key")
+    assert tarmac.dedup(source, "vectors.txt", kind="img").written == 3
+
+
 @follows("the directory of the embeddings.")
 def test_an_index_that_does_not_name_its_embeddings(source, home):
     (home / "index").mkdir()

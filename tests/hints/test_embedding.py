@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import tarmac
 from embedding.models import HERE
 from harness.hints import follows, hinted
+from harness.vectors import write_embeddings
 from tarmac.embedding.models import load_model
 from tools.shards import make
 
@@ -36,6 +42,16 @@ def test_directories_without_vectors(shards, tmp_path):
     assert len(tarmac.Embeddings(tmp_path)) == 6
 
 
+@follows("tarmac copy - -o x.tar, and x.tar.")
+def test_standard_input(shards, tmp_path):
+    with hinted("tarmac copy - -o x.tar, and x.tar."):
+        embed("-", tmp_path / "out")
+    data = Path(shards[0]).read_bytes()
+    command = [sys.executable, "-m", "tarmac", "copy", "-", "-o", str(tmp_path / "x.tar")]
+    subprocess.run(command, input=data, check=True, capture_output=True)
+    assert embed(tmp_path / "x.tar", tmp_path / "out").written == 3
+
+
 @follows("`overwrite` embeds all shards with the same model.")
 def test_parts_of_different_dimensions(shards, tmp_path, monkeypatch):
     model = f"{HERE}:Changing"
@@ -48,6 +64,36 @@ def test_parts_of_different_dimensions(shards, tmp_path, monkeypatch):
     assert tarmac.Embeddings(tmp_path / "out").dimension == 33
 
 
+@follows(
+    "copy the directory again, or remove the files of parts that are not whole.",
+    "numpy.save(FILE, vectors.astype('float16')).",
+    "write the table with a column key, the key of each sample.",
+)
+def test_embeddings_of_others_that_are_not_whole(tmp_path):
+    path = write_embeddings(tmp_path, np.eye(8), part_rows=4)
+    (path / "embeddings.json").unlink()
+    second = path / "img_emb/img_emb_000001.npy"
+    for wrong in (np.eye(3, 8), np.eye(4, 7)):
+        np.save(second, wrong.astype(np.float16))
+        with hinted("copy the directory again, or remove the files of parts that are not whole."):
+            tarmac.Embeddings(path)
+    second.unlink()
+    assert len(tarmac.Embeddings(path)) == 4
+    first = path / "img_emb/img_emb_000000.npy"
+    vectors = np.eye(4, 8, dtype=np.int64)
+    np.save(first, vectors)
+    with hinted("numpy.save(FILE, vectors.astype('float16'))."):
+        tarmac.Embeddings(path)
+    np.save(first, vectors.astype("float16"))
+    table = path / "metadata/metadata_000000.parquet"
+    for columns in ({"name": list("abcd")}, {"key": ["a", None, "c", "d"]}, {"key": [b"\xff"] * 4}):
+        pq.write_table(pa.table(columns), table)
+        with hinted("write the table with a column key, the key of each sample."):
+            tarmac.Embeddings(path).keys()
+    pq.write_table(pa.table({"key": list("abcd")}), table)
+    assert tarmac.Embeddings(path).keys() == list("abcd")
+
+
 def test_missing_files(shards, tmp_path):
     embed(shards, tmp_path / "out")
     (tmp_path / "out/text_emb/text_emb_1.npy").unlink()
@@ -55,6 +101,11 @@ def test_missing_files(shards, tmp_path):
         _ = tarmac.Embeddings(tmp_path / "out")[5]
     embed(shards, tmp_path / "out")
     assert tarmac.Embeddings(tmp_path / "out")[5].shape == (32,)
+    np.save(tmp_path / "out/text_emb/text_emb_0.npy", np.zeros((2, 32), np.float16))
+    with hinted("tarmac embed, which makes missing parts again."):
+        _ = tarmac.Embeddings(tmp_path / "out")[0]
+    embed(shards, tmp_path / "out")
+    assert tarmac.Embeddings(tmp_path / "out")[0].shape == (32,)
 
 
 @follows("tarmac embed --score computes scores again.")

@@ -98,7 +98,7 @@ def test_directories_that_were_moved_are_recognised(tmp_path, embeddings, vector
 
 
 def test_directories_of_equal_fingerprints(tmp_path, vectors):
-    """Embeddings of other programs have only sizes of files: the one that is not where it was is the one that moved."""
+    """Those of other programs have only the sizes of their files: one that is not where it was is the moved one."""
     paths = [
         write_embeddings(tmp_path / name, vectors[start : start + 100], first=start)
         for name, start in (("a", 0), ("b", 100))
@@ -159,6 +159,25 @@ def test_vectors_of_another_kind_are_noticed(tmp_path, embeddings):
     assert any("build it again" in remark for remark in report.remarks)
     assert any("more than the" in remark for remark in report.remarks)
     assert "2000 vectors added" in str(report)
+
+
+def test_an_index_is_as_it_was_after_an_error(tmp_path, embeddings, vectors):
+    """Of vectors that cannot be added, none stays in the index in memory."""
+    memory = choice_of("rabitq1", COUNT, DIMENSION).memory
+    tarmac.Knn.build(embeddings, tmp_path / "index", max_memory=memory)
+    knn = tarmac.Knn(tmp_path / "index")
+    new = vectors[COUNT:].copy()
+    new[-1, 0] = np.nan
+    broken = write_embeddings(tmp_path / "broken", new, first=COUNT, part_rows=50)
+    with pytest.raises(UsageError, match="not numbers"):
+        knn.add(broken)
+    nameless = write_embeddings(tmp_path / "nameless", vectors[COUNT:], columns={"key": [None] * MORE})
+    with pytest.raises(IndexDamaged, match="have no key"):
+        knn.add(nameless)
+    for index in (knn, tarmac.Knn(tmp_path / "index")):
+        _, numbers = index.search(vectors[COUNT:], 10)
+        assert (len(index), numbers.max() < COUNT) == (COUNT, True)
+    assert knn.add(write_embeddings(tmp_path / "good", vectors[COUNT:], first=COUNT)).added == MORE
 
 
 def test_vectors_that_cannot_be_added(tmp_path, embeddings, vectors):

@@ -63,15 +63,22 @@ def test_sizes_that_the_research_measured():
     assert 1.0e9 < sizes["ivf"] < 1.1e9
 
 
-@pytest.mark.parametrize("index", ["flat", "ivf", "rabitq1"])
-def test_faiss_reads_the_index_and_its_ids_are_numbers_of_vectors(tmp_path, embeddings, vectors, index):
+@pytest.mark.parametrize("index", ["flat", "hnsw", "ivf", "rabitq1", "rabitq4"])
+def test_faiss_reads_the_index_and_its_ids_are_numbers_of_vectors(
+    tmp_path, embeddings, vectors, monkeypatch, index
+):
     import faiss
 
+    if index in ("hnsw", "rabitq4"):  # which are not the best choice for these vectors
+        monkeypatch.setattr(
+            "tarmac.searching.build.choices", lambda *sizes: [choice_of(index, COUNT, DIMENSION)]
+        )
     tarmac.Knn.build(embeddings, tmp_path / "index", max_memory=memory_of(index))
     plain = faiss.read_index(str(tmp_path / "index" / "index.faiss"))
 
     assert (plain.ntotal, plain.d) == (COUNT, DIMENSION)
-    if index != "flat":
+    assert tarmac.Knn(tmp_path / "index").facts.choice.name == index
+    if index not in ("flat", "hnsw"):
         faiss.extract_index_ivf(plain).nprobe = 64
     _, numbers = plain.search(vectors[:200], 50)
     assert recall(numbers, brute_force(vectors[:200], vectors, 1)) > 0.95
@@ -141,8 +148,8 @@ def test_the_vectors_of_texts(tmp_path, vectors):
 
 
 def test_arguments_are_checked(tmp_path, embeddings):
-    for name, value in [("target_recall", 0), ("target_recall", 1.1), ("metric", "cos"), ("max_memory", "many"),
-                        ("max_memory", 0)]:  # fmt: skip
+    for name, value in [("target_recall", 0), ("target_recall", 1.1), ("target_recall", "0.9"), ("metric", "cos"),
+                        ("max_memory", "many"), ("max_memory", 0), ("max_memory", None)]:  # fmt: skip
         with pytest.raises(UsageError) as error:
             tarmac.Knn.build(embeddings, tmp_path / "index", **{name: value})
         assert error.value.field == name

@@ -144,11 +144,12 @@ def test_hits_of_a_file_of_vectors(knn, vectors, tmp_path):
 
 
 def test_arguments_are_checked(knn, vectors):
-    for arguments in ({"k": 0}, {"probes": 0}, {"candidates": 0}, {"where": np.ones(3, bool)}):
+    wrong = [{"k": 0}, {"k": "10"}, {"k": None}, {"probes": 0}, {"probes": 1.5}, {"candidates": 0}]
+    for arguments in (*wrong, {"where": np.ones(3, bool)}):
         with pytest.raises(UsageError) as error:
             knn.search(vectors[:1], **arguments)
         assert error.value.field in arguments
-    for queries in (vectors[:1, :8], np.full((1, DIMENSION), np.nan)):
+    for queries in (vectors[:1, :8], np.full((1, DIMENSION), np.nan), "query.npy", [[1.0], [1.0, 2.0]], None):
         with pytest.raises(UsageError) as error:
             knn.search(queries)
         assert error.value.field == "vectors"
@@ -158,6 +159,10 @@ def test_arguments_are_checked(knn, vectors):
         knn.query()
     with pytest.raises(UsageError, match="got text, key"):
         knn.query(text="a", key="b")
+    for name in ("text", "key"):
+        with pytest.raises(UsageError) as error:
+            knn.query(**{name: 5})
+        assert error.value.field == name
 
 
 def test_an_index_pickles_and_says_what_it_is(knn, vectors):
@@ -313,6 +318,13 @@ def test_hits_of_keys_that_repeat(repeated):
         (home / f"in-{number}.tar").rename(home / f"moved-{number}.tar")
     with pytest.raises(UsageError, match="2 samples have the key '3' of a hit"):
         knn.query(vectors=queries[13], k=1, samples=f"{home}/moved-*.tar")
+
+
+def test_a_sheet_without_hits(samples, tmp_path):
+    home, manifest, _ = samples
+    hits = tarmac.Knn(home / "index").query(key="000007", where="caption = ''", samples=manifest)
+    with pytest.raises(UsageError, match="there are no hits"):
+        hits.write_sheet(tmp_path / "x.png")
 
 
 def test_a_sheet_of_unknown_shards(knn, tmp_path):

@@ -30,6 +30,8 @@ _DEDUP = [
     flag("--max-pairs", type=COUNT, help="Maximum number of pairs of near duplicates. [default: 50000000]"),
     flag("--why", metavar="KEY", help="Print why this sample stays or is removed, from the last run for -o."),
 ]  # fmt: skip
+_DECIDING = {"threshold", "keep", "score", "against", "kind", "text", "shingle", "max_pairs", "overwrite"}
+"""Arguments that say what stays."""
 
 
 @build(
@@ -45,6 +47,10 @@ def command(as_json: bool = False, **options: Any) -> None:
     from tarmac.deduplicating.why import why
 
     if key := options.pop("why", None):
+        ignored = sorted(f"--{name.replace('_', '-')}" for name in options.keys() & _DECIDING)
+        if ignored:
+            what = f"--why explains the last run for --output, where {', '.join(ignored)} has no effect."
+            raise click.UsageError(what)
         explanation = why(options["output"], key)
         if as_json:
             say_json(explanation.to_dict())

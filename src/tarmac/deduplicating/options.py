@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from tarmac.arguments import check_count, check_share, check_text
 from tarmac.deduplicating.pairs import MOST
 from tarmac.deduplicating.shingles import Cutter
 from tarmac.errors import UsageError
 
 Keep = Literal["first", "largest", "score"]
 KEEP = ("first", "largest", "score")
+SHINGLE = "chars:5"
 VECTORS, TEXTS = 0.96, 0.8
 """The default thresholds: the cosine of vectors, and the Jaccard similarity of texts."""
 
@@ -24,14 +26,14 @@ class Options:
     score: str | None = None
     kind: str | None = None
     text: str | None = None
-    shingle: str = "chars:5"
+    shingle: str | None = None
     max_pairs: int = MOST
 
     def __post_init__(self) -> None:
-        if not 0 < self.least <= 1:
-            raise UsageError(
-                f"expected a similarity above 0 and up to 1, got {self.threshold}.", field="threshold"
-            )
+        check_share("threshold", self.least, "a similarity")
+        check_text("text", self.text, "the name of a column or a field")
+        check_text("score", self.score, "the name of a column")
+        check_text("shingle", self.shingle, "chars:N or words:N")
         if self.keep is not None and self.keep not in KEEP:
             choices = ", ".join(map(repr, KEEP))
             raise UsageError(f"expected one of {choices}, got {self.keep!r}.", field="keep")
@@ -41,8 +43,13 @@ class Options:
         if self.score and self.preferred != "score":
             what = f"{self.score!r} has no effect with `keep` {self.keep}."
             raise UsageError(what, field="score", hint="`score` without `keep`.")
-        if self.max_pairs < 1:
-            raise UsageError(f"expected a positive number, got {self.max_pairs}.", field="max_pairs")
+        check_count("max_pairs", self.max_pairs, 1)
+        if self.shingle is not None and self.text is None:
+            what = f"{self.shingle!r} has no effect, as vectors are compared."
+            raise UsageError(what, field="shingle", hint="`text`, what to compare instead.")
+        if self.kind is not None and self.text is not None:
+            what = f"{self.kind!r} has no effect, as texts are compared."
+            raise UsageError(what, field="kind", hint="`kind` without `text`.")
         _ = self.cutter
 
     @property
@@ -53,7 +60,7 @@ class Options:
     @property
     def compared(self) -> dict[str, str | None]:
         """Return what decides which samples are near each other, besides the threshold."""
-        return {"kind": self.kind, "text": self.text, "shingle": self.shingle if self.text else None}
+        return {"kind": self.kind, "text": self.text, "shingle": self.pieces if self.text else None}
 
     @property
     def preferred(self) -> Keep:
@@ -61,6 +68,11 @@ class Options:
         return self.keep or ("score" if self.score else "first")
 
     @property
+    def pieces(self) -> str:
+        """Return how texts are cut into pieces, as text."""
+        return SHINGLE if self.shingle is None else self.shingle
+
+    @property
     def cutter(self) -> Cutter:
         """Return how texts are cut into pieces."""
-        return Cutter.parse(self.shingle)
+        return Cutter.parse(self.pieces)

@@ -49,7 +49,7 @@ class Shards:
         """A hash of all samples and of how they are compared, but for the threshold."""
         urls = [[str(url) for url in each.urls] for each in (self.sources, self.against) if each is not None]
         statuses = [status_fingerprint(statuses_of(each, self.access.storage)) for each in urls]
-        how = ("shards", statuses, self.options.text, self.options.shingle)
+        how = ("shards", statuses, self.options.text, self.options.pieces)
         return xxhash.xxh3_128_hexdigest(repr(how).encode())
 
     @property

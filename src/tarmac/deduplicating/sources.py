@@ -136,7 +136,7 @@ class Directories:
     @property
     def inputs(self) -> str:
         facts = [self.several.sources, *map(_fingerprint, self.several.directories)]
-        how = ["texts", self.options.text, self.options.shingle] if self.options.text else ["vectors"]
+        how = ["texts", self.options.text, self.options.pieces] if self.options.text else ["vectors"]
         return xxhash.xxh3_128_hexdigest(repr((facts, how)).encode())
 
     def pairs(self, work: str, progress: bool | None) -> tuple[Pairs, int]:
@@ -180,14 +180,9 @@ class Directories:
         return [np.concatenate(values) for values in result]
 
     def _check_columns(self, directory: Embeddings, columns: Sequence[str]) -> None:
-        known = sorted({name for part in directory.parts for name in part.columns})
+        options = {self.options.score: "score", self.options.text: "text"}
         for name in columns:
-            if name not in known:
-                option = {self.options.score: "score", self.options.text: "text"}.get(name, "keep")
-                what = f"the metadata has no column {name!r}."
-                raise UsageError(
-                    what, field=option, url=directory.directory, hint=f"one of {', '.join(known)}."
-                )
+            directory.check_columns([name], options.get(name, "keep"))
 
     def key_blocks(self) -> Iterator[list[str]]:
         for directory in self._sources:

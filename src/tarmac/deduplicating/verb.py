@@ -40,7 +40,7 @@ def dedup(
     against: Shards | Manifest | None = None,
     kind: str | None = None,
     text: str | None = None,
-    shingle: str = "chars:5",
+    shingle: str | None = None,
     max_pairs: int = MOST,
     overwrite: bool = False,
     progress: bool | None = None,
@@ -54,9 +54,9 @@ def dedup(
 
     With `text`, texts are compared: those of this column of the metadata of embeddings, or of this field of shards.
     Texts that differ only in case, white space and compatible characters are equal; others are near if the Jaccard
-    similarity of their pieces is at least `threshold`, by default 0.8. `shingle` says what the pieces are: "chars:5" or
-    "words:3". Candidates are found by MinHash with 128 permutations, a pair at the threshold with a probability of at
-    least 99.5 %.
+    similarity of their pieces is at least `threshold`, by default 0.8. `shingle` says what the pieces are: "chars:5",
+    the default, or "words:3". Candidates are found by MinHash with 128 permutations, a pair at the threshold with a
+    probability of at least 99.5 %.
 
     Of samples that are near each other, the `first` stays, the `largest` (most pixels, or the longest text), or that of
     the best `score`, a column of the metadata of embeddings, or one of shards such as json.quality. No two samples

@@ -12,16 +12,18 @@ import xxhash
 from numpy.typing import ArrayLike, NDArray
 
 from tarmac.embedding.keys import HINT, KeyIndex
-from tarmac.embedding.layout import KEY, KINDS, Facts, PartFacts, list_parts, read_facts
+from tarmac.embedding.layout import KEY, KINDS, OWN, Facts, PartFacts, list_parts, read_facts
 from tarmac.embedding.parts import Part, Vectors
+from tarmac.embedding.tables import AGAIN, joined
 from tarmac.errors import IndexDamaged, UsageError
-from tarmac.indexing.promote import common_types, promote
+from tarmac.indexing.promote import common_types
 from tarmac.indexing.where import parse_where
 from tarmac.jobs.entries import public_name
 from tarmac.runtime.types import Integers
 from tarmac.storage import is_local, location
 from tarmac.storage.local import local_path
 
+_HINT = "copy the directory again, or remove the files of parts that are not whole."
 BLOCK = 1 << 14
 """Vectors that are converted at a time."""
 
@@ -31,6 +33,7 @@ class Embeddings:
 
     >>> vectors = tarmac.Embeddings("embeddings/")
     >>> vectors[0], vectors["000123"], vectors[[5, 2, 7]], len(vectors), vectors.dimension
+    >>> vectors[vectors.where("width >= 512")]
     >>> dataset = tarmac.Dataset("train.json").map(vectors.add)      # samples with a field "img_emb"
 
     `kind` is "img" or "text"; by default the one that the directory has, or "img". Vectors are stored as float16 and
@@ -88,23 +91,25 @@ class Embeddings:
         facts = [(part.name, part.rows, sorted(part.files.items())) for part in self.facts.parts[:parts]]
         return xxhash.xxh3_128_hexdigest(repr((self.kind, self.dimension, facts)).encode())
 
+    def __contains__(self, key: object) -> bool:
+        """Return whether there is a vector of this key."""
+        return isinstance(key, str) and len(self.find_all(key)) > 0
+
     @overload
     def __getitem__(self, index: int | str) -> Vectors: ...
     @overload
-    def __getitem__(self, index: slice | Sequence[int] | Integers) -> Vectors: ...
+    def __getitem__(self, index: slice | Sequence[int] | Sequence[str] | NDArray[Any]) -> Vectors: ...
     def __getitem__(self, index: Any) -> Vectors:
-        """Return the vector of a number or key, or an array of vectors for a slice or a list of numbers."""
-        if isinstance(index, str):
-            return self.take([self.number(index)]).reshape(-1)
+        """Return the vector of a number or key, or an array of vectors for a slice, a list of them, or a mask."""
         if isinstance(index, slice):
             start, stop, step = index.indices(len(self))
             return self.take(np.arange(start, stop, step))
         if np.ndim(index) == 0:
-            return self.take([int(index)]).reshape(-1)
+            return self.take([index]).reshape(-1)
         return self.take(index)
 
     def take(self, numbers: ArrayLike) -> Vectors:
-        """Return the vectors of these numbers, a row for each."""
+        """Return the vectors of these numbers or keys, or those that a mask selects, a row for each."""
         chosen = self._checked(numbers)
         result = np.empty((len(chosen), self.dimension), np.float32)
         for part, where in self._by_part(chosen):
@@ -125,7 +130,7 @@ class Embeddings:
             expected = (int(self.offsets[part + 1] - self.offsets[part]), self.dimension)
             if stored.shape != expected:
                 what = f"expected {expected[0]} vectors of {expected[1]} numbers, got {stored.shape}."
-                raise IndexDamaged(what, url=self.parts[part].path(self.kind))
+                raise IndexDamaged(what, url=self.parts[part].path(self.kind), hint=AGAIN)
             self._arrays[part] = stored
         return self._arrays[part]
 
@@ -135,32 +140,36 @@ class Embeddings:
             return [key for part in self.parts for key in part.read_keys()]
         return self.metadata(numbers, [KEY]).column(KEY).to_pylist()  # type: ignore[no-any-return]
 
-    def metadata(self, numbers: ArrayLike, columns: Sequence[str] | None = None) -> Any:
+    def metadata(self, numbers: ArrayLike, columns: str | Sequence[str] | None = None) -> Any:
         """Return the metadata of these numbers as an Arrow table, a row for each; parts without a column have nulls."""
         import pyarrow as pa
 
         chosen = self._checked(numbers)
+        wanted = [columns] if isinstance(columns, str) else columns
         pieces, places = [], []
         for part, where in self._by_part(chosen):
             has = self.parts[part].columns
-            names = [name for name in columns or has if name in has]
+            names = [name for name in wanted or has if name in has] or [KEY]
             pieces.append(self.parts[part].metadata_of(chosen[where] - self.offsets[part], names))
             places.append(where)
+        present = {name for piece in pieces for name in piece.column_names}
+        self.check_columns([name for name in wanted or () if name not in OWN | present])
         if not pieces:
-            known = columns or (self.parts[0].columns if self.parts else ())
+            known = wanted or (self.parts[0].columns if self.parts else ())
             return pa.table({name: pa.array([], pa.null()) for name in known})
-        types = common_types(pieces)
-        for number, piece in enumerate(pieces):
-            for position, name in enumerate(piece.column_names):
-                piece = piece.set_column(position, name, promote(piece.column(name), types[name]))
-            pieces[number] = piece
-        table = pa.concat_tables(pieces, promote_options="permissive")
-        for name in columns or ():
+        table = joined(pieces, places)
+        for name in wanted or ():
             if name not in table.column_names:
                 table = table.append_column(name, pa.nulls(len(table)))
-        if columns is not None:
-            table = table.select(list(columns))
-        return table.take(pa.array(np.argsort(np.concatenate(places))))
+        return table if wanted is None else table.select(list(wanted))
+
+    def check_columns(self, names: Iterable[str], field: str = "columns") -> None:
+        """Raise UsageError, which names the argument `field`, if no part has a column of one of these names."""
+        for name in names:
+            if not any(name in part.columns for part in self.parts):
+                known = sorted({name for part in self.parts for name in part.columns})
+                what = f"the metadata has no column {name!r}."
+                raise UsageError(what, field=field, url=self.directory, hint=f"one of {', '.join(known)}.")
 
     def where(self, condition: str) -> NDArray[np.bool_]:
         """Return for each vector whether a condition on its metadata is true, such as `width >= 512`."""
@@ -213,10 +222,20 @@ class Embeddings:
         return {**sample, f"{self.kind}_emb": self.take([number]).reshape(-1)}
 
     def _checked(self, numbers: ArrayLike) -> Integers:
-        chosen = np.asarray(numbers, np.int64).reshape(-1)
+        """Return the numbers that numbers, keys or a mask stand for; raise an error unless they are one of these."""
+        given = np.asarray(numbers).reshape(-1)
+        if given.dtype.kind == "U":
+            return np.array([self.number(key) for key in given.tolist()], np.int64)
+        if given.dtype == bool and len(given) == len(self):
+            return np.flatnonzero(given)
+        if len(given) and given.dtype.kind not in "iu":
+            shape = f"{given.dtype} of shape {np.shape(numbers)}"
+            what = f"expected numbers, keys or a mask of {len(self)} values, got {shape}."
+            raise UsageError(what, field="index", url=self.directory)
+        chosen = given.astype(np.int64)
         chosen = np.where(chosen < 0, chosen + len(self), chosen)
         if len(chosen) and not (chosen.min() >= 0 and chosen.max() < len(self)):
-            raise IndexError(f"expected numbers below {len(self)}, got {np.asarray(numbers).reshape(-1)[:5]}")
+            raise IndexError(f"expected numbers below {len(self)}, got {given[:5]}")
         return chosen
 
     def _by_part(self, chosen: Integers) -> Iterator[tuple[int, Integers]]:
@@ -234,7 +253,7 @@ def _listed(directory: str) -> Facts:
     first, *others = names.values()
     if any(other != first for other in others):
         what = f"the kinds have different parts: {names}."
-        raise IndexDamaged(what, url=directory)
+        raise IndexDamaged(what, url=directory, hint=_HINT)
     kinds: dict[str, int] = {}
     parts = []
     for name in first:
@@ -245,12 +264,11 @@ def _listed(directory: str) -> Facts:
             stored = part.array(kind)
             url = part.path(kind)
             if len(stored) != rows:
-                raise IndexDamaged(
-                    f"expected {rows} vectors, as metadata has rows, got {len(stored)}.", url=url
-                )
+                what = f"expected {rows} vectors, as metadata has rows, got {len(stored)}."
+                raise IndexDamaged(what, url=url, hint=_HINT)
             if kinds.setdefault(kind, stored.shape[1]) != stored.shape[1]:
                 what = f"expected vectors of {kinds[kind]} numbers, as in other parts, got {stored.shape[1]}."
-                raise IndexDamaged(what, url=url)
+                raise IndexDamaged(what, url=url, hint=_HINT)
             status = os.stat(url)
             files[os.path.relpath(url, directory)] = [status.st_size, ""]
         parts.append(PartFacts(name, rows, files=files))

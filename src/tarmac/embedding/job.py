@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tarmac.embedding.layout import MANIFEST, Facts, PartFacts, metadata_name, vectors_name
-from tarmac.embedding.write import facts_of_files, write_part
+from tarmac.embedding.write import write_part
 from tarmac.errors import JobError
 from tarmac.jobs.chunks import Chunks, chunk_directory
 from tarmac.jobs.entries import public_name
@@ -81,11 +81,14 @@ class EmbedJob(MapperJob):
     def _publish(self, working: str, part: str, shard: str, outcome: Outcome) -> None:
         overwrite = self.output.overwrite or not is_local(self.directory)
         write = _REPLACE if overwrite else DEFAULT_WRITE
-        rows, kinds, sizes = write_part(working, self.directory, part, shard, write, self.output.storage)
+        rows, kinds, files = write_part(working, self.directory, part, shard, write, self.output.storage)
         if rows != outcome.written:
             raise JobError(f"expected {outcome.written} vectors, got {rows}.", url=working)
-        outcome.outputs, outcome.bytes = sizes, sum(sizes.values())
-        outcome.details[_PART] = {"name": part, "rows": rows, "source": shard, "kinds": kinds}
+        outcome.outputs = {f"{self.directory}/{name}": size for name, (size, _) in files.items()}
+        outcome.bytes = sum(outcome.outputs.values())
+        outcome.details[_PART] = {
+            "name": part, "rows": rows, "source": shard, "kinds": kinds, "files": files,
+        }  # fmt: skip
         with contextlib.suppress(FileNotFoundError):  # another worker did the same unit
             os.unlink(local_path(working))
 
@@ -109,9 +112,7 @@ class EmbedJob(MapperJob):
         parts, kinds = [], dict[str, int]()
         for outcome in outcomes:
             if part := outcome.details.get(_PART):
-                sizes, digests = outcome.outputs, outcome.sampled_digests
-                files = facts_of_files(list(sizes), self.directory, sizes, digests)
-                parts.append(PartFacts(part["name"], part["rows"], part["source"], files))
+                parts.append(PartFacts(part["name"], part["rows"], part["source"], part["files"]))
                 self._check(part, kinds)
         if parts:
             facts = Facts(parts, kinds, normalized=True, **self.manifest)

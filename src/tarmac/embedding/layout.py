@@ -44,7 +44,7 @@ class PartFacts:
     source: str = ""
     """The URL of the shard."""
     files: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    """The size and the sampled digest of each file, by its path in the directory."""
+    """The size and the digest of each file, by its path in the directory."""
 
     @property
     def origin(self) -> str:

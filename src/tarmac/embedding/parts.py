@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tarmac.display import plural
 from tarmac.embedding.layout import KEY, KEYS, OWN, metadata_name, scores_name, vectors_name
 from tarmac.embedding.tables import AGAIN, Table, write_table
 from tarmac.errors import IndexDamaged, NotFound
@@ -22,7 +23,10 @@ from tarmac.runtime.types import Integers
 from tarmac.storage.mapped import map_file, release_pages
 
 Vectors = NDArray[np.float32]
-_HINT = "tarmac embed --score computes scores again."
+_HINTS = {
+    "keys": "write the table with a column key, the key of each sample.",
+    "scores": "tarmac embed --score computes scores again.",
+}
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,7 @@ class Part:
             raise IndexDamaged(f"this is not an array of vectors: {error}.", url=path, hint=AGAIN) from None
         if stored.ndim != 2 or stored.dtype.kind != "f":
             what = f"expected vectors of floating-point numbers, got {stored.dtype} of shape {stored.shape}."
-            raise IndexDamaged(what, url=path)
+            raise IndexDamaged(what, url=path, hint="numpy.save(FILE, vectors.astype('float16')).")
         return stored
 
     @cached_property
@@ -59,7 +63,7 @@ class Part:
     @cached_property
     def _scores(self) -> Table | None:
         """The scores of these vectors; not those of other ones, which were replaced."""
-        table = Table(os.path.join(self.directory, scores_name(self.name)), hint=_HINT)
+        table = Table(os.path.join(self.directory, scores_name(self.name)), hint=_HINTS["scores"])
         if not (self.origin and os.path.exists(table.path)):
             return None
         return table if (table.origin, table.rows) == (self.origin, self.metadata_rows) else None
@@ -81,7 +85,8 @@ class Part:
         for name in KEYS:
             if name in names:
                 return name
-        raise IndexDamaged(f"expected a column {KEY!r}, got {', '.join(names)}.", url=self._metadata.path)
+        what = f"expected a column {KEY!r}, got {', '.join(names)}."
+        raise IndexDamaged(what, url=self._metadata.path, hint=_HINTS["keys"])
 
     @property
     def _scored(self) -> list[str]:
@@ -106,9 +111,25 @@ class Part:
         if own or not scored:
             stored = read(self._metadata, [self._key if name == KEY else name for name in own])
             values |= zip(own, stored.columns, strict=True)
+        if KEY in values:
+            values[KEY] = self._as_keys(values[KEY])
         if scored and self._scores is not None:
             values |= zip(scored, read(self._scores, scored).columns, strict=True)
         return pa.table({name: values[name] for name in names})
+
+    def _as_keys(self, column: Any) -> Any:
+        """Return keys as text: other programs may number samples."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if column.null_count:
+            what = f"{plural(column.null_count, 'row')} of {len(column)} have no key."
+            raise IndexDamaged(what, url=self._metadata.path, hint=_HINTS["keys"])
+        try:
+            return pc.cast(column, pa.string())
+        except pa.ArrowException as error:
+            what = f"keys are not text: {str(error)[:200]}."
+            raise IndexDamaged(what, url=self._metadata.path, hint=_HINTS["keys"]) from None
 
     def read_keys(self) -> list[str]:
         """Return the keys of all rows."""

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tarmac.errors import IndexDamaged, NotFound
+from tarmac.indexing.promote import common_types, promote
 from tarmac.runtime.types import Integers
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.tools.export.destination import published_path
@@ -85,6 +86,26 @@ class Table:
             read = table.read_row_groups(needed.tolist(), list(columns))
         starts = np.concatenate([[0], np.cumsum(np.array(sizes)[needed])])[np.searchsorted(needed, within)]
         return read.take(pa.array(starts + rows - (ends - sizes)[within]))
+
+
+def joined(pieces: Sequence[Any], places: Sequence[Integers]) -> Any:
+    """Return tables as one, whose rows are in the order of their places.
+
+    Each column has a type that holds the values of all; where a table lacks it, there are nulls.
+    """
+    import pyarrow as pa
+
+    types = common_types(pieces)
+    promoted = []
+    for piece in pieces:
+        columns = {}
+        for name in piece.column_names:
+            column, kind = piece.column(name), types[name]
+            empty = column.null_count == len(column)
+            columns[name] = pa.nulls(len(column), kind) if empty else promote(column, kind)
+        promoted.append(pa.table(columns))
+    table = pa.concat_tables(promoted, promote_options="permissive")
+    return table.take(pa.array(np.argsort(np.concatenate(places))))
 
 
 def write_table(path: str, columns: Mapping[str, Any], origin: str) -> None:

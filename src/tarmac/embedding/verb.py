@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, Unpack
 
+from tarmac.arguments import check_count, check_text
 from tarmac.embedding.embeddings import Embeddings
 from tarmac.embedding.job import LOADING, WRITING, EmbedJob
 from tarmac.embedding.layout import IMAGE, TEXT
@@ -16,16 +16,17 @@ from tarmac.embedding.models.contract import encodes
 from tarmac.embedding.models.load import absolute, fingerprint, load_model, model_name
 from tarmac.embedding.score import add_scores, load_score
 from tarmac.errors import UsageError
-from tarmac.indexing.manifest import Manifest
+from tarmac.indexing.manifest import Inputs, Manifest
 from tarmac.jobs.report import Report
-from tarmac.runtime.cores import usable_cores
 from tarmac.runtime.device import devices
 from tarmac.storage import is_local
 from tarmac.storage.local import local_path
+from tarmac.storage.schemes import scheme_of
 from tarmac.storage.urls import Shards
 from tarmac.tools.map.functions import Function
 from tarmac.tools.mappers.batches import SECONDS, MapBatches
 from tarmac.tools.mappers.clock import COMPUTING, PREPARING, READING
+from tarmac.tools.mappers.job import RecordOutput, one_per_gpu, preparing_threads
 from tarmac.tools.options import (
     Access,
     AccessArgs,
@@ -38,7 +39,6 @@ from tarmac.tools.options import (
     bundle,
     verb,
 )
-from tarmac.tools.output import Output
 from tarmac.tools.plan import plan
 from tarmac.tools.rewrite import run_writing
 from tarmac.tools.select import Select
@@ -89,6 +89,10 @@ def embed(
     `score` is `module:Class`, a function or an object that maps vectors to columns of the index of the samples, for
     conditions such as `"aesthetic > 5"`. `batch_size` samples go through the model together (default: 64).
     """
+    for name, field in (("image", image), ("text", text)):
+        check_text(name, field, "the name of a field, or several divided by ;")
+    if batch_size is not None:
+        check_count("batch_size", batch_size, 1)
     if not (image or text):
         raise UsageError("expected `image`, `text` or both.", field="image")
     source = absolute(model)
@@ -103,11 +107,12 @@ def embed(
     if is_local(directory) and os.path.isfile(local_path(directory)):
         raise UsageError("expected a directory, got a file.", field="output", url=directory)
     access, run, select = bundle(Access, options), bundle(Run, options), bundle(Select, options)
-    run = _one_per_device(run)
-    target = Output(f"{directory}/", overwrite=overwrite, rekey=RECORDS, storage=access.storage)
+    run = one_per_gpu(run)
+    target = RecordOutput(f"{directory}/", overwrite=overwrite, rekey=RECORDS, storage=access.storage)
     if scores is not None and not is_local(target.pattern):
         raise UsageError("scores are computed from local vectors.", field="score", url=target.pattern)
     inputs, access = access.inputs(sources), access.shared(run, target)
+    _check_names(inputs)
     named = [name for names in (image, text) if names for name in names.split(";")]
     planned = plan(
         [inputs],
@@ -115,12 +120,15 @@ def embed(
         target,
         access,
         reads=[*named, *fields],
+        stream_remote=False,
         progress=run.progress,
         processes=run.workers,
     )
     shards = sum(1 for name, each in planned.sources.items() for _ in each.shards(target, name))
-    size = (IMAGES if image else TEXTS) if batch_size is None else _positive(batch_size)
-    threads = max(run.workers // max(shards, 1), _threads_per_device(run), 1)
+    size = (IMAGES if image else TEXTS) if batch_size is None else batch_size
+    threads = preparing_threads(run, shards, gpu=True)
+    if devices(run.device) != ["cpu"]:
+        threads = max(threads, AHEAD)
     ahead = size * (2 if image else SORTED)  # what the next call of the model needs
     change = MapBatches(Function(mapper), run, size, threads, ahead, SORTED, timed=True)
     identity = fingerprint(source)
@@ -149,15 +157,11 @@ def embed(
     return report
 
 
-def _one_per_device(run: Run) -> Run:
-    """Return the settings with a process for each GPU, unless the number of processes is given."""
-    names = devices(run.device)
-    return run if run.jobs is not None or names == ["cpu"] else replace(run, jobs=len(names))
-
-
-def _threads_per_device(run: Run) -> int:
-    """Return how many threads prepare samples for each GPU, which must not wait for them."""
-    return 1 if devices(run.device) == ["cpu"] else max(usable_cores() // run.workers, AHEAD)
+def _check_names(inputs: Inputs) -> None:
+    """Raise UsageError if the vectors of an input could not be told from those of others."""
+    if any(scheme_of(url) == "-" for url in inputs.urls):
+        what = "vectors are kept for each shard, and standard input has no name."
+        raise UsageError(what, field="sources", hint="tarmac copy - -o x.tar, and x.tar.")
 
 
 def _add_seconds(report: Report) -> None:
@@ -178,9 +182,3 @@ def _add_seconds(report: Report) -> None:
         f"limited by {_LIMITS[longest]}: {total[longest] / whole:.0%} of the time, {', '.join(shares)}; "
         f"{rate:,.0f} samples per second and process"
     )
-
-
-def _positive(number: int) -> int:
-    if number < 1:
-        raise UsageError(f"expected a positive number, got {number}.", field="batch_size")
-    return number

@@ -6,11 +6,12 @@ Records are read twice, one at a time: first for the number of rows and the type
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
+import xxhash
 
 from tarmac.embedding.layout import KINDS, metadata_name, vectors_name
 from tarmac.embedding.mapper import META
@@ -37,27 +38,30 @@ def write_part(
     shard: str,
     write: WriteOptions,
     storage: StorageOptions = DEFAULT_STORAGE,
-) -> tuple[int, dict[str, int], dict[str, int]]:
-    """Write the files of a part; each appears whole. Return the number of rows, the dimensions, and sizes by URL."""
+) -> tuple[int, dict[str, int], dict[str, tuple[int, str]]]:
+    """Write the files of a part; each appears whole.
+
+    Return the number of rows, the dimensions, and the size and the digest of each file by its path in the directory.
+    """
     count, kinds, types = _survey(records)
-    sizes: dict[str, int] = {}
     with ExitStack() as stack:
-        arrays = {kind: f"{directory}/{vectors_name(kind, part)}" for kind in kinds}
-        table = f"{directory}/{metadata_name(part)}"
-        files = {url: _opened(stack, url, write, storage) for url in (*arrays.values(), table)}
-        for kind, url in arrays.items():
-            files[url].write(_header(count, kinds[kind]))
+        arrays = {kind: vectors_name(kind, part) for kind in kinds}
+        table = metadata_name(part)
+        files = {
+            name: _opened(stack, f"{directory}/{name}", write, storage) for name in (*arrays.values(), table)
+        }
+        for kind, name in arrays.items():
+            files[name].write(_header(count, kinds[kind]))
         rows = _Table(files[table])
         for read in _records(records):
-            for kind, url in arrays.items():
-                files[url].write(np.ascontiguousarray(read.columns[kind]).tobytes())
+            for kind, name in arrays.items():
+                files[name].write(np.ascontiguousarray(read.columns[kind]).tobytes())
             rows.add(complete(read.keys, shard, _metadata(read), types))
         rows.close()
-        for url, file in files.items():  # the table last: a part without one is not complete
-            sizes[url] = file.tell()
+        for file in files.values():  # the table last: a part without one is not complete
             file.sink.commit()
         stack.pop_all()
-    return count, kinds, sizes
+    return count, kinds, {name: (file.tell(), file.digest.hexdigest()) for name, file in files.items()}
 
 
 def _opened(stack: ExitStack, url: str, write: WriteOptions, storage: StorageOptions) -> _File:
@@ -134,10 +138,11 @@ class _Table:
 
 
 class _File(io.RawIOBase):
-    """A sink as a file, which Arrow can write to, and which knows its size."""
+    """A sink as a file, which Arrow can write to, and which knows its size and its digest."""
 
     def __init__(self, sink: Sink) -> None:
         self.sink = sink
+        self.digest = xxhash.xxh3_64()
         self._size = 0
 
     def writable(self) -> bool:
@@ -146,15 +151,9 @@ class _File(io.RawIOBase):
     def write(self, data: Any, /) -> int:
         content = bytes(data)
         self.sink.write(content)
+        self.digest.update(content)
         self._size += len(content)
         return len(content)
 
     def tell(self) -> int:
         return self._size
-
-
-def facts_of_files(
-    outputs: Sequence[str], directory: str, sizes: dict[str, int], digests: dict[str, str]
-) -> dict[str, Any]:
-    """Return size and sampled digest of each file of a part, by its path in the directory."""
-    return {url.removeprefix(f"{directory}/"): [sizes[url], digests.get(url, "")] for url in outputs}

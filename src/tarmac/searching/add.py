@@ -73,6 +73,7 @@ def add_vectors(
     if not added:
         return AddReport(total, before=facts.built)
     vectors = _together(searcher.vectors, open_sources(new, directory))
+    repeated = _repeated(searcher.vectors, vectors)
     apart = _measured_apart(searcher, vectors, facts) if searcher.choice.kind == "hnsw" else None
     scores = [_add(searcher, first, block) for first, block in vectors.blocks(total)]
     fit = float(np.concatenate(scores).mean(dtype=np.float64)) if searcher.choice.lists else None
@@ -96,14 +97,6 @@ def add_vectors(
         replace(
             facts, choice=choice, recall=recall, recall_when_built=facts.built, sources=(*facts.sources, *new)
         ),
-    )
-    repeated = sum(
-        int(
-            np.sum(
-                searcher.vectors.find(vectors.keys(np.arange(start, min(start + _KEYS, len(vectors))))) >= 0
-            )
-        )
-        for start in range(total, len(vectors), _KEYS)
     )
     remarks = list(_remarks(facts, published, of_new, repeated))
     return AddReport(
@@ -139,6 +132,13 @@ def _new_sources(
         first = known.get(os.path.realpath(name), 0)
         if len(embeddings.parts) > first:
             yield describe_source(embeddings, directory, first)
+
+
+def _repeated(old: Sources, together: Sources) -> int:
+    """Return how many of the vectors behind the old ones have a key that one of these has."""
+    starts = range(len(old), len(together), _KEYS)
+    blocks = (np.arange(start, min(start + _KEYS, len(together))) for start in starts)
+    return sum(int(np.sum(old.find(together.keys(block)) >= 0)) for block in blocks)
 
 
 def _together(old: Sources, new: Sources) -> Sources:

@@ -8,6 +8,7 @@ import shutil
 from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
+from tarmac.arguments import check_count, check_share
 from tarmac.embedding.embeddings import Embeddings
 from tarmac.errors import BadManifest, JobMismatch, NotFound, TarmacError, UsageError
 from tarmac.jobs.ledger import ledger_url
@@ -82,8 +83,7 @@ def build(
     run = bundle(Run, options)
     if run.jobs is None and run.engine in (None, "local"):
         run = replace(run, jobs=1)
-    if not 0 < target_recall <= 1:
-        raise UsageError(f"expected a share up to 1, got {target_recall}.", field="target_recall")
+    check_share("target_recall", target_recall, "a share")
     if metric not in METRICS:
         raise UsageError(f"expected ip or l2, got {metric!r}.", field="metric")
     memory = _bytes(max_memory)
@@ -191,9 +191,8 @@ def _complete(directory: str, facts: dict[str, Any]) -> KnnFacts | None:
 
 def _bytes(size: int | str) -> int:
     try:
-        number = parse_number(size) if isinstance(size, str) else size
-    except ValueError as error:
+        number = parse_number(size) if isinstance(size, str) else int(size)
+    except (TypeError, ValueError) as error:
         raise UsageError(f"{error}.", field="max_memory") from None
-    if number < 1:
-        raise UsageError(f"expected a positive number, got {size}.", field="max_memory")
+    check_count("max_memory", number, 1)
     return number

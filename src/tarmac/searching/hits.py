@@ -67,11 +67,13 @@ class Hits(list[Hit]):
         """
         from tarmac.tools.show.sheet import write_sheet
 
+        if not self:
+            raise UsageError("there are no hits, so there is nothing to draw.")
         samples, hits = self._samples, list(self)
         if samples is None:
             samples = _embedded(self)
             hits = resolve(self, samples)
-        return write_sheet(_views(hits, samples), os.fspath(url), images=max(len(self), 1))
+        return write_sheet(_views(hits, samples), os.fspath(url), images=len(self))
 
     def located(self) -> Hits:
         """Return the hits with where they are in the shards that were embedded, if these are local and have indexes."""
@@ -95,7 +97,7 @@ def hits_of(
     numbers, scores = results.numbers[rows, columns], results.scores[rows, columns]
     table = vectors.metadata(numbers, [KEY, CAPTION, SHARD]).to_pydict()
     hits = [
-        Hit(key, score, number, query, caption, shard or "")
+        Hit(key, score, number, query, None if caption is None else str(caption), str(shard or ""))
         for key, score, number, query, caption, shard in zip(
             table[KEY],
             scores.tolist(),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from tarmac.arguments import check_count, check_text
 from tarmac.display import html_table
 from tarmac.errors import UsageError
 from tarmac.searching.add import AddReport, add_vectors
@@ -105,12 +106,10 @@ class Knn:
         replace the measured parameters: how many lists are compared, and how many vectors exactly.
         """
         queries = self._queries(vectors)
-        if k < 1:
-            raise UsageError(f"expected 1 or more, got {k}.", field="k")
+        for name, value in (("k", k), ("probes", probes), ("candidates", candidates)):
+            if value is not None or name == "k":
+                check_count(name, value, 1)
         effort = self.facts.effort
-        for name, value in (("probes", probes), ("candidates", candidates)):
-            if value is not None and value < 1:
-                raise UsageError(f"expected 1 or more, got {value}.", field=name)
         effort = Effort(
             effort.probes if probes is None else probes,
             effort.candidates if candidates is None else candidates,
@@ -141,6 +140,9 @@ class Knn:
         if len(chosen) != 1:
             what = f"expected one of text, image, key and vectors, got {', '.join(chosen) or 'none'}."
             raise UsageError(what, field="text")
+        check_text("text", text, "a text to look for")
+        check_text("key", key, "the key of a sample")
+        check_count("k", k, 1)
         if key is not None:
             number = self._number(key)
             queries = self.vectors.take(number)
@@ -162,7 +164,11 @@ class Knn:
         By default it is the directory that the index was made from. The report says how well the new vectors fit.
         """
         with unchanged(self.directory, self.facts):
-            report = add_vectors(self._searcher, self.directory, self.facts, source)
+            try:
+                report = add_vectors(self._searcher, self.directory, self.facts, source)
+            except Exception:
+                self._open()  # some of the vectors may be in the index in memory
+                raise
         if report.added:
             self._open()
         return report
@@ -179,7 +185,11 @@ class Knn:
         return numbers
 
     def _queries(self, vectors: Any) -> Vectors:
-        queries = contiguous(np.atleast_2d(np.asarray(vectors, np.float32)))
+        try:
+            queries = contiguous(np.atleast_2d(np.asarray(vectors, np.float32)))
+        except (TypeError, ValueError):
+            what = f"expected vectors of {self.dimension} numbers, got {str(vectors)[:100]!r}."
+            raise UsageError(what, field="vectors") from None
         if queries.ndim != 2 or queries.shape[1] != self.dimension:
             what = f"expected vectors of {self.dimension} numbers, got an array of shape {np.shape(vectors)}."
             raise UsageError(what, field="vectors")

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tarmac.embedding.embeddings import BLOCK, Embeddings
 from tarmac.embedding.parts import release
+from tarmac.embedding.tables import joined
 from tarmac.errors import IndexStale, NotFound
 from tarmac.searching.library import Numbers, Vectors, check_finite
 
@@ -119,12 +120,10 @@ class Sources:
 
     def keys(self, numbers: ArrayLike) -> list[str]:
         """Return the keys of these numbers."""
-        return [str(key) for key in self.metadata(numbers, ["key"]).column("key").to_pylist()]
+        return self.metadata(numbers, ["key"]).column("key").to_pylist()  # type: ignore[no-any-return]
 
     def metadata(self, numbers: ArrayLike, columns: Sequence[str] | None = None) -> Any:
         """Return the metadata of these numbers as an Arrow table, a row for each."""
-        import pyarrow as pa
-
         chosen = np.asarray(numbers, np.int64).reshape(-1)
         if not len(chosen):
             return self.embeddings[0].metadata(chosen, columns)
@@ -132,8 +131,7 @@ class Sources:
         for source, where, within in self._by_source(chosen):
             tables.append(self.embeddings[source].metadata(within, columns))
             order.append(where)
-        table = pa.concat_tables(tables, promote_options="permissive")
-        return table.take(pa.array(np.argsort(np.concatenate(order))))
+        return joined(tables, order)
 
     def where(self, condition: str) -> NDArray[np.bool_]:
         """Return for each vector whether a condition on its metadata is true."""
@@ -247,5 +245,5 @@ def _stale(embeddings: Embeddings) -> IndexStale:
 
 def _recorded(source: Source, index: str) -> str | None:
     """Return the path of the directory that an index records; None if it is not there."""
-    moved = os.path.join(os.path.realpath(index), source.relative)
+    moved = os.path.normpath(os.path.join(os.path.realpath(index), source.relative))
     return next((path for path in (moved, source.location) if os.path.isdir(path)), None)

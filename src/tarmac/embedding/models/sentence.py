@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,8 @@ class SentenceModel(EmbeddingModel):
         from sentence_transformers import SentenceTransformer
 
         try:
-            self._model = SentenceTransformer(self._name, device=device).train(mode=False)
+            with _quietly() if os.path.isdir(self._name) else contextlib.nullcontext():
+                self._model = SentenceTransformer(self._name, device=device).train(mode=False)
         except (OSError, ValueError) as error:
             raise UsageError(f"sentence_transformers: {str(error)[:300]}", field=FIELD) from error
         if device == "cpu":
@@ -69,6 +71,21 @@ class SentenceModel(EmbeddingModel):
 
     def close(self) -> None:
         del self._model
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """Load without a progress bar: from a directory it takes a moment, and each process would show one."""
+    from transformers import utils
+
+    logging: Any = utils.logging
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 def _fast_tokenizer(model: Any) -> Any:

@@ -7,9 +7,9 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from operator import index
-from typing import Any, ParamSpec, SupportsIndex
+from typing import Any, ParamSpec
 
+from tarmac.arguments import check_count
 from tarmac.display import html_table
 from tarmac.errors import LoaderError, TarmacWarning, UsageError
 from tarmac.exact.dataset import Dataset
@@ -40,12 +40,6 @@ _TORCH_ARGUMENTS = {
     "timeout": "stall=seconds.",
     "num_replicas": "world_size=n.",
 }
-
-
-def check_count(name: str, value: object, least: int) -> None:
-    """Raise UsageError unless the argument `name` is a whole number of at least `least`."""
-    if not isinstance(value, SupportsIndex) or index(value) < least:
-        raise UsageError(f"expected {least} or more, got {value!r}.", field=name)
 
 
 def explain_torch_arguments(init: Callable[P, None]) -> Callable[P, None]:

@@ -10,11 +10,12 @@ from contextlib import closing
 from dataclasses import asdict
 from typing import Any, Generic
 
+from tarmac.arguments import check_count
 from tarmac.errors import UsageError
 from tarmac.exact.dataset import Dataset
 from tarmac.exact.loader.budget import spool_limit
 from tarmac.exact.loader.builder import BadSample, BatchBuilder, Result, split_last_step
-from tarmac.exact.loader.cursor import EpochCursor, check_count, explain_torch_arguments
+from tarmac.exact.loader.cursor import EpochCursor, explain_torch_arguments
 from tarmac.exact.loader.lookahead import LookAhead
 from tarmac.exact.loader.processes import STALL, Processes
 from tarmac.exact.loader.remote import Remote
