@@ -303,8 +303,10 @@ def test_packing_needs_one_sequence(tmp_path, tokens):
     (samples,) = make(tmp_path, 3)
     with pytest.raises(UsageError, match="expected tokens"):
         tarmac.Loader(tarmac.Dataset(samples), 1, pack=8)
-    with pytest.raises(UsageError):
-        tokens.pack(0)
+    for size in (0, 8.0, "8"):
+        with pytest.raises(UsageError):
+            tokens.pack(size)
+    assert len(tokens.pack(np.int64(8))) == len(tokens.pack(8))
 
 
 def test_other_sources(tmp_path, tokens):
@@ -314,8 +316,11 @@ def test_other_sources(tmp_path, tokens):
         tarmac.Tokens(f"{tmp_path}/samples.json")
     with pytest.raises(IndexingError, match="rows of records"):
         tarmac.Dataset(f"{tmp_path}/t/tokens.json")[0]
-    with pytest.raises(UsageError):
-        tarmac.Tokens(tmp_path / "t", length=0)
+    for length in (0, "8", 8.5):
+        with pytest.raises(UsageError):
+            tarmac.Tokens(tmp_path / "t", length=length)
+    with pytest.raises(UsageError, match="an empty name"):
+        tarmac.Tokens("")
     for dtype in ("float32", "int8", "nothing"):
         with pytest.raises(UsageError, match="49999"):
             tarmac.Tokens(tmp_path / "t", dtype=dtype)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 from pathlib import Path
 
@@ -276,6 +277,19 @@ def test_sequences_listed_in_json(tmp_path):
         ({"text": "txt", "pad_token": 65_536}, "pad_token"),
         ({"text": "txt", "vocab_size": 0}, "vocab_size"),
         ({"text": "txt", "vocab_size": (1 << 32) + 1}, "vocab_size"),
+        ({"text": "txt", "limit": "5"}, "limit"),
+        ({"text": "txt", "block_size": 8.0}, "block_size"),
+        ({"text": "txt", "vocab_size": "256"}, "vocab_size"),
+        ({"text": "txt", "batch_size": 2.5}, "batch_size"),
+        ({"text": "txt", "pad_token": "<pad>"}, "pad_token"),
+        ({"text": "txt", "resolution": "32"}, "resolution"),
+        ({"text": "txt", "add_tokens": [1]}, "add_tokens"),
+        ({"text": "txt", "image_vocab_size": 16}, "image_vocab_size"),
+        ({"text": "txt", "image_token_shift": 256}, "image_token_shift"),
+        ({"text": ["txt"]}, "text"),
+        ({"text": "txt", "image": b"jpg"}, "image"),
+        ({"interleave": ["txt", 3]}, "interleave"),
+        ({"interleave": 3}, "interleave"),
         ({"text": "txt", "tokenizer": "gpt2"}, "tokenizer"),
         ({"text": "txt", "tokenizer": "/"}, "tokenizer"),
         ({"text": "txt", "tokenizer": "missing:Class"}, "tokenizer"),
@@ -290,6 +304,31 @@ def test_errors_name_the_argument(tmp_path, options, field):
         )
     assert caught.value.field == field
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [("vocab_size", 256), ("add_tokens", ["<image>"])],
+    ids=["vocab_size", "add_tokens"],
+)
+def test_arguments_of_a_tokenizer_that_is_not_there(tmp_path, argument, value):
+    options = {"image": "jpg", "image_tokenizer": f"{MODELS}:VQ", argument: value}
+    with pytest.raises(UsageError, match="needs `tokenizer`") as caught:
+        tarmac.tokenize(make(tmp_path, 1, 5, images=True), tmp_path / "out", jobs=1, **options)
+    assert caught.value.field == argument
+
+
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [("", "an empty name"), ("-", "a stream"), ("pipe:touch ran; cat", "a stream"), ("in-0.tar", "a file")],
+)
+def test_outputs_that_are_not_directories(tmp_path, monkeypatch, output, message):
+    shards = make(tmp_path, 1, 5)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=f"expected a directory, got {message}") as caught:
+        tokens(shards, output, Letters())
+    assert caught.value.field == "output"
+    assert os.listdir(tmp_path) == ["in-0.tar"]
 
 
 class NeedsArguments:

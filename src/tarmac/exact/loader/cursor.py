@@ -42,10 +42,11 @@ _TORCH_ARGUMENTS = {
 }
 
 
-def check_count(name: str, value: object, least: int) -> None:
-    """Raise UsageError unless the argument `name` is a whole number of at least `least`."""
+def check_count(name: str, value: object, least: int) -> int:
+    """Return the argument `name`; raise UsageError unless it is a whole number of at least `least`."""
     if not isinstance(value, SupportsIndex) or index(value) < least:
         raise UsageError(f"expected {least} or more, got {value!r}.", field=name)
+    return index(value)
 
 
 def explain_torch_arguments(init: Callable[P, None]) -> Callable[P, None]:
