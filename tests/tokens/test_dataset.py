@@ -17,7 +17,15 @@ import tarmac
 from harness import rounds
 from harness.folder import folder
 from harness.resume import assert_resumes
-from tarmac.errors import BadManifest, IndexingError, IndexStale, MissingField, StateMismatch, UsageError
+from tarmac.errors import (
+    BadCondition,
+    BadManifest,
+    IndexingError,
+    IndexStale,
+    MissingField,
+    StateMismatch,
+    UsageError,
+)
 from tokens.datasets import write_tokens
 from tokens.parts import write_parts
 from tools.shards import make
@@ -68,6 +76,13 @@ def test_rows_by_number_and_key(tokens):
 
 def test_conditions_on_the_length(tokens):
     assert [row["tokens"].tolist() for row in tokens.where("length >= 9")] == [r for r in FLAT if len(r) >= 9]
+
+
+def test_conditions_on_columns_that_rows_do_not_have(tokens):
+    for data, available in ((tokens, "key, tokens.length"), (tokens.pack(32), "key,")):
+        with pytest.raises(BadCondition, match=f'no column "width"; available: {available}') as caught:
+            data.where("width > 3")
+        assert "tarmac index" not in (caught.value.hint or "")  # would index records, not rows
 
 
 def test_batches_are_padded_to_the_longest_row(tokens):

@@ -229,7 +229,7 @@ def test_shards_that_a_job_cannot_read_in_this_way(tmp_path):
     )
     for source, options, message in (
         ("-", {}, "standard input has no name, which its part would have"),
-        (f"{tmp_path}/in.tar.gz", {"limit": 5}, "read only once, from start to end.* Try: plain shards.$"),
+        (f"{tmp_path}/in.tar.gz", {"limit": 5}, "`limit`: .*compressed shards cannot be counted"),
     ):
         with pytest.raises(UsageError, match=message):
             tarmac.tokenize(source, tmp_path / "out", text="txt", tokenizer=Letters(), jobs=1, **options)

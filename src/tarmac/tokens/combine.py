@@ -182,7 +182,7 @@ class _Wanted:
             raise UsageError("only rows of npy and tensordict have equal lengths.", field="block_size")
         if pieces != "shards" and (self.max_rows, self.max_bytes) != (SHARD_ROWS, SHARD_BYTES):
             field = "max_rows" if self.max_rows != SHARD_ROWS else "max_bytes"
-            raise UsageError("only the shards of the format tarmac have limits.", field=field)
+            raise UsageError("only shards of the default format are divided by size.", field=field)
         if pieces == "parts" and self.pack is not None:
             raise UsageError(
                 "shards beside the data have a sample for each sample of the data.", field="pack"

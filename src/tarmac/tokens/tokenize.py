@@ -14,6 +14,7 @@ from tarmac.exact.loader.cursor import check_count
 from tarmac.indexing.manifest import Manifest
 from tarmac.jobs.report import Report
 from tarmac.jobs.task import MAX_REASONS
+from tarmac.storage import scheme_of
 from tarmac.storage.urls import Shards
 from tarmac.tokens.given import GivenMapper
 from tarmac.tokens.mapper import TokenMapper, is_image
@@ -35,7 +36,7 @@ from tarmac.tools.options import (
     verb,
 )
 from tarmac.tools.output import output_directory
-from tarmac.tools.plan import plan
+from tarmac.tools.plan import can_index, plan
 from tarmac.tools.rewrite import run_writing
 from tarmac.tools.select import Select
 
@@ -129,8 +130,10 @@ def tokenize(
     access = access.shared(run, target)
     size = IMAGES if work.image_tokenizer is not None else TEXTS
     size = size if batch_size is None else check_count("batch_size", batch_size, 1)
+    inputs = access.inputs(sources)
+    _check_streams(inputs.urls, None if select.slice is None else "slice" if limit is None else "limit")
     planned = plan(
-        [access.inputs(sources)],
+        [inputs],
         select,
         target,
         access,
@@ -176,6 +179,15 @@ def _directory(output: str | os.PathLike[str], select: Select) -> str:
             what, field="output", url=name, hint=f"{fixed}/, where each part has the name of its shard."
         )
     return name
+
+
+def _check_streams(urls: Sequence[str], counting: str | None) -> None:
+    """Raise if a part has no name, or if the argument `counting` counts samples of shards that cannot be indexed."""
+    if any(scheme_of(url) == "-" for url in urls):
+        raise UsageError("standard input has no name, which its part would have.", hint="the file itself.")
+    if counting and not can_index(urls):
+        what = "the samples of commands and compressed shards cannot be counted in advance."
+        raise UsageError(what, field=counting, hint="plain shards.")
 
 
 def _check_names(parts: Sequence[str]) -> None:

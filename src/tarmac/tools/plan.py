@@ -352,11 +352,6 @@ def plan(
 
 def _check_one_to_one(urls: Sequence[str], output: Output) -> None:
     if any(scheme_of(url) == "-" for url in urls):
-        if not output.renumbers:  # nor does it write shards
-            what = "standard input has no name, which its part would have."
-            raise UsageError(
-                what, field="sources", hint="the file itself, or a shard that tarmac copy writes."
-            )
         raise UsageError(
             "standard input has no name for {name}.", hint="x.tar or x-{i:06d}.tar as the output."
         )
@@ -375,10 +370,9 @@ def _check_one_pass(select: Select, output: Output, order: Order) -> None:
         or order.weights
         or (order.interleave and select.slice)
     ):
-        other = "; or x-{i:06d}.tar as the output, and `only` for one split" if output.renumbers else ""
         raise UsageError(
             "standard input, commands and compressed shards can be read only once, from start to end.",
-            hint=f"plain shards{other}.",
+            hint="plain shards; or x-{i:06d}.tar as the output, and `only` for one split.",
         )
 
 
