@@ -6,6 +6,8 @@ import io
 import json
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -56,6 +58,24 @@ def test_what_a_tokenizer_pads_or_truncates_by_itself_does_not_count(tmp_path, p
     assert tokens(shards, tmp_path / "object", padding) == expected
     assert len(padding.encode("a dog").ids) == 16  # the object of the user is as it was
     assert schema(tmp_path / "object").info["special_tokens"]["<pad>"] == 3
+
+
+COUNT_THREADS = """
+import os, sys
+import tarmac
+tarmac.tokenize(sys.argv[1], sys.argv[2], text="txt", tokenizer=sys.argv[3], jobs=1, progress=False)
+print(len(os.listdir("/proc/self/task")))
+"""
+
+
+@pytest.mark.processes
+def test_the_library_starts_no_threads(tmp_path):
+    """There is a process for each core. Left alone, the library would start as many threads as there are cores."""
+    tokenizer = train_tokenizer(tmp_path / "tokenizer.json")
+    arguments = [sys.executable, "-c", COUNT_THREADS, make(tmp_path, 1), str(tmp_path / "out"), tokenizer]
+    settings = os.environ | {"RAYON_NUM_THREADS": "40", "TOKENIZERS_PARALLELISM": "true"}
+    output = subprocess.run(arguments, env=settings, check=True, stdout=subprocess.PIPE).stdout
+    assert int(output) < 40
 
 
 @pytest.mark.parametrize("block", [2, 3, 7, 20])
