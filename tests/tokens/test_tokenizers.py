@@ -397,6 +397,35 @@ def test_long_texts(tmp_path):
     assert rows(tmp_path / "out")["0"]["truncated"] == 500_002 - 4
 
 
+class Counted:
+    """A tokenizer that notes how many characters it gets at a time."""
+
+    vocab_size = 1 << 32
+
+    def __init__(self):
+        self.version, self.sizes = "1", []
+
+    def encode(self, text):
+        raise AssertionError
+
+    def encode_batch(self, texts):
+        self.sizes.append(sum(map(len, texts)))
+        return [[len(text), number] for number, text in enumerate(texts)]
+
+
+def test_long_texts_are_tokenized_a_few_at_a_time(tmp_path):
+    lengths = [3, 1 << 20, 0, 3 << 20, 5, 9 << 20, 1, *[1 << 19] * 20, 0, 7]
+    shards = shard(tmp_path / "in.tar", [{"txt": b"a" * length} for length in lengths])
+    tokenizer = Counted()
+    present = tokens(shards, tmp_path / "out", tokenizer)
+    assert [row[0] for row in present] == lengths
+    assert len(tokenizer.sizes) > 4
+    assert max(tokenizer.sizes) <= (4 << 20) + (9 << 20)
+    assert sorted(tokenizer.sizes)[-2] <= 5 << 20
+    whole = tokens(shards, tmp_path / "cut", Counted(), block_size=1, batch_size=3)
+    assert [row[0] for row in whole] == lengths
+
+
 def test_another_tokenizer_in_the_same_object_is_another_job(tmp_path, padding):
     shards = make(tmp_path, 1, 5)
     tokens(shards, tmp_path / "out", padding)
