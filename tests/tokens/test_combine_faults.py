@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import socket
 from pathlib import Path
 
 import pytest
@@ -94,12 +95,18 @@ def test_working_files_of_killed_runs_are_removed(tmp_path, monkeypatch):
         for _ in range(2):
             os.waitpid(Forked(combine).start(), 0)
             (left,) = home.glob("work-*/*.tar")
-        # A run that is alive keeps its files.
+        # A run that is alive keeps its files, and so does one of another machine, whose locks may be invisible.
         with open(left.parent / "lock") as lock:
             assert try_lock(lock.fileno())
             os.waitpid(Forked(combine).start(), 0)
             assert len(list(home.glob("work-*/*.tar"))) == 2
+    host, lock_file = socket.gethostname(), left.parent / "lock"
+    lock_file.write_text("another-machine")
     combine()
+    assert list(home.glob("work-*")) == [left.parent]
+    lock_file.write_text(host)
+    combine()  # has nothing to do
+    tarmac.combine(tokens, tmp_path / "out", pack=40, jobs=1, overwrite=True)
     assert not list(home.glob("work-*"))
     assert len(tarmac.Tokens(tmp_path / "out")) > 0
 

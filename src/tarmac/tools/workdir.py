@@ -7,6 +7,7 @@ import errno
 import glob
 import os
 import shutil
+import socket
 import tempfile
 from array import array
 from collections.abc import Iterable, Iterator
@@ -55,10 +56,13 @@ def work_directory(
 
 
 def _remove_abandoned(home: str) -> None:
-    """Remove the directories of runs that were killed: their locks are free."""
+    """Remove the directories of runs of this machine that were killed: their locks are free.
+
+    Some file systems do not see the locks of other machines.
+    """
     for path in glob.glob(f"{glob.escape(home)}/{_PREFIX}*/{_LOCK}"):
         with contextlib.suppress(OSError), open(path, "r+") as file:
-            if try_lock(file.fileno()):
+            if file.read() == socket.gethostname() and try_lock(file.fileno()):
                 shutil.rmtree(os.path.dirname(path), ignore_errors=True)
 
 
@@ -68,9 +72,11 @@ def _locked(directory: str) -> Iterator[None]:
     path = os.path.join(directory, _LOCK)
     with disk_errors(path):
         fd = os.open(f"{path}.part", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try_lock(fd)
-        os.rename(f"{path}.part", path)
     try:
+        with disk_errors(path):
+            try_lock(fd)
+            os.write(fd, socket.gethostname().encode())
+            os.rename(f"{path}.part", path)
         yield
     finally:
         os.close(fd)
