@@ -8,10 +8,11 @@ from typing import SupportsFloat, SupportsIndex
 from tarmac.errors import UsageError
 
 
-def check_count(name: str, value: object, least: int) -> None:
-    """Raise UsageError unless the argument `name` is a whole number of at least `least`."""
+def check_count(name: str, value: object, least: int) -> int:
+    """Return the argument `name`; raise UsageError unless it is a whole number of at least `least`."""
     if not isinstance(value, SupportsIndex) or index(value) < least:
         raise UsageError(f"expected {least} or more, got {value!r}.", field=name)
+    return index(value)
 
 
 def check_share(name: str, value: object, what: str) -> None:

@@ -8,6 +8,7 @@ import pytest
 import tarmac
 from harness.hints import follows, hinted
 from hints.commands import done
+from tarmac.errors import MismatchedBatch
 from tarmac.tools.mappers import Column
 from tokens import models
 from tokens.datasets import write_tokens
@@ -53,6 +54,37 @@ def test_what_can_be_packed(tmp_path, tokens):
     with hinted(hint):
         tarmac.Loader(tarmac.Mix([tokens, tokens]), 1, pack=2048)
     assert len(tarmac.Loader(tarmac.Mix([tokens.pack(2048), tokens.pack(2048)]), 1)) == 2
+
+
+@follows("tokens.where(CONDITION).pack(SIZE).")
+def test_conditions_on_sequences(tokens):
+    with hinted("tokens.where(CONDITION).pack(SIZE)."):
+        tokens.pack(8).where("length > 1")
+    assert tokens.where("length > 1").pack(8)[0]["tokens"].tolist() == [1, 2, 3, 4, 5, 0, 0, 0]
+
+
+@follows(
+    "pad or cut to one length in a map(), or tokens with tarmac.Tokens(DIR, length=n), use "
+    "Loader(collate=list), or replace a few odd samples with Loader(max_bad_samples=n)."
+)
+def test_joined_rows_of_different_lengths(tokens):
+    hint = "pad or cut to one length in a map(), or tokens with tarmac.Tokens(DIR, length=n), use "
+    hint += "Loader(collate=list), or replace a few odd samples with Loader(max_bad_samples=n)."
+    with tarmac.TarWriter("others.tar") as writer:
+        for number in range(3):
+            writer.write({"__key__": f"{number:06d}", "cls": number})
+    joined = tokens.join("others.tar")
+    with tarmac.Loader(joined, 3) as loader, hinted(hint, MismatchedBatch):
+        list(loader)
+    fixed = tarmac.Tokens("t", length=3).join("others.tar")
+    cut = joined.map(lambda row: {"tokens": row["tokens"][:1], "cls": row["cls"]})
+    for data, shape in ((fixed, (3, 3)), (cut, (3, 1))):
+        (batch,) = tarmac.Loader(data, 3)
+        assert (batch["tokens"].shape, len(batch["cls"])) == (shape, 3)
+    (batch,) = tarmac.Loader(joined, 3, collate=list)
+    assert len(batch) == 3
+    (batch,) = tarmac.Loader(joined, 3, max_bad_samples=2)
+    assert len(batch["cls"]) == 3
 
 
 class Pairs(tarmac.Mapper):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,17 @@ def test_functions_that_return_tokens(shards):
     with hinted("`vocab_size`, if it returns tokens."):
         tarmac.tokenize(shards, "out", mapper=letters, jobs=1)
     assert tarmac.tokenize(shards, "out", mapper=letters, vocab_size=256, jobs=1).written == 3
+
+
+@follows("the file itself.", "plain shards.")
+def test_shards_that_are_streams(shards):
+    options = {"text": "txt", "tokenizer": f"{MODELS}:Letters", "jobs": 1}
+    with hinted("the file itself."):
+        tarmac.tokenize("-", "out", **options)
+    Path("in.tar.gz").write_bytes(gzip.compress(Path(shards[0]).read_bytes()))
+    with hinted("plain shards."):
+        tarmac.tokenize("in.tar.gz", "out", limit=2, **options)
+    assert tarmac.tokenize(shards, "out", limit=2, **options).written == 2
 
 
 @follows("`vocab_size` with that number.", "`image_vocab_size` with that number.")

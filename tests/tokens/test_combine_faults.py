@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import socket
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,8 @@ from tarmac.errors import (
     TarmacError,
     UsageError,
 )
+from tarmac.storage.locks import try_lock
+from tarmac.tokens.formats.tarmac import TarmacFormat
 from tokens.parts import Given, expected, some_parts, stored, unique, write_parts
 
 
@@ -77,6 +80,35 @@ def test_killed_runs_are_completed(tmp_path, format, options):
     work()
     assert content(tmp_path / "out") == quiet
     assert not content(tokens)
+
+
+def test_working_files_of_killed_runs_are_removed(tmp_path, monkeypatch):
+    rows = some_parts()
+    tokens = write_parts(tmp_path, rows)
+    home = tmp_path / "out" / ".tarmac"
+
+    def combine():
+        tarmac.combine(tokens, tmp_path / "out", pack=40, jobs=1, progress=False)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TarmacFormat, "write", lambda *arguments: os._exit(9))  # it has packed all rows
+        for _ in range(2):
+            os.waitpid(Forked(combine).start(), 0)
+            (left,) = home.glob("work-*/*.tar")
+        # A run that is alive keeps its files, and so does one of another machine, whose locks may be invisible.
+        with open(left.parent / "lock") as lock:
+            assert try_lock(lock.fileno())
+            os.waitpid(Forked(combine).start(), 0)
+            assert len(list(home.glob("work-*/*.tar"))) == 2
+    host, lock_file = socket.gethostname(), left.parent / "lock"
+    lock_file.write_text("another-machine")
+    combine()
+    assert list(home.glob("work-*")) == [left.parent]
+    lock_file.write_text(host)
+    combine()  # has nothing to do
+    tarmac.combine(tokens, tmp_path / "out", pack=40, jobs=1, overwrite=True)
+    assert not list(home.glob("work-*"))
+    assert len(tarmac.Tokens(tmp_path / "out")) > 0
 
 
 @pytest.mark.long
@@ -150,17 +182,17 @@ def test_every_step_of_cleaning_up_can_be_the_last(tmp_path, monkeypatch, stop):
 def test_a_full_disk_loses_nothing(tmp_path, format):
     rows = some_parts(2, 30)
     tokens = write_parts(tmp_path, rows)
-    parts = content(tokens)
+    parts, limits = content(tokens), {"max_rows": 20} if format == "tarmac" else {}
     failed = 0
     for fault in every_fault(errno.ENOSPC, ("write", "fsync", "link")):
         out = tmp_path / f"out-{fault.number}"
         try:
             with faulty(fault):
-                tarmac.combine(tokens, out, format=format, jobs=1, max_rows=20)
+                tarmac.combine(tokens, out, format=format, jobs=1, **limits)
         except TarmacError:
             failed += 1
         assert content(tokens) == parts
-        assert tarmac.combine(tokens, out, format=format, jobs=1, max_rows=20).written == 60
+        assert tarmac.combine(tokens, out, format=format, jobs=1, **limits).written == 60
         shutil.rmtree(out)
     assert failed > 3
 

@@ -85,6 +85,8 @@ def test_directories_without_parts(tmp_path):
     (tmp_path / "x.tar").touch()
     with pytest.raises(UsageError, match=r"x\.tar: this is a file"):
         tarmac.combine(tmp_path / "x.tar", jobs=1)
+    with pytest.raises(UsageError, match="an empty name"):
+        tarmac.combine("", jobs=1)
     tokens = write_parts(tmp_path, [[("a", [70_000])]], on_error="skip")
     with pytest.raises(UsageError, match="no rows"):
         tarmac.combine(tokens, jobs=1)
@@ -135,6 +137,15 @@ def test_nothing_is_deleted_if_samples_are_unaccounted_for(tmp_path, monkeypatch
             tarmac.combine(tokens, tmp_path / field, delete_parts=True, jobs=1)
         assert len(list(tokens.glob("*.tar"))) == 3
     assert tarmac.combine(tokens, tmp_path / "out", delete_parts=True, jobs=1).written == 150
+
+
+def test_names_as_urls(tmp_path, monkeypatch):
+    tokens = write_parts(tmp_path, some_parts())
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert tarmac.combine(f"file://{tokens}", f"file://{tmp_path}/out", jobs=1, pack=64).written == 150
+    assert os.listdir() == []  # working files are beside the output
+    assert len(tarmac.Tokens(f"file://{tmp_path}/out")) > 1
 
 
 def test_shards_without_samples(tmp_path):
@@ -196,7 +207,9 @@ def test_parts_of_a_running_job_are_not_deleted(tmp_path):
         {"format": "parquet"}, {"order": "random"}, {"max_rows": 0}, {"record_bytes": -1}, {"block_size": 0},
         {"format": "sidecar", "order": "key"}, {"format": "sidecar", "pack": 10}, {"across_documents": True},
         {"pack": 0}, {"move": True, "output": "x"}, {"format": "npy", "block_size": 3},
-        {"format": "npy", "output": "memory://x"},
+        {"format": "npy", "output": "memory://x"}, {"block_size": 40}, {"format": "megatron", "block_size": 40},
+        {"format": "npy", "max_rows": 9}, {"format": "sidecar", "max_bytes": 99}, {"pack": "8"}, {"max_rows": 2.5},
+        {"record_rows": "8"}, {"block_size": "8", "format": "npy"}, {"output": ""}, {"output": "-"},
     ],
 )  # fmt: skip
 def test_options_that_make_no_sense(tmp_path, options):

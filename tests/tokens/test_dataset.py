@@ -17,7 +17,15 @@ import tarmac
 from harness import rounds
 from harness.folder import folder
 from harness.resume import assert_resumes
-from tarmac.errors import BadManifest, IndexingError, IndexStale, MissingField, StateMismatch, UsageError
+from tarmac.errors import (
+    BadCondition,
+    BadManifest,
+    IndexingError,
+    IndexStale,
+    MissingField,
+    StateMismatch,
+    UsageError,
+)
 from tokens.datasets import write_tokens
 from tokens.parts import write_parts
 from tools.shards import make
@@ -68,6 +76,13 @@ def test_rows_by_number_and_key(tokens):
 
 def test_conditions_on_the_length(tokens):
     assert [row["tokens"].tolist() for row in tokens.where("length >= 9")] == [r for r in FLAT if len(r) >= 9]
+
+
+def test_conditions_on_columns_that_rows_do_not_have(tokens):
+    for data, available in ((tokens, "key, tokens.length"), (tokens.pack(32), "key,")):
+        with pytest.raises(BadCondition, match=f'no column "width"; available: {available}') as caught:
+            data.where("width > 3")
+        assert "tarmac index" not in (caught.value.hint or "")  # would index records, not rows
 
 
 def test_batches_are_padded_to_the_longest_row(tokens):
@@ -303,8 +318,10 @@ def test_packing_needs_one_sequence(tmp_path, tokens):
     (samples,) = make(tmp_path, 3)
     with pytest.raises(UsageError, match="expected tokens"):
         tarmac.Loader(tarmac.Dataset(samples), 1, pack=8)
-    with pytest.raises(UsageError):
-        tokens.pack(0)
+    for size in (0, 8.0, "8"):
+        with pytest.raises(UsageError):
+            tokens.pack(size)
+    assert len(tokens.pack(np.int64(8))) == len(tokens.pack(8))
 
 
 def test_other_sources(tmp_path, tokens):
@@ -314,8 +331,11 @@ def test_other_sources(tmp_path, tokens):
         tarmac.Tokens(f"{tmp_path}/samples.json")
     with pytest.raises(IndexingError, match="rows of records"):
         tarmac.Dataset(f"{tmp_path}/t/tokens.json")[0]
-    with pytest.raises(UsageError):
-        tarmac.Tokens(tmp_path / "t", length=0)
+    for length in (0, "8", 8.5):
+        with pytest.raises(UsageError):
+            tarmac.Tokens(tmp_path / "t", length=length)
+    with pytest.raises(UsageError, match="an empty name"):
+        tarmac.Tokens("")
     for dtype in ("float32", "int8", "nothing"):
         with pytest.raises(UsageError, match="49999"):
             tarmac.Tokens(tmp_path / "t", dtype=dtype)

@@ -60,6 +60,11 @@ def test_mappers_of_the_user(tmp_path):
     [
         (lambda batch: [[1]], UsageError, "1 values of"),
         (lambda batch: {"other": [[1]] * len(batch)}, UsageError, "no column tokens"),
+        (
+            lambda batch: dict.fromkeys(("tokens", "more"), [[1]] * len(batch)),
+            UsageError,
+            "more, which is not in",
+        ),
         (lambda batch: [[70_000]] * len(batch), TransformFailed, "expected uint16"),
         (lambda batch: [[0.5]] * len(batch), TransformFailed, "expected uint16"),
         (lambda batch: [1] * len(batch), TransformFailed, "not a list"),
@@ -89,6 +94,70 @@ def test_outputs_that_are_not_columns(tmp_path, columns, message):
         tarmac.tokenize(make(tmp_path, 1), tmp_path / "out", mapper=Wrong, jobs=1)
     assert caught.value.field == "outputs"
     assert not (tmp_path / "out").exists()
+
+
+class Unsized(Squares):
+    """Cannot tell the size of some items."""
+
+    def size(self, item):
+        if item in (3, 8):
+            raise ValueError("no size")
+        return item
+
+
+def test_items_without_a_size_fail(tmp_path):
+    shards = make(tmp_path, 1, 10)
+    with pytest.raises(TransformFailed, match=r'"000003": the function raised ValueError: no size'):
+        tarmac.tokenize(shards, tmp_path / "out", mapper=Unsized, batch_size=4, jobs=1)
+    report = tarmac.tokenize(
+        shards, tmp_path / "out", mapper=Unsized, batch_size=4, jobs=1, on_error="skip", overwrite=True
+    )
+    assert (report.written, report.failed) == (8, 2)
+    assert list(rows(tmp_path / "out")) == [f"{n:06d}" for n in range(10) if n not in (3, 8)]
+
+
+class Raising(Squares):
+    def __init__(self):
+        raise FileNotFoundError("weights.bin")
+
+
+def test_a_mapper_that_cannot_be_made(tmp_path):
+    for given in (Raising, f"{__file__}:Raising"):
+        with pytest.raises(UsageError, match=r"Raising\(\) raised FileNotFoundError: weights.bin") as caught:
+            tarmac.tokenize(make(tmp_path, 1), tmp_path / "out", mapper=given, jobs=1)
+        assert caught.value.field == "mapper"
+
+
+@pytest.mark.parametrize("value", [None, {"vocab_size": object()}, 3])
+def test_metadata_that_is_not_json(tmp_path, value):
+    class Wrong(Squares):
+        info = value
+
+    with pytest.raises(UsageError, match="its `info`"):
+        tarmac.tokenize(make(tmp_path, 1), tmp_path / "out", mapper=Wrong, jobs=1)
+
+
+class Halves(tarmac.Mapper):
+    """Vectors of half precision."""
+
+    outputs = {"vector": Column("float16", (2,))}
+
+    def prepare(self, sample):
+        return int(sample["cls"])
+
+    def __call__(self, batch):
+        values = [[7e4 if n == 2 else n, float("inf") if n == 3 else float("nan")] for n in batch]
+        return {"vector": values}
+
+
+@pytest.mark.filterwarnings("error")
+def test_numbers_beyond_the_type_of_a_column_do_not_become_infinite(tmp_path):
+    shards = make(tmp_path, 1, 5)
+    with pytest.raises(TransformFailed, match=r'"000002": .*has a value of 70000, expected float16'):
+        tarmac.tokenize(shards, tmp_path / "out", mapper=Halves, jobs=1)
+    report = tarmac.tokenize(shards, tmp_path / "out", mapper=Halves, jobs=1, on_error="skip", overwrite=True)
+    assert (report.written, report.failed) == (4, 1)
+    assert rows(tmp_path / "out")["000003"]["vector"] == [3.0, float("inf")]
 
 
 class Sorted(tarmac.Mapper):

@@ -223,6 +223,18 @@ def test_shards_that_are_only_streams(tmp_path, options):
     assert tarmac.combine(tmp_path / "out", jobs=1).written == 150
 
 
+def test_shards_that_a_job_cannot_read_in_this_way(tmp_path):
+    (tmp_path / "in.tar.gz").write_bytes(
+        gzip.compress(Path(make(tmp_path, 1).replace("*", "0")).read_bytes())
+    )
+    for source, options, message in (
+        ("-", {}, "standard input has no name, which its part would have"),
+        (f"{tmp_path}/in.tar.gz", {"limit": 5}, "`limit`: .*compressed shards cannot be counted"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            tarmac.tokenize(source, tmp_path / "out", text="txt", tokenizer=Letters(), jobs=1, **options)
+
+
 def test_other_tokenizers_are_other_jobs(tmp_path):
     shards, tokenizer = make(tmp_path, 1), train_tokenizer(tmp_path / "tokenizer.json")
     options = {"text": "txt", "jobs": 1}
@@ -279,6 +291,8 @@ def test_added_tokens(tmp_path):
     tarmac.tokenize(f"{tmp_path}/in.tar", tmp_path / "out", **options)
     size = len(json.loads(Path(tokenizer).read_text())["model"]["vocab"])
     assert size in rows(tmp_path / "out")["a"]["tokens"]
+    again = tarmac.tokenize(f"{tmp_path}/in.tar", tmp_path / "out", **options | {"add_tokens": "<image>"})
+    assert again.kept == 1  # one name is a list of one
 
 
 def test_only_the_needed_fields_are_read(tmp_path, monkeypatch):

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -55,6 +58,24 @@ def test_what_a_tokenizer_pads_or_truncates_by_itself_does_not_count(tmp_path, p
     assert tokens(shards, tmp_path / "object", padding) == expected
     assert len(padding.encode("a dog").ids) == 16  # the object of the user is as it was
     assert schema(tmp_path / "object").info["special_tokens"]["<pad>"] == 3
+
+
+COUNT_THREADS = """
+import os, sys
+import tarmac
+tarmac.tokenize(sys.argv[1], sys.argv[2], text="txt", tokenizer=sys.argv[3], jobs=1, progress=False)
+print(len(os.listdir("/proc/self/task")))
+"""
+
+
+@pytest.mark.processes
+def test_the_library_starts_no_threads(tmp_path):
+    """There is a process for each core. Left alone, the library would start as many threads as there are cores."""
+    tokenizer = train_tokenizer(tmp_path / "tokenizer.json")
+    arguments = [sys.executable, "-c", COUNT_THREADS, make(tmp_path, 1), str(tmp_path / "out"), tokenizer]
+    settings = os.environ | {"RAYON_NUM_THREADS": "40", "TOKENIZERS_PARALLELISM": "true"}
+    output = subprocess.run(arguments, env=settings, check=True, stdout=subprocess.PIPE).stdout
+    assert int(output) < 40
 
 
 @pytest.mark.parametrize("block", [2, 3, 7, 20])
@@ -276,6 +297,19 @@ def test_sequences_listed_in_json(tmp_path):
         ({"text": "txt", "pad_token": 65_536}, "pad_token"),
         ({"text": "txt", "vocab_size": 0}, "vocab_size"),
         ({"text": "txt", "vocab_size": (1 << 32) + 1}, "vocab_size"),
+        ({"text": "txt", "limit": "5"}, "limit"),
+        ({"text": "txt", "block_size": 8.0}, "block_size"),
+        ({"text": "txt", "vocab_size": "256"}, "vocab_size"),
+        ({"text": "txt", "batch_size": 2.5}, "batch_size"),
+        ({"text": "txt", "pad_token": "<pad>"}, "pad_token"),
+        ({"text": "txt", "resolution": "32"}, "resolution"),
+        ({"text": "txt", "add_tokens": [1]}, "add_tokens"),
+        ({"text": "txt", "image_vocab_size": 16}, "image_vocab_size"),
+        ({"text": "txt", "image_token_shift": 256}, "image_token_shift"),
+        ({"text": ["txt"]}, "text"),
+        ({"text": "txt", "image": b"jpg"}, "image"),
+        ({"interleave": ["txt", 3]}, "interleave"),
+        ({"interleave": 3}, "interleave"),
         ({"text": "txt", "tokenizer": "gpt2"}, "tokenizer"),
         ({"text": "txt", "tokenizer": "/"}, "tokenizer"),
         ({"text": "txt", "tokenizer": "missing:Class"}, "tokenizer"),
@@ -290,6 +324,31 @@ def test_errors_name_the_argument(tmp_path, options, field):
         )
     assert caught.value.field == field
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [("vocab_size", 256), ("add_tokens", ["<image>"])],
+    ids=["vocab_size", "add_tokens"],
+)
+def test_arguments_of_a_tokenizer_that_is_not_there(tmp_path, argument, value):
+    options = {"image": "jpg", "image_tokenizer": f"{MODELS}:VQ", argument: value}
+    with pytest.raises(UsageError, match="needs `tokenizer`") as caught:
+        tarmac.tokenize(make(tmp_path, 1, 5, images=True), tmp_path / "out", jobs=1, **options)
+    assert caught.value.field == argument
+
+
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [("", "an empty name"), ("-", "a stream"), ("pipe:touch ran; cat", "a stream"), ("in-0.tar", "a file")],
+)
+def test_outputs_that_are_not_directories(tmp_path, monkeypatch, output, message):
+    shards = make(tmp_path, 1, 5)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=f"expected a directory, got {message}") as caught:
+        tokens(shards, output, Letters())
+    assert caught.value.field == "output"
+    assert os.listdir(tmp_path) == ["in-0.tar"]
 
 
 class NeedsArguments:
@@ -336,6 +395,35 @@ def test_long_texts(tmp_path):
     (first, second) = tokens(shards, tmp_path / "out", tokenizer, block_size=4)
     assert (len(first), len(second)) == (4, 3)
     assert rows(tmp_path / "out")["0"]["truncated"] == 500_002 - 4
+
+
+class Counted:
+    """A tokenizer that notes how many characters it gets at a time."""
+
+    vocab_size = 1 << 32
+
+    def __init__(self):
+        self.version, self.sizes = "1", []
+
+    def encode(self, text):
+        raise AssertionError
+
+    def encode_batch(self, texts):
+        self.sizes.append(sum(map(len, texts)))
+        return [[len(text), number] for number, text in enumerate(texts)]
+
+
+def test_long_texts_are_tokenized_a_few_at_a_time(tmp_path):
+    lengths = [3, 1 << 20, 0, 3 << 20, 5, 9 << 20, 1, *[1 << 19] * 20, 0, 7]
+    shards = shard(tmp_path / "in.tar", [{"txt": b"a" * length} for length in lengths])
+    tokenizer = Counted()
+    present = tokens(shards, tmp_path / "out", tokenizer)
+    assert [row[0] for row in present] == lengths
+    assert len(tokenizer.sizes) > 4
+    assert max(tokenizer.sizes) <= (4 << 20) + (9 << 20)
+    assert sorted(tokenizer.sizes)[-2] <= 5 << 20
+    whole = tokens(shards, tmp_path / "cut", Counted(), block_size=1, batch_size=3)
+    assert [row[0] for row in whole] == lengths
 
 
 def test_another_tokenizer_in_the_same_object_is_another_job(tmp_path, padding):

@@ -143,6 +143,7 @@ def test_tasks_of_one_job_run_at_the_same_time(here, capsys):
     with Held(*job, "--task", "0/2") as held:
         status, message = tarmac(capsys, "map --py slow.py:slow --task 1/2", *job)
         assert (status, "1 of 1 units are in progress in other tasks" in message) == (0, True)
+        assert "there are no samples" not in message
         assert tarmac(capsys, "map --py slow.py:slow", *job)[0] == 2
         assert tarmac(capsys, "copy --task 0/2", *job)[0] == 2
         assert held.finish() == 0

@@ -20,7 +20,6 @@ from tarmac.indexing.manifest import Inputs, Manifest
 from tarmac.jobs.report import Report
 from tarmac.runtime.device import devices
 from tarmac.storage import is_local
-from tarmac.storage.local import local_path
 from tarmac.storage.schemes import scheme_of
 from tarmac.storage.urls import Shards
 from tarmac.tools.map.functions import Function
@@ -39,6 +38,7 @@ from tarmac.tools.options import (
     bundle,
     verb,
 )
+from tarmac.tools.output import output_directory
 from tarmac.tools.plan import plan
 from tarmac.tools.rewrite import run_writing
 from tarmac.tools.select import Select
@@ -103,12 +103,10 @@ def embed(
         if field and not encodes(loaded, name):
             raise UsageError(f"the model does not encode {name}.", field="model")
     scores = None if score is None else load_score(score)
-    directory = os.fspath(output).rstrip("/")
-    if is_local(directory) and os.path.isfile(local_path(directory)):
-        raise UsageError("expected a directory, got a file.", field="output", url=directory)
+    directory = output_directory(output)
     access, run, select = bundle(Access, options), bundle(Run, options), bundle(Select, options)
     run = one_per_gpu(run)
-    target = RecordOutput(f"{directory}/", overwrite=overwrite, rekey=RECORDS, storage=access.storage)
+    target = RecordOutput(directory, overwrite=overwrite, rekey=RECORDS, storage=access.storage)
     if scores is not None and not is_local(target.pattern):
         raise UsageError("scores are computed from local vectors.", field="score", url=target.pattern)
     inputs, access = access.inputs(sources), access.shared(run, target)

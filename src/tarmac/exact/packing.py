@@ -40,8 +40,8 @@ def pack_lengths(lengths: Integers, size: int, *, across_documents: bool = False
     end and cut every `size` elements instead. Documents without elements are in no sequence. The result depends on
     the arguments alone. Sequences, and the pieces of each, are in the order of the documents.
     """
-    if type(size) is not int or size < 1:
-        raise UsageError(f"expected 1 or more, got {size!r}.", field="pack")
+    if size < 1:
+        raise UsageError(f"expected 1 or more, got {size}.", field="pack")
     lengths = np.asarray(lengths, np.int64)
     if across_documents:
         return _end_to_end(lengths, size)

@@ -179,6 +179,9 @@ def _tables(part: Part, condition: Condition) -> Iterator[tuple[str, Any, Rows |
             for name in {*condition.resolve(available).values(), "key"} - columns.keys():
                 columns[name] = sidecar.column(name)
         except IndexingError as error:
+            if sidecar.facts.rows and (error.hint or "").startswith("rebuild"):
+                # The index of rows has all that it can have; that of sequences has no columns.
+                error.hint = None if sidecar.metadata else "tokens.where(CONDITION).pack(SIZE)."
             error.at(url=url)
             raise
         yield url, pa.RecordBatch.from_arrays(list(columns.values()), list(columns)), rows

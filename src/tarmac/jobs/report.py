@@ -98,7 +98,8 @@ class Report:
             kept = f"; nothing to do, all {self.units} were already done"
         else:
             kept = f"; {self.kept} of {self.units} were already done" if self.kept else ""
-        empty = "" if self.read or self.kept else "; nothing to do: there are no samples"
+        others = self.done + self.kept < self.units  # do the rest
+        empty = "" if self.read or self.kept or others else "; nothing to do: there are no samples"
         return f"{self.verb}: {counts}, {plural(self.bytes, 'byte')}{kept}{empty}"
 
     def __repr__(self) -> str:

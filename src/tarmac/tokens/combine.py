@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import index
 from typing import Any, Literal, Unpack
 
+from tarmac.arguments import check_count
 from tarmac.errors import UsageError
 from tarmac.jobs.ledger import ledger_url
 from tarmac.jobs.outputs import UNKNOWN_SIZE, existing_sizes
@@ -14,6 +16,7 @@ from tarmac.jobs.report import Report
 from tarmac.jobs.task import Outcome, Task, Unit
 from tarmac.limits import MIB
 from tarmac.storage import StorageOptions, is_local
+from tarmac.storage.local import local_path
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.tokens.formats import find_format
 from tarmac.tokens.formats.base import Target
@@ -24,12 +27,13 @@ from tarmac.tokens.source import TokenJob, find_job
 from tarmac.tokens.survey import Survey, survey
 from tarmac.tools.closing import exists, real_path
 from tarmac.tools.options import Run, RunArgs, bundle, verb
-from tarmac.tools.output import make_directory
+from tarmac.tools.output import directory_name, make_directory, output_directory
 from tarmac.tools.workdir import work_directory
 
 FormatName = Literal["tarmac", "npy", "tensordict", "megatron", "sidecar"]
 SHARD_ROWS, SHARD_BYTES = 1 << 20, 256 * MIB
 RECORD_ROWS, RECORD_BYTES = 1 << 14, 8 * MIB
+_LIMITS = ("max_rows", "max_bytes", "record_rows", "record_bytes")
 DEFAULT = "combined"
 """The name of the output in the directory of the parts."""
 _ONCE = (
@@ -88,48 +92,22 @@ def combine(
     them. `tmp` is the directory for working files, by default beside the output.
     """
     run, storage = bundle(Run, options), options.get("storage", DEFAULT_STORAGE)
-    home = f"{os.fspath(source).rstrip('/')}/"
-    limits = {
-        "max_rows": max_rows,
-        "max_bytes": max_bytes,
-        "record_rows": record_rows,
-        "record_bytes": record_bytes,
-    }
-    for name, value in {**limits, "block_size": block_size, "pack": pack}.items():
-        if value is not None and value < 1:
-            raise UsageError(f"expected a positive number, got {value}.", field=name)
-    if order not in ("shard", "key"):
-        raise UsageError(f"expected 'shard' or 'key', got {order!r}.", field="order")
-    if across_documents and pack is None:
-        raise UsageError("`across_documents` needs `pack`.", field="across_documents")
-    writer = find_format(format)
-    if writer.pieces == "parts" and pack is not None:
-        raise UsageError("shards beside the data have a sample for each sample of the data.", field="pack")
-    if writer.pieces == "parts" and order == "key":
-        raise UsageError("shards beside the data keep the order of the data.", field="order")
-    if move and output is not None:
-        raise UsageError(
-            "`move` and `output` exclude each other: `move` names the directory of the parts.", field="move"
-        )
-    if partial and (move or delete_parts):
-        what = "the parts of an unfinished job are needed to finish it."
-        raise UsageError(what, field="move" if move else "delete_parts", hint="`partial` alone.")
-    target = home + DEFAULT + "/" if output is None else f"{os.fspath(output).rstrip('/')}/"
-    if real_path(target) == real_path(home):
-        raise UsageError(
-            "the output is the directory of the parts.",
-            field="output",
-            url=target,
-            hint="`move` replaces the parts.",
-        )
-    if not is_local(home) and (move or delete_parts):
-        raise UsageError("only local parts can be deleted.", url=home)
-    if writer.pieces == "whole" and not is_local(target):
-        what = "this format is written to a directory of this machine."
-        raise UsageError(what, field="format", url=target, hint="a directory of this machine as `output`.")
-    facts: dict[str, Any] = {"format": format, "order": order, "partial": partial, **limits}
-    facts |= {"block_size": block_size} if block_size else {}
-    facts |= {"pack": pack, "across_documents": across_documents} if pack else {}
+    wanted = _Wanted(
+        format=format,
+        order=order,
+        partial=partial,
+        move=move,
+        delete_parts=delete_parts,
+        pack=pack,
+        across_documents=across_documents,
+        block_size=block_size,
+        max_rows=max_rows,
+        max_bytes=max_bytes,
+        record_rows=record_rows,
+        record_bytes=record_bytes,
+    )
+    home, target = wanted.directories(source, output)
+    facts = wanted.facts()
     settlement = Settlement(home, target, facts, move=move, delete=move or delete_parts, storage=storage)
     job = settlement.find(partial=partial)
     if not overwrite and not run.dry_run:
@@ -147,7 +125,7 @@ def combine(
     if is_local(target) and not run.dry_run:
         make_directory(target + "x")
     ledger = ledger_url(target, "combine")
-    beside = ledger.rpartition("/")[0] if is_local(target) and not run.dry_run else None
+    beside = os.path.dirname(local_path(ledger)) if is_local(target) and not run.dry_run else None
     with work_directory("combine", tmp, beside) as directory:
         task = CombineJob(
             job, Parts(job.parts, schema, storage), target, facts, directory, overwrite, storage
@@ -164,6 +142,83 @@ def combine(
             report.remarks.append(_ONCE)
         settlement.settle(job, task, report, rows)
     return report
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """What is written, and what becomes of the parts: the arguments of `combine`."""
+
+    format: FormatName
+    order: str
+    partial: bool
+    move: bool
+    delete_parts: bool
+    pack: int | None
+    across_documents: bool
+    block_size: int | None
+    max_rows: int
+    max_bytes: int
+    record_rows: int
+    record_bytes: int
+
+    def __post_init__(self) -> None:
+        for name in (*_LIMITS, "block_size", "pack"):
+            if (value := getattr(self, name)) is not None:
+                check_count(name, value, 1)
+        if self.order not in ("shard", "key"):
+            raise UsageError(f"expected 'shard' or 'key', got {self.order!r}.", field="order")
+        if self.across_documents and self.pack is None:
+            raise UsageError("`across_documents` needs `pack`.", field="across_documents")
+        self._check_format()
+        if self.partial and (self.move or self.delete_parts):
+            what = "the parts of an unfinished job are needed to finish it."
+            field = "move" if self.move else "delete_parts"
+            raise UsageError(what, field=field, hint="`partial` alone.")
+
+    def _check_format(self) -> None:
+        """Raise if the format has no use for an argument."""
+        pieces = find_format(self.format).pieces
+        if self.block_size is not None and self.format not in ("npy", "tensordict"):
+            raise UsageError("only rows of npy and tensordict have equal lengths.", field="block_size")
+        if pieces != "shards" and (self.max_rows, self.max_bytes) != (SHARD_ROWS, SHARD_BYTES):
+            field = "max_rows" if self.max_rows != SHARD_ROWS else "max_bytes"
+            raise UsageError("only shards of the default format are divided by size.", field=field)
+        if pieces == "parts" and self.pack is not None:
+            raise UsageError(
+                "shards beside the data have a sample for each sample of the data.", field="pack"
+            )
+        if pieces == "parts" and self.order == "key":
+            raise UsageError("shards beside the data keep the order of the data.", field="order")
+
+    def facts(self) -> dict[str, Any]:
+        """Return what the result depends on."""
+        facts: dict[str, Any] = {"format": self.format, "order": self.order, "partial": self.partial}
+        facts |= {name: index(getattr(self, name)) for name in _LIMITS}
+        facts |= {"block_size": index(self.block_size)} if self.block_size else {}
+        return facts | (
+            {"pack": index(self.pack), "across_documents": self.across_documents} if self.pack else {}
+        )
+
+    def directories(
+        self, source: str | os.PathLike[str], output: str | os.PathLike[str] | None
+    ) -> tuple[str, str]:
+        """Return the directories of the parts and of the output; raise if these options do not go with them."""
+        home = directory_name(source, "source")
+        target = f"{home}{DEFAULT}/" if output is None else output_directory(output)
+        if self.move and output is not None:
+            what = "`move` and `output` exclude each other: `move` names the directory of the parts."
+            raise UsageError(what, field="move")
+        if real_path(target) == real_path(home):
+            what = "the output is the directory of the parts."
+            raise UsageError(what, field="output", url=target, hint="`move` replaces the parts.")
+        if not is_local(home) and (self.move or self.delete_parts):
+            raise UsageError("only local parts can be deleted.", url=home)
+        if find_format(self.format).pieces == "whole" and not is_local(target):
+            what = "this format is written to a directory of this machine."
+            raise UsageError(
+                what, field="format", url=target, hint="a directory of this machine as `output`."
+            )
+        return home, target
 
 
 @dataclass

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tarmac.arguments import check_count
 from tarmac.errors import NotFound, UsageError
 from tarmac.exact.dataset import Dataset
 from tarmac.exact.packed import PackedShards, PackOptions
@@ -51,6 +52,8 @@ class Tokens(Dataset[dict[str, Any]]):
         storage: StorageOptions = DEFAULT_STORAGE,
     ) -> None:
         name = os.fspath(source)
+        if not name:
+            raise UsageError("expected a directory, got an empty name.", field="source")
         if name.endswith(".tar"):
             what, folder = (
                 "this is one shard of tokens, without those beside it.",
@@ -65,9 +68,9 @@ class Tokens(Dataset[dict[str, Any]]):
             error.hint = "tarmac combine DIR, where DIR is the output of tarmac tokenize."
             raise
         info = TokenInfo.of(schema)
-        if length is not _STORED and length is not None and length < 1:
-            raise UsageError(f"expected 1 or more, got {length}.", field="length")
         fixed = (info.packed or info.block_size) if length is _STORED else length
+        if fixed is not None:
+            fixed = check_count("length", fixed, 1)
         step = TokenRows(
             schema.columns, info, length=fixed, dtype=dtype, packed=info.packed is not None, segments=segments
         )
@@ -111,7 +114,7 @@ class Tokens(Dataset[dict[str, Any]]):
             )
         if self._step.packed:
             raise UsageError("these tokens are packed already.", field="pack")
-        chosen = packed_columns(self._step.columns)
+        chosen, size = packed_columns(self._step.columns), check_count("pack", size, 1)
         widths = tuple((name, np.dtype(column.dtype).itemsize) for name, column in chosen.items())
         options = PackOptions(widths, size, across_documents)
         step = TokenRows(

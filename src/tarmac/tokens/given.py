@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,6 +15,15 @@ from tarmac.tokens.mapper import smallest
 from tarmac.tools.mappers.contract import Column, Mapper, check_outputs, defines
 from tarmac.tools.mappers.loading import load_object, set_up
 from tarmac.tools.mappers.records import Ragged
+
+
+def _checked(info: Any) -> dict[str, Any]:
+    """Return the metadata of a mapper; raise unless it is a mapping that JSON can hold."""
+    try:
+        json.dumps(info)
+        return dict(info)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"expected a dictionary for JSON as its `info`: {error}.", field="mapper") from None
 
 
 @dataclass
@@ -48,7 +58,7 @@ class GivenMapper(Mapper):
     @cached_property
     def info(self) -> dict[str, Any]:  # type: ignore[override]
         given = {"vocab_size": self.vocab_size, "pad_token": self.pad_token}
-        own = dict(getattr(self._inner, "info", {})) | {n: v for n, v in given.items() if v is not None}
+        own = _checked(getattr(self._inner, "info", {})) | {n: v for n, v in given.items() if v is not None}
         shift = {"image_token_shift": self.image_token_shift} if self.image_token_shift else {}
         return TokenInfo(sources=self.sources).to_json() | own | shift
 

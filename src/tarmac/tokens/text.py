@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from itertools import chain, islice
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain, islice, pairwise
 from operator import index
 from typing import Any, Protocol
 
@@ -13,12 +13,16 @@ import numpy as np
 from tarmac import environment
 from tarmac.errors import TransformFailed, UsageError
 from tarmac.extras import import_extra
+from tarmac.limits import MIB
 from tarmac.tokens.cut import Array, cut_to
 from tarmac.tools.mappers.loading import load_object
 from tarmac.tools.mappers.records import Ragged
 
 _SIZES = ("vocab_size", "n_vocab", "get_vocab_size", "__len__")
 """Attributes by which tokenizers tell the size of their vocabulary; some do not count added tokens in all of them."""
+
+SLICE = 4 * MIB
+"""Characters that a tokenizer gets at a time, about."""
 
 
 class TextTokenizer(Protocol):
@@ -96,9 +100,12 @@ class _OfLibrary:
             raise UsageError(what, field="block_size")
 
     def encode(self, texts: list[str]) -> tuple[Ragged, Array]:
+        return _sliced(self._encode, texts)
+
+    def _encode(self, texts: list[str]) -> tuple[Ragged, Array]:
         # One array for all: making one for each text would take as long as tokenizing short ones. Truncating in the
         # library would make an object of each piece that is cut off.
-        tokens = _ragged([encoding.ids for encoding in self._tokenizer.encode_batch_fast(texts)])
+        tokens = _ragged([each.ids for each in self._tokenizer.encode_batch_fast(texts)], np.uint32)
         return cut_to(tokens, self._block_size, self._behind)
 
 
@@ -129,6 +136,9 @@ class _OfObject:
         self.pad_token = int(getattr(tokenizer, "pad_token_id", None) or 0)
 
     def encode(self, texts: list[str]) -> tuple[Ragged, Array]:
+        return _sliced(self._encode, texts)
+
+    def _encode(self, texts: list[str]) -> tuple[Ragged, Array]:
         encoded = self._encode_batch(texts) if self._encode_batch else map(self._encode_one, texts)
         return cut_to(_ragged([_numbers(each) for each in encoded]), self._block_size)
 
@@ -152,11 +162,23 @@ def _special_tokens(tokenizer: Any) -> dict[str, int]:
     return dict(getattr(tokenizer, "special_tokens", {}))
 
 
-def _ragged(lists: Sequence[Sequence[int]]) -> Ragged:
+def _sliced(encode: Callable[[list[str]], tuple[Ragged, Array]], texts: list[str]) -> tuple[Ragged, Array]:
+    """Encode long texts a few at a time: what tokenizers return takes thirty times the memory of the texts."""
+    if sum(map(len, texts)) < SLICE:
+        return encode(texts)
+    slices = np.cumsum(list(map(len, texts))) // SLICE
+    starts = np.flatnonzero(np.diff(slices, prepend=-1)).tolist()
+    parts = [encode(texts[start:stop]) for start, stop in pairwise([*starts, len(texts)])]
+    lengths = np.concatenate([tokens.lengths for tokens, _ in parts])
+    values = np.concatenate([tokens.values for tokens, _ in parts])
+    return Ragged(values, np.r_[0, np.cumsum(lengths)]), np.concatenate([lost for _, lost in parts])
+
+
+def _ragged(lists: Sequence[Sequence[int]], kind: type[Any] = np.int64) -> Ragged:
     """Return lists of token numbers as one array."""
     offsets = np.zeros(len(lists) + 1, np.int64)
     np.cumsum(list(map(len, lists)), out=offsets[1:])
-    return Ragged(np.fromiter(chain.from_iterable(lists), np.int64, int(offsets[-1])), offsets)
+    return Ragged(np.fromiter(chain.from_iterable(lists), kind, int(offsets[-1])), offsets)
 
 
 def _checked_size(given: int | None, own: int | None) -> int:

@@ -9,10 +9,12 @@ from typing import Any, Unpack
 
 import xxhash
 
+from tarmac.arguments import check_count
 from tarmac.errors import UsageError
 from tarmac.indexing.manifest import Manifest
 from tarmac.jobs.report import Report
 from tarmac.jobs.task import MAX_REASONS
+from tarmac.storage import scheme_of
 from tarmac.storage.urls import Shards
 from tarmac.tokens.given import GivenMapper
 from tarmac.tokens.mapper import TokenMapper, is_image
@@ -33,7 +35,8 @@ from tarmac.tools.options import (
     bundle,
     verb,
 )
-from tarmac.tools.plan import plan
+from tarmac.tools.output import output_directory
+from tarmac.tools.plan import can_index, plan
 from tarmac.tools.rewrite import run_writing
 from tarmac.tools.select import Select
 
@@ -43,6 +46,13 @@ TEXTS, IMAGES = 1024, 64
 """Samples in a batch by default: without and with images."""
 REASONS = 100_000
 """Failed samples of a shard that the ledger has, with their reasons; a report has the first of them."""
+_OF_MODELS = {
+    "vocab_size": "tokenizer",
+    "add_tokens": "tokenizer",
+    "image_vocab_size": "image_tokenizer",
+    "image_token_shift": "image_tokenizer",
+}
+"""Arguments that apply to one of the tokenizers."""
 
 
 class TokenizeArgs(SelectArgs, RunArgs, ErrorArgs, CheckpointArgs, AccessArgs, total=False):
@@ -88,25 +98,24 @@ def tokenize(
     tokenized together (default: 1,024, or 64 with images) and saved as one record.
     """
     if limit is not None:
-        if limit < 1:
-            raise UsageError(f"expected a positive number, got {limit}.", field="limit")
         if options.get("slice") is not None:
             raise UsageError("`limit` and `slice` exclude each other.", field="limit")
-        options["slice"] = slice(0, limit)
-    named = tuple(interleave.split(",")) if isinstance(interleave, str) and interleave else tuple(interleave)
+        options["slice"] = slice(0, check_count("limit", limit, 1))
     work = TokenMapper(
-        text=text,
+        text=_field(text, "text"),
         tokenizer=_named(tokenizer),
-        image=image,
+        image=_field(image, "image"),
         image_tokenizer=_named(image_tokenizer),
-        resolution=_positive(resolution, "resolution"),
-        interleave=tuple(name.strip() for name in named),
-        block_size=None if block_size is None else _positive(block_size, "block_size"),
-        vocab_size=vocab_size,
-        image_vocab_size=image_vocab_size,
-        image_token_shift=_shift(image_token_shift),
-        pad_token=pad_token,
-        add_tokens=tuple(add_tokens),
+        resolution=check_count("resolution", resolution, 1),
+        interleave=tuple(name.strip() for name in _names(interleave, "interleave")),
+        block_size=None if block_size is None else check_count("block_size", block_size, 1),
+        vocab_size=None if vocab_size is None else check_count("vocab_size", vocab_size, 1),
+        image_vocab_size=None
+        if image_vocab_size is None
+        else check_count("image_vocab_size", image_vocab_size, 1),
+        image_token_shift=check_count("image_token_shift", image_token_shift, 0),
+        pad_token=None if pad_token is None else check_count("pad_token", pad_token, 0),
+        add_tokens=_names(add_tokens, "add_tokens"),
     )
     chosen = work if mapper is None else _given(mapper, work)
     if mapper is None:
@@ -120,9 +129,11 @@ def tokenize(
     )
     access = access.shared(run, target)
     size = IMAGES if work.image_tokenizer is not None else TEXTS
-    size = size if batch_size is None else _positive(batch_size, "batch_size")
+    size = size if batch_size is None else check_count("batch_size", batch_size, 1)
+    inputs = access.inputs(sources)
+    _check_streams(inputs.urls, None if select.slice is None else "slice" if limit is None else "limit")
     planned = plan(
-        [access.inputs(sources)],
+        [inputs],
         select,
         target,
         access,
@@ -160,14 +171,23 @@ def _directory(output: str | os.PathLike[str], select: Select) -> str:
     if select.shares and not select.only:
         what = "the parts of each split need a directory of their own."
         raise UsageError(what, field="split", hint="`only`: one split after the other, each with its output.")
-    name = os.fspath(output).rstrip("/")
+    name = output_directory(output)
     if "{" in name:
         fixed = os.path.dirname(name.partition("{")[0]) or "tokens"
         what = "expected a directory, got a pattern."
         raise UsageError(
             what, field="output", url=name, hint=f"{fixed}/, where each part has the name of its shard."
         )
-    return f"{name}/"
+    return name
+
+
+def _check_streams(urls: Sequence[str], counting: str | None) -> None:
+    """Raise if a part has no name, or if the argument `counting` counts samples of shards that cannot be indexed."""
+    if any(scheme_of(url) == "-" for url in urls):
+        raise UsageError("standard input has no name, which its part would have.", hint="the file itself.")
+    if counting and not can_index(urls):
+        what = "the samples of commands and compressed shards cannot be counted in advance."
+        raise UsageError(what, field=counting, hint="plain shards.")
 
 
 def _check_names(parts: Sequence[str]) -> None:
@@ -213,6 +233,9 @@ def _check(mapper: TokenMapper) -> None:
             raise UsageError(f"`{name}` needs `{model}`.", field=model)
         if given and not getattr(mapper, name) and not mapper.interleave:
             raise UsageError(f"`{model}` needs `{name}`.", field=name)
+    for name, model in _OF_MODELS.items():
+        if getattr(mapper, name) and getattr(mapper, model) is None:
+            raise UsageError(f"`{name}` needs `{model}`.", field=name)
     if mapper.interleave:
         _check_sequence(mapper)
 
@@ -264,13 +287,15 @@ def _settings(mapper: TokenMapper) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if value}
 
 
-def _shift(number: int) -> int:
-    if number < 0:
-        raise UsageError(f"expected 0 or a positive number, got {number}.", field="image_token_shift")
-    return number
+def _field(name: Any, field: str) -> str | None:
+    if name is not None and not isinstance(name, str):
+        raise UsageError(f"expected the name of a field, got {name!r}.", field=field)
+    return name
 
 
-def _positive(number: int, field: str) -> int:
-    if number < 1:
-        raise UsageError(f"expected a positive number, got {number}.", field=field)
-    return number
+def _names(given: Any, field: str) -> tuple[str, ...]:
+    """Return the names in a list, or in a text that divides them by commas."""
+    names = given.split(",") if isinstance(given, str) else given
+    if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
+        raise UsageError(f"expected a list of names, got {given!r}.", field=field)
+    return () if given == "" else tuple(names)

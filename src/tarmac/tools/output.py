@@ -364,6 +364,25 @@ def rekeyed(output: Output, sample: Sample, number: int, last: int | None) -> Sa
     return sample | {"__key__": key}
 
 
+def directory_name(given: str | os.PathLike[str], field: str) -> str:
+    """Return the name of a directory with a slash at its end; an empty name is not the root of the file system."""
+    name = os.fspath(given)
+    if not name:
+        raise UsageError("expected a directory, got an empty name.", field=field)
+    return f"{name.rstrip('/')}/"
+
+
+def output_directory(given: str | os.PathLike[str]) -> str:
+    """Return the name of the directory `output` with a slash at its end; raise if it is a file or a stream."""
+    name = directory_name(given, "output")
+    path = name.rstrip("/")
+    if scheme_of(path) in ("-", "pipe"):
+        raise UsageError("expected a directory, got a stream.", field="output", url=path)
+    if is_local(path) and os.path.isfile(local_path(path)):
+        raise UsageError("expected a directory, got a file.", field="output", url=path)
+    return name
+
+
 def make_directory(name: str) -> None:
     """Create the directory of a local file."""
     try:

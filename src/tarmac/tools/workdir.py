@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import glob
 import os
+import shutil
+import socket
 import tempfile
 from array import array
 from collections.abc import Iterable, Iterator
@@ -13,7 +16,10 @@ import numpy as np
 
 from tarmac.errors import DiskFull, TarmacError, UsageError, WriteError
 from tarmac.storage import is_local
+from tarmac.storage.locks import try_lock
 
+_PREFIX, _LOCK = "work-", "lock"
+"""The names of directories beside an output, and of the file in each that its run has locked."""
 HINT = "`tmp`, a directory that is writable and has free space."
 _BATCH = 1 << 16
 
@@ -24,7 +30,8 @@ def work_directory(
 ) -> Iterator[str]:
     """Create a directory in `tmp`, or in the system's temporary directory, and remove it at the end.
 
-    If the workers do not share that, `shared` is the directory beside the output, which they share.
+    If the workers do not share that, `shared` is the directory beside the output, which they share. There, what killed
+    runs have left is removed first.
     """
     if shared is not None and not tmp and not is_local(shared):
         what = (
@@ -35,16 +42,44 @@ def work_directory(
     try:
         if shared is not None and not tmp:
             os.makedirs(shared, exist_ok=True)
+            _remove_abandoned(shared)
         directory = tempfile.TemporaryDirectory(
-            prefix="work-" if home == shared and shared is not None else f"tarmac-{verb}-",
+            prefix=_PREFIX if home == shared and shared is not None else f"tarmac-{verb}-",
             dir=None if home is None else os.path.abspath(home),
             ignore_cleanup_errors=True,
         )
     except OSError as error:
         what = f"cannot create a temporary directory: {error.strerror}."
         raise UsageError(what, field="tmp", url=tmp and os.fspath(tmp), hint=HINT) from None
-    with directory as path:
+    with directory as path, _locked(path):
         yield path
+
+
+def _remove_abandoned(home: str) -> None:
+    """Remove the directories of runs of this machine that were killed: their locks are free.
+
+    Some file systems do not see the locks of other machines.
+    """
+    for path in glob.glob(f"{glob.escape(home)}/{_PREFIX}*/{_LOCK}"):
+        with contextlib.suppress(OSError), open(path, "r+") as file:
+            if file.read() == socket.gethostname() and try_lock(file.fileno()):
+                shutil.rmtree(os.path.dirname(path), ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _locked(directory: str) -> Iterator[None]:
+    """Lock a file in a directory; it has its name only after it was locked."""
+    path = os.path.join(directory, _LOCK)
+    with disk_errors(path):
+        fd = os.open(f"{path}.part", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        with disk_errors(path):
+            try_lock(fd)
+            os.write(fd, socket.gethostname().encode())
+            os.rename(f"{path}.part", path)
+        yield
+    finally:
+        os.close(fd)
 
 
 def copies_directory(verb: str, shared: str | None = None) -> contextlib.AbstractContextManager[str]:

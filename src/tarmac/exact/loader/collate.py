@@ -11,6 +11,8 @@ import numpy as np
 from tarmac.errors import MismatchedBatch
 
 _HINTS = {
+    "length": "pad or cut to one length in a map(), or tokens with tarmac.Tokens(DIR, length=n), use "
+    "Loader(collate=list), or replace a few odd samples with Loader(max_bad_samples=n).",
     "shape": "resize (Resize), crop (RandomResizedCrop) or pad to one shape in a map(), use Loader(collate=list), "
     "or replace a few odd samples with Loader(max_bad_samples=n).",
     "fields": 'pick common fields with to_tuple("jpg;png", "cls"), select samples with where("has(txt)"), use '
@@ -58,7 +60,7 @@ class BatchBuffer:
                 if not isinstance(value, np.ndarray) or value.shape != column.shape[1:]:
                     other = getattr(value, "shape", type(value).__name__)
                     what = f'field "{name}" has shape {column.shape[1:]} and {other} in one batch.'
-                    raise MismatchedBatch(what, hint=_HINTS["shape"])
+                    raise MismatchedBatch(what, hint=_HINTS["length" if column.ndim == 2 else "shape"])
                 if value.dtype != column.dtype:
                     what = f'field "{name}" has dtype {column.dtype} and {value.dtype} in one batch.'
                     raise MismatchedBatch(what, hint="convert it in a map() before the Loader.")

@@ -53,8 +53,8 @@ class TarmacFormat:
         with RecordShardWriter(url, schema, storage=target.storage, write=target.write) as shard:
             for as_they_are, some in itertools.groupby(rows, lambda each: _is_large(each, target)):
                 if as_they_are:
-                    for _, record in some:
-                        shard.copy(record)
+                    for batch, record in some:
+                        shard.copy(record, batch)
                 else:
                     for batch in target.batches(some):
                         shard.write(to_records(batch, schema))

@@ -98,7 +98,7 @@ class MapBatches:
         errors = {n: item.error for n, item in enumerate(items) if type(item) is _Failure}
         good = [number for number in range(len(items)) if number not in errors]
         if self._sorts:
-            good.sort(key=lambda number: (self.mapper.size(items[number]), number))
+            good = self._by_size(items, good, errors)
         results = list[tuple[list[int], Columns]]()
         for start in range(0, len(good), self.batch_size):
             numbers = good[start : start + self.batch_size]
@@ -118,6 +118,16 @@ class MapBatches:
                 counts[name] = counts.get(name, 0) + value
             group.append({"__key__": keys[0], FIELD: to_arrow(Records(self.schema, keys, columns))})
         return group
+
+    def _by_size(self, items: list[Any], numbers: list[int], errors: dict[int, Exception]) -> list[int]:
+        """Return the numbers of items in the order of their sizes; add the errors of those without one."""
+        sizes: dict[int, float] = {}
+        for number in numbers:
+            try:
+                sizes[number] = float(self.mapper.size(items[number]))
+            except Exception as error:
+                errors[number] = error
+        return sorted(sizes, key=lambda number: (sizes[number], number))
 
     def _mapped(
         self, items: list[Any], numbers: list[int], errors: dict[int, Exception]
@@ -140,6 +150,9 @@ class MapBatches:
         result, schema = self.mapper(items), self.schema
         if missing := schema.columns.keys() - result.keys():
             raise UsageError(f"the mapper returned no column {', '.join(sorted(missing))}.")
+        if more := result.keys() - schema.columns.keys():
+            what = f"the mapper returned the column {', '.join(sorted(more))}, which is not in its `outputs`."
+            raise UsageError(what)
         return {name: pack(result[name], column, name, len(items)) for name, column in schema.columns.items()}
 
     def _joined(self, results: list[tuple[list[int], Columns]], kept: Sequence[int]) -> Columns:

@@ -25,6 +25,11 @@ def load_object(source: Any, field: str) -> Any:
     except TypeError as error:
         what = f"{source.__name__} cannot be called without arguments: {error}."
         raise UsageError(what, field=field) from error
+    except TarmacError:
+        raise
+    except Exception as error:
+        what = f"{source.__name__}() raised {type(error).__name__}: {error}."
+        raise UsageError(what, field=field) from error
 
 
 def set_up(model: Any, device: str, field: str) -> None:

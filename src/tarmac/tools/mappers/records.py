@@ -126,7 +126,12 @@ def _cast(array: Array, column: Column, name: str) -> Array:
         low, high = array.min(), array.max()
         if array.dtype.kind not in "iub" or low < limits.min or high > limits.max:
             raise TransformFailed(f'the column "{name}" has values from {low} to {high}, expected {kind}.')
-    return np.ascontiguousarray(array, kind)
+    with np.errstate(over="ignore"):
+        result = np.ascontiguousarray(array, kind)
+    if kind.kind == "f" and array.dtype.kind in "iuf" and (np.isinf(result) & np.isfinite(array)).any():
+        largest = np.abs(array[np.isfinite(array)]).max()
+        raise TransformFailed(f'the column "{name}" has a value of {largest:.6g}, expected {kind}.')
+    return result
 
 
 def to_arrow(records: Records) -> bytes:

@@ -51,12 +51,12 @@ class RowIndex:
     def _members(self) -> list[str]:
         return [name for name, column in self.schema.columns.items() if column.shape]
 
-    def add(self, content: Any) -> None:
-        """Append the rows of a record, whose bytes are not kept."""
+    def add(self, content: Any, batch: Any = None) -> None:
+        """Append the rows of a record, whose bytes are not kept; `batch` is a view of them, if they were parsed."""
         import pyarrow as pa
 
         whole = pa.py_buffer(content)
-        batch = parse_record(whole)[1]
+        batch = parse_record(whole)[1] if batch is None else batch
         offsets, sizes = [], []
         for name in self._members:
             column, array = self.schema.columns[name], batch.column(name)
@@ -181,10 +181,10 @@ class RecordShardWriter:
         """Append a record."""
         self.copy(to_arrow(records))
 
-    def copy(self, record: Any) -> None:
-        """Append the bytes of a record of this schema."""
+    def copy(self, record: Any, batch: Any = None) -> None:
+        """Append the bytes of a record of this schema; `batch` is a view of them, if they were parsed."""
         self._writer.write({"__key__": f"{self._records:06d}", FIELD: record})
-        self._rows.add(record)
+        self._rows.add(record, batch)
         self._records += 1
 
     def close(self) -> None:
