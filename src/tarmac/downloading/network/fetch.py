@@ -45,7 +45,8 @@ class Reply:
     @property
     def answered(self) -> bool:
         """Return whether the host works: it answered, also if it refused."""
-        return self.status not in ("dns", "connect", "tls", "timeout", "truncated") and self.http < 500
+        failures = ("dns", "connect", "tls", "timeout", "truncated", "deadline")
+        return self.status not in failures and self.http < 500
 
     @property
     def transient(self) -> bool:
