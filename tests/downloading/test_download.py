@@ -105,6 +105,25 @@ def test_shards_have_the_order_of_the_rows_and_tables_are_joined(web, tmp_path):
     ]
 
 
+def test_lines_of_urls_have_no_other_columns(web, tmp_path):
+    """A column that is asked for is not forgotten silently."""
+    source = tmp_path / "links.txt"
+    source.write_text("\n".join(urls(web, 3)))
+    for wrong in (
+        {"caption": "TEXT"},
+        {"key": "id"},
+        {"save": ["similarity"]},
+        {"blur": "boxes"},
+        {"verify": "md5"},
+    ):
+        with pytest.raises(UsageError, match="no column"):
+            tarmac.download(source, f"{tmp_path}/out/", **wrong, **OPTIONS)
+    assert not web.requests
+    tarmac.download(source, f"{tmp_path}/out/", caption="txt", save="txt", known=(), **OPTIONS)
+    assert [row["caption"] for row in lines(tmp_path / "out")] == urls(web, 3)
+    assert [json.loads(sample["json"])["txt"] for sample in samples(tmp_path / "out")] == urls(web, 3)
+
+
 def test_text_that_is_not_utf_8(web, tmp_path):
     """Such rows are like others: what is invalid in a caption becomes U+FFFD, and a link with it leads nowhere."""
     links = [each.encode() for each in urls(web, 3)]
@@ -293,8 +312,8 @@ def test_pictures_that_look_alike_are_left_out_within_and_across_runs(tmp_path):
         first = table(tmp_path / "a.parquet", [*links, *(web.url("h1.test", f"/copy/{n}") for n in range(5))])
         more = table(tmp_path / "b.parquet", [web.url("h1.test", f"/copy/{n}") for n in range(5, 15)])
         tarmac.download(first, f"{tmp_path}/a/", dedup="near", rows_per_shard=8, **OPTIONS)
-        for dedup, known in (("near", f"{tmp_path}/a/*.parquet"), ("exact", tmp_path / "a")):
-            tarmac.download(more, f"{tmp_path}/{dedup}/", dedup=dedup, known=[known], **OPTIONS)
+        for dedup, known in (("near", [f"{tmp_path}/a/*.parquet"]), ("exact", tmp_path / "a")):
+            tarmac.download(more, f"{tmp_path}/{dedup}/", dedup=dedup, known=known, **OPTIONS)
     assert statuses(tmp_path / "a") == ["success"] * 10 + ["duplicate"] * 5
     assert statuses(tmp_path / "near") == ["duplicate"] * 5 + ["success"] * 5
     assert statuses(tmp_path / "exact") == ["success"] * 10
@@ -356,6 +375,10 @@ def test_the_command_line(web, tmp_path, capsys):
         {"rows_per_shard": 0}, {"dedup": "some"}, {"known": ["a.parquet"]}, {"concurrency": 0}, {"user_agent": ""},
         {"table_format": "xml"}, {"digest": "crc"}, {"retry": "later"}, {"nameservers": ["localhost"]},
         {"hosts": {"a.test": "b.test"}}, {"host_concurrency": 2, "jobs": 3, "rows_per_shard": 1},
+        {"size": "256"}, {"size": 25.6}, {"caption": 3}, {"save": 3}, {"save": [3]}, {"rows_per_shard": "10"},
+        {"max_failed": "all"}, {"timeout": None}, {"host_rate": float("nan")}, {"hosts": ["a.test"]}, {"ignore": 3},
+        {"hosts": {"a.test": 1}}, {"user_agent": 3}, {"jobs": "2"}, {"retry": 503}, {"exif": "no"}, {"overwrite": 1},
+        {"verify_tls": "no"}, {"manifest": 3}, {"allow_networks": 10},
     ],
 )  # fmt: skip
 def test_invalid_options(wrong, tmp_path):
