@@ -17,6 +17,7 @@ from PIL import Image
 
 import tarmac
 from downloading.links import QUICK, counted, lines, outputs, samples, statuses, table, timeless
+from harness.waiting import until
 from harness.web import NOT_HERE, Answer, hosts, picture, serving
 from tarmac.cli import main
 from tarmac.errors import ErrorBudgetExceeded, JobMismatch, NotFound, TarmacError, UsageError
@@ -434,6 +435,26 @@ def test_numbers_while_it_runs_and_a_page_at_the_end(web, tmp_path, monkeypatch)
         assert text in page
     assert "http://" not in page.replace("http://www.w3.org", "")
     assert "<b>" not in page
+
+
+def test_numbers_of_several_processes_while_they_run(tmp_path):
+    """The last answer comes only when the numbers of the others were told."""
+    said: list[dict[str, object]] = []
+
+    def script(request):
+        if request.path == "/11":
+            assert until(lambda: said and said[-1]["rows"])
+        name = request.path.removeprefix("/")
+        return Answer(picture(int(name), 80, 60)) if name.isdigit() and name != "5" else NOT_HERE
+
+    with serving(script) as web:
+        source = table(tmp_path / "t.parquet", urls(web, 12))
+        options = OPTIONS | {"rows_per_shard": 4, "jobs": 2, "final_retry": False, "live": said.append}
+        tarmac.download(source, f"{tmp_path}/out/", **options)
+    last = said[-1]
+    assert (last["rows"], last["errors"], last["success"]) == (12, {"http": 1}, round(11 / 12, 4))
+    assert last["bytes"] == sum(row["bytes"] or 0 for row in lines(tmp_path / "out"))
+    assert [each["rows"] for each in said] == sorted(each["rows"] for each in said)
 
 
 def test_saved_columns_are_in_the_status_of_all_rows(web, tmp_path):

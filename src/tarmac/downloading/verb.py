@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, Literal, Unpack
 
 from tarmac.downloading.hashes import check_digest
 from tarmac.downloading.images import PictureArgs, Pictures
 from tarmac.downloading.job import DownloadJob
-from tarmac.downloading.live import Live
+from tarmac.downloading.live import Live, watching
 from tarmac.downloading.network.board import Board
 from tarmac.downloading.network.crawl import Turn
 from tarmac.downloading.network.settings import Web, WebArgs
@@ -88,8 +89,8 @@ def download(
     What failed and may pass is tried again at the end of the run, unless `final_retry` is false, and goes to further
     shards. `retry` does the same later: for rows that failed in a way that may pass ("transient"), for all that
     failed ("failed"), or for some statuses. If more than the share `max_failed` of rows fail, the run stops. `html` is
-    a page with plots, written at the end. `live` is called about once a second with the numbers so far, if there is
-    one process (`jobs` is 1, the default).
+    a page with plots, written at the end. `live` is called about once a second with the numbers so far, unless the work
+    is on a cluster.
     """
     web, pictures = bundle(Web, options), bundle(Pictures, options)
     run = bundle(Run, {"jobs": 1, **options})
@@ -148,9 +149,10 @@ def download(
             live=None if live is None else Live(live),
             workers=workers,
         )
-        report = run_writing(job, run, job.name)
-        complete = run.share is None and not run.dry_run
-        rounds = run_rounds(job, report, run, final=final_retry, retry=which) if complete else []
+        with watching(work.board, live) if work.board and live is not None else nullcontext():
+            report = run_writing(job, run, job.name)
+            complete = run.share is None and not run.dry_run
+            rounds = run_rounds(job, report, run, final=final_retry, retry=which) if complete else []
     result = combine(report, rounds, max_failed)
     if html is not None and not run.dry_run:
         write_page(os.fspath(html), result, storage)
