@@ -20,7 +20,7 @@ from downloading.links import QUICK, counted, lines, outputs, samples, statuses,
 from harness.waiting import until
 from harness.web import NOT_HERE, Answer, hosts, picture, serving
 from tarmac.cli import main
-from tarmac.errors import ErrorBudgetExceeded, JobMismatch, NotFound, TarmacError, UsageError
+from tarmac.errors import DecodeFailed, ErrorBudgetExceeded, JobMismatch, NotFound, TarmacError, UsageError
 
 pytestmark = pytest.mark.processes
 NAMES = [f"h{number}.test" for number in range(5)]
@@ -107,9 +107,14 @@ def test_shards_have_the_order_of_the_rows_and_tables_are_joined(web, tmp_path):
 
 
 def test_lines_of_urls_have_no_other_columns(web, tmp_path):
-    """A column that is asked for is not forgotten silently."""
+    """A column that is asked for is not forgotten silently. Editors may write a byte order mark."""
     source = tmp_path / "links.txt"
     source.write_text("\n".join(urls(web, 3)))
+    marked = tmp_path / "marked.txt"
+    marked.write_bytes(b"\xef\xbb\xbf" + source.read_bytes().replace(b"\n", b"\r\n"))
+    tarmac.download(marked, f"{tmp_path}/marked/", **OPTIONS)
+    assert statuses(tmp_path / "marked") == ["success"] * 3
+    before = len(web.requests)
     for wrong in (
         {"caption": "TEXT"},
         {"key": "id"},
@@ -119,7 +124,7 @@ def test_lines_of_urls_have_no_other_columns(web, tmp_path):
     ):
         with pytest.raises(UsageError, match="no column"):
             tarmac.download(source, f"{tmp_path}/out/", **wrong, **OPTIONS)
-    assert not web.requests
+    assert len(web.requests) == before
     tarmac.download(source, f"{tmp_path}/out/", caption="txt", save="txt", known=(), **OPTIONS)
     assert [row["caption"] for row in lines(tmp_path / "out")] == urls(web, 3)
     assert [json.loads(sample["json"])["txt"] for sample in samples(tmp_path / "out")] == urls(web, 3)
@@ -182,6 +187,37 @@ def test_running_again_asks_for_nothing(web, tmp_path):
         tarmac.download(source, f"{tmp_path}/out/", rows_per_shard=8, size=9, **OPTIONS)
     (tmp_path / "out" / "00001.tar").unlink()
     assert tarmac.download(source, f"{tmp_path}/out/", rows_per_shard=8, **OPTIONS).done == 1
+
+
+def test_tables_may_be_moved_and_spelt_in_another_way(web, tmp_path, monkeypatch):
+    """A job is recognised by what its tables contain: another table of the same name is refused."""
+    (tmp_path / "a").mkdir()
+    table(tmp_path / "a" / "t.parquet", urls(web, 20))
+    monkeypatch.chdir(tmp_path / "a")
+    tarmac.download("t.parquet", "out/", rows_per_shard=8, **OPTIONS)
+    before = len(web.requests)
+    for source in ("./t.parquet", tmp_path / "a" / "t.parquet", "../a"):
+        assert tarmac.download(source, "out/", rows_per_shard=8, **OPTIONS).kept == 3
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    shutil.rmtree(tmp_path / "a" / "out")
+    assert (
+        tarmac.download(tmp_path / "b" / "t.parquet", f"{tmp_path}/b/out/", rows_per_shard=8, **OPTIONS).kept
+        == 3
+    )
+    table(tmp_path / "t.parquet", urls(web, 19)[::-1] + urls(web, 1))
+    with pytest.raises(JobMismatch, match=r"t\.parquet"):
+        tarmac.download(tmp_path / "t.parquet", f"{tmp_path}/b/out/", rows_per_shard=8, **OPTIONS)
+    assert len(web.requests) == before
+
+
+def test_a_damaged_row_says_what_to_try(web, tmp_path):
+    source = tmp_path / "t.csv"
+    source.write_text("url,TEXT\n" + "".join(f"{url},text\n" for url in urls(web, 20)) + "bad,row,of three\n")
+    with pytest.raises(DecodeFailed, match="row 21") as caught:
+        tarmac.download(source, f"{tmp_path}/out/", rows_per_shard=8, **OPTIONS)
+    assert "tarmac select" in caught.value.hint
+    tarmac.select(source, tmp_path / "good")
+    assert tarmac.download(tmp_path / "good", f"{tmp_path}/more/", **OPTIONS).written == 20
 
 
 def test_keys_of_a_column(web, tmp_path):

@@ -171,9 +171,10 @@ class Rows:
             links = self.columns(segment.table)
             table = self.tables[segment.table]
             rows = table.span(segment.start, segment.length, links.columns)
-            for number, row in enumerate(rows, segment.first):
-                if not wanted or number in wanted:
-                    yield number, links, row
+            with _advice(table):
+                for number, row in enumerate(rows, segment.first):
+                    if not wanted or number in wanted:
+                        yield number, links, row
 
     def digest(self, block: Block) -> str:
         """Return a digest of what a block needs of its rows."""
