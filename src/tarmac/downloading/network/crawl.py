@@ -142,8 +142,13 @@ class Crawl:
                 self._give_up(origin)
 
     async def _run(self, end: float, tail: Tail) -> None:
+        looked = self.clock()
         while True:
             now = self.clock()
+            if (stopped := now - looked - _LONGEST_NAP) > 0:  # this process, and not those that it asked
+                for visit in self._tasks.values():
+                    visit.asked_at += stopped
+            looked = now
             if now >= end:
                 await self._stop("the time for the shard was over.")
                 return
