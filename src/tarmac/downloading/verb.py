@@ -92,6 +92,7 @@ def download(
     a page with plots, written at the end. `live` is called about once a second with the numbers so far, unless the work
     is on a cluster.
     """
+    check_types(Web.__annotations__ | Pictures.__annotations__ | Run.__annotations__, options)
     web, pictures = bundle(Web, options), bundle(Pictures, options)
     run = bundle(Run, {"jobs": 1, **options})
     which, known = as_names(retry, "retry"), [known] if isinstance(known, str | os.PathLike) else list(known)

@@ -33,7 +33,6 @@ from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.storage.urls import Shards
 from tarmac.tar import Repeated, TarOptions
 from tarmac.tar.reader import DEFAULT_OPTIONS
-from tarmac.tools.arguments import check_types
 
 if TYPE_CHECKING:
     from tarmac.exact.shardset import OpenOptions
@@ -370,10 +369,7 @@ class Checkpoints:
 
 def bundle(group: Callable[..., T], options: Mapping[str, Any]) -> T:
     """Create an object from the options that its class accepts."""
-    parameters = inspect.signature(group).parameters
-    chosen = {name: options[name] for name in parameters if name in options}
-    check_types({name: each.annotation for name, each in parameters.items()}, chosen)
-    return group(**chosen)
+    return group(**{name: options[name] for name in inspect.signature(group).parameters if name in options})
 
 
 def verb(arguments: type, *groups: type) -> Callable[[Callable[P, R]], Callable[P, R]]:

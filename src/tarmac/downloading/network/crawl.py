@@ -287,7 +287,8 @@ class Crawl:
         self.known.usual += _WEIGHT * (visit.received - self.known.usual)
         if reply.answered:
             for usual in (self.known, self.known.hosts.of(host)):
-                usual.usual_seconds += _WEIGHT * (reply.seconds - usual.usual_seconds)
+                weight = _WEIGHT if usual.usual_seconds else 1.0  # the first answer of a host
+                usual.usual_seconds += weight * (reply.seconds - usual.usual_seconds)
         if reply.status == "redirect":
             reply = self._redirect(visit, reply)
             if reply.status == "redirect":
