@@ -9,9 +9,12 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 import tarmac
+from harness.waiting import FOREVER
 from harness.web import LOOPBACK
+from tarmac.downloading.network import crawl, schedule
 
 QUICK: dict[str, Any] = {
     "allow_networks": LOOPBACK,
@@ -21,6 +24,12 @@ QUICK: dict[str, Any] = {
     "ignore": ["tdmrep"],  # one request less for each host
 }
 """Options for servers that answer at once, or never."""
+
+
+def patiently(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have downloads leave no row to the end of the run because the machine is busy."""
+    monkeypatch.setattr(schedule, "SHORTEST_TAIL", float(FOREVER))
+    monkeypatch.setattr(crawl, "_SLOW", float(FOREVER))
 
 
 def table(path: Path, urls: Sequence[str | None], **columns: Sequence[Any]) -> str:

@@ -17,9 +17,10 @@ from PIL import Image
 
 import tarmac
 from downloading.links import QUICK, counted, lines, outputs, samples, statuses, table, timeless
+from harness.waiting import until
 from harness.web import NOT_HERE, Answer, hosts, picture, serving
 from tarmac.cli import main
-from tarmac.errors import ErrorBudgetExceeded, JobMismatch, NotFound, TarmacError, UsageError
+from tarmac.errors import DecodeFailed, ErrorBudgetExceeded, JobMismatch, NotFound, TarmacError, UsageError
 
 pytestmark = pytest.mark.processes
 NAMES = [f"h{number}.test" for number in range(5)]
@@ -105,6 +106,30 @@ def test_shards_have_the_order_of_the_rows_and_tables_are_joined(web, tmp_path):
     ]
 
 
+def test_lines_of_urls_have_no_other_columns(web, tmp_path):
+    """A column that is asked for is not forgotten silently. Editors may write a byte order mark."""
+    source = tmp_path / "links.txt"
+    source.write_text("\n".join(urls(web, 3)))
+    marked = tmp_path / "marked.txt"
+    marked.write_bytes(b"\xef\xbb\xbf" + source.read_bytes().replace(b"\n", b"\r\n"))
+    tarmac.download(marked, f"{tmp_path}/marked/", **OPTIONS)
+    assert statuses(tmp_path / "marked") == ["success"] * 3
+    before = len(web.requests)
+    for wrong in (
+        {"caption": "TEXT"},
+        {"key": "id"},
+        {"save": ["similarity"]},
+        {"blur": "boxes"},
+        {"verify": "md5"},
+    ):
+        with pytest.raises(UsageError, match="no column"):
+            tarmac.download(source, f"{tmp_path}/out/", **wrong, **OPTIONS)
+    assert len(web.requests) == before
+    tarmac.download(source, f"{tmp_path}/out/", caption="txt", save="txt", known=(), **OPTIONS)
+    assert [row["caption"] for row in lines(tmp_path / "out")] == urls(web, 3)
+    assert [json.loads(sample["json"])["txt"] for sample in samples(tmp_path / "out")] == urls(web, 3)
+
+
 def test_text_that_is_not_utf_8(web, tmp_path):
     """Such rows are like others: what is invalid in a caption becomes U+FFFD, and a link with it leads nowhere."""
     links = [each.encode() for each in urls(web, 3)]
@@ -162,6 +187,37 @@ def test_running_again_asks_for_nothing(web, tmp_path):
         tarmac.download(source, f"{tmp_path}/out/", rows_per_shard=8, size=9, **OPTIONS)
     (tmp_path / "out" / "00001.tar").unlink()
     assert tarmac.download(source, f"{tmp_path}/out/", rows_per_shard=8, **OPTIONS).done == 1
+
+
+def test_tables_may_be_moved_and_spelt_in_another_way(web, tmp_path, monkeypatch):
+    """A job is recognised by what its tables contain: another table of the same name is refused."""
+    (tmp_path / "a").mkdir()
+    table(tmp_path / "a" / "t.parquet", urls(web, 20))
+    monkeypatch.chdir(tmp_path / "a")
+    tarmac.download("t.parquet", "out/", rows_per_shard=8, **OPTIONS)
+    before = len(web.requests)
+    for source in ("./t.parquet", tmp_path / "a" / "t.parquet", "../a"):
+        assert tarmac.download(source, "out/", rows_per_shard=8, **OPTIONS).kept == 3
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    shutil.rmtree(tmp_path / "a" / "out")
+    assert (
+        tarmac.download(tmp_path / "b" / "t.parquet", f"{tmp_path}/b/out/", rows_per_shard=8, **OPTIONS).kept
+        == 3
+    )
+    table(tmp_path / "t.parquet", urls(web, 19)[::-1] + urls(web, 1))
+    with pytest.raises(JobMismatch, match=r"t\.parquet"):
+        tarmac.download(tmp_path / "t.parquet", f"{tmp_path}/b/out/", rows_per_shard=8, **OPTIONS)
+    assert len(web.requests) == before
+
+
+def test_a_damaged_row_says_what_to_try(web, tmp_path):
+    source = tmp_path / "t.csv"
+    source.write_text("url,TEXT\n" + "".join(f"{url},text\n" for url in urls(web, 20)) + "bad,row,of three\n")
+    with pytest.raises(DecodeFailed, match="row 21") as caught:
+        tarmac.download(source, f"{tmp_path}/out/", rows_per_shard=8, **OPTIONS)
+    assert "tarmac select" in caught.value.hint
+    tarmac.select(source, tmp_path / "good")
+    assert tarmac.download(tmp_path / "good", f"{tmp_path}/more/", **OPTIONS).written == 20
 
 
 def test_keys_of_a_column(web, tmp_path):
@@ -293,8 +349,8 @@ def test_pictures_that_look_alike_are_left_out_within_and_across_runs(tmp_path):
         first = table(tmp_path / "a.parquet", [*links, *(web.url("h1.test", f"/copy/{n}") for n in range(5))])
         more = table(tmp_path / "b.parquet", [web.url("h1.test", f"/copy/{n}") for n in range(5, 15)])
         tarmac.download(first, f"{tmp_path}/a/", dedup="near", rows_per_shard=8, **OPTIONS)
-        for dedup, known in (("near", f"{tmp_path}/a/*.parquet"), ("exact", tmp_path / "a")):
-            tarmac.download(more, f"{tmp_path}/{dedup}/", dedup=dedup, known=[known], **OPTIONS)
+        for dedup, known in (("near", [f"{tmp_path}/a/*.parquet"]), ("exact", tmp_path / "a")):
+            tarmac.download(more, f"{tmp_path}/{dedup}/", dedup=dedup, known=known, **OPTIONS)
     assert statuses(tmp_path / "a") == ["success"] * 10 + ["duplicate"] * 5
     assert statuses(tmp_path / "near") == ["duplicate"] * 5 + ["success"] * 5
     assert statuses(tmp_path / "exact") == ["success"] * 10
@@ -356,6 +412,10 @@ def test_the_command_line(web, tmp_path, capsys):
         {"rows_per_shard": 0}, {"dedup": "some"}, {"known": ["a.parquet"]}, {"concurrency": 0}, {"user_agent": ""},
         {"table_format": "xml"}, {"digest": "crc"}, {"retry": "later"}, {"nameservers": ["localhost"]},
         {"hosts": {"a.test": "b.test"}}, {"host_concurrency": 2, "jobs": 3, "rows_per_shard": 1},
+        {"size": "256"}, {"size": 25.6}, {"caption": 3}, {"save": 3}, {"save": [3]}, {"rows_per_shard": "10"},
+        {"max_failed": "all"}, {"timeout": None}, {"host_rate": float("nan")}, {"hosts": ["a.test"]}, {"ignore": 3},
+        {"hosts": {"a.test": 1}}, {"user_agent": 3}, {"jobs": "2"}, {"retry": 503}, {"exif": "no"}, {"overwrite": 1},
+        {"verify_tls": "no"}, {"manifest": 3}, {"allow_networks": 10},
     ],
 )  # fmt: skip
 def test_invalid_options(wrong, tmp_path):
@@ -411,6 +471,26 @@ def test_numbers_while_it_runs_and_a_page_at_the_end(web, tmp_path, monkeypatch)
         assert text in page
     assert "http://" not in page.replace("http://www.w3.org", "")
     assert "<b>" not in page
+
+
+def test_numbers_of_several_processes_while_they_run(tmp_path):
+    """The last answer comes only when the numbers of the others were told."""
+    said: list[dict[str, object]] = []
+
+    def script(request):
+        if request.path == "/11":
+            assert until(lambda: said and said[-1]["rows"])
+        name = request.path.removeprefix("/")
+        return Answer(picture(int(name), 80, 60)) if name.isdigit() and name != "5" else NOT_HERE
+
+    with serving(script) as web:
+        source = table(tmp_path / "t.parquet", urls(web, 12))
+        options = OPTIONS | {"rows_per_shard": 4, "jobs": 2, "final_retry": False, "live": said.append}
+        tarmac.download(source, f"{tmp_path}/out/", **options)
+    last = said[-1]
+    assert (last["rows"], last["errors"], last["success"]) == (12, {"http": 1}, round(11 / 12, 4))
+    assert last["bytes"] == sum(row["bytes"] or 0 for row in lines(tmp_path / "out"))
+    assert [each["rows"] for each in said] == sorted(each["rows"] for each in said)
 
 
 def test_saved_columns_are_in_the_status_of_all_rows(web, tmp_path):

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 import tarmac
-from downloading.links import QUICK, outputs, statuses, table, timeless
+from downloading.links import QUICK, outputs, patiently, statuses, table, timeless
 from harness import rounds
 from harness.clusters import import_path
 from harness.crash import Forked
-from harness.waiting import until
+from harness.waiting import FOREVER, until
 from harness.web import NOT_HERE, Answer, hosts, picture, serving
 
 pytestmark = [pytest.mark.processes, pytest.mark.long]
@@ -113,6 +113,41 @@ def test_kills_at_random_moments_and_changes_of_the_engine(web, tmp_path):
         assert asked.total() <= ROWS + struck * WORKERS * AT_ONCE
         kills, again, jobs = kills + struck, again + asked.total() - ROWS, jobs + 1
     print(f"{kills} kills of {jobs} downloads of {ROWS} rows: {again} requests more than rows")
+
+
+def test_kills_while_late_rows_are_fetched(tmp_path, monkeypatch):
+    """A third of the rows fails until all shards are written; the end of the run, which fetches them, is killed."""
+    patiently(monkeypatch)
+    late, output, choice = range(0, ROWS, 3), [tmp_path / "quiet"], random.Random(5)
+
+    def script(request):
+        number = int(request.path.removeprefix("/"))
+        ready = all((output[0] / f"{shard:05d}.parquet").exists() for shard in range(ROWS // BLOCK))
+        return Answer(picture(number, 60, 40)) if ready or number not in late else Answer(status=503)
+
+    with serving(script) as server:
+        links = source(server, tmp_path)
+        options = OPTIONS | {"final_retry": True, "url_retries": 0, "timeout": float(FOREVER)}
+        tarmac.download(links, f"{output[0]}/", **options)
+        quiet, lines = outputs(output[0]), timeless(output[0])
+        assert len([name for name in quiet if name.endswith(".tar")]) == ROWS // BLOCK + -(
+            -len(late) // BLOCK
+        )
+        kills = 0
+        while kills < rounds(6):
+            output[0], before = tmp_path / f"out-{kills}", len(server.requests)
+            for goal in (
+                ROWS + choice.randrange(1, len(late) // 2),
+                ROWS + choice.randrange(len(late) // 2, len(late)),
+            ):
+                process = Forked(lambda: tarmac.download(links, f"{output[0]}/", **options)).start()
+                kills += killed(process, server, before + goal, choice.uniform(0, 0.02))
+            report = tarmac.download(links, f"{output[0]}/", **options)
+            assert (report.written, report.failed) == (ROWS, 0)
+            assert outputs(output[0]) == quiet
+            assert timeless(output[0]) == lines
+            assert len(server.requests) - before <= ROWS + len(late) + 2 * AT_ONCE
+    print(f"{kills} kills")
 
 
 def test_another_engine_completes_the_download(web, tmp_path):

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +17,7 @@ import tarmac
 from downloading.links import QUICK, counted, lines, statuses, table
 from harness.clusters import import_path
 from harness.web import NOT_HERE, Answer, hosts, picture, serving
+from tarmac.downloading.network import crawl
 from tarmac.downloading.network.board import Board
 from tarmac.downloading.network.settings import HOST_CONCURRENCY, Web
 from tarmac.errors import UsageError
@@ -131,6 +133,43 @@ def test_slow_answers_do_not_hold_up_others(tmp_path):
         options = QUICK | {"timeout": 10_000.0, "shard_timeout": None}
         tarmac.download(source, f"{tmp_path}/out/", concurrency=12, hosts=hosts(*names), **options)
     assert statuses(tmp_path / "out") == ["success"] * count
+
+
+@pytest.mark.parametrize("kind", ["places", "memory"])
+def test_slow_answers_leave_their_places_to_others(kind, tmp_path, monkeypatch):
+    """More of them than there are places, or one that fills the memory, would end only when all others were sent."""
+    monkeypatch.setattr(crawl, "_SLOW", 0.3)
+    if kind == "memory":
+        monkeypatch.setattr(crawl, "HELD", 1 << 16)
+    names = [f"h{number}.test" for number in range(50)]
+    count, places, every = (400, 10, 10) if kind == "places" else (400, 100, 50)
+    slow = {str(number) for number in range(100, count, every)}
+    released = asyncio.Event()
+    served: set[str] = set()
+
+    def script(request):
+        name = request.path.removeprefix("/")
+        if not name.isdigit():
+            return NOT_HERE
+        if name in slow and kind == "places":
+            return Answer(picture(1), waits=released)
+        if name in slow and not released.is_set():
+            return Answer(picture(1, format="PNG") + bytes(1 << 17), way="hang")
+        served.add(name)
+        if len(served) == count - len(slow):
+            released.set()
+        return Answer(picture(int(name) % 50))
+
+    with serving(script) as web:
+        source = table(tmp_path / "t.parquet", [web.url(names[n % 50], f"/{n}") for n in range(count)])
+        options = QUICK | {"timeout": 10_000.0, "shard_timeout": 60.0, "max_failed": 1.0}
+        tarmac.download(source, f"{tmp_path}/out/", concurrency=places, hosts=hosts(*names), **options)
+        assert released.is_set()
+    assert statuses(tmp_path / "out") == ["success"] * count
+    first = pq.read_table(tmp_path / "out" / "00000.parquet")
+    assert first["status"].to_pylist().count("success") >= count - len(slow)
+    assert len(web.pictures()) == count
+    assert web.pictures().total() <= count + len(slow)
 
 
 def test_a_shard_ends_at_its_deadline_whatever_its_hosts_do(tmp_path):

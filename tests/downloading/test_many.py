@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import tarmac
-from downloading.links import QUICK, counted, lines, statuses, table
+from downloading.links import QUICK, counted, lines, patiently, statuses, table
 from harness import rounds
 from harness.clusters import import_path
 from harness.memory import peak, reset_peak
@@ -73,7 +73,8 @@ def every_status(folder):
     return [pq.read_table(path) for path in sorted(folder.glob("*.parquet"))]
 
 
-def test_every_row_has_one_status_and_totals_are_those_of_the_server(tmp_path):
+def test_every_row_has_one_status_and_totals_are_those_of_the_server(tmp_path, monkeypatch):
+    patiently(monkeypatch)
     count = rounds(5) * 2000 if rounds(1) == 1 else 100_000
     kinds = [kind for kind, share in SHARES.items() for _ in range(share)]
     with serving(script) as web:

@@ -43,7 +43,7 @@ class Answer:
     headers: Mapping[str, str] | list[tuple[str, str]] = field(default_factory=dict)
     way: str = "whole"
     """`whole`, `stall` (nothing), `drip` (a byte now and then), `endless` (zeros behind it), `cut` (before the end),
-    `reset`, `pieces` (a byte, and the rest)."""
+    `reset`, `pieces` (a byte, and the rest), `hang` (all but the end, and then nothing)."""
     delay: float = 0.0
     """Seconds before the answer begins."""
     waits: asyncio.Event | None = None
@@ -184,7 +184,7 @@ class _Server:
         if answer.way == "reset":
             writer.transport.abort()
             return False
-        length = len(answer.body) + (1000 if answer.way == "cut" else 0)
+        length = len(answer.body) + (1000 if answer.way in ("cut", "hang") else 0)
         head = [f"HTTP/1.1 {answer.status} Scripted", *(f"{name}: {value}" for name, value in items)]
         if answer.way != "endless":
             head.append(f"Content-Length: {length}")
@@ -208,6 +208,8 @@ class _Server:
         else:
             writer.write(answer.body)
         await writer.drain()
+        if answer.way == "hang":
+            await asyncio.sleep(10_000)
         return answer.way in ("whole", "pieces")
 
 

@@ -269,6 +269,14 @@ def test_numbers_of_tables_may_have_different_types(tmp_path):
     assert rows(tmp_path / "out") == [{"u": "a", "w": 1.0, "n": None}, {"u": "b", "w": 2.5, "n": "x"}]
 
 
+def test_tables_without_a_common_column(tmp_path):
+    write(tmp_path / "a.parquet", u=["a"])
+    write(tmp_path / "b.parquet", v=["b"])
+    with pytest.raises(UsageError, match="no column 'u'") as caught:
+        tarmac.select([tmp_path / "a.parquet", tmp_path / "b.parquet"], tmp_path / "out")
+    assert caught.value.hint is None
+
+
 def test_other_types_pass_unchanged(tmp_path):
     values = {
         "u": ["a", "a"],
@@ -340,6 +348,20 @@ def test_files_of_others_are_not_replaced(links, tmp_path):
         ({"jobs": 0}, UsageError),
         ({"lang": ","}, UsageError),
         ({"where": "hash > 100"}, UsageError),
+        ({"where": 3}, UsageError),
+        ({"where": ["WIDTH > 3", 3]}, UsageError),
+        ({"columns": 3}, UsageError),
+        ({"columns": ["URL", 3]}, UsageError),
+        ({"columns": {"URL": 3}}, UsageError),
+        ({"dedup": 3}, UsageError),
+        ({"key": 3, "shuffle": 1}, UsageError),
+        ({"lang": ["en", None]}, UsageError),
+        ({"min_size": "large"}, UsageError),
+        ({"max_unsafe": NAN}, UsageError),
+        ({"memory": "2GiB"}, UsageError),
+        ({"jobs": "2"}, UsageError),
+        ({"engine": None}, UsageError),
+        ({"overwrite": "yes"}, UsageError),
     ],
 )
 def test_errors(options, error, links, tmp_path):

@@ -9,6 +9,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import Any
 
 from tarmac.display import identity
@@ -29,6 +30,7 @@ from tarmac.runtime.crew import workers_at_once
 from tarmac.samples.grouping import Sample
 from tarmac.samples.naming import check_key
 from tarmac.storage import StorageOptions, is_local
+from tarmac.storage.local import local_path
 from tarmac.tools.closing import close_job
 from tarmac.tools.columns import encode_json
 from tarmac.tools.output import Output, ShardTask, make_directory, same_name, write_shard
@@ -82,7 +84,9 @@ class DownloadJob(ShardTask):
         return self.__dict__ | hidden | ({} if self.dedup else {"earlier": self.earlier[:1]})
 
     def options(self) -> dict[str, Any]:
-        tables = [identity(table.url) for table in self.rows.tables]
+        urls = [table.url for table in self.rows.tables]
+        # Not their directories: a job may be moved with its tables, and what these contain is compared.
+        tables = [PurePath(local_path(url)).name if is_local(url) else identity(url) for url in urls]
         count = sum(block.count for block in self.blocks)
         options = {"sources": tables, "rows": count, "rows_per_shard": self.rows.step}
         options |= self.output.options() | self.rows.links.options() | self.work.pictures.options()

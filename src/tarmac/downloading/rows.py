@@ -72,9 +72,9 @@ class Links:
 
     def of(self, table: Table) -> Links:
         """Return the columns as a table spells them; raise if it lacks one. Upper and lower case do not matter."""
-        if self.url == "url" and table.names == ["txt"]:
-            return Links(url="txt")
         named = {name: value for name, value in self.__dict__.items() if value and name != "save"}
+        if self.url == "url" and table.names == ["txt"]:  # lines of URLs
+            named["url"] = "txt"
         spelt = {name: _spelt(value, name, table) for name, value in named.items()}
         return Links(save=tuple(_spelt(name, "save", table) for name in self.save), **spelt)
 
@@ -171,9 +171,10 @@ class Rows:
             links = self.columns(segment.table)
             table = self.tables[segment.table]
             rows = table.span(segment.start, segment.length, links.columns)
-            for number, row in enumerate(rows, segment.first):
-                if not wanted or number in wanted:
-                    yield number, links, row
+            with _advice(table):
+                for number, row in enumerate(rows, segment.first):
+                    if not wanted or number in wanted:
+                        yield number, links, row
 
     def digest(self, block: Block) -> str:
         """Return a digest of what a block needs of its rows."""

@@ -15,6 +15,7 @@ from typing import Any
 from tarmac.display import plural
 from tarmac.downloading.hashes import bytes_hash, digest, perceptual_hash
 from tarmac.downloading.images import Pictures, Rejected, largest_size, prepare
+from tarmac.downloading.live import Posting
 from tarmac.downloading.network.board import Board
 from tarmac.downloading.network.crawl import Crawl, Known, Turn, Visit
 from tarmac.downloading.network.fetch import Reply
@@ -109,7 +110,11 @@ class Fetching:
         work = self.work
         with Board(work.board) if work.board else contextlib.nullcontext() as board:
             crawl = Crawl(work.web, self.known, self._handle, largest_size, work.patience, work.turn, board)
+            posting = None if board is None else Posting(board)
+            self.live = posting or self.live
             await crawl.run(self._noted(links), self.work.web.shard_timeout)
+            if posting is not None:
+                posting.post(self.statuses, self._bytes)
 
     def _noted(self, links: Iterator[Link]) -> Iterator[tuple[int, Any]]:
         for link in links:

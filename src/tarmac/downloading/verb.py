@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, Literal, Unpack
 
 from tarmac.downloading.hashes import check_digest
 from tarmac.downloading.images import PictureArgs, Pictures
 from tarmac.downloading.job import DownloadJob
-from tarmac.downloading.live import Live
+from tarmac.downloading.live import Live, watching
 from tarmac.downloading.network.board import Board
 from tarmac.downloading.network.crawl import Turn
 from tarmac.downloading.network.settings import Web, WebArgs
@@ -25,6 +26,7 @@ from tarmac.errors import UrlError, UsageError
 from tarmac.storage import StorageOptions, is_local
 from tarmac.storage.local import local_path
 from tarmac.storage.types import DEFAULT_STORAGE
+from tarmac.tools.arguments import as_names, check_types
 from tarmac.tools.options import Run, RunArgs, bundle, verb
 from tarmac.tools.output import Output, make_directory
 from tarmac.tools.rewrite import run_writing
@@ -50,7 +52,7 @@ def download(
     url: str = "url",
     caption: str | None = None,
     key: str | None = None,
-    save: Sequence[str] = (),
+    save: str | Sequence[str] = (),
     rows_per_shard: int = ROWS,
     table_format: str | None = None,
     blur: str | None = None,
@@ -58,7 +60,7 @@ def download(
     digest: str = "xxh3",
     verify: str | None = None,
     dedup: Literal["exact", "near"] | None = None,
-    known: Sequence[Path] = (),
+    known: Path | Sequence[Path] = (),
     max_failed: float = 0.8,
     final_retry: bool = True,
     retry: str | Sequence[str] | None = None,
@@ -87,12 +89,21 @@ def download(
     What failed and may pass is tried again at the end of the run, unless `final_retry` is false, and goes to further
     shards. `retry` does the same later: for rows that failed in a way that may pass ("transient"), for all that
     failed ("failed"), or for some statuses. If more than the share `max_failed` of rows fail, the run stops. `html` is
-    a page with plots, written at the end. `live` is called about once a second with the numbers so far, if there is
-    one process (`jobs` is 1, the default).
+    a page with plots, written at the end. `live` is called about once a second with the numbers so far, unless the work
+    is on a cluster.
     """
+    check_types(Web.__annotations__ | Pictures.__annotations__ | Run.__annotations__, options)
     web, pictures = bundle(Web, options), bundle(Pictures, options)
     run = bundle(Run, {"jobs": 1, **options})
-    which = [retry] if isinstance(retry, str) else list(retry or ())
+    which, known = as_names(retry, "retry"), [known] if isinstance(known, str | os.PathLike) else list(known)
+    texts = {"url": url, "caption": caption, "key": key, "blur": blur, "verify": verify, "manifest": manifest}
+    others = {
+        "rows_per_shard": rows_per_shard,
+        "max_failed": max_failed,
+        "exif": exif,
+        "final_retry": final_retry,
+    }
+    check_types(download.__annotations__, texts | others | {"overwrite": overwrite})
     _check(run, rows_per_shard, max_failed, dedup, known, which)
     pattern = os.fspath(output)
     if pattern == "-":
@@ -104,14 +115,14 @@ def download(
     target = Output(
         pattern, index=True, manifest=listed, post_cmd=post_cmd, overwrite=overwrite, storage=storage
     )
-    links = Links(url, caption, key, tuple(save), blur, verify)
+    links = Links(url, caption, key, as_names(save, "save"), blur, verify)
     facts: dict[str, Any] = {"digest": check_digest(digest), "ignore": sorted(web.ignore)}
     facts |= {"exif": exif, "dedup": dedup}
     turn: Turn = "first" if final_retry and run.share is None else "only"
     work = Work(web, pictures, digest, exif, max_failed, min(_BLOCKED, web.max_wait), turn)
     if is_local(folder) and os.path.isfile(local_path(folder)):
         raise UsageError("expected a directory, and it is a file.", field="output", url=folder)
-    seen = tuple(list_tables(list(known), storage, field="known")) if known else ()
+    seen = tuple(list_tables(known, storage, field="known")) if known else ()
     for each in seen:
         check_statuses(each, storage)
     if html is not None and is_local(os.fspath(html)) and not run.dry_run:
@@ -139,9 +150,10 @@ def download(
             live=None if live is None else Live(live),
             workers=workers,
         )
-        report = run_writing(job, run, job.name)
-        complete = run.share is None and not run.dry_run
-        rounds = run_rounds(job, report, run, final=final_retry, retry=which) if complete else []
+        with watching(work.board, live) if work.board and live is not None else nullcontext():
+            report = run_writing(job, run, job.name)
+            complete = run.share is None and not run.dry_run
+            rounds = run_rounds(job, report, run, final=final_retry, retry=which) if complete else []
     result = combine(report, rounds, max_failed)
     if html is not None and not run.dry_run:
         write_page(os.fspath(html), result, storage)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from tarmac.errors import UsageError
 from tarmac.limits import GIB
 from tarmac.selecting.filters import FILTERS
+from tarmac.tools.arguments import check_types
 
 ROWS_PER_FILE = 1_000_000
 MEMORY = 2 * GIB
@@ -38,6 +38,9 @@ class Options:
     rows_per_file: int = ROWS_PER_FILE
 
     def __post_init__(self) -> None:
+        check_types(self.__annotations__, {"on": self.on, "rows_per_file": self.rows_per_file})
+        numbers = {name: value for name, value in self.filters.items() if name != "lang"}
+        check_types(dict.fromkeys(numbers, "float"), numbers)
         self._check_choices()
         self._check_numbers()
         if bool(self.join) != bool(self.on):
@@ -110,13 +113,6 @@ class Options:
         facts |= {"how": self.how if self.join else None, "nulls": self.nulls if self.filters else None}
         facts |= {name: list(value) if name == "lang" else value for name, value in self.filters.items()}
         return {name: value for name, value in facts.items() if value not in (None, [], "")}
-
-
-def as_names(value: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Return names that are given as a list, or as text with commas, which may have spaces behind them."""
-    if isinstance(value, str):
-        return tuple(stripped for name in value.split(",") if (stripped := name.strip()))
-    return tuple(value or ())
 
 
 def as_number(value: Any) -> Any:

@@ -39,7 +39,11 @@ def merged_schema(
             if name not in schema.names:
                 common = [each for each in first.names if all(each in other.names for _, other in schemas)]
                 what = f"the table has no column {name!r}, which other tables have."
-                hint = f"`columns`, with those that all tables have: {', '.join(common)[:200]}."
+                hint = (
+                    f"`columns`, with those that all tables have: {', '.join(common)[:200]}."
+                    if common
+                    else None
+                )
                 raise UsageError(what, url=url, hint=hint)
             other = plain_type(schema.field(name).type)
             merged = other if kind is None else _common(kind, other)

@@ -18,7 +18,6 @@ from tarmac.selecting.options import (
     ROWS_PER_FILE,
     SMALLEST_MEMORY,
     Options,
-    as_names,
     as_number,
 )
 from tarmac.selecting.plot import check_plot
@@ -29,6 +28,7 @@ from tarmac.storage import StorageOptions, is_local
 from tarmac.storage.local import local_path
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.storage.urls import Shards
+from tarmac.tools.arguments import as_names, check_types
 from tarmac.tools.tables import table_format
 
 
@@ -89,6 +89,10 @@ def select(
     columns to the report, of the selected rows, which DuckDB computes, and needs no `output`; `plot` draws it into
     an image file.
     """
+    check_types(
+        select.__annotations__,
+        {"engine": engine, "jobs": jobs, "memory": memory, "stats": stats, "overwrite": overwrite},
+    )
     if output is None and not (stats or plot):
         raise UsageError("expected a directory for the selected rows, or `stats`.", field="output")
     if engine not in ENGINES and not engine.startswith("spark://"):
@@ -105,21 +109,21 @@ def select(
     if workers < 1:
         raise UsageError(f"expected a positive number, got {workers}.", field="jobs")
     filters = {
-        "min_size": min_size, "max_aspect": max_aspect, "lang": None if lang is None else as_names(lang),
+        "min_size": min_size, "max_aspect": max_aspect, "lang": None if lang is None else as_names(lang, "lang"),
         "max_text": max_text, "max_unsafe": max_unsafe, "max_watermark": max_watermark,
         "min_similarity": min_similarity, "min_aesthetic": min_aesthetic,
     }  # fmt: skip
     directory = None if output is None else _directory(os.fspath(output))
     options = Options(
-        where=tuple(text.strip().rstrip(";") for text in ([where] if isinstance(where, str) else where)),
+        where=tuple(text.strip().rstrip(";") for text in _conditions(where)),
         columns=_columns(columns),
-        dedup=as_names(dedup),
+        dedup=as_names(dedup, "dedup"),
         join=() if join is None else tuple(find_tables(join, storage, field="join", output=directory)),
         on=on,
         how=how,
         shuffle=as_number(shuffle),
         sample=as_number(sample),
-        key=as_names(key),
+        key=as_names(key, "key"),
         filters={name: value for name, value in filters.items() if value is not None},
         nulls=nulls,
         rows_per_file=as_number(rows_per_file),
@@ -165,8 +169,14 @@ def _directory(output: str) -> str:
     return f"{output.rstrip('/')}/"
 
 
+def _conditions(where: str | Sequence[str]) -> Sequence[str]:
+    return [where] if isinstance(where, str) else as_names(where, "where")
+
+
 def _columns(columns: Any) -> dict[str, str] | None:
     """Return the new names of columns, by the old ones."""
-    if columns is None or isinstance(columns, Mapping):
-        return columns if columns is None else dict(columns)
-    return {name: name for name in as_names(columns)}
+    if columns is None:
+        return None
+    old = as_names(columns, "columns")
+    new = as_names(list(columns.values()), "columns") if isinstance(columns, Mapping) else old
+    return dict(zip(old, new, strict=True))

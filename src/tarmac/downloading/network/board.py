@@ -1,9 +1,10 @@
-"""What the processes of one machine tell each other about hosts: the rules of sites, and which hosts want a pause."""
+"""What the processes of one machine tell each other: rules of sites, which hosts want a pause, and numbers of rows."""
 
 from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Mapping
 
 from tarmac.runtime.processes import is_running
@@ -21,6 +22,7 @@ class Board(Database):
             "rules (origin TEXT, name TEXT, content TEXT, PRIMARY KEY (origin, name)) WITHOUT ROWID",
             "asking (origin TEXT PRIMARY KEY, process INTEGER) WITHOUT ROWID",
             "pauses (host TEXT PRIMARY KEY, until REAL) WITHOUT ROWID",
+            "counts (name TEXT PRIMARY KEY, number INTEGER) WITHOUT ROWID",
         )
 
     def rules(self, origin: str) -> dict[str, str] | None:
@@ -59,3 +61,15 @@ class Board(Database):
         """Return for how many seconds a host wants no request."""
         row = self.execute("SELECT until FROM pauses WHERE host = ?", (host,)).fetchone()
         return 0.0 if row is None else max(row[0] - time.time(), 0.0)
+
+    def add(self, counts: Mapping[str, int]) -> None:
+        """Add to the numbers of all processes."""
+        change = (
+            "INSERT INTO counts VALUES (?, ?) ON CONFLICT DO UPDATE SET number = number + excluded.number"
+        )
+        with self.transaction():
+            self.execute(change, counts.items(), many=True)
+
+    def counts(self) -> Counter[str]:
+        """Return the numbers of all processes."""
+        return Counter(dict(self.execute("SELECT name, number FROM counts")))

@@ -32,6 +32,8 @@ HELD = 64 * MIB
 """Bytes of answers that are expected in memory at a time: of large pictures, fewer are asked for at once."""
 _FIRST_SIZE, _WEIGHT, _SLOW = 4 * MIB, 1 / 8, 2.0
 """The size that is expected at first, the weight of each answer in it, and seconds after which nothing is expected."""
+_MUCH_LONGER, _LATE_SHARE = 4, 0.03
+"""How many times the usual time a late request takes, and which part of all places and of the memory they may hold."""
 
 
 @dataclass
@@ -41,6 +43,8 @@ class Known:
     web: Web
     usual: float = _FIRST_SIZE
     """The usual size of an answer."""
+    usual_seconds: float = 30.0
+    """How long an answer usually takes; at first, nothing counts as long."""
 
     def __post_init__(self) -> None:
         self.hosts = Hosts(backoff=self.web.backoff)
@@ -138,15 +142,25 @@ class Crawl:
                 self._give_up(origin)
 
     async def _run(self, end: float, tail: Tail) -> None:
+        looked = self.clock()
         while True:
             now = self.clock()
+            if (stopped := now - looked - _LONGEST_NAP) > 0:  # this process, and not those that it asked
+                for visit in self._tasks.values():
+                    visit.asked_at += stopped
+            looked = now
             if now >= end:
                 await self._stop("the time for the shard was over.")
                 return
             self._wake.clear()
             for task in [task for task in self._tasks if task.done()]:
-                del self._tasks[task]
-                task.result()  # an error of this program ends the unit
+                visit = self._tasks.pop(task)
+                if task.cancelled():
+                    await self.handle(
+                        visit, Reply("deadline", "it took much longer than others, which waited.")
+                    )
+                else:
+                    task.result()  # an error of this program ends the unit
             await self._dispatch(now)
             if self._wake.is_set():
                 continue
@@ -171,6 +185,8 @@ class Crawl:
         """Start what may start."""
         hosts, sites, usual = self.known.hosts, self.known.sites, self.known.usual
         held = sum(visit.expected(usual, now) for visit in self._tasks.values())
+        if len(self._schedule) and (len(self._tasks) >= self.web.concurrency or held >= HELD):
+            self._make_room(now)
         while len(self._tasks) < self.web.concurrency and (held < HELD or not self._tasks):
             taken = self._schedule.take(now)
             if taken is None:
@@ -196,6 +212,25 @@ class Crawl:
             why = visit.last.error if visit.last is not None else "the host answers no requests at present."
             http = visit.last.http if visit.last is not None else 0
             await self.handle(visit, Reply("host_down", why, http))
+
+    def _make_room(self, now: float) -> None:
+        """Leave the oldest of the late requests to the end of the run, if they hold too many places or too much memory.
+
+        A request is late if it takes much longer than others do, and than others of its host.
+        """
+        if self.turn != "first":
+            return
+        late = [(task, visit) for task, visit in self._tasks.items() if self._is_late(visit, now)]
+        places, held = len(late), sum(visit.received for _, visit in late)
+        for task, visit in late:
+            if places <= _LATE_SHARE * self.web.concurrency and held <= _LATE_SHARE * HELD:
+                return
+            task.cancel()
+            places, held = places - 1, held - visit.received
+
+    def _is_late(self, visit: Visit, now: float) -> bool:
+        usual = max(self.known.usual_seconds, self.known.hosts.of(visit.address.host).usual_seconds)
+        return not visit.arrived and now - visit.asked_at > max(_SLOW, _MUCH_LONGER * usual)
 
     def _told_to_wait(self, board: Board, host: str, visit: Visit) -> float:
         """Return for how long other processes have a host wait; take the rules of its site from them."""
@@ -250,6 +285,10 @@ class Crawl:
         visit.seconds += reply.seconds
         visit.received = len(reply.body)
         self.known.usual += _WEIGHT * (visit.received - self.known.usual)
+        if reply.answered:
+            for usual in (self.known, self.known.hosts.of(host)):
+                weight = _WEIGHT if usual.usual_seconds else 1.0  # the first answer of a host
+                usual.usual_seconds += weight * (reply.seconds - usual.usual_seconds)
         if reply.status == "redirect":
             reply = self._redirect(visit, reply)
             if reply.status == "redirect":

@@ -24,6 +24,8 @@ _REDIRECTS = (301, 302, 303, 307, 308)
 _BUSY = (429, 503)
 _LONGEST_ERROR = 200
 MAX_URL = 8_000
+_BYTE_ORDER_MARK = "\ufeff"
+"""What text files of some programs begin with."""
 
 
 @dataclass(slots=True)
@@ -45,7 +47,8 @@ class Reply:
     @property
     def answered(self) -> bool:
         """Return whether the host works: it answered, also if it refused."""
-        return self.status not in ("dns", "connect", "tls", "timeout", "truncated") and self.http < 500
+        failures = ("dns", "connect", "tls", "timeout", "truncated", "deadline")
+        return self.status not in failures and self.http < 500
 
     @property
     def transient(self) -> bool:
@@ -77,9 +80,9 @@ class Address:
 
 def parse_url(text: object) -> Address:
     """Return the parts of a URL; raise if it cannot be fetched."""
-    if not isinstance(text, str) or not text.strip():
+    url = text.strip().removeprefix(_BYTE_ORDER_MARK) if isinstance(text, str) else ""
+    if not url:
         raise InvalidUrl("the row has no URL.")
-    url = text.strip()
     if len(url) > MAX_URL:
         raise InvalidUrl(f"the URL has {len(url)} characters.")
     try:

@@ -40,6 +40,8 @@ class Host:
     """How often in a row it was left alone after failures."""
     trying: bool = False
     """Whether one request finds out if it answers again."""
+    usual_seconds: float = 0.0
+    """How long its answers usually take."""
     exclusive: bool = False
     """Whether one request must be answered before others start: that for its robots.txt."""
 

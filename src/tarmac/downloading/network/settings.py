@@ -7,11 +7,12 @@ import ipaddress
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from tarmac import __version__
 from tarmac.errors import UsageError
 from tarmac.limits import MIB
+from tarmac.tools.arguments import as_names
 
 CHECKS = ("robots", "x-robots-tag", "content-signal", "tdmrep")
 """The ways to refuse consent that are honoured."""
@@ -86,7 +87,12 @@ class Web:
                 0 if each.name in ("url_retries", "redirects") else 1e-9
             ):
                 raise UsageError(f"expected a positive number, got {value}.", field=each.name)
-        names = {name.lower(): address for name, address in self.hosts.items()}
+        for name in ("ignore", "allow_networks", "nameservers"):
+            object.__setattr__(self, name, as_names(getattr(self, name), name))
+        hosts: Any = self.hosts
+        if not isinstance(hosts, Mapping) or not {*map(type, (*hosts, *hosts.values()))} <= {str}:
+            raise UsageError(f"expected addresses by names of hosts, got {hosts!r}.", field="hosts")
+        names = {name.lower(): address for name, address in hosts.items()}
         object.__setattr__(self, "hosts", names)
         for name in self.ignore:
             if name not in CHECKS:
