@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, Literal, Unpack
 
+from tarmac.arguments import as_names, check_types
 from tarmac.downloading.hashes import check_digest
 from tarmac.downloading.images import PictureArgs, Pictures
 from tarmac.downloading.job import DownloadJob
@@ -26,7 +27,6 @@ from tarmac.errors import UrlError, UsageError
 from tarmac.storage import StorageOptions, is_local
 from tarmac.storage.local import local_path
 from tarmac.storage.types import DEFAULT_STORAGE
-from tarmac.tools.arguments import as_names, check_types
 from tarmac.tools.options import Run, RunArgs, bundle, verb
 from tarmac.tools.output import Output, make_directory
 from tarmac.tools.rewrite import run_writing

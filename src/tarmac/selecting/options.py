@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from tarmac.arguments import check_types
 from tarmac.errors import UsageError
 from tarmac.limits import GIB
 from tarmac.selecting.filters import FILTERS
-from tarmac.tools.arguments import check_types
 
 ROWS_PER_FILE = 1_000_000
 MEMORY = 2 * GIB

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from tarmac.arguments import as_names, check_types
 from tarmac.errors import UsageError
 from tarmac.jobs.engines import make_engine
 from tarmac.jobs.ledger import ledger_url
@@ -28,7 +29,6 @@ from tarmac.storage import StorageOptions, is_local
 from tarmac.storage.local import local_path
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.storage.urls import Shards
-from tarmac.tools.arguments import as_names, check_types
 from tarmac.tools.tables import table_format
 
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypedDict
 
 from tarmac import __version__
+from tarmac.arguments import as_names
 from tarmac.errors import UsageError
 from tarmac.limits import MIB
-from tarmac.tools.arguments import as_names
 
 CHECKS = ("robots", "x-robots-tag", "content-signal", "tdmrep")
 """The ways to refuse consent that are honoured."""
