@@ -4,8 +4,9 @@ The name of an entry is a hash of the whole URL plus a readable suffix, so URLs 
 goes to a part file, which is renamed when it is complete and is a shard. A note beside it holds size and
 digest, which each process verifies when it first opens the entry. A damaged entry is removed. One lock per
 name keeps two processes from downloading the same shard; readers hold a shared lock on the entry itself,
-which protects it from eviction. The system releases the locks of killed processes. Several users may share
-a directory, so nothing in it is opened through a symbolic link.
+which protects it from eviction, also while it is mapped without a descriptor (`mapped.py`). The system releases
+the locks of killed processes. Several users may share a directory, so nothing in it is opened through a symbolic
+link.
 
     DIRECTORY/<hash>-train-000000.tar   entries; other files of the user are left alone
     DIRECTORY/.tarmac/notes, parts, locks, clock
@@ -411,11 +412,11 @@ class _CachedSource(LocalSource):
             return
         if self._cache._discard(self.name, self.status):
             error.hint = (
-                f"read it again: the damaged copy {self._url} was removed from the cache. If the error "
+                f"read it again: the damaged copy {self.url} was removed from the cache. If the error "
                 "persists, the shard is damaged in the store."
             )
         else:
-            error.hint = f"remove the damaged copy {self._url} from the cache and read it again."
+            error.hint = f"remove the damaged copy {self.url} from the cache and read it again."
 
 
 def as_cache(cache: Cache | str | os.PathLike[str] | None) -> Cache | None:
