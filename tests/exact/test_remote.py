@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import os
+import random
 import subprocess
 import sys
 import tempfile
@@ -12,6 +14,7 @@ import textwrap
 import threading
 import warnings
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,7 +24,9 @@ from hypothesis import strategies as st
 import tarmac
 from harness import rounds
 from harness.datasets import write_shards
+from harness.faultserver import SERVE, Action, FaultServer, random_script
 from harness.folder import folder
+from harness.memory import peak, reset_peak
 from harness.waiting import until
 from tarmac.errors import (
     DigestMismatch,
@@ -29,9 +34,11 @@ from tarmac.errors import (
     NotFound,
     ObjectChanged,
     StateMismatch,
+    TarmacError,
     TarmacWarning,
     UsageError,
 )
+from tarmac.indexing.manifest import Manifest
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.remote_budget. holds"
@@ -422,3 +429,96 @@ def test_a_copy_with_other_bytes_is_refused_before_it_yields_a_sample(tmp_path):
             dataset[29]
         with pytest.raises(IndexStale, match="content of the shard has changed"):
             batches(f"{server}/m.json", batch_size=1)
+
+
+# The network
+
+
+def at(server: FaultServer, path: str) -> Manifest:
+    """The manifest of a shard that a server has; its index is local."""
+    manifest = tarmac.read_manifest(path)
+    return Manifest([replace(shard, url=server.url, index=f"{shard.url}.arrow") for shard in manifest.shards])
+
+
+@pytest.fixture(scope="module")
+def one_shard(tmp_path_factory):
+    """A shard, its manifest, and its batches."""
+    root = tmp_path_factory.mktemp("one")
+    (url,) = write_shards(root, [120], size=SIZE)
+    tarmac.index([url], str(root / "m.json"), digests=True)
+    return Path(url).read_bytes(), str(root / "m.json"), batches(str(root / "m.json"), tail="short")
+
+
+WRONG = [
+    Action(whole=True),
+    Action(widen=100),
+    Action(shift=512),
+    Action(framing="chunked", cut=700),
+    Action(framing="close", cut=5000),
+    Action(headers={"Content-Encoding": "gzip"}),
+    Action(headers={"ETag": '"v2"'}),
+    Action(body=b"<html>"),
+    Action(status=403),
+    Action(status=416),
+]
+
+
+@pytest.mark.parametrize("budget", [None, 1, 30 * SAMPLE])
+@pytest.mark.parametrize("seed", range(rounds(6)))
+def test_batches_are_right_or_an_error_whatever_the_server_does(one_shard, seed, budget):
+    body, manifest, expected = one_shard
+    rng = random.Random(f"{seed} {budget}")
+    retrying = tarmac.StorageOptions(retries=2, backoff=0.001, max_backoff=0.002, connect_timeout=5)
+    with FaultServer(body) as server:
+        with tarmac.Loader(
+            tarmac.Dataset(at(server, manifest), storage=retrying), 8, tail="short", remote_budget=budget
+        ) as loader:
+            local = expected
+            if budget is not None:
+                local = batches(manifest, tail="short", remote_budget=budget)
+            for _ in range(4):
+                faults = random_script(rng, 40_000, 10) + rng.sample(WRONG, rng.randint(0, 2))
+                server.script(rng.sample([*faults, *[SERVE] * 4], len(faults) + 4))
+                seen = []
+                if budget is None or rng.random() < 0.5:
+                    loader.close()  # which drops what was fetched
+                loader.set_epoch(0)
+                with contextlib.suppress(TarmacError):
+                    for batch in loader:
+                        seen.append((batch["__key__"], [bytes(each) for each in batch["txt"]]))
+                    assert len(seen) == len(local[0])
+                assert seen == local[0][: len(seen)]
+            assert any(request.action != SERVE for request in server.requests)
+            server.script([])
+            loader.set_epoch(0)
+            assert [batch["__key__"] for batch in loader] == [keys for keys, _ in local[0]]
+    assert not fetching_threads()
+
+
+def test_a_shard_that_is_replaced_while_it_is_fetched_is_an_error(one_shard):
+    body, manifest, _ = one_shard
+    with FaultServer(body) as server:
+        loader = tarmac.Loader(
+            tarmac.Dataset(at(server, manifest), storage=FAST), 8, remote_budget=30 * SAMPLE
+        )
+        batches = iter(loader)
+        next(batches)
+        server.script([Action(change=(bytes(len(body)), '"v2"'))])
+        with pytest.raises(ObjectChanged):
+            for _ in batches:
+                pass
+
+
+def test_memory_is_bounded_by_the_budget(tmp_path):
+    """The shard has 60 MB; the bytes of some batches and of 24 requests are in memory."""
+    (url,) = write_shards(tmp_path, [1200], size=50_000)
+    tarmac.index([url], str(tmp_path / "m.json"))
+    with folder(tmp_path) as server:
+        loader = tarmac.Loader(tarmac.Dataset(f"{server}/m.json"), 8, threads=1, remote_budget="2MB")
+        batches = iter(loader)
+        next(batches)
+        baseline = reset_peak()
+        for _ in batches:
+            assert os.fstat(loader._spool.fileno()).st_size <= 2_000_000
+        assert peak() - baseline < 32 << 20
+        loader.close()
