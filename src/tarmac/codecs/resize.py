@@ -86,7 +86,7 @@ def check_size(size: Any) -> Size:
 
 def is_positive(number: Any) -> bool:
     """Return whether this is an integer above 0."""
-    return isinstance(number, Integral) and not isinstance(number, bool) and number > 0
+    return not isinstance(number, bool) and isinstance(number, Integral) and int(number) > 0
 
 
 def fit(width: int, height: int, size: Size) -> Region:

@@ -74,7 +74,7 @@ def explain_torch_arguments(init: Callable[P, None]) -> Callable[P, None]:
     return checked
 
 
-def seeds_of(seed: int | str, epoch: int, positions: Integers) -> list[int]:
+def seeds_of(seed: int | float | str, epoch: int, positions: Integers) -> list[int]:
     """Return the seed of the random steps at each position; it does not depend on worker or batch."""
     return mix_key(make_seed("sample", seed, epoch), positions).tolist()  # type: ignore[no-any-return]
 

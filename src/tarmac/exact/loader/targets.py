@@ -94,7 +94,7 @@ class To(Options):
 
     @cached_property
     def _library(self) -> Any:
-        library = {"torch": _Torch, "jax": _Jax, "tensorflow": _TensorFlow}[self.framework]()
+        library: Any = {"torch": _Torch, "jax": _Jax, "tensorflow": _TensorFlow}[self.framework]()
         try:
             library.put(np.zeros(1, np.float32), self.device)
         except (RuntimeError, ValueError, TypeError) as error:

@@ -189,7 +189,7 @@ class ExactOrder:
         return _Epoch(ends, shifts, moves, mix_key(mix_key(key, 2), streams), rotation, leads)
 
 
-def check_option(name: str, value: int, most: int) -> int:
+def check_option(name: str, value: object, most: int) -> int:
     """Return the value, or raise unless it is an integer in [1, most]."""
     if not isinstance(value, SupportsIndex) or not 1 <= operator.index(value) <= most:
         raise UsageError(f"expected 1 to {most}, got {value!r}.", field=name)
