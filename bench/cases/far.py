@@ -22,6 +22,7 @@ from bench.registry import Done, Site, Work, case
 RANGE, REQUESTS = 1 << 20, 24
 LOCAL, LIMIT = "local", "local, and bare requests"
 KEPT = "local, and bare requests to a file"
+THREADS = "threads"
 
 
 def loading(site: Site, side: str, shards: int, *, cached: bool = False, **options: Any) -> Work:
@@ -31,7 +32,8 @@ def loading(site: Site, side: str, shards: int, *, cached: bool = False, **optio
     calm_opencv()
     site = replace(site, big=8 * site.big)  # the first batch takes half a second, which is little of an epoch
     manifest = data.photo_manifest(site, shards)
-    remote = side == "tarmac"
+    remote = side in ("tarmac", THREADS)
+    options = {} if side == THREADS else options
     source = f"{site.slow}/{manifest}" if remote else str(site.data / manifest)
     directory = tempfile.mkdtemp(dir=site.data) if cached and remote else None
     cache = None if directory is None else tarmac.Cache(directory)
@@ -89,6 +91,14 @@ def row(name: str, shards: int, ratio: float | None = None, *, peer: str = LOCAL
 for number in (1, 8, 64, 512):
     row(f"loader, shards 20 ms away: {number}", number)
 row("loader, shards 20 ms away: 64, two processes", 64, processes=2, threads=1)
+row(
+    "loader, shards 20 ms away: 64, two processes beside threads",
+    64,
+    0.95,
+    peer=THREADS,
+    processes=2,
+    threads=1,
+)
 row("loader, shards 20 ms away: 64, cold cache", 64, cached=True)
 row("loader, shards 20 ms away: 64, budget of 64 MB", 64, remote_budget="64MB")
 row("loader, shards 20 ms away: 64, beside the limit", 64, 0.9, peer=LIMIT)

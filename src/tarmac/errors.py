@@ -23,7 +23,7 @@ A message has a location (URL, byte offset, member or sample key), says what hap
 Branches also inherit from the exception that callers would catch (`FileNotFoundError`, `KeyError`, `OSError`,
 `ValueError`, `tarfile.ReadError`). Messages never contain secrets from URLs, and control characters are escaped.
 Warnings derive from `TarmacWarning`: `SingleZeroBlock`, `TruncatedTail`, `PartialSamples`, `NoBatches`,
-`CacheDisabled`, `CheckpointFailed`, `SecretsWritten`, `UnclosedWriter`.
+`CacheDisabled`, `CacheFull`, `CheckpointFailed`, `SecretsWritten`, `UnclosedWriter`.
 """
 
 from __future__ import annotations
@@ -475,6 +475,10 @@ class NoBatches(TarmacWarning):
 
 class CacheDisabled(TarmacWarning):
     """The cache directory is unusable, so shards are streamed."""
+
+
+class CacheFull(TarmacWarning):
+    """The shards in use fill the cache, so others are read from their store."""
 
 
 class CheckpointFailed(TarmacWarning):

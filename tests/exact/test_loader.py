@@ -246,6 +246,12 @@ def test_invalid_arguments(dataset):
     for options, field in (
         ({"batch_size": 0}, "batch_size"),
         ({"batch_size": "4"}, "batch_size"),
+        ({"batch_size": 1, "streams": 2.5}, "streams"),
+        ({"batch_size": 1, "window": "8"}, "window"),
+        ({"batch_size": 1, "shuffle": "no"}, "shuffle"),
+        ({"batch_size": 1, "seed": None}, "seed"),
+        ({"batch_size": 1, "rank": 0, "world_size": "2"}, "world_size"),
+        ({"batch_size": 1, "to": 5}, "to"),
         ({"batch_size": 1, "threads": "2"}, "threads"),
         ({"batch_size": 1, "collate": "list"}, "collate"),
         ({"batch_size": 1, "threads": -1}, "threads"),

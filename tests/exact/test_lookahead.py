@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import http.server
+import os
 import threading
+import warnings
 from collections import Counter
 from functools import partial
 
@@ -9,8 +11,10 @@ import pytest
 
 import tarmac
 from exact.conftest import write_shards
+from harness.folder import folder
 from harness.servers import EndingServer
 from harness.waiting import until
+from tarmac.errors import CacheFull
 from tarmac.storage import Cache
 
 
@@ -64,6 +68,26 @@ def test_each_shard_is_fetched_once_with_a_cache_for_a_third_of_them(site, tmp_p
     held = sum(path.stat().st_size for path in (tmp_path / "cache").glob("*.tar"))
     assert held <= 4 * size
     dataset.close()
+
+
+@pytest.mark.parametrize("processes", [0, pytest.param(1, marks=pytest.mark.processes)])
+def test_a_cache_keeps_its_limit_if_all_shards_are_in_use(tmp_path, processes):
+    (tmp_path / "served").mkdir()
+    paths = write_shards(tmp_path / "served", [40] * 12)
+    local = tarmac.Loader(tarmac.Dataset(paths), 8, tail="short")
+    cache = Cache(tmp_path / "cache", max_bytes=4 * os.path.getsize(paths[0]))
+    with folder(tmp_path / "served") as url, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        dataset = tarmac.Dataset([f"{url}/{os.path.basename(path)}" for path in paths], cache=cache)
+        with tarmac.Loader(dataset, 8, threads=2, tail="short", processes=processes) as loader:
+            for batch, expected in zip(loader, local, strict=True):
+                assert batch["__key__"] == expected["__key__"]
+                assert batch["npy"] == expected["npy"]
+                held = sum(path.stat().st_size for path in (tmp_path / "cache").glob("*.tar"))
+                assert held <= cache.max_bytes
+        dataset.close()
+    if not processes:  # a worker process prints its own
+        assert [warning.category for warning in caught] == [CacheFull]
 
 
 def test_shards_are_fetched_before_they_are_needed(site, tmp_path):

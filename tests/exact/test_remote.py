@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import os
+import random
 import subprocess
 import sys
 import tempfile
@@ -12,6 +14,7 @@ import textwrap
 import threading
 import warnings
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,7 +24,9 @@ from hypothesis import strategies as st
 import tarmac
 from harness import rounds
 from harness.datasets import write_shards
+from harness.faultserver import SERVE, Action, FaultServer, random_script
 from harness.folder import folder
+from harness.memory import peak, reset_peak
 from harness.waiting import until
 from tarmac.errors import (
     DigestMismatch,
@@ -29,9 +34,11 @@ from tarmac.errors import (
     NotFound,
     ObjectChanged,
     StateMismatch,
+    TarmacError,
     TarmacWarning,
     UsageError,
 )
+from tarmac.indexing.manifest import Manifest
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.remote_budget. holds"
@@ -79,7 +86,7 @@ def ranges(log):
 
 
 def pieces(log):
-    return {path: [each for each in spans if each[1] - each[0] > 5000] for path, spans in ranges(log).items()}
+    return {path: [each for each in spans if each[1] - each[0] > 6000] for path, spans in ranges(log).items()}
 
 
 def overlaps(spans):
@@ -140,6 +147,31 @@ def test_no_byte_is_requested_twice_in_an_epoch(served, world, budget):
         requested = pieces(log)
         assert requested
         assert not any(overlaps(spans) for spans in requested.values())
+
+
+@settings(max_examples=rounds(15), deadline=None)
+@given(data=st.data())
+def test_nothing_is_requested_twice_in_any_epoch(served, data):
+    """With the budget that an order needs, also in epochs that begin with what earlier ones have left."""
+    url, log = served
+    world = data.draw(st.integers(1, 4))
+    options = {
+        "batch_size": data.draw(st.sampled_from([1, 4, 16])),
+        "world_size": world,
+        "rank": data.draw(st.integers(0, world - 1)),
+        "tail": data.draw(st.sampled_from(["drop", "short"])),
+        "threads": data.draw(st.sampled_from([0, 2])),
+        "seed": data.draw(st.integers(0, 1000)),
+        "remote_budget": data.draw(st.sampled_from([60, 120, 200, 400])) * SAMPLE,
+    }
+    with tarmac.Loader(tarmac.Dataset(f"{url}/m.json"), **options) as loader:
+        for epoch in range(3):
+            log.clear()
+            for _ in loader:
+                pass
+            for spans in pieces(log).values():
+                # What an earlier epoch has left may be in the middle of a larger piece.
+                assert not (overlaps(spans) if epoch == 0 else len(spans) - len(set(spans)))
 
 
 def test_a_dataset_within_the_budget_is_fetched_once(served):
@@ -422,3 +454,96 @@ def test_a_copy_with_other_bytes_is_refused_before_it_yields_a_sample(tmp_path):
             dataset[29]
         with pytest.raises(IndexStale, match="content of the shard has changed"):
             batches(f"{server}/m.json", batch_size=1)
+
+
+# The network
+
+
+def at(server: FaultServer, path: str) -> Manifest:
+    """The manifest of a shard that a server has; its index is local."""
+    manifest = tarmac.read_manifest(path)
+    return Manifest([replace(shard, url=server.url, index=f"{shard.url}.arrow") for shard in manifest.shards])
+
+
+@pytest.fixture(scope="module")
+def one_shard(tmp_path_factory):
+    """A shard, its manifest, and its batches."""
+    root = tmp_path_factory.mktemp("one")
+    (url,) = write_shards(root, [120], size=SIZE)
+    tarmac.index([url], str(root / "m.json"), digests=True)
+    return Path(url).read_bytes(), str(root / "m.json"), batches(str(root / "m.json"), tail="short")
+
+
+WRONG = [
+    Action(whole=True),
+    Action(widen=100),
+    Action(shift=512),
+    Action(framing="chunked", cut=700),
+    Action(framing="close", cut=5000),
+    Action(headers={"Content-Encoding": "gzip"}),
+    Action(headers={"ETag": '"v2"'}),
+    Action(body=b"<html>"),
+    Action(status=403),
+    Action(status=416),
+]
+
+
+@pytest.mark.parametrize("budget", [None, 1, 30 * SAMPLE])
+@pytest.mark.parametrize("seed", range(rounds(6)))
+def test_batches_are_right_or_an_error_whatever_the_server_does(one_shard, seed, budget):
+    body, manifest, expected = one_shard
+    rng = random.Random(f"{seed} {budget}")
+    retrying = tarmac.StorageOptions(retries=2, backoff=0.001, max_backoff=0.002, connect_timeout=5)
+    with FaultServer(body) as server:
+        with tarmac.Loader(
+            tarmac.Dataset(at(server, manifest), storage=retrying), 8, tail="short", remote_budget=budget
+        ) as loader:
+            local = expected
+            if budget is not None:
+                local = batches(manifest, tail="short", remote_budget=budget)
+            for _ in range(4):
+                faults = random_script(rng, 40_000, 10) + rng.sample(WRONG, rng.randint(0, 2))
+                server.script(rng.sample([*faults, *[SERVE] * 4], len(faults) + 4))
+                seen = []
+                if budget is None or rng.random() < 0.5:
+                    loader.close()  # which drops what was fetched
+                loader.set_epoch(0)
+                with contextlib.suppress(TarmacError):
+                    for batch in loader:
+                        seen.append((batch["__key__"], [bytes(each) for each in batch["txt"]]))
+                    assert len(seen) == len(local[0])
+                assert seen == local[0][: len(seen)]
+            assert any(request.action != SERVE for request in server.requests)
+            server.script([])
+            loader.set_epoch(0)
+            assert [batch["__key__"] for batch in loader] == [keys for keys, _ in local[0]]
+    assert not fetching_threads()
+
+
+def test_a_shard_that_is_replaced_while_it_is_fetched_is_an_error(one_shard):
+    body, manifest, _ = one_shard
+    with FaultServer(body) as server:
+        loader = tarmac.Loader(
+            tarmac.Dataset(at(server, manifest), storage=FAST), 8, remote_budget=30 * SAMPLE
+        )
+        batches = iter(loader)
+        next(batches)
+        server.script([Action(change=(bytes(len(body)), '"v2"'))])
+        with pytest.raises(ObjectChanged):
+            for _ in batches:
+                pass
+
+
+def test_memory_is_bounded_by_the_budget(tmp_path):
+    """The shard has 60 MB; the bytes of some batches and of 24 requests are in memory."""
+    (url,) = write_shards(tmp_path, [1200], size=50_000)
+    tarmac.index([url], str(tmp_path / "m.json"))
+    with folder(tmp_path) as server:
+        loader = tarmac.Loader(tarmac.Dataset(f"{server}/m.json"), 8, threads=1, remote_budget="2MB")
+        batches = iter(loader)
+        next(batches)
+        baseline = reset_peak()
+        for _ in batches:
+            assert os.fstat(loader._spool.fileno()).st_size <= 2_000_000
+        assert peak() - baseline < 32 << 20
+        loader.close()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import pickle
 import threading
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 import tarmac
 from harness.datasets import write_shards
+from harness.folder import folder
 from harness.shards import plain
 from harness.waiting import TIMEOUT, gone
 from tarmac.errors import IndexDamaged, TarmacError, WriteError
@@ -32,16 +34,16 @@ def manifest(tmp_path):
     return manifest_of(write_shards(tmp_path, [2] * 6))
 
 
-def open_files(folder):
+def open_files(root):
     links = (os.path.join("/proc/self/fd", fd) for fd in os.listdir("/proc/self/fd"))
     names = [os.readlink(link) for link in links if os.path.lexists(link)]
-    return {name for name in names if name.startswith(str(folder))}
+    return {name for name in names if name.startswith(str(root))}
 
 
-def mapped_files(folder):
+def mapped_files(root):
     with open("/proc/self/maps") as file:
         names = {line.rstrip("\n").partition("/")[2] for line in file}
-    return {name for name in names if f"/{name}".startswith(str(folder)) and name.endswith(".tar")}
+    return {name for name in names if f"/{name}".startswith(str(root)) and name.endswith(".tar")}
 
 
 def test_shards_are_opened_when_needed_and_kept(manifest, tmp_path):
@@ -233,6 +235,43 @@ def test_files_that_cannot_be_mapped_are_read(tmp_path, monkeypatch):
     real = mapped.map_file
     monkeypatch.setattr(mapped, "map_file", lambda fd, size: None if size > LARGE else real(fd, size))
     assert list(tarmac.Dataset(urls)) == expected
+
+
+def test_shards_of_a_cache_stay_open_without_descriptors(tmp_path, monkeypatch):
+    monkeypatch.setattr("tarmac.storage.mapped.max_descriptors", lambda: 40)
+    (tmp_path / "served").mkdir()
+    urls, log = write_shards(tmp_path / "served", [2] * 60, size=LARGE), []
+    tarmac.index(urls, str(tmp_path / "served" / "m.json"))
+    cache = tarmac.Cache(tmp_path / "cache")
+    with folder(tmp_path / "served", log=log) as url:
+        dataset = tarmac.Dataset(f"{url}/m.json", cache=cache)
+        for number in (0, 1):  # the second time, no shard is opened again
+            for shard in range(60):
+                assert len(dataset[2 * shard + number]["txt"]) == LARGE
+                assert len(open_files(tmp_path / "cache")) <= 10
+        requests = Counter((method, path) for method, path, _ in log if path.endswith(".tar"))
+        assert len(requests) == 120  # status and content of each
+        assert set(requests.values()) == {1}
+    assert len(mapped_files(tmp_path / "cache")) == 60
+    dataset.close()
+
+
+def test_shards_of_a_cache_are_not_evicted_while_they_are_open(tmp_path):
+    (tmp_path / "served").mkdir()
+    urls = write_shards(tmp_path / "served", [2] * 3, size=100)
+    tarmac.index(urls, str(tmp_path / "served" / "m.json"))
+    with folder(tmp_path / "served") as url:
+        dataset = tarmac.Dataset(f"{url}/m.json", cache=tmp_path / "cache")
+        list(dataset)
+    assert not open_files(tmp_path / "cache")
+    small = tarmac.Cache(tmp_path / "cache", max_bytes=1)
+    names = [entry.name for entry in small.entries()]
+    assert len(names) == 3
+    assert small.clean() == 0
+    assert not any(small.remove(name) for name in names)
+    dataset.close()
+    small.clean()
+    assert not small.entries()
 
 
 def test_retired_shards_are_closed_first(manifest):

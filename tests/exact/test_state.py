@@ -200,6 +200,25 @@ def test_invalid_values_are_named(dataset, changes):
         loader.load_state_dict(loader.state_dict() | changes)
 
 
+@pytest.mark.parametrize("cls", CLASSES)
+def test_states_are_json_whatever_integers_were_given(dataset, cls):
+    number, truth = np.int64(2), np.bool_(True)
+    loader = cls(
+        dataset, number, seed=number, shuffle=truth, streams=number, window=number, rank=0, world_size=number
+    )
+    loader.set_epoch(np.int32(1))
+    batches = iter(loader)
+    next(batches)
+    state = json.loads(json.dumps(loader.state_dict()))
+    assert (state["epoch"], state["position"], state["step"]) == (1, 4, 1)
+    plain = cls(dataset, 2, seed=2, streams=2, window=2, rank=0, world_size=2)
+    plain.load_state_dict(state)
+    assert list(keys(plain, dataset)) == [
+        batch["__key__"] if isinstance(batch, dict) else [dataset[int(i)]["__key__"] for i in batch]
+        for batch in batches
+    ]
+
+
 def test_invalid_epochs(dataset):
     for epoch in (-1, 1 << 70):
         with pytest.raises(UsageError, match="`epoch`"):

@@ -101,7 +101,14 @@ def test_invalid_targets(images, monkeypatch):
         tarmac.To("torch", normalize=((0.5,), (0.5, 0.5)))
     with pytest.raises(UsageError, match="normalize"):
         tarmac.To("torch", normalize=((0.5,), (0,)))
+    for normalize in ("imagenet", 0.5, (0.5, 0.5), (("a",), ("b",)), ((), ())):
+        with pytest.raises(UsageError, match="`normalize`"):
+            tarmac.To("torch", normalize=normalize)
+    with pytest.raises(UsageError, match="`channels_first`"):
+        tarmac.To("torch", channels_first="no")
     pytest.importorskip("torch")
+    with pytest.raises(UsageError, match="`device`: torch cannot use 'gpu7'"):
+        next(iter(tarmac.Loader(images, 4, to=tarmac.To("torch", device="gpu7"))))
     with pytest.raises(UsageError, match="3"):
         next(iter(tarmac.Loader(images, 4, to=tarmac.To("torch", normalize=((0.5,), (0.5,))))))
     monkeypatch.setitem(sys.modules, "jax", None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import mmap
 import random
+import shutil
 import tempfile
 import warnings
 from collections import Counter
@@ -226,6 +227,17 @@ def test_compressed_archives(compress):
         expect_the_same(data[: rng.randrange(len(data))], ("whole", "stream"))
 
 
+def copied(path: str) -> dict[str, Any]:
+    """Copy a shard that is not indexed yet; return the report and the bytes of what was written."""
+    output = Path(f"{path}-copied")
+    shutil.rmtree(output, ignore_errors=True)
+    with tempfile.TemporaryDirectory() as home, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TARMAC_HOME", home)
+        report = tarmac.copy(path, f"{output}/{{i:03d}}.tar", max_samples=7, progress=False, jobs=1)
+    files = {each.name: each.read_bytes() for each in sorted(output.glob("0*.tar"))}
+    return {"report": report.to_dict() | {"seconds": 0}, "files": files}
+
+
 def public_outcomes(path: str) -> dict[str, list[Any]]:
     def once(work: Callable[[], Any]) -> Callable[[Any], Iterator[dict[str, Any]]]:
         return lambda _: iter([{"result": work()}])
@@ -242,8 +254,15 @@ def public_outcomes(path: str) -> dict[str, list[Any]]:
         "check": once(lambda: tarmac.check(path, progress=False, all_errors=True).shards[0].to_dict()),
         "index": once(lambda: index_shard(path)),
         "index with digests": once(lambda: index_shard(path, IndexOptions(digests=True))),
+        "copy": once(lambda: copied(path)),
     }
     return {name: outcome(door) for name, door in doors.items()}
+
+
+def expect_the_same_of_doors(path: Path) -> None:
+    with python_only():
+        expected = public_outcomes(str(path))
+    assert public_outcomes(str(path)) == expected
 
 
 def test_public_doors(tmp_path):
@@ -254,9 +273,24 @@ def test_public_doors(tmp_path):
             data = structural(data, rng)
         path = tmp_path / f"{number}.tar"
         path.write_bytes(data)
-        with python_only():
-            expected = public_outcomes(str(path))
-        assert public_outcomes(str(path)) == expected
+        expect_the_same_of_doors(path)
+
+
+@pytest.mark.parametrize("path", CORPUS, ids=lambda path: path.name)
+def test_public_doors_on_the_corpus(path, tmp_path):
+    expect_the_same_of_doors(Path(shutil.copy(path, tmp_path)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_public_doors_on_every_kind_of_damage(kind, tmp_path):
+    rng, good = random.Random(kind), KINDS[kind]()
+    flips = bit_flips(good, [(0, len(good))], 7919)
+    for number, data in enumerate(
+        (good, *(case.data for case in (*flips, *cuts(good, 4001), *mutations(good, rng, 2))))
+    ):
+        path = tmp_path / f"{number}.tar"
+        path.write_bytes(data)
+        expect_the_same_of_doors(path)
 
 
 def test_runs_are_read_in_c():

@@ -218,6 +218,13 @@ def test_invalid_arguments_and_missing_fields():
         ("scale", {"size": 8, "scale": (0, 1)}),
         ("scale", {"size": 8, "scale": (0.5, 1.1)}),
         ("ratio", {"size": 8, "ratio": (2, 1)}),
+        ("ratio", {"size": 8, "ratio": (1, float("inf"))}),
+        ("size", {"size": True}),
+        ("scale", {"size": 8, "scale": 0.5}),
+        ("scale", {"size": 8, "scale": "ab"}),
+        ("mirror", {"size": 8, "mirror": 2}),
+        ("mirror", {"size": 8, "mirror": "no"}),
+        ("fields", {"size": 8, "fields": ["jpg"]}),
     ):
         with pytest.raises(UsageError, match=f"`{field}`"):
             RandomResizedCrop(**bad)
@@ -243,6 +250,8 @@ def test_the_centre_is_that_of_the_resized_image():
         centre = ResizeCenterCrop(56).transform(data)
         np.testing.assert_array_equal(centre, resized[4:60, 14:70])
     assert ResizeCenterCrop(224).shorter == 256
+    np.testing.assert_array_equal(ResizeCenterCrop(np.int64(56)).transform(data), centre)
+    np.testing.assert_array_equal(Resize((np.int32(85), 64)).transform(data), resized)
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from storage.caches import (
     shard_bytes,
     total,
 )
-from tarmac.errors import CacheDisabled
+from tarmac.errors import CacheDisabled, CacheFull
 from tarmac.storage import Cache
 
 # ---- budget
@@ -42,15 +42,25 @@ def test_the_least_recently_used_entries_are_evicted(tmp_path, origin):
 
 def test_entries_in_use_are_not_evicted(tmp_path, origin):
     cache, other = Cache(tmp_path, max_bytes=2 * origin.size), Cache(tmp_path, max_bytes=2 * origin.size)
+    warned: list[type[Warning]] = []
     with cache.open_read("mem://a/0") as held, other.open_read("mem://a/0") as held_too:
         for number in range(1, 6):
             read(other, f"mem://a/{number}")
         assert cache.path_of("mem://a/0").exists()
         assert held.read(10) == held_too.read(10) == origin.body("mem://a/0")[:10]
         with other.open_read("mem://a/9"):
-            read(cache, "mem://a/8")  # all entries are in use, so the limit is exceeded meanwhile
-    assert cache.clean() > 0
-    assert total(cache) <= 2 * origin.size
+            for _ in range(2):  # all entries are in use, so the shard is read from its store
+                with warnings.catch_warnings(record=True) as caught:
+                    warnings.simplefilter("always")
+                    assert read(cache, "mem://a/8") == origin.body("mem://a/8")
+                    warned.extend(warning.category for warning in caught)
+                assert total(cache) == 2 * origin.size
+    assert warned == [CacheFull]
+    read(cache, "mem://a/8")
+    assert cache.path_of("mem://a/8").exists()
+    assert total(cache) == 2 * origin.size
+    assert cache.clean() == 0
+    nothing_left_over(cache)
 
 
 def test_a_shard_larger_than_max_bytes_is_streamed(tmp_path):

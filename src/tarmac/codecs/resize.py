@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from tarmac.codecs import accelerator
@@ -76,10 +77,16 @@ def check_size(size: Any) -> Size:
     """Return a valid size; raise for others."""
     pair = isinstance(size, tuple | list)
     numbers = tuple(size) if pair else (size, size)
-    if len(numbers) != 2 or not all(isinstance(number, int) and number > 0 for number in numbers):
+    if len(numbers) != 2 or not all(map(is_positive, numbers)):
         what = f"expected a positive integer, or a pair of them for width and height, got {size!r}."
         raise UsageError(what, field="size")
-    return numbers if pair else numbers[0]
+    width, height = map(int, numbers)
+    return (width, height) if pair else width
+
+
+def is_positive(number: Any) -> bool:
+    """Return whether this is an integer above 0."""
+    return not isinstance(number, bool) and isinstance(number, Integral) and int(number) > 0
 
 
 def fit(width: int, height: int, size: Size) -> Region:

@@ -174,8 +174,9 @@ class IndexedShard:
         offsets = self.sidecar.offsets[members]
         np.minimum.at(begins, owners, offsets if self._links is None else offsets - HEADER_BYTES)
         np.maximum.at(ends, owners, offsets + self.sidecar.sizes[members])
-        if self._links is not None:
-            ends[ends >= self.sidecar.facts.size - END] = self.sidecar.facts.size
+        if self._links is not None and len(self.sidecar):
+            last = int(self.sidecar.offsets[-1]) + int(self.sidecar.sizes[-1])
+            ends[ends >= max(last, self.sidecar.facts.size - END)] = self.sidecar.facts.size
         return np.minimum(begins, ends), ends
 
     def check_names(self, rows: Integers, data: bytes, base: int) -> None:

@@ -21,8 +21,9 @@ from tarmac.indexing.sidecar import Sidecar, open_sidecar, sidecar_url
 from tarmac.runtime.lookahead import in_threads
 from tarmac.samples.naming import Splitter, first_dot
 from tarmac.storage import Cache, Source, StorageOptions, is_local, open_read, stat
+from tarmac.storage.local import LocalSource
 from tarmac.storage.locks import forget_in_children
-from tarmac.storage.mapped import MappedFile, max_descriptors, max_maps
+from tarmac.storage.mapped import MAPS_KEEP_LOCKS, map_cached, map_local, max_descriptors, max_maps
 from tarmac.storage.types import DEFAULT_STORAGE
 from tarmac.tar import TarOptions
 from tarmac.tar.reader import DEFAULT_OPTIONS
@@ -151,6 +152,8 @@ class ShardSet:
                 # A shard that was downloaded or read into memory need not be requested again.
                 content = None if is_local(url) else source.map() or source.content()
                 sidecar.check_shard(info, url, options.storage, content)
+            if isinstance(source, LocalSource):
+                source = map_cached(source)
             return IndexedShard(
                 url,
                 sidecar,
@@ -176,7 +179,7 @@ class ShardSet:
                 return InMemory(source)
         if options.cache is not None:
             return options.cache.open_read(url, options.storage, version)
-        return MappedFile(url) if is_local(url) else None
+        return map_local(url) if is_local(url) else None
 
     def _checked_sidecar(self, number: int) -> Sidecar:
         """Return the index that the manifest names; if it names none, find or build one."""
@@ -228,9 +231,9 @@ class ShardSet:
 
 
 def _max_open(options: OpenOptions) -> int:
-    """Return how many shards can be open: each takes two maps, and one from a cache a descriptor, too."""
+    """Return how many shards can be open: each takes two maps, and one from a cache may take two descriptors."""
     shards = max_maps() // 4
-    return shards if options.cache is None else min(shards, max_descriptors() // 2)
+    return shards if options.cache is None or MAPS_KEEP_LOCKS else min(shards, max_descriptors() // 4)
 
 
 def _named_sidecar(shard: Shard, storage: StorageOptions) -> Sidecar:

@@ -32,7 +32,7 @@ from tarmac.storage import (
     write_all,
 )
 from tarmac.storage.local import local_path
-from tarmac.storage.mapped import MappedFile
+from tarmac.storage.mapped import map_local
 from tarmac.storage.types import DEFAULT_STORAGE
 
 SUFFIX = ".arrow"
@@ -307,7 +307,7 @@ def open_sidecar(url: str, storage: StorageOptions = DEFAULT_STORAGE) -> Sidecar
     """Open a sidecar; a local one is memory-mapped."""
     try:
         # Arrow's own maps take ten times longer to open, because they read through its I/O threads.
-        content = MappedFile(url).content() if is_local(url) else read_all(url, storage)
+        content = map_local(url).content() if is_local(url) else read_all(url, storage)
     except (NotFound, FileNotFoundError, NotADirectoryError):
         if is_local(url) and os.path.isdir(local_path(url)):
             raise IndexDamaged("the index is a directory.", url=url) from None

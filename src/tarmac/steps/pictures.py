@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import math
 import random
+import sys
 from collections.abc import Mapping
+from numbers import Real
 from typing import Any, Protocol
 
 from tarmac.codecs.boxes import Box, OpenImage
 from tarmac.codecs.decoded import image_size, resize_image
-from tarmac.codecs.resize import Region, Size, Span, check_region, check_size, fit
+from tarmac.codecs.resize import Region, Size, Span, check_region, check_size, fit, is_positive
 from tarmac.errors import UsageError
 from tarmac.limits import DEFAULT_LIMITS, Limits
 from tarmac.samples.grouping import Sample
@@ -39,6 +41,8 @@ class PictureStep:
     """Whether regions are random, so that `Dataset.map` calls the step with a generator."""
 
     def __init__(self, fields: str, limits: Limits, *, exact: bool) -> None:
+        if not isinstance(fields, str):
+            raise UsageError(f"expected names with semicolons between them, got {fields!r}.", field="fields")
         self.fields: list[str] = fields.split(";")
         self.limits = limits
         self.exact = exact
@@ -96,13 +100,11 @@ class RandomResizedCrop(PictureStep):
         exact: bool = False,
     ) -> None:
         super().__init__(fields, limits, exact=exact)
-        if not 0 < scale[0] <= scale[1] <= 1:
-            raise UsageError(f"expected 0 < low <= high <= 1, got {scale}.", field="scale")
-        if not 0 < ratio[0] <= ratio[1]:
-            raise UsageError(f"expected 0 < low <= high, got {ratio}.", field="ratio")
         self.size: int = _positive(size)
-        self.scale: tuple[float, float] = scale
-        self.ratio: tuple[float, float] = ratio
+        self.scale: tuple[float, float] = _bounds("scale", scale, 1)
+        self.ratio: tuple[float, float] = _bounds("ratio", ratio, sys.float_info.max)
+        if not isinstance(mirror, Real) or not 0 <= mirror <= 1:
+            raise UsageError(f"expected a probability, got {mirror!r}.", field="mirror")
         self.mirror: float = mirror
 
     def __repr__(self) -> str:
@@ -156,8 +158,8 @@ class ResizeCenterCrop(PictureStep):
     ) -> None:
         super().__init__(fields, limits, exact=exact)
         self.size: int = _positive(size)
-        self.shorter: int = round(size * 8 / 7) if shorter is None else _positive(shorter, "shorter")
-        if self.shorter < size:
+        self.shorter: int = round(self.size * 8 / 7) if shorter is None else _positive(shorter, "shorter")
+        if self.shorter < self.size:
             raise UsageError(f"expected at least the size, {size}, got {self.shorter}.", field="shorter")
 
     def __repr__(self) -> str:
@@ -174,9 +176,21 @@ class ResizeCenterCrop(PictureStep):
 
 
 def _positive(number: Any, field: str = "size") -> int:
-    if not isinstance(number, int) or number < 1:
+    if not is_positive(number):
         raise UsageError(f"expected a positive integer, got {number!r}.", field=field)
-    return number
+    return int(number)
+
+
+def _bounds(field: str, bounds: Any, highest: float) -> tuple[float, float]:
+    """Return two numbers; raise unless 0 < low <= high <= highest."""
+    try:
+        low, high = map(float, bounds)
+    except (TypeError, ValueError):
+        low = high = 0
+    if not 0 < low <= high <= highest:
+        limit = f" <= {highest}" if highest == 1 else ""
+        raise UsageError(f"expected two numbers, 0 < low <= high{limit}, got {bounds!r}.", field=field)
+    return low, high
 
 
 def _described(value: Any) -> str:

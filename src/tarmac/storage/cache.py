@@ -4,8 +4,9 @@ The name of an entry is a hash of the whole URL plus a readable suffix, so URLs 
 goes to a part file, which is renamed when it is complete and is a shard. A note beside it holds size and
 digest, which each process verifies when it first opens the entry. A damaged entry is removed. One lock per
 name keeps two processes from downloading the same shard; readers hold a shared lock on the entry itself,
-which protects it from eviction. The system releases the locks of killed processes. Several users may share
-a directory, so nothing in it is opened through a symbolic link.
+which protects it from eviction, also while it is mapped without a descriptor (`mapped.py`). The system releases
+the locks of killed processes. Several users may share a directory, so nothing in it is opened through a symbolic
+link.
 
     DIRECTORY/<hash>-train-000000.tar   entries; other files of the user are left alone
     DIRECTORY/.tarmac/notes, parts, locks, clock
@@ -28,6 +29,7 @@ from tarmac.errors import (
     AccessDenied,
     ArchiveError,
     CacheDisabled,
+    CacheFull,
     IndexingError,
     LimitExceeded,
     NotFound,
@@ -72,7 +74,8 @@ class CacheEntry:
 class Cache:
     """A directory of downloaded shards; the least recently used ones are evicted first.
 
-    Any number of processes can share the directory. Entries that are being read are never evicted.
+    Any number of processes can share the directory. Entries that are being read are never evicted: a shard for
+    which they leave no room is read from its store.
     """
 
     directory: str | os.PathLike[str]
@@ -87,6 +90,7 @@ class Cache:
     """Raises an ArchiveError for a file that must not be cached; None accepts all files."""
     _checked: set[tuple[str, int, int]] = field(default_factory=set, init=False, repr=False)
     _disabled: bool = field(default=False, init=False, repr=False)
+    _was_full: bool = field(default=False, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.max_bytes is not None and self.max_bytes < 1:
@@ -125,6 +129,8 @@ class Cache:
                 source = self._fetch(url, storage, version)
             except TarmacError:
                 raise  # from the store, not from the directory
+            except _NoRoom:
+                self._warn_of_size()
             except OSError as error:
                 # The directory is full, read-only or missing, but the shard can still be streamed.
                 self._disabled = True
@@ -140,7 +146,8 @@ class Cache:
         """
         source = self._cached(url, storage)
         if source is None and not self._disabled:
-            source = self._fetch(url, storage, room=room)
+            with contextlib.suppress(_NoRoom):
+                source = self._fetch(url, storage, room=room)
         if source is None or isinstance(source, LocalSource) or self._is_too_large(source.length or 0):
             return source
         source.close()
@@ -158,7 +165,8 @@ class Cache:
         source = self._cached(url, storage)
         existed = source is not None
         if source is None:
-            source = self._fetch(url, storage)
+            with contextlib.suppress(_NoRoom):
+                source = self._fetch(url, storage)
         if source is None:
             return None
         source.close()
@@ -234,7 +242,7 @@ class Cache:
                     if name != BUDGET and lock.acquire(wait=False):
                         lock.remove()
             with dirs.locked(BUDGET):
-                freed += self._evict(dirs, 0)
+                freed += self._evict(dirs, 0, dirs.remove_unused)[0]
                 for name in dirs.notes.names():
                     if dirs.root.stat(name) is None:
                         freed += dirs.notes.remove(name)
@@ -304,6 +312,17 @@ class Cache:
         current = schemes.stat(url, storage)
         return current.size == note.size if current.version is None else current.version == note.version
 
+    def _warn_of_size(self) -> None:
+        """Warn once that shards are not cached because others are in use."""
+        if not self._was_full:
+            self._was_full = True
+            what = (
+                f"{self._root}: the shards in use fill the cache, of {self.max_bytes} bytes, so others are read from "
+                "their store. Try: a larger `max_bytes`, or fewer shards in use: a Loader with smaller `streams` or "
+                "`window`, or fewer workers."
+            )
+            warnings.warn(what, CacheFull, stacklevel=4)
+
     def _is_too_large(self, size: int) -> bool:
         return self.max_bytes is not None and size > self.max_bytes
 
@@ -316,7 +335,8 @@ class Cache:
     ) -> Source | None:
         """Download the entry unless another process just did.
 
-        If it is known to exceed `max_bytes` or `room()`, return the remote source; if it turns out to, None.
+        If it is known to exceed `max_bytes` or `room()`, return the remote source; if it turns out to, None. Raise
+        `_NoRoom` if the entries in use leave no room for it.
         """
         name = self.path_of(url).name
         with open_cache_dirs(self._root, create=True) as dirs, dirs.locked(name):
@@ -330,6 +350,7 @@ class Cache:
                 return remote
             part = part_name(name)
             with remote, contextlib.ExitStack() as unless_published:
+                self._check_room(dirs, remote.length or 0)
                 cached = _CachedSource(self, name, dirs.parts.create(part), remote.version)
                 unless_published.callback(dirs.parts.remove, part)
                 unless_published.callback(cached.close)
@@ -371,7 +392,8 @@ class Cache:
         try_lock(cached.fileno(), shared=True)
         with dirs.locked(BUDGET):
             dirs.root.remove(name)
-            self._evict(dirs, note.size)
+            if not self._evict(dirs, note.size, dirs.remove_unused)[1]:
+                raise _NoRoom
             # The note comes first: an entry without one would never be evicted.
             dirs.write_note(name, note)
             dirs.parts.move(part, dirs.root, name)
@@ -382,18 +404,31 @@ class Cache:
             dirs.root.set_time(name, dirs.stamp())
         self._checked.add((name, cached.status.st_ino, note.size))
 
-    def _evict(self, dirs: CacheDirs, incoming: int) -> int:
-        """Remove the least recently used entries to make room for `incoming` bytes; return the bytes freed."""
+    def _check_room(self, dirs: CacheDirs, incoming: int) -> None:
+        """Raise if `incoming` bytes have no room beside the entries in use."""
+        with dirs.locked(BUDGET):
+            if not self._evict(dirs, incoming, dirs.unused_bytes)[1]:
+                raise _NoRoom
+
+    def _evict(self, dirs: CacheDirs, incoming: int, remove: Callable[[str], int]) -> tuple[int, bool]:
+        """Remove the least recently used entries to make room for `incoming` bytes.
+
+        `remove` returns the bytes that this frees. Return them all, and whether they are enough.
+        """
         if self.max_bytes is None:
-            return 0
+            return 0, True
         entries = [(status.st_mtime_ns, status.st_size, name) for name, status in dirs.entries()]
         freed, excess = 0, sum(size for _, size, _ in entries) + incoming - self.max_bytes
         for _, _, name in sorted(entries):
             if freed >= excess:
                 break
             with contextlib.suppress(OSError):
-                freed += dirs.remove_unused(name)
-        return freed
+                freed += remove(name)
+        return freed, freed >= excess
+
+
+class _NoRoom(Exception):
+    """The entries in use leave no room for another one."""
 
 
 class _CachedSource(LocalSource):
@@ -411,11 +446,11 @@ class _CachedSource(LocalSource):
             return
         if self._cache._discard(self.name, self.status):
             error.hint = (
-                f"read it again: the damaged copy {self._url} was removed from the cache. If the error "
+                f"read it again: the damaged copy {self.url} was removed from the cache. If the error "
                 "persists, the shard is damaged in the store."
             )
         else:
-            error.hint = f"remove the damaged copy {self._url} from the cache and read it again."
+            error.hint = f"remove the damaged copy {self.url} from the cache and read it again."
 
 
 def as_cache(cache: Cache | str | os.PathLike[str] | None) -> Cache | None:

@@ -94,12 +94,24 @@ class CacheDirs:
 
     def remove_unused(self, name: str) -> int:
         """Remove an entry unless it is being read; return the bytes freed."""
+        with self._locked_unless_used(name) as unused:
+            return self.remove(name) if unused else 0
+
+    def unused_bytes(self, name: str) -> int:
+        """Return the bytes that `remove_unused` would free."""
+        with self._locked_unless_used(name) as unused:
+            status = self.root.stat(name) if unused else None
+            return 0 if status is None else status.st_size
+
+    @contextlib.contextmanager
+    def _locked_unless_used(self, name: str) -> Iterator[bool]:
+        """Lock an entry unless it is being read; yield whether that succeeded."""
         try:
             fd = self.root.open(name, os.O_RDWR)
         except PermissionError:
             fd = self.root.open(name)
         try:
-            return self.remove(name) if try_lock(fd) else 0
+            yield try_lock(fd)
         finally:
             os.close(fd)
 

@@ -99,7 +99,7 @@ class LocalSource(Source):
     """A file that is open for reading from start to end; `fd` is an open descriptor to use."""
 
     def __init__(self, url: str, fd: int | None = None) -> None:
-        self._url = url
+        self.url = url
         self._map: mmap.mmap | None = None
         try:
             self._fd = os.open(local_path(url), os.O_RDONLY | os.O_CLOEXEC) if fd is None else fd
@@ -121,11 +121,11 @@ class LocalSource(Source):
         try:
             return os.read(self._fd, size)
         except OSError as error:
-            raise TransferError(f"reading failed: {error.strerror}.", url=self._url) from error
+            raise TransferError(f"reading failed: {error.strerror}.", url=self.url) from error
 
     def read_at(self, start: int, size: int) -> bytes:
         """Return up to `size` bytes from `start`; fewer only at the end of the file."""
-        return read_at(self._fd, start, size, self._url)
+        return read_at(self._fd, start, size, self.url)
 
     def map(self) -> mmap.mmap | None:
         """Map the file, unless it is empty or not a plain file."""

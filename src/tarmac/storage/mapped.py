@@ -3,6 +3,9 @@
 `mmap.mmap` holds a descriptor for as long as the map exists, and processes may have few of them. Here a file is
 mapped and its descriptor closed. Large reads need a descriptor again, because only they release the GIL while
 the disk works; a pool keeps as many as the limit of the process allows.
+
+A lock on the descriptor stays as long as the map on Linux, where both belong to the open file, so entries of a cache
+that are in use are not evicted.
 """
 
 from __future__ import annotations
@@ -10,16 +13,20 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import sys
 import threading
 import weakref
 from functools import cache
 from typing import Any
 
+from tarmac.errors import TarmacError
 from tarmac.runtime.allocator import keep_freed_memory
 from tarmac.storage.local import LocalSource, local_path, read_at
 from tarmac.storage.locks import forget_in_children
 from tarmac.storage.types import Source
 
+MAPS_KEEP_LOCKS = sys.platform == "linux"
+"""Whether a lock on a descriptor outlives it if the file is mapped."""
 _FAILED = ctypes.c_void_p(-1).value
 _MAPS = 65530
 """Maps that Linux allows a process by default."""
@@ -85,17 +92,19 @@ class MappedFile(Source):
     descriptor: _Descriptor | None = None
     """Set and removed by the pool."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, source: LocalSource) -> None:
+        """Map an open file, which may be closed then."""
         keep_freed_memory()
-        self._path = local_path(url)
-        self._url = url
-        with LocalSource(url) as source:
-            self.length = source.length
-            self._status = os.fstat(source.fileno())
-            self._content = map_file(source.fileno(), source.length or 0)
+        self._source, self._url, self._path = source, source.url, local_path(source.url)
+        self.length, self.version = source.length, source.version
+        self._status = os.fstat(source.fileno())
+        self._content = map_file(source.fileno(), source.length or 0)
 
     def content(self) -> Any:
         return self._content
+
+    def blame(self, error: TarmacError) -> None:
+        self._source.blame(error)
 
     def read_at(self, start: int, size: int) -> bytes:
         """Return up to `size` bytes from `start`; fewer only at the end of the file."""
@@ -120,6 +129,21 @@ class MappedFile(Source):
 
     def close(self) -> None:
         _pool.close(self)
+
+
+def map_local(url: str) -> MappedFile:
+    """Open and map a local file."""
+    with LocalSource(url) as source:
+        return MappedFile(source)
+
+
+def map_cached(source: LocalSource) -> LocalSource | MappedFile:
+    """Map an entry of a cache and close its descriptor, unless the lock against eviction would be lost."""
+    mapped = MappedFile(source)
+    if not MAPS_KEEP_LOCKS or mapped.content() is None:
+        return source
+    source.close()
+    return mapped
 
 
 class _Descriptor(int):

@@ -85,7 +85,7 @@ class BatchBuilder:
 
     samples: Dataset[Any]
     order: EpochOrder
-    seed: int | str
+    seed: int | float | str
     collate: Callable[[list[Any]], Any] | None
     max_bad_samples: int
     _model: Good | None = None

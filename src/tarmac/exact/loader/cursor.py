@@ -7,7 +7,9 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, ParamSpec
+from numbers import Real
+from operator import index
+from typing import Any, ParamSpec, SupportsIndex
 
 from tarmac.arguments import check_count
 from tarmac.display import html_table
@@ -42,6 +44,17 @@ _TORCH_ARGUMENTS = {
 }
 
 
+def check_seed(seed: object) -> int | float | str:
+    """Return a seed that JSON can hold; raise UsageError for others."""
+    if isinstance(seed, str):
+        return seed
+    if isinstance(seed, SupportsIndex):
+        return index(seed)
+    if isinstance(seed, Real):
+        return float(seed)
+    raise UsageError(f"expected a number or a string, got {seed!r}.", field="seed")
+
+
 def explain_torch_arguments(init: Callable[P, None]) -> Callable[P, None]:
     """Make `__init__` raise a TypeError with a hint for argument names of torch's DataLoader and samplers."""
 
@@ -55,7 +68,7 @@ def explain_torch_arguments(init: Callable[P, None]) -> Callable[P, None]:
     return checked
 
 
-def seeds_of(seed: int | str, epoch: int, positions: Integers) -> list[int]:
+def seeds_of(seed: int | float | str, epoch: int, positions: Integers) -> list[int]:
     """Return the seed of the random steps at each position; it does not depend on worker or batch."""
     return mix_key(make_seed("sample", seed, epoch), positions).tolist()  # type: ignore[no-any-return]
 
@@ -94,17 +107,21 @@ class EpochCursor:
     ) -> None:
         if not isinstance(dataset, Dataset | Mix):
             raise UsageError(f"expected a Dataset or a Mix, got {type(dataset).__name__}.", field="dataset")
-        check_count("batch_size", batch_size, 1)
-        self._requested = rank, world_size
+        if shuffle not in (True, False):
+            raise UsageError(f"expected True or False, got {shuffle!r}.", field="shuffle")
+        self._requested = (
+            None if rank is None else check_count("rank", rank, 0),
+            None if world_size is None else check_count("world_size", world_size, 1),
+        )
         self._worker: WorkerInfo | None = None
         self._current: Iteration | None = None
         self.dataset: Dataset[Any] | Mix[Any] = dataset
-        self.batch_size: int = batch_size
+        self.batch_size: int = check_count("batch_size", batch_size, 1)
         self.tail: Tail = tail
         self._samples: Dataset[Any] = dataset._concatenated if isinstance(dataset, Mix) else dataset
         self._budget = None if remote_budget is None else parse_budget(remote_budget)
         streams, window = self._stream_sizes(streams, window)
-        if shuffle and streams * window < min(batch_size, len(dataset)) and self._budget is not None:
+        if shuffle and self._budget is not None and streams * window < min(batch_size, len(dataset)):
             what = (
                 f"`remote_budget` holds {streams * window} samples, fewer than a batch, so that samples stay next to "
                 "each other and epochs are hardly shuffled. Try: a larger budget."
@@ -112,7 +129,16 @@ class EpochCursor:
             warnings.warn(what, TarmacWarning, stacklevel=5)  # of the caller of Loader
         shards = len(self._samples.lengths)
         self._state = LoaderState(
-            seed, 0, 0, shuffle, streams, window, len(dataset), shards, dataset.fingerprint, 0
+            check_seed(seed),
+            0,
+            0,
+            bool(shuffle),
+            streams,
+            window,
+            len(dataset),
+            shards,
+            dataset.fingerprint,
+            0,
         )
         self._start = self._state  # where an iteration starts: the start of the epoch, or a loaded state
         self._finished = False
@@ -124,7 +150,10 @@ class EpochCursor:
     def _stream_sizes(self, streams: int | None, window: int | None) -> tuple[int, int]:
         """Return the given streams and window, those that fit into the budget, or the defaults."""
         if self._budget is None:
-            return STREAMS if streams is None else streams, WINDOW if window is None else window
+            return (
+                STREAMS if streams is None else check_count("streams", streams, 1),
+                WINDOW if window is None else check_count("window", window, 1),
+            )
         for name, value in (("streams", streams), ("window", window)):
             if value is not None:
                 raise UsageError("cannot be combined with `remote_budget`, which chooses it.", field=name)
@@ -231,10 +260,13 @@ class EpochCursor:
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next iteration; a loaded state of the same epoch is kept."""
+        epoch = check_count("epoch", epoch, 0)
         if epoch == self._state.epoch and not self._finished:
             return
-        if not 0 <= epoch * max(self._state.samples, 1) <= MAX_SIZE:
-            raise UsageError(f"expected 0 or more, got {epoch}.", field="epoch")
+        if not epoch * max(self._state.samples, 1) <= MAX_SIZE:
+            raise UsageError(
+                f"expected an epoch with fewer than {MAX_SIZE} samples before it, got {epoch}.", field="epoch"
+            )
         self._go_to(epoch)
 
     def _go_to(self, epoch: int) -> None:

@@ -6,10 +6,10 @@ the bytes that they need are fetched, each byte once if the spool holds the wind
     request ── shards opened ── rows cut into pieces ── pieces fetched into the spool ── samples located
 
 A piece is a range of bytes of one shard with samples that this rank will need. It stays in the spool until the space
-is needed: pieces whose samples were all used are dropped first, then those that were not used for the longest time. If
-the spool cannot hold the windows, each piece is a single sample, because the rest of a larger one would be dropped
-before its use. A sample that could not be fetched is not located: the builder reads it from its shard, and so
-raises the error that it would raise without a spool.
+is needed: pieces whose samples were all used are dropped first, then those of earlier epochs, then those that were not
+used for the longest time. If the spool cannot hold the windows, each piece is a single sample, because the rest of a
+larger one would be dropped before its use. A sample that could not be fetched is not located: the builder reads it from
+its shard, and so raises the error that it would raise without a spool.
 """
 
 from __future__ import annotations
@@ -81,6 +81,8 @@ class _Piece:
     stop: int
     left: int | None = 1
     """Uses in the rest of the epoch; None if unknown, as in a mixture, which may repeat samples."""
+    epoch: int = -1
+    """The last epoch in which a batch needed it."""
     batches: int = 0
     """Batches in flight that need it."""
     offset: int | None = None
@@ -198,13 +200,14 @@ class Remote:
         pieces: list[_Piece | None] = []
         for row in batch.rows:
             piece = None if row is None else self._piece(*row, batch.request)
-            if piece is not None and piece.arrival is None and not self._fetch(piece, pool, partially):
+            epoch = batch.request.epoch
+            if piece is not None and piece.arrival is None and not self._fetch(piece, pool, epoch, partially):
                 if not partially:
                     self._make_idle(_leave(pieces))
                     return False
                 piece = None
             if piece is not None:
-                piece.batches += 1
+                piece.batches, piece.epoch = piece.batches + 1, epoch
                 self._idle.pop(piece, None)
             pieces.append(piece)
         batch.pieces = pieces
@@ -225,7 +228,8 @@ class Remote:
         """Cut the rows that this rank needs in the rest of the epoch into pieces, except those in the spool."""
         shard.planned = request.epoch
         rows, repeated = self._needed(shard, request)
-        missing = [row for row in rows.tolist() if row not in shard.pieces]
+        known = {row for row, piece in shard.pieces.items() if piece.arrival is not None}
+        missing = [row for row in rows.tolist() if row not in known]
         for piece in _cut(shard, np.array(missing, np.int64), self._longest):
             shard.pieces.update(dict.fromkeys(piece.rows, piece))
         uses = Counter(shard.pieces[row] for row in rows.tolist() if row in shard.pieces)
@@ -244,16 +248,20 @@ class Remote:
 
     # Fetch
 
-    def _fetch(self, piece: _Piece, pool: ThreadPoolExecutor, make_room: bool) -> bool:
-        """Start to fetch a piece; return whether there is room for it, `make_room` by dropping others."""
+    def _fetch(self, piece: _Piece, pool: ThreadPoolExecutor, epoch: int, make_room: bool) -> bool:
+        """Start to fetch a piece; return whether there is room for it, `make_room` by dropping others.
+
+        Pieces that no batch of this epoch has needed yet always make room: they were fetched in an earlier one.
+        """
         size = piece.stop - piece.start
         if size > self._spool.limit:
             return False
         while (offset := self._spool.allocate(size)) is None:
             victim = next(iter(self._idle), None)
-            if victim is None or (victim.left and not make_room):
+            if victim is None or (victim.left and victim.epoch == epoch and not make_room):
                 return False
             self._drop(victim)
+        piece.shard.pieces.update(dict.fromkeys(piece.rows, piece))  # a plan that fails is tried again
         piece.offset = offset
         piece.arrival = pool.submit(self._arrive, piece, offset)
         self.stats.requests += 1
@@ -316,7 +324,7 @@ class Remote:
             self._spool.free(batch.packed.offset)
         for piece in batch.pieces:
             if piece is not None and piece.left is not None:
-                piece.left -= 1
+                piece.left = max(piece.left - 1, 0)
         self._make_idle(_leave(batch.pieces))
         for row in batch.rows:
             if row is not None:

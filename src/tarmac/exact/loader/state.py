@@ -15,7 +15,7 @@ VERSION = 1
 class LoaderState:
     """The position in an epoch, and everything that the order of the epoch depends on."""
 
-    seed: int | str
+    seed: int | float | str
     epoch: int
     position: int
     """Samples of the epoch yielded so far, over all ranks."""

@@ -47,11 +47,11 @@ class To(Options):
         if self.framework not in get_args(Framework):
             expected = ", ".join(get_args(Framework))
             raise UsageError(f"expected one of {expected}, got {self.framework!r}.", field="to")
-        if not isinstance(self.normalize, bool):
-            mean, std = (tuple(map(float, each)) for each in self.normalize)
-            if len(mean) != len(std) or not all(std):
-                what = f"expected as many means as standard deviations, none of them 0, got {self.normalize}."
-                raise UsageError(what, field="normalize")
+        if not isinstance(self.channels_first, bool):
+            raise UsageError(f"expected True or False, got {self.channels_first!r}.", field="channels_first")
+        if not isinstance(self.normalize, bool) and not _are_moments(self.normalize):
+            what = "expected True, or as many means as standard deviations, none of these 0, one for each channel"
+            raise UsageError(f"{what}, got {self.normalize!r}.", field="normalize")
 
     def __call__(self, batch: Any) -> Any:
         """Convert a batch; tuples, lists and dictionaries keep their structure."""
@@ -94,16 +94,33 @@ class To(Options):
 
     @cached_property
     def _library(self) -> Any:
-        return {"torch": _Torch, "jax": _Jax, "tensorflow": _TensorFlow}[self.framework]()
+        library: Any = {"torch": _Torch, "jax": _Jax, "tensorflow": _TensorFlow}[self.framework]()
+        try:
+            library.put(np.zeros(1, np.float32), self.device)
+        except (RuntimeError, ValueError, TypeError) as error:
+            reason = str(error).strip().partition("\n")[0].rstrip(".")
+            raise UsageError(
+                f"{self.framework} cannot use {self.device!r}: {reason}.", field="device"
+            ) from None
+        return library
 
 
 def _is_image(array: np.ndarray[Any, Any]) -> bool:
     return array.dtype == np.uint8 and array.ndim == 4 and array.shape[3] in (1, 3, 4)
 
 
-def as_target(to: str | To | None) -> To | None:
+def _are_moments(normalize: Any) -> bool:
+    """Return whether these are means and standard deviations of channels."""
+    try:
+        mean, std = (tuple(map(float, each)) for each in normalize)
+    except (TypeError, ValueError):
+        return False
+    return len(mean) == len(std) > 0 and all(std)
+
+
+def as_target(to: Any) -> To | None:
     """Return the target of an argument `to`."""
-    return To(to) if isinstance(to, str) else to  # type: ignore[arg-type]
+    return to if to is None or isinstance(to, To) else To(to)
 
 
 class _Torch:

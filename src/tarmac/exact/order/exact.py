@@ -17,7 +17,7 @@ import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -189,10 +189,10 @@ class ExactOrder:
         return _Epoch(ends, shifts, moves, mix_key(mix_key(key, 2), streams), rotation, leads)
 
 
-def check_option(name: str, value: int, most: int) -> int:
+def check_option(name: str, value: object, most: int) -> int:
     """Return the value, or raise unless it is an integer in [1, most]."""
-    if not 1 <= operator.index(value) <= most:
-        raise UsageError(f"expected 1 to {most}, got {value}.", field=name)
+    if not isinstance(value, SupportsIndex) or not 1 <= operator.index(value) <= most:
+        raise UsageError(f"expected 1 to {most}, got {value!r}.", field=name)
     return operator.index(value)
 
 
