@@ -46,7 +46,7 @@ def loading(site: Site, side: str, shards: int, *, pictures: bool) -> Work:
         dataset = dataset.decode(only="cls").map(crop, random=True).to_tuple("jpg", "cls")
     else:
         dataset = dataset.map(len)
-    steps = max((2 * site.big if pictures else 40 * site.big) // BATCH, 1)
+    steps = max((2 * site.big if pictures else 120 * site.big) // BATCH, 1)
     loader = tarmac.Loader(dataset, BATCH, seed=1, tail="short")
     batches = itertools.chain.from_iterable(itertools.repeat(loader))  # ten shards have a few epochs
 
@@ -70,7 +70,7 @@ def reading(site: Site, side: str, shards: int, *, pictures: bool) -> Work:
     count = 10 if side == BARE_FEW else shards
     each = min(EACH, site.big)
     dataset = tarmac.Dataset(str(site.data / data.photo_manifest(replace(site, big=each * count), count)))
-    steps = max((2 * site.big if pictures else 40 * site.big) // BATCH, 1)
+    steps = max((2 * site.big if pictures else 120 * site.big) // BATCH, 1)
     sampler = tarmac.BatchSampler(dataset, BATCH, seed=1, tail="short")
     batches = itertools.chain.from_iterable(itertools.repeat(sampler))
     numbers = [[int(index) for index in batch] for batch in itertools.islice(batches, steps)]

@@ -20,7 +20,7 @@ from tarmac.storage.locks import forget_in_children
 
 ROWS = 1 << 21
 """Largest number of samples in a table; each takes tens of bytes."""
-PAYS = 16
+PAYS = 64
 """How many samples a shard may have for each use before it enters the table: that costs less than these uses."""
 _UNKNOWN, _UNFIT = -1, -2
 
