@@ -62,7 +62,9 @@ def test_case(site, name, side):
     small = site.small
     counts = (1, small, small // 5, small * PASSES, small * 5, small * 8, small * 10, small * 100)
     counts += (site.big, site.big * 8)
+    steps = 120 * site.big // BATCH
     counts += (8, site.big * 2, site.big * 4, min(BATCH, site.big * 10), BATCH)  # of loaders
+    counts += (steps * site.big * 10, steps * BATCH)
     if name.startswith(("combine", "pack documents")):  # bytes, and sequences
         assert done.count > 0
     else:
