@@ -283,13 +283,18 @@ class _Pool(Generic[T]):
             with lock:
                 item = self._items.get(number)
                 if item is None:
+                    self._make_room(1)  # first: an entry of a cache that is open cannot be evicted
                     item = create(number)
                     with self._lock:
                         self._creating.pop(number, None)
                         self._items[number] = item
-                        if self._limit is not None and len(self._items) > self._limit:
-                            self._items.popitem(last=False)
+                    self._make_room(0)
         return item
+
+    def _make_room(self, more: int) -> None:
+        with self._lock:
+            while self._limit is not None and self._items and len(self._items) + more > self._limit:
+                self._items.popitem(last=False)
 
     def retire(self, number: int) -> None:
         """Make an object the first to be dropped."""

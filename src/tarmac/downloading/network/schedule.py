@@ -131,8 +131,8 @@ class Tail:
 
     @property
     def most(self) -> int:
-        """Return how many rows are few."""
-        return max(int(FEW * self.total), 1)
+        """Return how many rows are few; of small units none are."""
+        return int(FEW * self.total)
 
     def ends(self, few: bool, now: float) -> float:
         """Return when to stop waiting; NEVER if more than a few rows are left, or some of them will not take long."""
