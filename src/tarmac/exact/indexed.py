@@ -25,9 +25,10 @@ from tarmac.indexing.sidecar import Sidecar
 from tarmac.runtime.lookahead import in_threads
 from tarmac.runtime.types import Integers
 from tarmac.samples.grouping import Sample
-from tarmac.storage import ObjectInfo, Source, StorageOptions, read_range
+from tarmac.storage import ObjectInfo, Source, StorageOptions
 from tarmac.storage.local import LocalSource
 from tarmac.storage.mapped import MappedFile, map_file
+from tarmac.storage.schemes import read_buffer
 from tarmac.storage.types import DEFAULT_STORAGE
 
 CHUNK = 4096
@@ -179,14 +180,15 @@ class IndexedShard:
             ends[ends >= max(last, self.sidecar.facts.size - END)] = self.sidecar.facts.size
         return np.minimum(begins, ends), ends
 
-    def check_names(self, rows: Integers, data: bytes, base: int) -> None:
+    def check_names(self, rows: Integers, data: Any, base: int) -> None:
         """Raise IndexStale if fetched bytes, from offset `base` on, have other names than the index."""
         if self._links is None:
             return
         owners, members = self._members_of(rows)
         keys, offsets = self.sidecar.keys(rows), self.sidecar.offsets[members].tolist()
         names = [self.sidecar.fields[number] for number in self.sidecar.field_of[members].tolist()]
-        headers = [data[offset - HEADER_BYTES - base : offset - base] for offset in offsets]
+        view = memoryview(data)
+        headers = [bytes(view[offset - HEADER_BYTES - base : offset - base]) for offset in offsets]
         expected = zip(
             [keys[owner] for owner in owners.tolist()],
             names,
@@ -196,17 +198,19 @@ class IndexedShard:
         )
         check_headers(headers, expected, self.url)
 
-    def read_range(self, start: int, stop: int) -> bytes:
-        """Return bytes of a remote shard; raise if it was replaced or is shorter than when it was indexed."""
+    def read_range(self, start: int, stop: int) -> Any:
+        """Return a buffer of a remote shard; raise if it was replaced or is shorter than when it was indexed."""
         remote = self._remote
-        data = read_range(self.url, start, stop, self._storage, None if remote is None else remote.version)
+        data = read_buffer(self.url, start, stop, self._storage, None if remote is None else remote.version)
         if len(data) != stop - start:
             raise IndexStale("the shard is shorter than when it was indexed.", url=self.url)
         unchecked = self._unchecked
         if remote is not None and unchecked is not None:
             with unchecked:
                 if self._unchecked is not None:
-                    self.sidecar.facts.check_shard(remote, self.url, self._storage, Held(data, start))
+                    self.sidecar.facts.check_shard(
+                        remote, self.url, self._storage, Held(memoryview(data), start)
+                    )
                     self._unchecked = None
         return data
 
@@ -320,7 +324,9 @@ class IndexedShard:
     def _read(self, span: tuple[int, int, Any]) -> bytes:
         start, stop, _ = span
         return (
-            self.read_range(start, stop) if self._file is None else _Sliced(self._file, self.url)[start:stop]
+            bytes(self.read_range(start, stop))
+            if self._file is None
+            else _Sliced(self._file, self.url)[start:stop]
         )
 
 

@@ -86,23 +86,28 @@ class WebStore(Store):
     def read_range(
         self, url: str, start: int, stop: int, storage: StorageOptions, version: str | None, /
     ) -> bytes:
+        return bytes(self.read_buffer(url, start, stop, storage, version))
+
+    def read_buffer(
+        self, url: str, start: int, stop: int, storage: StorageOptions, version: str | None, /
+    ) -> Any:
         url, storage = self.resolve(url, storage)
         if _guarded(url):
             return web.read_range(url, start, stop, storage, version)
         if _forked():
-            return relay.call("read_range", url, start, stop, storage, version)  # type: ignore[no-any-return]
+            return relay.call("read_range", url, start, stop, storage, version)
         import obstore
 
         with requesting(url, storage) as (client, path):
             if version is None:
-                data = bytes(obstore.get_range(client, path, start=start, end=stop))
+                data = obstore.get_range(client, path, start=start, end=stop)
             else:
                 options: GetOptions = {"range": (start, stop)}
                 if condition := web.if_match(version):
                     options["if_match"] = condition
                 result = obstore.get(client, path, options=options)
                 web.check_version(result.meta["e_tag"], version, url)
-                data = bytes(result.bytes())
+                data = result.bytes()
         if len(data) > stop - start:
             # Observed when a broken response was resumed and the server sent more than was requested.
             raise ShortRead(f"expected {stop - start} bytes, got {len(data)}.", url=url)

@@ -12,6 +12,7 @@ import itertools
 import os
 import re
 from operator import itemgetter
+from typing import Any
 
 from tarmac import environment
 from tarmac.environment import is_secure
@@ -229,10 +230,15 @@ def read_range(
 
     With the `version` that `stat` returned, raise `ObjectChanged` if the object was replaced since.
     """
+    return bytes(read_buffer(url, start, stop, storage, version))
+
+
+def read_buffer(url: str, start: int, stop: int, storage: StorageOptions, version: str | None) -> Any:
+    """Return what `read_range` does in any object that has a buffer, which may save a copy."""
     if not 0 <= start <= stop:
         raise UsageError(f"expected 0 <= start <= stop, got {start} and {stop}.", field="start")
     store, url = _resolve(url)
-    data = store.read_range(url, start, stop, storage, version) if start < stop else b""
+    data = store.read_buffer(url, start, stop, storage, version) if start < stop else b""
     if len(data) != stop - start:
         raise ShortRead(f"expected {stop - start} bytes, got {len(data)}.", url=url, offset=start + len(data))
     return data

@@ -56,6 +56,12 @@ class Store(ABC):
             hint="a `cache`, which downloads whole shards.",
         )
 
+    def read_buffer(
+        self, url: str, start: int, stop: int, storage: StorageOptions, version: str | None, /
+    ) -> Any:
+        """Return the same bytes in any object that has a buffer, which may save a copy."""
+        return self.read_range(url, start, stop, storage, version)
+
     def list_objects(self, prefix: str, storage: StorageOptions, /) -> Iterable[tuple[str, ObjectInfo]]:
         """Yield the URL, size and version of every object whose URL begins with `prefix`, in any order."""
         raise UnsupportedScheme("the store cannot be listed.", url=prefix, hint="a list of URLs.")

@@ -10,6 +10,7 @@ import contextlib
 import os
 import tempfile
 import weakref
+from typing import Any
 
 from tarmac.storage.local import read_at
 
@@ -48,8 +49,8 @@ class Spool:
             begin = self._free.pop(number)[0]
         self._free.insert(number, (begin, end))
 
-    def write(self, offset: int, data: bytes) -> None:
-        """Write to an extent."""
+    def write(self, offset: int, data: Any) -> None:
+        """Write a buffer to an extent."""
         view = memoryview(data)
         while view:
             written = os.pwrite(self._fd, view, offset)
