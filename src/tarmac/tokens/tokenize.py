@@ -9,7 +9,7 @@ from typing import Any, Unpack
 
 import xxhash
 
-from tarmac.arguments import as_names, check_count
+from tarmac.arguments import check_count
 from tarmac.errors import UsageError
 from tarmac.indexing.manifest import Manifest
 from tarmac.jobs.report import Report
@@ -107,7 +107,7 @@ def tokenize(
         image=_field(image, "image"),
         image_tokenizer=_named(image_tokenizer),
         resolution=check_count("resolution", resolution, 1),
-        interleave=as_names(interleave, "interleave"),
+        interleave=tuple(name.strip() for name in _names(interleave, "interleave")),
         block_size=None if block_size is None else check_count("block_size", block_size, 1),
         vocab_size=None if vocab_size is None else check_count("vocab_size", vocab_size, 1),
         image_vocab_size=None
@@ -115,7 +115,7 @@ def tokenize(
         else check_count("image_vocab_size", image_vocab_size, 1),
         image_token_shift=check_count("image_token_shift", image_token_shift, 0),
         pad_token=None if pad_token is None else check_count("pad_token", pad_token, 0),
-        add_tokens=as_names(add_tokens, "add_tokens"),
+        add_tokens=_names(add_tokens, "add_tokens"),
     )
     chosen = work if mapper is None else _given(mapper, work)
     if mapper is None:
@@ -291,3 +291,11 @@ def _field(name: Any, field: str) -> str | None:
     if name is not None and not isinstance(name, str):
         raise UsageError(f"expected the name of a field, got {name!r}.", field=field)
     return name
+
+
+def _names(given: Any, field: str) -> tuple[str, ...]:
+    """Return the names in a list, or in a text that divides them by commas."""
+    names = given.split(",") if isinstance(given, str) else given
+    if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
+        raise UsageError(f"expected a list of names, got {given!r}.", field=field)
+    return () if given == "" else tuple(names)
