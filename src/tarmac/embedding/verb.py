@@ -156,7 +156,7 @@ def embed(
 
 
 def _check_names(inputs: Inputs) -> None:
-    """Raise UsageError if the vectors of an input could not be told from those of others."""
+    """Raise UsageError if the vectors of an input could not be distinguished from those of others."""
     if any(scheme_of(url) == "-" for url in inputs.urls):
         what = "vectors are kept for each shard, and standard input has no name."
         raise UsageError(what, field="sources", hint="tarmac copy - -o x.tar, and x.tar.")
