@@ -237,6 +237,7 @@ def test_files_that_cannot_be_mapped_are_read(tmp_path, monkeypatch):
     assert list(tarmac.Dataset(urls)) == expected
 
 
+@pytest.mark.processes
 def test_shards_of_a_cache_stay_open_without_descriptors(tmp_path, monkeypatch):
     monkeypatch.setattr("tarmac.storage.mapped.max_descriptors", lambda: 40)
     (tmp_path / "served").mkdir()
@@ -256,6 +257,7 @@ def test_shards_of_a_cache_stay_open_without_descriptors(tmp_path, monkeypatch):
     dataset.close()
 
 
+@pytest.mark.processes
 def test_shards_of_a_cache_are_not_evicted_while_they_are_open(tmp_path):
     (tmp_path / "served").mkdir()
     urls = write_shards(tmp_path / "served", [2] * 3, size=100)
